@@ -1,0 +1,25 @@
+"""The errors a user can meet, and the exit status each one means."""
+
+
+class RutcError(Exception):
+    """An error with a message written for the user; `exit_status` is the command line's answer."""
+
+    exit_status = 3
+
+
+class UserError(RutcError):
+    """The user's input is at fault (usage, model, data): says what, where, why and what to do."""
+
+    exit_status = 2
+
+
+class CheckFailed(RutcError):
+    """A check did not hold, for example a verification against ONNX Runtime."""
+
+    exit_status = 1
+
+
+class InternalError(RutcError):
+    """A bug of rutc: an invariant of the compiler does not hold; says which and around what."""
+
+    exit_status = 3
