@@ -1,0 +1,1 @@
+"""Emission: machine code for kernels, the host program, and the shared library."""

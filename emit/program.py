@@ -1,0 +1,236 @@
+"""The host program of an artifact: what one run does, in order, and in which memory.
+
+    Program = inputs, outputs, weights, an arena, and a tuple of steps
+    Step    = Launch a kernel | Copy bytes | Branch on a bool | Repeat a body
+    Ref     = a byte offset into the arena, the weights, or one input or output
+
+A launch calls `void kernel(void *const *bufs, const int64_t *syms, int64_t begin, int64_t end)`:
+`bufs` are its `args` in order, `syms` the session's symbol values (the counters of the enclosing
+`Repeat` steps), and `[begin, end)` the part of its `tasks` that the calling thread executes.
+Steps run one after the other; only the tasks of one launch run at the same time.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+from rutc.errors import InternalError
+
+Space = Literal["arena", "weights", "input", "output"]
+WeightData = bytes | bytearray | memoryview | npt.NDArray[np.generic]
+
+BUFFER_ALIGNMENT = 64
+"""Bytes: the arena and the weights start at a multiple of this, and so does every offset in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A place in memory: `offset` bytes into a space; `index` numbers the input or output."""
+
+    space: Space
+    index: int = 0
+    offset: int = 0
+
+    def __str__(self) -> str:
+        number = str(self.index) if self.space in {"input", "output"} else ""
+        return f"{self.space}{number}+{self.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Runs `kernel` over tasks [0, tasks), shared out to the threads; one task: on the caller's.
+
+    `origin` names the ONNX nodes that the kernel computes.
+    """
+
+    kernel: str
+    args: tuple[Ref, ...]
+    tasks: int
+    origin: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        args = ", ".join(map(str, self.args))
+        origin = f"  # {', '.join(self.origin)}" if self.origin else ""
+        return f"launch {self.kernel}({args}) tasks={self.tasks}{origin}"
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copies `bytes` bytes from `src` to `dst`; they may overlap."""
+
+    dst: Ref
+    src: Ref
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"copy {self.dst} <- {self.src} bytes={self.bytes}"
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Runs `then` if the byte at `cond` is not zero, `orelse` otherwise."""
+
+    cond: Ref
+    then: tuple["Step", ...]
+    orelse: tuple["Step", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Runs `body` `trips` times with `syms[symbol]` = 0, 1, ..., trips - 1."""
+
+    symbol: int
+    trips: int
+    body: tuple["Step", ...]
+
+
+Step = Launch | Copy | Branch | Repeat
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One input or output of the model: its ONNX name, dtype (as `'float32'`) and shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything the host runtime needs besides the kernels' code.
+
+    `weights` are pairs (offset, data) inside `weight_bytes` bytes; gaps read as zero. `symbols` is
+    the length of the table of symbol values. `features` names the CPU features that the kernels
+    need, as LLVM spells them (`'avx2'`, `'avx512f'`, `'amx-tile'`); opening a session checks them.
+
+    Raises:
+        InternalError: an offset, index or count lies outside its range.
+    """
+
+    name: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    arena_bytes: int
+    symbols: int
+    steps: tuple[Step, ...]
+    weights: tuple[tuple[int, WeightData], ...] = field(default=(), compare=False, repr=False)
+    weight_bytes: int = 0
+    features: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        problems = list(_problems(self))
+        if problems:
+            raise InternalError(f"host program {self.name!r}: " + "; ".join(problems[:5]))
+
+    def __str__(self) -> str:
+        features = f" features={','.join(self.features)}" if self.features else ""
+        lines = [
+            f"program {self.name} arena={self.arena_bytes} weights={self.weight_bytes}"
+            f" symbols={self.symbols}{features}"
+        ]
+        lines += [f"  input{i} {port}" for i, port in enumerate(self.inputs)]
+        lines += [f"  output{i} {port}" for i, port in enumerate(self.outputs)]
+        lines += _listing(self.steps, "  ")
+        return "\n".join(lines) + "\n"
+
+
+def walk(steps: Iterable[Step]) -> Iterator[Step]:
+    """Yields every step in order, those inside branches and repeats after the one that holds them."""
+    for step in steps:
+        yield step
+        match step:
+            case Launch() | Copy():
+                pass
+            case Branch():
+                yield from walk(step.then)
+                yield from walk(step.orelse)
+            case Repeat():
+                yield from walk(step.body)
+            case _:
+                assert_never(step)
+
+
+def _listing(steps: tuple[Step, ...], indent: str) -> Iterator[str]:
+    for step in steps:
+        match step:
+            case Launch() | Copy():
+                yield f"{indent}{step}"
+            case Branch():
+                yield f"{indent}branch {step.cond}"
+                yield from _listing(step.then, indent + "  ")
+                if step.orelse:
+                    yield f"{indent}else"
+                    yield from _listing(step.orelse, indent + "  ")
+            case Repeat():
+                yield f"{indent}repeat s{step.symbol} trips={step.trips}"
+                yield from _listing(step.body, indent + "  ")
+            case _:
+                assert_never(step)
+
+
+def _problems(program: Program) -> Iterator[str]:
+    """Yields what is wrong with the program, one clause each."""
+    if min(program.arena_bytes, program.weight_bytes, program.symbols) < 0:
+        yield "a negative size"
+    for port in program.inputs + program.outputs:
+        if any(extent < 0 for extent in port.shape):
+            yield f"the shape of {port} has a negative extent"
+    for offset, data in program.weights:
+        end = offset + memoryview(data).nbytes
+        if offset < 0 or end > program.weight_bytes:
+            yield f"weights [{offset}, {end}) lie outside the {program.weight_bytes} weight bytes"
+        if offset % BUFFER_ALIGNMENT:
+            yield f"weight offset {offset} is not a multiple of {BUFFER_ALIGNMENT}"
+    for step in walk(program.steps):
+        yield from (f"{problem} in '{_head(step)}'" for problem in _step_problems(program, step))
+
+
+def _head(step: Step) -> str:
+    return next(iter(_listing((step,), "")))
+
+
+def _step_problems(program: Program, step: Step) -> Iterator[str]:
+    match step:
+        case Launch():
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", step.kernel):
+                yield f"kernel name {step.kernel!r} is not a C identifier"
+            if step.kernel.startswith("rutc_"):
+                yield "kernel names must not begin with rutc_ (the host runtime's prefix)"
+            if step.tasks < 0:
+                yield "a negative task count"
+            yield from _ref_problems(program, step.args)
+        case Copy():
+            if step.bytes < 0:
+                yield "a negative byte count"
+            if step.dst.space == "weights":
+                yield "weights are read-only"
+            yield from _ref_problems(program, (step.dst, step.src))
+        case Branch():
+            yield from _ref_problems(program, (step.cond,))
+        case Repeat():
+            if not 0 <= step.symbol < program.symbols:
+                yield f"symbol {step.symbol} is not one of {program.symbols}"
+            if step.trips < 0:
+                yield "a negative trip count"
+        case _:
+            assert_never(step)
+
+
+def _ref_problems(program: Program, refs: Iterable[Ref]) -> Iterator[str]:
+    counts = {"input": len(program.inputs), "output": len(program.outputs)}
+    sizes = {"arena": program.arena_bytes, "weights": program.weight_bytes}
+    for ref in refs:
+        if not 0 <= ref.index < counts.get(ref.space, 1):
+            yield f"{ref} names no {ref.space}"
+        if ref.offset < 0 or ref.offset > sizes.get(ref.space, ref.offset):
+            yield f"{ref} lies outside its space"
+        if ref.space in sizes and ref.offset % BUFFER_ALIGNMENT:
+            yield f"{ref} is not aligned to {BUFFER_ALIGNMENT} bytes"
