@@ -1,0 +1,66 @@
+"""The two languages of rutc: the graph of nests and the loop kernels."""
+
+from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.expr import (
+    Apply,
+    Cast,
+    Coord,
+    Expr,
+    IndexValue,
+    Lit,
+    Local,
+    Read,
+    apply,
+    cast,
+)
+from rutc.tensor_ir.graph import (
+    Body,
+    Call,
+    Carry,
+    Const,
+    Data,
+    Graph,
+    If,
+    Input,
+    Nest,
+    Node,
+    Output,
+    Scan,
+    Scatter,
+    Value,
+    While,
+)
+from rutc.tensor_ir.reducer import Reducer, reducer
+
+__all__ = [
+    "Apply",
+    "Body",
+    "Call",
+    "Carry",
+    "Cast",
+    "Const",
+    "Coord",
+    "DType",
+    "Data",
+    "Expr",
+    "Graph",
+    "If",
+    "Index",
+    "IndexValue",
+    "Input",
+    "Lit",
+    "Local",
+    "Nest",
+    "Node",
+    "Output",
+    "Read",
+    "Reducer",
+    "Scan",
+    "Scatter",
+    "Value",
+    "While",
+    "apply",
+    "cast",
+    "reducer",
+]

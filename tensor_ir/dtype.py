@@ -1,0 +1,113 @@
+"""Element types: their names, widths and numpy counterparts."""
+
+from __future__ import annotations
+
+from enum import Enum, unique
+
+import ml_dtypes
+import numpy as np
+
+
+@unique
+class DType(Enum):
+    """An element type; the value is its name in the text form.
+
+    Narrow kinds (`f16`, `bf16`, `f8*`, `f4*`, 2- and 4-bit integers) are storage types: they are
+    widened to `f32` (or `i32`) when read and rounded when stored.
+    """
+
+    BOOL = "bool"
+    I2 = "i2"
+    U2 = "u2"
+    I4 = "i4"
+    U4 = "u4"
+    I8 = "i8"
+    U8 = "u8"
+    I16 = "i16"
+    U16 = "u16"
+    I32 = "i32"
+    U32 = "u32"
+    I64 = "i64"
+    U64 = "u64"
+    F4E2M1 = "f4e2m1"
+    F8E4M3FN = "f8e4m3fn"
+    F8E4M3FNUZ = "f8e4m3fnuz"
+    F8E5M2 = "f8e5m2"
+    F8E5M2FNUZ = "f8e5m2fnuz"
+    F8E8M0 = "f8e8m0"
+    F16 = "f16"
+    BF16 = "bf16"
+    F32 = "f32"
+    F64 = "f64"
+    STRING = "string"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def numpy(self) -> np.dtype:
+        """The numpy dtype that holds one element (packed kinds take a whole byte in numpy)."""
+        return _NUMPY[self]
+
+    @property
+    def bits(self) -> int:
+        """Bits of one stored element; strings have none."""
+        digits = "".join(c if c.isdigit() else " " for c in self.value).split()
+        return 8 if self is DType.BOOL else int(digits[0]) if digits else 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one stored element in a buffer (sub-byte kinds take a whole byte)."""
+        return max(1, self.bits // 8)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the type is a floating-point kind, narrow ones included."""
+        return self.value.startswith(("f", "bf"))
+
+    @property
+    def is_int(self) -> bool:
+        """Whether the type is a signed or unsigned integer (bool is neither)."""
+        return self.value[0] in "iu"
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether the type has negative values."""
+        return self.value[0] in "ifb" and self is not DType.BOOL
+
+    @staticmethod
+    def of(dtype: np.dtype | type) -> DType:
+        """The element type of a numpy dtype. Raises KeyError for one that rutc has no type for."""
+        resolved = np.dtype(dtype)
+        if resolved.kind in "OUST":
+            return DType.STRING
+        return _OF_NUMPY[resolved]
+
+
+_NUMPY: dict[DType, np.dtype] = {
+    DType.BOOL: np.dtype(np.bool_),
+    DType.I2: np.dtype(ml_dtypes.int2),
+    DType.U2: np.dtype(ml_dtypes.uint2),
+    DType.I4: np.dtype(ml_dtypes.int4),
+    DType.U4: np.dtype(ml_dtypes.uint4),
+    DType.I8: np.dtype(np.int8),
+    DType.U8: np.dtype(np.uint8),
+    DType.I16: np.dtype(np.int16),
+    DType.U16: np.dtype(np.uint16),
+    DType.I32: np.dtype(np.int32),
+    DType.U32: np.dtype(np.uint32),
+    DType.I64: np.dtype(np.int64),
+    DType.U64: np.dtype(np.uint64),
+    DType.F4E2M1: np.dtype(ml_dtypes.float4_e2m1fn),
+    DType.F8E4M3FN: np.dtype(ml_dtypes.float8_e4m3fn),
+    DType.F8E4M3FNUZ: np.dtype(ml_dtypes.float8_e4m3fnuz),
+    DType.F8E5M2: np.dtype(ml_dtypes.float8_e5m2),
+    DType.F8E5M2FNUZ: np.dtype(ml_dtypes.float8_e5m2fnuz),
+    DType.F8E8M0: np.dtype(ml_dtypes.float8_e8m0fnu),
+    DType.F16: np.dtype(np.float16),
+    DType.BF16: np.dtype(ml_dtypes.bfloat16),
+    DType.F32: np.dtype(np.float32),
+    DType.F64: np.dtype(np.float64),
+    DType.STRING: np.dtype(object),
+}
+_OF_NUMPY: dict[np.dtype, DType] = {n: d for d, n in _NUMPY.items() if d is not DType.STRING}

@@ -1,0 +1,213 @@
+"""Scalar expressions: what a nest computes at one point of its iteration space.
+
+    expr  := literal | index | read | local | op(expr, ...) | cast(expr)
+    read  := %value[dim=coord, ... else literal]
+    coord := index                     (affine, with // and %)
+           | expr of type i64          (data-dependent: a gather)
+
+Semantics. Operators work on operands of one dtype and are total: integer overflow wraps, integer
+division truncates and gives 0 for a divisor of 0, `mod` takes the divisor's sign (also for floats)
+and `fmod` the dividend's, `min` and `max` give NaN when an operand is NaN, shifts by the width or
+more give 0 (the sign for a negative `shr`), casts from float to integer saturate (NaN gives 0) and
+to bool test `!= 0`. `select` evaluates both arms; a read outside its value's extents gives the
+literal after `else`, and without one it never happens (the verifier proves it, or for a
+data-dependent coordinate the reader clamps).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.dtype import DType
+
+UNARY_FLOAT = frozenset(
+    "exp log sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf "
+    "floor ceil round".split()
+)
+UNARY = UNARY_FLOAT | frozenset("neg abs sign not bitnot isnan isinf".split())
+ARITHMETIC = frozenset("add sub mul div mod fmod pow min max".split())
+LOGIC = frozenset("and or xor".split())
+BITWISE = frozenset("bitand bitor bitxor shl shr".split())
+COMPARE = frozenset("eq ne lt le gt ge".split())
+BINARY = ARITHMETIC | LOGIC | BITWISE | COMPARE
+OPS: Mapping[str, int] = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), "select": 3}
+"""Every operator with its arity. `and or xor not` take bools, `bit*` and shifts integers."""
+
+
+@dataclass(frozen=True)
+class Lit:
+    """A literal of a given type; strings carry their text."""
+
+    value: int | float | bool | str
+    dtype: DType
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Lit) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[str, DType]:
+        return repr(self.value), self.dtype
+
+
+@dataclass(frozen=True)
+class IndexValue:
+    """The value of an index expression, as i64."""
+
+    index: Index
+
+    @property
+    def dtype(self) -> DType:
+        """Always i64."""
+        return DType.I64
+
+
+@dataclass(frozen=True)
+class Read:
+    """The element of `value` at `coords` (one per dim, sorted by dim); `fill` outside of it."""
+
+    value: str
+    coords: tuple[tuple[str, Coord], ...]
+    dtype: DType
+    fill: Lit | None = None
+
+    def coord(self, dim: str) -> Coord:
+        """The coordinate along `dim`. Raises KeyError for a dim that the value does not have."""
+        return dict(self.coords)[dim]
+
+
+@dataclass(frozen=True)
+class Local:
+    """A named scalar bound by the surrounding construct (a reducer's state or element)."""
+
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Apply:
+    """The operator `op` of `OPS` applied to `args`."""
+
+    op: str
+    args: tuple[Expr, ...]
+
+    def __post_init__(self) -> None:
+        if OPS.get(self.op) != len(self.args):
+            raise ValueError(f"operator {self.op!r} with {len(self.args)} operands")
+
+    @property
+    def dtype(self) -> DType:
+        """The result's type: bool for comparisons and tests, else the operands'."""
+        if self.op in COMPARE or self.op in LOGIC or self.op in ("not", "isnan", "isinf"):
+            return DType.BOOL
+        return self.args[1].dtype if self.op == "select" else self.args[0].dtype
+
+
+@dataclass(frozen=True)
+class Cast:
+    """`arg` converted to `dtype` (saturating from float to integer, rounding to nearest even)."""
+
+    arg: Expr
+    dtype: DType
+
+
+Expr = Lit | IndexValue | Read | Local | Apply | Cast
+Coord = Index | Expr
+
+
+def apply(op: str, *args: Expr) -> Apply:
+    """`op(args...)`."""
+    return Apply(op, args)
+
+
+def cast(arg: Expr, dtype: DType) -> Expr:
+    """`arg` as `dtype`; `arg` itself when it already is."""
+    return arg if arg.dtype is dtype else Cast(arg, dtype)
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    """The direct subexpressions, data-dependent coordinates included."""
+    match e:
+        case Lit() | IndexValue() | Local():
+            return ()
+        case Read():
+            return tuple(c for _, c in e.coords if not isinstance(c, Index))
+        case Apply():
+            return e.args
+        case Cast():
+            return (e.arg,)
+        case _:
+            assert_never(e)
+
+
+def walk(e: Expr) -> Iterator[Expr]:
+    """`e` and all its subexpressions, parents first."""
+    yield e
+    for child in children(e):
+        yield from walk(child)
+
+
+def reads(e: Expr) -> Iterator[Read]:
+    """All reads in `e`, those inside coordinates included, outermost first."""
+    return (x for x in walk(e) if isinstance(x, Read))
+
+
+def transform(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
+    """`e` rebuilt from the leaves up, `f` applied to every node after its children."""
+    match e:
+        case Lit() | IndexValue() | Local():
+            return f(e)
+        case Read():
+            coords = tuple(
+                (d, c if isinstance(c, Index) else transform(c, f)) for d, c in e.coords
+            )
+            return f(e if coords == e.coords else replace(e, coords=coords))
+        case Apply():
+            args = tuple(transform(a, f) for a in e.args)
+            return f(e if args == e.args else Apply(e.op, args))
+        case Cast():
+            arg = transform(e.arg, f)
+            return f(e if arg is e.arg else Cast(arg, e.dtype))
+        case _:
+            assert_never(e)
+
+
+def map_index(e: Expr, f: Callable[[Index], Index]) -> Expr:
+    """`e` with `f` applied to every index expression in it."""
+
+    def visit(x: Expr) -> Expr:
+        if isinstance(x, IndexValue):
+            return IndexValue(f(x.index))
+        if isinstance(x, Read):
+            coords = tuple((d, f(c) if isinstance(c, Index) else c) for d, c in x.coords)
+            return replace(x, coords=coords)
+        return x
+
+    return transform(e, visit)
+
+
+def substitute(e: Expr, env: Mapping[str, Index]) -> Expr:
+    """`e` with dims and symbols replaced by index expressions."""
+    return map_index(e, lambda i: i.subs(env)) if env else e
+
+
+def bind(e: Expr, env: Mapping[str, Expr]) -> Expr:
+    """`e` with locals replaced by expressions."""
+    return transform(e, lambda x: env.get(x.name, x) if isinstance(x, Local) else x)
+
+
+def index_names(e: Expr) -> frozenset[str]:
+    """The dims and symbols that occur in `e`'s index expressions."""
+    found: set[str] = set()
+    for x in walk(e):
+        if isinstance(x, IndexValue):
+            found |= x.index.names()
+        elif isinstance(x, Read):
+            for _, c in x.coords:
+                if isinstance(c, Index):
+                    found |= c.names()
+    return frozenset(found)

@@ -1,0 +1,353 @@
+"""The graph language: nests over named, unordered dimensions [Barham & Isard 2019, §4.3, §5].
+
+    graph   := input* node* output*
+    value   := %name : dtype {dim, ...}            a set of dims; no order, no memory
+    dim     := name = extent                       one table for the whole graph; extent: an Index
+    input   := %v = input "name" [axis, ...]       the order of axes is the model's interface
+    const   := %v = const [axis, ...] data
+    nest    := %v, ... = reducer{bound dims} expr, ...      for all dims of %v; no reducer: one expr
+    scan    := %v, ... = scan t carry(%p = %init -> %next, ...) collect(%x, ...) { node* }
+    if      := %v, ... = if %cond { node* yield %a, ... } else { node* yield %b, ... }
+    while   := %v, ... = while carry(%p = %init -> %next, ...) if %cond { node* }
+    scatter := %v = scatter{dims} %base[dim=coord, ...] reducer= expr
+    call    := %v, ... = call routine(%x, ...)
+    output  := output "name" [axis, ...] = %v
+
+A nest computes, for every point of its outputs' dims, the reduction of its body over every point of
+its bound dims. A nest without a reducer has no bound dims and one output. Reads are total (see
+`expr`). Reduction order is not specified. Inside the body of a scan the scanned dim is a symbol
+that counts 0, 1, ..; each trip sees the carried values of the trip before, and a collected value
+gains the scanned dim. Bodies see all values defined before them. A scatter starts as a copy of
+`base` and combines the body's values at their coordinates (`set` keeps the last in row-major order
+of the sorted dims; coordinates outside are dropped). A call names a routine of the host runtime.
+
+Nodes are in definition order; each value is defined once. Every node carries `origin`, the names
+of the ONNX nodes it came from, through every rewrite.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import assert_never
+
+import numpy as np
+
+from rutc.tensor_ir.affine import Index, Range
+from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.expr import Coord, Expr, Read, reads
+from rutc.tensor_ir.reducer import Reducer
+
+Origin = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Value:
+    """A named value with its element type and its dims, sorted by name."""
+
+    name: str
+    dtype: DType
+    dims: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if tuple(sorted(set(self.dims))) != self.dims:
+            raise ValueError(f"dims of %{self.name} are not sorted and distinct: {self.dims}")
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """An immutable array that compares and hashes by content."""
+
+    array: np.ndarray
+
+    def __post_init__(self) -> None:
+        self.array.flags.writeable = False
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of dtype, shape and bytes."""
+        h = hashlib.blake2b(f"{self.array.dtype} {self.array.shape} ".encode(), digest_size=16)
+        if self.array.dtype == object:
+            h.update(repr(self.array.tolist()).encode())
+        else:
+            h.update(np.ascontiguousarray(self.array).view(np.uint8).data)
+        return h.hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Data) and (
+            self.array is other.array or self.digest == other.digest
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+@dataclass(frozen=True)
+class Input:
+    """A model input: `name` and axis order are the interface."""
+
+    out: Value
+    name: str
+    axes: tuple[str, ...]
+    origin: Origin = ()
+
+
+@dataclass(frozen=True)
+class Const:
+    """A constant; `axes` names the axes of `data` in order."""
+
+    out: Value
+    axes: tuple[str, ...]
+    data: Data
+    origin: Origin = ()
+
+
+@dataclass(frozen=True)
+class Nest:
+    """For all dims of the outputs, reduce `body` over `bound`. All outputs share their dims."""
+
+    outs: tuple[Value, ...]
+    bound: tuple[str, ...]
+    reducer: Reducer | None
+    body: tuple[Expr, ...]
+    origin: Origin = ()
+
+    @property
+    def out(self) -> Value:
+        """The first output."""
+        return self.outs[0]
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The iteration space: free dims, then bound dims."""
+        return (*self.out.dims, *self.bound)
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether nothing is reduced."""
+        return self.reducer is None
+
+    @property
+    def is_view(self) -> bool:
+        """Whether the body only reads: no arithmetic, no gather, no fill."""
+        return (
+            self.reducer is None
+            and isinstance(self.body[0], Read)
+            and self.body[0].fill is None
+            and all(isinstance(c, Index) for _, c in self.body[0].coords)
+        )
+
+
+@dataclass(frozen=True)
+class Carry:
+    """One carried value: `param` is `init` in the first trip, later the last trip's `next`."""
+
+    param: Value
+    init: str
+    next: str
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Trips over `dim` in order. `outs` are the carried values' last states, then the collected.
+
+    A body value in `collected` of dims D becomes an output of dims D + {dim}.
+    """
+
+    outs: tuple[Value, ...]
+    dim: str
+    carries: tuple[Carry, ...]
+    collected: tuple[str, ...]
+    body: tuple[Node, ...]
+    origin: Origin = ()
+
+
+@dataclass(frozen=True)
+class Body:
+    """A branch: nodes and the values that it yields."""
+
+    nodes: tuple[Node, ...]
+    results: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class If:
+    """`outs` are the results of one branch, chosen by the bool scalar `cond`."""
+
+    outs: tuple[Value, ...]
+    cond: str
+    then: Body
+    orelse: Body
+    origin: Origin = ()
+
+
+@dataclass(frozen=True)
+class While:
+    """Trips while the bool scalar `cond` (a carried parameter) holds; outputs the last states."""
+
+    outs: tuple[Value, ...]
+    cond: str
+    carries: tuple[Carry, ...]
+    body: tuple[Node, ...]
+    origin: Origin = ()
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """`base` with `body`, for every point of `dims`, combined into the element at `coords`."""
+
+    out: Value
+    base: str
+    dims: tuple[str, ...]
+    coords: tuple[tuple[str, Coord], ...]
+    reducer: Reducer | None
+    body: Expr
+    origin: Origin = ()
+
+
+@dataclass(frozen=True)
+class Call:
+    """A routine of the host runtime, for what is no loop nest (sorting, strings, ...)."""
+
+    outs: tuple[Value, ...]
+    routine: str
+    args: tuple[str, ...]
+    attributes: tuple[tuple[str, int | float | str | tuple[int, ...]], ...] = ()
+    origin: Origin = ()
+
+
+Node = Input | Const | Nest | Scan | If | While | Scatter | Call
+
+
+@dataclass(frozen=True)
+class Output:
+    """A model output: `name` and axis order are the interface."""
+
+    name: str
+    value: str
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A whole model. `dims` gives every dim its extent, `symbols` every free size its range."""
+
+    name: str
+    dims: tuple[tuple[str, Index], ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Output, ...]
+    symbols: tuple[tuple[str, Range], ...] = field(default=())
+
+    @cached_property
+    def extents(self) -> Mapping[str, Index]:
+        """Every dim's extent."""
+        return dict(self.dims)
+
+    @cached_property
+    def values(self) -> Mapping[str, Value]:
+        """Every value by name, those inside bodies included."""
+        return {v.name: v for n in walk_nodes(self.nodes) for v in defined(n)}
+
+    @cached_property
+    def ranges(self) -> Mapping[str, Range]:
+        """Inclusive ranges: of every dim's index (from 0) and of every symbol."""
+        symbols = dict(self.symbols)
+        table = dict(symbols)
+        for d, extent in self.dims:
+            bounds = extent.bounds(symbols)
+            if bounds is not None:
+                table[d] = (0, max(bounds[1] - 1, 0))
+        return table
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The model's inputs in their order."""
+        return tuple(n for n in self.nodes if isinstance(n, Input))
+
+    def extent(self, dim: str) -> int:
+        """The extent of a dim that is not symbolic. Raises ValueError for a symbolic one."""
+        return self.extents[dim].value
+
+    def __str__(self) -> str:
+        from rutc.tensor_ir.text import print_graph  # text prints what this module defines
+
+        return print_graph(self)
+
+
+def outs(n: Node) -> tuple[Value, ...]:
+    """The values that a node gives to the nodes after it."""
+    match n:
+        case Input() | Const() | Scatter():
+            return (n.out,)
+        case Nest() | Scan() | If() | While() | Call():
+            return n.outs
+        case _:
+            assert_never(n)
+
+
+def bodies(n: Node) -> tuple[tuple[Node, ...], ...]:
+    """The node lists nested in a node."""
+    match n:
+        case Scan() | While():
+            return (n.body,)
+        case If():
+            return (n.then.nodes, n.orelse.nodes)
+        case Input() | Const() | Nest() | Scatter() | Call():
+            return ()
+        case _:
+            assert_never(n)
+
+
+def defined(n: Node) -> tuple[Value, ...]:
+    """The values that a node defines itself: its outputs and its carried parameters."""
+    params = tuple(c.param for c in n.carries) if isinstance(n, Scan | While) else ()
+    return (*outs(n), *params)
+
+
+def walk_nodes(nodes: tuple[Node, ...]) -> Iterator[Node]:
+    """All nodes, each before those of its bodies."""
+    for n in nodes:
+        yield n
+        for body in bodies(n):
+            yield from walk_nodes(body)
+
+
+def used(n: Node) -> Iterator[str]:
+    """The values that a node itself reads, those read by its bodies left out."""
+    match n:
+        case Input() | Const():
+            return
+        case Nest():
+            for e in n.body:
+                yield from (r.value for r in reads(e))
+        case Scan():
+            for c in n.carries:
+                yield from (c.init, c.next)
+            yield from n.collected
+        case While():
+            yield n.cond
+            for c in n.carries:
+                yield from (c.init, c.next)
+        case If():
+            yield n.cond
+            yield from (*n.then.results, *n.orelse.results)
+        case Scatter():
+            yield n.base
+            yield from (r.value for r in reads(n.body))
+            for _, coord in n.coords:
+                if not isinstance(coord, Index):
+                    yield from (r.value for r in reads(coord))
+        case Call():
+            yield from n.args
+        case _:
+            assert_never(n)
+
+
+def used_deep(n: Node) -> Iterator[str]:
+    """The values that a node and its bodies read."""
+    yield from used(n)
+    for body in bodies(n):
+        for inner in body:
+            yield from used_deep(inner)

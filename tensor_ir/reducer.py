@@ -1,0 +1,167 @@
+"""Reducers: commutative monoids on tuples, the only meaning that a bound dim has.
+
+A reducer lifts each element to a state, merges states in any order from an identity, and finishes
+with the outputs. Everything is given as expressions, so the interpreter, the vectoriser and the
+code generator need no knowledge of any reducer by name:
+
+    elements x0..  --lift-->  state s0..   merge(a0.., b0..) -> s0..   finish(s0..) -> outs
+
+| name    | elements     | outputs                       | identity            |
+|---------|--------------|-------------------------------|---------------------|
+| sum prod max min any all | x | the fold                | 0 1 -inf +inf false true |
+| argmax argmin | x, index | extreme value, its index    | (-inf or +inf, -1)  |
+| logsumexp | x          | max m, sum of exp(x - m)      | (-inf, 0)           |
+| moments | x            | mean, mean squared deviation  | (0, 0, 0)           |
+
+`argmax` and `argmin` prefer the lowest index among equals and treat NaN as the extreme, as numpy
+does; `argmax_last` and `argmin_last` prefer the highest. `logsumexp` is the online softmax
+[Milakov & Gimelshein 2018]; `moments` the pairwise update of [Chan, Golub & LeVeque 1979].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.expr import Apply, Expr, Lit, Local, apply
+
+
+@dataclass(frozen=True)
+class Reducer:
+    """A monoid with its expressions over locals x0.. (elements), a0.. b0.. and s0.. (states)."""
+
+    name: str
+    elements: tuple[DType, ...]
+    identity: tuple[Lit, ...]
+    lift: tuple[Expr, ...]
+    merge: tuple[Expr, ...]
+    finish: tuple[Expr, ...]
+
+    @property
+    def state(self) -> tuple[DType, ...]:
+        """The types of the state's components."""
+        return tuple(i.dtype for i in self.identity)
+
+    @property
+    def outputs(self) -> tuple[DType, ...]:
+        """The types of the outputs."""
+        return tuple(f.dtype for f in self.finish)
+
+
+def lowest(dtype: DType) -> Lit:
+    """The identity of max."""
+    if dtype.is_float:
+        return Lit(-inf, dtype)
+    if dtype is DType.BOOL:
+        return Lit(False, dtype)  # noqa: FBT003
+    return Lit(-(1 << (dtype.bits - 1)) if dtype.is_signed else 0, dtype)
+
+
+def highest(dtype: DType) -> Lit:
+    """The identity of min."""
+    if dtype.is_float:
+        return Lit(inf, dtype)
+    if dtype is DType.BOOL:
+        return Lit(True, dtype)  # noqa: FBT003
+    return Lit((1 << (dtype.bits - (1 if dtype.is_signed else 0))) - 1, dtype)
+
+
+def reducer(name: str, *elements: DType) -> Reducer:
+    """The reducer `name` over elements of these types. Raises KeyError for an unknown name."""
+    return _TABLE[name](name, *elements)
+
+
+def _plain(op: str, identity: Callable[[DType], Lit]) -> Callable[..., Reducer]:
+    def make(name: str, t: DType) -> Reducer:
+        merged = apply(op, Local("a0", t), Local("b0", t))
+        return Reducer(
+            name, (t,), (identity(t),), (Local("x0", t),), (merged,), (Local("s0", t),)
+        )
+
+    return make
+
+
+def _number(value: int) -> Callable[[DType], Lit]:
+    return lambda t: Lit(float(value) if t.is_float else value, t)
+
+
+def _extreme_index(*, largest: bool, last: bool) -> Callable[..., Reducer]:
+    def make(name: str, t: DType, index: DType = DType.I64) -> Reducer:
+        (a, i), (b, j) = (
+            (Local(f"{side}0", t), Local(f"{side}1", index)) for side in ("a", "b")
+        )
+        better = apply("gt" if largest else "lt", a, b)
+        tie = apply("gt" if last else "lt", i, j)
+        same = apply("eq", a, b)
+        if t.is_float:
+            nan_a, nan_b = apply("isnan", a), apply("isnan", b)
+            better = apply("or", better, apply("and", nan_a, apply("not", nan_b)))
+            same = apply("or", same, apply("and", nan_a, nan_b))
+        none_b = apply("lt", j, Lit(0, index))
+        none_a = apply("lt", i, Lit(0, index))
+        takes_a = apply("or", better, apply("and", same, tie))
+        first = apply("and", apply("not", none_a), apply("or", none_b, takes_a))
+        merge = (Apply("select", (first, a, b)), Apply("select", (first, i, j)))
+        identity = (lowest(t) if largest else highest(t), Lit(-1, index))
+        lift = (Local("x0", t), Local("x1", index))
+        return Reducer(
+            name, (t, index), identity, lift, merge, (Local("s0", t), Local("s1", index))
+        )
+
+    return make
+
+
+def _logsumexp(name: str, t: DType) -> Reducer:
+    m, n = Local("a0", t), Local("b0", t)
+    high = apply("max", m, n)
+    zero = Lit(0.0, t)
+    # A state that saw only -inf has m = -inf; subtracting 0 instead keeps exp(-inf) = 0.
+    base = Apply("select", (apply("eq", high, Lit(-inf, t)), zero, high))
+
+    def scaled(side: str) -> Expr:
+        shifted = apply("sub", Local(f"{side}0", t), base)
+        return apply("mul", Local(f"{side}1", t), apply("exp", shifted))
+
+    merge = (high, apply("add", scaled("a"), scaled("b")))
+    # The lifted sum is 1 for every element, -inf included: its weight vanishes in the merge.
+    lift = (Local("x0", t), Lit(1.0, t))
+    states = (Local("s0", t), Local("s1", t))
+    return Reducer(name, (t,), (Lit(-inf, t), zero), lift, merge, states)
+
+
+def _moments(name: str, t: DType) -> Reducer:
+    na, ma, da = (Local(f"a{i}", t) for i in range(3))
+    nb, mb, db = (Local(f"b{i}", t) for i in range(3))
+    zero, one = Lit(0.0, t), Lit(1.0, t)
+    count = apply("add", na, nb)
+    divisor = apply("max", count, one)
+    share = apply("div", nb, divisor)
+    delta = apply("sub", mb, ma)
+    mean = apply("add", ma, apply("mul", delta, share))
+    spread = apply("mul", apply("mul", delta, delta), apply("mul", na, share))
+    merge = (count, mean, apply("add", apply("add", da, db), spread))
+    lift = (one, Local("x0", t), zero)
+    finish = (
+        Local("s1", t),
+        apply("div", Local("s2", t), apply("max", Local("s0", t), one)),
+    )
+    return Reducer(name, (t,), (zero, zero, zero), lift, merge, finish)
+
+
+_TABLE: dict[str, Callable[..., Reducer]] = {
+    "sum": _plain("add", _number(0)),
+    "prod": _plain("mul", _number(1)),
+    "max": _plain("max", lowest),
+    "min": _plain("min", highest),
+    "any": _plain("or", lowest),
+    "all": _plain("and", highest),
+    "argmax": _extreme_index(largest=True, last=False),
+    "argmin": _extreme_index(largest=False, last=False),
+    "argmax_last": _extreme_index(largest=True, last=True),
+    "argmin_last": _extreme_index(largest=False, last=True),
+    "logsumexp": _logsumexp,
+    "moments": _moments,
+}
+REDUCERS = tuple(_TABLE)
