@@ -1,1 +1,36 @@
-"""rutc: an ahead-of-time compiler from ONNX models to standalone shared libraries."""
+"""rutc: an ahead-of-time compiler from ONNX models to standalone shared libraries.
+
+    rutc.compile("model.onnx", "model.so")            # compile and check against ONNX Runtime
+    session = rutc.load("model.so", threads=2)        # needs numpy only
+    outputs = session.run(None, {"x": array})
+
+Importing `rutc` is light: the compiler, ONNX and ONNX Runtime are loaded on first use.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rutc.api import Compiled, compile  # noqa: A004
+    from rutc.runtime import InferenceSession, load
+
+__version__ = "0.1.0"
+
+__all__ = ["Compiled", "InferenceSession", "__version__", "compile", "load"]
+
+_HOME = {
+    "Compiled": "rutc.api",
+    "InferenceSession": "rutc.runtime",
+    "compile": "rutc.api",
+    "load": "rutc.runtime",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'rutc' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

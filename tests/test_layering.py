@@ -1,0 +1,98 @@
+"""Who may import whom: the table of docs/design.md, checked on the syntax trees."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Folder (or root module) -> what of rutc it may import besides itself.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "tensor_ir": set(),
+    "runtime": set(),
+    "importer": {"tensor_ir", "errors"},
+    "graph_opt": {"tensor_ir", "errors"},
+    "tuner": {"tensor_ir", "errors"},
+    "emit": {"tensor_ir", "errors"},
+}
+
+# Third-party module -> the only folders that import it.
+HOMES: dict[str, set[str]] = {
+    "onnx": {"importer", "models"},
+    "llvmlite": {"emit"},
+    "onnxruntime": {"verify"},
+    "torch": {"models"},
+    "typer": {"cli"},
+}
+
+NOT_PACKAGED = {"tests", "benchmarks", "docs", "tools", "build", "dist"}
+
+
+def _sources() -> list[Path]:
+    return [
+        path
+        for path in sorted(ROOT.rglob("*.py"))
+        if (top := path.relative_to(ROOT).parts[0]) not in NOT_PACKAGED and not top.startswith(".")
+    ]
+
+
+def _layer(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def _imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Every absolute module or attribute that the file imports, with its line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            module = node.module or ""
+            yield node.lineno, module
+            if module == "rutc":
+                for alias in node.names:
+                    yield node.lineno, f"rutc.{alias.name}"
+
+
+def _violations() -> list[str]:
+    found = []
+    for path in _sources():
+        layer = _layer(path)
+        for line, module in _imports(path):
+            where = f"{path.relative_to(ROOT)}:{line}"
+            top, *rest = module.split(".")
+            homes = HOMES.get(top)
+            if homes is not None and layer not in homes:
+                found.append(f"{where}: {top} is imported only in {sorted(homes)}")
+            if top == "rutc" and rest and layer in ALLOWED:
+                target = rest[0]
+                if target != layer and target not in ALLOWED[layer]:
+                    found.append(f"{where}: {layer} may not import rutc.{target}")
+    return found
+
+
+def test_layers_import_only_what_they_may() -> None:
+    assert _violations() == []
+
+
+def test_the_check_sees_the_sources() -> None:
+    layers = {_layer(path) for path in _sources()}
+    assert {"tensor_ir", "runtime", "emit", "cli", "verify"} <= layers
+
+
+@pytest.mark.parametrize(
+    ("statement", "module"),
+    [
+        ("import rutc.emit.target", "rutc.emit.target"),
+        ("from rutc import emit", "rutc.emit"),
+        ("def f():\n    from rutc.emit import x", "rutc.emit"),
+    ],
+)
+def test_imports_are_found(tmp_path: Path, statement: str, module: str) -> None:
+    source = tmp_path / "m.py"
+    source.write_text(statement)
+    assert module in [name for _, name in _imports(source)]

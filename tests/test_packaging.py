@@ -1,0 +1,77 @@
+"""What pyproject.toml lists is what the folders hold, and importing rutc stays light."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+NOT_PACKAGED = {"tests", "benchmarks", "docs", "tools", "build", "dist"}
+DATA_SUFFIXES = {".c", ".h", ".json", ".npz", ".onnx", ".txt"}
+HEAVY = ("onnx", "onnxruntime", "llvmlite", "torch", "scipy", "rich", "typer")
+
+
+def _settings() -> dict[str, object]:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        document = tomllib.load(file)
+    settings = document["tool"]["setuptools"]
+    assert isinstance(settings, dict)
+    return settings
+
+
+def _package_folders() -> list[Path]:
+    folders = [ROOT]
+    for init in sorted(ROOT.rglob("__init__.py")):
+        parts = init.parent.relative_to(ROOT).parts
+        if parts and parts[0] not in NOT_PACKAGED and not parts[0].startswith("."):
+            folders.append(init.parent)
+    return folders
+
+
+def _name(folder: Path) -> str:
+    return ".".join(("rutc", *folder.relative_to(ROOT).parts))
+
+
+def test_every_package_folder_is_listed() -> None:
+    assert _settings()["packages"] == sorted(_name(folder) for folder in _package_folders())
+
+
+def test_every_data_file_is_packaged() -> None:
+    patterns = _settings()["package-data"]
+    assert isinstance(patterns, dict)
+    packaged = {
+        path
+        for folder in _package_folders()
+        for pattern in patterns.get(_name(folder), [])
+        for path in folder.glob(pattern)
+    }
+    present = {
+        path
+        for folder in _package_folders()
+        if folder != ROOT
+        for path in folder.rglob("*")
+        if path.suffix in DATA_SUFFIXES
+    }
+    assert sorted(present - packaged) == []
+
+
+def _modules_after(statement: str) -> set[str]:
+    code = f"import sys\n{statement}\nprint('\\n'.join(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent
+    )
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("module", HEAVY)
+def test_import_rutc_is_light(module: str) -> None:
+    assert module not in _modules_after("import rutc")
+
+
+def test_the_runtime_needs_numpy_only() -> None:
+    loaded = _modules_after("import rutc.runtime")
+    assert loaded.isdisjoint(HEAVY)
+    inside = {name for name in loaded if name.startswith("rutc.")}
+    assert {name for name in inside if not name.startswith("rutc.runtime")} == set()
