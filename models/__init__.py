@@ -1,1 +1,1 @@
-"""Small real models with their training scripts, and the zoo of models used to test and measure rutc."""
+"""Small real models with their training scripts, and the zoo of models for tests and benchmarks."""

@@ -1,4 +1,4 @@
-"""A small convolutional network for handwritten digits, trained on real images, with its held-out images."""
+"""A small network trained on real handwritten digits, and the images held out from training."""
 
 from pathlib import Path
 

@@ -17,7 +17,7 @@ GAP = "   "
 
 
 def draw(image: NDArray[np.float32]) -> list[str]:
-    """Returns the lines of one image {8, 8} in 0..1, two characters per pixel, darker is heavier."""
+    """Returns the lines of one image {8, 8} in 0..1, two characters per pixel."""
     levels = np.rint(np.clip(image, 0.0, 1.0) * (len(SHADES) - 1)).astype(int)
     return ["".join(SHADES[level] * 2 for level in row) for row in levels]
 
@@ -25,7 +25,7 @@ def draw(image: NDArray[np.float32]) -> list[str]:
 def render(
     images: NDArray[np.float32], labels: NDArray[np.int64], predicted: NDArray[np.int64]
 ) -> str:
-    """Returns the pictures of `images` {n, 1, 8, 8}, each above its label and what was recognised."""
+    """Returns the pictures of `images` {n, 1, 8, 8}, each above its label and what was read."""
     rows: list[str] = []
     for first in range(0, len(images), DRAWN_PER_ROW):
         chosen = range(first, min(first + DRAWN_PER_ROW, len(images)))

@@ -64,7 +64,7 @@ def network() -> nn.Sequential:
 
 
 def shifted(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Returns the images, each moved by -1, 0 or 1 pixel along y and x, the border filled with 0."""
+    """Returns the images, each moved by -1, 0 or 1 pixel along y and x, filled up with 0."""
     padded = nn.functional.pad(images, (1, 1, 1, 1))
     offsets = torch.randint(0, 3, (len(images), 2), generator=generator).tolist()
     return torch.stack(
