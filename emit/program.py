@@ -24,7 +24,7 @@ Space = Literal["arena", "weights", "input", "output"]
 WeightData = bytes | bytearray | memoryview | npt.NDArray[np.generic]
 
 BUFFER_ALIGNMENT = 64
-"""Bytes: the arena and the weights start at a multiple of this, and so does every offset in them."""
+"""Bytes: the arena and the weights start at a multiple of this, and so do all offsets in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Program:
 
 
 def walk(steps: Iterable[Step]) -> Iterator[Step]:
-    """Yields every step in order, those inside branches and repeats after the one that holds them."""
+    """Yields every step in order; those inside a branch or repeat come after it."""
     for step in steps:
         yield step
         match step:
@@ -184,7 +184,7 @@ def _problems(program: Program) -> Iterator[str]:
         if any(extent < 0 for extent in port.shape):
             yield f"the shape of {port} has a negative extent"
     for offset, data in program.weights:
-        end = offset + memoryview(data).nbytes
+        end = offset + (data.nbytes if isinstance(data, np.ndarray) else memoryview(data).nbytes)
         if offset < 0 or end > program.weight_bytes:
             yield f"weights [{offset}, {end}) lie outside the {program.weight_bytes} weight bytes"
         if offset % BUFFER_ALIGNMENT:

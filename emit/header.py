@@ -1,0 +1,82 @@
+"""The header `model.h` of an artifact: all that a C or C++ program needs to call the model."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rutc.emit.program import Port, Program
+from rutc.emit.program_source import c_comment, symbol_prefix
+
+HOST_SOURCES = Path(__file__).resolve().parent.parent / "runtime" / "host"
+"""The folder of the host runtime's C sources."""
+
+
+def header_source(program: Program) -> str:
+    """Returns the header's text; it includes the shared declarations, so it stands alone."""
+    prefix = symbol_prefix(program.name)
+    guard = f"RUTC_MODEL_{prefix}_H"
+    shared = [(HOST_SOURCES / name).read_text() for name in ("rutc_dlpack.h", "rutc_abi.h")]
+    return "\n".join([
+        *_introduction(program, prefix),
+        f"#ifndef {guard}",
+        f"#define {guard}",
+        "",
+        *shared,
+        *_declarations(program, prefix),
+        "",
+        "#endif",
+        "",
+    ])  # fmt: skip
+
+
+def _introduction(program: Program, prefix: str) -> Iterator[str]:
+    yield f"/* The model {c_comment(program.name)}, compiled by rutc."
+    yield " *"
+    yield f" * {prefix}_run takes and gives tensors in this order:"
+    for role, ports in (("input", program.inputs), ("output", program.outputs)):
+        yield from (f" *   {role} {n}: {_describe(port)}" for n, port in enumerate(ports))
+    yield " */"
+
+
+def _describe(port: Port) -> str:
+    shape = ", ".join(map(str, port.shape))
+    return c_comment(f'"{port.name}", {port.dtype} [{shape}]')
+
+
+def _declarations(program: Program, prefix: str) -> Iterator[str]:
+    yield f"""\
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+#define {prefix}_INPUTS {len(program.inputs)}
+#define {prefix}_OUTPUTS {len(program.outputs)}
+
+/* The version of this interface that the library has; compare with RUTC_ABI_VERSION. */
+int32_t {prefix}_abi_version(void);
+
+/* The model's description as JSON; it lives as long as the library is loaded. */
+const char *{prefix}_manifest(void);
+
+/* Opens a session; options may be NULL. On failure returns NULL: see {prefix}_last_error(NULL). */
+rutc_session *{prefix}_open(const rutc_options *options);
+
+/* Runs the model and returns RUTC_OK or why not. Inputs are dense or strided. Outputs are memory of
+ * the caller, dense or strided; an output with data == NULL is given memory of the session, which
+ * the next run overwrites, and with shape == NULL too, its whole descriptor is filled in. */
+int32_t {prefix}_run(rutc_session *session, const DLTensor *const *inputs, int32_t input_count,
+    DLTensor *const *outputs, int32_t output_count);
+
+/* The times of a session opened with options.profile: writes up to `capacity` entries, one per
+ * step, and returns how many steps there are. */
+int32_t {prefix}_profile(rutc_session *session, rutc_profile_entry *entries, int32_t capacity);
+
+/* Why the session's last failed run failed. With NULL: why the last {prefix}_open on this thread
+ * failed. Never NULL; valid until the next failure. */
+const char *{prefix}_last_error(const rutc_session *session);
+
+/* Stops the session's threads and releases its memory; NULL is allowed. */
+void {prefix}_close(rutc_session *session);
+
+#ifdef __cplusplus
+}}
+#endif"""

@@ -1,0 +1,41 @@
+"""The manifest inside an artifact: what a program can learn about the model without running it."""
+
+import json
+from collections.abc import Mapping
+
+from rutc.emit.program import Port, Program
+from rutc.errors import InternalError
+
+JsonValue = (
+    str | int | float | bool | None | list["JsonValue"] | tuple["JsonValue", ...]
+    | Mapping[str, "JsonValue"]
+)  # fmt: skip
+
+
+def manifest_json(program: Program, weights_sha256: str, facts: Mapping[str, JsonValue]) -> bytes:
+    """Returns the manifest as ASCII JSON: what the program says of itself, then `facts`.
+
+    Raises:
+        InternalError: `facts` repeat a key of the program's own or hold a value JSON has not.
+    """
+    own: dict[str, JsonValue] = {
+        "name": program.name,
+        "inputs": [_port(port) for port in program.inputs],
+        "outputs": [_port(port) for port in program.outputs],
+        "features": list(program.features),
+        "arena_bytes": program.arena_bytes,
+        "weight_bytes": program.weight_bytes,
+        "weights_sha256": weights_sha256,
+    }
+    repeated = sorted(own.keys() & facts.keys())
+    if repeated:
+        raise InternalError(f"the manifest's {', '.join(repeated)} come from the host program")
+    try:
+        text = json.dumps({**own, **facts}, indent=1, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InternalError(f"the manifest is not JSON: {error}") from error
+    return text.encode("ascii")
+
+
+def _port(port: Port) -> dict[str, JsonValue]:
+    return {"name": port.name, "dtype": port.dtype, "shape": list(port.shape)}

@@ -1,0 +1,134 @@
+"""The C compiler that builds and links artifacts, and the cache of what it built."""
+
+import functools
+import hashlib
+import importlib.util
+import os
+import platform
+import secrets
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from rutc.errors import InternalError, UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """A C compiler driver: its command and what tells it from others (version and machine)."""
+
+    command: tuple[str, ...]
+    identity: str
+
+    def run(self, arguments: Sequence[str], directory: Path) -> None:
+        """Runs the compiler in a directory.
+
+        Raises:
+            InternalError: the compiler fails; the message holds its output.
+        """
+        done = subprocess.run(
+            [*self.command, *arguments],
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode != 0:
+            command = shlex.join([*self.command, *arguments])
+            raise InternalError(
+                f"the C compiler failed with status {done.returncode}: {command[:500]}\n"
+                f"{done.stderr.strip()[:4000]}"
+            )
+
+
+def find_toolchain(machine: str | None = None) -> Toolchain:
+    """Returns the C compiler for a machine (`'x86_64'`, `'aarch64'`; default: this one).
+
+    Looked for in this order: `$RUTC_CC`, `cc` (only for this machine), the PyPI package `ziglang`.
+
+    Raises:
+        UserError: there is none, or `$RUTC_CC` does not run.
+    """
+    wanted = machine or platform.machine()
+    configured = os.environ.get("RUTC_CC")
+    if configured:
+        return _identified(tuple(shlex.split(configured)))
+    native = wanted == platform.machine()
+    if native and shutil.which("cc"):
+        return _identified(("cc",))
+    if importlib.util.find_spec("ziglang") is not None:
+        target = () if native else ("-target", f"{wanted}-linux-gnu")
+        return _identified((sys.executable, "-m", "ziglang", "cc", *target))
+    where = "" if native else f" for {wanted} on this {platform.machine()} machine"
+    raise UserError(
+        f"no C compiler found{where}: rutc links models with $RUTC_CC, "
+        f"{'cc' if native else 'a cross compiler named there'}, or the PyPI package ziglang. "
+        "Install a C compiler (for example gcc), or run `pip install ziglang`, or set RUTC_CC to a "
+        "compiler's command."
+    )
+
+
+@functools.cache
+def _identified(command: tuple[str, ...]) -> Toolchain:
+    answers = []
+    for question in ("--version", "-dumpmachine"):
+        try:
+            done = subprocess.run([*command, question], capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise UserError(
+                f"cannot run the C compiler {shlex.join(command)!r}: {error.strerror}. "
+                "Set RUTC_CC to a compiler's command, or unset it to use cc."
+            ) from error
+        answers.append(done.stdout)
+    if not any(answers):
+        raise UserError(
+            f"{shlex.join(command)!r} is no C compiler: it does not answer --version. "
+            "Set RUTC_CC to a compiler's command, or unset it to use cc."
+        )
+    return Toolchain(command, "\n".join([shlex.join(command), *answers]))
+
+
+def cache_directory() -> Path:
+    """Returns the folder for files that can be built again: `$RUTC_CACHE` or the user's cache."""
+    configured = os.environ.get("RUTC_CACHE")
+    return Path(configured) if configured else Path(platformdirs.user_cache_dir("rutc"))
+
+
+def cached(kind: str, parts: Sequence[str | bytes], build: Callable[[], bytes]) -> bytes:
+    """Returns what `build` returns, from the cache where the same `kind` and `parts` were built.
+
+    A cache that cannot be written (a read-only home) is skipped: nothing but time is lost.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    path = cache_directory() / kind / digest.hexdigest()
+    try:
+        return path.read_bytes()
+    except OSError:
+        data = build()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, data)
+    except OSError:
+        return data
+    return data
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Writes a file that other processes see either not at all or complete."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

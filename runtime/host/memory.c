@@ -1,0 +1,19 @@
+#define _GNU_SOURCE
+#include "memory.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum { VECTOR_BYTES = 64, HUGE_PAGE_BYTES = 2 << 20 };
+
+void *rutc_allocate(int64_t bytes) {
+  size_t alignment = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : VECTOR_BYTES;
+  if (bytes < 0 || (uint64_t)bytes > SIZE_MAX - 2 * alignment) return NULL;
+  size_t size = ((size_t)bytes + alignment - 1) / alignment * alignment;
+  void *block = aligned_alloc(alignment, size > 0 ? size : alignment);
+#ifdef MADV_HUGEPAGE
+  /* Advice only: without huge pages the block works the same. */
+  if (block != NULL && alignment == HUGE_PAGE_BYTES) madvise(block, size, MADV_HUGEPAGE);
+#endif
+  return block;
+}

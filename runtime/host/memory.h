@@ -1,0 +1,12 @@
+/* Blocks of memory for the arena and for copies of tensors. */
+#ifndef RUTC_MEMORY_H
+#define RUTC_MEMORY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Returns at least `bytes` >= 0 bytes, aligned to 64 bytes, or to 2 MiB with huge pages asked for
+ * when the block is that large; NULL without memory. Release it with free(). */
+void *rutc_allocate(int64_t bytes);
+
+#endif

@@ -1,0 +1,191 @@
+#define _GNU_SOURCE
+#include "pool.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "cpu.h"
+
+enum { CACHE_LINE = 64, WATCH_NS = 20000, STACK_BYTES = 4 << 20 };
+
+/* A worker runs one task per increment of its ticket. `asleep` spares the caller a system call when
+ * the worker still watches; both are accessed in sequentially consistent order, so either the
+ * worker sees the new ticket or the caller sees it asleep. */
+typedef struct worker {
+  _Alignas(CACHE_LINE) atomic_uint ticket;
+  atomic_uint asleep;
+  int index;
+  pthread_t thread;
+  struct rutc_pool *pool;
+} worker;
+
+struct rutc_pool {
+  int threads;
+  int64_t watch_ns;
+  void (*task)(void *arg, int64_t index);
+  void *arg;
+  atomic_int stop;
+  _Alignas(CACHE_LINE) atomic_uint pending; /* workers that have not finished the current run */
+  atomic_uint caller_asleep;
+  worker *workers; /* threads - 1 of them; workers[i] is thread i + 1 */
+};
+
+static void pause_cpu(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+static void sleep_while(atomic_uint *word, unsigned value) {
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void wake(atomic_uint *word) {
+  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+/* Whether `word` is `value` or takes another value, seen within the watching time. */
+static int watch_until_not(atomic_uint *word, unsigned value, int64_t watch_ns) {
+  if (atomic_load_explicit(word, memory_order_acquire) != value) return 1;
+  if (watch_ns == 0) return 0;
+  int64_t end = rutc_now_ns() + watch_ns;
+  do {
+    for (int i = 0; i < 8; i++) {
+      pause_cpu();
+      if (atomic_load_explicit(word, memory_order_acquire) != value) return 1;
+    }
+  } while (rutc_now_ns() < end);
+  return 0;
+}
+
+static void wait_for_ticket(worker *self, unsigned last) {
+  if (watch_until_not(&self->ticket, last, self->pool->watch_ns)) return;
+  atomic_store(&self->asleep, 1);
+  while (atomic_load(&self->ticket) == last) sleep_while(&self->ticket, last);
+  atomic_store(&self->asleep, 0);
+}
+
+static void give_ticket(worker *target) {
+  atomic_fetch_add(&target->ticket, 1);
+  if (atomic_load(&target->asleep)) wake(&target->ticket);
+}
+
+static void *work(void *arg) {
+  worker *self = arg;
+  rutc_pool *pool = self->pool;
+  for (unsigned ticket = 0;; ticket++) {
+    wait_for_ticket(self, ticket);
+    if (atomic_load_explicit(&pool->stop, memory_order_relaxed)) return NULL;
+    pool->task(pool->arg, self->index);
+    if (atomic_fetch_sub(&pool->pending, 1) == 1 && atomic_load(&pool->caller_asleep)) {
+      wake(&pool->pending);
+    }
+  }
+}
+
+static void wait_for_workers(rutc_pool *pool) {
+  int64_t end = 0;
+  for (;;) {
+    unsigned pending = atomic_load_explicit(&pool->pending, memory_order_acquire);
+    if (pending == 0) return;
+    int64_t now = rutc_now_ns();
+    if (end == 0) end = now + pool->watch_ns;
+    if (now >= end) break;
+    watch_until_not(&pool->pending, pending, end - now);
+  }
+  atomic_store(&pool->caller_asleep, 1);
+  for (unsigned pending; (pending = atomic_load(&pool->pending)) != 0;) {
+    sleep_while(&pool->pending, pending);
+  }
+  atomic_store(&pool->caller_asleep, 0);
+}
+
+void rutc_pool_run(rutc_pool *pool, int count, void (*task)(void *arg, int64_t index), void *arg) {
+  if (count <= 0) return;
+  pool->task = task;
+  pool->arg = arg;
+  atomic_store_explicit(&pool->pending, (unsigned)count - 1, memory_order_relaxed);
+  for (int i = 0; i < count - 1; i++) give_ticket(&pool->workers[i]);
+  task(arg, 0);
+  wait_for_workers(pool);
+}
+
+static void pin_to(pthread_t thread, int cpu) {
+  size_t bytes = CPU_ALLOC_SIZE((size_t)cpu + 1);
+  cpu_set_t *mask = CPU_ALLOC((size_t)cpu + 1);
+  if (mask == NULL) return;
+  CPU_ZERO_S(bytes, mask);
+  CPU_SET_S((size_t)cpu, bytes, mask);
+  pthread_setaffinity_np(thread, bytes, mask);
+  CPU_FREE(mask);
+}
+
+/* Workers must not run the process's signal handlers, so they start with all signals blocked. */
+static int start_worker(worker *target, int pin) {
+  pthread_attr_t attributes;
+  sigset_t all, before;
+  int failure = pthread_attr_init(&attributes);
+  if (failure != 0) return failure;
+  pthread_attr_setstacksize(&attributes, STACK_BYTES);
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  failure = pthread_create(&target->thread, &attributes, work, target);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  pthread_attr_destroy(&attributes);
+  if (failure != 0) return failure;
+  char name[16];
+  snprintf(name, sizeof name, "rutc-%d", target->index);
+  pthread_setname_np(target->thread, name);
+  if (pin) pin_to(target->thread, rutc_cpu_nth(target->index));
+  return 0;
+}
+
+rutc_pool *rutc_pool_create(int threads, int pin, rutc_error *error, int *status) {
+  rutc_pool *pool = aligned_alloc(CACHE_LINE, sizeof *pool);
+  worker *workers = aligned_alloc(CACHE_LINE, (size_t)threads * sizeof *workers);
+  if (pool == NULL || workers == NULL) {
+    free(pool);
+    free(workers);
+    *status = rutc_fail(error, RUTC_OUT_OF_MEMORY, "no memory for a pool of %d threads", threads);
+    return NULL;
+  }
+  memset(pool, 0, sizeof *pool);
+  memset(workers, 0, (size_t)threads * sizeof *workers);
+  pool->workers = workers;
+  pool->watch_ns = threads <= rutc_cpu_available() ? WATCH_NS : 0;
+  pool->threads = 1;
+  for (int i = 1; i < threads; i++) {
+    worker *target = &workers[i - 1];
+    target->index = i;
+    target->pool = pool;
+    int failure = start_worker(target, pin);
+    if (failure != 0) {
+      rutc_pool_destroy(pool);
+      *status = rutc_fail(error, RUTC_SYSTEM, "cannot start thread %d of %d: %s", i + 1, threads,
+                          strerror(failure));
+      return NULL;
+    }
+    pool->threads++;
+  }
+  return pool;
+}
+
+void rutc_pool_destroy(rutc_pool *pool) {
+  if (pool == NULL) return;
+  atomic_store(&pool->stop, 1);
+  for (int i = 0; i < pool->threads - 1; i++) give_ticket(&pool->workers[i]);
+  for (int i = 0; i < pool->threads - 1; i++) pthread_join(pool->workers[i].thread, NULL);
+  free(pool->workers);
+  free(pool);
+}

@@ -1,0 +1,76 @@
+/* The tables that the compiler generates for a model, and that the session executes. */
+#ifndef RUTC_PROGRAM_H
+#define RUTC_PROGRAM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define RUTC_MAX_NDIM 64
+
+/* Computes tasks [begin, end) of a launch. */
+typedef void (*rutc_kernel)(void *const *bufs, const int64_t *syms, int64_t begin, int64_t end);
+
+/* An input or output. */
+typedef struct rutc_port {
+  const char *name;
+  const char *dtype;
+  uint8_t dtype_code; /* a DLDataTypeCode */
+  uint8_t dtype_bits;
+  int32_t element_bytes;
+  int32_t alignment; /* of the first element, in bytes */
+  int32_t ndim;
+  const int64_t *shape;
+  int64_t bytes;
+  int64_t first_patch; /* where patches[] lists the buffers that lie in this port */
+  int64_t patch_count;
+} rutc_port;
+
+typedef enum rutc_space { RUTC_ARENA, RUTC_WEIGHTS, RUTC_PORT } rutc_space;
+
+/* An entry of the buffer table: a place in memory. */
+typedef struct rutc_ref {
+  rutc_space space;
+  int32_t port; /* inputs first, then outputs */
+  int64_t offset;
+} rutc_ref;
+
+typedef enum rutc_op {
+  RUTC_LAUNCH, /* kernel(&buffers[buffer], symbols, 0, count), shared out to the threads */
+  RUTC_COPY,   /* count bytes from buffers[buffer + 1] to buffers[buffer] */
+  RUTC_BRANCH, /* if the byte at buffers[buffer] is 0, go on at target */
+  RUTC_JUMP,   /* go on at target */
+  RUTC_REPEAT, /* symbol = 0; if count is 0, go on at target */
+  RUTC_NEXT    /* symbol += 1; if it is less than count, go on at target */
+} rutc_op;
+
+typedef struct rutc_step {
+  rutc_op op;
+  rutc_kernel kernel;
+  int64_t buffer;
+  int64_t count;
+  int64_t target;
+  int64_t symbol;
+  const char *name;
+  const char *origin;
+} rutc_step;
+
+typedef struct rutc_program {
+  const char *name;
+  const char *const *features; /* CPU features the kernels need, as LLVM spells them; NULL ends */
+  const rutc_port *ports;
+  int32_t input_count;
+  int32_t output_count;
+  const rutc_ref *buffers;
+  int64_t buffer_count;
+  const int64_t *patches;
+  const rutc_step *steps;
+  int64_t step_count;
+  int64_t symbol_count;
+  int64_t arena_bytes;
+  const uint8_t *weights;   /* NULL: in the file weights_file beside the library */
+  const char *weights_file;
+  const uint8_t *weights_sha256; /* the last 32 bytes of weights_file */
+  int64_t weight_bytes;
+} rutc_program;
+
+#endif

@@ -1,0 +1,181 @@
+#define _GNU_SOURCE
+#include "session.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cpu.h"
+#include "memory.h"
+
+enum { MAX_THREADS = 4096 };
+
+static _Thread_local rutc_error thread_error;
+
+/* Reads options of this or an older size; newer ones must leave the unknown rest zero. */
+static int read_options(rutc_options *options, const rutc_options *given) {
+  memset(options, 0, sizeof *options);
+  if (given != NULL) {
+    size_t size = given->struct_size;
+    if (size < sizeof given->struct_size) {
+      return rutc_fail(&thread_error, RUTC_BAD_ARGUMENT,
+                       "options.struct_size must be set to sizeof(rutc_options)");
+    }
+    for (size_t i = sizeof *options; i < size; i++) {
+      if (((const char *)given)[i] != 0) {
+        return rutc_fail(&thread_error, RUTC_BAD_ARGUMENT,
+                         "options set a field that this model's library is too old to know");
+      }
+    }
+    memcpy(options, given, size < sizeof *options ? size : sizeof *options);
+  }
+  if (options->threads < 0 || options->threads > MAX_THREADS) {
+    return rutc_fail(&thread_error, RUTC_BAD_ARGUMENT,
+                     "options.threads must lie in [0, %d], not %d", MAX_THREADS,
+                     (int)options->threads);
+  }
+  if (options->threads == 0) options->threads = rutc_cpu_available();
+  return RUTC_OK;
+}
+
+/* Allocates what a run needs. Tables have an entry more, so that no size is zero. */
+static int allocate(rutc_session *session) {
+  const rutc_program *program = session->program;
+  size_t ports = (size_t)program->input_count + (size_t)program->output_count;
+  session->arena = rutc_allocate(program->arena_bytes);
+  session->buffers = calloc((size_t)program->buffer_count + 1, sizeof *session->buffers);
+  session->symbols = calloc((size_t)program->symbol_count + 1, sizeof *session->symbols);
+  session->bindings = calloc(ports + 1, sizeof *session->bindings);
+  if (session->options.profile) {
+    session->timings = calloc((size_t)program->step_count + 1, sizeof *session->timings);
+  }
+  if (session->arena == NULL || session->buffers == NULL || session->symbols == NULL ||
+      session->bindings == NULL || (session->options.profile && session->timings == NULL)) {
+    return rutc_fail(&thread_error, RUTC_OUT_OF_MEMORY,
+                     "no memory for the model's arena of %lld bytes",
+                     (long long)program->arena_bytes);
+  }
+  return RUTC_OK;
+}
+
+/* Points the buffer table to the arena and the weights; rutc_bind adds inputs and outputs. */
+static void point_buffers(rutc_session *session) {
+  const rutc_program *program = session->program;
+  for (int64_t i = 0; i < program->buffer_count; i++) {
+    const rutc_ref *ref = &program->buffers[i];
+    if (ref->space == RUTC_ARENA) session->buffers[i] = session->arena + ref->offset;
+    if (ref->space == RUTC_WEIGHTS) {
+      session->buffers[i] = (char *)session->weights.data + ref->offset;
+    }
+  }
+}
+
+static int open_session(rutc_session *session, const rutc_options *options) {
+  int status = read_options(&session->options, options);
+  if (status == RUTC_OK) status = rutc_cpu_require(session->program->features, &thread_error);
+  if (status == RUTC_OK) {
+    status = rutc_weights_open(&session->weights, session->program, &thread_error);
+  }
+  if (status == RUTC_OK) status = allocate(session);
+  if (status != RUTC_OK) return status;
+  point_buffers(session);
+  if (session->options.threads > 1 && session->options.parallel_for == NULL) {
+    session->pool = rutc_pool_create(session->options.threads, session->options.pin_threads,
+                                     &thread_error, &status);
+  }
+  return status;
+}
+
+rutc_session *rutc_session_open(const rutc_program *program, const rutc_options *options) {
+  rutc_session *session = calloc(1, sizeof *session);
+  if (session == NULL) {
+    rutc_fail(&thread_error, RUTC_OUT_OF_MEMORY, "no memory for a session");
+    return NULL;
+  }
+  session->program = program;
+  session->process = getpid();
+  pthread_mutex_init(&session->mutex, NULL);
+  if (open_session(session, options) == RUTC_OK) return session;
+  rutc_session_close(session);
+  return NULL;
+}
+
+void rutc_session_close(rutc_session *session) {
+  if (session == NULL) return;
+  if (session->process == getpid()) rutc_pool_destroy(session->pool);
+  rutc_weights_close(&session->weights);
+  if (session->bindings != NULL) {
+    int32_t ports = session->program->input_count + session->program->output_count;
+    for (int32_t i = 0; i < ports; i++) free(session->bindings[i].memory);
+  }
+  free(session->bindings);
+  free(session->timings);
+  free(session->symbols);
+  free(session->buffers);
+  free(session->arena);
+  pthread_mutex_destroy(&session->mutex);
+  free(session);
+}
+
+static int run(rutc_session *session, const DLTensor *const *inputs, int32_t input_count,
+               DLTensor *const *outputs, int32_t output_count) {
+  const rutc_program *program = session->program;
+  if (session->pool != NULL && session->process != getpid()) {
+    return rutc_fail(&session->error, RUTC_UNSUPPORTED,
+                     "the session was opened before fork() and its threads did not survive; open "
+                     "a session in this process, or use threads = 1");
+  }
+  if (input_count != program->input_count || output_count != program->output_count) {
+    return rutc_fail(&session->error, RUTC_BAD_ARGUMENT,
+                     "the model takes %d inputs and %d outputs, not %d and %d",
+                     (int)program->input_count, (int)program->output_count, (int)input_count,
+                     (int)output_count);
+  }
+  if ((inputs == NULL && input_count > 0) || (outputs == NULL && output_count > 0)) {
+    return rutc_fail(&session->error, RUTC_BAD_ARGUMENT, "the array of %s is NULL",
+                     inputs == NULL && input_count > 0 ? "inputs" : "outputs");
+  }
+  int status = rutc_bind(session, inputs, outputs);
+  if (status != RUTC_OK) return status;
+  rutc_execute(session);
+  rutc_unbind(session, outputs);
+  return RUTC_OK;
+}
+
+int rutc_session_run(rutc_session *session, const rutc_program *program,
+                     const DLTensor *const *inputs, int32_t input_count, DLTensor *const *outputs,
+                     int32_t output_count) {
+  if (session == NULL) {
+    return rutc_fail(&thread_error, RUTC_BAD_ARGUMENT, "the session is NULL");
+  }
+  if (session->program != program) {
+    return rutc_fail(&thread_error, RUTC_BAD_ARGUMENT, "the session is one of another model");
+  }
+  pthread_mutex_lock(&session->mutex);
+  int status = run(session, inputs, input_count, outputs, output_count);
+  pthread_mutex_unlock(&session->mutex);
+  return status;
+}
+
+int32_t rutc_session_profile(rutc_session *session, rutc_profile_entry *entries,
+                             int32_t capacity) {
+  if (session == NULL || session->timings == NULL) return 0;
+  pthread_mutex_lock(&session->mutex);
+  int32_t count = 0;
+  for (int64_t i = 0; i < session->program->step_count; i++) {
+    const rutc_step *step = &session->program->steps[i];
+    if (step->op != RUTC_LAUNCH && step->op != RUTC_COPY) continue;
+    if (count < capacity && entries != NULL) {
+      const rutc_timing *timing = &session->timings[i];
+      entries[count] = (rutc_profile_entry){step->name, step->origin, timing->calls,
+                                            (double)timing->ns / 1000.0};
+    }
+    count++;
+  }
+  pthread_mutex_unlock(&session->mutex);
+  return count;
+}
+
+const char *rutc_session_error(const rutc_session *session) {
+  return session == NULL ? thread_error.text : session->error.text;
+}

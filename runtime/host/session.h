@@ -1,0 +1,72 @@
+/* Sessions: what the entry points NAME_open, NAME_run, ... of a model do.
+ *
+ * session.c opens and closes, bind.c connects the caller's tensors, execute.c runs the steps.
+ */
+#ifndef RUTC_SESSION_H
+#define RUTC_SESSION_H
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include "error.h"
+#include "pool.h"
+#include "program.h"
+#include "rutc_dlpack.h"
+#include "weights.h"
+
+/* Counts and times of one step. */
+typedef struct rutc_timing {
+  int64_t calls;
+  int64_t ns;
+} rutc_timing;
+
+/* What a run knows of one input or output. */
+typedef struct rutc_binding {
+  char *bound;  /* where the kernels find it; the buffer table holds addresses from here */
+  char *memory; /* owned by the session, allocated when first needed: a dense copy of a strided
+                   tensor, or an output that the caller gave no memory for */
+} rutc_binding;
+
+struct rutc_session {
+  const rutc_program *program;
+  rutc_options options; /* with the thread count filled in */
+  pthread_mutex_t mutex;
+  pid_t process; /* threads do not survive fork() */
+  rutc_pool *pool; /* NULL: one thread, or an external pool */
+  rutc_weights weights;
+  char *arena;
+  void **buffers;    /* program->buffers as addresses */
+  int64_t *symbols;
+  rutc_binding *bindings; /* inputs, then outputs */
+  rutc_timing *timings; /* one per step; NULL: not asked for */
+  rutc_error error;
+};
+
+/* Opens a session with `options` (NULL: defaults); NULL on failure, see rutc_session_error. */
+rutc_session *rutc_session_open(const rutc_program *program, const rutc_options *options);
+
+/* Runs the model once. */
+int rutc_session_run(rutc_session *session, const rutc_program *program,
+                     const DLTensor *const *inputs, int32_t input_count, DLTensor *const *outputs,
+                     int32_t output_count);
+
+/* Writes up to `capacity` entries and returns how many there are. */
+int32_t rutc_session_profile(rutc_session *session, rutc_profile_entry *entries, int32_t capacity);
+
+/* The message of the session's last failed run; for NULL, that of the calling thread's last failed
+ * call without a session. Empty when nothing failed. */
+const char *rutc_session_error(const rutc_session *session);
+
+/* Stops the session's threads and releases its memory. Accepts NULL. */
+void rutc_session_close(rutc_session *session);
+
+/* Checks the tensors and points the buffer table to them. */
+int rutc_bind(rutc_session *session, const DLTensor *const *inputs, DLTensor *const *outputs);
+
+/* Copies outputs that were computed in session memory to the caller's strided tensors. */
+void rutc_unbind(rutc_session *session, DLTensor *const *outputs);
+
+/* Executes all steps of the program. */
+void rutc_execute(rutc_session *session);
+
+#endif

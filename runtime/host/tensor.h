@@ -1,0 +1,27 @@
+/* Checks of the caller's tensors and copies from and to strided ones. */
+#ifndef RUTC_TENSOR_H
+#define RUTC_TENSOR_H
+
+#include "error.h"
+#include "program.h"
+#include "rutc_dlpack.h"
+
+/* Checks everything but the data pointer: device, dtype, shape. `role` is "input" or "output". */
+int rutc_tensor_check(const rutc_port *port, const char *role, const DLTensor *tensor,
+                      rutc_error *error);
+
+/* Checks that the data pointer is set and aligned to the element type. */
+int rutc_tensor_check_data(const rutc_port *port, const char *role, const DLTensor *tensor,
+                           rutc_error *error);
+
+/* The address of the first element. */
+char *rutc_tensor_data(const DLTensor *tensor);
+
+/* Whether the elements lie densely in memory, last dimension fastest. */
+int rutc_tensor_is_dense(const DLTensor *tensor);
+
+/* Copies between a dense buffer and a strided tensor. */
+void rutc_tensor_gather(char *dense, const DLTensor *tensor, int32_t element_bytes);
+void rutc_tensor_scatter(const DLTensor *tensor, const char *dense, int32_t element_bytes);
+
+#endif

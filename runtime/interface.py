@@ -1,0 +1,81 @@
+"""The C interface of a model's library, as ctypes declarations."""
+
+import ctypes
+from typing import Final
+
+ABI_VERSION: Final = 1
+CPU: Final = 1
+"""DLPack's device type of ordinary memory."""
+
+
+class DLTensor(ctypes.Structure):
+    """DLPack's tensor descriptor."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class Options(ctypes.Structure):
+    """`rutc_options`; zero in a field means its default."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_uint32),
+        ("threads", ctypes.c_int32),
+        ("pin_threads", ctypes.c_int32),
+        ("profile", ctypes.c_int32),
+        ("parallel_for", ctypes.c_void_p),
+        ("pool", ctypes.c_void_p),
+    )
+
+
+class ProfileRecord(ctypes.Structure):
+    """`rutc_profile_entry`."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("origin", ctypes.c_char_p),
+        ("calls", ctypes.c_int64),
+        ("total_us", ctypes.c_double),
+    )
+
+
+class EntryPoints:
+    """The functions `PREFIX_open`, `PREFIX_run`, ... of an opened library.
+
+    Raises:
+        AttributeError: the library lacks one of them.
+    """
+
+    def __init__(self, library: ctypes.CDLL, prefix: str) -> None:
+        self.abi_version = library[f"{prefix}_abi_version"]
+        self.abi_version.argtypes = ()
+        self.abi_version.restype = ctypes.c_int32
+        self.manifest = library[f"{prefix}_manifest"]
+        self.manifest.argtypes = ()
+        self.manifest.restype = ctypes.c_char_p
+        self.open = library[f"{prefix}_open"]
+        self.open.argtypes = (ctypes.POINTER(Options),)
+        self.open.restype = ctypes.c_void_p
+        self.run = library[f"{prefix}_run"]
+        tensors = ctypes.POINTER(ctypes.c_void_p)
+        self.run.argtypes = (ctypes.c_void_p, tensors, ctypes.c_int32, tensors, ctypes.c_int32)
+        self.run.restype = ctypes.c_int32
+        self.profile = library[f"{prefix}_profile"]
+        self.profile.argtypes = (ctypes.c_void_p, ctypes.POINTER(ProfileRecord), ctypes.c_int32)
+        self.profile.restype = ctypes.c_int32
+        self.last_error = library[f"{prefix}_last_error"]
+        self.last_error.argtypes = (ctypes.c_void_p,)
+        self.last_error.restype = ctypes.c_char_p
+        self.close = library[f"{prefix}_close"]
+        self.close.argtypes = (ctypes.c_void_p,)
+        self.close.restype = None

@@ -1,0 +1,273 @@
+"""Sessions that run a compiled model from Python, in the manner of ONNX Runtime's."""
+
+import ctypes
+import difflib
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from rutc.runtime.dtypes import onnx_type
+from rutc.runtime.errors import ModelError
+from rutc.runtime.interface import Options, ProfileRecord
+from rutc.runtime.loader import Library, open_library
+from rutc.runtime.tensors import Array, Slot, TensorInfo, tensor_infos
+
+
+@dataclass(frozen=True, slots=True)
+class NodeArg:
+    """An input or output of the model; `type` is spelled as in `"tensor(float)"`."""
+
+    name: str
+    shape: list[int]
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileEntry:
+    """The measured time of one step: the kernel (or `"copy"`) and the ONNX nodes it computes."""
+
+    name: str
+    origin: str
+    calls: int
+    total_us: float
+
+
+class InferenceSession:
+    """A loaded model with its own memory and threads.
+
+        with InferenceSession("model.so", threads=2) as session:
+            (y,) = session.run(None, {"x": x})
+
+    Sessions are independent. One session may be used by many threads, whose runs wait for one
+    another; the interpreter is free for other threads during a run.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        sess_options: object | None = None,
+        providers: Sequence[object] | None = None,
+        *,
+        threads: int | None = None,
+        pin_threads: bool = False,
+        profile: bool = False,
+    ) -> None:
+        """Opens the model.
+
+        Args:
+            path: the library that rutc compiled.
+            sess_options: for programs written for ONNX Runtime: its `intra_op_num_threads` is the
+                thread count unless `threads` says otherwise; the rest has no meaning here.
+            providers: accepted for the same programs; a compiled model has one target.
+            threads: threads of a run, the calling one included; None: all CPUs that the process
+                may use, by its affinity mask and its cgroup's quota.
+            pin_threads: keep each thread of the pool on one CPU.
+            profile: measure every step, for `profile()`.
+
+        Raises:
+            ModelError: the file is no model, needs another CPU, or the options are wrong.
+        """
+        if threads is None:
+            threads = int(getattr(sess_options, "intra_op_num_threads", 0))
+        elif threads < 1:
+            raise ModelError(f"threads must be at least 1, not {threads}")
+        library = open_library(path)
+        options = Options(
+            struct_size=ctypes.sizeof(Options),
+            threads=threads,
+            pin_threads=pin_threads,
+            profile=profile,
+        )
+        handle = library.entries.open(ctypes.byref(options))
+        if not handle:
+            message = library.entries.last_error(None).decode(errors="replace")
+            library.release()
+            raise ModelError(f"cannot open {library.path}: {message}")
+        self._close = weakref.finalize(self, _close, library, handle)
+        self._library = library
+        self._handle = handle
+        self._lock = threading.Lock()
+        self._inputs = _infos(library, "inputs")
+        self._outputs = _infos(library, "outputs")
+        self._input_slots = {info.name: Slot("input", info) for info in self._inputs}
+        self._output_slots = {info.name: Slot("output", info) for info in self._outputs}
+        self._input_addresses = (ctypes.c_void_p * len(self._inputs))()
+        self._output_addresses = (ctypes.c_void_p * len(self._outputs))()
+
+    @property
+    def manifest(self) -> Mapping[str, object]:
+        """What the model says of itself: interface, target, versions, kernels."""
+        return self._library.manifest
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Returns the model's inputs."""
+        return [_node_arg(info) for info in self._inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Returns the model's outputs."""
+        return [_node_arg(info) for info in self._outputs]
+
+    def get_providers(self) -> list[str]:
+        """Returns what ONNX Runtime calls the model's device."""
+        return ["CPUExecutionProvider"]
+
+    def run(
+        self,
+        output_names: Iterable[str] | None,
+        input_feed: Mapping[str, object],
+        run_options: object | None = None,
+    ) -> list[Array]:
+        """Returns the named outputs (None: all of them) as new numpy arrays.
+
+        Inputs are numpy arrays or tensors of any library that speaks DLPack, in CPU memory;
+        they are read in place, strided ones after a copy. `run_options` is accepted for programs
+        written for ONNX Runtime and has no meaning here.
+
+        Raises:
+            ModelError: an input is missing, unknown, or has the wrong dtype or shape.
+        """
+        del run_options
+        names = list(output_names or ()) or [info.name for info in self._outputs]
+        self._check_names("output", names, self._output_slots)
+        results: dict[str, Array] = {
+            info.name: np.empty(info.shape, info.dtype)
+            for info in self._outputs
+            if info.name in names
+        }
+        self.run_into(input_feed, results)
+        return [results[name] for name in names]
+
+    def run_into(self, inputs: Mapping[str, object], outputs: Mapping[str, object]) -> None:
+        """Runs the model and writes the named outputs into the caller's tensors.
+
+        The tensors are numpy arrays or DLPack tensors (for example `torch.empty(...)`).
+
+        Raises:
+            ModelError: a tensor is missing, unknown, or has the wrong dtype or shape.
+        """
+        self._check_names("input", inputs, self._input_slots)
+        self._check_names("output", outputs, self._output_slots)
+        missing = [name for name in self._input_slots if name not in inputs]
+        if missing:
+            raise ModelError(
+                f"missing {_list('input', missing)}: the model needs "
+                f"{_list('input', self._input_slots)}"
+            )
+        with self._lock:
+            try:
+                self._run(inputs, outputs)
+            finally:
+                for slot in (*self._input_slots.values(), *self._output_slots.values()):
+                    slot.release()
+
+    def _run(self, inputs: Mapping[str, object], outputs: Mapping[str, object]) -> None:
+        if not self._close.alive:
+            raise ModelError(f"the session of {self._library.path} is closed")
+        for number, (name, slot) in enumerate(self._input_slots.items()):
+            self._input_addresses[number] = slot.describe(inputs[name])
+        for number, (name, slot) in enumerate(self._output_slots.items()):
+            given = name in outputs
+            address = slot.describe(outputs[name]) if given else slot.describe_nothing()
+            self._output_addresses[number] = address
+        entries = self._library.entries
+        status = entries.run(
+            self._handle,
+            self._input_addresses,
+            len(self._input_addresses),
+            self._output_addresses,
+            len(self._output_addresses),
+        )
+        if status != 0:
+            raise ModelError(entries.last_error(self._handle).decode(errors="replace"))
+
+    def profile(self) -> list[ProfileEntry]:
+        """Returns the time of every step, summed over all runs so far.
+
+        Raises:
+            ModelError: the session was opened without `profile=True`, or is closed.
+        """
+        with self._lock:
+            if not self._close.alive:
+                raise ModelError(f"the session of {self._library.path} is closed")
+            read = self._library.entries.profile
+            count = read(self._handle, None, 0)
+            records = (ProfileRecord * count)()
+            read(self._handle, records, count)
+            entries = [_profile_entry(record) for record in records]
+        if not entries:
+            raise ModelError("nothing was measured: open the session with profile=True")
+        return entries
+
+    def close(self) -> None:
+        """Stops the session's threads and releases its memory; a closed session cannot run."""
+        with self._lock:
+            self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_names(self, role: str, names: Iterable[str], known: Mapping[str, Slot]) -> None:
+        for name in names:
+            if name not in known:
+                close = difflib.get_close_matches(str(name), known, 1)
+                hint = f" (did you mean {close[0]!r}?)" if close else ""
+                raise ModelError(
+                    f"the model has no {role} {name!r}{hint}; it has {_list(role, known)}"
+                )
+
+
+def load(
+    path: str | os.PathLike[str],
+    threads: int | None = None,
+    *,
+    pin_threads: bool = False,
+    profile: bool = False,
+) -> InferenceSession:
+    """Opens a compiled model; see `InferenceSession`.
+
+    Raises:
+        ModelError: the file is no model, needs another CPU, or the options are wrong.
+    """
+    return InferenceSession(path, threads=threads, pin_threads=pin_threads, profile=profile)
+
+
+def _close(library: Library, handle: int) -> None:
+    library.entries.close(handle)
+    library.release()
+
+
+def _infos(library: Library, key: str) -> tuple[TensorInfo, ...]:
+    entries = library.manifest.get(key)
+    if not isinstance(entries, list):
+        raise ModelError(f"the manifest in {library.path} is damaged: it lists no {key}")
+    return tensor_infos(entries)
+
+
+def _node_arg(info: TensorInfo) -> NodeArg:
+    return NodeArg(info.name, list(info.shape), onnx_type(info.dtype_name))
+
+
+def _profile_entry(record: ProfileRecord) -> ProfileEntry:
+    name, origin = record.name.decode(), record.origin.decode()
+    return ProfileEntry(name, origin, record.calls, record.total_us)
+
+
+def _list(role: str, names: Iterable[str]) -> str:
+    quoted = [repr(name) for name in names]
+    if not quoted:
+        return f"no {role}s"
+    return f"{role}{'s' if len(quoted) > 1 else ''} {', '.join(quoted)}"

@@ -1,0 +1,151 @@
+"""Tensors of the caller as DLPack descriptors, without copying where possible."""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from rutc.runtime.dtypes import dlpack_type, numpy_dtype
+from rutc.runtime.errors import ModelError
+from rutc.runtime.interface import CPU, DLTensor
+
+Array = npt.NDArray[np.generic]
+
+
+@runtime_checkable
+class DLPackTensor(Protocol):
+    """A tensor of any library that can hand out its memory as DLPack describes."""
+
+    def __dlpack__(self) -> object:
+        """Returns a capsule that holds a DLManagedTensor."""
+        ...
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Returns the device type and number."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """An input or output: its name, shape and numpy dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+    dtype_name: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype_name}{list(self.shape)}"
+
+
+def tensor_infos(entries: Sequence[Mapping[str, object]]) -> tuple[TensorInfo, ...]:
+    """Returns the inputs or outputs that the manifest lists."""
+    infos = []
+    for entry in entries:
+        dtype, shape = str(entry["dtype"]), entry["shape"]
+        if not isinstance(shape, list):
+            raise ModelError(f"the manifest gives {entry['name']} no shape")
+        infos.append(TensorInfo(str(entry["name"]), tuple(shape), numpy_dtype(dtype), dtype))
+    return tuple(infos)
+
+
+class Slot:
+    """One input or output of a session, and the descriptor that is handed to the library."""
+
+    def __init__(self, role: str, info: TensorInfo) -> None:
+        self._role: Final = role
+        self._info: Final = info
+        ndim = len(info.shape)
+        self._shape = (ctypes.c_int64 * ndim)(*info.shape)
+        self._strides = (ctypes.c_int64 * ndim)()
+        code, bits = dlpack_type(info.dtype_name)
+        self._tensor = DLTensor(None, CPU, 0, ndim, code, bits, 1, self._shape, None, 0)
+        self._address = ctypes.addressof(self._tensor)
+        self._held: object = None
+
+    def describe(self, value: object) -> int:
+        """Returns the address of a descriptor of the caller's tensor, valid until `release`.
+
+        Raises:
+            ModelError: it is no tensor, not in CPU memory, or has another dtype or shape.
+        """
+        if isinstance(value, np.ndarray | np.generic):
+            return self._describe_array(np.asarray(value))
+        if isinstance(value, DLPackTensor):
+            return self._describe_dlpack(value)
+        raise ModelError(
+            f"{self._role} {self._info.name!r} must be a numpy array or a DLPack tensor, not "
+            f"{type(value).__name__}"
+        )
+
+    def describe_nothing(self) -> int:
+        """Returns the address of a descriptor that asks for the session's own memory."""
+        self._tensor.data = None
+        self._tensor.strides = None
+        return self._address
+
+    def release(self) -> None:
+        """Lets go of the caller's tensor."""
+        self._held = None
+
+    def _describe_array(self, array: Array) -> int:
+        info = self._info
+        if array.dtype != info.dtype:
+            raise ModelError(
+                f"{self._role} {info.name!r} must have dtype {info.dtype_name}, not {array.dtype}"
+            )
+        if array.shape != info.shape:
+            raise ModelError(
+                f"{self._role} {info.name!r} must have shape {list(info.shape)}, not "
+                f"{list(array.shape)}"
+            )
+        flags = array.flags
+        if self._role == "output":
+            if not flags.writeable or not flags.aligned:
+                raise ModelError(f"output {info.name!r} must be writeable and aligned")
+        elif not flags.aligned:
+            array = np.array(array)
+            flags = array.flags
+        if flags.c_contiguous:
+            self._tensor.strides = None
+        else:
+            array = self._set_strides(array)
+        self._tensor.data = array.ctypes.data
+        self._held = array
+        return self._address
+
+    def _set_strides(self, array: Array) -> Array:
+        """Describes the strides, or those of a dense copy if they are no whole elements."""
+        if any(stride % array.itemsize for stride in array.strides):
+            if self._role == "output":
+                raise ModelError(f"output {self._info.name!r} has strides of no whole elements")
+            self._tensor.strides = None
+            return np.array(array, order="C")
+        for dim, stride in enumerate(array.strides):
+            self._strides[dim] = stride // array.itemsize
+        self._tensor.strides = self._strides
+        return array
+
+    def _describe_dlpack(self, value: DLPackTensor) -> int:
+        name = f"{self._role} {self._info.name!r}"
+        device, _ = value.__dlpack_device__()
+        if device != CPU:
+            raise ModelError(
+                f"{name} is on DLPack device type {int(device)}, not in CPU memory: move it there "
+                "first (in PyTorch: tensor.cpu())"
+            )
+        try:
+            capsule = value.__dlpack__()
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise ModelError(f"{name} cannot be exported as DLPack: {error}") from error
+        self._held = capsule
+        # The managed tensor begins with the descriptor; the capsule stays its owner.
+        return int(_capsule_pointer(capsule, b"dltensor"))
+
+
+_capsule_pointer: Final = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+_capsule_pointer.restype = ctypes.c_void_p
