@@ -1,9 +1,9 @@
 """The zoo: named real models, how to obtain each, the static shapes to use, and realistic inputs.
 
-    model = find("ppocr4_rec")
-    path = model.obtain()        # the ONNX file; downloaded or made once, then cached
-    model.shapes                 # {"x": (1, 3, 48, 320)}
-    model.inputs(seed=0)         # {"x": a rendered line of text}
+model = find("ppocr4_rec")
+path = model.obtain()        # the ONNX file; downloaded or made once, then cached
+model.shapes                 # {"x": (1, 3, 48, 320)}
+model.inputs(seed=0)         # {"x": a rendered line of text}
 """
 
 from collections.abc import Callable, Mapping
@@ -221,7 +221,9 @@ def _gpt2_past() -> Model:
         return values
 
     shapes: dict[str, Shape] = {"input_ids": (1, 1), **dict.fromkeys(caches, past)}
-    return Model("gpt2_6l_past", "next token, 127 tokens cached", Export("gpt2_6l_past"), shapes, make)
+    return Model(
+        "gpt2_6l_past", "next token, 127 tokens cached", Export("gpt2_6l_past"), shapes, make
+    )
 
 
 def _exported_models() -> list[Model]:

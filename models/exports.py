@@ -1,0 +1,208 @@
+"""Networks with seeded random weights, built from transformers' configurations and exported.
+
+Nothing is downloaded: the weights come from each library's own initialisation and one seed. What that
+initialisation leaves constant (biases, scales) is moved a little, and batch normalisations measure the
+statistics of real photographs, so activations keep the size they have in trained networks.
+"""
+
+import logging
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from rutc.models import images, tokens
+from rutc.models.unet import UNet
+
+SEED = 7
+OPSET = 20
+CALIBRATION_PHOTOGRAPHS = 4
+
+Recipe = Callable[[Path], None]
+
+
+class _Picked(nn.Module):
+    """A transformers model that takes plain tensors and returns the named fields as a tuple."""
+
+    def __init__(self, model: nn.Module, inputs: tuple[str, ...], fields: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model = model
+        self.inputs = inputs
+        self.fields = fields
+
+    def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Returns the chosen fields of the model's result."""
+        result = self.model(**dict(zip(self.inputs, values, strict=True)))
+        return tuple(result[field] for field in self.fields)
+
+
+class _WithPast(nn.Module):
+    """GPT-2 with its cached keys and values as plain inputs and outputs.
+
+    Takes ids {1, new}, then a key and a value {1, heads, past, head_size} per layer; returns the
+    logits {1, new, vocabulary}, then each layer's key and value {1, heads, past + new, head_size}.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor, *past: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Returns the logits and the grown caches."""
+        from transformers import DynamicCache
+
+        cache = DynamicCache()
+        for layer in range(len(past) // 2):
+            cache.update(past[2 * layer], past[2 * layer + 1], layer)
+        result = self.model(input_ids=input_ids, past_key_values=cache, use_cache=True)
+        grown = [
+            tensor
+            for layer in result.past_key_values.layers
+            for tensor in (layer.keys, layer.values)
+        ]
+        return (result.logits, *grown)
+
+
+def _vary_constants(model: nn.Module) -> None:
+    """Moves every parameter whose values are all equal (biases, scales) by seeded noise."""
+    generator = torch.Generator().manual_seed(SEED)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.numel() > 1 and bool((parameter == parameter.flatten()[0]).all()):
+                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.05)
+
+
+def _measure_statistics(model: nn.Module, size: int) -> None:
+    """Sets the running statistics of all batch normalisations to those of real photographs."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_running_stats()
+            module.momentum = None
+    model.train()
+    with torch.no_grad():
+        for seed in range(CALIBRATION_PHOTOGRAPHS):
+            model(torch.from_numpy(images.imagenet(seed, size, size)))
+
+
+def _export(
+    path: Path,
+    model: nn.Module,
+    values: dict[str, torch.Tensor],
+    outputs: list[str],
+) -> None:
+    """Writes `model` with static shapes, called on `values` in order, as one ONNX file."""
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            model.eval(),
+            tuple(values.values()),
+            input_names=list(values),
+            output_names=outputs,
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+        )
+    if program is None:
+        raise RuntimeError(f"the exporter made no program for {path.stem}")
+    program.save(path, external_data=False)
+
+
+def _resnet50(path: Path) -> None:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    torch.manual_seed(SEED)
+    network = ResNetForImageClassification(ResNetConfig(num_labels=1000))
+    _image_network(path, network)
+
+
+def _mobilenet_v2(path: Path) -> None:
+    from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
+
+    torch.manual_seed(SEED)
+    network = MobileNetV2ForImageClassification(MobileNetV2Config(num_labels=1000))
+    _image_network(path, network)
+
+
+def _vit_b16(path: Path) -> None:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    torch.manual_seed(SEED)
+    network = ViTForImageClassification(ViTConfig(num_labels=1000))
+    _image_network(path, network)
+
+
+def _image_network(path: Path, network: nn.Module) -> None:
+    """Exports an image classifier of transformers: pixels {1, 3, 224, 224} -> logits {1, 1000}."""
+    _vary_constants(network)
+    _measure_statistics(network, 224)
+    values = {"pixels": torch.from_numpy(images.imagenet(0))}
+    _export(path, _Picked(network, ("pixel_values",), ("logits",)), values, ["logits"])
+
+
+def _unet(path: Path) -> None:
+    torch.manual_seed(SEED)
+    network = UNet()
+    _vary_constants(network)
+    _measure_statistics(network, 256)
+    values = {"pixels": torch.from_numpy(images.photograph(0, 256, 256))}
+    _export(path, network, values, ["scores"])
+
+
+def _bert(path: Path, length: int, hidden: int, layers: int, feed_forward: int) -> None:
+    """Exports a BERT encoder: ids, mask and segments {1, length} -> hidden states and pooled."""
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(SEED)
+    config = BertConfig(
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=12,
+        intermediate_size=feed_forward,
+    )
+    network = BertModel(config)
+    _vary_constants(network)
+    values = {name: torch.from_numpy(ids) for name, ids in tokens.bert_tokens(0, length).items()}
+    fields = ("last_hidden_state", "pooler_output")
+    _export(path, _Picked(network, tuple(values), fields), values, list(fields))
+
+
+def _gpt2(path: Path) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(SEED)
+    network = GPT2LMHeadModel(GPT2Config(use_cache=False))
+    _vary_constants(network)
+    values = {"input_ids": torch.from_numpy(tokens.gpt2_tokens(0, 64))}
+    _export(path, _Picked(network, ("input_ids",), ("logits",)), values, ["logits"])
+
+
+def _gpt2_past(path: Path) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(SEED)
+    layers, past = 6, (1, 12, 127, 64)
+    network = GPT2LMHeadModel(GPT2Config(n_layer=layers))
+    _vary_constants(network)
+    values = {"input_ids": torch.from_numpy(tokens.gpt2_tokens(0, 1))}
+    names = [f"{kind}_{layer}" for layer in range(layers) for kind in ("key", "value")]
+    for offset, name in enumerate(names):
+        values[f"past_{name}"] = torch.from_numpy(tokens.key_values(offset, past))
+    outputs = ["logits", *(f"present_{name}" for name in names)]
+    _export(path, _WithPast(network), values, outputs)
+
+
+RECIPES: dict[str, Recipe] = {
+    "resnet50": _resnet50,
+    "mobilenet_v2": _mobilenet_v2,
+    "vit_b16": _vit_b16,
+    "unet": _unet,
+    "bert_base_128": lambda path: _bert(path, 128, hidden=768, layers=12, feed_forward=3072),
+    "bert_base_384": lambda path: _bert(path, 384, hidden=768, layers=12, feed_forward=3072),
+    "minilm_l6": lambda path: _bert(path, 128, hidden=384, layers=6, feed_forward=1536),
+    "gpt2": _gpt2,
+    "gpt2_6l_past": _gpt2_past,
+}
+"""What writes each exported network of the zoo, by name."""
