@@ -13,6 +13,7 @@ verifier bounds every buffer below 2**63 bytes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,6 +25,17 @@ import numpy as np
 Range = tuple[int, int]
 """An inclusive range (lowest, highest) of an integer variable."""
 
+RESERVED = frozenset(("and", "else", "false", "inf", "nan", "not", "or", "true"))
+"""Words of the text form that a variable's name must be quoted to use."""
+
+
+def quoted(name: str) -> str:
+    """A variable's name as it stands in text: in single quotes unless it is a plain word."""
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.]*", name, re.ASCII) and name not in RESERVED:
+        return name
+    escaped = name.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
+    return f"'{escaped}'"
+
 
 @dataclass(frozen=True)
 class Var:
@@ -32,7 +44,7 @@ class Var:
     name: str
 
     def __str__(self) -> str:
-        return self.name
+        return quoted(self.name)
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,7 @@ class FloorDiv:
     den: Index
 
     def __str__(self) -> str:
-        return f"({self.num}) // {_paren(self.den)}"
+        return f"{_paren(self.num)} // {_paren(self.den)}"
 
 
 @dataclass(frozen=True)
@@ -54,7 +66,7 @@ class Mod:
     den: Index
 
     def __str__(self) -> str:
-        return f"({self.num}) % {_paren(self.den)}"
+        return f"{_paren(self.num)} % {_paren(self.den)}"
 
 
 @dataclass(frozen=True)
@@ -231,7 +243,10 @@ class Index:
     def __str__(self) -> str:
         parts: list[str] = []
         for mono, c in self.terms:
-            body = "*".join(_factor(a, alone=len(mono) == 1 and abs(c) == 1) for a in mono)
+            # A quotient needs parentheses beside a factor, and after a leading minus, which
+            # binds tighter than `//` and `%`.
+            alone = len(mono) == 1 and (c == 1 or (c == -1 and bool(parts)))
+            body = "*".join(_factor(a, alone=alone) for a in mono)
             sign = "-" if c < 0 else "+"
             parts += [sign, body if abs(c) == 1 else f"{abs(c)}*{body}"]
         if self.const or not parts:
@@ -534,5 +549,5 @@ def _factor(a: Atom, *, alone: bool) -> str:
 
 
 def _paren(x: Index) -> str:
-    simple = x.is_const or x.as_var is not None
+    simple = x.as_var is not None or (x.is_const and x.const >= 0)
     return str(x) if simple else f"({x})"

@@ -6,19 +6,24 @@
            | expr of type i64          (data-dependent: a gather)
 
 Semantics. Operators work on operands of one dtype and are total: integer overflow wraps, integer
-division truncates and gives 0 for a divisor of 0, `mod` takes the divisor's sign (also for floats)
-and `fmod` the dividend's, `min` and `max` give NaN when an operand is NaN, shifts by the width or
-more give 0 (the sign for a negative `shr`), casts from float to integer saturate (NaN gives 0) and
-to bool test `!= 0`. `select` evaluates both arms; a read outside its value's extents gives the
-literal after `else`, and without one it never happens (the verifier proves it, or for a
-data-dependent coordinate the reader clamps).
+division truncates, `mod` takes the divisor's sign (also for floats) and `fmod` the dividend's, all
+three give 0 for an integer divisor of 0, an integer power with a negative exponent truncates (0 to
+it gives 0), `round` takes ties to even, `sign` of NaN is NaN, `min` and `max` give NaN when an
+operand is NaN, shifts by the width or more (or by a negative count) give 0 (the sign for a negative
+`shr`), casts from float to integer saturate (NaN gives 0), from integer to integer wrap and to bool
+test `!= 0`. `select` evaluates both arms; a read outside its value's extents gives the literal
+after `else`, and without one it never happens (the verifier proves it, or for a data-dependent
+coordinate the reader clamps).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import assert_never
+
+import numpy as np
 
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
@@ -39,10 +44,17 @@ OPS: Mapping[str, int] = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2),
 
 @dataclass(frozen=True)
 class Lit:
-    """A literal of a given type; strings carry their text."""
+    """A literal, rounded to its type; strings carry their text.
+
+    Raises:
+        ValueError: The type does not have the value.
+    """
 
     value: int | float | bool | str
     dtype: DType
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", _as_element(self.value, self.dtype))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Lit) and self._key() == other._key()
@@ -52,6 +64,25 @@ class Lit:
 
     def _key(self) -> tuple[str, DType]:
         return repr(self.value), self.dtype
+
+
+def _as_element(x: int | float | bool | str, dtype: DType) -> int | float | bool | str:
+    """`x` as Python's own type for `dtype`, rounded to it."""
+    if dtype is DType.STRING or isinstance(x, str):
+        if dtype is not DType.STRING or not isinstance(x, str):
+            raise ValueError(f"{x!r} is no literal of type {dtype}")
+        return x
+    if dtype is DType.BOOL:
+        return bool(x)
+    if dtype is DType.F64:
+        return float(x)
+    if dtype.is_float:
+        with np.errstate(over="ignore"):
+            return float(np.asarray(float(x)).astype(dtype.numpy))
+    lowest = -(1 << (dtype.bits - 1)) if dtype.is_signed else 0
+    if x != x or x in (inf, -inf) or int(x) != x or not 0 <= x - lowest < (1 << dtype.bits):
+        raise ValueError(f"{x!r} is no literal of type {dtype}")
+    return int(x)
 
 
 @dataclass(frozen=True)
