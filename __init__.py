@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rutc.api import Compiled, compile  # noqa: A004
+    from rutc.api import Compiled, compile
     from rutc.runtime import InferenceSession, load
 
 __version__ = "0.1.0"

@@ -25,7 +25,8 @@ HOMES: dict[str, set[str]] = {
     "llvmlite": {"emit"},
     "onnxruntime": {"verify"},
     "torch": {"models"},
-    "typer": {"cli"},
+    "typer": {"cli", "console"},
+    "rich": {"console", "inspection", "views"},
 }
 
 NOT_PACKAGED = {"tests", "benchmarks", "docs", "tools", "build", "dist"}

@@ -1,0 +1,185 @@
+"""`rutc.compile`: compiles a model, checks it against ONNX Runtime, and only then publishes it.
+
+The artifact is built and checked in a temporary folder beside its destination, so that a file with
+the name that was asked for is always complete and, unless verification was declined, verified:
+
+    compiled, verified            -> OUT.so and OUT.h appear (an older OUT.so is replaced)
+    compiled, not agreeing        -> OUT.unverified.so and OUT.unverified.h; OUT.so stays as it was
+    not compiled, interrupted     -> nothing appears, nothing changes
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rutc.arguments import check_writable
+from rutc.compiler import Options, Report, compile_model
+from rutc.errors import UserError
+from rutc.runtime import ModelError, load
+from rutc.verify import Verification, VerificationFailed, verify_model
+from rutc.verify.inputs import gather
+from rutc.verify.verify import session_inputs
+
+Progress = Callable[[str, int, int], None]
+
+PRECISIONS = ("fp32",)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A compiled model: where it is, how it was made, and what the verification found."""
+
+    report: Report
+    verification: Verification | None
+
+    @property
+    def library(self) -> Path:
+        """The shared library."""
+        return self.report.library
+
+    @property
+    def header(self) -> Path:
+        """Its C header."""
+        return self.report.header
+
+
+def compile(
+    model: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    target: str = "native",
+    precision: str = "fp32",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    verify: bool = True,
+    threads: int | None = None,
+    dump: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    on_progress: Progress | None = None,
+) -> Compiled:
+    """Compiles an ONNX model into a shared library and a header beside it.
+
+    Args:
+        model: The ONNX file.
+        output: The library; None: the model's name with `.so`, in the current directory.
+        target: The machine: `native` or the name of a target.
+        precision: `fp32`.
+        shapes: Extents of inputs by name, for models that leave them open.
+        dims: Extents of symbolic dims by name, like `{"batch": 1}`.
+        verify: Whether to compare with ONNX Runtime on generated inputs.
+        threads: Threads of the verification; None leaves the choice to each runtime.
+        dump: A folder for the intermediate forms of every step.
+        jobs: How many kernels to compile at once; None: as many as there are CPUs.
+        on_progress: Called with a stage, how many of its steps are done, and how many there are.
+
+    Raises:
+        UserError: the model, an option or the output path is at fault; nothing was written.
+        VerificationFailed: the result does not agree with ONNX Runtime; it is kept with
+            `.unverified` in its name.
+    """
+    source = Path(model)
+    if precision not in PRECISIONS:
+        raise UserError(
+            f"precision {precision!r} is not supported: rutc compiles for {', '.join(PRECISIONS)}"
+        )
+    destination = _check_destination(Path(output) if output else Path(source.stem + ".so"), source)
+    options = Options(
+        target=target,
+        precision=precision,
+        shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
+        dims=dict(dims or {}),
+        dump=None if dump is None else Path(dump),
+        jobs=jobs,
+    )
+    with tempfile.TemporaryDirectory(prefix=".rutc-", dir=destination.parent) as folder:
+        report = compile_model(source, Path(folder) / destination.name, options, on_progress)
+        if not verify:
+            return Compiled(_publish(report, destination), None)
+        try:
+            verification = verify_model(
+                source, report.library, threads=threads, on_progress=on_progress
+            )
+        except ModelError as error:
+            raise UserError(
+                f"{source} was compiled, but cannot be checked here: {error}. "
+                "To write it unchecked, compile with --no-verify."
+            ) from error
+        if not verification.passed:
+            kept = destination.with_name(f"{destination.stem}.unverified{destination.suffix}")
+            published = _publish(report, kept)
+            raise VerificationFailed(
+                f"{source} was compiled, but the result does not agree with ONNX Runtime. "
+                f"It is kept as {published.library} for a closer look; {destination} was not "
+                "written.",
+                replace(verification, library=published.library),
+            )
+        published = _publish(report, destination)
+    return Compiled(published, replace(verification, library=published.library))
+
+
+def verify(
+    model: str | os.PathLike[str],
+    library: str | os.PathLike[str] | None = None,
+    *,
+    inputs: Sequence[str] = (),
+    target: str = "native",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    threads: int | None = None,
+    on_progress: Progress | None = None,
+) -> Verification:
+    """Compares a compiled model with ONNX Runtime.
+
+    Args:
+        model: The ONNX file.
+        library: What was compiled from it; None compiles it now, into a temporary folder.
+        inputs: `NAME=SOURCE` items as of `rutc verify --input`; what is not given is generated.
+        target: The target of a library that is compiled now; so are `shapes` and `dims`.
+        shapes: See `compile`.
+        dims: See `compile`.
+        threads: Threads of both; None leaves the choice to each.
+        on_progress: See `compile`.
+
+    Raises:
+        UserError: the model or an input is at fault.
+    """
+    source = Path(model)
+    if library is None:
+        with tempfile.TemporaryDirectory(prefix="rutc-") as folder:
+            compiled = compile(
+                source,
+                Path(folder) / "model.so",
+                target=target,
+                shapes=shapes,
+                dims=dims,
+                verify=False,
+                on_progress=on_progress,
+            )
+            return verify(
+                source, compiled.library, inputs=inputs, threads=threads, on_progress=on_progress
+            )
+    if not source.is_file():
+        raise UserError(f"there is no file {source}")
+    values = None
+    if inputs:
+        with load(library, threads=1) as session:
+            values = gather(session_inputs(session), inputs)
+    return verify_model(source, Path(library), values, threads=threads, on_progress=on_progress)
+
+
+def _check_destination(output: Path, source: Path) -> Path:
+    """Returns the output path if a file can be written there and it is not the model."""
+    check_writable(output)
+    if output.exists() and source.exists() and output.samefile(source):
+        raise UserError(f"cannot write {output}: it is the model itself; give another name with -o")
+    return output
+
+
+def _publish(report: Report, destination: Path) -> Report:
+    """Moves an artifact from its temporary folder to its place, the library last."""
+    header = destination.with_suffix(".h")
+    report.header.replace(header)
+    report.library.replace(destination)
+    return replace(report, library=destination, header=header)

@@ -1,0 +1,98 @@
+"""Checks and conversions of what users write on the command line, each with a clear error."""
+
+import io
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rutc.emit.toolchain import write_atomically
+from rutc.errors import UserError
+from rutc.verify.compare import Value
+
+
+def parse_dims(items: Sequence[str] | None) -> dict[str, int]:
+    """Returns `["batch=2"]` as `{"batch": 2}`.
+
+    Raises:
+        UserError: an item is no NAME=N with a positive whole number, or repeats a name.
+    """
+    dims: dict[str, int] = {}
+    for item in items or ():
+        name, _, text = item.partition("=")
+        if not name or not text.isdecimal() or int(text) < 1:
+            raise UserError(f"--dim {item}: write NAME=N with a positive whole number, batch=1")
+        if name in dims:
+            raise UserError(f"--dim {item}: {name!r} is given twice")
+        dims[name] = int(text)
+    return dims
+
+
+def parse_shapes(items: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
+    """Returns `["x=1,3,8,8"]` as `{"x": (1, 3, 8, 8)}`; `x=` is a scalar.
+
+    Raises:
+        UserError: an item is no NAME=N,N,... with whole numbers, or repeats a name.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for item in items or ():
+        name, equals, text = item.rpartition("=")
+        extents = [part.strip() for part in text.split(",")] if text else []
+        if not name or not equals or not all(part.isdecimal() for part in extents):
+            raise UserError(f"--shape {item}: write NAME=N,N,... with whole numbers, x=1,3,224,224")
+        if name in shapes:
+            raise UserError(f"--shape {item}: {name!r} is given twice")
+        shapes[name] = tuple(map(int, extents))
+    return shapes
+
+
+def check_peer(against: str | None, model: Path | None) -> None:
+    """Checks the options of a comparison.
+
+    Raises:
+        UserError: the peer is unknown, or one of `--against` and `--model` is missing.
+    """
+    if against is not None and against != "onnxruntime":
+        raise UserError(f"--against {against}: rutc compares with onnxruntime")
+    if (against is None) != (model is None):
+        raise UserError("to compare, give both --against onnxruntime and --model MODEL.onnx")
+
+
+def check_writable(path: Path) -> None:
+    """Checks that a file can be created or replaced at a path.
+
+    Raises:
+        UserError: it is a directory, or its folder is missing or not writable.
+    """
+    if path.is_dir():
+        raise UserError(f"cannot write {path}: it is a directory; give a file name")
+    folder = path.parent
+    if not folder.is_dir():
+        raise UserError(f"cannot write {path}: there is no directory {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write {path}: the directory {folder} is not writable")
+
+
+def check_npz(path: Path) -> None:
+    """Checks that outputs can be written to a path.
+
+    Raises:
+        UserError: the name does not end in `.npz`, or the file cannot be written.
+    """
+    if path.suffix != ".npz":
+        raise UserError(f"--output {path}: outputs are written as .npz; name the file so")
+    check_writable(path)
+
+
+def save_npz(path: Path, values: Mapping[str, Value]) -> None:
+    """Writes named arrays as one `.npz`, complete or not at all."""
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    buffer = io.BytesIO()
+    # The keyword arguments of savez cannot hold names such as "file".
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, value in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, value, allow_pickle=True)
+    write_atomically(path, buffer.getvalue())

@@ -1,0 +1,311 @@
+"""The command line: arguments become options and calls; what is done is done elsewhere.
+
+Exit status: 0 done; 1 a check failed; 2 the user's input is at fault; 3 a bug of rutc.
+Every command takes `--json`: the result on stdout as JSON, everything else on stderr.
+"""
+
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+import rutc
+from rutc.console import command
+
+app = typer.Typer(
+    name="rutc",
+    help="Compile ONNX models ahead of time into standalone shared libraries.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model.")]
+Library = Annotated[Path, typer.Argument(metavar="OUT.so", help="What `rutc compile` wrote.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Write the result to stdout as JSON.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="Threads of a run; default: all CPUs.")
+]
+Target = Annotated[str, typer.Option(help="The machine to compile for.")]
+Precision = Annotated[str, typer.Option(help="Precision of the computation: fp32.")]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="NAME=N", help="Extent of a symbolic dim; repeatable."),
+]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option("--shape", metavar="NAME=1,3,...", help="Shape of an input; repeatable."),
+]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="NAME=SOURCE",
+        help="A .npy, .npz, .pb or image file, or random:SEED; repeatable. Without a name it "
+        "serves every input. What is not given is generated.",
+    ),
+]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"rutc {rutc.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Compile ONNX models ahead of time into standalone shared libraries."""
+
+
+@app.command("compile")
+def compile_command(
+    model: Model,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The library; default: MODEL.so.")
+    ] = None,
+    target: Target = "native",
+    precision: Precision = "fp32",
+    dim: Dims = None,
+    shape: Shapes = None,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Do not compare with ONNX Runtime.")
+    ] = False,
+    threads: Threads = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Kernels compiled at once; default: all CPUs.")
+    ] = None,
+    dump: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write every step's form into a folder.")
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Compile a model into a shared library and a C header, and check it against ONNX Runtime."""
+    with command(as_json=as_json, debug=debug) as screen:
+        from rutc import views
+        from rutc.api import compile
+        from rutc.arguments import parse_dims, parse_shapes
+        from rutc.verify import VerificationFailed
+
+        try:
+            with screen.progress() as on_progress:
+                compiled = compile(
+                    model,
+                    output,
+                    target=target,
+                    precision=precision,
+                    shapes=parse_shapes(shape),
+                    dims=parse_dims(dim),
+                    verify=not no_verify,
+                    threads=threads,
+                    dump=dump,
+                    jobs=jobs,
+                    on_progress=on_progress,
+                )
+        except VerificationFailed as failure:
+            details = {"verification": views.verification_json(failure.verification)}
+            if not as_json:
+                screen.result({}, views.verification_table(failure.verification))
+            raise screen.fail(str(failure), failure.exit_status, details) from failure
+        checked = compiled.verification
+        screen.result(
+            {
+                **views.report_json(compiled.report),
+                "verification": None if checked is None else views.verification_json(checked),
+            },
+            views.report_text(compiled.report),
+            "not verified (--no-verify)" if checked is None else f"verified: {checked.summary()}",
+        )
+
+
+@app.command()
+def run(
+    library: Library,
+    inputs: Inputs = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="Y.npz", help="Write the outputs.")
+    ] = None,
+    threads: Threads = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Run a compiled model once and show a summary of its outputs."""
+    with command(as_json=as_json, debug=debug) as screen:
+        from rutc import views
+        from rutc.arguments import check_npz, save_npz
+        from rutc.runtime import load
+        from rutc.verify.inputs import gather
+        from rutc.verify.verify import session_inputs
+
+        if output is not None:
+            check_npz(output)
+        with load(library, threads=threads) as session:
+            values = gather(session_inputs(session), inputs or ())
+            names = [port.name for port in session.get_outputs()]
+            outputs = dict(zip(names, session.run(None, values), strict=True))
+        if output is not None:
+            save_npz(output, outputs)
+        screen.result(
+            {"outputs": views.values_json(outputs), "written": output},
+            views.values_table(outputs),
+        )
+
+
+@app.command()
+def verify(
+    model: Model,
+    library: Annotated[
+        Path | None,
+        typer.Argument(metavar="[OUT.so]", help="What was compiled; default: compile it now."),
+    ] = None,
+    inputs: Inputs = None,
+    bisect: Annotated[
+        bool, typer.Option("--bisect", help="Name the first node whose result differs.")
+    ] = False,
+    dim: Dims = None,
+    shape: Shapes = None,
+    target: Target = "native",
+    threads: Threads = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Compare a compiled model with ONNX Runtime, output by output."""
+    with command(as_json=as_json, debug=debug) as screen:
+        from rutc import views
+        from rutc.api import verify as verify_now
+        from rutc.arguments import parse_dims, parse_shapes
+
+        with screen.progress() as on_progress:
+            verification = verify_now(
+                model,
+                library,
+                inputs=inputs or (),
+                target=target,
+                shapes=parse_shapes(shape),
+                dims=parse_dims(dim),
+                threads=threads,
+                on_progress=on_progress,
+            )
+        screen.result(
+            views.verification_json(verification),
+            views.verification_table(verification),
+            verification.summary(),
+        )
+        if not verification.passed:
+            raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    library: Library,
+    against: Annotated[
+        str | None, typer.Option(help="The peer to interleave with: onnxruntime.")
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(metavar="MODEL.onnx", help="The model, for the peer.")
+    ] = None,
+    inputs: Inputs = None,
+    threads: Annotated[
+        list[int] | None,
+        typer.Option("--threads", min=1, help="A thread count; repeatable. Default: 1."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long per thread count.")] = 3.0,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Measure latency and throughput, interleaved with ONNX Runtime if asked for."""
+    with command(as_json=as_json, debug=debug) as screen:
+        from rutc import views
+        from rutc.arguments import check_peer
+        from rutc.runtime import load
+        from rutc.verify.bench import bench as measure
+        from rutc.verify.inputs import gather
+        from rutc.verify.verify import session_inputs
+
+        check_peer(against, model)
+        with load(library, threads=1) as session:
+            values = gather(session_inputs(session), inputs or ())
+        with screen.progress() as on_progress:
+            timings = measure(
+                library,
+                values,
+                threads=threads or (1,),
+                model=model,
+                seconds=seconds,
+                on_progress=on_progress,
+            )
+        screen.result({"timings": views.timings_json(timings)}, views.timings_table(timings))
+
+
+@app.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(metavar="OUT.so|MODEL.onnx", help="What to look at.")],
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Run an artifact and show the time of every step.")
+    ] = False,
+    inputs: Inputs = None,
+    dim: Dims = None,
+    shape: Shapes = None,
+    threads: Threads = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show what is inside an artifact (kernels, memory, time) or a model (inputs, operators)."""
+    with command(as_json=as_json, debug=debug) as screen:
+        from rutc.arguments import parse_dims, parse_shapes
+        from rutc.inspection import inspect_library, inspect_model, is_library
+
+        if is_library(path):
+            payload, shown = inspect_library(
+                path, profile=profile, inputs=inputs or (), threads=threads
+            )
+        else:
+            payload, shown = inspect_model(
+                path, shapes=parse_shapes(shape), dims=parse_dims(dim), profile=profile
+            )
+        screen.result(payload, *shown)
+
+
+@app.command()
+def doctor(as_json: AsJson = False, debug: Debug = False) -> None:
+    """Show what rutc finds on this machine: compiler, CPU features, versions, cache."""
+    with command(as_json=as_json, debug=debug) as screen:
+        from rutc.doctor import examine
+
+        findings = examine()
+        width = max(len(finding.name) for finding in findings)
+        screen.result(
+            {finding.name: finding.value for finding in findings}
+            | {"problems": [f.problem for f in findings if f.problem]},
+            *(f"{finding.name:<{width}}  {finding.value}" for finding in findings),
+        )
+        for finding in findings:
+            if finding.problem:
+                screen.note(f"{finding.name}: {finding.problem}")
+        if any(finding.problem for finding in findings):
+            raise typer.Exit(1)
+
+
+def main() -> None:
+    """Runs the command line."""
+    signal.signal(signal.SIGTERM, _terminate)
+    app()
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    # As an exception, so that temporary files are removed on the way out.
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    main()

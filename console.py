@@ -1,0 +1,161 @@
+"""What the command line shows: progress, tables and errors on stderr, results on stdout.
+
+`command` is the frame of every command: it turns errors into one message and an exit status.
+"""
+
+import contextlib
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import typer
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+import rutc
+from rutc.errors import InternalError, RutcError, UserError
+from rutc.runtime import ModelError
+
+INTERRUPTED = 130
+
+Json = Mapping[str, object]
+
+
+class Screen:
+    """Where one command shows what it does; `as_json` leaves stdout to the one JSON result."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self._err = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._out = Console(highlight=False, soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        """Shows a line on stderr."""
+        self._err.print(text, markup=False)
+
+    def result(self, payload: Json, *shown: RenderableType) -> None:
+        """Shows the command's result on stdout: `payload` as JSON, or else what is `shown`."""
+        if self.as_json:
+            print(json.dumps(payload, indent=1, default=_plain))
+            return
+        for item in shown:
+            if isinstance(item, str):
+                self._out.print(item, markup=False)
+            else:
+                self._out.print(item)
+
+    def fail(self, message: str, status: int, details: Json | None = None) -> typer.Exit:
+        """Shows an error on stderr (and as JSON on stdout); returns the exit to raise."""
+        self._err.print("[bold red]error:[/] ", end="")
+        self._err.print(message, markup=False)
+        if self.as_json:
+            error = {"error": message, "exit_status": status, **(details or {})}
+            print(json.dumps(error, indent=1, default=_plain))
+        return typer.Exit(status)
+
+    @contextlib.contextmanager
+    def progress(self) -> Iterator[Callable[[str, int, int], None]]:
+        """Shows the stages of what runs inside it: live on a terminal, a line each elsewhere."""
+        if not self._err.is_terminal:
+            yield _line_per_stage(self.note)
+            return
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total}"),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=self._err, transient=True) as bars:
+            tasks: dict[str, TaskID] = {}
+
+            def report(stage: str, done: int, total: int) -> None:
+                if stage not in tasks:
+                    tasks[stage] = bars.add_task(stage, total=total)
+                bars.update(tasks[stage], completed=done, total=total)
+
+            yield report
+
+
+def _line_per_stage(show: Callable[[str], None]) -> Callable[[str, int, int], None]:
+    begun: dict[str, float] = {}
+
+    def report(stage: str, done: int, total: int) -> None:
+        begin = begun.setdefault(stage, time.perf_counter())
+        if done == total:
+            show(f"{stage}: {total}/{total} in {time.perf_counter() - begin:.2f} s")
+
+    return report
+
+
+@contextlib.contextmanager
+def command(*, as_json: bool, debug: bool) -> Iterator[Screen]:
+    """Frames a command: errors become one message and the exit status of the contract.
+
+    0 done; 1 a check failed; 2 the user's input is at fault; 3 a bug of rutc; 130 interrupted.
+    """
+    screen = Screen(as_json=as_json)
+    try:
+        yield screen
+    except typer.Exit:
+        raise
+    except KeyboardInterrupt:
+        raise screen.fail("interrupted; nothing was written", INTERRUPTED) from None
+    except BrokenPipeError:
+        # Whoever read stdout has gone: there is nobody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
+    except (RutcError, ModelError) as error:
+        if isinstance(error, InternalError):
+            raise _bug(screen, error, debug=debug) from error
+        if debug:
+            traceback.print_exc()
+        status = error.exit_status if isinstance(error, RutcError) else UserError.exit_status
+        raise screen.fail(str(error), status) from error
+    except Exception as error:
+        raise _bug(screen, error, debug=debug) from error
+
+
+def _bug(screen: Screen, error: Exception, *, debug: bool) -> typer.Exit:
+    kind = "" if isinstance(error, InternalError) else f"{type(error).__name__}: "
+    what = f"this is a bug of rutc: {kind}{error}"
+    if debug:
+        traceback.print_exc()
+        return screen.fail(f"{what}\nPlease report it with the traceback above.", 3)
+    path = _crash_report(error)
+    return screen.fail(
+        f"{what}\nPlease report it with the file {path} and, if you may share it, the model.", 3
+    )
+
+
+def _crash_report(error: Exception) -> Path:
+    """Returns a file with the versions, the command line and the traceback."""
+    text = "\n".join(
+        [
+            f"rutc {rutc.__version__}, Python {platform.python_version()}, {platform.platform()}",
+            f"command: {' '.join(sys.argv)}",
+            "",
+            *traceback.format_exception(error),
+        ]
+    )
+    descriptor, name = tempfile.mkstemp(prefix="rutc-crash-", suffix=".txt")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    return Path(name)
+
+
+def _plain(value: object) -> object:
+    """Returns what JSON can hold in place of a path, an enum or a numpy scalar."""
+    if isinstance(value, Path):
+        return str(value)
+    for attribute in ("item", "value"):
+        if hasattr(value, attribute):
+            found = getattr(value, attribute)
+            return found() if callable(found) else found
+    return str(value)

@@ -1,0 +1,108 @@
+"""What `rutc doctor` tells: the machine, the tools and the versions that rutc would use here."""
+
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import rutc
+from rutc.emit.toolchain import cache_directory, find_toolchain
+from rutc.errors import UserError
+
+PACKAGES = ("numpy", "onnx", "onnxruntime", "llvmlite", "scipy", "ml_dtypes", "typer", "rich")
+OPTIONAL_PACKAGES = ("ziglang", "catboost", "pycuda", "torch", "pillow")
+SHOWN_FEATURES = re.compile(
+    r"avx|fma|amx|vnni|f16c|sse4_2|bf16|fp16|asimd|sve|i8mm|bf16|neon|dotprod|fphp"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report; `problem` says what to do where something needed is missing."""
+
+    name: str
+    value: str
+    problem: str = ""
+
+
+def examine() -> tuple[Finding, ...]:
+    """Returns what rutc finds on this machine."""
+    return (
+        Finding("rutc", rutc.__version__),
+        Finding("Python", f"{platform.python_version()} on {platform.platform()}"),
+        Finding("CPU", cpu_name()),
+        Finding("CPUs of this process", str(len(os.sched_getaffinity(0)))),
+        Finding("CPU features", " ".join(cpu_features())),
+        _compiler(),
+        Finding("GPU", _gpu()),
+        _cache(),
+        *(_package(name, needed=True) for name in PACKAGES),
+        *(_package(name, needed=False) for name in OPTIONAL_PACKAGES),
+    )
+
+
+def cpu_name() -> str:
+    """Returns the CPU's name as the kernel tells it."""
+    for key in ("model name", "Model", "Hardware"):
+        found = _cpuinfo(key)
+        if found:
+            return found
+    return platform.processor() or platform.machine()
+
+
+def cpu_features() -> tuple[str, ...]:
+    """Returns the CPU's vector and matrix features, in the kernel's spelling."""
+    flags = (_cpuinfo("flags") or _cpuinfo("Features") or "").split()
+    return tuple(sorted(flag for flag in set(flags) if SHOWN_FEATURES.search(flag)))
+
+
+def _cpuinfo(key: str) -> str | None:
+    path = Path("/proc/cpuinfo")
+    if not path.exists():
+        return None
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    return None
+
+
+def _compiler() -> Finding:
+    try:
+        found = find_toolchain()
+    except UserError as error:
+        return Finding("C compiler", "none", str(error))
+    version = found.identity.splitlines()[1:2]
+    return Finding("C compiler", " ".join([" ".join(found.command), *version]))
+
+
+def _gpu() -> str:
+    question = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(question, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return "none"
+    return "; ".join(done.stdout.split("\n")).strip("; ") or "none"
+
+
+def _cache() -> Finding:
+    folder = cache_directory()
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if os.access(existing, os.W_OK):
+        return Finding("cache", str(folder))
+    return Finding(
+        "cache",
+        f"{folder} (not writable)",
+        "compiled parts are built again every time; set RUTC_CACHE to a folder you can write",
+    )
+
+
+def _package(name: str, *, needed: bool) -> Finding:
+    try:
+        return Finding(name, importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        problem = f"run `pip install {name}`" if needed else ""
+        return Finding(name, "not installed", problem)

@@ -1,0 +1,91 @@
+"""What `rutc inspect` shows: the inside of an artifact, or of an ONNX model."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import RenderableType
+
+from rutc import views
+from rutc.errors import UserError
+from rutc.importer import import_model
+from rutc.runtime import load
+from rutc.verify.inputs import gather
+from rutc.verify.verify import session_inputs
+
+LIBRARY_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"MZ")
+PROFILE_RUNS = 20
+Shown = tuple[dict[str, object], list[RenderableType]]
+
+
+def is_library(path: Path) -> bool:
+    """Tells a shared library from a model by its first bytes.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return file.read(4).startswith(LIBRARY_MAGIC)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def inspect_library(
+    path: Path, *, profile: bool, inputs: Sequence[str] = (), threads: int | None = None
+) -> Shown:
+    """Returns an artifact's interface, memory and kernels, and the time of its steps if asked for.
+
+    Raises:
+        rutc.runtime.ModelError: the file is no artifact that runs here.
+    """
+    with load(path, threads=threads, profile=profile) as session:
+        manifest = session.manifest
+        payload: dict[str, object] = {"library": path, "manifest": manifest}
+        shown: list[RenderableType] = [
+            f"{path}: target {manifest.get('target')}, precision {manifest.get('precision')}",
+            _memory(manifest),
+            views.ports_table(session.get_inputs(), session.get_outputs()),
+        ]
+        if profile:
+            values = gather(session_inputs(session), inputs)
+            for _ in range(PROFILE_RUNS):
+                session.run(None, values)
+            entries = session.profile()
+            payload["profile"] = views.profile_json(entries)
+            shown.append(views.profile_table(entries))
+            return payload, shown
+    kernels = manifest.get("kernels")
+    if isinstance(kernels, list):
+        shown.append(views.kernels_table(kernels))
+    return payload, shown
+
+
+def _memory(manifest: Mapping[str, object]) -> str:
+    parts = []
+    for key, name in (("weight_bytes", "weights"), ("arena_bytes", "working memory")):
+        size = manifest.get(key)
+        if isinstance(size, int):
+            parts.append(f"{views.quantity(size, 'B', views.BYTES)} of {name}")
+    return ", ".join(parts)
+
+
+def inspect_model(
+    path: Path,
+    *,
+    shapes: Mapping[str, tuple[int, ...]],
+    dims: Mapping[str, int],
+    profile: bool,
+) -> Shown:
+    """Returns a model's inputs, outputs and what it became after import.
+
+    Raises:
+        UserError: the model cannot be imported, or a profile of it is asked for.
+    """
+    if profile:
+        raise UserError(f"{path} is a model: compile it, then profile the artifact")
+    graph = import_model(path, shapes=shapes, dims=dims)
+    kinds = Counter(type(node).__name__ for node in graph.nodes)
+    counted = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    payload: dict[str, object] = {"model": path, "nodes": dict(sorted(kinds.items()))}
+    return payload, [f"{path}: {len(graph.nodes)} nodes after import: {counted}"]

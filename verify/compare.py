@@ -1,0 +1,223 @@
+"""Compares outputs with their reference: what differs, by how much, and where.
+
+NaN equals NaN and an infinity equals the same infinity; every other value is compared by the
+tolerance of `rutc.verify.tolerance`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rutc.verify.tolerance import EXACT, Level, Tolerance, is_float, tolerance
+
+Array = npt.NDArray[np.generic]
+Value = Array | Sequence["Value"] | None
+"""What an ONNX output can be: a tensor, a sequence of values, or an empty optional."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputComparison:
+    """One output against its reference.
+
+    `max_rel` and `max_ulp` count elements whose reference is large enough to have a meaningful
+    relative error: at least `SIGNIFICANT` of the output's largest magnitude. `worst` is the index
+    of the element that exceeds its allowed difference by most (or comes closest to it), with
+    `ours` and `reference` its two values. `reason` says why an output that does not pass does not.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    passed: bool
+    elements: int = 0
+    mismatches: int = 0
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    max_ulp: int = 0
+    largest: float = 0.0
+    worst: tuple[int, ...] = ()
+    ours: str = ""
+    reference: str = ""
+    tolerance: Tolerance = EXACT
+    reason: str = ""
+
+
+SIGNIFICANT = 1e-3
+"""Share of an output's largest magnitude below which relative errors are not reported."""
+
+
+def compare_outputs(
+    ours: Mapping[str, Value],
+    reference: Mapping[str, Value],
+    level: Level,
+    reduction: int | None = None,
+) -> tuple[OutputComparison, ...]:
+    """Returns one comparison per tensor of `reference`, in its order; sequences count per element.
+
+    An output of `reference` that `ours` lacks does not pass.
+    """
+    results: list[OutputComparison] = []
+    for name, expected in reference.items():
+        if name not in ours:
+            results.append(_failure(name, expected, "this output is missing"))
+        else:
+            results.extend(compare_values(name, ours[name], expected, level, reduction))
+    return tuple(results)
+
+
+def compare_values(
+    name: str, ours: Value, reference: Value, level: Level, reduction: int | None = None
+) -> tuple[OutputComparison, ...]:
+    """Returns the comparisons of one output: one for a tensor, one per element of a sequence."""
+    if reference is None or ours is None:
+        if reference is None and ours is None:
+            return (OutputComparison(name, "optional", (), passed=True),)
+        which = "ours" if ours is None else "the reference"
+        return (_failure(name, reference, f"{which} is an empty optional, the other is not"),)
+    if isinstance(reference, np.ndarray) and isinstance(ours, np.ndarray):
+        return (_compare_arrays(name, ours, reference, level, reduction),)
+    if isinstance(reference, np.ndarray) or isinstance(ours, np.ndarray):
+        return (_failure(name, reference, "one is a tensor, the other is a sequence"),)
+    if len(reference) != len(ours):
+        reason = f"a sequence of {len(ours)} values, the reference has {len(reference)}"
+        return (_failure(name, reference, reason),)
+    return tuple(
+        comparison
+        for index, (mine, theirs) in enumerate(zip(ours, reference, strict=True))
+        for comparison in compare_values(f"{name}[{index}]", mine, theirs, level, reduction)
+    )
+
+
+def _failure(name: str, reference: Value, reason: str) -> OutputComparison:
+    if isinstance(reference, np.ndarray):
+        dtype, shape = str(reference.dtype), reference.shape
+    else:
+        dtype, shape = "optional" if reference is None else "sequence", ()
+    return OutputComparison(name, dtype, shape, passed=False, reason=reason)
+
+
+def _compare_arrays(
+    name: str, ours: Array, reference: Array, level: Level, reduction: int | None
+) -> OutputComparison:
+    if ours.shape != reference.shape:
+        return _failure(name, reference, f"its shape is {ours.shape}, not {reference.shape}")
+    textual = reference.dtype.kind in "OUST"
+    if ours.dtype != reference.dtype and not (textual and ours.dtype.kind in "OUST"):
+        return _failure(name, reference, f"its dtype is {ours.dtype}, not {reference.dtype}")
+    if textual:
+        return _compare_exactly(name, ours, reference)
+    limit = tolerance(level, reference.dtype, reduction)
+    if not is_float(reference.dtype) and reference.dtype.kind != "c" and limit == EXACT:
+        return _compare_exactly(name, ours, reference)
+    if reference.dtype.kind == "c":
+        parts = np.float32 if reference.dtype.itemsize == 8 else np.float64
+        return _compare_numbers(
+            name, _split_complex(ours, parts), _split_complex(reference, parts), limit
+        )
+    return _compare_numbers(name, ours, reference, limit)
+
+
+def _split_complex(array: Array, part: type[np.floating]) -> Array:
+    """Returns complex {...} as real {..., 2}."""
+    return np.ascontiguousarray(array).view(part).reshape((*array.shape, 2))
+
+
+def _compare_exactly(name: str, ours: Array, reference: Array) -> OutputComparison:
+    different = np.asarray(ours != reference)
+    count = int(np.count_nonzero(different))
+    worst = _first(different) if count else ()
+    distance = 0.0
+    if count and reference.dtype.kind in "iu":
+        wide = np.abs(ours[different].astype(object) - reference[different].astype(object))
+        distance = float(max(wide))
+    return OutputComparison(
+        name,
+        str(reference.dtype),
+        reference.shape,
+        passed=count == 0,
+        elements=reference.size,
+        mismatches=count,
+        max_abs=distance,
+        worst=worst,
+        ours=str(ours[worst]) if count else "",
+        reference=str(reference[worst]) if count else "",
+        reason=f"{count} of {reference.size} elements differ, none may" if count else "",
+    )
+
+
+def _first(mask: npt.NDArray[np.bool_]) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), mask.shape))
+
+
+def _compare_numbers(
+    name: str, ours: Array, reference: Array, limit: Tolerance
+) -> OutputComparison:
+    x = ours.astype(np.float64)
+    r = reference.astype(np.float64)
+    both_finite = np.isfinite(x) & np.isfinite(r)
+    same = (x == r) | (np.isnan(x) & np.isnan(r))
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = np.where(same, 0.0, np.where(both_finite, np.abs(x - r), np.inf))
+        excess = difference - limit.allowed(np.where(np.isfinite(r), r, 0.0))
+    failing = ~same & (excess > 0)
+    count = int(np.count_nonzero(failing))
+    finite = np.abs(r[np.isfinite(r)])
+    largest = float(finite.max()) if finite.size else 0.0
+    significant = both_finite & (np.abs(r) >= SIGNIFICANT * largest) & (r != 0)
+    relative = difference[significant] / np.abs(r[significant])
+    worst = _first(excess == excess.max()) if excess.size else ()
+    return OutputComparison(
+        name,
+        str(reference.dtype),
+        reference.shape,
+        passed=count == 0,
+        elements=r.size,
+        mismatches=count,
+        max_abs=float(difference.max()) if r.size else 0.0,
+        max_rel=float(relative.max()) if relative.size else 0.0,
+        max_ulp=_max_ulp(ours[significant], reference[significant]),
+        largest=largest,
+        worst=worst,
+        ours=str(ours[worst]) if r.size else "",
+        reference=str(reference[worst]) if r.size else "",
+        tolerance=limit,
+        reason=_reason(x, r, failing, worst, difference, limit) if count else "",
+    )
+
+
+def _reason(
+    x: npt.NDArray[np.float64],
+    r: npt.NDArray[np.float64],
+    failing: npt.NDArray[np.bool_],
+    worst: tuple[int, ...],
+    difference: npt.NDArray[np.float64],
+    limit: Tolerance,
+) -> str:
+    count = int(np.count_nonzero(failing))
+    lost = int(np.count_nonzero(failing & ~np.isfinite(x) & np.isfinite(r)))
+    allowed = limit.allowed(np.where(np.isfinite(r), r, 0.0))
+    text = (
+        f"{count} of {r.size} elements differ by more than allowed; at {list(worst)} "
+        f"|difference| {difference[worst]:.3g} > {allowed[worst]:.3g}"
+    )
+    return f"{text}; {lost} are not finite" if lost else text
+
+
+def _max_ulp(ours: Array, reference: Array) -> int:
+    """Returns the largest distance in units of the last place of the dtype; 0 for integers."""
+    if not is_float(ours.dtype) or not ours.size:
+        return 0
+    a, b = _ordered(ours), _ordered(reference)
+    distance = np.where(a > b, a - b, b - a)
+    return int(distance.max())
+
+
+def _ordered(array: Array) -> npt.NDArray[np.uint64]:
+    """Returns integers in the order of the floats: neighbouring floats differ by one."""
+    width = array.dtype.itemsize
+    bits = np.ascontiguousarray(array).view(f"u{width}").astype(np.uint64)
+    sign = np.uint64(1 << (8 * width - 1))
+    magnitude = bits & (sign - np.uint64(1))
+    return np.where(bits & sign, sign - magnitude, sign + magnitude)

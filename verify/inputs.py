@@ -1,0 +1,257 @@
+"""Inputs of a model: generated from a seed, or read from files.
+
+| source | what it gives |
+|---|---|
+| `random:SEED` | seeded values, as `generate` draws them |
+| `a.npy` | one array |
+| `a.npz` | the array with the input's name, or the only one |
+| `a.pb` | one ONNX `TensorProto`, as in ONNX's test data |
+| `a.png`, `a.jpg` | an image, resized to the input's height and width; floats are in 0..1 |
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import BadZipFile
+from zlib import crc32
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from rutc.errors import UserError
+from rutc.verify.tolerance import is_float
+
+Array = npt.NDArray[np.generic]
+IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp"}
+IMAGE_CHANNELS = {1: "L", 3: "RGB", 4: "RGBA"}
+DEFAULT_SYMBOL_EXTENT = 2
+
+ONNX_DTYPES: Mapping[str, npt.DTypeLike] = {
+    "float": np.float32,
+    "double": np.float64,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+    "float8e4m3fn": ml_dtypes.float8_e4m3fn,
+    "float8e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
+    "float8e5m2": ml_dtypes.float8_e5m2,
+    "float8e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
+    "bool": np.bool_,
+    "string": np.object_,
+    "complex64": np.complex64,
+    "complex128": np.complex128,
+    "int4": ml_dtypes.int4,
+    "uint4": ml_dtypes.uint4,
+    **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One input of a model: its name, dtype, and shape with symbols for what is not fixed."""
+
+    name: str
+    dtype: np.dtype[np.generic]
+    shape: tuple[int | str, ...]
+
+
+def spec(name: str, onnx_type: str, shape: Iterable[int | str | None]) -> InputSpec:
+    """Returns the spec of an input whose type is written as ONNX Runtime does: `tensor(float)`.
+
+    Raises:
+        UserError: the input is no tensor.
+    """
+    element = onnx_type.removeprefix("tensor(").removesuffix(")")
+    if not onnx_type.startswith("tensor(") or element not in ONNX_DTYPES:
+        raise UserError(
+            f"input {name!r} is a {onnx_type}: only tensors can be generated or read from files"
+        )
+    extents = tuple(
+        f"{name}.{axis}" if extent is None else extent for axis, extent in enumerate(shape)
+    )
+    return InputSpec(name, np.dtype(ONNX_DTYPES[element]), extents)
+
+
+def generate(
+    specs: Sequence[InputSpec], seed: int = 0, dims: Mapping[str, int] | None = None
+) -> dict[str, Array]:
+    """Returns seeded values for every input; the same seed gives the same values.
+
+    Floats are standard normal. 8-bit integers take all values. Wider integers are 0 or 1, which is
+    valid as an index, a token, a mask and a length alike. A symbol of a shape has the extent that
+    `dims` gives it, or else 2.
+    """
+    extents = dict(dims or {})
+    return {item.name: _draw(item, seed, extents) for item in specs}
+
+
+def _draw(item: InputSpec, seed: int, dims: Mapping[str, int]) -> Array:
+    random = np.random.default_rng([seed, crc32(item.name.encode())])
+    shape = tuple(
+        extent if isinstance(extent, int) else dims.get(extent, DEFAULT_SYMBOL_EXTENT)
+        for extent in item.shape
+    )
+    dtype = item.dtype
+    if is_float(dtype):
+        return random.standard_normal(shape).astype(dtype)
+    if dtype.kind == "c":
+        return (random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(dtype)
+    if dtype.kind == "O":
+        return random.integers(0, 1000, shape).astype(str).astype(object)
+    if dtype.kind in "iu" and dtype.itemsize == 1:
+        limits = np.iinfo(dtype)
+        return random.integers(limits.min, limits.max, shape, endpoint=True).astype(dtype)
+    return random.integers(0, 1, shape, endpoint=True).astype(dtype)
+
+
+def read(item: InputSpec, source: str) -> Array:
+    """Returns the value of an input from a source (see the module's table), in its dtype.
+
+    Raises:
+        UserError: the source cannot be read, or its dtype or shape is not the input's.
+    """
+    if source.startswith("random:"):
+        return generate([item], _seed(source))[item.name]
+    path = Path(source)
+    if not path.exists():
+        raise UserError(f"--input {item.name}={source}: there is no such file")
+    suffix = path.suffix.lower()
+    if suffix in IMAGE_SUFFIXES:
+        value = _read_image(item, path)
+    elif suffix in {".npy", ".npz"}:
+        value = _read_numpy(item, path)
+    elif suffix == ".pb":
+        # onnx is imported only where a .pb file is read.
+        from rutc.importer.tensor_file import read_tensor
+
+        value = read_tensor(path)
+    else:
+        raise UserError(
+            f"--input {item.name}={source}: rutc reads .npy, .npz, .pb, .png and .jpg files, "
+            "and random:SEED"
+        )
+    return conform(item, value, source)
+
+
+def conform(item: InputSpec, value: Array, source: str) -> Array:
+    """Returns `value` if it fits the input; narrow dtypes that numpy stores as bytes are restored.
+
+    Raises:
+        UserError: the dtype or the shape does not fit.
+    """
+    if value.dtype.kind == "V" and value.dtype.itemsize == item.dtype.itemsize:
+        value = value.view(item.dtype)
+    if item.dtype.kind == "O" and value.dtype.kind in "US":
+        value = value.astype(object)
+    if value.dtype != item.dtype:
+        raise UserError(
+            f"input {item.name!r} from {source} has dtype {value.dtype}, "
+            f"the model takes {item.dtype}: convert it with .astype"
+        )
+    fits = len(value.shape) == len(item.shape) and all(
+        isinstance(wanted, str) or wanted == extent
+        for wanted, extent in zip(item.shape, value.shape, strict=True)
+    )
+    if not fits:
+        raise UserError(
+            f"input {item.name!r} from {source} has shape {list(value.shape)}, "
+            f"the model takes {list(item.shape)}"
+        )
+    return value
+
+
+def gather(
+    specs: Sequence[InputSpec],
+    sources: Sequence[str],
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
+) -> dict[str, Array]:
+    """Returns all inputs from `NAME=SOURCE` items; what no item names is generated.
+
+    An item without a name serves every input: `random:3`, or a `.npz` that holds them by name.
+
+    Raises:
+        UserError: an item names no input of the model, names one twice, or cannot be read.
+    """
+    by_name = {item.name: item for item in specs}
+    values = generate(specs, seed, dims)
+    given: set[str] = set()
+    for argument in sources:
+        name, _, source = argument.rpartition("=")
+        if name and name not in by_name:
+            raise UserError(
+                f"--input {argument}: the model has no input {name!r}; it has "
+                + ", ".join(repr(item.name) for item in specs)
+            )
+        if name in given:
+            raise UserError(f"--input {argument}: input {name!r} is given twice")
+        given.add(name)
+        if name:
+            values[name] = read(by_name[name], source)
+        elif source.startswith("random:"):
+            values.update(generate(specs, _seed(source), dims))
+        elif len(specs) == 1 or source.endswith(".npz"):
+            values.update({item.name: read(item, source) for item in specs})
+        else:
+            raise UserError(
+                f"--input {argument}: the model has {len(specs)} inputs: write NAME={source}"
+            )
+    return values
+
+
+def _seed(source: str) -> int:
+    text = source.removeprefix("random:")
+    if not text.isdecimal():
+        raise UserError(f"{source!r}: write random:SEED with a whole number, like random:0")
+    return int(text)
+
+
+def _read_numpy(item: InputSpec, path: Path) -> Array:
+    try:
+        stored = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise UserError(f"{path} is no numpy file: {error}") from error
+    if isinstance(stored, np.ndarray):
+        return stored
+    with stored:
+        names = stored.files
+        if item.name in names:
+            return np.asarray(stored[item.name])
+        if len(names) == 1:
+            return np.asarray(stored[names[0]])
+    raise UserError(f"{path} has no array {item.name!r}; it has {', '.join(map(repr, names))}")
+
+
+def _read_image(item: InputSpec, path: Path) -> Array:
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise UserError(
+            f"reading {path} needs the package pillow: run `pip install pillow`"
+        ) from error
+    height, width, channels, channels_last = _image_layout(item)
+    try:
+        with Image.open(path) as image:
+            pixels = np.asarray(image.convert(IMAGE_CHANNELS[channels]).resize((width, height)))
+    except (OSError, UnidentifiedImageError) as error:
+        raise UserError(f"{path} is no image that pillow can read: {error}") from error
+    pixels = pixels.reshape(height, width, channels)
+    if not channels_last:
+        pixels = pixels.transpose(2, 0, 1)
+    if is_float(item.dtype):
+        return (pixels / np.float32(255)).astype(item.dtype)[np.newaxis]
+    return pixels.astype(item.dtype)[np.newaxis]
+
+
+def _image_layout(item: InputSpec) -> tuple[int, int, int, bool]:
+    """Returns height, width, channels and whether channels come last, of one image {1, ...}."""
+    if len(item.shape) == 4 and (isinstance(item.shape[0], str) or item.shape[0] == 1):
+        _, a, b, c = item.shape
+        if isinstance(b, int) and isinstance(c, int) and a in IMAGE_CHANNELS:
+            return b, c, int(a), False
+        if isinstance(a, int) and isinstance(b, int) and c in IMAGE_CHANNELS:
+            return a, b, int(c), True
+    raise UserError(
+        f"input {item.name!r} has shape {list(item.shape)}: an image fits "
+        "[1, CHANNELS, HEIGHT, WIDTH] or [1, HEIGHT, WIDTH, CHANNELS] with 1, 3 or 4 channels"
+    )

@@ -1,0 +1,94 @@
+"""Runs a model in ONNX Runtime: the reference of verification, and the peer of benchmarks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+
+from rutc.errors import UserError
+from rutc.verify.compare import Value
+
+VERSION: str = ort.__version__
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output as ONNX Runtime tells it: `dtype` as in `tensor(float)`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...]
+
+
+class Reference:
+    """A model loaded in ONNX Runtime on the CPU.
+
+    Args:
+        model: The ONNX file.
+        threads: Threads of a run; None leaves the choice to ONNX Runtime.
+        optimise: Whether ONNX Runtime may rewrite the graph. Benchmarks compare with its best;
+            verification runs the model as it is written.
+
+    Raises:
+        UserError: ONNX Runtime does not load the model.
+    """
+
+    def __init__(self, model: Path, threads: int | None = None, *, optimise: bool = False) -> None:
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        if threads is not None:
+            options.intra_op_num_threads = threads
+            options.inter_op_num_threads = 1
+        options.graph_optimization_level = (
+            ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+            if optimise
+            else ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        )
+        try:
+            self._session = ort.InferenceSession(
+                str(model), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # ONNX Runtime's errors share no base class but Exception.
+            raise UserError(
+                f"ONNX Runtime cannot load {model}: {_first_line(error)}. "
+                "Without it there is nothing to compare with: compile with --no-verify."
+            ) from error
+        self.inputs = tuple(_port(port) for port in self._session.get_inputs())
+        self.outputs = tuple(_port(port) for port in self._session.get_outputs())
+
+    def run(
+        self, inputs: Mapping[str, Value], outputs: Sequence[str] | None = None
+    ) -> dict[str, Value]:
+        """Returns every output (or the named ones) by name.
+
+        Raises:
+            UserError: ONNX Runtime does not run the model on these inputs.
+        """
+        names = [port.name for port in self.outputs] if outputs is None else list(outputs)
+        try:
+            values = self._session.run(names, dict(inputs))
+        except Exception as error:  # As above.
+            raise UserError(
+                f"ONNX Runtime does not run the model on these inputs: {_first_line(error)}. "
+                "Give real inputs with --input NAME=FILE."
+            ) from error
+        return dict(zip(names, (_value(value) for value in values), strict=True))
+
+
+def _value(value: object) -> Value:
+    if value is None or isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, list):
+        return [_value(item) for item in value]
+    return np.asarray(value)
+
+
+def _port(port: ort.NodeArg) -> Port:
+    return Port(port.name, port.type, tuple(port.shape))
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:500] if lines else type(error).__name__

@@ -1,0 +1,138 @@
+r"""How far a result may be from its reference: the one table of tolerances.
+
+An element x of an output passes against its reference r when
+
+    |x - r| <= rtol * |r| + scale * max|r|        (max over the whole output)
+
+The second term is relative to the output's largest magnitude because rounding errors are: an
+element of a sum of products carries the error of its largest partial sums, even where
+cancellation leaves it near zero, so an element's own magnitude says nothing about its error.
+
+With unit roundoff u = 2^-p (p: significand bits of the dtype), a sum of K products computed in any
+order has an error of at most K u sum|a b|, and with rounding errors of independent sign about
+sqrt(K) u times that magnitude [Higham & Mary 2019, "A New Approach to Probabilistic Rounding Error
+Analysis"]. L such layers in a row add up as independent errors do: sqrt(L K) u. Both results carry
+an error, and magnitudes vary between layers, hence the factor `SAFETY`:
+
+    scale = SAFETY * sqrt(reduction) * u         reduction = K at kernel level, L K at model level
+
+Where the reduction of a whole model is not known, `MODEL_REDUCTION` stands for it: 64 layers of
+4096 products each, which gives 1.2e-4 of the largest magnitude for float32.
+
+Narrow dtypes (bf16, fp16, fp8) are stored after each layer but accumulate in float32: every layer
+rounds once, whatever its reduction, so L layers give sqrt(L) u of the narrow dtype.
+
+Integers, booleans and strings are exact, with one exception: 8-bit integers at model level may
+differ by one step, because a quantised value that lies between two steps rounds either way.
+"""
+
+import enum
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+SAFETY: Final = 4.0
+"""Factor over the expected error: two results err, and magnitudes differ between layers."""
+
+FUNCTION_ULPS: Final = 8.0
+"""Relative error, in units of u, of elementwise functions (exp, erf, division) in a kernel."""
+
+MODEL_LAYERS: Final = 64
+"""Layers in a row of a typical deep network: its error counts as this many independent ones."""
+
+MODEL_REDUCTION: Final = MODEL_LAYERS * 4096
+"""Layers times products per sum of a typical deep network."""
+
+
+class Level(enum.Enum):
+    """What is compared, from strict to lenient."""
+
+    EXACT = "exact"
+    """Bit-equal values: data movement, or one artifact on different thread counts."""
+    KERNEL = "kernel"
+    """One operator or one kernel."""
+    MODEL = "model"
+    """A whole network."""
+    REDUCED = "reduced precision"
+    """A float32 network compiled for bf16: values are rounded to 8 bits after each layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Bounds of |x - r|: `rtol` times |r|, plus `scale` times max|r|, plus `steps` (integers)."""
+
+    rtol: float = 0.0
+    scale: float = 0.0
+    steps: int = 0
+
+    def allowed(self, reference: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Returns the largest allowed |x - r| for each element of `reference`."""
+        magnitude = np.abs(reference)
+        finite = magnitude[np.isfinite(magnitude)]
+        largest = float(finite.max()) if finite.size else 0.0
+        allowed: npt.NDArray[np.float64] = (
+            self.rtol * magnitude + self.scale * largest + float(self.steps)
+        )
+        return allowed
+
+
+EXACT: Final = Tolerance()
+
+
+def unit_roundoff(dtype: npt.DTypeLike) -> float:
+    """Returns u = 2^-p of a floating-point dtype with p significand bits.
+
+    Raises:
+        TypeError: `dtype` is not floating point.
+    """
+    kind = np.dtype(dtype)
+    if not is_float(kind):
+        raise TypeError(f"{kind} is not a floating-point dtype")
+    return float(2.0 ** -(ml_dtypes.finfo(kind).nmant + 1))
+
+
+def is_float(dtype: np.dtype[np.generic]) -> bool:
+    """Tells whether a dtype is floating point, the narrow types of `ml_dtypes` included."""
+    if dtype.kind == "f":
+        return True
+    try:
+        ml_dtypes.finfo(dtype)
+    except (TypeError, ValueError, KeyError):
+        return False
+    return dtype.kind == "V"
+
+
+def tolerance(level: Level, dtype: npt.DTypeLike, reduction: int | None = None) -> Tolerance:
+    """Returns the tolerance of an output.
+
+    Args:
+        level: What is compared.
+        dtype: The output's dtype; a complex dtype counts as its parts.
+        reduction: Products per sum at kernel level (default 1); layers times products per sum at
+            model level (default `MODEL_REDUCTION`).
+    """
+    kind = np.dtype(dtype)
+    if kind.kind == "c":
+        kind = np.dtype(np.float32 if kind.itemsize == 8 else np.float64)
+    if level is Level.EXACT:
+        return EXACT
+    if not is_float(kind):
+        quantised = kind.kind in "iu" and kind.itemsize == 1 and level is not Level.KERNEL
+        return Tolerance(steps=1) if quantised else EXACT
+    u = unit_roundoff(kind)
+    single = unit_roundoff(np.float32)
+    if level is Level.REDUCED:
+        coarse = max(u, unit_roundoff(ml_dtypes.bfloat16))
+        return Tolerance(
+            rtol=SAFETY * coarse, scale=0.5 * SAFETY * math.sqrt(MODEL_LAYERS) * coarse
+        )
+    layers = MODEL_LAYERS if level is Level.MODEL else 1
+    total = reduction or (MODEL_REDUCTION if level is Level.MODEL else 1)
+    summed = SAFETY * math.sqrt(total) * min(u, single)
+    stored = SAFETY * math.sqrt(layers) * u if u > single else 0.0
+    functions = FUNCTION_ULPS * u if level is Level.KERNEL else 0.0
+    return Tolerance(rtol=max(summed, stored, functions), scale=summed + stored)

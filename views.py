@@ -1,0 +1,206 @@
+"""How results look: a JSON payload and tables for a terminal, for each thing that is shown."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+
+import numpy as np
+from rich.table import Table
+
+from rutc.compiler import Report
+from rutc.runtime import NodeArg, ProfileEntry
+from rutc.verify import Verification
+from rutc.verify.bench import Timing
+from rutc.verify.compare import Value
+
+Json = dict[str, object]
+BYTES = 1024.0
+
+
+def quantity(value: float, unit: str, step: float = 1000.0) -> str:
+    """Returns a number with a prefix: `quantity(2.5e9, "FLOP")` -> `"2.5 GFLOP"`."""
+    prefixes = ["", "k", "M", "G", "T"] if step == 1000.0 else ["", "Ki", "Mi", "Gi", "Ti"]
+    for prefix in prefixes[:-1]:
+        if abs(value) < step:
+            return f"{value:.3g} {prefix}{unit}" if value % 1 else f"{value:.0f} {prefix}{unit}"
+        value /= step
+    return f"{value:.3g} {prefixes[-1]}{unit}"
+
+
+def report_json(report: Report) -> Json:
+    """Returns what a compilation made, as JSON."""
+    return {
+        "library": report.library,
+        "header": report.header,
+        "seconds": dict(report.seconds),
+        "kernels": report.kernels,
+        "arena_bytes": report.arena_bytes,
+        "weight_bytes": report.weight_bytes,
+        "flops": report.flops,
+    }
+
+
+def report_text(report: Report) -> str:
+    """Returns what a compilation made, in two lines."""
+    return (
+        f"{report.library}: {report.kernels} kernels, "
+        f"{quantity(report.flops, 'FLOP')} per run, "
+        f"{quantity(report.weight_bytes, 'B', BYTES)} of weights, "
+        f"{quantity(report.arena_bytes, 'B', BYTES)} of working memory\n"
+        f"compiled in {sum(report.seconds.values()):.2f} s; C header: {report.header}"
+    )
+
+
+def verification_json(verification: Verification) -> Json:
+    """Returns a verification as JSON."""
+    return {
+        "passed": verification.passed,
+        "model": verification.model,
+        "library": verification.library,
+        "level": verification.level.value,
+        "inputs": verification.inputs,
+        "threads": verification.threads,
+        "onnxruntime": verification.reference_version,
+        "outputs": [asdict(output) for output in verification.outputs],
+    }
+
+
+def verification_table(verification: Verification) -> Table:
+    """Returns one row per output."""
+    table = Table("output", "shape", "max abs", "max rel", "max ULP", "of largest", "agrees")
+    for output in verification.outputs:
+        share = output.max_abs / output.largest if output.largest else 0.0
+        table.add_row(
+            output.name,
+            f"{output.dtype}{list(output.shape)}",
+            f"{output.max_abs:.3g}",
+            f"{output.max_rel:.3g}",
+            str(output.max_ulp),
+            f"{share:.2g}",
+            "yes" if output.passed else f"NO: {output.reason}",
+        )
+    return table
+
+
+def ports_json(ports: Iterable[NodeArg]) -> list[Json]:
+    """Returns inputs or outputs as JSON."""
+    return [{"name": port.name, "type": port.type, "shape": list(port.shape)} for port in ports]
+
+
+def ports_table(inputs: Iterable[NodeArg], outputs: Iterable[NodeArg]) -> Table:
+    """Returns one row per input and output."""
+    table = Table("", "name", "type", "shape")
+    for role, ports in (("input", inputs), ("output", outputs)):
+        for port in ports:
+            table.add_row(role, port.name, port.type, str(list(port.shape)))
+    return table
+
+
+def values_json(values: Mapping[str, Value]) -> list[Json]:
+    """Returns a summary of each output as JSON."""
+    return [{"name": name, **_summary(value)} for name, value in values.items()]
+
+
+def values_table(values: Mapping[str, Value]) -> Table:
+    """Returns one row per output: dtype, shape, range, the first elements."""
+    table = Table("output", "dtype", "shape", "min", "mean", "max", "first elements")
+    for name, value in values.items():
+        summary = _summary(value)
+        table.add_row(
+            name, *(str(summary[key]) for key in ("dtype", "shape", "min", "mean", "max", "first"))
+        )
+    return table
+
+
+def _summary(value: Value) -> Json:
+    if not isinstance(value, np.ndarray):
+        dtype = "optional" if value is None else "sequence"
+        shape = [] if value is None else [len(value)]
+        return {"dtype": dtype, "shape": shape, "min": "", "mean": "", "max": "", "first": ""}
+    summary: Json = {"dtype": str(value.dtype), "shape": list(value.shape)}
+    first = [str(item) for item in value.reshape(-1)[:6]]
+    numbers: Json = {"min": "", "mean": "", "max": ""}
+    if value.size and value.dtype.kind in "biufV":
+        wide = value.astype(np.float64)
+        numbers = {
+            "min": float(f"{wide.min():.6g}"),
+            "mean": float(f"{wide.mean():.6g}"),
+            "max": float(f"{wide.max():.6g}"),
+        }
+    return {**summary, **numbers, "first": " ".join(first)}
+
+
+def timings_json(timings: Sequence[Timing]) -> list[Json]:
+    """Returns timings as JSON."""
+    return [
+        {
+            "threads": timing.threads,
+            "rutc": {**asdict(timing.rutc), "per_second": timing.rutc.per_second},
+            "onnxruntime": None
+            if timing.reference is None
+            else {**asdict(timing.reference), "per_second": timing.reference.per_second},
+            "ratio": timing.ratio,
+        }
+        for timing in timings
+    ]
+
+
+def timings_table(timings: Sequence[Timing]) -> Table:
+    """Returns one row per thread count and runtime; times in microseconds."""
+    table = Table("threads", "", "median us", "p10", "p90", "p99", "min", "runs/s", "runs", "ratio")
+    for timing in timings:
+        rows = [("rutc", timing.rutc), ("onnxruntime", timing.reference)]
+        for name, latency in rows:
+            if latency is None:
+                continue
+            ratio = timing.ratio if name == "rutc" else None
+            table.add_row(
+                str(timing.threads),
+                name,
+                f"{latency.median_us:.1f}",
+                f"{latency.p10_us:.1f}",
+                f"{latency.p90_us:.1f}",
+                f"{latency.p99_us:.1f}",
+                f"{latency.minimum_us:.1f}",
+                f"{latency.per_second:.1f}",
+                str(latency.runs),
+                "" if ratio is None else f"{ratio:.3f}",
+            )
+    return table
+
+
+def kernels_table(kernels: Sequence[Mapping[str, object]]) -> Table:
+    """Returns one row per kernel of a manifest."""
+    table = Table("kernel", "computes", "flops", "bytes")
+    for kernel in kernels:
+        origin = kernel.get("origin", ())
+        nodes = ", ".join(map(str, origin)) if isinstance(origin, list) else str(origin)
+        flops, moved = kernel.get("flops"), kernel.get("bytes")
+        table.add_row(
+            str(kernel.get("name", "")),
+            nodes,
+            quantity(float(flops), "FLOP") if isinstance(flops, int | float) else "",
+            quantity(float(moved), "B", BYTES) if isinstance(moved, int | float) else "",
+        )
+    return table
+
+
+def profile_json(entries: Sequence[ProfileEntry]) -> list[Json]:
+    """Returns the time of each step as JSON."""
+    return [
+        {"name": e.name, "origin": e.origin, "calls": e.calls, "us": e.total_us / max(e.calls, 1)}
+        for e in entries
+    ]
+
+
+def profile_table(entries: Sequence[ProfileEntry]) -> Table:
+    """Returns one row per step, the slowest first."""
+    total = sum(entry.total_us for entry in entries) or 1.0
+    table = Table("kernel", "computes", "us per call", "share")
+    for entry in sorted(entries, key=lambda entry: -entry.total_us):
+        table.add_row(
+            entry.name,
+            entry.origin,
+            f"{entry.total_us / max(entry.calls, 1):.2f}",
+            f"{100 * entry.total_us / total:.1f} %",
+        )
+    return table
