@@ -1,0 +1,172 @@
+"""exp, tanh, sinh, cosh and erf: everything built on `2**k * exp(r)`.
+
+The argument is split as `x = k*log(2) + r` with `|r| <= log(2)/2` [Cody & Waite 1980]. Adding
+`1.5 * 2**mantissa_bits + bias` rounds to the integer `k` and leaves `k + bias` in the low bits, so
+a shift alone makes the float `2**k`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from rutc.emit.vector_math import coefficients
+from rutc.emit.vector_math.lanes import Lanes, Real, declared, polynomial
+
+LOG2_E = 1 / math.log(2)
+# The sums of each pair equal log(2) to twice the width. Both parts are positive, so that an
+# infinite multiple is infinite.
+LN2_HIGH = {32: 0.693147122859954833984375, 64: 0.6931471805599453}
+LN2_LOW = {32: 5.769998878690785e-08, 64: 2.3190468138462996e-17}
+# exp overflows above the second and rounds to zero below the first.
+EXP_RANGE = {32: (-104.0, 89.0), 64: (-746.0, 710.0)}
+LN2 = {32: 0.693147182464599609375, 64: 0.6931471805599453}
+# -2/sqrt(pi) in two floats.
+ERF_SLOPE_HIGH = -1.12837922573089599609375
+ERF_SLOPE_LOW = 5.8635382771399236e-08
+# Beyond these arguments the rounded result no longer changes.
+TANH_FLAT = {32: 9.1, 64: 19.1}
+ERF_FLAT = {32: 3.93, 64: 5.95}
+# Just above the argument where sinh and cosh overflow.
+SINH_LIMIT = {32: 89.45, 64: 710.6}
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """`x = k*log(2) + r`.
+
+    Attributes:
+        shifted: `k + offset` in the low bits of its representation.
+        k: The integer, as a float.
+        r: The remainder, `|r| <= log(2)/2`.
+    """
+
+    shifted: Real
+    k: Real
+    r: Real
+
+    def power_of_two(self) -> Real:
+        """`2**(k + offset - bias)`."""
+        return (self.shifted.bits() << self.k.lanes.format.mantissa_bits).as_real()
+
+
+def reduced(x: Real, offset: int) -> Reduced:
+    """Splits `x` for a function that needs `k + offset` as an exponent field."""
+    bits = x.lanes.format.bits
+    shift = x.lanes.format.round_shift + offset
+    shifted = x.fma(LOG2_E, shift)
+    k = shifted - shift
+    r = k.fma(-LN2_LOW[bits], k.fma(-LN2_HIGH[bits], x))
+    return Reduced(shifted, k, r)
+
+
+def expm1_of_remainder(r: Real) -> Real:
+    """`exp(r) - 1` for `|r| <= log(2)/2`."""
+    return (r * r).fma(polynomial(r, coefficients.EXPM1[r.lanes.format.bits]), r)
+
+
+def exp(x: Real) -> Real:
+    """`e**x`."""
+    return exp_of_sum(x, None)
+
+
+def exp_of_sum(x: Real, low: Real | None) -> Real:
+    """`e**(x + low)` where `low` is below the last bit of `x`."""
+    lanes = x.lanes
+    bits = lanes.format.bits
+    smallest, largest = EXP_RANGE[bits]
+    # Twice the bias: it is shared by the two factors of 2**k below.
+    parts = reduced(x.at_least(smallest).at_most(largest), 2 * lanes.format.bias)
+    r = parts.r if low is None else parts.r + low
+    scaled = expm1_of_remainder(r) + 1.0
+    if has_scale_instruction(lanes):
+        return scale_by_power_of_two(scaled, parts.k)
+    # Two factors, because 2**k itself overflows or is subnormal at the ends of the range.
+    biased = parts.shifted.bits()
+    half = biased >> 1
+    mantissa_bits = lanes.format.mantissa_bits
+    first = (half << mantissa_bits).as_real()
+    second = ((biased - half) << mantissa_bits).as_real()
+    return scaled * first * second
+
+
+def has_scale_instruction(lanes: Lanes) -> bool:
+    """True where the target scales a full 512-bit vector by a power of two in one instruction."""
+    return "avx512f" in lanes.features and lanes.count == 512 // lanes.format.bits
+
+
+def scale_by_power_of_two(x: Real, k: Real) -> Real:
+    """`x * 2**k` by `vscalef`, with overflow and gradual underflow."""
+    lanes = x.lanes
+    mask_type, current_rounding = ir.IntType(lanes.count), ir.Constant(ir.IntType(32), 4)
+    kind = "ps" if lanes.format.bits == 32 else "pd"
+    function = declared(
+        lanes.builder.module,
+        f"llvm.x86.avx512.mask.scalef.{kind}.512",
+        lanes.real_type,
+        [lanes.real_type] * 3 + [mask_type, ir.IntType(32)],
+    )
+    everywhere = ir.Constant(mask_type, -1)
+    arguments = [x.value, k.value, x.value, everywhere, current_rounding]
+    return Real(lanes, lanes.builder.call(function, arguments))
+
+
+def tanh(x: Real) -> Real:
+    """`E / (E + 2)` with `E = exp(2*abs(x)) - 1`, which is accurate near zero too."""
+    magnitude = x.abs().at_most(TANH_FLAT[x.lanes.format.bits])
+    e = expm1(magnitude + magnitude)
+    return (e / (e + 2.0)).with_sign_of(x)
+
+
+def expm1(x: Real) -> Real:
+    """`exp(x) - 1` for `x` whose exponential is a normal float.
+
+    Loses accuracy slowly as `abs(x)` grows, which tanh and erf do not notice: log(2) is taken as
+    one float, because subtracting a second part would cost more in rounding where `k` is small.
+    """
+    form = x.lanes.format
+    shift = form.round_shift + form.bias
+    shifted = x.fma(LOG2_E, shift)
+    k = shifted - shift
+    parts = Reduced(shifted, k, k.fma(-LN2[form.bits], x))
+    power = parts.power_of_two()
+    return power.fma(expm1_of_remainder(parts.r), power - 1.0)
+
+
+def sinh(x: Real) -> Real:
+    """`(E + E / (E + 1)) / 2` with `E = exp(abs(x)) - 1`."""
+    e4 = quarter_expm1(x)
+    half = e4 + e4 / e4.fma(4.0, 1.0)
+    return (half * 2.0).with_sign_of(x)
+
+
+def cosh(x: Real) -> Real:
+    """`exp(abs(x)) / 2 + exp(-abs(x)) / 2`."""
+    quarter = quarter_expm1(x) + 0.25
+    return (quarter + 0.0625 / quarter) * 2.0
+
+
+def quarter_expm1(x: Real) -> Real:
+    """`(exp(abs(x)) - 1) / 4`, which stays finite wherever sinh and cosh do."""
+    magnitude = x.abs().at_most(SINH_LIMIT[x.lanes.format.bits])
+    parts = reduced(magnitude, x.lanes.format.bias - 2)
+    power = parts.power_of_two()
+    return power.fma(expm1_of_remainder(parts.r), power - 0.25)
+
+
+def erf(x: Real) -> Real:
+    """`1 - exp(q(abs(x)))` with the polynomial `q = log(erfc)`.
+
+    `exp(q) - 1` is computed without cancellation, so one polynomial serves the whole range in f32.
+    f64 uses the odd polynomial of erf below 1.
+    """
+    bits = x.lanes.format.bits
+    u = x.abs().at_most(ERF_FLAT[bits])
+    if bits == 32:
+        curve = u.fma(polynomial(u, coefficients.LOG_ERFC[bits]), ERF_SLOPE_LOW)
+        return expm1(u.fma(ERF_SLOPE_HIGH, u * curve)).with_sign_of(x)
+    near = u * polynomial(u * u, coefficients.ERF[bits])
+    far = expm1(u * polynomial(u - 3.0, coefficients.LOG_ERFC_TAIL[bits]))
+    return u.compare("<", 1.0).select(near, far.abs()).with_sign_of(x)

@@ -1,0 +1,185 @@
+"""pow, fmod and mod."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from rutc.emit.vector_math import coefficients
+from rutc.emit.vector_math.exponential import exp_of_sum
+from rutc.emit.vector_math.lanes import Mask, Real, polynomial
+from rutc.emit.vector_math.logarithm import log, split, with_log_limits
+
+I32 = ir.IntType(32)
+# log(2) in two floats; the first has 33 bits, so that its product with an exponent is exact.
+LN2_SHORT = 0.6931471804855391
+LN2_REST = 7.440617110012397e-11
+# 2/3 in two floats.
+TWO_THIRDS = 2.0 / 3.0
+TWO_THIRDS_LOW = 3.700743415417188e-17
+
+
+def pow(x: Real, y: Real) -> Real:  # noqa: A001
+    """`x**y` with C's special values: NaN for a negative base and a fractional exponent.
+
+    f32 goes through f64, whose log is accurate enough for any exponent.
+    """
+    lanes = x.lanes
+    wide_x, wide_y = x.abs().to(lanes.widened()), y.to(lanes.widened())
+    if lanes.format.bits == 32:
+        magnitude = exp_of_sum(wide_y * log(wide_x), None).to(lanes)
+    else:
+        magnitude = exp_of_product(log_in_two(wide_x), wide_y)
+    one = lanes.real(1.0)
+    unit = (x.compare("==", 1.0) | y.compare("==", 0.0)) | (
+        x.compare("==", -1.0) & y.abs().compare("==", math.inf)
+    )
+    magnitude = unit.select(one, magnitude)
+    negative = x.bits().is_negative() & ~x.is_nan() & ~unit
+    result = (negative & is_odd(y)).select(-magnitude, magnitude)
+    undefined = x.compare("<", 0.0) & x.compare(">", -math.inf) & ~is_integer(y) & ~unit
+    return undefined.select(lanes.real(math.nan), result)
+
+
+def is_integer(y: Real) -> Mask:
+    """True where `y` is an integer or infinite."""
+    return y.lanes.intrinsic("trunc", y).compare("==", y)
+
+
+def is_odd(y: Real) -> Mask:
+    """True where `y` is an odd integer."""
+    return is_integer(y) & ~is_integer(y * 0.5)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An unevaluated sum of two floats; `low` is at most about the last bit of `high`."""
+
+    high: Real
+    low: Real
+
+
+def ordered_sum(a: Real, b: Real) -> Pair:
+    """`a + b` exactly, where `abs(a) >= abs(b)` or `a` is zero [Dekker 1971]."""
+    high = a + b
+    return Pair(high, (a - high) + b)
+
+
+def product(a: Pair, b: Pair) -> Pair:
+    """`a * b` to about twice the width."""
+    high = a.high * b.high
+    return Pair(high, a.low.fma(b.high, a.high.fma(b.low, a.high.fma(b.high, -high))))
+
+
+def log_in_two(x: Real) -> Pair:
+    """`log(x)` of a non-negative f64 to about 2**-65, with its limits in the high part.
+
+    `log(1 + f) = 2*s + 2/3*s**3 + s**5 * P(s**2)` with `s = f/(2 + f)`, the first two terms and
+    their sum in pairs of floats.
+    """
+    lanes = x.lanes
+    parts = split(x)
+    e, f = parts.exponent, parts.f
+    divisor = f + 2.0
+    divisor_low = f - (divisor - 2.0)
+    inverse = 1.0 / divisor
+    s_high = f * inverse
+    remainder = s_high.fma(-divisor_low, (-s_high).fma(divisor, f))
+    s = Pair(s_high, remainder * inverse)
+    z = product(s, s)
+    tail = z.high * polynomial(z.high, coefficients.ATANH_TAIL[64])
+    factor = ordered_sum(lanes.real(TWO_THIRDS), tail)
+    factor = Pair(factor.high, factor.low + TWO_THIRDS_LOW)
+    cubic = product(product(s, z), factor)
+    log_m = ordered_sum(s.high * 2.0, cubic.high)
+    log_m_low = s.low.fma(2.0, cubic.low) + log_m.low
+    total = ordered_sum(e * LN2_SHORT, log_m.high)
+    low = e.fma(LN2_REST, total.low + log_m_low)
+    return Pair(with_log_limits(x, total.high), low)
+
+
+def exp_of_product(log_x: Pair, y: Real) -> Real:
+    """`exp(log_x * y)`."""
+    high = log_x.high * y
+    low = log_x.low.fma(y, log_x.high.fma(y, -high))
+    finite = high.abs().compare("<", math.inf)
+    return exp_of_sum(high, finite.select(low, 0.0))
+
+
+def fmod(x: Real, y: Real) -> Real:
+    """The remainder of `x / y` with the sign of `x`, exact as in C.
+
+    One quotient suffices while it fits in the significand; where it does not in some lane, one
+    branch leads to a loop over the lanes with the `frem` instruction, which calls libm.
+    """
+    a, b = x.abs(), y.abs()
+    quotient = x.lanes.intrinsic("trunc", a / b)
+    remainder = (-quotient).fma(b, a)
+    # The rounded quotient may be one too large.
+    remainder = remainder.compare("<", 0.0).select(remainder + b, remainder)
+    simple = quotient.compare("<", 2.0 ** (x.lanes.format.mantissa_bits - 1)) & b.compare(
+        "<", math.inf
+    )
+    # Covers an infinite y and an x below it; the loop need not.
+    below = a.compare("<", b)
+    remainder = below.select(a, remainder)
+    exact = replaced_by_frem(a, b, ~(simple | below), remainder)
+    return exact.with_sign_of(x)
+
+
+def replaced_by_frem(a: Real, b: Real, wanted: Mask, otherwise: Real) -> Real:
+    """`a frem b` where `wanted`, else `otherwise`; skipped when no lane wants it."""
+    lanes = a.lanes
+    builder = lanes.builder
+    before = builder.block
+    slow = builder.append_basic_block("fmod.large")
+    done = builder.append_basic_block("fmod.done")
+    builder.cbranch(wanted.any(), slow, done)
+    builder.position_at_end(slow)
+    if lanes.count is None:
+        value = builder.frem(a.value, b.value)
+    else:
+        value = loop_frem(a, b)
+    value = builder.select(wanted.value, value, otherwise.value)
+    after = builder.block
+    builder.branch(done)
+    builder.position_at_end(done)
+    phi = builder.phi(lanes.real_type)
+    phi.add_incoming(otherwise.value, before)
+    phi.add_incoming(value, after)
+    return Real(lanes, phi)
+
+
+def loop_frem(a: Real, b: Real) -> ir.Value:
+    """`frem` of every lane, one lane at a time."""
+    lanes = a.lanes
+    builder = lanes.builder
+    entry = builder.block
+    body = builder.append_basic_block("fmod.lane")
+    after = builder.append_basic_block("fmod.lanes_done")
+    builder.branch(body)
+    builder.position_at_end(body)
+    index, result = builder.phi(I32), builder.phi(lanes.real_type)
+    index.add_incoming(ir.Constant(I32, 0), entry)
+    result.add_incoming(ir.Constant(lanes.real_type, ir.Undefined), entry)
+    left = builder.extract_element(a.value, index)
+    right = builder.extract_element(b.value, index)
+    next_result = builder.insert_element(result, builder.frem(left, right), index)
+    next_index = builder.add(index, ir.Constant(I32, 1))
+    index.add_incoming(next_index, body)
+    result.add_incoming(next_result, body)
+    more = builder.icmp_unsigned("<", next_index, ir.Constant(I32, lanes.count))
+    builder.cbranch(more, body, after)
+    builder.position_at_end(after)
+    return next_result
+
+
+def mod(x: Real, y: Real) -> Real:
+    """The remainder with the sign of `y`, as Python's and numpy's `%`."""
+    remainder = fmod(x, y)
+    zero = remainder.compare("==", 0.0)
+    opposite = (remainder.bits() ^ y.bits()).is_negative()
+    moved = opposite.select(remainder + y, remainder)
+    return zero.select(remainder.with_sign_of(y), moved)
