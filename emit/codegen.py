@@ -1,0 +1,66 @@
+"""LLVM: module text in, object file out."""
+
+from __future__ import annotations
+
+import threading
+
+import llvmlite.binding as llvm
+
+from rutc.tensor_ir.machine import Machine
+
+_lock = threading.Lock()
+_started = False
+
+
+def compile_object(text: str, machine: Machine, *, symbol: str, entry: str) -> bytes:
+    """The object file of one module, its function `entry` renamed to the hidden `symbol`.
+
+    Runs in parallel with itself: every call has an LLVM context of its own.
+    """
+    _start()
+    context = llvm.create_context()
+    module = llvm.parse_assembly(text.replace(entry, symbol), context)
+    module.get_function(symbol).visibility = "hidden"
+    target_machine = _target_machine(machine)
+    _optimise(module, target_machine)
+    return target_machine.emit_object(module)
+
+
+def compile_assembly(text: str, machine: Machine) -> str:
+    """The assembly of one module, for reading."""
+    _start()
+    module = llvm.parse_assembly(text, llvm.create_context())
+    target_machine = _target_machine(machine)
+    _optimise(module, target_machine)
+    return target_machine.emit_assembly(module)
+
+
+def _start() -> None:
+    global _started
+    with _lock:
+        if not _started:
+            llvm.initialize_all_targets()
+            llvm.initialize_all_asmprinters()
+            _started = True
+
+
+def _target_machine(machine: Machine) -> llvm.TargetMachine:
+    features = [f"+{f}" for f in sorted(machine.features)]
+    if machine.vector_bits == 512:
+        features.append("-prefer-256-bit")
+    target = llvm.Target.from_triple(machine.triple)
+    return target.create_target_machine(
+        cpu=machine.name if machine.triple.startswith("x86_64") else "generic",
+        features=",".join(features),
+        opt=3,
+        reloc="pic",
+    )
+
+
+def _optimise(module: llvm.ModuleRef, target_machine: llvm.TargetMachine) -> None:
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_unrolling = False
+    builder = llvm.create_pass_builder(target_machine, options)
+    builder.getModulePassManager().run(module, builder)

@@ -1,0 +1,391 @@
+"""Scalar expressions of a kernel as LLVM values: loads, guards, gathers, arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import assert_never
+
+from llvmlite import ir
+
+from rutc.emit.index import I32, I64, IndexEmitter, i64, is_vector, splat
+from rutc.emit.memory import emit_literal, from_memory, memory_type, to_memory
+from rutc.emit.scalar import emit_cast, emit_op, llvm_type
+from rutc.errors import InternalError
+from rutc.tensor_ir.affine import ZERO, Index
+from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.expr import Apply, Cast, Expr, IndexValue, Lit, Local, Read
+from rutc.tensor_ir.kernel import Access, Buffer, Space
+from rutc.tensor_ir.machine import Machine
+
+BOOL = ir.IntType(1)
+
+
+class ExpressionEmitter:
+    """Evaluates expressions at the current point (or vector of points) of the iteration space."""
+
+    def __init__(
+        self,
+        builder: ir.IRBuilder,
+        index: IndexEmitter,
+        buffers: Mapping[str, Buffer],
+        pointer: Callable[[Buffer], ir.Value],
+        register: Callable[[Buffer, tuple[object, ...], ir.Type], ir.Value],
+        machine: Machine,
+    ) -> None:
+        """Evaluate at `builder`'s place; `pointer` and `register` give buffers their memory."""
+        self.builder = builder
+        self.index = index
+        self.buffers = buffers
+        self.pointer = pointer
+        self.register = register
+        self.machine = machine
+        self.locals: dict[str, ir.Value] = {}
+        self._loads: dict[object, ir.Value] = {}
+        self._fresh = 0
+
+    @contextmanager
+    def region(self) -> Iterator[None]:
+        """A straight-line region of its own: loads outside and inside are not shared."""
+        outer, self._loads = self._loads, {}
+        yield
+        self._loads = outer
+
+    def forget_loads(self) -> None:
+        """Memory may have changed: load anew from here on."""
+        self._loads.clear()
+
+    # -- expressions ----------------------------------------------------------------------------
+    def emit(self, e: Expr) -> ir.Value:
+        """The value of `e`: a scalar where it is the same for all lanes, else a vector."""
+        match e:
+            case Lit():
+                return emit_literal(self.builder, e)
+            case IndexValue():
+                return self.index.emit(self.index.resolve(e.index))
+            case Local():
+                return self.locals[e.name]
+            case Read():
+                return self._read(e)
+            case Cast():
+                return emit_cast(self.builder, self.emit(e.arg), e.arg.dtype, e.dtype)
+            case Apply():
+                return self._apply(e)
+            case _:
+                assert_never(e)
+
+    def widen(self, value: ir.Value, lanes: int) -> ir.Value:
+        """The value with lanes."""
+        return value if is_vector(value) else splat(self.builder, value, lanes)
+
+    def _apply(self, e: Apply) -> ir.Value:
+        dtype = e.args[-1].dtype
+        if e.op in ("add", "sub") and dtype in (DType.F32, DType.F64):
+            fused = self._multiply_add(e)
+            if fused is not None:
+                return fused
+        return emit_op(
+            self.builder, e.op, self._same_width([self.emit(a) for a in e.args]), dtype,
+            self.machine.features,
+        )
+
+    def _same_width(self, values: list[ir.Value]) -> list[ir.Value]:
+        lanes = max((v.type.count for v in values if is_vector(v)), default=0)
+        return [self.widen(v, lanes) for v in values] if lanes else values
+
+    def _multiply_add(self, e: Apply) -> ir.Value | None:
+        """x + p*q, p*q + x, x - p*q and p*q - x as one fused operation."""
+        a, b = e.args
+        if isinstance(b, Apply) and b.op == "mul":
+            product, other, first = b, a, False
+        elif isinstance(a, Apply) and a.op == "mul":
+            product, other, first = a, b, True
+        else:
+            return None
+        p, q, x = self._same_width(
+            [self.emit(product.args[0]), self.emit(product.args[1]), self.emit(other)]
+        )
+        if e.op == "sub":
+            if first:
+                x = self.builder.fneg(x)
+            else:
+                p = self.builder.fneg(p)
+        name = f"llvm.fma.{_suffix(p.type)}"
+        function = self._intrinsic(name, p.type, [p.type] * 3)
+        return self.builder.call(function, [p, q, x])
+
+    def _intrinsic(self, name: str, result: ir.Type, args: list[ir.Type]) -> ir.Function:
+        module = self.builder.module
+        if name in module.globals:
+            return module.globals[name]
+        return ir.Function(module, ir.FunctionType(result, args), name)
+
+    # -- reads ----------------------------------------------------------------------------------
+    def _read(self, r: Read) -> ir.Value:
+        buffer = self.buffers[r.value]
+        if buffer.space is Space.REGISTER:
+            return self._read_register(buffer, r.coords)
+        coords, guard = self._coords(r, buffer)
+        address = buffer.layout.address(coords, self.index.ranges)
+        varies = self.index.varies(address)
+        lane = self.index.lane
+        key = None
+        if guard is None:
+            window = (lane.var, lane.base) if lane is not None and varies else None
+            key = (buffer.name, address, window)
+            if key in self._loads:
+                return self._loads[key]
+        value = self._load(buffer, address, guard, r.fill)
+        value = from_memory(self.builder, value, buffer.dtype)
+        if key is not None and "$" not in str(address):
+            self._loads[key] = value
+        return value
+
+    def _coords(self, r: Read, buffer: Buffer) -> tuple[dict[str, Index], ir.Value | None]:
+        """The coordinates as indices, and the condition under which they are inside."""
+        extents = dict(buffer.layout.extents)
+        coords: dict[str, Index] = {}
+        guard: ir.Value | None = None
+        for d, c in r.coords:
+            if isinstance(c, Index):
+                index = self.index.resolve(c)
+            else:
+                index = self._data_index(self.emit(c), extents[d], guarded=r.fill is not None)
+            coords[d] = index
+            if r.fill is None:
+                continue
+            low, high = 0, extents[d] - 1
+            if buffer.layout.fill == r.fill:
+                low -= buffer.layout.before.get(d, 0)
+                high += buffer.layout.after.get(d, 0)
+            bounds = index.bounds(self.index.ranges)
+            if bounds is not None and low <= bounds[0] and bounds[1] <= high:
+                continue
+            guard = self._and(guard, self._within(index, low, high, bounds))
+        return coords, guard
+
+    def _data_index(self, value: ir.Value, extent: int, *, guarded: bool) -> Index:
+        """A fresh variable for a data-dependent coordinate, clamped unless a guard tests it."""
+        if not guarded:
+            value = self._clamp(value, extent)
+        self._fresh += 1
+        name = f"${self._fresh}"
+        self.index.values[name] = value
+        if not guarded:
+            self.index.ranges[name] = (0, max(extent - 1, 0))
+        return Index.of(name)
+
+    def _clamp(self, value: ir.Value, extent: int) -> ir.Value:
+        b = self.builder
+        zero = ir.Constant(value.type, None) if is_vector(value) else i64(0)
+        high = ir.Constant(value.type, [extent - 1] * value.type.count) if is_vector(value) else (
+            i64(extent - 1)
+        )
+        value = b.select(b.icmp_signed("<", value, zero), zero, value)
+        return b.select(b.icmp_signed(">", value, high), high, value)
+
+    def _within(
+        self, index: Index, low: int, high: int, bounds: tuple[int, int] | None
+    ) -> ir.Value:
+        value = self.index.emit(index)
+        condition: ir.Value | None = None
+        for op, limit, known in (
+            (">=", low, bounds is not None and bounds[0] >= low),
+            ("<=", high, bounds is not None and bounds[1] <= high),
+        ):
+            if not known:
+                constant = i64(limit)
+                if is_vector(value):
+                    constant = ir.Constant(value.type, [limit] * value.type.count)
+                test = self.builder.icmp_signed(op, value, constant)
+                condition = test if condition is None else self.builder.and_(condition, test)
+        assert condition is not None
+        return condition
+
+    def _and(self, a: ir.Value | None, b: ir.Value) -> ir.Value:
+        if a is None:
+            return b
+        p, q = self._same_width([a, b])
+        return self.builder.and_(p, q)
+
+    def _load(
+        self, buffer: Buffer, address: Index, guard: ir.Value | None, fill: Lit | None
+    ) -> ir.Value:
+        b = self.builder
+        element = memory_type(buffer.dtype)
+        lane = self.index.lane
+        if not self.index.varies(address):
+            if guard is None:
+                return b.load(self._place(buffer, address), typ=element, align=_align(buffer))
+            return self._guarded_scalar(buffer, address, guard, fill, element)
+        assert lane is not None
+        lanes = lane.lanes
+        vector = ir.VectorType(element, lanes)
+        mask = lane.mask
+        other = ir.Constant(vector, ir.Undefined)
+        if guard is not None:
+            wide = self.widen(guard, lanes)
+            mask = wide if mask is None else b.and_(mask, wide)
+            other = self._memory_fill(fill, buffer, lanes)
+        contiguous = address.coefficient(lane.var) == 1 and not any(
+            n in self.index.values and is_vector(self.index.values[n]) for n in address.names()
+        )
+        if contiguous:
+            start = address.subs({lane.var: Index.of(lane.base)})
+            place = self._place(buffer, start)
+            if mask is None:
+                return b.load(place, typ=vector, align=_align(buffer))
+            name = f"llvm.masked.load.{_suffix(vector)}.p0"
+            types = [ir.PointerType(), I32, mask.type, vector]
+            function = self._intrinsic(name, vector, types)
+            return b.call(function, [place, ir.Constant(I32, _align(buffer)), mask, other])
+        if mask is None:
+            mask = ir.Constant(ir.VectorType(BOOL, lanes), [1] * lanes)
+        places = self._places(buffer, address, lanes)
+        name = f"llvm.masked.gather.{_suffix(vector)}.v{lanes}p0"
+        types = [places.type, I32, mask.type, vector]
+        function = self._intrinsic(name, vector, types)
+        return b.call(function, [places, ir.Constant(I32, _align(buffer)), mask, other])
+
+    def _guarded_scalar(
+        self,
+        buffer: Buffer,
+        address: Index,
+        guard: ir.Value,
+        fill: Lit | None,
+        element: ir.Type,
+    ) -> ir.Value:
+        """A load from a place that may not exist: element 0 is loaded instead, and not used."""
+        b = self.builder
+        lane = self.index.lane
+        if is_vector(guard):
+            assert lane is not None
+            one = b.load(self._place(buffer, ZERO), typ=element, align=_align(buffer))
+            bounds = address.bounds(self.index.ranges)
+            if bounds is not None and bounds[0] >= 0 and bounds[1] < buffer.layout.size:
+                one = b.load(self._place(buffer, address), typ=element, align=_align(buffer))
+            else:
+                offset = self.index.emit(address)
+                inside = b.icmp_unsigned("<", offset, i64(buffer.layout.size))
+                safe = b.select(inside, offset, i64(0))
+                one = b.load(self._at(buffer, safe), typ=element, align=_align(buffer))
+            wide = splat(b, one, lane.lanes)
+            return b.select(guard, wide, self._memory_fill(fill, buffer, lane.lanes))
+        safe = b.select(guard, self.index.emit(address), i64(0))
+        value = b.load(self._at(buffer, safe), typ=element, align=_align(buffer))
+        return b.select(guard, value, self._memory_fill(fill, buffer, 0))
+
+    def _memory_fill(self, fill: Lit | None, buffer: Buffer, lanes: int) -> ir.Value:
+        if fill is None:
+            raise InternalError(f"a guarded read of {buffer.name} has no fill")
+        value = to_memory(self.builder, emit_literal(self.builder, fill), buffer.dtype)
+        return self.widen(value, lanes) if lanes else value
+
+    def _place(self, buffer: Buffer, address: Index) -> ir.Value:
+        """The address of one element; the constant part last, so that places share the rest."""
+        element = memory_type(buffer.dtype)
+        base = self.pointer(buffer)
+        varying = Index(address.terms, 0)
+        if varying.terms:
+            base = self.builder.gep(
+                base, [self.index.emit(varying)], source_etype=element, inbounds=False
+            )
+        if address.const:
+            base = self.builder.gep(base, [i64(address.const)], source_etype=element)
+        return base
+
+    def _at(self, buffer: Buffer, offset: ir.Value) -> ir.Value:
+        element = memory_type(buffer.dtype)
+        return self.builder.gep(self.pointer(buffer), [offset], source_etype=element)
+
+    def _places(self, buffer: Buffer, address: Index, lanes: int) -> ir.Value:
+        offsets = self.widen(self.index.emit(address), lanes)
+        element = memory_type(buffer.dtype)
+        base = splat(self.builder, self.pointer(buffer), lanes)
+        return self.builder.gep(base, [offsets], source_etype=element)
+
+    # -- targets --------------------------------------------------------------------------------
+    def store(self, target: Access, value: ir.Value) -> None:
+        """Put a value into a register or memory, one element or one per lane."""
+        buffer = self.buffers[target.buffer]
+        lane = self.index.lane
+        if buffer.space is Space.REGISTER:
+            key, varies = self._register_key(target.coords)
+            if varies and lane is not None:
+                value = self.widen(value, lane.lanes)
+            self.builder.store(value, self.register(buffer, key, value.type))
+            return
+        coords: dict[str, Index] = {}
+        for d, c in target.coords:
+            if not isinstance(c, Index):
+                raise InternalError(f"a store to {buffer.name} at a data-dependent place")
+            coords[d] = self.index.resolve(c)
+        address = buffer.layout.address(coords, self.index.ranges)
+        self._store_memory(buffer, address, value)
+        self.forget_loads()
+
+    def _store_memory(self, buffer: Buffer, address: Index, value: ir.Value) -> None:
+        b = self.builder
+        lane = self.index.lane
+        value = to_memory(b, value, buffer.dtype)
+        if lane is None or not self.index.varies(address):
+            if is_vector(value):
+                raise InternalError(f"a vector stored to one element of {buffer.name}")
+            b.store(value, self._place(buffer, address), align=_align(buffer))
+            return
+        value = self.widen(value, lane.lanes)
+        if address.coefficient(lane.var) == 1:
+            start = address.subs({lane.var: Index.of(lane.base)})
+            place = self._place(buffer, start)
+            if lane.mask is None:
+                b.store(value, place, align=_align(buffer))
+                return
+            name = f"llvm.masked.store.{_suffix(value.type)}.p0"
+            types = [value.type, ir.PointerType(), I32, lane.mask.type]
+            function = self._intrinsic(name, ir.VoidType(), types)
+            b.call(function, [value, place, ir.Constant(I32, _align(buffer)), lane.mask])
+            return
+        places = self._places(buffer, address, lane.lanes)
+        mask = lane.mask
+        if mask is None:
+            mask = ir.Constant(ir.VectorType(BOOL, lane.lanes), [1] * lane.lanes)
+        name = f"llvm.masked.scatter.{_suffix(value.type)}.v{lane.lanes}p0"
+        types = [value.type, places.type, I32, mask.type]
+        function = self._intrinsic(name, ir.VoidType(), types)
+        b.call(function, [value, places, ir.Constant(I32, _align(buffer)), mask])
+
+    def _read_register(self, buffer: Buffer, coords: tuple[tuple[str, object], ...]) -> ir.Value:
+        key, varies = self._register_key(coords)
+        lane = self.index.lane
+        type_ = llvm_type(buffer.dtype)
+        if varies and lane is not None:
+            type_ = ir.VectorType(type_, lane.lanes)
+        return self.builder.load(self.register(buffer, key, type_), typ=type_)
+
+    def _register_key(
+        self, coords: tuple[tuple[str, object], ...]
+    ) -> tuple[tuple[object, ...], bool]:
+        """The register's number, and whether it has one element per lane."""
+        lane = self.index.lane
+        key: list[object] = []
+        varies = False
+        for _, c in coords:
+            if not isinstance(c, Index):
+                raise InternalError("a register at a data-dependent place")
+            index = self.index.resolve(c)
+            if lane is not None and lane.var in index.names():
+                varies = True
+                index = index.subs({lane.var: Index.of(lane.base)})
+            key.append(index.value)
+        return tuple(key), varies
+
+
+def _align(buffer: Buffer) -> int:
+    return buffer.dtype.bytes
+
+
+def _suffix(type_: ir.Type) -> str:
+    if isinstance(type_, ir.VectorType):
+        return f"v{type_.count}{_suffix(type_.element)}"
+    names = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}
+    return names.get(str(type_), str(type_))

@@ -1,0 +1,180 @@
+"""Index expressions as LLVM values: scalars outside of vector loops, lanes inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import assert_never
+
+from llvmlite import ir
+
+from rutc.tensor_ir.affine import Atom, FloorDiv, Index, Max, Min, Mod, Range, Var
+
+I32 = ir.IntType(32)
+I64 = ir.IntType(64)
+
+
+def i64(value: int) -> ir.Constant:
+    """An i64 constant."""
+    return ir.Constant(I64, value)
+
+
+def splat(builder: ir.IRBuilder, scalar: ir.Value, lanes: int) -> ir.Value:
+    """A vector with `scalar` in every lane."""
+    vector = ir.VectorType(scalar.type, lanes)
+    if isinstance(scalar, ir.Constant) and scalar.constant is not ir.Undefined:
+        return ir.Constant(vector, [scalar.constant] * lanes)
+    undefined = ir.Constant(vector, ir.Undefined)
+    one = builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
+    zeros = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
+    return builder.shuffle_vector(one, undefined, zeros)
+
+
+def is_vector(value: ir.Value) -> bool:
+    """Whether a value has lanes."""
+    return isinstance(value.type, ir.VectorType)
+
+
+@dataclass(frozen=True)
+class Lane:
+    """The vector loop being emitted: lane l of this chunk is iteration `base + l` of `var`."""
+
+    var: str
+    base: int
+    lanes: int
+    mask: ir.Value | None
+    """Which lanes are iterations at all; None for all of them."""
+
+
+class IndexEmitter:
+    """Computes index expressions; partial results are shared within the scopes they dominate."""
+
+    def __init__(self, builder: ir.IRBuilder) -> None:
+        """Start with no variables."""
+        self.builder = builder
+        self.values: dict[str, ir.Value] = {}
+        self.constants: dict[str, Index] = {}
+        self.ranges: dict[str, Range] = {}
+        self.lane: Lane | None = None
+        self._scopes: list[dict[object, ir.Value]] = [{}]
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Values computed inside are forgotten at the end (they may not dominate what follows)."""
+        self._scopes.append({})
+        yield
+        self._scopes.pop()
+
+    @contextmanager
+    def variable(self, name: str, value: ir.Value | None, bound: Range | None) -> Iterator[None]:
+        """Bind a variable to a value, or (value None) forget its range."""
+        old_value, old_range = self.values.get(name), self.ranges.get(name)
+        if value is not None:
+            self.values[name] = value
+        if bound is not None:
+            self.ranges[name] = bound
+        yield
+        _restore(self.values, name, old_value)
+        _restore(self.ranges, name, old_range)
+
+    @contextmanager
+    def constant(self, name: str, value: int) -> Iterator[None]:
+        """Bind a variable to a constant."""
+        old = self.constants.get(name)
+        self.constants[name] = Index.of(value)
+        yield
+        _restore(self.constants, name, old)
+
+    def resolve(self, index: Index) -> Index:
+        """The index with constant variables put in, simplified."""
+        return index.subs(self.constants).simplify(self.ranges)
+
+    def varies(self, index: Index) -> bool:
+        """Whether a resolved index differs between the lanes."""
+        names = index.names()
+        if self.lane is not None and self.lane.var in names:
+            return True
+        return any(n in self.values and is_vector(self.values[n]) for n in names)
+
+    def emit(self, index: Index) -> ir.Value:
+        """The value of a resolved index: i64, or a vector of i64 where it varies by lane."""
+        total: ir.Value | None = None
+        const = index.const
+        for mono, c in index.terms:
+            term = self._monomial(mono)
+            if c != 1:
+                term = self._mul(term, i64(c))
+            total = term if total is None else self._add(total, term)
+        if total is None:
+            return i64(const)
+        return self._add(total, i64(const)) if const else total
+
+    # -- internals ------------------------------------------------------------------------------
+    def _monomial(self, mono: tuple[Atom, ...]) -> ir.Value:
+        value = self._atom(mono[0])
+        for a in mono[1:]:
+            value = self._mul(value, self._atom(a))
+        return value
+
+    def _atom(self, a: Atom) -> ir.Value:
+        if isinstance(a, Var):
+            if self.lane is not None and a.name == self.lane.var:
+                return self._iota()
+            return self.values[a.name]
+        key = (a, None if self.lane is None else (self.lane.var, self.lane.base))
+        for scope in reversed(self._scopes):
+            if key in scope:
+                return scope[key]
+        value = self._compute(a)
+        self._scopes[-1][key] = value
+        return value
+
+    def _iota(self) -> ir.Value:
+        lane = self.lane
+        assert lane is not None
+        vector = ir.VectorType(I64, lane.lanes)
+        return ir.Constant(vector, [lane.base + i for i in range(lane.lanes)])
+
+    def _compute(self, a: FloorDiv | Mod | Min | Max) -> ir.Value:
+        b = self.builder
+        match a:
+            case FloorDiv(x, y) | Mod(x, y):
+                num, den = self._matched(self.emit(x), self.emit(y))
+                bounds = x.bounds(self.ranges)
+                if bounds is not None and bounds[0] >= 0:
+                    return b.udiv(num, den) if isinstance(a, FloorDiv) else b.urem(num, den)
+                quotient, rest = b.sdiv(num, den), b.srem(num, den)
+                zero = ir.Constant(num.type, None)
+                negative = b.icmp_signed("<", rest, zero)
+                if isinstance(a, Mod):
+                    return b.add(rest, b.select(negative, den, zero))
+                return b.add(quotient, b.sext(negative, num.type))
+            case Min(x, y) | Max(x, y):
+                p, q = self._matched(self.emit(x), self.emit(y))
+                less = b.icmp_signed("<" if isinstance(a, Min) else ">", p, q)
+                return b.select(less, p, q)
+            case _:
+                assert_never(a)
+
+    def _matched(self, p: ir.Value, q: ir.Value) -> tuple[ir.Value, ir.Value]:
+        if is_vector(p) and not is_vector(q):
+            return p, splat(self.builder, q, p.type.count)
+        if is_vector(q) and not is_vector(p):
+            return splat(self.builder, p, q.type.count), q
+        return p, q
+
+    def _add(self, p: ir.Value, q: ir.Value) -> ir.Value:
+        p, q = self._matched(p, q)
+        return self.builder.add(p, q, flags=["nsw"])
+
+    def _mul(self, p: ir.Value, q: ir.Value) -> ir.Value:
+        p, q = self._matched(p, q)
+        return self.builder.mul(p, q, flags=["nsw"])
+
+
+def _restore(table: Mapping[str, object], name: str, old: object) -> None:
+    if old is None:
+        table.pop(name, None)  # type: ignore[attr-defined]
+    else:
+        table[name] = old  # type: ignore[index]

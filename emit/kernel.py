@@ -1,0 +1,389 @@
+"""Scheduled kernels as LLVM IR.
+
+The function emitted for a kernel is
+
+    void kernel(ptr bufs, ptr syms, i64 begin, i64 end)
+
+`bufs` holds one pointer per buffer, `syms` the host program's loop counters; the iterations of the
+outermost parallel loops, numbered row-major, are the tasks, of which it carries out [begin, end).
+Unrolled and vectorised loops are expanded here: registers become one stack slot per element (or
+vector of elements), which LLVM promotes, and equal loads in one expansion are emitted once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import assert_never
+
+from llvmlite import ir
+
+from rutc.emit.expression import ExpressionEmitter
+from rutc.emit.index import I32, I64, IndexEmitter, Lane, i64, is_vector
+from rutc.emit.memory import memory_type
+from rutc.errors import InternalError
+from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.expr import Expr, Read, bind
+from rutc.tensor_ir.kernel import (
+    Access,
+    Assign,
+    Branch,
+    Buffer,
+    Init,
+    Kernel,
+    Kind,
+    Loop,
+    Merge,
+    Space,
+    Stmt,
+    Update,
+)
+from rutc.tensor_ir.machine import Machine
+
+ENTRY = "rutc_kernel"
+"""The name that every emitted kernel function has until it is linked."""
+
+
+@dataclass(frozen=True)
+class EmittedKernel:
+    """A kernel's LLVM module as text, and its number of tasks."""
+
+    text: str
+    tasks: int
+
+
+def parallel_loops(kernel: Kernel) -> tuple[Loop, ...]:
+    """The outermost directly nested parallel loops: their iterations are the tasks."""
+    chain: list[Loop] = []
+    body = kernel.body
+    while len(body) == 1 and isinstance(body[0], Loop) and body[0].kind is Kind.PARALLEL:
+        chain.append(body[0])
+        body = body[0].body
+    return tuple(chain)
+
+
+def emit_kernel(kernel: Kernel, machine: Machine) -> EmittedKernel:
+    """The LLVM module of a kernel for a machine."""
+    module = ir.Module(name="kernel")
+    module.triple = machine.triple
+    work = _emit_work(module, kernel, machine)
+    entry_type = ir.FunctionType(ir.VoidType(), [ir.PointerType(), ir.PointerType(), I64, I64])
+    entry = ir.Function(module, entry_type, ENTRY)
+    bufs, syms, begin, end = entry.args
+    builder = ir.IRBuilder(entry.append_basic_block())
+    pointers: list[ir.Value] = []
+    for number in range(len(kernel.args)):
+        place = builder.gep(bufs, [i64(number)], source_etype=ir.PointerType(), inbounds=True)
+        pointers.append(builder.load(place, typ=ir.PointerType()))
+    builder.call(work, [*pointers, syms, begin, end], tail=True)
+    builder.ret_void()
+    tasks = 1
+    for loop in parallel_loops(kernel):
+        tasks *= (loop.hi - loop.lo).value
+    return EmittedKernel(str(module), tasks)
+
+
+def _emit_work(module: ir.Module, kernel: Kernel, machine: Machine) -> ir.Function:
+    """The function that does the work: its buffers are arguments, known not to overlap."""
+    types = [ir.PointerType()] * (len(kernel.args) + 1) + [I64, I64]
+    work = ir.Function(module, ir.FunctionType(ir.VoidType(), types), f"{ENTRY}_work")
+    work.linkage = "internal"
+    work.attributes.add("noinline")
+    for argument in work.args[: len(kernel.args)]:
+        argument.add_attribute("noalias")
+    _KernelEmitter(module, work, kernel, machine).run()
+    return work
+
+
+class _KernelEmitter:
+    def __init__(
+        self, module: ir.Module, function: ir.Function, kernel: Kernel, machine: Machine
+    ) -> None:
+        self.kernel = kernel
+        self.machine = machine
+        self.function = function
+        self.entry = function.append_basic_block("entry")
+        self.builder = ir.IRBuilder(function.append_basic_block("body"))
+        self.index = IndexEmitter(self.builder)
+        self.buffers = {b.name: b for b in (*kernel.args, *kernel.locals)}
+        self.pointers: dict[str, ir.Value] = {
+            b.name: a for b, a in zip(kernel.args, function.args, strict=False)
+        }
+        self.slots: dict[tuple[object, ...], ir.Value] = {}
+        self.expressions = ExpressionEmitter(
+            self.builder, self.index, self.buffers, self._pointer, self._register, machine
+        )
+
+    def run(self) -> None:
+        syms, begin, end = self.function.args[-3:]
+        with ExitStack() as stack:
+            for number, (name, trips) in enumerate(self.kernel.symbols):
+                place = self.builder.gep(syms, [i64(number)], source_etype=I64, inbounds=True)
+                value = self.builder.load(place, typ=I64)
+                stack.enter_context(self.index.variable(name, value, (0, max(trips - 1, 0))))
+            self._tasks(parallel_loops(self.kernel), begin, end)
+        self.builder.ret_void()
+        body = self.function.blocks[1]
+        ir.IRBuilder(self.entry).branch(body)
+
+    # -- loops ----------------------------------------------------------------------------------
+    def _tasks(self, loops: tuple[Loop, ...], begin: ir.Value, end: ir.Value) -> None:
+        if not loops:
+            self._stmts(self.kernel.body)
+            return
+        extents = [(x.hi - x.lo).value for x in loops]
+        total = 1
+        for e in extents:
+            total *= e
+        if total == 0:
+            return
+        with self._counted(begin, end) as task, ExitStack() as stack:
+            rest = task
+            values: list[ir.Value] = []
+            for e in reversed(extents[1:]):
+                values.append(self.builder.urem(rest, i64(e)))
+                rest = self.builder.udiv(rest, i64(e))
+            values.append(rest)
+            for x, value in zip(loops, reversed(values), strict=True):
+                low = x.lo.value
+                moved = self.builder.add(value, i64(low)) if low else value
+                bound = (low, x.hi.value - 1)
+                stack.enter_context(self.index.variable(x.var, moved, bound))
+            self._stmts(loops[-1].body)
+
+    @contextmanager
+    def _counted(self, lo: ir.Value, hi: ir.Value) -> Iterator[ir.Value]:
+        """A loop from lo below hi; the body is emitted inside."""
+        b = self.builder
+        before = b.block
+        head = self.function.append_basic_block("loop")
+        done = self.function.append_basic_block("done")
+        b.cbranch(b.icmp_signed("<", lo, hi), head, done)
+        b.position_at_end(head)
+        counter = b.phi(I64)
+        counter.add_incoming(lo, before)
+        with self.index.scope(), self.expressions.region():
+            yield counter
+        following = b.add(counter, i64(1), flags=["nsw"])
+        counter.add_incoming(following, b.block)
+        b.cbranch(b.icmp_signed("<", following, hi), head, done)
+        b.position_at_end(done)
+        self.expressions.forget_loads()
+
+    def _loop(self, loop: Loop) -> None:
+        lo, hi = self.index.resolve(loop.lo), self.index.resolve(loop.hi)
+        match loop.kind:
+            case Kind.UNROLL:
+                for i in range(lo.value, hi.value):
+                    with self.index.constant(loop.var, i):
+                        self._stmts(loop.body)
+            case Kind.VECTOR:
+                self._vector(loop, lo, hi)
+            case Kind.SERIAL | Kind.PARALLEL:
+                low, high = lo.bounds(self.index.ranges), hi.bounds(self.index.ranges)
+                bound = None
+                if low is not None and high is not None:
+                    if high[1] <= low[0]:
+                        return
+                    bound = (low[0], high[1] - 1)
+                if (hi - lo) == Index.of(1):
+                    with self.index.variable(loop.var, self.index.emit(lo), bound):
+                        self._stmts(loop.body)
+                    return
+                with (
+                    self._counted(self.index.emit(lo), self.index.emit(hi)) as counter,
+                    self.index.variable(loop.var, counter, bound),
+                ):
+                    self._stmts(loop.body)
+            case _:
+                assert_never(loop.kind)
+
+    def _vector(self, loop: Loop, lo: Index, hi: Index) -> None:
+        if lo != Index():
+            raise InternalError(f"vector loop {loop.var} does not start at 0")
+        bounds = hi.bounds(self.index.ranges)
+        if bounds is None:
+            raise InternalError(f"vector loop {loop.var} has no bound")
+        extent = bounds[1]
+        lanes = self.machine.lanes(extent)
+        for base in range(0, extent, lanes):
+            mask = None
+            if not hi.is_const:
+                mask = self._mask(self.index.emit(hi), base, lanes)
+            elif hi.value < base + lanes:
+                active = [base + i < hi.value for i in range(lanes)]
+                mask = ir.Constant(ir.VectorType(ir.IntType(1), lanes), active)
+            self.index.lane = Lane(loop.var, base, lanes, mask)
+            self.index.ranges[loop.var] = (0, extent - 1)
+            self._stmts(loop.body)
+            self.index.lane = None
+            del self.index.ranges[loop.var]
+
+    def _mask(self, count: ir.Value, base: int, lanes: int) -> ir.Value:
+        b = self.builder
+        narrow = b.trunc(count, I32)
+        vector = ir.VectorType(I32, lanes)
+        numbers = ir.Constant(vector, [base + i for i in range(lanes)])
+        undefined = ir.Constant(vector, ir.Undefined)
+        one = b.insert_element(undefined, narrow, ir.Constant(I32, 0))
+        zeros = ir.Constant(vector, [0] * lanes)
+        return b.icmp_signed("<", numbers, b.shuffle_vector(one, undefined, zeros))
+
+    # -- statements -----------------------------------------------------------------------------
+    def _stmts(self, body: tuple[Stmt, ...]) -> None:
+        for s in body:
+            match s:
+                case Loop():
+                    self._loop(s)
+                case Assign():
+                    self.expressions.store(s.target, self.expressions.emit(s.value))
+                case Init():
+                    for a, identity in zip(s.states, s.reducer.identity, strict=True):
+                        self.expressions.store(a, self.expressions.emit(identity))
+                case Update():
+                    self._update(s)
+                case Merge():
+                    self._merge(s)
+                case Branch():
+                    self._branch(s)
+                case _:
+                    assert_never(s)
+
+    def _branch(self, s: Branch) -> None:
+        left, right = self.index.resolve(s.left), self.index.resolve(s.right)
+        difference = (left - right).bounds(self.index.ranges)
+        if difference is not None and difference[1] < 0:
+            self._stmts(s.then)
+            return
+        if difference is not None and difference[0] >= 0:
+            self._stmts(s.orelse)
+            return
+        b = self.builder
+        then = self.function.append_basic_block("then")
+        orelse = self.function.append_basic_block("else")
+        done = self.function.append_basic_block("done")
+        b.cbranch(b.icmp_signed("<", self.index.emit(left), self.index.emit(right)), then, orelse)
+        for block, stmts, bound in (
+            (then, s.then, _narrowed(left, right, self.index.ranges)),
+            (orelse, s.orelse, None),
+        ):
+            b.position_at_end(block)
+            with self.index.scope(), self.expressions.region(), ExitStack() as stack:
+                if bound is not None:
+                    stack.enter_context(self.index.variable(bound[0], None, bound[1]))
+                self._stmts(stmts)
+            b.branch(done)
+        b.position_at_end(done)
+        self.expressions.forget_loads()
+
+    def _update(self, s: Update) -> None:
+        types = s.reducer.state
+        old = [
+            self.expressions.emit(_read(a, t)) for a, t in zip(s.states, types, strict=True)
+        ]
+        env: dict[str, Expr] = {f"x{i}": e for i, e in enumerate(s.elements)}
+        lifted = [bind(e, env) for e in s.reducer.lift]
+        plain = len(types) == 1
+        state_env: dict[str, Expr] = {
+            f"a{i}": _read(a, t) for i, (a, t) in enumerate(zip(s.states, types, strict=True))
+        }
+        if plain:
+            merged = [bind(s.reducer.merge[0], {**state_env, "b0": lifted[0]})]
+            new = [self.expressions.emit(merged[0])]
+        else:
+            self.expressions.locals = {
+                **{f"a{i}": v for i, v in enumerate(old)},
+                **{f"b{i}": self.expressions.emit(e) for i, e in enumerate(lifted)},
+            }
+            new = [self.expressions.emit(e) for e in s.reducer.merge]
+            self.expressions.locals = {}
+        lane = self.index.lane
+        for a, before, after in zip(s.states, old, new, strict=True):
+            kept = after
+            if s.lanes is not None and lane is not None and lane.mask is not None:
+                wide = self.expressions.widen(after, lane.lanes)
+                old_wide = self.expressions.widen(before, lane.lanes)
+                kept = self.builder.select(lane.mask, wide, old_wide)
+            self.expressions.store(a, kept)
+
+    def _merge(self, s: Merge) -> None:
+        """Join the lanes: vectors pairwise, then halves of one vector, then the running state."""
+        lanes = self.machine.lanes(s.extent)
+        chunks: list[list[ir.Value]] = []
+        for base in range(0, s.extent, lanes):
+            self.index.lane = Lane(s.var, base, lanes, None)
+            types = s.reducer.state
+            chunks.append(
+                [self.expressions.emit(_read(a, t)) for a, t in zip(s.sources, types, strict=True)]
+            )
+            self.index.lane = None
+        while len(chunks) > 1:
+            half = (len(chunks) + 1) // 2
+            joined = [
+                self._join(s, p, q) for p, q in zip(chunks[:half], chunks[half:], strict=False)
+            ]
+            chunks = joined + chunks[len(chunks) // 2 : half] * (len(chunks) % 2)
+        state = chunks[0]
+        width = lanes
+        while width > 1:
+            width //= 2
+            low = self._half(state, 0, width)
+            high = self._half(state, width, width)
+            state = self._join(s, low, high)
+        scalars = [
+            self.builder.extract_element(v, ir.Constant(I32, 0)) if is_vector(v) else v
+            for v in state
+        ]
+        types = s.reducer.state
+        old = [self.expressions.emit(_read(a, t)) for a, t in zip(s.states, types, strict=True)]
+        for a, value in zip(s.states, self._join(s, old, scalars), strict=True):
+            self.expressions.store(a, value)
+
+    def _half(self, state: list[ir.Value], start: int, width: int) -> list[ir.Value]:
+        picks = ir.Constant(ir.VectorType(I32, width), [start + i for i in range(width)])
+        return [
+            self.builder.shuffle_vector(v, ir.Constant(v.type, ir.Undefined), picks) for v in state
+        ]
+
+    def _join(self, s: Merge, p: list[ir.Value], q: list[ir.Value]) -> list[ir.Value]:
+        self.expressions.locals = {
+            **{f"a{i}": v for i, v in enumerate(p)},
+            **{f"b{i}": v for i, v in enumerate(q)},
+        }
+        joined = [self.expressions.emit(e) for e in s.reducer.merge]
+        self.expressions.locals = {}
+        return joined
+
+    # -- memory ---------------------------------------------------------------------------------
+    def _pointer(self, buffer: Buffer) -> ir.Value:
+        """The address of a memory or stack buffer's first element."""
+        if buffer.name not in self.pointers:
+            size = max(buffer.layout.size, 1)
+            element = memory_type(buffer.dtype)
+            slot = ir.IRBuilder(self.entry).alloca(ir.ArrayType(element, size))
+            slot.align = 64
+            self.pointers[buffer.name] = slot
+        return self.pointers[buffer.name]
+
+    def _register(self, buffer: Buffer, key: tuple[object, ...], type_: ir.Type) -> ir.Value:
+        """The stack slot of one register."""
+        full = (buffer.name, *key, str(type_))
+        if full not in self.slots:
+            self.slots[full] = ir.IRBuilder(self.entry).alloca(type_)
+        return self.slots[full]
+
+
+def _read(a: Access, dtype: object) -> Read:
+    return Read(a.buffer, a.coords, dtype)  # type: ignore[arg-type]
+
+
+def _narrowed(
+    left: Index, right: Index, ranges: dict[str, tuple[int, int]]
+) -> tuple[str, tuple[int, int]] | None:
+    """The range that `left < right` leaves for a single variable on the left."""
+    name = left.as_var
+    if name is None or not right.is_const or name not in ranges:
+        return None
+    low, high = ranges[name]
+    return name, (low, max(low, min(high, right.value - 1)))

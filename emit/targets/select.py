@@ -1,0 +1,76 @@
+"""Which target a name means, and which one this machine is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+from rutc.emit.targets import x86
+from rutc.errors import UserError
+from rutc.tensor_ir.machine import Machine
+
+
+@dataclass(frozen=True)
+class Target:
+    """A named target and what it takes."""
+
+    name: str
+    machine: Machine
+    describe: str
+
+
+_MAKERS: Mapping[str, tuple[Callable[[int, int], Machine], str]] = {
+    "x86-64-v4": (x86.avx512, "x86-64 with AVX-512 (F, BW, CD, DQ, VL)"),
+    "x86-64-v3": (x86.avx2, "x86-64 with AVX2 and FMA"),
+}
+TARGETS = ("native", *_MAKERS)
+"""The names that `--target` takes."""
+
+
+def target_named(name: str) -> Target:
+    """The target of that name. Raises UserError for an unknown one."""
+    if name == "native":
+        return native_target()
+    if name not in _MAKERS:
+        known = ", ".join(TARGETS)
+        raise UserError(f"unknown target {name!r}: rutc compiles for {known}")
+    make, describe = _MAKERS[name]
+    l1, l2 = _caches()
+    return Target(name, make(l1, l2), describe)
+
+
+def native_target() -> Target:
+    """The best target that this machine's CPU features allow, by feature flags alone."""
+    present = {name for name, has in llvm.get_host_cpu_features().items() if has}
+    for name, (make, describe) in _MAKERS.items():
+        machine = make(*_caches())
+        if machine.features <= present:
+            return Target(name, machine, describe)
+    missing = sorted(_MAKERS["x86-64-v3"][0](*_caches()).features - present)
+    raise UserError(
+        f"this machine's processor lacks {', '.join(missing)}, which every target of rutc needs; "
+        f"compile on another machine or name a --target among {', '.join(_MAKERS)}"
+    )
+
+
+def with_cores(machine: Machine, cores: int) -> Machine:
+    """The machine with another number of cores."""
+    return replace(machine, cores=cores)
+
+
+def _caches() -> tuple[int, int]:
+    """Bytes of the first two data cache levels of a core of this machine."""
+    sizes = {1: 32 << 10, 2: 512 << 10}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            level = int((index / "level").read_text())
+            kind = (index / "type").read_text().strip()
+            text = (index / "size").read_text().strip()
+        except (OSError, ValueError):
+            continue
+        if kind in ("Data", "Unified") and level in sizes and text.endswith("K"):
+            sizes[level] = int(text[:-1]) << 10
+    return sizes[1], sizes[2]

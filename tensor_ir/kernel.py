@@ -1,0 +1,258 @@
+"""The kernel language: loops over buffers, what a fusion group is lowered to and scheduled in.
+
+    kernel := name(buffer, ...) { stmt* }
+    buffer := name : dtype layout space              space: memory | stack | register
+    stmt   := for v in [lo, hi) kind { stmt* }       kind: serial | parallel | unroll | vector
+            | buffer[dim=coord, ...] = expr
+            | reducer.init(state...)                  the states become the identity
+            | reducer.update(state..., expr...)       the states take in one element
+            | reducer.merge(state..., lanes..., v)    the states take in the states of all v
+            | if a < b { stmt* } else { stmt* }
+
+Expressions are those of the graph language; a read names a buffer instead of a value. Loop bounds
+are index expressions over outer loops. The iterations of parallel, unrolled and vectorised loops
+are independent of each other, except that updates inside a vector loop of a `register` state
+without that loop's axis never occur (`merge` joins the lanes). Registers are private to a thread
+and are indexed by unrolled and vector loops only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import assert_never
+
+from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.expr import Coord, Expr, map_index
+from rutc.tensor_ir.layout import Layout
+from rutc.tensor_ir.reducer import Reducer
+
+
+class Space(Enum):
+    """Where a buffer lives: handed in, on the thread's stack, or in registers."""
+
+    MEMORY = "memory"
+    STACK = "stack"
+    REGISTER = "register"
+
+
+class Kind(Enum):
+    """How the iterations of a loop are carried out."""
+
+    SERIAL = "serial"
+    PARALLEL = "parallel"
+    UNROLL = "unroll"
+    VECTOR = "vector"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Elements of one type; the layout's dims name its axes."""
+
+    name: str
+    dtype: DType
+    layout: Layout
+    space: Space = Space.MEMORY
+
+
+@dataclass(frozen=True)
+class Access:
+    """One element of a buffer, as a target."""
+
+    buffer: str
+    coords: tuple[tuple[str, Coord], ...] = ()
+
+
+@dataclass(frozen=True)
+class Loop:
+    """`var` from `lo` below `hi` in steps of one."""
+
+    var: str
+    lo: Index
+    hi: Index
+    kind: Kind
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class Assign:
+    """`target = value`."""
+
+    target: Access
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Init:
+    """The states become the reducer's identity."""
+
+    states: tuple[Access, ...]
+    reducer: Reducer
+
+
+@dataclass(frozen=True)
+class Update:
+    """The states take in one element. `lanes` names a vector loop whose idle lanes must not."""
+
+    states: tuple[Access, ...]
+    reducer: Reducer
+    elements: tuple[Expr, ...]
+    lanes: str | None = None
+
+
+@dataclass(frozen=True)
+class Merge:
+    """`states` take in `sources` for all values of `var`, an axis of the sources."""
+
+    states: tuple[Access, ...]
+    sources: tuple[Access, ...]
+    reducer: Reducer
+    var: str
+    extent: int
+
+
+@dataclass(frozen=True)
+class Branch:
+    """`then` where `left < right`, else `orelse`."""
+
+    left: Index
+    right: Index
+    then: tuple[Stmt, ...]
+    orelse: tuple[Stmt, ...]
+
+
+Stmt = Loop | Assign | Init | Update | Merge | Branch
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Loops over buffers. `args` are the memory buffers in calling order, `locals` the others."""
+
+    name: str
+    args: tuple[Buffer, ...]
+    locals: tuple[Buffer, ...]
+    body: tuple[Stmt, ...]
+    origin: tuple[str, ...] = ()
+    symbols: tuple[tuple[str, int], ...] = ()
+    """Loop counters of the host program and their trips, in the order of its symbol table."""
+
+    def buffer(self, name: str) -> Buffer:
+        """The buffer of that name. Raises KeyError when there is none."""
+        for b in (*self.args, *self.locals):
+            if b.name == name:
+                return b
+        raise KeyError(name)
+
+    def __str__(self) -> str:
+        from rutc.tensor_ir.kernel_text import print_kernel
+
+        return print_kernel(self)
+
+
+def blocks(s: Stmt) -> tuple[tuple[Stmt, ...], ...]:
+    """The statement lists nested in a statement."""
+    match s:
+        case Loop():
+            return (s.body,)
+        case Branch():
+            return (s.then, s.orelse)
+        case Assign() | Init() | Update() | Merge():
+            return ()
+        case _:
+            assert_never(s)
+
+
+def walk_stmts(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """All statements, outer ones first."""
+    for s in body:
+        yield s
+        for inner in blocks(s):
+            yield from walk_stmts(inner)
+
+
+def accesses(s: Stmt) -> tuple[Access, ...]:
+    """The targets that a statement itself writes or updates."""
+    match s:
+        case Assign():
+            return (s.target,)
+        case Init() | Update():
+            return s.states
+        case Merge():
+            return (*s.states, *s.sources)
+        case Loop() | Branch():
+            return ()
+        case _:
+            assert_never(s)
+
+
+def exprs(s: Stmt) -> tuple[Expr, ...]:
+    """The expressions that a statement itself evaluates."""
+    match s:
+        case Assign():
+            return (s.value,)
+        case Update():
+            return s.elements
+        case Init() | Merge() | Loop() | Branch():
+            return ()
+        case _:
+            assert_never(s)
+
+
+def rewrite(
+    body: tuple[Stmt, ...],
+    *,
+    index: Callable[[Index], Index] | None = None,
+    expr: Callable[[Expr], Expr] | None = None,
+    access: Callable[[Access], Access] | None = None,
+) -> tuple[Stmt, ...]:
+    """`body` with functions applied to every index, then expression, then target."""
+    on_index = index or (lambda i: i)
+    on_expr = expr or (lambda e: e)
+    on_access = access or (lambda a: a)
+
+    def fix_coord(c: Coord) -> Coord:
+        return on_index(c) if isinstance(c, Index) else fix_expr(c)
+
+    def fix_expr(e: Expr) -> Expr:
+        return on_expr(map_index(e, on_index) if index else e)
+
+    def fix_access(a: Access) -> Access:
+        return on_access(
+            replace(a, coords=tuple((d, fix_coord(c)) for d, c in a.coords)) if index else a
+        )
+
+    def fix(s: Stmt) -> Stmt:
+        match s:
+            case Loop():
+                return replace(
+                    s, lo=on_index(s.lo), hi=on_index(s.hi), body=tuple(map(fix, s.body))
+                )
+            case Assign():
+                return Assign(fix_access(s.target), fix_expr(s.value))
+            case Init():
+                return replace(s, states=tuple(map(fix_access, s.states)))
+            case Update():
+                return replace(
+                    s,
+                    states=tuple(map(fix_access, s.states)),
+                    elements=tuple(map(fix_expr, s.elements)),
+                )
+            case Merge():
+                return replace(
+                    s,
+                    states=tuple(map(fix_access, s.states)),
+                    sources=tuple(map(fix_access, s.sources)),
+                )
+            case Branch():
+                return Branch(
+                    on_index(s.left),
+                    on_index(s.right),
+                    tuple(map(fix, s.then)),
+                    tuple(map(fix, s.orelse)),
+                )
+            case _:
+                assert_never(s)
+
+    return tuple(map(fix, body))

@@ -1,0 +1,142 @@
+"""Memory layouts: where the elements of a value lie.
+
+A layout orders a value's dims outermost first; a dim may be blocked, that is appear twice, once
+divided by the block and once modulo it, and may carry a halo, that is stored elements before index
+0 and after the last one, all equal to the halo's fill, so that a window may read past the edge
+without a test. Blocked dims are padded up to whole blocks.
+
+    [n, y(+1+1), x(+1+1), c]      channels last, one halo row and column on each side, fill 0
+    [co/32, ky, kx, ci, co%32]    weights packed in blocks of 32 output channels
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from rutc.tensor_ir.affine import ZERO, Index, Range, floordiv, mod
+from rutc.tensor_ir.expr import Lit
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis: position ((index + halo) // div) % extent along `dim`, `stride` elements apart."""
+
+    dim: str
+    extent: int
+    stride: int
+    div: int = 1
+    whole: bool = True
+    """Whether this axis takes the whole quotient, so that no remainder needs to be taken."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The axes outermost first, the halo (dim, before, after) and what it is filled with."""
+
+    axes: tuple[Axis, ...]
+    halo: tuple[tuple[str, int, int], ...] = ()
+    fill: Lit | None = None
+    extents: tuple[tuple[str, int], ...] = ()
+    """Every dim's extent, halo and padding left out."""
+
+    @cached_property
+    def size(self) -> int:
+        """Elements from the first to one past the last, padding included."""
+        return 1 + sum((a.extent - 1) * a.stride for a in self.axes) if self.axes else 1
+
+    @cached_property
+    def before(self) -> Mapping[str, int]:
+        """Halo elements before index 0, by dim."""
+        return {d: lo for d, lo, _ in self.halo}
+
+    @cached_property
+    def after(self) -> Mapping[str, int]:
+        """Halo elements after the last index, by dim."""
+        return {d: hi for d, _, hi in self.halo}
+
+    def address(self, coords: Mapping[str, Index], ranges: Mapping[str, Range]) -> Index:
+        """The element number of the element at `coords`."""
+        total = ZERO
+        for a in self.axes:
+            position = coords[a.dim] + self.before.get(a.dim, 0)
+            if a.div != 1:
+                position = floordiv(position, Index.of(a.div), ranges)
+            if not a.whole:
+                position = mod(position, Index.of(a.extent), ranges)
+            total = total + position * a.stride
+        return total.simplify(ranges)
+
+    def stride(self, dim: str) -> int | None:
+        """Elements between neighbours along `dim`; None where the dim is blocked."""
+        own = [a for a in self.axes if a.dim == dim]
+        return own[0].stride if len(own) == 1 else 0 if not own else None
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        seen: set[str] = set()
+        for a in self.axes:
+            text = a.dim
+            if a.div != 1:
+                text += f"/{a.div}"
+            if not a.whole:
+                text += f"%{a.extent}"
+            if a.dim not in seen and (a.dim in self.before or a.dim in self.after):
+                text += f"(+{self.before[a.dim]}+{self.after[a.dim]})"
+            seen.add(a.dim)
+            parts.append(text)
+        fill = f" fill {self.fill.value}" if self.halo and self.fill is not None else ""
+        return f"[{', '.join(parts)}]{fill}"
+
+
+def dense(
+    order: Sequence[str],
+    extents: Mapping[str, int],
+    *,
+    halo: Mapping[str, tuple[int, int]] | None = None,
+    fill: Lit | None = None,
+    blocks: Mapping[str, int] | None = None,
+) -> Layout:
+    """The layout with `order` outermost first; blocked dims' inner axes come last, in order."""
+    halo, blocks = halo or {}, blocks or {}
+    sizes = {d: extents[d] + sum(halo.get(d, (0, 0))) for d in order}
+    plan = [(d, -(-sizes[d] // blocks.get(d, 1)), blocks.get(d, 1), True) for d in order]
+    plan += [(d, blocks[d], 1, False) for d in order if d in blocks]
+    axes: list[Axis] = []
+    stride = 1
+    for d, extent, div, whole in reversed(plan):
+        axes.append(Axis(d, extent, stride, div, whole))
+        stride *= max(extent, 1)
+    kept = tuple((d, *halo[d]) for d in sorted(halo) if halo[d] != (0, 0))
+    own = tuple((d, extents[d]) for d in sorted(order))
+    return Layout(tuple(reversed(axes)), kept, fill if kept else None, own)
+
+
+def pack(array: np.ndarray, axes: Sequence[str], layout: Layout) -> np.ndarray:
+    """`array` (axes named in order) laid out in memory: a flat array of `layout.size` elements."""
+    order: list[str] = []
+    for a in layout.axes:
+        if a.dim not in order:
+            order.append(a.dim)
+    x = array.transpose([list(axes).index(d) for d in order])
+    pads: list[tuple[int, int]] = []
+    shape: list[int] = []
+    positions: list[tuple[Axis, int]] = []
+    for d in order:
+        own = sorted((a for a in layout.axes if a.dim == d), key=lambda a: -a.div)
+        total = own[0].extent * own[0].div
+        lo = layout.before.get(d, 0)
+        pads.append((lo, total - lo - x.shape[order.index(d)]))
+        for a in own:
+            positions.append((a, len(shape)))
+            shape.append(a.extent)
+    if any(p != (0, 0) for p in pads):
+        value = layout.fill.value if layout.fill is not None else 0
+        x = np.pad(x, pads, constant_values=value)
+    x = x.reshape(shape).transpose(
+        [p for a in layout.axes for b, p in positions if b is a]
+    )
+    return np.ascontiguousarray(x).reshape(-1)

@@ -1,0 +1,199 @@
+"""Lowering: a fusion group and its layouts become a kernel of plain scalar loops.
+
+    shared loops {                       one iteration: everything the group does at one point
+      stage 1: private loops { init; bound loops { update }; value = finish }
+      stage 2: ...
+    }
+
+A value that only the group itself reads lives in a register, or on the stack when a stage loops
+over dims of its own; a stored value goes to memory (and is kept in its register for later stages).
+The loops are in the given order and do what the nests say; steps (see `steps`) make them fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from rutc.tensor_ir.affine import ZERO, Index, Range
+from rutc.tensor_ir.expr import Expr, Read, bind, reads, substitute, transform
+from rutc.tensor_ir.graph import Nest, Value
+from rutc.tensor_ir.kernel import (
+    Access,
+    Assign,
+    Buffer,
+    Init,
+    Kernel,
+    Kind,
+    Loop,
+    Space,
+    Stmt,
+    Update,
+)
+from rutc.tensor_ir.layout import Layout, dense
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nests that become one kernel.
+
+    `stages` in definition order; each reads values from outside, or of earlier stages with the
+    shared dims at identity. `shared` is the order of the common loops, outermost first. `stored`
+    names the values of the group that go to memory.
+    """
+
+    name: str
+    stages: tuple[Nest, ...]
+    shared: tuple[str, ...]
+    stored: tuple[str, ...]
+
+    def external_reads(self) -> tuple[str, ...]:
+        """The values read from outside, in order of first use."""
+        own = {v.name for s in self.stages for v in s.outs}
+        found: dict[str, None] = {}
+        for s in self.stages:
+            for e in s.body:
+                for r in reads(e):
+                    if r.value not in own:
+                        found[r.value] = None
+        return tuple(found)
+
+
+def lower(
+    group: Group,
+    values: Mapping[str, Value],
+    layouts: Mapping[str, Layout],
+    ranges: Mapping[str, Range],
+    symbols: tuple[tuple[str, int], ...] = (),
+) -> Kernel:
+    """The kernel of a group. `ranges` gives every dim's index range, `layouts` memory's order."""
+    extents = {d: hi + 1 for d, (_, hi) in ranges.items()}
+    memory = [*group.external_reads(), *group.stored]
+    args = [Buffer(v, values[v].dtype, layouts[v]) for v in memory]
+    locals_: list[Buffer] = []
+    body: list[Stmt] = []
+    used_loops = set(group.shared)
+    places: dict[str, Buffer] = {}
+    for number, stage in enumerate(group.stages):
+        private = tuple(d for d in stage.out.dims if d not in group.shared)
+        renames: dict[str, Index] = {}
+        for d in (*private, *stage.bound):
+            name, suffix = d, 1
+            while name in used_loops:
+                name, suffix = f"{d}.{suffix}", suffix + 1
+            used_loops.add(name)
+            renames[d] = Index.of(name)
+        elements = tuple(_local_reads(substitute(e, renames), places) for e in stage.body)
+        results, inner = _point(stage, elements, number, locals_)
+        for d in reversed(stage.bound):
+            inner_loops = _loop(str(renames[d]), extents[d], inner.updates)
+            inner = replace(inner, updates=(inner_loops,))
+        stmts: list[Stmt] = [*inner.before, *inner.updates]
+        for v, result in zip(stage.outs, results, strict=True):
+            stmts += _store(v, result, group, private, renames, extents, places, locals_)
+        for d in reversed(private):
+            stmts = [_loop(str(renames[d]), extents[d], tuple(stmts))]
+        body += stmts
+    for d in reversed(group.shared):
+        body = [_loop(d, extents[d], tuple(body))]
+    origin = tuple(dict.fromkeys(o for s in group.stages for o in s.origin))
+    return Kernel(group.name, tuple(args), tuple(locals_), tuple(body), origin, symbols)
+
+
+@dataclass(frozen=True)
+class _Point:
+    before: tuple[Stmt, ...]
+    updates: tuple[Stmt, ...]
+
+
+def _point(
+    stage: Nest, elements: tuple[Expr, ...], number: int, locals_: list[Buffer]
+) -> tuple[tuple[Expr, ...], _Point]:
+    """(results, statements) of one point of a stage's free dims."""
+    if stage.reducer is None:
+        return elements, _Point((), ())
+    states: list[Access] = []
+    env: dict[str, Expr] = {}
+    for i, t in enumerate(stage.reducer.state):
+        name = f"acc{number}.{i}"
+        locals_.append(Buffer(name, t, Layout(()), Space.REGISTER))
+        states.append(Access(name))
+        env[f"s{i}"] = Read(name, (), t)
+    init = Init(tuple(states), stage.reducer)
+    update = Update(tuple(states), stage.reducer, elements)
+    results = tuple(bind(f, env) for f in stage.reducer.finish)
+    return results, _Point((init,), (update,))
+
+
+def _store(
+    v: Value,
+    result: Expr,
+    group: Group,
+    private: tuple[str, ...],
+    renames: Mapping[str, Index],
+    extents: Mapping[str, int],
+    places: dict[str, Buffer],
+    locals_: list[Buffer],
+) -> list[Stmt]:
+    later = any(
+        r.value == v.name for s in group.stages for e in s.body for r in reads(e)
+    )
+    stmts: list[Stmt] = []
+    if later and (not private or v.name not in group.stored):
+        layout = dense(private, extents)
+        space = Space.STACK if private else Space.REGISTER
+        place = Buffer(f"{v.name}.local", v.dtype, layout, space)
+        locals_.append(place)
+        places[v.name] = place
+        coords = tuple((d, renames[d]) for d in private)
+        stmts.append(Assign(Access(place.name, coords), result))
+        result = Read(place.name, coords, v.dtype)
+    if v.name in group.stored:
+        coords = tuple((d, renames.get(d, Index.of(d))) for d in v.dims)
+        stmts.append(Assign(Access(v.name, coords), result))
+    return stmts
+
+
+def _local_reads(e: Expr, places: Mapping[str, Buffer]) -> Expr:
+    """`e` with reads of values kept by the group directed to their registers or stack."""
+
+    def visit(x: Expr) -> Expr:
+        if isinstance(x, Read) and x.value in places:
+            place = places[x.value]
+            kept = {a.dim for a in place.layout.axes}
+            coords = tuple((d, c) for d, c in x.coords if d in kept)
+            return Read(place.name, coords, x.dtype, x.fill if kept else None)
+        return x
+
+    return transform(e, visit)
+
+
+def _loop(var: str, extent: int, body: tuple[Stmt, ...]) -> Loop:
+    return Loop(var, ZERO, Index.of(extent), Kind.SERIAL, body)
+
+
+def halo_kernel(value: Value, layout: Layout, extents: Mapping[str, int]) -> Kernel | None:
+    """The kernel that fills a stored value's halo; None when it has none."""
+    if not layout.halo or layout.fill is None:
+        return None
+    order = list(dict.fromkeys(a.dim for a in layout.axes))
+    body: list[Stmt] = []
+    done: set[str] = set()
+    for d, lo, hi in layout.halo:
+        for first, last in ((-lo, 0), (extents[d], extents[d] + hi)):
+            if first == last:
+                continue
+            coords = tuple((x, Index.of(x)) for x in value.dims)
+            inner: tuple[Stmt, ...] = (Assign(Access(value.name, coords), layout.fill),)
+            for x in reversed(order):
+                low, high = 0, extents[x]
+                if x == d:
+                    low, high = first, last
+                elif x not in done:
+                    low -= layout.before.get(x, 0)
+                    high += layout.after.get(x, 0)
+                inner = (Loop(x, Index.of(low), Index.of(high), Kind.SERIAL, inner),)
+            body += inner
+        done.add(d)
+    buffer = Buffer(value.name, value.dtype, layout)
+    return Kernel(f"{value.name}.halo", (buffer,), (), tuple(body))

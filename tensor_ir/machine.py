@@ -1,0 +1,38 @@
+"""What schedules and code generation know of a processor: a description, not code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One target.
+
+    `vector_bits` is the width of a vector register, `registers` their number; `fma_per_cycle` and
+    `loads_per_cycle` are vector operations; caches are bytes per core.
+    """
+
+    name: str
+    triple: str
+    features: frozenset[str]
+    vector_bits: int
+    registers: int
+    fma_per_cycle: float = 2.0
+    loads_per_cycle: float = 2.0
+    fma_latency: int = 4
+    l1: int = 32 << 10
+    l2: int = 1 << 20
+    cores: int = 1
+
+    @property
+    def width(self) -> int:
+        """Lanes of 32 bits in a register."""
+        return self.vector_bits // 32
+
+    def lanes(self, extent: int) -> int:
+        """Lanes that a vector loop of `extent` iterations uses: a power of two."""
+        lanes = 1
+        while lanes < min(extent, self.width):
+            lanes *= 2
+        return lanes

@@ -1,0 +1,22 @@
+"""Schedule steps: small, checked rewrites of kernels. A schedule is a tuple of steps, as data."""
+
+from rutc.tensor_ir.steps.base import NotApplicable, Schedule, Step, apply_schedule
+from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Peel, Reorder, Split
+from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes
+from rutc.tensor_ir.steps.tile import Tile
+
+__all__ = [
+    "BlockReduction",
+    "Cut",
+    "Fuse",
+    "Lanes",
+    "Mark",
+    "NotApplicable",
+    "Peel",
+    "Reorder",
+    "Schedule",
+    "Split",
+    "Step",
+    "Tile",
+    "apply_schedule",
+]

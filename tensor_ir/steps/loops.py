@@ -1,0 +1,210 @@
+"""Steps on loops: split, fuse, reorder, peel, cut, mark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rutc.tensor_ir.affine import ZERO, Index, floordiv, minimum, mod
+from rutc.tensor_ir.kernel import Assign, Branch, Kernel, Kind, Loop, Stmt
+from rutc.tensor_ir.steps.base import (
+    NotApplicable,
+    constant_extent,
+    find_loop,
+    replace_loop,
+    simplified,
+    with_index,
+)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Split a loop in blocks of `factor`.
+
+    for v in [0, n) { S }  ->  for v.o in [0, ceil(n/f)) { for v.i in [0, min(f, n - f*v.o)) { S } }
+    """
+
+    var: str
+    factor: int
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        """The kernel with the loop split. Raises NotApplicable for bounds that are no constants."""
+        n = constant_extent(find_loop(kernel, self.var))
+        f = self.factor
+        outer, inner = f"{self.var}.o", f"{self.var}.i"
+
+        def split(loop: Loop) -> tuple[Stmt, ...]:
+            position = Index.of(outer) * f + Index.of(inner) + loop.lo
+            count = Index.of(-(-n // f))
+            rest = Index.of(n) - Index.of(outer) * f
+            ranges = {outer: (0, count.value - 1)}
+            width = minimum(f, rest, ranges)
+            body = with_index(loop.body, {self.var: position})
+            inside = Loop(inner, ZERO, width, loop.kind, body)
+            return (Loop(outer, ZERO, count, loop.kind, (inside,)),)
+
+        return replace(kernel, body=simplified(replace_loop(kernel.body, self.var, split), {}))
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """Make one loop of two nested ones.
+
+    for a in [0, m) { for b in [0, n) { S } }  ->  for ab in [0, m*n) { S[a: ab//n, b: ab%n] }
+    """
+
+    outer: str
+    inner: str
+    name: str
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        """The kernel with the loops fused. Raises NotApplicable unless directly nested."""
+        m = constant_extent(find_loop(kernel, self.outer))
+        n = constant_extent(find_loop(kernel, self.inner))
+        var = Index.of(self.name)
+        ranges = {self.name: (0, m * n - 1)}
+        a = floordiv(var, Index.of(n), ranges)
+        b = mod(var, Index.of(n), ranges)
+
+        def fuse(loop: Loop) -> tuple[Stmt, ...]:
+            if len(loop.body) != 1 or not isinstance(loop.body[0], Loop):
+                raise NotApplicable(f"{self.outer} does more than loop over {self.inner}")
+            inside = loop.body[0]
+            if inside.var != self.inner:
+                raise NotApplicable(f"{self.outer} directly holds {inside.var}")
+            env = {self.outer: a + loop.lo, self.inner: b + inside.lo}
+            body = with_index(inside.body, env)
+            return (Loop(self.name, ZERO, Index.of(m * n), loop.kind, body),)
+
+        return replace(kernel, body=simplified(replace_loop(kernel.body, self.outer, fuse), {}))
+
+
+@dataclass(frozen=True)
+class Reorder:
+    """Put directly nested loops in another order, outermost first.
+
+    for a { for b { S } }  ->  for b { for a { S } }
+    """
+
+    order: tuple[str, ...]
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        """The reordered kernel. Raises NotApplicable unless the loops are directly nested."""
+        names = set(self.order)
+
+        def reorder(loop: Loop) -> tuple[Stmt, ...]:
+            chain = [loop]
+            while len(chain) < len(names):
+                body = chain[-1].body
+                if len(body) != 1 or not isinstance(body[0], Loop) or body[0].var not in names:
+                    raise NotApplicable(f"{chain[-1].var} does not directly hold one of {names}")
+                chain.append(body[0])
+            by_var = {x.var: x for x in chain}
+            placed: set[str] = set()
+            for v in self.order:
+                placed.add(v)
+                needed = (by_var[v].lo.names() | by_var[v].hi.names()) & names
+                if not needed <= placed:
+                    raise NotApplicable(f"the bounds of {v} depend on {sorted(needed - placed)}")
+            inner = chain[-1].body
+            for v in reversed(self.order):
+                inner = (replace(by_var[v], body=inner),)
+            return inner
+
+        body = kernel.body
+        for first in self.order:
+            if _is_outermost(body, first, names):
+                return replace(kernel, body=replace_loop(body, first, reorder))
+        raise NotApplicable("none of the loops is there")
+
+
+@dataclass(frozen=True)
+class Peel:
+    """Give the last iteration its own code, so that what depends on the edge is constant in both.
+
+    for v in [0, n) { S }  ->  for v in [0, n) { if v < n-1 { S } else { S[v: n-1] } }
+    """
+
+    var: str
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        """The kernel with a branch inside the loop."""
+        n = constant_extent(find_loop(kernel, self.var))
+
+        def peel(loop: Loop) -> tuple[Stmt, ...]:
+            last = loop.lo + (n - 1)
+            low = loop.lo.value
+            main = simplified(loop.body, {self.var: (low, max(low, low + n - 2))})
+            edge = with_index(loop.body, {self.var: last})
+            if n == 1:
+                return (replace(loop, body=edge),)
+            branch = Branch(Index.of(self.var), last, main, edge)
+            return (replace(loop, body=(branch,)),)
+
+        return replace(kernel, body=simplified(replace_loop(kernel.body, self.var, peel), {}))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Cut a loop at fixed points, so that comparisons with them are constant in every piece.
+
+    for v in [0, n) { S }  ->  for v in [0, p) { S }  for v in [p, n) { S }
+    """
+
+    var: str
+    points: tuple[int, ...]
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        """The kernel with one loop per piece."""
+        find_loop(kernel, self.var)
+
+        def cut(loop: Loop) -> tuple[Stmt, ...]:
+            lo, hi = loop.lo.value, loop.hi.value
+            inside = sorted({p for p in self.points if lo < p < hi})
+            edges = [lo, *inside, hi]
+            pieces: list[Stmt] = []
+            for number, (a, b) in enumerate(zip(edges, edges[1:], strict=False)):
+                name = self.var if number == 0 else f"{self.var}.{number}"
+                body = with_index(loop.body, {self.var: Index.of(name) + a})
+                pieces.append(Loop(name, ZERO, Index.of(b - a), loop.kind, body))
+            return tuple(pieces)
+
+        return replace(kernel, body=simplified(replace_loop(kernel.body, self.var, cut), {}))
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Say how a loop's iterations are carried out.
+
+    for v in [0, n) serial { S }  ->  for v in [0, n) unroll { S }
+    """
+
+    var: str
+    kind: Kind
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        """The kernel with the loop's kind changed."""
+        find_loop(kernel, self.var)
+        return replace(
+            kernel,
+            body=replace_loop(
+                kernel.body, self.var, lambda loop: (replace(loop, kind=self.kind),)
+            ),
+        )
+
+
+def _is_outermost(body: tuple[Stmt, ...], var: str, names: set[str]) -> bool:
+    for s in body:
+        if isinstance(s, Assign):
+            continue
+        if isinstance(s, Loop):
+            if s.var == var:
+                return True
+            if s.var in names:
+                return False
+            if _is_outermost(s.body, var, names):
+                return True
+        elif isinstance(s, Branch) and (
+            _is_outermost(s.then, var, names) or _is_outermost(s.orelse, var, names)
+        ):
+            return True
+    return False

@@ -1,0 +1,173 @@
+"""How a kernel touches memory: what every access costs, per loop variable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from rutc.tensor_ir.affine import Index, Range
+from rutc.tensor_ir.expr import Expr, Read, walk
+from rutc.tensor_ir.kernel import (
+    Assign,
+    Branch,
+    Buffer,
+    Kernel,
+    Loop,
+    Space,
+    Stmt,
+    Update,
+    exprs,
+)
+
+
+@dataclass(frozen=True)
+class Touch:
+    """One access: the elements it moves per step of each variable.
+
+    `strides[v]` is 0 where v does not matter and None where the place is no affine function of v.
+    A `packed` access is to a constant, whose layout follows the schedule: its strides are those of
+    the ideal layout, 1 for every variable that it depends on.
+    """
+
+    buffer: str
+    is_store: bool
+    strides: Mapping[str, int | None]
+    loops: tuple[str, ...]
+    packed: bool
+    bytes: int
+
+    def depends(self, var: str) -> bool:
+        """Whether the place differs between iterations of `var`."""
+        return self.strides.get(var, 0) != 0
+
+    def unit(self, var: str) -> bool:
+        """Whether neighbours along `var` are neighbours in memory."""
+        return self.strides.get(var, 0) == 1
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """One update: the loops around it inside the shared ones, and what it reads."""
+
+    update: Update
+    loops: tuple[Loop, ...]
+    reads: tuple[Touch, ...]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A freshly lowered kernel taken apart: shared loops, reductions, all accesses to memory."""
+
+    shared: tuple[Loop, ...]
+    body: tuple[Stmt, ...]
+    reductions: tuple[Reduction, ...]
+    touches: tuple[Touch, ...]
+    extents: Mapping[str, int]
+
+
+def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
+    """The kernel's shape. `constants` are the buffers whose layout is still free."""
+    shared: list[Loop] = []
+    body = kernel.body
+    while len(body) == 1 and isinstance(body[0], Loop):
+        shared.append(body[0])
+        body = body[0].body
+    if not _has_work(body):
+        shared, body = [], kernel.body
+    ranges: dict[str, Range] = {}
+    extents: dict[str, int] = {}
+    for x in _loops(kernel.body):
+        low, high = x.lo.value, x.hi.value
+        ranges[x.var] = (low, max(high - 1, low))
+        extents[x.var] = high - low
+    for name, trips in kernel.symbols:
+        ranges[name] = (0, max(trips - 1, 0))
+    buffers = {b.name: b for b in (*kernel.args, *kernel.locals)}
+    touches: list[Touch] = []
+    reductions: list[Reduction] = []
+
+    def visit(stmts: tuple[Stmt, ...], loops: tuple[Loop, ...]) -> None:
+        names = tuple(x.var for x in loops)
+        for s in stmts:
+            if isinstance(s, Loop):
+                visit(s.body, (*loops, s))
+                continue
+            if isinstance(s, Branch):
+                visit(s.then, loops)
+                visit(s.orelse, loops)
+                continue
+            reads = [
+                t
+                for e in exprs(s)
+                for r in _memory_reads(e, buffers)
+                if (t := _touch(r, buffers, names, ranges, constants)) is not None
+            ]
+            touches.extend(reads)
+            if isinstance(s, Assign) and buffers[s.target.buffer].space is not Space.REGISTER:
+                target = buffers[s.target.buffer]
+                read = Read(target.name, s.target.coords, target.dtype)
+                store = _touch(read, buffers, names, ranges, frozenset(), is_store=True)
+                if store is not None:
+                    touches.append(store)
+            if isinstance(s, Update):
+                own = loops[len(shared) :]
+                reductions.append(Reduction(s, own, tuple(reads)))
+
+    visit(kernel.body, ())
+    return Shape(tuple(shared), body, tuple(reductions), tuple(touches), extents)
+
+
+def _has_work(body: tuple[Stmt, ...]) -> bool:
+    return bool(body)
+
+
+def _loops(body: tuple[Stmt, ...]) -> Iterator[Loop]:
+    for s in body:
+        if isinstance(s, Loop):
+            yield s
+            yield from _loops(s.body)
+
+
+def _memory_reads(e: Expr, buffers: Mapping[str, Buffer]) -> Iterator[Read]:
+    for x in walk(e):
+        if isinstance(x, Read) and buffers[x.value].space is not Space.REGISTER:
+            yield x
+
+
+def _touch(
+    r: Read,
+    buffers: Mapping[str, Buffer],
+    loops: tuple[str, ...],
+    ranges: Mapping[str, Range],
+    constants: frozenset[str],
+    *,
+    is_store: bool = False,
+) -> Touch | None:
+    buffer = buffers[r.value]
+    coords: dict[str, Index] = {}
+    scattered: set[str] = set()
+    for d, c in r.coords:
+        if isinstance(c, Index):
+            coords[d] = c.simplify(ranges)
+        else:
+            coords[d] = Index.of(0)
+            scattered |= {v for x in walk(c) for v in _names(x)}
+    strides: dict[str, int | None] = {}
+    packed = buffer.name in constants
+    if packed:
+        for c in coords.values():
+            for v in c.names():
+                strides[v] = 1 if c.as_var == v else None
+    else:
+        address = buffer.layout.address(coords, ranges)
+        for v in loops:
+            strides[v] = address.coefficient(v)
+    for v in scattered:
+        strides[v] = None
+    return Touch(buffer.name, is_store, strides, loops, packed, buffer.dtype.bytes)
+
+
+def _names(e: Expr) -> frozenset[str]:
+    from rutc.tensor_ir.expr import index_names
+
+    return index_names(e)

@@ -1,0 +1,388 @@
+"""The default schedule: chosen by a model of the machine, without measuring.
+
+Three shapes of kernel, told apart by their accesses alone:
+
+- *tiled*: a reduction with a shared loop along which memory is contiguous. That loop becomes the
+  vector, another one or two the rows of a register tile, chosen to balance multiply-adds against
+  loads [Goto & van de Geijn 2008];
+- *rows*: reductions along contiguous memory (softmax, normalisation, dot products): lanes of
+  partial states per row;
+- *pointwise*: no reduction: long vectors in memory order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.expr import Apply, IndexValue, Lit, walk
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, exprs, walk_stmts
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps import (
+    Cut,
+    Fuse,
+    Lanes,
+    Mark,
+    NotApplicable,
+    Peel,
+    Reorder,
+    Schedule,
+    Split,
+    Step,
+    Tile,
+)
+from rutc.tuner.access import Reduction, Shape, Touch, analyse
+from rutc.tuner.tiles import RegisterTile, choose_tile
+
+PARALLEL_CYCLES = 20_000
+"""Kernels estimated below this many cycles run on one thread."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A schedule, and the packing that it wants of constants: buffer -> (dim order, blocks)."""
+
+    schedule: Schedule
+    packing: Mapping[str, tuple[tuple[str, ...], Mapping[str, int]]] = field(
+        default_factory=dict
+    )
+
+
+def choose(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Choice:
+    """The default schedule of a freshly lowered kernel. `constants` may still be laid out."""
+    shape = analyse(kernel, constants)
+    if any(e == 0 for e in shape.extents.values()):
+        return Choice(())
+    if not shape.reductions and all(isinstance(s, Loop) is False for s in shape.body):
+        return Choice(_pointwise(kernel, shape, machine))
+    if all(_is_shared(r) for r in shape.reductions) and not _private_loops(shape):
+        tile = choose_tile(shape, machine)
+        if tile is not None:
+            return _tiled(kernel, shape, tile, machine, constants)
+    return Choice(_rows(kernel, shape, machine))
+
+
+def _is_shared(r: Reduction) -> bool:
+    return bool(r.loops)
+
+
+def _private_loops(shape: Shape) -> list[str]:
+    """Loops inside the shared ones that belong to no reduction."""
+    bound = {x.var for r in shape.reductions for x in _reduction_loops(r)}
+    inner = [s.var for s in walk_stmts(shape.body) if isinstance(s, Loop)]
+    return [v for v in inner if v not in bound]
+
+
+def _reduction_loops(r: Reduction) -> tuple[Loop, ...]:
+    """The loops of `r` that its states do not survive: the bound ones."""
+    kept: list[Loop] = []
+    for x in reversed(r.loops):
+        if any(not isinstance(s, Loop) for s in x.body) and x is not r.loops[-1]:
+            break
+        kept.append(x)
+    return tuple(reversed(kept))
+
+
+def _cycles(shape: Shape, machine: Machine) -> float:
+    """A rough count of cycles, for deciding whether threads pay."""
+    points = prod(x.hi.value - x.lo.value for x in shape.shared)
+    inner = sum(prod(x.hi.value - x.lo.value for x in r.loops) for r in shape.reductions)
+    private = sum(shape.extents[v] for v in _private_loops(shape))
+    return points * (inner + 4 * private + 4) / machine.width
+
+
+# -- tiled ----------------------------------------------------------------------------------------
+def _tiled(
+    kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machine, constants: frozenset[str]
+) -> Choice:
+    steps: list[Step] = []
+    vector = tile.vector
+    outer: list[str] = []
+    moved: list[str] = []
+    kinds: list[Kind] = []
+    peel: list[str] = []
+    for v, f in tile.rows:
+        extent = shape.extents[v]
+        if f == extent:
+            moved.append(v)
+        else:
+            steps.append(Split(v, f))
+            moved.append(f"{v}.i")
+            if extent % f:
+                peel.append(f"{v}.o")
+            outer.append(f"{v}.o")
+        kinds.append(Kind.UNROLL)
+    block = tile.vectors * machine.width
+    extent = shape.extents[vector]
+    if block >= extent:
+        moved.append(vector)
+        block_loop: list[str] = []
+    else:
+        steps.append(Split(vector, block))
+        moved.append(f"{vector}.i")
+        block_loop = [f"{vector}.o"]
+        if extent % block:
+            peel.append(f"{vector}.o")
+    kinds.append(Kind.VECTOR)
+    tiled = {v for v, _ in tile.rows} | {vector}
+    rest = [x.var for x in shape.shared if x.var not in tiled]
+    order = [*block_loop, *rest, *outer]
+    if tile.rows_first:
+        order = [*rest, *outer, *block_loop]
+    if len(order) + len(moved) > 1:
+        steps.append(Reorder((*order, *moved)))
+    parallel = _cycles(shape, machine) > PARALLEL_CYCLES
+    if parallel:
+        steps += [Mark(v, Kind.PARALLEL) for v in order]
+    steps += [Peel(v) for v in reversed(order) if v in peel]
+    steps.append(Tile(tuple(moved), tuple(kinds)))
+    bound_order = _bound_order(shape)
+    packing: dict[str, tuple[tuple[str, ...], Mapping[str, int]]] = {}
+    for r in shape.reductions:
+        names = [x.var for x in r.loops]
+        wanted = [v for v in bound_order if v in names]
+        if len(wanted) > 1 and wanted != names:
+            steps.append(Reorder(tuple(wanted)))
+        steps += _unrolled(r, wanted, tile, shape)
+        for t in r.reads:
+            if t.packed:
+                packing[t.buffer] = _packing(kernel, t, wanted, vector, block, extent)
+    return Choice(tuple(steps), packing)
+
+
+def _packing(
+    kernel: Kernel, t: Touch, bound: list[str], vector: str, block: int, extent: int
+) -> tuple[tuple[str, ...], Mapping[str, int]]:
+    """The dim order of a constant operand: blocks of the vector outside, reduction order inside."""
+    dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
+    of_loop = _dim_of_loop(kernel, t.buffer)
+    inner = [of_loop[v] for v in bound if v in of_loop]
+    lane = of_loop.get(vector)
+    front = [d for d in dims if d not in inner and d != lane]
+    if lane is None:
+        return (*front, *inner), {}
+    if block >= extent:
+        return (*front, *inner, lane), {}
+    return (*front, lane, *inner), {lane: block}
+
+
+def _dim_of_loop(kernel: Kernel, buffer: str) -> dict[str, str]:
+    from rutc.tensor_ir.expr import Read
+
+    found: dict[str, str] = {}
+    for s in walk_stmts(kernel.body):
+        for e in exprs(s):
+            for x in walk(e):
+                if isinstance(x, Read) and x.value == buffer:
+                    for d, c in x.coords:
+                        if isinstance(c, Index) and c.as_var is not None:
+                            found[c.as_var] = d
+    return found
+
+
+def _bound_order(shape: Shape) -> list[str]:
+    """Reduction loops, the one along which operands are nearest in memory innermost."""
+    names: dict[str, int] = {}
+    for r in shape.reductions:
+        for x in r.loops:
+            strides = [abs(t.strides.get(x.var) or 0) for t in r.reads if not t.packed]
+            names[x.var] = max(strides, default=0)
+    return sorted(names, key=lambda v: -names[v])
+
+
+def _unrolled(r: Reduction, order: list[str], tile: RegisterTile, shape: Shape) -> list[Step]:
+    """Steps that unroll short reductions, so that loads are shared and loops cost nothing."""
+    steps: list[Step] = []
+    size = tile.size
+    for v in reversed(order):
+        extent = shape.extents[v]
+        if extent * size <= 160 and extent <= 16:
+            steps.append(Mark(v, Kind.UNROLL))
+            size *= extent
+            continue
+        factor = next((f for f in (8, 4, 2) if f * size <= 64 and extent % f == 0), 1)
+        if factor > 1:
+            steps += [Split(v, factor), Mark(f"{v}.i", Kind.UNROLL)]
+        break
+    return steps
+
+
+# -- rows -----------------------------------------------------------------------------------------
+def _rows(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
+    steps: list[Step] = []
+    if _cycles(shape, machine) > PARALLEL_CYCLES:
+        steps += [Mark(x.var, Kind.PARALLEL) for x in shape.shared]
+    done: set[str] = set()
+    for r in shape.reductions:
+        bound = _reduction_loops(r)
+        lane = _best_lane([x.var for x in bound], r.reads, shape)
+        if lane is not None:
+            width = machine.width * (4 if shape.extents[lane] >= 4 * machine.width else 1)
+            steps.append(Lanes(lane, width, bound[0].var))
+            done |= {x.var for x in bound}
+    for v in _private_loops(shape):
+        holds_loops = any(
+            isinstance(s, Loop) and s.var == v and any(isinstance(i, Loop) for i in s.body)
+            for s in walk_stmts(shape.body)
+        )
+        own = [t for t in shape.touches if v in t.loops]
+        if holds_loops or not any(t.unit(v) for t in own):
+            continue
+        steps += _vectorised(v, shape.extents[v], machine)
+    return tuple(steps)
+
+
+def _best_lane(bound: list[str], reads: tuple[Touch, ...], shape: Shape) -> str | None:
+    best = max(
+        bound,
+        key=lambda v: (sum(t.unit(v) for t in reads if t.depends(v)), shape.extents[v]),
+        default=None,
+    )
+    return best if best is not None and shape.extents[best] > 1 else None
+
+
+def _vectorised(v: str, extent: int, machine: Machine) -> list[Step]:
+    """Steps that make vectors of a loop without reductions."""
+    if extent <= machine.width:
+        return [Mark(v, Kind.VECTOR)]
+    block = machine.width * min(4, extent // machine.width)
+    steps: list[Step] = [Split(v, block), Mark(f"{v}.i", Kind.VECTOR)]
+    if extent % block:
+        steps.append(Peel(f"{v}.o"))
+    return steps
+
+
+# -- pointwise ------------------------------------------------------------------------------------
+def _pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
+    if not shape.shared:
+        return ()
+    steps: list[Step] = []
+    loops = [x.var for x in shape.shared]
+    extents = dict(shape.extents)
+    vector = _best_vector(loops, shape)
+    order = _memory_order([v for v in loops if v != vector], shape)
+    cuts = _cut_points(kernel, vector, extents[vector])
+    order.append(vector)
+    if len(order) > 1 and order != loops:
+        steps.append(Reorder(tuple(order)))
+    if cuts:
+        steps.append(Cut(vector, cuts))
+        edges = [0, *cuts, extents[vector]]
+        pieces = [
+            (vector if i == 0 else f"{vector}.{i}", b - a)
+            for i, (a, b) in enumerate(zip(edges, edges[1:], strict=False))
+        ]
+        for name, extent in pieces:
+            steps += _vectorised(name, extent, machine)
+        return (*_parallel(order[:-1], extents, shape, machine), *steps) if not steps else (
+            *steps,
+            *_parallel(order[:-1], extents, shape, machine),
+        )
+    touches = shape.touches
+    while len(order) > 1 and _contiguous(order[-2], order[-1], touches, extents):
+        name = f"{order[-2]}_{order[-1]}"
+        steps.append(Fuse(order[-2], order[-1], name))
+        extents[name] = extents[order[-2]] * extents[order[-1]]
+        inner = order[-1]
+        touches = tuple(_fused(t, inner, name) for t in touches)
+        order[-2:] = [name]
+    vector = order.pop()
+    if not order and extents[vector] * len(touches) > PARALLEL_CYCLES * 2:
+        chunk = _chunk(extents[vector], machine)
+        if chunk < extents[vector]:
+            steps.append(Split(vector, chunk))
+            outer, inner = f"{vector}.o", f"{vector}.i"
+            if extents[vector] % chunk == 0:
+                steps.append(Mark(outer, Kind.PARALLEL))
+                steps += _vectorised(inner, chunk, machine)
+                return tuple(steps)
+            steps.pop()
+    steps += _vectorised(vector, extents[vector], machine)
+    steps += _parallel(order, extents, shape, machine)
+    return tuple(steps)
+
+
+def _chunk(extent: int, machine: Machine) -> int:
+    """The largest part of a loop of at most 1/16 of it that divides it into whole vectors."""
+    for parts in range(16, 65):
+        if extent % (parts * machine.width) == 0:
+            return extent // parts
+    for parts in range(8, 257):
+        if extent % parts == 0:
+            return extent // parts
+    return extent
+
+
+def _parallel(
+    order: list[str], extents: Mapping[str, int], shape: Shape, machine: Machine
+) -> list[Step]:
+    if _cycles(shape, machine) * len(shape.touches) < PARALLEL_CYCLES:
+        return []
+    return [Mark(v, Kind.PARALLEL) for v in order]
+
+
+def _best_vector(loops: list[str], shape: Shape) -> str:
+    def cost(v: str) -> float:
+        total = 0.0
+        extent = shape.extents[v]
+        lanes = min(16, extent)
+        for t in shape.touches:
+            stride = t.strides.get(v, 0)
+            if stride == 0:
+                total += 0.2
+            elif stride == 1:
+                total += 1
+            else:
+                total += lanes * (1.5 if t.is_store else 1)
+        return total / lanes * (1 + 0.1 * ((-extent) % lanes) / lanes)
+
+    return min(loops, key=cost)
+
+
+def _memory_order(loops: list[str], shape: Shape) -> list[str]:
+    """Loops in the order of the store's memory, farthest outermost."""
+    stores = [t for t in shape.touches if t.is_store]
+
+    def distance(v: str) -> int:
+        return max((abs(t.strides.get(v) or 0) for t in stores), default=0)
+
+    return sorted(loops, key=lambda v: -distance(v))
+
+
+def _contiguous(
+    outer: str, inner: str, touches: tuple[Touch, ...], extents: Mapping[str, int]
+) -> bool:
+    for t in touches:
+        o, i = t.strides.get(outer, 0), t.strides.get(inner, 0)
+        if o is None or i is None or o != i * extents[inner]:
+            return False
+    return True
+
+
+def _fused(t: Touch, inner: str, name: str) -> Touch:
+    from dataclasses import replace
+
+    return replace(t, strides={**t.strides, name: t.strides.get(inner, 0)})
+
+
+def _cut_points(kernel: Kernel, var: str, extent: int) -> tuple[int, ...]:
+    """Where comparisons of the loop variable with constants change."""
+    points: set[int] = set()
+    for s in walk_stmts(kernel.body):
+        for e in exprs(s):
+            for x in walk(e):
+                if isinstance(x, Apply) and x.op in ("lt", "ge", "le", "gt"):
+                    a, b = x.args
+                    if not (isinstance(a, IndexValue) and isinstance(b, Lit)):
+                        continue
+                    c = a.index.coefficient(var)
+                    if c != 1 or (a.index - Index.of(var)).terms:
+                        continue
+                    edge = int(b.value) - a.index.const
+                    points.add(edge if x.op in ("lt", "ge") else edge + 1)
+    return tuple(sorted(p for p in points if 0 < p < extent))
+
+
+__all__ = ["Choice", "NotApplicable", "choose"]

@@ -1,0 +1,161 @@
+"""Register tiles: how many rows and vectors of an output to compute at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, prod
+
+from rutc.tensor_ir.machine import Machine
+from rutc.tuner.access import Shape, Touch
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """`vectors` registers along the loop `vector`, for every point of the `rows` (loop, factor).
+
+    `rows_first` puts the loops over rows outside of the loop over blocks of the vector.
+    """
+
+    vector: str
+    vectors: int
+    rows: tuple[tuple[str, int], ...]
+    cost: float
+    rows_first: bool = False
+
+    @property
+    def size(self) -> int:
+        """Registers that accumulate."""
+        return self.vectors * prod(f for _, f in self.rows)
+
+
+def choose_tile(shape: Shape, machine: Machine) -> RegisterTile | None:
+    """The cheapest tile by cycles per element; None where lanes of partial sums are cheaper."""
+    best: RegisterTile | None = None
+    for v in _vector_loops(shape):
+        for tile in _tiles(shape, v, machine):
+            if best is None or tile.cost < best.cost:
+                best = tile
+    if best is None:
+        return None
+    return best if best.cost <= _lanes_cost(shape, machine) else None
+
+
+def _vector_loops(shape: Shape) -> Iterator[str]:
+    for x in shape.shared:
+        if shape.extents[x.var] > 1:
+            yield x.var
+
+
+def _tiles(shape: Shape, vector: str, machine: Machine) -> Iterator[RegisterTile]:
+    width = machine.width
+    most = min(8, ceil(shape.extents[vector] / width))
+    others = [x.var for x in shape.shared if x.var != vector and shape.extents[x.var] > 1]
+    states = max(len(r.update.states) for r in shape.reductions)
+    room = (machine.registers - 2) // states
+    for vectors in range(1, most + 1):
+        yield _cost(shape, vector, vectors, (), machine)
+        for v in others:
+            for f in _factors(shape.extents[v], room // vectors):
+                yield _cost(shape, vector, vectors, ((v, f),), machine)
+                if f != shape.extents[v]:
+                    continue
+                for w in others:
+                    if w == v:
+                        continue
+                    for g in _factors(shape.extents[w], room // (vectors * f)):
+                        yield _cost(shape, vector, vectors, ((w, g), (v, f)), machine)
+
+
+def _factors(extent: int, most: int) -> Iterator[int]:
+    for f in range(2, min(extent, most) + 1):
+        yield f
+
+
+def _cost(
+    shape: Shape,
+    vector: str,
+    vectors: int,
+    rows: tuple[tuple[str, int], ...],
+    machine: Machine,
+) -> RegisterTile:
+    """Cycles per useful element of the inner loop, edges and the epilogue's share included."""
+    width = machine.width
+    extent = shape.extents[vector]
+    points = prod(f for _, f in rows)
+    size = vectors * points
+    # Elements computed over elements wanted: partial vectors, and short tiles at the edges.
+    lanes = ceil(extent / width) * width / extent
+    blocks = ceil(extent / (width * vectors)) * vectors / ceil(extent / width)
+    waste = lanes * (1 + 0.5 * (blocks - 1))
+    for v, f in rows:
+        full = ceil(shape.extents[v] / f) * f / shape.extents[v]
+        waste *= 1 + 0.5 * (full - 1)
+    cycles = 0.0
+    length = 0.0
+    for r in shape.reductions:
+        steps = prod(x.hi.value - x.lo.value for x in r.loops)
+        loads = sum(_loads(t, vector, vectors, rows, width) for t in r.reads)
+        work = max(
+            size / machine.fma_per_cycle,
+            loads / machine.loads_per_cycle,
+            machine.fma_latency,
+        )
+        # A row broadcast keeps a register or a load slot; both ports are shared a little.
+        work += 0.02 * loads
+        registers = size * len(r.update.states) + vectors + 1
+        if registers > machine.registers:
+            work *= 1 + 0.25 * (registers - machine.registers)
+        cycles += steps * work
+        length += steps
+    epilogue = [t for t in shape.touches if len(t.loops) == len(shape.shared)]
+    for t in epilogue:
+        stride = t.strides.get(vector, 0)
+        each = 0.0 if stride == 0 else 1.0 if stride == 1 or t.packed else float(width)
+        cycles += each * size
+    cycles += 4.0 + 2 * len(rows)
+    return RegisterTile(
+        vector, vectors, rows, cycles * waste / (size * width), _rows_first(shape, vector, rows)
+    )
+
+
+def _loads(
+    t: Touch, vector: str, vectors: int, rows: tuple[tuple[str, int], ...], width: int
+) -> float:
+    count = 1.0
+    for v, f in rows:
+        if t.depends(v):
+            count *= f
+    stride = t.strides.get(vector, 0)
+    if stride == 0:
+        return count
+    if stride == 1 or t.packed:
+        return count * vectors
+    return count * vectors * width * 1.5
+
+
+def _lanes_cost(shape: Shape, machine: Machine) -> float:
+    """Cycles per element when every reduction runs over lanes of its own innermost memory."""
+    total = 0.0
+    for r in shape.reductions:
+        bound = [x.var for x in r.loops]
+        best = float("inf")
+        for v in bound:
+            n = shape.extents[v]
+            if n == 1:
+                continue
+            steps = prod(shape.extents[x] for x in bound)
+            vectors = ceil(n / machine.width) * steps / n
+            loads = sum(
+                1.0 if t.packed or (t.strides.get(v, 0) in (0, 1)) else machine.width * 1.5
+                for t in r.reads
+            )
+            merge = 12.0 * len(r.update.states) + 10
+            best = min(best, vectors * max(loads / 2, 1.0) + merge)
+        total += best
+    return total
+
+
+def _rows_first(shape: Shape, vector: str, rows: tuple[tuple[str, int], ...]) -> bool:
+    """Whether the operand with rows is too large to pass by once per block of the vector."""
+    return False
