@@ -1,0 +1,71 @@
+"""Tiny models: hand-written C kernels, compiled by the C compiler, and programs around them."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rutc.emit.library import build_library
+from rutc.emit.program import Launch, Port, Program, Ref, Step
+
+KERNEL = "(void *const *bufs, const int64_t *syms, int64_t begin, int64_t end)"
+
+Compile = Callable[[str], bytes]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keeps compiled host sources of the tests out of the user's cache, but shares them."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RUTC_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(scope="session")
+def compile_c(tmp_path_factory: pytest.TempPathFactory) -> Compile:
+    """A function from the bodies of kernels, in C, to an object file."""
+    folder = tmp_path_factory.mktemp("kernels")
+
+    def compile_kernels(source: str) -> bytes:
+        path = folder / "kernels.c"
+        path.write_text("#include <stdint.h>\n#include <math.h>\n" + source)
+        command = ["cc", "-O1", "-fPIC", "-fvisibility=hidden", "-c", "kernels.c", "-o", "k.o"]
+        subprocess.run(command, cwd=folder, check=True)
+        return (folder / "k.o").read_bytes()
+
+    return compile_kernels
+
+
+def kernel(name: str, body: str) -> str:
+    """The C source of a kernel; `body` may use bufs, syms, begin and end."""
+    return f"void {name}{KERNEL} {{ (void)syms; (void)begin; (void)end; {body} }}\n"
+
+
+def unary(name: str, dtype: str, expression: str, ctype: str = "float") -> str:
+    """A kernel that computes `expression` of x for each of its tasks."""
+    return kernel(
+        name,
+        f"const {ctype} *in = bufs[0]; {ctype} *out = bufs[1];"
+        f"for (int64_t i = begin; i < end; i++) {{ {ctype} x = in[i]; out[i] = {expression}; }}",
+    )
+
+
+def simple(name: str, steps: tuple[Step, ...], size: int = 8, **more: object) -> Program:
+    """A program from float32 input `x` to float32 output `y`, both `[size]`."""
+    port = {"dtype": "float32", "shape": (size,)}
+    facts: dict[str, object] = {"arena_bytes": 4096, "symbols": 2, **more}
+    return Program(name, (Port("x", **port),), (Port("y", **port),), steps=steps, **facts)
+
+
+def elementwise(kernel_name: str, size: int = 8) -> tuple[Step, ...]:
+    """One launch from the input to the output, a task per element."""
+    return (Launch(kernel_name, (Ref("input"), Ref("output")), size, ("node_0",)),)
+
+
+@pytest.fixture(scope="session")
+def doubling(compile_c: Compile, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with y = 2 x over float32[8]."""
+    path = tmp_path_factory.mktemp("doubling") / "model.so"
+    objects = [compile_c(unary("twice", "float32", "2 * x"))]
+    build_library(simple("doubling", elementwise("twice")), objects, path, {"version": "1"})
+    return path

@@ -1,0 +1,248 @@
+"""The artifact as a file: reproducible bytes, exports, dependencies, weights, toolchains."""
+
+import hashlib
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from rutc.emit import toolchain
+from rutc.emit.header import HOST_SOURCES
+from rutc.emit.library import build_library
+from rutc.emit.program import Copy, Launch, Port, Program, Ref
+from rutc.emit.program_source import c_comment, c_string, symbol_prefix
+from rutc.emit.toolchain import find_toolchain
+from rutc.errors import InternalError, UserError
+from rutc.runtime import ModelError, load
+from tests.runtime.conftest import Compile, elementwise, simple, unary
+
+WEIGHTS = np.arange(8, dtype=np.float32)
+
+
+def _constant(name: str = "model", weight_bytes: int = 32, **more: object) -> Program:
+    """A program whose output is its weights."""
+    port = (Port("y", "float32", (8,)),)
+    steps = (Copy(Ref("output"), Ref("weights", 0, 64), 32),)
+    weights = ((64, WEIGHTS), (0, b"\x01\x02"))
+    return Program(name, (), port, 0, 0, steps, weights, max(96, weight_bytes), **more)
+
+
+def _bytes(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_the_same_model_gives_the_same_bytes(
+    compile_c: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = [compile_c(unary("twice", "float32", "2 * x"))]
+    program = simple("model", elementwise("twice"), weights=((0, WEIGHTS),), weight_bytes=32)
+    results = []
+    for run in range(3):
+        folder = tmp_path / f"folder{run}"
+        folder.mkdir()
+        if run == 2:
+            monkeypatch.setenv("RUTC_CACHE", str(tmp_path / "another_cache"))
+        build_library(program, objects, folder / "model.so", {"a": [1, None]})
+        results.append(_bytes(folder))
+    assert results[0] == results[1] == results[2]
+    assert sorted(results[0]) == ["model.h", "model.so"]
+    for text in (str(tmp_path), str(HOST_SOURCES), os.path.expanduser("~/")):
+        assert text.encode() not in results[0]["model.so"]
+
+
+def test_only_the_entry_points_are_exported(doubling: Path) -> None:
+    listing = subprocess.run(
+        ["nm", "-D", "--defined-only", doubling], capture_output=True, text=True, check=True
+    ).stdout
+    entries = ("abi_version", "close", "last_error", "manifest", "open", "profile", "run")
+    exported = sorted(line.split()[-1] for line in listing.splitlines())
+    assert exported == [*(f"doubling_{entry}" for entry in entries), "rutc_artifact_prefix"]
+
+
+def test_it_depends_on_libc_and_libm_only(compile_c: Compile, tmp_path: Path) -> None:
+    objects = [compile_c(unary("f", "float32", "(float)(_Float16)tanhf(x)"))]
+    build_library(simple("m", elementwise("f")), objects, tmp_path / "m.so", {})
+    listing = subprocess.run(
+        ["ldd", tmp_path / "m.so"], capture_output=True, text=True, check=True
+    ).stdout
+    names = [Path(line.split()[0]).name.split(".")[0] for line in listing.splitlines()]
+    assert {name for name in names if not name.startswith(("ld-", "linux-vdso"))} == {
+        "libc",
+        "libm",
+    }
+    headers = subprocess.run(
+        ["readelf", "-lW", tmp_path / "m.so"], capture_output=True, text=True, check=True
+    ).stdout
+    (stack,) = [line for line in headers.splitlines() if "GNU_STACK" in line]
+    assert "RWE" not in stack
+
+
+def test_embedded_weights_and_manifest(tmp_path: Path) -> None:
+    build_library(_constant(), [], tmp_path / "model.so", {"versions": {"rutc": "é"}})
+    with load(tmp_path / "model.so") as session:
+        np.testing.assert_array_equal(session.run(None, {})[0], WEIGHTS)
+        manifest = session.manifest
+    image = b"\x01\x02" + bytes(62) + WEIGHTS.tobytes()
+    assert manifest["weights_sha256"] == hashlib.sha256(image).hexdigest()
+    assert (manifest["weight_bytes"], manifest["arena_bytes"]) == (96, 0)
+    assert manifest["versions"] == {"rutc": "é"}
+
+
+def test_external_weights(tmp_path: Path) -> None:
+    output = tmp_path / "model.so"
+    build_library(_constant(), [], output, {}, weights="external")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "model.h",
+        "model.so",
+        "model.weights",
+    ]
+    with load(output) as session:
+        np.testing.assert_array_equal(session.run(None, {})[0], WEIGHTS)
+    weights = tmp_path / "model.weights"
+    image = bytearray(weights.read_bytes())
+    image[-1] ^= 1
+    weights.write_bytes(image)
+    with pytest.raises(ModelError, match="does not belong to this model: its SHA-256 differs"):
+        load(output)
+    weights.write_bytes(image[:-1])
+    with pytest.raises(ModelError, match="it must have 128 bytes"):
+        load(output)
+    weights.unlink()
+    with pytest.raises(ModelError, match=r"cannot open the weights file .*model.weights: No such"):
+        load(output)
+
+
+def test_weights_of_narrow_dtypes(tmp_path: Path) -> None:
+    values = np.arange(8).astype(ml_dtypes.bfloat16)
+    port = (Port("y", "bfloat16", (8,)),)
+    steps = (Copy(Ref("output"), Ref("weights"), 16),)
+    program = Program("narrow", (), port, 0, 0, steps, ((0, values),), 16)
+    build_library(program, [], tmp_path / "m.so", {})
+    with load(tmp_path / "m.so") as session:
+        np.testing.assert_array_equal(session.run(None, {})[0], values)
+
+
+def test_large_weights_load_without_being_read(tmp_path: Path) -> None:
+    build_library(_constant(weight_bytes=100 << 20), [], tmp_path / "model.so", {})
+    load(tmp_path / "model.so").close()
+    start = time.perf_counter()
+    resident = _resident_bytes()
+    with load(tmp_path / "model.so") as session:
+        seconds = time.perf_counter() - start
+        assert _resident_bytes() - resident < 10 << 20
+        np.testing.assert_array_equal(session.run(None, {})[0], WEIGHTS)
+    print(f"100 MiB of weights loaded in {seconds * 1000:.2f} ms")
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_nothing_half_written_is_left(tmp_path: Path) -> None:
+    output = tmp_path / "model.so"
+    with pytest.raises(InternalError, match=r"undefined reference to .missing|undefined symbol"):
+        build_library(simple("model", elementwise("missing")), [], output, {})
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UserError, match=r"cannot write the model to .*: No such file or directory"):
+        build_library(_constant(), [], tmp_path / "none" / "model.so", {})
+    with pytest.raises(UserError, match=r"choose a name that ends in \.so"):
+        build_library(_constant(), [], tmp_path / "model.h", {})
+
+
+def test_permissions_follow_the_umask(doubling: Path) -> None:
+    created = doubling.parent / "created"
+    created.touch()
+    readable = stat.S_IMODE(created.stat().st_mode)
+    for path in (doubling, doubling.with_suffix(".h")):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o666 == readable
+
+
+def test_unusual_names_are_made_safe(tmp_path: Path) -> None:
+    names = ['a"b*/c', "??/\\\n", "ünï", "%s"]
+    ports = tuple(Port(name, "float32", (8,)) for name in names)
+    steps = tuple(Copy(Ref("output", n), Ref("input", n), 32) for n in range(len(names)))
+    program = Program("3/*d model*/\n", ports, ports, 0, 0, steps)
+    build_library(program, [], tmp_path / "m.so", {})
+    with load(tmp_path / "m.so") as session:
+        results = session.run(names, {name: WEIGHTS + n for n, name in enumerate(names)})
+        assert [result[0] for result in results] == [0, 1, 2, 3]
+        assert [port.name for port in session.get_inputs()] == names
+    command = ["cc", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c", tmp_path / "m.h"]
+    subprocess.run(command, check=True)
+
+
+def test_names_in_c() -> None:
+    assert symbol_prefix("resnet50-v1.7") == "resnet50_v1_7"
+    assert symbol_prefix("3d") == "model_3d"
+    assert symbol_prefix("") == "model_"
+    assert symbol_prefix("rutc_session") == "model_rutc_session"
+    assert c_string('a"\n?é') == r'"a\042\012\077\303\251"'
+    assert c_comment("a*/b\n/*c") == "a* /b?/ *c"
+
+
+def test_the_host_runtime_compiles_without_warnings(tmp_path: Path) -> None:
+    flags = ["-std=c11", "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-pedantic"]
+    for source in sorted(HOST_SOURCES.glob("*.c")):
+        subprocess.run(["cc", *flags, "-c", source, "-o", tmp_path / "host.o"], check=True)
+
+
+def test_manifest_keys_of_the_program_are_its_own(tmp_path: Path) -> None:
+    with pytest.raises(InternalError, match="the manifest's inputs come from the host program"):
+        build_library(_constant(), [], tmp_path / "m.so", {"inputs": []})
+    with pytest.raises(InternalError, match="the manifest is not JSON"):
+        build_library(_constant(), [], tmp_path / "m.so", {"x": float("nan")})
+
+
+def test_a_program_is_checked_and_printed() -> None:
+    with pytest.raises(InternalError, match=r"input1\+0 names no input in 'launch k\(input1\+0\)"):
+        simple("m", (Launch("k", (Ref("input", 1),), 1),))
+    with pytest.raises(InternalError, match=r"arena.8192 lies outside its space"):
+        simple("m", (Copy(Ref("arena", 0, 8192), Ref("input"), 4),))
+    with pytest.raises(InternalError, match="weights are read-only"):
+        _ = Program("m", (), (), 64, 0, (Copy(Ref("weights"), Ref("arena"), 0),), (), 64)
+    assert str(simple("m", elementwise("twice"))) == (
+        "program m arena=4096 weights=0 symbols=2\n"
+        "  input0 x: float32[8]\n"
+        "  output0 y: float32[8]\n"
+        "  launch twice(input0+0, output0+0) tasks=8  # node_0\n"
+    )
+
+
+def test_no_compiler_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RUTC_CC", raising=False)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"no C compiler found: .*\$RUTC_CC, cc, or .* ziglang"):
+        find_toolchain()
+    with pytest.raises(UserError, match="no C compiler found for riscv64 on this"):
+        find_toolchain("riscv64")
+
+
+def test_the_configured_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUTC_CC", "cc -O1")
+    assert find_toolchain().command == ("cc", "-O1")
+    monkeypatch.setenv("RUTC_CC", "/no/such/compiler")
+    with pytest.raises(UserError, match="cannot run the C compiler '/no/such/compiler': No such"):
+        find_toolchain()
+
+
+@pytest.mark.slow
+def test_ziglang_builds_and_cross_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ziglang")
+    monkeypatch.setenv("RUTC_CC", f"{sys.executable} -m ziglang cc")
+    build_library(_constant(), [], tmp_path / "model.so", {})
+    with load(tmp_path / "model.so", threads=2) as session:
+        np.testing.assert_array_equal(session.run(None, {})[0], WEIGHTS)
+    monkeypatch.delenv("RUTC_CC")
+    other = "aarch64" if os.uname().machine == "x86_64" else "x86_64"
+    build_library(_constant(), [], tmp_path / "other.so", {}, find_toolchain(other))
+    assert json.dumps("model")[1:-1].encode() in (tmp_path / "other.so").read_bytes()
+    with pytest.raises(ModelError, match="cannot load"):
+        load(tmp_path / "other.so")
