@@ -1,0 +1,375 @@
+"""A graph while it is being rewritten: nodes by name, producers, readers and sizes, kept current.
+
+Nodes are immutable; only this table changes. A node is known by the name of its first output.
+Nodes that nobody reads any more leave the table at once, so that "is read once" stays true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from rutc.errors import InternalError
+from rutc.tensor_ir import (
+    Call,
+    Const,
+    Coord,
+    Expr,
+    Graph,
+    If,
+    Index,
+    Input,
+    Nest,
+    Node,
+    Read,
+    Scan,
+    Scatter,
+    Value,
+    While,
+)
+from rutc.tensor_ir.affine import Range, Var
+from rutc.tensor_ir.expr import transform
+from rutc.tensor_ir.graph import Body, Origin, bodies, defined, outs, used
+
+BlockId = tuple[str, int]
+"""(key of the node that holds the block, which of its blocks); the graph itself is ROOT."""
+
+ROOT: BlockId = ("", 0)
+
+
+def key_of(n: Node) -> str:
+    """The name that a node goes by: its first output's."""
+    return outs(n)[0].name
+
+
+def merge_origins(*nodes: Node) -> Origin:
+    """The origins of all `nodes`, each once, in order."""
+    return tuple(dict.fromkeys(o for n in nodes for o in n.origin))
+
+
+def rename_reads(e: Expr, names: Mapping[str, str]) -> Expr:
+    """`e` with values renamed."""
+
+    def visit(x: Expr) -> Expr:
+        return replace(x, value=names[x.value]) if isinstance(x, Read) and x.value in names else x
+
+    return transform(e, visit)
+
+
+def rename_uses(n: Node, names: Mapping[str, str]) -> Node:
+    """`n` with the values that it reads itself renamed."""
+
+    def new(name: str) -> str:
+        return names.get(name, name)
+
+    def coord(c: Coord) -> Coord:
+        return c if isinstance(c, Index) else rename_reads(c, names)
+
+    match n:
+        case Input() | Const():
+            return n
+        case Nest():
+            return replace(n, body=tuple(rename_reads(e, names) for e in n.body))
+        case Scan():
+            carries = tuple(replace(c, init=new(c.init), next=new(c.next)) for c in n.carries)
+            return replace(n, carries=carries, collected=tuple(map(new, n.collected)))
+        case While():
+            carries = tuple(replace(c, init=new(c.init), next=new(c.next)) for c in n.carries)
+            return replace(n, cond=new(n.cond), carries=carries)
+        case If():
+            then = replace(n.then, results=tuple(map(new, n.then.results)))
+            orelse = replace(n.orelse, results=tuple(map(new, n.orelse.results)))
+            return replace(n, cond=new(n.cond), then=then, orelse=orelse)
+        case Scatter():
+            coords = tuple((d, coord(c)) for d, c in n.coords)
+            return replace(n, base=new(n.base), coords=coords, body=rename_reads(n.body, names))
+        case Call():
+            return replace(n, args=tuple(map(new, n.args)))
+        case _:
+            assert_never(n)
+
+
+class Editor:
+    """The working state of one rewriting pass over `graph`; `finish` gives the result."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.changed = False
+        self.extents: dict[str, Index] = dict(graph.dims)
+        self.ranges: dict[str, Range] = dict(graph.ranges)
+        self.nodes: dict[str, Node] = {}
+        self.values: dict[str, Value] = {}
+        self.touched: set[str] = set()
+        """Nodes that an edit may have given a reason to be looked at again."""
+        self._block_of: dict[str, BlockId] = {}
+        self._order: dict[BlockId, _Order] = {}
+        self._producer: dict[str, str] = {}
+        self._readers: dict[str, dict[str, None]] = {}
+        self._outputs = list(graph.outputs)
+        self._output_values = {o.value for o in graph.outputs}
+        self._simplified: dict[Index, Index] = {}
+        self._add_block(ROOT, graph.nodes)
+
+    # -- questions ------------------------------------------------------------------------------
+    def producer(self, value: str) -> Node | None:
+        """The node that defines `value`; None for a carried parameter."""
+        key = self._producer.get(value)
+        return None if key is None else self.nodes[key]
+
+    def constant(self, value: str) -> Const | None:
+        """The constant node that defines `value`, if one does."""
+        n = self.producer(value)
+        return n if isinstance(n, Const) else None
+
+    def nest(self, value: str) -> Nest | None:
+        """The nest that defines `value`, if one does."""
+        n = self.producer(value)
+        return n if isinstance(n, Nest) else None
+
+    def readers(self, value: str) -> tuple[Node, ...]:
+        """The nodes that read `value`, in the order in which they came to do so."""
+        return tuple(self.nodes[k] for k in self._readers.get(value, ()))
+
+    def is_output(self, value: str) -> bool:
+        """Whether the graph gives `value` to its user."""
+        return value in self._output_values
+
+    def is_read_once(self, value: str, reader: Node) -> bool:
+        """Whether `reader` is all that needs `value`, in the block that computes it."""
+        return (
+            list(self._readers.get(value, ())) == [key_of(reader)]
+            and not self.is_output(value)
+            and value in self._producer
+            and self._block_of[self._producer[value]] == self.block(reader)
+        )
+
+    def leaves_block(self, value: str) -> bool:
+        """Whether `value` is more than read by nests: an output, carried, or a block's result."""
+        return self.is_output(value) or not all(
+            isinstance(n, Nest | Scatter) for n in self.readers(value)
+        )
+
+    def block(self, n: Node) -> BlockId:
+        """The block that `n` stands in."""
+        return self._block_of[key_of(n)]
+
+    def keys(self, block: BlockId = ROOT) -> Iterator[str]:
+        """The nodes of a block in order, those of inner blocks after their owner."""
+        for key in self._order[block]:
+            yield key
+            for position, _ in enumerate(bodies(self.nodes[key])):
+                yield from self.keys((key, position))
+
+    def body(self, n: Node, position: int) -> tuple[Node, ...]:
+        """The nodes of one of the blocks that `n` holds, as they are now."""
+        return tuple(self._assemble((key_of(n), position)))
+
+    def enclosing_dims(self, n: Node) -> frozenset[str]:
+        """The scanned dims that are symbols where `n` stands."""
+        found = set()
+        owner, _ = self.block(n)
+        while owner:
+            node = self.nodes[owner]
+            if isinstance(node, Scan):
+                found.add(node.dim)
+            owner, _ = self._block_of[owner]
+        return frozenset(found)
+
+    def simplify(self, x: Index) -> Index:
+        """`x` simplified by what is known of the ranges of dims and symbols."""
+        if all(isinstance(a, Var) for mono, _ in x.terms for a in mono):
+            return x
+        found = self._simplified.get(x)
+        if found is None:
+            found = self._simplified[x] = x.simplify(self.ranges)
+        return found
+
+    def size(self, dims: Iterable[str]) -> int | None:
+        """The number of points of a space; None if an extent is symbolic."""
+        total = 1
+        for d in dims:
+            if not self.extents[d].is_const:
+                return None
+            total *= self.extents[d].const
+        return total
+
+    # -- fresh names ----------------------------------------------------------------------------
+    def fresh_value(self, base: str) -> str:
+        """A value name like `base` that nothing has yet."""
+        name, count = base, 2
+        while name in self.values:
+            name, count = f"{base}_{count}", count + 1
+        return name
+
+    def fresh_dim(self, base: str, extent: Index) -> str:
+        """A new dim, named like `base`, of this extent."""
+        symbols = dict(self.graph.symbols)
+        name, count = base, 2
+        while name in self.extents or name in symbols:
+            name, count = f"{base}_{count}", count + 1
+        self.extents[name] = extent
+        bounds = extent.bounds(symbols)
+        if bounds is not None:
+            self.ranges[name] = (0, max(bounds[1] - 1, 0))
+        return name
+
+    # -- edits ----------------------------------------------------------------------------------
+    def replace(self, old: Node, new: Sequence[Node]) -> None:
+        """`new` in the place of `old`; together they define all outputs of `old`."""
+        self.changed = True
+        block = self.block(old)
+        place = self._order[block].before(key_of(old))
+        reads = list(_deep_uses(old, self))
+        self._remove(old)
+        for n in new:
+            self._add(n, block)
+            place = self._order[block].insert_after(place, key_of(n))
+        missing = [v.name for v in outs(old) if v.name not in self._producer]
+        if missing:
+            raise InternalError(f"the nodes in place of %{key_of(old)} lack {missing}")
+        for n in new:
+            for v in outs(n):
+                self.touched.update(self._readers.get(v.name, ()))
+        self._remove_unread(reads)
+
+    def become(self, old: Node, values: Sequence[str]) -> None:
+        """Readers of `old`'s outputs read the earlier `values` instead, and `old` goes."""
+        self.changed = True
+        names = {v.name: by for v, by in zip(outs(old), values, strict=True)}
+        for key in dict.fromkeys(k for v in names for k in self._readers.get(v, ())):
+            self._forget_uses(self.nodes[key])
+            self.nodes[key] = rename_uses(self.nodes[key], names)
+            self._note_uses(self.nodes[key])
+            self.touched.add(key)
+        self._outputs = [replace(o, value=names.get(o.value, o.value)) for o in self._outputs]
+        self._output_values = {o.value for o in self._outputs}
+        self._remove_unread(list(names))
+
+    def set_origin(self, n: Node, origin: Origin) -> None:
+        """Change where `n` says that it comes from."""
+        if origin != n.origin:
+            self.changed = True
+            self.nodes[key_of(n)] = replace(n, origin=origin)
+
+    def remove_dead(self) -> None:
+        """Remove every node that no output of the graph needs."""
+        self._remove_unread(list(self._producer))
+
+    def finish(self) -> Graph:
+        """The graph as it is now; the very graph given if nothing changed."""
+        if not self.changed:
+            return self.graph
+        nodes = tuple(self._assemble(ROOT))
+        dims = tuple(self.extents.items())
+        return replace(self.graph, dims=dims, nodes=nodes, outputs=tuple(self._outputs))
+
+    # -- internals ------------------------------------------------------------------------------
+    def _add_block(self, block: BlockId, nodes: Sequence[Node]) -> None:
+        order = self._order[block] = _Order()
+        place = ""
+        for n in nodes:
+            self._add(n, block)
+            place = order.insert_after(place, key_of(n))
+
+    def _add(self, n: Node, block: BlockId) -> None:
+        key = key_of(n)
+        self.nodes[key] = n
+        self._block_of[key] = block
+        for v in outs(n):
+            self._producer[v.name] = key
+        for v in defined(n):
+            self.values[v.name] = v
+        self._note_uses(n)
+        self.touched.add(key)
+        for position, body in enumerate(bodies(n)):
+            self._add_block((key, position), body)
+
+    def _remove(self, n: Node) -> None:
+        key = key_of(n)
+        for position, _ in enumerate(bodies(n)):
+            for inner in list(self._order[key, position]):
+                self._remove(self.nodes[inner])
+            del self._order[key, position]
+        self._forget_uses(n)
+        self._order[self._block_of[key]].remove(key)
+        del self.nodes[key], self._block_of[key]
+        for v in outs(n):
+            del self._producer[v.name]
+        for v in defined(n):
+            del self.values[v.name]
+
+    def _note_uses(self, n: Node) -> None:
+        for name in used(n):
+            self._readers.setdefault(name, {})[key_of(n)] = None
+
+    def _forget_uses(self, n: Node) -> None:
+        key = key_of(n)
+        for name in used(n):
+            readers = self._readers.get(name, {})
+            if key in readers:
+                del readers[key]
+                self.touched.update(readers)
+                if name in self._producer:
+                    self.touched.add(self._producer[name])
+
+    def _remove_unread(self, names: Sequence[str]) -> None:
+        queue = list(names)
+        while queue:
+            n = self.producer(queue.pop())
+            if n is None or isinstance(n, Input):
+                continue
+            if not any(self._readers.get(v.name) or self.is_output(v.name) for v in outs(n)):
+                self.changed = True
+                queue += _deep_uses(n, self)
+                self._remove(n)
+
+    def _assemble(self, block: BlockId) -> Iterator[Node]:
+        for key in self._order[block]:
+            n = self.nodes[key]
+            match n:
+                case Scan() | While():
+                    yield replace(n, body=self.body(n, 0))
+                case If():
+                    then = Body(self.body(n, 0), n.then.results)
+                    orelse = Body(self.body(n, 1), n.orelse.results)
+                    yield replace(n, then=then, orelse=orelse)
+                case _:
+                    yield n
+
+
+class _Order:
+    """A linked list of distinct names; "" stands before its first and after its last."""
+
+    def __init__(self) -> None:
+        self._next = {"": ""}
+        self._previous = {"": ""}
+
+    def __iter__(self) -> Iterator[str]:
+        name = self._next[""]
+        while name:
+            yield name
+            name = self._next[name]
+
+    def before(self, name: str) -> str:
+        """The name before `name`."""
+        return self._previous[name]
+
+    def insert_after(self, place: str, name: str) -> str:
+        """Insert `name` after `place`; gives `name`."""
+        follower = self._next[place]
+        self._next[place], self._next[name] = name, follower
+        self._previous[name], self._previous[follower] = place, name
+        return name
+
+    def remove(self, name: str) -> None:
+        """Take `name` out."""
+        before, after = self._previous.pop(name), self._next.pop(name)
+        self._next[before], self._previous[after] = after, before
+
+
+def _deep_uses(n: Node, editor: Editor) -> Iterator[str]:
+    yield from used(n)
+    for position, _ in enumerate(bodies(n)):
+        for key in editor.keys((key_of(n), position)):
+            yield from used(editor.nodes[key])

@@ -1,0 +1,83 @@
+"""What rules ask of expressions and of the nodes that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from rutc.tensor_ir import Coord, Expr, Index, IndexValue, Nest, Node, Read, Scatter
+from rutc.tensor_ir.affine import Atom, FloorDiv, Max, Min, Mod, Var
+from rutc.tensor_ir.expr import reads, walk
+
+
+def expressions(n: Nest | Scatter) -> Iterator[Expr]:
+    """The expressions of a node: its body, and the data-dependent coordinates of a scatter."""
+    if isinstance(n, Nest):
+        yield from n.body
+        return
+    yield n.body
+    yield from (c for _, c in n.coords if not isinstance(c, Index))
+
+
+def node_reads(n: Nest | Scatter) -> Iterator[Read]:
+    """All reads of a node, in order, repeated ones repeated."""
+    for e in expressions(n):
+        yield from reads(e)
+
+
+def map_expressions(n: Nest | Scatter, f: Callable[[Expr], Expr]) -> Nest | Scatter:
+    """`n` with `f` applied to each of its expressions; `n` itself if none changes."""
+    if isinstance(n, Nest):
+        body = tuple(map(f, n.body))
+        same = all(a is b for a, b in zip(body, n.body, strict=True))
+        return n if same else replace(n, body=body)
+
+    def coord(c: Coord) -> Coord:
+        return c if isinstance(c, Index) else f(c)
+
+    coords = tuple((d, coord(c)) for d, c in n.coords)
+    value = f(n.body)
+    same = value is n.body and all(a is b for (_, a), (_, b) in zip(coords, n.coords, strict=True))
+    return n if same else replace(n, coords=coords, body=value)
+
+
+def as_view(n: Node | None) -> tuple[Nest, Read] | None:
+    """A nest that only reads, through index expressions, with or without a fill; and its read."""
+    if not isinstance(n, Nest) or n.reducer is not None:
+        return None
+    r = n.body[0]
+    if not isinstance(r, Read) or not all(isinstance(c, Index) for _, c in r.coords):
+        return None
+    return n, r
+
+
+def indices(e: Expr) -> Iterator[Index]:
+    """All index expressions in `e`."""
+    for x in walk(e):
+        if isinstance(x, Read):
+            yield from (c for _, c in x.coords if isinstance(c, Index))
+        elif isinstance(x, IndexValue):
+            yield x.index
+
+
+def atoms(x: Index) -> Iterator[Atom]:
+    """All atoms of an index expression, those inside divisions included."""
+    for mono, _ in x.terms:
+        for a in mono:
+            yield a
+            match a:
+                case FloorDiv(p, q) | Mod(p, q) | Min(p, q) | Max(p, q):
+                    yield from atoms(p)
+                    yield from atoms(q)
+                case Var():
+                    pass
+
+
+def divisions(x: Index) -> int:
+    """How many divisions and remainders `x` contains."""
+    return sum(isinstance(a, FloorDiv | Mod) for a in atoms(x))
+
+
+def point(dims: tuple[str, ...]) -> tuple[tuple[str, Index], ...]:
+    """The coordinates that read a value of these dims at the current point."""
+    return tuple((d, Index.of(d)) for d in dims)

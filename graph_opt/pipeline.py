@@ -1,0 +1,100 @@
+"""The rewriting pipeline: one ordered list, with the reason for each entry's place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+from rutc.errors import InternalError
+from rutc.graph_opt.rewrite import Pass, Sweep
+from rutc.graph_opt.rules.algebra import simplify_expressions
+from rutc.graph_opt.rules.cse import MergeEqual
+from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
+from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill
+from rutc.tensor_ir import Graph
+from rutc.tensor_ir.verify import verify
+
+CLEAN = (
+    # Literals and decided comparisons first: they are what lets a branch or a nest be folded.
+    simplify_expressions,
+    choose_branch,
+    FoldConstants(),
+    drop_fill,
+    compose_views,
+    drop_copy,
+)
+
+PIPELINE: tuple[Pass, ...] = (
+    # Importers leave unused constants and branches behind; every later step is cheaper without.
+    Sweep("remove what is unread"),
+    # One walk from the inputs down: each node meets producers that are already clean.
+    Sweep("clean up", CLEAN),
+    # Equal nodes read equal sources only once views are gone.
+    MergeEqual(),
+)
+
+OnStep = Callable[[str, Graph, bool], None]
+
+
+def optimize(
+    graph: Graph,
+    *,
+    on_step: OnStep | None = None,
+    limit: int | None = None,
+    pipeline: tuple[Pass, ...] = PIPELINE,
+    seconds: dict[str, float] | None = None,
+) -> Graph:
+    """The graph after all rewrites; it computes the same up to rounding.
+
+    Args:
+        graph: A verified graph.
+        on_step: Called after every step with its name, the graph and whether the step changed it.
+        limit: Stop after this many steps (to find the step that breaks something by bisection).
+        pipeline: The steps.
+        seconds: Receives the seconds that each step took, verification apart.
+
+    Raises:
+        InternalError: A step produced an invalid graph; the message names it.
+    """
+    for number, step in enumerate(pipeline[:limit], start=1):
+        start = perf_counter()
+        rewritten = step.run(graph)
+        changed = rewritten is not graph
+        if seconds is not None:
+            seconds[f"{number:02} {step.name}"] = perf_counter() - start
+        if changed:
+            try:
+                verify(rewritten)
+            except InternalError as error:
+                raise InternalError(f"after step {number}, {step.name!r}: {error}") from error
+        graph = rewritten
+        if on_step is not None:
+            on_step(step.name, graph, changed)
+    return graph
+
+
+@dataclass
+class DumpFolder:
+    """Writes the graph after every step to numbered files: give an instance as `on_step`.
+
+    03-merge-equal-nodes.txt holds the text form; a step that changed nothing leaves a file whose
+    name ends in `(unchanged)` and that says which file holds the graph.
+    """
+
+    folder: Path
+    _count: int = field(default=0, init=False)
+    _last: str = field(default="", init=False)
+
+    def __call__(self, name: str, graph: Graph, changed: bool) -> None:  # noqa: FBT001
+        """Write one step's file."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._count += 1
+        stem = f"{self._count:02}-{name.replace(' ', '-')}"
+        if changed or not self._last:
+            self._last = f"{stem}.txt"
+            (self.folder / self._last).write_text(str(graph), encoding="utf-8")
+        else:
+            text = f"(unchanged) see {self._last}\n"
+            (self.folder / f"{stem} (unchanged).txt").write_text(text, encoding="utf-8")

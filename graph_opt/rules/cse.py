@@ -1,0 +1,176 @@
+"""Equal nodes are computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, replace
+
+from rutc.graph_opt.editor import Editor, merge_origins, rename_uses
+from rutc.graph_opt.exprs import indices, node_reads
+from rutc.tensor_ir import (
+    Call,
+    Const,
+    Expr,
+    Graph,
+    If,
+    Index,
+    Input,
+    Nest,
+    Node,
+    Scan,
+    Scatter,
+    While,
+)
+from rutc.tensor_ir.affine import FloorDiv, Max, Min, Mod, Var
+from rutc.tensor_ir.expr import substitute
+from rutc.tensor_ir.graph import Body, bodies, outs, walk_nodes
+
+
+@dataclass(frozen=True)
+class MergeEqual:
+    """Nodes that are equal up to the names of their values and bound dims become the first one.
+
+    %a{i} = sum{j} %x[i=i, j=j]
+    %b{i} = sum{k} %x[i=i, j=k]        ->   %a in the place of %b
+
+    Inputs stay, and calls, which may have state. A node in a body becomes one outside of it. Two
+    outputs of the graph stay two values.
+    """
+
+    name: str = "merge equal nodes"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def run(self, graph: Graph) -> Graph:
+        """The graph without repeated nodes."""
+        editor = Editor(graph)
+        seen: dict[Hashable, list[str]] = {}
+        for key in list(editor.keys()):
+            n = editor.nodes.get(key)
+            if n is None or not _may_merge(n):
+                continue
+            same = seen.setdefault(_fingerprint(n, editor), [])
+            found = next((k for k in same if _merges(editor.nodes[k], n, editor)), None)
+            if found is None:
+                same.append(key)
+                continue
+            first = editor.nodes[found]
+            editor.set_origin(first, merge_origins(first, n))
+            editor.become(n, [v.name for v in outs(first)])
+        return editor.finish()
+
+
+def _may_merge(n: Node) -> bool:
+    if isinstance(n, Input | Call):
+        return False
+    return not any(isinstance(inner, Call) for b in bodies(n) for inner in walk_nodes(b))
+
+
+def _merges(first: Node, n: Node, editor: Editor) -> bool:
+    block = editor.block(n)
+    while block != editor.block(first):
+        if not block[0]:
+            return False
+        block = editor.block(editor.nodes[block[0]])
+    taken = any(editor.is_output(v.name) for v in outs(n))
+    if taken and any(editor.is_output(v.name) for v in outs(first)):
+        return False
+    if isinstance(n, Const) and isinstance(first, Const):
+        return n.data == first.data
+    return canonical(first, editor) == canonical(n, editor)
+
+
+def _fingerprint(n: Node, editor: Editor) -> Hashable:
+    """A cheap value that equal nodes share."""
+    kinds = tuple((v.dtype, v.dims) for v in outs(n))
+    match n:
+        case Const():
+            flat = n.data.array.reshape(-1)
+            some = flat[:: max(1, flat.size // 16)]
+            return kinds, n.axes, str(some.tolist())
+        case Nest():
+            extents = tuple(sorted(str(editor.extents[d]) for d in n.bound))
+            reduced = None if n.reducer is None else n.reducer.name
+            return kinds, reduced, extents, tuple(r.value for r in node_reads(n))
+        case Scatter():
+            return kinds, n.base, tuple(r.value for r in node_reads(n))
+        case _:
+            return kinds, type(n)
+
+
+def canonical(n: Node, editor: Editor) -> Hashable:
+    """A node without its own names: equal for nodes that compute the same."""
+    names: dict[str, str] = {}
+    extents: list[Index] = []
+    return _canonical(_current(n, editor), names, extents, editor), tuple(extents)
+
+
+def _current(n: Node, editor: Editor) -> Node:
+    match n:
+        case Scan() | While():
+            return replace(n, body=editor.body(n, 0))
+        case If():
+            then = Body(editor.body(n, 0), n.then.results)
+            return replace(n, then=then, orelse=Body(editor.body(n, 1), n.orelse.results))
+        case _:
+            return n
+
+
+def _canonical(n: Node, names: dict[str, str], extents: list[Index], editor: Editor) -> Node:
+    inner: list[tuple[Node, ...]] = []
+    if isinstance(n, Scan | While):
+        for c in n.carries:
+            names[c.param.name] = f"#{len(names)}"
+    for body in bodies(n):
+        inner.append(tuple(_canonical(b, names, extents, editor) for b in body))
+    n = rename_uses(n, names)
+    for v in outs(n):
+        names[v.name] = f"#{len(names)}"
+
+    results = tuple(replace(v, name=names[v.name]) for v in outs(n))
+    match n:
+        case Nest():
+            order = {d: f"#{i}" for i, d in enumerate(_bound_order(n))}
+            extents += [editor.extents[d] for d in order]
+            env = {d: Index.of(name) for d, name in order.items()}
+            body = tuple(substitute(e, env) for e in n.body)
+            return Nest(results, tuple(order.values()), n.reducer, body)
+        case Scatter():
+            return replace(n, out=results[0], origin=())
+        case Const():
+            return replace(n, out=results[0], origin=())
+        case Scan() | While():
+            carries = tuple(
+                replace(c, param=replace(c.param, name=names[c.param.name])) for c in n.carries
+            )
+            return replace(n, outs=results, carries=carries, body=inner[0], origin=())
+        case If():
+            then, orelse = Body(inner[0], n.then.results), Body(inner[1], n.orelse.results)
+            return replace(n, outs=results, then=then, orelse=orelse, origin=())
+        case _:
+            return n
+
+
+def _bound_order(n: Nest) -> list[str]:
+    """The bound dims in the order in which the body comes to them, whatever they are called."""
+    met = dict.fromkeys(name for e in n.body for name in _names_in_order(e))
+    bound = set(n.bound)
+    found = [d for d in met if d in bound]
+    return found + [d for d in n.bound if d not in met]
+
+
+def _names_in_order(e: Expr) -> Iterator[str]:
+    for index in indices(e):
+        yield from _index_names(index)
+
+
+def _index_names(x: Index) -> Iterator[str]:
+    for mono, _ in sorted(x.terms, key=lambda term: -term[1]):
+        for a in mono:
+            match a:
+                case Var(name):
+                    yield name
+                case FloorDiv(p, q) | Mod(p, q) | Min(p, q) | Max(p, q):
+                    yield from _index_names(p)
+                    yield from _index_names(q)

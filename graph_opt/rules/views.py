@@ -1,0 +1,161 @@
+"""Views disappear: readers read the source through composed coordinates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rutc.graph_opt.editor import Editor, merge_origins
+from rutc.graph_opt.exprs import as_view, atoms, map_expressions, node_reads
+from rutc.graph_opt.rewrite import Equal, Reason, Result
+from rutc.tensor_ir import Const, Coord, Expr, Index, Input, Nest, Node, Read, Scatter
+from rutc.tensor_ir.affine import FloorDiv, Mod
+from rutc.tensor_ir.expr import transform
+
+
+def compose_views(n: Node, editor: Editor) -> Result:
+    """A reader of a view reads the view's source.
+
+    %v{a,b} = %x[p=b, q=2*a]
+    %y{i,j} = exp(%v[a=j, b=i])        ->   %y{i,j} = exp(%x[p=i, q=2*j])
+
+    A view with a fill (a padding) composes too. Where the read has a fill itself, only when
+    leaving the view's extents is the same as leaving the source's.
+    """
+    if not isinstance(n, Nest | Scatter):
+        return Reason("only nests and scatters read through coordinates")
+    divides = isinstance(n, Scatter) or n.reducer is None
+    composed: dict[Read, Read] = {}
+    why = Reason("it reads no view")
+    for r in node_reads(n):
+        view = as_view(editor.producer(r.value))
+        if view is None or r in composed:
+            continue
+        result = compose(r, view[1], editor, divides=divides)
+        if isinstance(result, Reason):
+            why = result
+        else:
+            composed[r] = result
+    if not composed:
+        return why
+
+    def visit(e: Expr) -> Expr:
+        return composed.get(e, e) if isinstance(e, Read) else e
+
+    new = map_expressions(n, lambda e: transform(e, visit))
+    views = [v for r in composed if (v := editor.producer(r.value)) is not None]
+    return (replace(new, origin=merge_origins(*views, n)),)
+
+
+def drop_copy(n: Node, editor: Editor) -> Result:
+    """A value that equals another everywhere is that other.
+
+    %y{a,b} = %x[a=a, b=b]
+    output "y" = %y                    ->   output "y" = %x
+    """
+    view = as_view(n)
+    if view is None or view[1].fill is not None:
+        return Reason("not a view")
+    assert isinstance(n, Nest)
+    r = view[1]
+    same = editor.values[r.value].dims == n.out.dims and all(
+        isinstance(c, Index) and c.as_var == d for d, c in r.coords
+    )
+    if not same:
+        return Reason("the view rearranges its source")
+    source = editor.producer(r.value)
+    if source is None or editor.block(source) != editor.block(n):
+        return Reason("the source belongs to a surrounding block")
+    if isinstance(source, Input | Const) and editor.leaves_block(n.out.name):
+        return Reason("an output needs storage of its own, apart from inputs and constants")
+    if editor.leaves_block(r.value) and editor.leaves_block(n.out.name):
+        return Reason("two outputs need storage of their own")
+    return Equal((r.value,))
+
+
+def drop_fill(n: Node, editor: Editor) -> Result:
+    """A read that never leaves its value's extents needs no fill.
+
+    %y{i} = %x[a=i+1 else 0]           ->   %y{i} = %x[a=i+1]       for i+1 < extent(a)
+    """
+    if not isinstance(n, Nest | Scatter):
+        return Reason("only nests and scatters read through coordinates")
+    if not any(r.fill is not None for r in node_reads(n)):
+        return Reason("no read has a fill")
+
+    def visit(e: Expr) -> Expr:
+        if not isinstance(e, Read) or e.fill is None:
+            return e
+        leaves = any(can_leave(d, c, editor) for d, c in e.coords)
+        return e if leaves else replace(e, fill=None)
+
+    new = map_expressions(n, lambda e: transform(e, visit))
+    return (new,) if new != n else Reason("every read with a fill may leave its value")
+
+
+def compose(r: Read, inner: Read, editor: Editor, *, divides: bool) -> Read | Reason:
+    """The read `r` of the view `%v{..} = inner` as a read of the view's source.
+
+    With `divides`, the composed coordinates may divide sums of several dims.
+    """
+    gathered = sorted(d for d, c in r.coords if not isinstance(c, Index))
+    env = {d: c for d, c in r.coords if isinstance(c, Index)}
+    if gathered and inner.fill is not None and r.fill is None:
+        return Reason("a data-dependent coordinate is clamped, but the padding has a fill")
+    fill = inner.fill if r.fill is None else r.fill
+    if r.fill is not None:
+        leaving = [d for d, c in r.coords if can_leave(d, c, editor)]
+        if not leaving:
+            fill = inner.fill
+        elif inner.fill is not None and inner.fill != r.fill:
+            return Reason(f"two fills: {r.fill.value} around {inner.fill.value}")
+        for d in leaving:
+            if not _leaves_together(d, inner, editor):
+                return Reason(f"leaving {d} is not leaving %{inner.value}")
+    coords: list[tuple[str, Coord]] = []
+    for d, c in inner.coords:
+        assert isinstance(c, Index)
+        through = [g for g in gathered if g in c.names()]
+        if not through:
+            at = editor.simplify(c.subs(env))
+            if not divides and _divides_sum(at):
+                return Reason(f"{d}={at} would divide in every step of a reduction")
+            if fill is None and can_leave(d, at, editor) and not can_leave(d, c, editor):
+                return Reason(f"{d}={at} cannot be shown to stay inside")
+            coords.append((d, at))
+        elif c.as_var is None or editor.extents[through[0]] != editor.extents[d]:
+            return Reason(f"a data-dependent coordinate meets {d}={c}")
+        else:
+            coords.append((d, r.coord(through[0])))
+    return replace(r, value=inner.value, coords=tuple(coords), fill=fill)
+
+
+def can_leave(dim: str, c: Coord, editor: Editor) -> bool:
+    """Whether the coordinate `c` along `dim` may lie outside of the extent."""
+    if not isinstance(c, Index):
+        return True
+    if c.as_var is not None and editor.extents.get(c.as_var) == editor.extents[dim]:
+        return False
+    low, room = c.bounds(editor.ranges), (editor.extents[dim] - 1 - c).bounds(editor.ranges)
+    return low is None or room is None or low[0] < 0 or room[0] < 0
+
+
+def _leaves_together(dim: str, inner: Read, editor: Editor) -> bool:
+    """Whether a coordinate outside of the view's `dim` always lies outside of the source."""
+    extent = editor.extents[dim]
+    for d, c in inner.coords:
+        assert isinstance(c, Index)
+        sign = c.coefficient(dim)
+        if sign not in (1, -1) or len(c.terms) != 1:
+            continue
+        # The coordinates at the view's last and first index, in the source's direction.
+        first = c.const if sign == 1 else c.const + 1 - extent
+        beyond = editor.extents[d] - extent - Index.of(first)
+        low, high = Index.of(first).bounds(editor.ranges), beyond.bounds(editor.ranges)
+        if low is not None and high is not None and low[1] <= 0 and high[1] <= 0:
+            return True
+    return False
+
+
+def _divides_sum(x: Index) -> bool:
+    """Whether `x` divides an expression of several dims."""
+    return any(isinstance(a, FloorDiv | Mod) and len(a.num.names()) > 1 for a in atoms(x))
