@@ -1,8 +1,8 @@
 """Networks with seeded random weights, built from transformers' configurations and exported.
 
-Nothing is downloaded: the weights come from each library's own initialisation and one seed. What that
-initialisation leaves constant (biases, scales) is moved a little, and batch normalisations measure the
-statistics of real photographs, so activations keep the size they have in trained networks.
+Nothing is downloaded: the weights come from each library's own initialisation and one seed. What
+that initialisation leaves constant (biases, scales) is moved a little, and batch normalisations
+measure the statistics of real photographs, so activations keep the size they have when trained.
 """
 
 import logging
@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import torch
 from torch import nn
 
@@ -18,6 +19,7 @@ from rutc.models.unet import UNet
 
 SEED = 7
 OPSET = 20
+CLASSES = 1000
 CALIBRATION_PHOTOGRAPHS = 4
 
 Recipe = Callable[[Path], None]
@@ -86,6 +88,17 @@ def _measure_statistics(model: nn.Module, size: int) -> None:
             model(torch.from_numpy(images.imagenet(seed, size, size)))
 
 
+def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns `model` without the exporter's notes, which hold paths of the machine it ran on."""
+    graph = model.graph
+    graph.ClearField("metadata_props")
+    noted = (graph.node, graph.value_info, graph.input, graph.output, graph.initializer)
+    for part in noted:
+        for item in part:
+            item.ClearField("metadata_props")
+    return model
+
+
 def _export(
     path: Path,
     model: nn.Module,
@@ -107,31 +120,34 @@ def _export(
         )
     if program is None:
         raise RuntimeError(f"the exporter made no program for {path.stem}")
-    program.save(path, external_data=False)
+    path.write_bytes(_without_traces(program.model_proto).SerializeToString(deterministic=True))
 
 
 def _resnet50(path: Path) -> None:
     from transformers import ResNetConfig, ResNetForImageClassification
 
     torch.manual_seed(SEED)
-    network = ResNetForImageClassification(ResNetConfig(num_labels=1000))
-    _image_network(path, network)
+    config = ResNetConfig()
+    config.num_labels = CLASSES
+    _image_network(path, ResNetForImageClassification(config))
 
 
 def _mobilenet_v2(path: Path) -> None:
     from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
 
     torch.manual_seed(SEED)
-    network = MobileNetV2ForImageClassification(MobileNetV2Config(num_labels=1000))
-    _image_network(path, network)
+    config = MobileNetV2Config()
+    config.num_labels = CLASSES
+    _image_network(path, MobileNetV2ForImageClassification(config))
 
 
 def _vit_b16(path: Path) -> None:
     from transformers import ViTConfig, ViTForImageClassification
 
     torch.manual_seed(SEED)
-    network = ViTForImageClassification(ViTConfig(num_labels=1000))
-    _image_network(path, network)
+    config = ViTConfig()
+    config.num_labels = CLASSES
+    _image_network(path, ViTForImageClassification(config))
 
 
 def _image_network(path: Path, network: nn.Module) -> None:

@@ -1,7 +1,7 @@
 """Speech-like audio for voice activity detectors, synthesised as a source and a filter [Fant 1960].
 
-A voiced sound is a sum of harmonics of a gliding pitch, weighted by the resonances of a vowel; an unvoiced
-one is noise around the band of a fricative; syllables of both alternate with near silence.
+A voiced sound is a sum of harmonics of a gliding pitch, weighted by the resonances of a vowel; an
+unvoiced one is noise around the band of a fricative; syllables of both alternate with near silence.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,8 @@ AT_8_KHZ = Framing(rate_hz=8_000, window=256, context=32)
 def _envelope(samples: int) -> Signal:
     """Returns the loudness {samples} of one syllable, rising fast and falling slowly."""
     time = np.linspace(0.0, 1.0, samples)
-    return np.minimum(1.0, time / 0.15) * np.minimum(1.0, (1.0 - time) / 0.35)
+    loudness: Signal = np.minimum(1.0, time / 0.15) * np.minimum(1.0, (1.0 - time) / 0.35)
+    return loudness
 
 
 def _voiced(draw: np.random.Generator, samples: int, rate_hz: int) -> Signal:
@@ -84,15 +85,16 @@ def speech(seed: int, seconds: float, rate_hz: int) -> Floats:
         stop = min(total, start + length)
         wave[start:stop] += (0.5 * _envelope(length) * syllable)[: stop - start]
         start = stop + int(draw.exponential(0.04) * rate_hz)
-    return wave.astype(np.float32)
+    return np.asarray(wave, np.float32)
 
 
 def frames(seed: int, count: int, framing: Framing) -> Floats:
     """Returns `count` consecutive frames {count, context + window} of speech."""
     samples = count * framing.window + framing.context
-    wave = speech(seed, (samples + 1) / framing.rate_hz, framing.rate_hz)
+    wave: Floats = speech(seed, (samples + 1) / framing.rate_hz, framing.rate_hz)
     starts = np.arange(count)[:, None] * framing.window
-    return wave[starts + np.arange(framing.context + framing.window)]
+    result: Floats = wave[starts + np.arange(framing.context + framing.window)]
+    return result
 
 
 def frame(seed: int, framing: Framing) -> Floats:

@@ -20,7 +20,7 @@ MAGIKA_PADDING = 256
 
 
 def _ranked(draw: np.random.Generator, count: int, vocabulary: int) -> Ids:
-    """Returns ids {count} below `vocabulary` that are as unequally frequent as words [Zipf 1935]."""
+    """Returns ids {count} below `vocabulary`, as unequally frequent as words [Zipf 1935]."""
     return np.minimum(draw.zipf(1.2, count) - 1, vocabulary - 1).astype(np.int64)
 
 
@@ -54,7 +54,7 @@ def key_values(seed: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
 def real_files() -> tuple[Path, ...]:
     """Returns files of different types that are part of this package."""
     folder = digits.FOLDER
-    names = ("train.py", "README.md", "images.npz", "digits.onnx", "demo.py")
+    names = ("train.py", "images.npz", "digits.onnx", "demo.py")
     return tuple(folder / name for name in names)
 
 

@@ -84,11 +84,13 @@ def train(images: Floats, labels: Labels) -> nn.Sequential:
     all_x, all_y = torch.from_numpy(images), torch.from_numpy(labels)
     model.train()
     for _ in range(EPOCHS):
-        for chosen in torch.randperm(len(all_x), generator=generator).split(TRAIN_BATCH):
+        order = torch.randperm(len(all_x), generator=generator)
+        for first in range(0, len(order), TRAIN_BATCH):
+            chosen = order[first : first + TRAIN_BATCH]
             scores = model(shifted(all_x[chosen], generator))
             loss = nn.functional.cross_entropy(scores, all_y[chosen])
             optimizer.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             optimizer.step()
             schedule.step()
     return model.eval()
@@ -101,30 +103,39 @@ def accuracy(model: nn.Sequential, images: Floats, labels: Labels) -> float:
     return float((predicted == labels).mean())
 
 
+def _stage(source: str, number: str) -> list[onnx.NodeProto]:
+    """Returns conv 3x3, relu and maxpool 2 of `source`, the last called `pool<number>`."""
+    conv, relu, pool = f"conv{number}", f"relu{number}", f"pool{number}"
+    weights = [f"{conv}.weight", f"{conv}.bias"]
+    return [
+        helper.make_node(
+            "Conv", [source, *weights], [conv], conv, kernel_shape=[3, 3], pads=[1, 1, 1, 1]
+        ),
+        helper.make_node("Relu", [conv], [relu], relu),
+        helper.make_node("MaxPool", [relu], [pool], pool, kernel_shape=[2, 2], strides=[2, 2]),
+    ]
+
+
+def _gemm(source: str, name: str) -> onnx.NodeProto:
+    """Returns the fully connected layer `name` of `source`."""
+    weights = [f"{name}.weight", f"{name}.bias"]
+    return helper.make_node("Gemm", [source, *weights], [name], name, transB=1)
+
+
 def to_onnx(model: nn.Sequential) -> onnx.ModelProto:
     """Returns the trained network as an ONNX model of static batch `BATCH`."""
-    names = {"0": "conv1", "3": "conv2", "7": "hidden", "10": "output"}
+    names = {"0": "conv1", "3": "conv2", "7": "hidden", "10": "scores"}
     weights = [
         numpy_helper.from_array(tensor.numpy(), f"{names[key.split('.')[0]]}.{key.split('.')[1]}")
         for key, tensor in model.state_dict().items()
     ]
-    conv = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
-    pool = {"kernel_shape": [2, 2], "strides": [2, 2]}
     nodes = [
-        helper.make_node("Conv", ["image", "conv1.weight", "conv1.bias"], ["c1"], "conv1", **conv),
-        helper.make_node("Relu", ["c1"], ["r1"], "relu1"),
-        helper.make_node("MaxPool", ["r1"], ["p1"], "pool1", **pool),
-        helper.make_node("Conv", ["p1", "conv2.weight", "conv2.bias"], ["c2"], "conv2", **conv),
-        helper.make_node("Relu", ["c2"], ["r2"], "relu2"),
-        helper.make_node("MaxPool", ["r2"], ["p2"], "pool2", **pool),
-        helper.make_node("Flatten", ["p2"], ["flat"], "flatten"),
-        helper.make_node(
-            "Gemm", ["flat", "hidden.weight", "hidden.bias"], ["h"], "hidden", transB=1
-        ),
-        helper.make_node("Relu", ["h"], ["hr"], "relu3"),
-        helper.make_node(
-            "Gemm", ["hr", "output.weight", "output.bias"], ["scores"], "output", transB=1
-        ),
+        *_stage("image", "1"),
+        *_stage("pool1", "2"),
+        helper.make_node("Flatten", ["pool2"], ["flat"], "flatten"),
+        _gemm("flat", "hidden"),
+        helper.make_node("Relu", ["hidden"], ["relu3"], "relu3"),
+        _gemm("relu3", "scores"),
     ]
     graph = helper.make_graph(
         nodes,
