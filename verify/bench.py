@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -83,10 +84,10 @@ def bench(
         if on_progress:
             on_progress("bench", index, len(threads))
         session = load(str(library), threads=count)
-        runs: dict[str, Run] = {"rutc": lambda session=session: session.run(None, inputs)}
+        runs: dict[str, Run] = {"rutc": partial(session.run, None, inputs)}
         if model is not None:
             reference = Reference(model, count, optimise=True)
-            runs["onnxruntime"] = lambda reference=reference: reference.run(inputs)
+            runs["onnxruntime"] = partial(reference.run, inputs)
         times = interleave(runs, seconds)
         peer = latency(times["onnxruntime"]) if model is not None else None
         results.append(Timing(count, latency(times["rutc"]), peer))

@@ -99,8 +99,8 @@ def _draw(item: InputSpec, seed: int, dims: Mapping[str, int]) -> Array:
     if dtype.kind == "O":
         return random.integers(0, 1000, shape).astype(str).astype(object)
     if dtype.kind in "iu" and dtype.itemsize == 1:
-        limits = np.iinfo(dtype)
-        return random.integers(limits.min, limits.max, shape, endpoint=True).astype(dtype)
+        low, high = (0, 255) if dtype.kind == "u" else (-128, 127)
+        return random.integers(low, high, shape, endpoint=True).astype(dtype)
     return random.integers(0, 1, shape, endpoint=True).astype(dtype)
 
 

@@ -1,0 +1,132 @@
+"""Generated inputs, and inputs from files."""
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from onnx import numpy_helper
+
+from rutc.errors import UserError
+from rutc.verify.inputs import InputSpec, gather, generate, read, spec
+
+X = InputSpec("x", np.dtype(np.float32), (1, 3, 4, 5))
+IDS = InputSpec("ids", np.dtype(np.int64), ("batch", 7))
+
+
+def test_the_seed_decides_the_values() -> None:
+    first, again, other = generate([X], 1), generate([X], 1), generate([X], 2)
+    np.testing.assert_array_equal(first["x"], again["x"])
+    assert not np.array_equal(first["x"], other["x"])
+
+
+def test_an_input_has_the_same_values_whatever_else_the_model_takes() -> None:
+    np.testing.assert_array_equal(generate([IDS, X])["x"], generate([X])["x"])
+
+
+@pytest.mark.parametrize(
+    "onnx_type",
+    ["float", "double", "float16", "bfloat16", "bool", "int8", "uint8", "int32", "int64", "string",
+     "complex64", "float8e4m3fn", "int4", "uint16"],
+)  # fmt: skip
+def test_every_dtype_is_generated(onnx_type: str) -> None:
+    item = spec("x", f"tensor({onnx_type})", [2, None, "n"])
+    values = generate([item], dims={"n": 3})["x"]
+    assert values.dtype == item.dtype
+    assert values.shape == (2, 2, 3)
+
+
+def test_a_sequence_input_is_refused() -> None:
+    with pytest.raises(UserError, match="only tensors"):
+        spec("s", "seq(tensor(float))", [])
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".pb"])
+def test_arrays_are_read_from_files(tmp_path: Path, suffix: str) -> None:
+    value = generate([X])["x"]
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".npy":
+        np.save(path, value)
+    elif suffix == ".npz":
+        np.savez(path, x=value, other=np.zeros(3))
+    else:
+        path.write_bytes(numpy_helper.from_array(value).SerializeToString())
+    np.testing.assert_array_equal(read(X, str(path)), value)
+
+
+def test_narrow_dtypes_survive_npy(tmp_path: Path) -> None:
+    item = InputSpec("x", np.dtype(ml_dtypes.bfloat16), (3,))
+    value = np.array([1, 2, 3], ml_dtypes.bfloat16)
+    np.save(tmp_path / "a.npy", value)
+    np.testing.assert_array_equal(read(item, str(tmp_path / "a.npy")), value)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 6, 5), (1, 6, 5, 3)])
+def test_images_become_arrays(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    image = pytest.importorskip("PIL.Image")
+    pixels = np.zeros((6, 5, 3), np.uint8)
+    pixels[:, :, 0] = 255
+    image.fromarray(pixels).save(tmp_path / "a.png")
+    value = read(InputSpec("x", np.dtype(np.float32), shape), str(tmp_path / "a.png"))
+    red = value[:, 0] if shape[1] == 3 else value[..., 0]
+    assert value.shape == shape
+    assert red.min() == 1
+    assert value.sum() == red.size
+
+
+def test_what_is_not_given_is_generated(tmp_path: Path) -> None:
+    np.save(tmp_path / "ids.npy", np.arange(14).reshape(2, 7))
+    values = gather([X, IDS], [f"ids={tmp_path / 'ids.npy'}"])
+    np.testing.assert_array_equal(values["ids"], np.arange(14).reshape(2, 7))
+    np.testing.assert_array_equal(values["x"], generate([X])["x"])
+
+
+def test_one_seed_serves_every_input() -> None:
+    np.testing.assert_array_equal(gather([X, IDS], ["random:5"])["x"], generate([X], 5)["x"])
+
+
+def _write_bad_files(folder: Path) -> None:
+    (folder / "bad.npy").write_bytes(b"no numpy file")
+    (folder / "bad.npz").write_bytes(b"PK no archive")
+    (folder / "bad.pb").write_bytes(b"\xff\xff no tensor")
+    (folder / "bad.png").write_bytes(b"no image")
+    (folder / "a.txt").write_text("1")
+    np.save(folder / "f64.npy", np.zeros((1, 3, 4, 5)))
+    np.save(folder / "small.npy", np.zeros((1, 3), np.float32))
+    np.savez(folder / "two.npz", a=np.zeros(1), b=np.zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("x=missing.npy", "no such file"),
+        ("x=bad.npy", "is no numpy file"),
+        ("x=bad.npz", "is no numpy file"),
+        ("x=bad.pb", "is no ONNX TensorProto"),
+        ("x=a.txt", "rutc reads .npy"),
+        ("x=f64.npy", "has dtype float64, the model takes float32"),
+        ("x=small.npy", r"has shape \[1, 3\], the model takes \[1, 3, 4, 5\]"),
+        ("x=two.npz", "has no array 'x'"),
+        ("x=random:a", "random:SEED"),
+        ("z=random:1", "no input 'z'"),
+        ("f64.npy", "has 2 inputs"),
+    ],
+)
+def test_bad_sources_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _write_bad_files(tmp_path)
+    with pytest.raises(UserError, match=message):
+        gather([X, IDS], [argument])
+
+
+def test_an_input_is_given_once() -> None:
+    with pytest.raises(UserError, match="given twice"):
+        gather([X], ["x=random:1", "x=random:2"])
+
+
+def test_pickled_arrays_are_not_loaded(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([{}], object), allow_pickle=True)
+    with pytest.raises(UserError, match="is no numpy file"):
+        read(X, str(tmp_path / "a.npy"))
