@@ -1,0 +1,312 @@
+"""What the operator functions build with: fresh dims and values, reads, nests.
+
+Every method takes and returns `Tensor`s, whose axes are positional. Each axis of a new tensor gets
+a fresh dim, except that an axis of extent 1 gets none. `dims` unifies and names the dims later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from rutc.importer.tensor import Axis, Shape, Tensor, is_const, is_symbolic, shape_text
+from rutc.tensor_ir import (
+    Const,
+    Coord,
+    Data,
+    DType,
+    Expr,
+    Index,
+    IndexValue,
+    Lit,
+    Nest,
+    Node,
+    Read,
+    Reducer,
+    Value,
+    apply,
+    cast,
+    reducer,
+)
+from rutc.tensor_ir.affine import ONE, ZERO, Range
+
+CoordLike = Coord | int | str
+ExprFunction = Callable[..., Expr]
+
+
+class OperatorError(ValueError):
+    """An operator cannot be imported as it is used; the message says why."""
+
+
+@dataclass
+class Builder:
+    """The graph under construction, and the ONNX node that is being imported."""
+
+    ranges: dict[str, Range] = field(default_factory=dict)
+    extents: dict[str, Index] = field(default_factory=dict)
+    roles: dict[str, str] = field(default_factory=dict)
+    hints: dict[str, str] = field(default_factory=dict)
+    consts: list[Const] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    emitted: set[str] = field(default_factory=set)
+    origin: tuple[str, ...] = ()
+    base: str = "v"
+    outputs: tuple[str, ...] = ()
+    scope: dict[str, Tensor] = field(default_factory=dict)
+    published: set[str] = field(default_factory=set)
+    run_graph: Callable[..., tuple[Tensor, ...]] | None = None
+    _claimed: set[str] = field(default_factory=set)
+
+    # -- names ----------------------------------------------------------------------------------
+    def fresh(self, hint: str | None = None) -> str:
+        """A new value name; `hint` is what it should be called in the end."""
+        name = f"v{len(self.hints)}"
+        self.hints[name] = hint or self.base
+        return name
+
+    def claim(self, name: str, hint: str) -> None:
+        """Says what a value should be called in the end; the first to ask has it."""
+        if name not in self._claimed:
+            self._claimed.add(name)
+            self.hints[name] = hint
+
+    def dim(self, extent: Index | int, role: str = "") -> str:
+        """A new dim of this extent; `role` is what it should be called in the end."""
+        name = f"_{len(self.extents)}"
+        extent = Index.of(extent)
+        self.extents[name] = extent
+        bounds = extent.bounds(self.ranges)
+        if bounds is not None:
+            self.ranges[name] = (0, max(bounds[1] - 1, 0))
+        if role:
+            self.roles[name] = role
+        return name
+
+    def axis(self, extent: Index | int, role: str = "") -> Axis:
+        """A new axis; one of extent 1 has no dim."""
+        extent = Index.of(extent)
+        return Axis(None if extent == ONE else self.dim(extent, role), extent)
+
+    def axes(self, shape: Sequence[Index | int], roles: Sequence[str] = ()) -> tuple[Axis, ...]:
+        """New axes for a shape."""
+        padded = (*roles, *("" for _ in range(len(shape) - len(roles))))
+        return tuple(self.axis(e, r) for e, r in zip(shape, padded, strict=True))
+
+    # -- constants ------------------------------------------------------------------------------
+    def constant(self, array: np.ndarray, dtype: DType | None = None, hint: str = "") -> Tensor:
+        """A tensor whose elements are known: numbers, or index expressions of type i64."""
+        kind = dtype or DType.of(array.dtype)
+        return Tensor(self.fresh(hint or None), kind, self.axes(array.shape), array)
+
+    def _materialize(self, t: Tensor) -> None:
+        """Defines a known tensor's value unless that has happened."""
+        if t.known is None or t.name in self.emitted:
+            return
+        self.emitted.add(t.name)
+        named = [a.dim for a in t.axes if a.dim is not None]
+        out = Value(t.name, t.dtype, tuple(sorted(named)))
+        if not is_symbolic(t.known, t.dtype):
+            array = t.known.reshape([n for n in t.known.shape if n != 1])
+            self.consts.append(Const(out, tuple(named), Data(array)))
+            return
+        self.nodes.append(Nest((out,), (), None, (_elements(t),), self.origin))
+
+    # -- reading --------------------------------------------------------------------------------
+    def read(self, t: Tensor, coords: Sequence[CoordLike], fill: Lit | None = None) -> Expr:
+        """The element at `coords`, one for each axis; `fill` where it may fall outside.
+
+        A `fill` that cannot be needed is dropped; a known scalar is read as a literal.
+        """
+        if len(coords) != t.rank:
+            raise OperatorError(f"{len(coords)} coordinates for a tensor of rank {t.rank}")
+        at = [Index.of(c) if isinstance(c, int | str) else c for c in coords]
+        if fill is not None and all(
+            isinstance(c, Index) and self.inside(c, a.extent)
+            for c, a in zip(at, t.axes, strict=True)
+        ):
+            fill = None
+        along: list[tuple[str, Coord]] = [(u, ZERO) for u in t.units]
+        along += [(a.dim, c) for a, c in zip(t.axes, at, strict=True) if a.dim is not None]
+        named = sorted(along, key=lambda dc: dc[0])
+        element: Expr
+        if t.known is not None and t.known.size == 1:
+            element = _literal(t.known.reshape(-1)[0], t.dtype)
+        else:
+            self._materialize(t)
+            element = Read(t.name, tuple(named), t.dtype, fill if named else None)
+        if fill is None:
+            return element
+        for a, c in zip(t.axes, at, strict=True):
+            if a.dim is None and isinstance(c, Index) and not self.inside(c, ONE):
+                here = apply("eq", IndexValue(c), Lit(0, DType.I64))
+                element = apply("select", here, element, fill)
+        return element
+
+    def inside(self, c: Index, extent: Index) -> bool:
+        """Whether `c` provably lies in [0, extent)."""
+        low = c.bounds(self.ranges)
+        if low is None or low[0] < 0:
+            return False
+        if not c.is_const and c.as_var is not None and self.extents.get(c.as_var) == extent:
+            return True
+        room = (extent - 1 - c).bounds(self.ranges)
+        return room is not None and room[0] >= 0
+
+    # -- nests ----------------------------------------------------------------------------------
+    def nest(
+        self,
+        axes: Sequence[Axis],
+        body: Expr,
+        bound: Sequence[Axis] = (),
+        reduce: str = "sum",
+        hint: str | None = None,
+    ) -> Tensor:
+        """One nest over `axes`: `body`, or with `bound` axes its reduction over them."""
+        if any(is_const(a.extent, 0) for a in axes):
+            return self._empty(axes, body.dtype)
+        dims = tuple(a.dim for a in bound if a.dim is not None)
+        if not dims:
+            (out,) = self._emit(axes, (body.dtype,), (), None, (body,), hint)
+            return out
+        kind = body.dtype
+        wide = DType.F32 if kind.is_float and kind.bits < 32 and reduce in ("sum", "prod") else kind
+        made = self.multi(axes, (cast(body, wide),), bound, reducer(reduce, wide), hint)[0]
+        return made if wide is kind else self.map(lambda x: cast(x, kind), made)
+
+    def multi(
+        self,
+        axes: Sequence[Axis],
+        bodies: tuple[Expr, ...],
+        bound: Sequence[Axis],
+        how: Reducer,
+        hint: str | None = None,
+    ) -> tuple[Tensor, ...]:
+        """One nest of a reducer with several elements or outputs."""
+        dims = tuple(a.dim for a in bound if a.dim is not None)
+        return self._emit(axes, how.outputs, dims, how, bodies, hint)
+
+    def _emit(
+        self,
+        axes: Sequence[Axis],
+        kinds: Sequence[DType],
+        bound: tuple[str, ...],
+        how: Reducer | None,
+        bodies: tuple[Expr, ...],
+        hint: str | None,
+    ) -> tuple[Tensor, ...]:
+        named = tuple(sorted(a.dim for a in axes if a.dim is not None))
+        outs = tuple(Tensor(self.fresh(hint), k, tuple(axes)) for k in kinds)
+        values = tuple(Value(t.name, t.dtype, named) for t in outs)
+        self.nodes.append(Nest(values, bound, how, bodies, self.origin))
+        return outs
+
+    def _empty(self, axes: Sequence[Axis], dtype: DType) -> Tensor:
+        extents = [a.extent for a in axes]
+        if not all(e.is_const for e in extents):
+            raise OperatorError(
+                f"a tensor without elements of symbolic shape {shape_text(extents)}"
+            )
+        array = np.empty([e.const for e in extents], dtype.numpy)
+        return Tensor(self.fresh(), dtype, tuple(axes), array)
+
+    def map(self, fn: ExprFunction, *operands: Tensor, hint: str | None = None) -> Tensor:
+        """`fn` of the operands' elements, broadcast to each other as numpy does."""
+        shape = self.broadcast([t.shape for t in operands])
+        axes = self.axes(shape)
+        return self.nest(axes, fn(*(self.spread(t, axes) for t in operands)), hint=hint)
+
+    def spread(self, t: Tensor, axes: Sequence[Axis]) -> Expr:
+        """The element of `t`, broadcast to `axes`, at their dims."""
+        last = axes[len(axes) - t.rank :]
+        coords = [ZERO if a.extent == ONE else x.index for a, x in zip(t.axes, last, strict=True)]
+        return self.read(t, coords)
+
+    def broadcast(self, shapes: Sequence[Shape]) -> Shape:
+        """The shape that all broadcast to. Raises OperatorError where they do not."""
+        rank = max(map(len, shapes), default=0)
+        out: list[Index] = []
+        for i in range(rank):
+            found = ONE
+            for s in shapes:
+                k = i - (rank - len(s))
+                if k < 0 or s[k] in (ONE, found):
+                    continue
+                if found != ONE:
+                    texts = " and ".join(map(shape_text, shapes))
+                    raise OperatorError(f"shapes {texts} do not broadcast ({found} against {s[k]})")
+                found = s[k]
+            out.append(found)
+        return tuple(out)
+
+    def view(
+        self,
+        t: Tensor,
+        shape: Sequence[Index | int],
+        coords: Callable[..., Sequence[CoordLike]],
+        roles: Sequence[str] = (),
+        fill: Lit | None = None,
+    ) -> Tensor:
+        """A tensor of `shape` whose element at (i, j, ..) is `t[coords(i, j, ..)]`."""
+        axes = self.axes(shape, roles)
+        if any(is_const(a.extent, 0) for a in axes):
+            return self._empty(axes, t.dtype)
+        at = coords(*(a.index for a in axes))
+        return self.nest(axes, self.read(t, at, fill))
+
+    def reshaped(self, t: Tensor, axes: Sequence[Axis]) -> Tensor:
+        """`t` under other axes with the same dims in the same order (units put in or left out)."""
+        shape = [a.extent.const for a in axes] if all(a.extent.is_const for a in axes) else None
+        if t.known is not None and shape is not None:
+            return replace(t, axes=tuple(axes), known=t.known.reshape(shape))
+        return replace(t, axes=tuple(axes))
+
+    # -- bodies ---------------------------------------------------------------------------------
+    @contextmanager
+    def body(self) -> Iterator[list[Node]]:
+        """Collects the nodes emitted inside into a list of their own (constants stay outside)."""
+        outer, self.nodes = self.nodes, []
+        emitted = set(self.emitted)
+        try:
+            yield self.nodes
+        finally:
+            consts = {c.out.name for c in self.consts}
+            self.emitted = emitted | {n for n in self.emitted if n in consts}
+            self.nodes = outer
+
+    def relabelled(self, t: Tensor, axes: Sequence[Axis]) -> Tensor:
+        """A copy of `t` over exactly these axes (of the same extents)."""
+        coords = [a.index if s.dim is not None else ZERO for a, s in zip(axes, t.axes, strict=True)]
+        return self.nest(axes, self.read(t, coords))
+
+
+def lit(value: float, like: DType) -> Lit:
+    """`value` as a literal of a type."""
+    if like.is_float:
+        return Lit(float(value), like)
+    return Lit(bool(value) if like is DType.BOOL else int(value), like)
+
+
+def _literal(element: object, dtype: DType) -> Expr:
+    if isinstance(element, Index):
+        return cast(IndexValue(element), dtype)
+    if dtype is DType.STRING:
+        return Lit(element.decode() if isinstance(element, bytes) else str(element), dtype)
+    number: float = element.item() if isinstance(element, np.generic) else element  # type: ignore[assignment]
+    return lit(number, dtype)
+
+
+def _elements(t: Tensor) -> Expr:
+    """The element of a tensor of index expressions as a choice over its row-major position."""
+    assert t.known is not None
+    position = ZERO
+    for a in t.axes:
+        position = position * a.extent + a.index
+    items = t.known.reshape(-1).tolist()
+    chosen = _literal(items[-1], t.dtype)
+    for k in range(len(items) - 2, -1, -1):
+        here = apply("eq", IndexValue(position), Lit(k, DType.I64))
+        chosen = apply("select", here, _literal(items[k], t.dtype), chosen)
+    return chosen

@@ -1,0 +1,283 @@
+"""Naming: one name for all dims that reads equate, and the ONNX names for values.
+
+While importing, every axis of every value has a dim of its own. Two dims are one where some nest
+reads along one of them with the plain index of the other and their extents are equal, unless that
+would put the same dim twice into one value or one nest: then the two names stay, and the read says
+`x[c=c2]`. The dim that a scan counts is never unified.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from rutc.tensor_ir import (
+    Body,
+    Call,
+    Carry,
+    Const,
+    Graph,
+    If,
+    Index,
+    IndexValue,
+    Input,
+    Nest,
+    Node,
+    Output,
+    Read,
+    Scan,
+    Scatter,
+    Value,
+    While,
+)
+from rutc.tensor_ir.expr import Coord, Expr, reads, transform
+from rutc.tensor_ir.graph import defined, walk_nodes
+
+RESERVED = frozenset({"else", "if", "while", "scan", "call", "yield", "input", "output", "const"})
+
+
+def named(g: Graph, roles: Mapping[str, str], hints: Mapping[str, str]) -> Graph:
+    """The graph with dims unified and named by their roles, and values named by their hints."""
+    classes = _Classes(g)
+    for n in walk_nodes(g.nodes):
+        _equate(n, g, classes)
+    dims = _dim_names(g, classes, roles)
+    values = _value_names(g, hints)
+    return Renaming(dims, values).graph(g)
+
+
+class _Classes:
+    """A union-find over dims; a class knows in which spaces (values, nests) it occurs."""
+
+    def __init__(self, g: Graph) -> None:
+        self.parent: dict[str, str] = {d: d for d, _ in g.dims}
+        self.spaces: dict[str, set[int]] = {d: set() for d, _ in g.dims}
+        self.fixed: set[str] = set()
+        for k, space in enumerate(_spaces(g.nodes)):
+            for d in space:
+                self.spaces[d].add(k)
+        for n in walk_nodes(g.nodes):
+            if isinstance(n, Scan):
+                self.fixed.add(n.dim)
+
+    def find(self, d: str) -> str:
+        while self.parent[d] != d:
+            self.parent[d] = self.parent[self.parent[d]]
+            d = self.parent[d]
+        return d
+
+    def unite(self, a: str, b: str) -> None:
+        """Makes the classes of two dims one, unless some space has a dim of each."""
+        a, b = self.find(a), self.find(b)
+        if a == b or {a, b} & self.fixed:
+            return
+        if not self.spaces[a].isdisjoint(self.spaces[b]):
+            return
+        if len(self.spaces[a]) < len(self.spaces[b]):
+            a, b = b, a
+        self.parent[b] = a
+        self.spaces[a] |= self.spaces.pop(b)
+
+
+def _spaces(nodes: Iterable[Node], outer: tuple[str, ...] = ()) -> Iterable[tuple[str, ...]]:
+    """The sets of dims that must keep different names."""
+    for n in nodes:
+        for v in defined(n):
+            yield (*v.dims, *outer)
+        match n:
+            case Nest():
+                yield (*n.dims, *outer)
+            case Scatter():
+                yield (*n.dims, *outer)
+                yield (*n.dims, *n.out.dims, *outer)
+            case Scan():
+                yield from _spaces(n.body, (*outer, n.dim))
+            case While():
+                yield from _spaces(n.body, outer)
+            case If():
+                yield from _spaces(n.then.nodes, outer)
+                yield from _spaces(n.orelse.nodes, outer)
+            case _:
+                pass
+
+
+def _equate(n: Node, g: Graph, classes: _Classes) -> None:
+    """Unites the dims that the node's reads equate by a plain index."""
+    bodies: tuple[Expr, ...] = ()
+    if isinstance(n, Nest):
+        bodies = n.body
+    elif isinstance(n, Scatter):
+        bodies = (n.body,)
+    for e in bodies:
+        for r in reads(e):
+            for d, c in r.coords:
+                var = c.as_var if isinstance(c, Index) else None
+                if var in classes.parent and g.extents[var] == g.extents[d]:
+                    classes.unite(d, var)
+
+
+def _dim_names(g: Graph, classes: _Classes, roles: Mapping[str, str]) -> dict[str, str]:
+    """A name for every dim: its class's first role, made unique by a number."""
+    wanted: dict[str, tuple[int, str]] = {}
+    for d, _ in g.dims:
+        root = classes.find(d)
+        role = roles.get(d, "")
+        rank = 0 if role.startswith("!") else 1 if role else 2
+        if root not in wanted or rank < wanted[root][0]:
+            wanted[root] = (rank, role.lstrip("!"))
+    taken = {s for s, _ in g.symbols} | set(RESERVED)
+    names: dict[str, str] = {}
+    for d, _ in g.dims:
+        root = classes.find(d)
+        if root not in names:
+            names[root] = _unique(wanted[root][1] or "d", taken)
+    return {d: names[classes.find(d)] for d, _ in g.dims}
+
+
+def _value_names(g: Graph, hints: Mapping[str, str]) -> dict[str, str]:
+    """A name for every value; of several with one hint the last has the plain name."""
+    order = [v.name for n in walk_nodes(g.nodes) for v in defined(n)]
+    last = {hints[v]: v for v in order}
+    taken: set[str] = set()
+    names = {v: _unique(_clean(h), taken) for h, v in last.items()}
+    for v in order:
+        if v not in names:
+            names[v] = _unique(_clean(hints[v]), taken)
+    return names
+
+
+def _clean(text: str) -> str:
+    """Text as a name: letters, digits, dots and underscores, not beginning with a digit."""
+    kept = re.sub(r"[^A-Za-z0-9_.]+", ".", text).strip(".")
+    return kept if kept and not kept[0].isdigit() else f"v{kept}"
+
+
+def clean_dim(text: str) -> str:
+    """Text as a dim's or symbol's name: letters, digits and underscores."""
+    kept = re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_")
+    return kept if kept and not kept[0].isdigit() else f"d{kept}"
+
+
+def _unique(base: str, taken: set[str]) -> str:
+    name, k = base, 1
+    if name in taken:
+        stem = base + "_" if base[-1].isdigit() else base
+        while name in taken:
+            k += 1
+            name = f"{stem}{k}"
+    taken.add(name)
+    return name
+
+
+class Renaming:
+    """The renaming of dims and values throughout a graph."""
+
+    def __init__(self, dims: Mapping[str, str], values: Mapping[str, str]) -> None:
+        self.dims = dims
+        self.values = values
+        self.indices = {d: Index.of(n) for d, n in dims.items()}
+        self.seen: dict[Index, Index] = {}
+
+    def graph(self, g: Graph) -> Graph:
+        """The graph under its new names."""
+        extents: dict[str, Index] = {}
+        for d, e in g.dims:
+            extents.setdefault(self.dims[d], e)
+        outputs = tuple(
+            Output(o.name, self.values[o.value], self._names(o.axes)) for o in g.outputs
+        )
+        nodes = tuple(self.node(n) for n in g.nodes)
+        return Graph(g.name, tuple(extents.items()), nodes, outputs, g.symbols)
+
+    def node(self, n: Node) -> Node:
+        """One node under its new names."""
+        match n:
+            case Input():
+                return replace(n, out=self.value(n.out), axes=self._names(n.axes))
+            case Const():
+                return replace(n, out=self.value(n.out), axes=self._names(n.axes))
+            case Nest():
+                body = tuple(self.expr(e) for e in n.body)
+                return replace(n, outs=self._outs(n.outs), bound=self._names(n.bound), body=body)
+            case Scan():
+                return Scan(
+                    self._outs(n.outs),
+                    self.dims[n.dim],
+                    self._carries(n.carries),
+                    tuple(self.values[v] for v in n.collected),
+                    tuple(self.node(m) for m in n.body),
+                    n.origin,
+                )
+            case While():
+                body_nodes = tuple(self.node(m) for m in n.body)
+                carries = self._carries(n.carries)
+                return While(self._outs(n.outs), self.values[n.cond], carries, body_nodes, n.origin)
+            case If():
+                return If(
+                    self._outs(n.outs),
+                    self.values[n.cond],
+                    self._body(n.then),
+                    self._body(n.orelse),
+                    n.origin,
+                )
+            case Scatter():
+                coords = [(self.dims[d], self.coord(c)) for d, c in n.coords]
+                coords.sort(key=lambda dc: dc[0])
+                return replace(
+                    n,
+                    out=self.value(n.out),
+                    base=self.values[n.base],
+                    dims=self._names(n.dims),
+                    coords=tuple(coords),
+                    body=self.expr(n.body),
+                )
+            case Call():
+                args = tuple(self.values[a] for a in n.args)
+                return replace(n, outs=self._outs(n.outs), args=args)
+
+    def value(self, v: Value) -> Value:
+        """One value under its new names."""
+        return Value(self.values[v.name], v.dtype, tuple(sorted(self._names(v.dims))))
+
+    def index(self, i: Index) -> Index:
+        """An index expression over the new dims."""
+        if i not in self.seen:
+            self.seen[i] = i.subs(self.indices)
+        return self.seen[i]
+
+    def coord(self, c: Coord) -> Coord:
+        """A coordinate over the new dims."""
+        return self.index(c) if isinstance(c, Index) else self.expr(c)
+
+    def expr(self, e: Expr) -> Expr:
+        """An expression over the new dims and values."""
+
+        def visit(x: Expr) -> Expr:
+            if isinstance(x, IndexValue):
+                return IndexValue(self.index(x.index))
+            if isinstance(x, Read):
+                coords = [
+                    (self.dims[d], self.index(c) if isinstance(c, Index) else c)
+                    for d, c in x.coords
+                ]
+                coords.sort(key=lambda dc: dc[0])
+                return Read(self.values[x.value], tuple(coords), x.dtype, x.fill)
+            return x
+
+        return transform(e, visit)
+
+    def _names(self, dims: Iterable[str]) -> tuple[str, ...]:
+        return tuple(self.dims[d] for d in dims)
+
+    def _outs(self, outs: Iterable[Value]) -> tuple[Value, ...]:
+        return tuple(self.value(v) for v in outs)
+
+    def _carries(self, carries: Iterable[Carry]) -> tuple[Carry, ...]:
+        return tuple(
+            Carry(self.value(c.param), self.values[c.init], self.values[c.next]) for c in carries
+        )
+
+    def _body(self, body: Body) -> Body:
+        nodes = tuple(self.node(m) for m in body.nodes)
+        return Body(nodes, tuple(self.values[r] for r in body.results))

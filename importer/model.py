@@ -1,0 +1,362 @@
+"""Import of a whole model: inputs, nodes in order, outputs, names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from onnx import GraphProto, NodeProto, TypeProto, ValueInfoProto
+
+from rutc.errors import UserError
+from rutc.importer import ops
+from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.convert import prepare
+from rutc.importer.dims import clean_dim, named
+from rutc.importer.proto import array_of, attribute_value, dtype_of, load, subgraphs
+from rutc.importer.registry import OPERATORS, Key
+from rutc.importer.shapes import folded
+from rutc.importer.tensor import Axis, Tensor
+from rutc.tensor_ir import DType, Graph, Index, Input, Nest, Node, Output, Scan, Scatter, Value
+from rutc.tensor_ir.affine import ONE, ZERO, Range
+from rutc.tensor_ir.graph import defined, outs, used_deep, walk_nodes
+
+SYMBOL_RANGE: Range = (1, 1 << 31)
+"""What a size that nothing fixes may be."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+Dims = Mapping[str, int]
+Environment = dict[str, Tensor]
+
+ops.register_all()
+
+
+def import_model(path: Path, *, shapes: Shapes | None = None, dims: Dims | None = None) -> Graph:
+    """The model as a graph of nests.
+
+    Args:
+        path: The .onnx file.
+        shapes: Fixed shapes of inputs, by the input's name.
+        dims: Fixed values of the model's symbolic sizes, by their name.
+
+    Raises:
+        UserError: The file is no acceptable model, uses what is not supported (all of it is
+            listed), or contradicts `shapes` or `dims`.
+    """
+    model = load(path)
+    name = clean_dim(path.stem)
+    graph, weights = prepare(model, path.parent)
+    _check_supported(graph, path)
+    importer = _Importer(path.parent, Builder(), dict(dims or {}), dict(shapes or {}))
+    return importer.run(graph, weights, name)
+
+
+def _key(node: NodeProto) -> Key:
+    return ("" if node.domain == "ai.onnx" else node.domain, node.op_type)
+
+
+def _check_supported(graph: GraphProto, path: Path) -> None:
+    """Raises UserError naming every operator that is not supported."""
+    missing: dict[Key, list[str]] = {}
+    for g in subgraphs(graph):
+        for node in g.node:
+            if _key(node) not in OPERATORS:
+                missing.setdefault(_key(node), []).append(_title(node))
+    if not missing:
+        return
+    lines = []
+    for (domain, op), where in sorted(missing.items(), key=lambda kv: (-len(kv[1]), kv[0])):
+        shown = ", ".join(where[:3]) + (", ..." if len(where) > 3 else "")
+        lines.append(f"  {domain + '.' if domain else ''}{op} ({len(where)}): {shown}")
+    raise UserError(f"{path.name}: operators that are not supported:\n" + "\n".join(lines))
+
+
+def _title(node: NodeProto) -> str:
+    """What a node is called: its name, else its first output's."""
+    return node.name or next((o for o in node.output if o), node.op_type)
+
+
+@dataclass
+class _Importer:
+    """One import: where external data lies, the builder, and what the user fixed."""
+
+    directory: Path
+    b: Builder
+    dims: dict[str, int]
+    shapes: dict[str, tuple[int, ...]]
+
+    def __post_init__(self) -> None:
+        self.symbols: dict[str, str] = {}
+        self.used_dims: set[str] = set()
+
+    def run(self, graph: GraphProto, weights: dict[str, np.ndarray], name: str) -> Graph:
+        """The whole model's graph."""
+        b = self.b
+        b.run_graph = self.subgraph
+        env: Environment = {}
+        inputs: list[Input] = []
+        for info in graph.input:
+            if info.name not in weights:
+                inputs.append(self.input(info, env))
+        self._check_names([i.name for i in inputs])
+        for initializer, data in weights.items():
+            kind = DType.STRING if data.dtype == object else DType.of(data.dtype)
+            env[initializer] = b.constant(data, kind, initializer)
+        self.nodes(graph, env, [o.name for o in graph.output])
+        outputs = [self.output(o.name, env) for o in graph.output]
+        return _assembled(name, b, inputs, outputs, self.symbols)
+
+    def _check_names(self, inputs: list[str]) -> None:
+        unknown = sorted(set(self.shapes) - set(inputs))
+        if unknown:
+            raise UserError(
+                f"a shape is given for {unknown[0]!r}, which is no input; "
+                f"the inputs are {', '.join(inputs) or 'none'}"
+            )
+        unknown = sorted(set(self.dims) - self.used_dims)
+        if unknown:
+            known = sorted(self.used_dims | set(self.symbols))
+            raise UserError(
+                f"a size is given for {unknown[0]!r}, which no input has; "
+                f"the symbolic sizes are {', '.join(known) or 'none'}"
+            )
+
+    # -- interface ------------------------------------------------------------------------------
+    def input(self, info: ValueInfoProto, env: Environment) -> Input:
+        """A model input, its tensor entered in `env`."""
+        b = self.b
+        kind, extents, params = self._declared(info)
+        axes: list[str] = []
+        kept: list[Axis] = []
+        units: list[str] = []
+        for extent, param in zip(extents, params, strict=True):
+            role = f"!{clean_dim(param)}{'' if extent.is_const else '_i'}" if param else ""
+            d = b.dim(extent, role)
+            axes.append(d)
+            kept.append(Axis(None if extent == ONE else d, extent))
+            if extent == ONE:
+                units.append(d)
+        value = Value(b.fresh(info.name), kind, tuple(sorted(axes)))
+        known = None
+        if any(e == ZERO for e in extents) and all(e.is_const for e in extents):
+            known = np.empty([e.const for e in extents], kind.numpy)
+        tensor = Tensor(value.name, kind, tuple(kept), known, tuple(units))
+        env[info.name] = (
+            replace(tensor, name=b.fresh(info.name), units=()) if known is not None else tensor
+        )
+        return Input(value, info.name, tuple(axes), (info.name,))
+
+    def _declared(self, info: ValueInfoProto) -> tuple[DType, list[Index], list[str]]:
+        """An input's type, extents and the names of its symbolic sizes ("" for none)."""
+        if info.type.WhichOneof("value") != "tensor_type":
+            kind = info.type.WhichOneof("value") or "unknown"
+            raise UserError(f"input {info.name!r} is a {kind}; only tensors are supported")
+        tensor: TypeProto.Tensor = info.type.tensor_type
+        kind = dtype_of(tensor.elem_type)
+        given = self.shapes.get(info.name)
+        if not tensor.HasField("shape"):
+            if given is None:
+                raise UserError(f"input {info.name!r} has no declared shape; give one for it")
+            return kind, [Index.of(n) for n in given], [""] * len(given)
+        declared = tensor.shape.dim
+        if given is not None and len(given) != len(declared):
+            raise _conflict(info, given)
+        extents: list[Index] = []
+        params: list[str] = []
+        for i, d in enumerate(declared):
+            param = d.dim_param
+            fixed = given[i] if given is not None else None
+            if fixed is not None and fixed < 0:
+                raise UserError(f"input {info.name!r}: the given extent {fixed} is negative")
+            if d.HasField("dim_value") and d.dim_value >= 0:
+                if fixed is not None and fixed != d.dim_value:
+                    raise _conflict(info, given)
+                extents.append(Index.of(d.dim_value))
+                params.append("")
+                continue
+            param = param or f"{clean_dim(info.name)}_{i}"
+            extents.append(self._symbol(info, param, fixed))
+            params.append(param)
+        return kind, extents, params
+
+    def _symbol(self, info: ValueInfoProto, param: str, fixed: int | None) -> Index:
+        """The extent of a symbolic size: what the user fixed, else a symbol."""
+        self.used_dims.add(param)
+        if fixed is not None:
+            if self.dims.setdefault(param, fixed) != fixed:
+                raise UserError(
+                    f"input {info.name!r}: its size {param!r} is given as {fixed}, "
+                    f"and elsewhere as {self.dims[param]}"
+                )
+            return Index.of(fixed)
+        if param in self.dims:
+            return Index.of(self.dims[param])
+        number = re.fullmatch(r"-?\d+", param)
+        symbol = self.symbols.setdefault(param, clean_dim(f"n{param}" if number else param))
+        self.b.ranges[symbol] = SYMBOL_RANGE
+        return Index.of(symbol)
+
+    def output(self, name: str, env: Environment) -> tuple[str, Tensor]:
+        """A model output and its tensor."""
+        if name not in env:
+            raise UserError(f"output {name!r} is not computed by any node")
+        return name, env[name]
+
+    # -- nodes ----------------------------------------------------------------------------------
+    def nodes(self, graph: GraphProto, env: Environment, wanted: Iterable[str]) -> None:
+        """Imports the nodes that the wanted values need, in order."""
+        live = _live(graph, set(wanted))
+        for node, needed in zip(graph.node, live, strict=True):
+            if needed:
+                self.node(node, env)
+
+    def node(self, node: NodeProto, env: Environment) -> None:
+        """Imports one node, its outputs entered in `env`."""
+        b = self.b
+        inputs: list[Tensor | None] = []
+        for i in node.input:
+            if i and i not in env:
+                raise UserError(f"node {_title(node)!r} reads {i!r}, which nothing computes")
+            inputs.append(env[i] if i else None)
+        attributes = {a.name: attribute_value(a, self.directory) for a in node.attribute}
+        saved = (b.origin, b.base, b.outputs, b.scope)
+        b.origin = (_title(node),)
+        b.base = next((o for o in node.output if o), _title(node))
+        b.outputs = tuple(node.output)
+        b.scope = env
+        try:
+            known = folded(node.op_type, inputs, attributes, b.ranges)
+            if known is not None and not node.domain:
+                made: tuple[Tensor, ...] = (b.constant(*known),)
+            else:
+                made = OPERATORS[_key(node)](b, inputs, attributes)
+        except OperatorError as e:
+            given = ", ".join(f"{i or '-'}: {t}" for i, t in zip(node.input, inputs, strict=True))
+            raise UserError(
+                f"{node.op_type} (node {_title(node)!r}) cannot be compiled: {e} [{given}]"
+            ) from e
+        finally:
+            b.origin, b.base, b.outputs, b.scope = saved
+        for o, t in zip(node.output, made, strict=False):
+            if o:
+                env[o] = t
+                b.claim(t.name, o)
+
+    def subgraph(
+        self, graph: GraphProto, scope: Environment, inputs: Iterable[Tensor] = ()
+    ) -> tuple[Tensor, ...]:
+        """Imports a nested graph whose inputs are given; it sees the values of `scope`."""
+        env = dict(scope)
+        for info, t in zip(graph.input, inputs, strict=True):
+            env[info.name] = t
+        for t in graph.initializer:
+            data = array_of(t, self.directory)
+            kind = DType.STRING if data.dtype == object else DType.of(data.dtype)
+            env[t.name] = self.b.constant(data, kind, t.name)
+        names = [o.name for o in graph.output]
+        self.nodes(graph, env, names)
+        return tuple(env[n] for n in names)
+
+
+def _conflict(info: ValueInfoProto, given: tuple[int, ...] | None) -> UserError:
+    declared = [d.dim_param or d.dim_value for d in info.type.tensor_type.shape.dim]
+    return UserError(
+        f"input {info.name!r} has the shape [{', '.join(map(str, declared))}]; "
+        f"the given shape {list(given or ())} does not fit it"
+    )
+
+
+def _live(graph: GraphProto, wanted: set[str]) -> list[bool]:
+    """Which nodes the wanted values need."""
+    live = [False] * len(graph.node)
+    for k in range(len(graph.node) - 1, -1, -1):
+        node = graph.node[k]
+        if wanted.isdisjoint(node.output):
+            continue
+        live[k] = True
+        wanted.update(i for i in node.input if i)
+        for a in node.attribute:
+            if a.HasField("g"):
+                for g in subgraphs(a.g):
+                    for inner in g.node:
+                        wanted.update(i for i in inner.input if i)
+                    wanted.update(o.name for o in g.output)
+    return live
+
+
+# -- assembly -----------------------------------------------------------------------------------
+def _assembled(
+    name: str,
+    b: Builder,
+    inputs: list[Input],
+    outputs: list[tuple[str, Tensor]],
+    symbols: Mapping[str, str],
+) -> Graph:
+    """The named graph: outputs get all their axes, unused values and dims go."""
+    made = [_with_units(b, inputs, n, t) for n, t in outputs]
+    nodes: list[Node] = [*inputs, *b.consts, *b.nodes]
+    nodes = _used_nodes(nodes, {o.value for o in made})
+    used = _used_dims(nodes, made)
+    table = tuple((d, e) for d, e in b.extents.items() if d in used)
+    ranges = tuple((s, SYMBOL_RANGE) for s in symbols.values())
+    return named(Graph(name, table, tuple(nodes), tuple(made), ranges), b.roles, b.hints)
+
+
+def _with_units(b: Builder, inputs: list[Input], name: str, t: Tensor) -> Output:
+    """The output `name`: the value of `t` with a dim for every axis."""
+    b.origin = (name,)
+    axes = [a.dim if a.dim is not None else b.dim(1) for a in t.axes]
+    fresh = [d for d, a in zip(axes, t.axes, strict=True) if a.dim is None]
+    place = next(
+        (i for i, n in enumerate(b.nodes) if isinstance(n, Nest) and n.outs[0].name == t.name), None
+    )
+    users = [n for n in walk_nodes(tuple(b.nodes)) if t.name in used_deep(n)]
+    if place is not None and not users and t.name not in b.published:
+        nest = b.nodes[place]
+        assert isinstance(nest, Nest)
+        if len(nest.outs) == 1:
+            out = replace(nest.out, dims=tuple(sorted((*nest.out.dims, *fresh))))
+            b.nodes[place] = replace(nest, outs=(out,))
+            b.published.add(t.name)
+            b.hints[t.name] = name
+            return Output(name, t.name, tuple(axes))
+    space = [b.dim(e, "") for e in t.shape]
+    own = tuple(Axis(d, e) for d, e in zip(space, t.shape, strict=True))
+    coords = [a.index if s.dim is not None else ZERO for a, s in zip(own, t.axes, strict=True)]
+    body = b.read(t, coords)
+    value = Value(b.fresh(name), t.dtype, tuple(sorted(space)))
+    b.nodes.append(Nest((value,), (), None, (body,), b.origin))
+    b.published.add(value.name)
+    return Output(name, value.name, tuple(space))
+
+
+def _used_nodes(nodes: list[Node], wanted: set[str]) -> list[Node]:
+    """The nodes that the wanted values need; inputs stay, they are the interface."""
+    kept: list[Node] = []
+    for n in reversed(nodes):
+        names = {v.name for v in outs(n)}
+        if isinstance(n, Input) or not names.isdisjoint(wanted):
+            kept.append(n)
+            wanted.update(used_deep(n))
+    return kept[::-1]
+
+
+def _used_dims(nodes: list[Node], outputs: list[Output]) -> set[str]:
+    found: set[str] = {d for o in outputs for d in o.axes}
+    for n in walk_nodes(tuple(nodes)):
+        for v in defined(n):
+            found.update(v.dims)
+        match n:
+            case Nest():
+                found.update(n.bound)
+            case Scan():
+                found.add(n.dim)
+            case Scatter():
+                found.update(n.dims)
+            case Input():
+                found.update(n.axes)
+            case _:
+                pass
+    return found

@@ -1,0 +1,20 @@
+"""The operators, one module per family."""
+
+from importlib import import_module
+
+FAMILIES = (
+    "activations",
+    "contraction",
+    "convolution",
+    "elementwise",
+    "movement",
+    "normalization",
+    "pooling",
+    "reductions",
+)
+
+
+def register_all() -> None:
+    """Loads every family, which enters its operators in the registry."""
+    for family in FAMILIES:
+        import_module(f"rutc.importer.ops.{family}")

@@ -1,0 +1,195 @@
+"""Activation functions: one formula of one element (and its attributes) each."""
+
+from __future__ import annotations
+
+from math import pi, sqrt
+
+from rutc.importer.builder import Builder, lit
+from rutc.importer.registry import operator
+from rutc.importer.tensor import Tensor
+from rutc.tensor_ir import Expr, apply
+
+
+def add(a: Expr, c: Expr) -> Expr:
+    """a + c."""
+    return apply("add", a, c)
+
+
+def mul(a: Expr, c: Expr) -> Expr:
+    """a * c."""
+    return apply("mul", a, c)
+
+
+def scaled(e: Expr, k: float) -> Expr:
+    """e * k."""
+    return apply("mul", e, lit(k, e.dtype))
+
+
+def shifted(e: Expr, k: float) -> Expr:
+    """e + k."""
+    return apply("add", e, lit(k, e.dtype))
+
+
+def clamped(e: Expr, low: float, high: float) -> Expr:
+    """min(max(e, low), high)."""
+    return apply("min", apply("max", e, lit(low, e.dtype)), lit(high, e.dtype))
+
+
+def sigmoid_of(e: Expr) -> Expr:
+    """1 / (1 + exp(-e))."""
+    return apply("div", lit(1, e.dtype), shifted(apply("exp", apply("neg", e)), 1))
+
+
+def relu_of(e: Expr) -> Expr:
+    """max(e, 0)."""
+    return apply("max", e, lit(0, e.dtype))
+
+
+def softplus_of(e: Expr) -> Expr:
+    """log(1 + exp(e)) as max(e, 0) + log(1 + exp(-|e|)), which does not overflow."""
+    tail = apply("log", shifted(apply("exp", apply("neg", apply("abs", e))), 1))
+    return add(relu_of(e), tail)
+
+
+def elu_of(e: Expr, alpha: float) -> Expr:
+    """e where e > 0, else alpha * (exp(e) - 1)."""
+    low = scaled(shifted(apply("exp", apply("min", e, lit(0, e.dtype))), -1), alpha)
+    return apply("select", apply("gt", e, lit(0, e.dtype)), e, low)
+
+
+def leaky_relu_of(e: Expr, alpha: float) -> Expr:
+    """e where e >= 0, else alpha * e."""
+    return apply("select", apply("lt", e, lit(0, e.dtype)), scaled(e, alpha), e)
+
+
+def hard_sigmoid_of(e: Expr, alpha: float, beta: float) -> Expr:
+    """alpha * e + beta between 0 and 1."""
+    return clamped(shifted(scaled(e, alpha), beta), 0, 1)
+
+
+@operator("Sigmoid")
+def sigmoid(b: Builder, x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x))."""
+    return b.map(sigmoid_of, x)
+
+
+@operator("Relu")
+def relu(b: Builder, x: Tensor) -> Tensor:
+    """max(x, 0)."""
+    return b.map(relu_of, x)
+
+
+@operator("Softplus")
+def softplus(b: Builder, x: Tensor) -> Tensor:
+    """log(1 + exp(x))."""
+    return b.map(softplus_of, x)
+
+
+@operator("Softsign")
+def softsign(b: Builder, x: Tensor) -> Tensor:
+    """x / (1 + |x|)."""
+    return b.map(lambda e: apply("div", e, shifted(apply("abs", e), 1)), x)
+
+
+@operator("LeakyRelu")
+def leaky_relu(b: Builder, x: Tensor, *, alpha: float = 0.01) -> Tensor:
+    """x where x >= 0, else alpha * x."""
+    return b.map(lambda e: leaky_relu_of(e, alpha), x)
+
+
+@operator("PRelu")
+def prelu(b: Builder, x: Tensor, slope: Tensor) -> Tensor:
+    """x where x >= 0, else slope * x."""
+    return b.map(
+        lambda e, s: apply("select", apply("lt", e, lit(0, e.dtype)), mul(s, e), e), x, slope
+    )
+
+
+@operator("ThresholdedRelu")
+def thresholded_relu(b: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    """x where x > alpha, else 0."""
+    return b.map(
+        lambda e: apply("select", apply("gt", e, lit(alpha, e.dtype)), e, lit(0, e.dtype)), x
+    )
+
+
+@operator("Elu")
+def elu(b: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    """x where x > 0, else alpha * (exp(x) - 1)."""
+    return b.map(lambda e: elu_of(e, alpha), x)
+
+
+@operator("Selu")
+def selu(
+    b: Builder,
+    x: Tensor,
+    *,
+    alpha: float = 1.67326319217681884765625,
+    gamma: float = 1.05070102214813232421875,
+) -> Tensor:
+    """gamma * elu(x)."""
+    return b.map(lambda e: scaled(elu_of(e, alpha), gamma), x)
+
+
+@operator("Celu")
+def celu(b: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    """max(x, 0) + min(0, alpha * (exp(x / alpha) - 1))."""
+
+    def fn(e: Expr) -> Expr:
+        grown = apply("exp", apply("div", e, lit(alpha, e.dtype)))
+        low = scaled(shifted(grown, -1), alpha)
+        return add(relu_of(e), apply("min", low, lit(0, e.dtype)))
+
+    return b.map(fn, x)
+
+
+@operator("HardSigmoid")
+def hard_sigmoid(b: Builder, x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
+    """alpha * x + beta between 0 and 1."""
+    return b.map(lambda e: hard_sigmoid_of(e, alpha, beta), x)
+
+
+@operator("HardSwish")
+def hard_swish(b: Builder, x: Tensor) -> Tensor:
+    """x * hard_sigmoid(x), alpha = 1/6, beta = 1/2."""
+    return b.map(lambda e: mul(e, hard_sigmoid_of(e, 1 / 6, 0.5)), x)
+
+
+@operator("Mish")
+def mish(b: Builder, x: Tensor) -> Tensor:
+    """x * tanh(softplus(x))."""
+    return b.map(lambda e: mul(e, apply("tanh", softplus_of(e))), x)
+
+
+@operator("Swish")
+def swish(b: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    """x * sigmoid(alpha * x)."""
+    return b.map(lambda e: mul(e, sigmoid_of(e if alpha == 1.0 else scaled(e, alpha))), x)
+
+
+@operator("Gelu")
+def gelu(b: Builder, x: Tensor, *, approximate: str = "none") -> Tensor:
+    """x * Phi(x), exactly through erf, or by the tanh approximation."""
+
+    def fn(e: Expr) -> Expr:
+        if approximate == "tanh":
+            cube = mul(mul(e, e), e)
+            curve = apply("tanh", scaled(add(e, scaled(cube, 0.044715)), sqrt(2 / pi)))
+        else:
+            curve = apply("erf", scaled(e, 1 / sqrt(2)))
+        return mul(scaled(e, 0.5), shifted(curve, 1))
+
+    return b.map(fn, x)
+
+
+@operator("Shrink")
+def shrink(b: Builder, x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
+    """x + bias below -lambd, x - bias above lambd, else 0."""
+
+    def fn(e: Expr) -> Expr:
+        high = apply("gt", e, lit(lambd, e.dtype))
+        upper = apply("select", high, shifted(e, -bias), lit(0, e.dtype))
+        low = apply("lt", e, lit(-lambd, e.dtype))
+        return apply("select", low, shifted(e, bias), upper)
+
+    return b.map(fn, x)

@@ -1,0 +1,165 @@
+"""Sums of products: MatMul, Gemm, Einsum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.registry import operator
+from rutc.importer.tensor import Axis, Tensor
+from rutc.tensor_ir import DType, Expr, apply, cast
+from rutc.tensor_ir.affine import ONE, ZERO
+
+
+def accumulator(kind: DType) -> DType:
+    """The type in which products of a type are summed."""
+    return DType.F32 if kind.is_float and kind.bits < 32 else kind
+
+
+def sum_products(
+    b: Builder, axes: Sequence[Axis], bound: Sequence[Axis], factors: Sequence[Expr], kind: DType
+) -> Tensor:
+    """sum{bound} of the product of the factors, accumulated wide, as `kind`."""
+    wide = accumulator(kind)
+    body = cast(factors[0], wide)
+    for f in factors[1:]:
+        body = apply("mul", body, cast(f, wide))
+    total = b.nest(axes, body, bound)
+    return total if wide is kind else b.map(lambda e: cast(e, kind), total)
+
+
+def matmul_of(b: Builder, x: Tensor, y: Tensor, kind: DType | None = None) -> Tensor:
+    """The product of (stacks of) matrices as numpy's `matmul` defines it, summed as `kind`."""
+    if x.rank == 0 or y.rank == 0:
+        raise OperatorError(f"matrices are expected, not {x} and {y}")
+    inner = x.shape[-1]
+    if inner != y.shape[max(0, y.rank - 2)]:
+        raise OperatorError(f"{x} and {y} cannot be multiplied")
+    batch = b.axes(
+        b.broadcast([x.shape[:-2], y.shape[:-2]]), ("b",) if max(x.rank, y.rank) == 3 else ()
+    )
+    rows = b.axes(x.shape[-2:-1] if x.rank > 1 else (), ("m",))
+    columns = b.axes(y.shape[-1:] if y.rank > 1 else (), ("n",))
+    k = b.axis(inner, "k")
+
+    def stacked(t: Tensor) -> list[object]:
+        own = t.shape[:-2]
+        last = batch[len(batch) - len(own) :]
+        return [ZERO if e == ONE else a.index for e, a in zip(own, last, strict=True)]
+
+    left = b.read(x, [*stacked(x), *(a.index for a in rows), k.index])  # type: ignore[list-item]
+    right = b.read(y, [*stacked(y), k.index, *(a.index for a in columns)])  # type: ignore[list-item]
+    return sum_products(b, (*batch, *rows, *columns), (k,), (left, right), kind or x.dtype)
+
+
+@operator("MatMul")
+def matmul(b: Builder, x: Tensor, y: Tensor) -> Tensor:
+    """The product of (stacks of) matrices."""
+    return matmul_of(b, x, y)
+
+
+@operator("MatMulInteger")
+def matmul_integer(
+    b: Builder,
+    x: Tensor,
+    y: Tensor,
+    x_zero: Tensor | None = None,
+    y_zero: Tensor | None = None,
+) -> Tensor:
+    """The i32 product of 8-bit matrices, their zero points subtracted."""
+
+    def centered(t: Tensor, zero: Tensor | None, *, rows: bool) -> Tensor:
+        if zero is None:
+            return b.map(lambda e: cast(e, DType.I32), t)
+        if zero.rank == 1 and rows and t.rank > 1:
+            zero = b.reshaped(zero, (*zero.axes, b.axis(1)))
+        return b.map(lambda e, z: apply("sub", cast(e, DType.I32), cast(z, DType.I32)), t, zero)
+
+    return matmul_of(b, centered(x, x_zero, rows=True), centered(y, y_zero, rows=False))
+
+
+@operator("Gemm")
+def gemm(
+    b: Builder,
+    x: Tensor,
+    y: Tensor,
+    c: Tensor | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,  # noqa: N803
+    transB: int = 0,  # noqa: N803
+) -> Tensor:
+    """alpha * x' @ y' + beta * c, where ' may transpose."""
+    if x.rank != 2 or y.rank != 2:
+        raise OperatorError(f"matrices are expected, not {x} and {y}")
+    m, k = reversed(x.shape) if transA else x.shape
+    k2, n = reversed(y.shape) if transB else y.shape
+    if k != k2:
+        raise OperatorError(f"{x} and {y} cannot be multiplied (transA={transA}, transB={transB})")
+    rows, columns, inner = b.axis(m, "m"), b.axis(n, "n"), b.axis(k, "k")
+    left, right = [rows.index, inner.index], [inner.index, columns.index]
+    factors = (
+        b.read(x, left[::-1] if transA else left),
+        b.read(y, right[::-1] if transB else right),
+    )
+    total = sum_products(b, (rows, columns), (inner,), factors, x.dtype)
+    if alpha != 1.0:
+        total = b.map(lambda e: apply("mul", e, lit(alpha, e.dtype)), total)
+    if c is None or beta == 0.0:
+        return total
+    if beta == 1.0:
+        return b.map(lambda e, z: apply("add", e, z), total, c)
+    return b.map(lambda e, z: apply("add", e, apply("mul", z, lit(beta, z.dtype))), total, c)
+
+
+@operator("Einsum")
+def einsum(b: Builder, *operands: Tensor, equation: str) -> Tensor:
+    """Einstein's summation; a letter that occurs twice in a term takes the diagonal."""
+    equation = equation.replace(" ", "")
+    left, arrow, right = equation.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(operands):
+        raise OperatorError(f"equation {equation!r} has {len(terms)} terms, not {len(operands)}")
+    wild = max(
+        (
+            t.rank - len(s.replace("...", ""))
+            for s, t in zip(terms, operands, strict=True)
+            if "..." in s
+        ),
+        default=0,
+    )
+    spelled = [
+        _letters(s, t.rank - len(s.replace("...", "")), wild)
+        for s, t in zip(terms, operands, strict=True)
+    ]
+    if arrow:
+        result = _letters(right, wild, wild)
+    else:
+        every = [c for s in spelled for c in s]
+        once = sorted({c for c in every if len(c) == 1 and every.count(c) == 1})
+        result = [*(f"...{i}" for i in range(wild)), *once]
+    axes: dict[str, Axis] = {}
+    for s, t in zip(spelled, operands, strict=True):
+        if len(s) != t.rank:
+            raise OperatorError(f"equation {equation!r} does not fit an operand {t}")
+        for c, extent in zip(s, t.shape, strict=True):
+            if c not in axes or axes[c].extent == ONE:
+                axes[c] = b.axis(extent, c if len(c) == 1 else "")
+            elif extent not in (ONE, axes[c].extent):
+                raise OperatorError(f"{c!r} of {equation!r} is both {axes[c].extent} and {extent}")
+    if any(c not in axes for c in result):
+        raise OperatorError(f"equation {equation!r} has an output letter that no operand has")
+    factors = [
+        b.read(t, [ZERO if e == ONE else axes[c].index for c, e in zip(s, t.shape, strict=True)])
+        for s, t in zip(spelled, operands, strict=True)
+    ]
+    bound = [a for c, a in axes.items() if c not in result]
+    return sum_products(b, [axes[c] for c in result], bound, factors, operands[0].dtype)
+
+
+def _letters(term: str, own: int, wild: int) -> list[str]:
+    """A term's letters; the ellipsis stands for its last `own` of the `wild` broadcast axes."""
+    head, dots, tail = term.partition("...")
+    middle = [f"...{i}" for i in range(wild - own, wild)] if dots else []
+    return [*head, *middle, *tail]

@@ -1,0 +1,224 @@
+"""Convolutions of any number of spatial axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.ops.contraction import sum_products
+from rutc.importer.ops.operands import static
+from rutc.importer.ops.window import Window, kernel_roles, spatial_roles, window
+from rutc.importer.registry import operator
+from rutc.importer.tensor import Axis, Tensor
+from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply, cast
+from rutc.tensor_ir.affine import ONE, floordiv, mod
+
+
+@operator("Conv")
+def conv(
+    b: Builder,
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] = (),
+    group: int = 1,
+    kernel_shape: Sequence[int] = (),
+    pads: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> Tensor:
+    """out{n,co,y,x} = sum{ci,ky,kx} x[n, ci, y=sy*y+dy*ky-py, x=.. else 0] * w[co,ci,ky,kx]."""
+    kernel = tuple(static(e, "the kernel's extent") for e in w.shape[2:])
+    if kernel_shape and tuple(kernel_shape) != kernel:
+        raise OperatorError(f"kernel_shape {tuple(kernel_shape)} differs from the weights {w}")
+    geometry = window(
+        b,
+        x.shape[2:],
+        kernel,
+        auto_pad=auto_pad,
+        dilations=dilations,
+        pads=pads,
+        strides=strides,
+    )
+    return with_bias(b, _convolved(b, x, w, group, geometry, x.dtype), bias)
+
+
+def _convolved(
+    b: Builder, x: Tensor, w: Tensor, group: int, geometry: Window, kind: DType
+) -> Tensor:
+    if x.rank < 3 or w.rank != x.rank:
+        raise OperatorError(f"the operand {x} and the weights {w} do not fit a convolution")
+    per_group = static(w.shape[1], "the weights' channel extent")
+    channels = static(w.shape[0], "the number of output channels")
+    if x.shape[1] != Index.of(per_group * group) or channels % group:
+        raise OperatorError(
+            f"the operand {x}, the weights {w} and group={group} do not fit a convolution"
+        )
+    rank = len(geometry.kernel)
+    n = b.axis(x.shape[0], "n")
+    space = b.axes(geometry.out, spatial_roles(rank))
+    taps = b.axes(geometry.kernel, kernel_roles(rank))
+    ci = b.axis(per_group, "c")
+    outputs = channels // group
+    zero = lit(0, x.dtype)
+    at = geometry.coords(space, taps)
+
+    def product(group_index: Index, out_channel: Index) -> tuple[Expr, Expr]:
+        return (
+            b.read(x, [n.index, group_index * per_group + ci.index, *at], zero),
+            b.read(w, [out_channel, ci.index, *(k.index for k in taps)]),
+        )
+
+    if group == 1 or per_group == 1:
+        co = b.axis(channels, "c")
+        source = floordiv(co.index, Index.of(outputs), b.ranges) if group > 1 else Index.of(0)
+        factors = product(source, co.index)
+        return sum_products(b, (n, co, *space), (ci, *taps), factors, kind)
+    g, inner = b.axis(group, "g"), b.axis(outputs, "c")
+    factors = product(g.index, g.index * outputs + inner.index)
+    parts = sum_products(b, (n, g, inner, *space), (ci, *taps), factors, kind)
+
+    def merged(i: Index, c: Index, *rest: Index) -> tuple[Index, ...]:
+        o = Index.of(outputs)
+        return i, floordiv(c, o, b.ranges), mod(c, o, b.ranges), *rest
+
+    roles = ("n", "c", *spatial_roles(rank))
+    return b.view(parts, (x.shape[0], channels, *geometry.out), merged, roles)
+
+
+def with_bias(b: Builder, y: Tensor, bias: Tensor | None) -> Tensor:
+    """y plus a bias along its second axis."""
+    if bias is None:
+        return y
+    if bias.rank != 1 or bias.shape[0] != y.shape[1]:
+        raise OperatorError(f"the bias {bias} does not fit {y}")
+    per_channel = b.reshaped(bias, (*bias.axes, *b.axes((1,) * (y.rank - 2))))
+    return b.map(lambda e, c: apply("add", e, c), y, per_channel)
+
+
+@operator("ConvInteger")
+def conv_integer(
+    b: Builder,
+    x: Tensor,
+    w: Tensor,
+    x_zero: Tensor | None = None,
+    w_zero: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] = (),
+    group: int = 1,
+    kernel_shape: Sequence[int] = (),
+    pads: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> Tensor:
+    """The i32 convolution of 8-bit operands, their zero points subtracted."""
+
+    def centered(t: Tensor, zero: Tensor | None) -> Tensor:
+        if zero is None:
+            return b.map(lambda e: cast(e, DType.I32), t)
+        if zero.rank == 1 and zero.shape[0] != ONE:
+            zero = b.reshaped(zero, (*zero.axes, *b.axes((1,) * (t.rank - 1))))
+        return b.map(lambda e, z: apply("sub", cast(e, DType.I32), cast(z, DType.I32)), t, zero)
+
+    kernel = tuple(static(e, "the kernel's extent") for e in w.shape[2:])
+    geometry = window(
+        b,
+        x.shape[2:],
+        kernel,
+        auto_pad=auto_pad,
+        dilations=dilations,
+        pads=pads,
+        strides=strides,
+    )
+    return _convolved(b, centered(x, x_zero), centered(w, w_zero), group, geometry, DType.I32)
+
+
+@operator("ConvTranspose")
+def conv_transpose(
+    b: Builder,
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] = (),
+    group: int = 1,
+    kernel_shape: Sequence[int] = (),
+    output_padding: Sequence[int] = (),
+    output_shape: Sequence[int] = (),
+    pads: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> Tensor:
+    """out{n,co,y} = sum{ci,k} x[n, ci, y'] * w[ci,co,k], y' * stride = y + pad - dilation * k.
+
+    With stride s the taps that meet an output y are those where s divides y + pad - dilation * k;
+    the others contribute 0.
+    """
+    rank = x.rank - 2
+    kernel = tuple(static(e, "the kernel's extent") for e in w.shape[2:])
+    strides = tuple(strides) or (1,) * rank
+    dilations = tuple(dilations) or (1,) * rank
+    extra = tuple(output_padding) or (0,) * rank
+    pads = tuple(pads) or (0,) * (2 * rank)
+    begin, end = list(pads[:rank]), list(pads[rank:])
+    out: list[Index] = []
+    for i, (n, k, s, d) in enumerate(zip(x.shape[2:], kernel, strides, dilations, strict=True)):
+        full = (n - 1) * s + ((k - 1) * d + 1 + extra[i])
+        if output_shape or auto_pad.startswith("SAME"):
+            size = Index.of(output_shape[i - rank]) if output_shape else n * s
+            missing = full - size
+            if not missing.is_const:
+                raise OperatorError("the output's size cannot be told for a symbolic size")
+            total = max(0, missing.const) if not output_shape else missing.const
+            less, more = total // 2, total - total // 2
+            begin[i], end[i] = (more, less) if auto_pad == "SAME_LOWER" else (less, more)
+        elif auto_pad == "VALID":
+            begin[i], end[i] = 0, 0
+        out.append(full - (begin[i] + end[i]))
+    per_group_in = static(w.shape[0], "the number of input channels") // group
+    per_group_out = static(w.shape[1], "the number of output channels")
+    if x.shape[1] != w.shape[0]:
+        raise OperatorError(f"the operand {x} and the weights {w} do not fit")
+    batch = b.axis(x.shape[0], "n")
+    g, co = b.axis(group, "g"), b.axis(per_group_out, "c")
+    space = b.axes(out, spatial_roles(rank))
+    taps, ci = b.axes(kernel, kernel_roles(rank)), b.axis(per_group_in, "c")
+    at, guards = _upsampled(b, space, taps, strides, dilations, begin)
+    channel = g.index * per_group_in + ci.index
+    left = b.read(x, [batch.index, channel, *at], lit(0, x.dtype))
+    for guard in guards:
+        left = apply("select", guard, left, lit(0, x.dtype))
+    right = b.read(w, [channel, co.index, *(k.index for k in taps)])
+    parts = sum_products(b, (batch, g, co, *space), (ci, *taps), (left, right), x.dtype)
+
+    def merged(i: Index, c: Index, *rest: Index) -> tuple[Index, ...]:
+        o = Index.of(per_group_out)
+        return i, floordiv(c, o, b.ranges), mod(c, o, b.ranges), *rest
+
+    if group == 1:
+        y = b.reshaped(parts, (parts.axes[0], *parts.axes[2:]))
+    else:
+        shape = (x.shape[0], group * per_group_out, *out)
+        y = b.view(parts, shape, merged, ("n", "c", *spatial_roles(rank)))
+    return with_bias(b, y, bias)
+
+
+def _upsampled(
+    b: Builder,
+    space: Sequence[Axis],
+    taps: Sequence[Axis],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    begin: Sequence[int],
+) -> tuple[list[Index], list[Expr]]:
+    """The operand's coordinates and the conditions that a tap meets an element of it."""
+    at: list[Index] = []
+    guards: list[Expr] = []
+    for o, k, s, d, p in zip(space, taps, strides, dilations, begin, strict=True):
+        position = o.index + p - k.index * d
+        at.append(floordiv(position, Index.of(s), b.ranges))
+        left = mod(position, Index.of(s), b.ranges)
+        if left != Index.of(0):
+            guards.append(apply("eq", IndexValue(left), Lit(0, DType.I64)))
+    return at, guards

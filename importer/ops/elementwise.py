@@ -1,0 +1,252 @@
+"""Operators that compute each output element from the operands' elements at its place."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.proto import dtype_of
+from rutc.importer.registry import operator
+from rutc.importer.tensor import Tensor
+from rutc.tensor_ir import DType, Expr, IndexValue, apply, cast
+
+_UNARY = {
+    "Abs": "abs",
+    "Acos": "acos",
+    "Acosh": "acosh",
+    "Asin": "asin",
+    "Asinh": "asinh",
+    "Atan": "atan",
+    "Atanh": "atanh",
+    "BitwiseNot": "bitnot",
+    "Ceil": "ceil",
+    "Cos": "cos",
+    "Cosh": "cosh",
+    "Erf": "erf",
+    "Exp": "exp",
+    "Floor": "floor",
+    "IsNaN": "isnan",
+    "Log": "log",
+    "Neg": "neg",
+    "Not": "not",
+    "Round": "round",
+    "Sign": "sign",
+    "Sin": "sin",
+    "Sinh": "sinh",
+    "Sqrt": "sqrt",
+    "Tan": "tan",
+    "Tanh": "tanh",
+}
+_BINARY = {
+    "Add": "add",
+    "And": "and",
+    "BitwiseAnd": "bitand",
+    "BitwiseOr": "bitor",
+    "BitwiseXor": "bitxor",
+    "Div": "div",
+    "Equal": "eq",
+    "Greater": "gt",
+    "GreaterOrEqual": "ge",
+    "Less": "lt",
+    "LessOrEqual": "le",
+    "Mul": "mul",
+    "Or": "or",
+    "Sub": "sub",
+    "Xor": "xor",
+}
+
+
+def _register_unary(name: str, op: str) -> None:
+    @operator(name)
+    def unary(b: Builder, x: Tensor) -> Tensor:
+        return b.map(lambda e: apply(op, e), x)
+
+
+def _register_binary(name: str, op: str) -> None:
+    @operator(name)
+    def binary(b: Builder, x: Tensor, y: Tensor) -> Tensor:
+        if x.dtype is not y.dtype:
+            raise OperatorError(f"the operands' types differ: {x.dtype} and {y.dtype}")
+        return b.map(lambda p, q: apply(op, p, q), x, y)
+
+
+for _name, _op in _UNARY.items():
+    _register_unary(_name, _op)
+for _name, _op in _BINARY.items():
+    _register_binary(_name, _op)
+
+
+@operator("Identity")
+def identity(b: Builder, x: Tensor) -> Tensor:
+    """The operand."""
+    return x
+
+
+@operator("Dropout")
+def dropout(
+    b: Builder,
+    x: Tensor,
+    ratio: Tensor | None = None,
+    training_mode: Tensor | None = None,
+    *,
+    seed: int = 0,
+) -> tuple[Tensor, ...]:
+    """The operand and a mask of ones: at inference nothing is dropped."""
+    if training_mode is not None and (training_mode.array is None or training_mode.array.any()):
+        raise OperatorError("training mode is not supported")
+    if len(b.outputs) == 1:
+        return (x,)
+    axes = b.axes(x.shape)
+    return x, b.nest(axes, lit(1, DType.BOOL))
+
+
+@operator("Reciprocal")
+def reciprocal(b: Builder, x: Tensor) -> Tensor:
+    """1 / x."""
+    return b.map(lambda e: apply("div", lit(1, e.dtype), e), x)
+
+
+def _fold(b: Builder, op: str, xs: tuple[Tensor, ...]) -> Tensor:
+    def chain(first: Expr, *rest: Expr) -> Expr:
+        total = first
+        for r in rest:
+            total = apply(op, total, r)
+        return total
+
+    return b.map(chain, *xs) if len(xs) > 1 else xs[0]
+
+
+@operator("Max")
+def maximum(b: Builder, first: Tensor, *rest: Tensor) -> Tensor:
+    """The largest operand, NaN where one is NaN."""
+    return _fold(b, "max", (first, *rest))
+
+
+@operator("Min")
+def minimum(b: Builder, first: Tensor, *rest: Tensor) -> Tensor:
+    """The smallest operand, NaN where one is NaN."""
+    return _fold(b, "min", (first, *rest))
+
+
+@operator("Sum")
+def sum_of(b: Builder, first: Tensor, *rest: Tensor) -> Tensor:
+    """The operands' sum."""
+    return _fold(b, "add", (first, *rest))
+
+
+@operator("Mean")
+def mean_of(b: Builder, first: Tensor, *rest: Tensor) -> Tensor:
+    """The operands' mean."""
+    total = _fold(b, "add", (first, *rest))
+    count = len(rest) + 1
+    return total if count == 1 else b.map(lambda e: apply("div", e, lit(count, e.dtype)), total)
+
+
+@operator("Mod")
+def mod(b: Builder, x: Tensor, y: Tensor, *, fmod: int = 0) -> Tensor:
+    """The remainder, of the divisor's sign, or with `fmod` of the dividend's."""
+    op = "fmod" if fmod else "mod"
+    return b.map(lambda p, q: apply(op, p, q), x, y)
+
+
+@operator("Pow")
+def power(b: Builder, x: Tensor, y: Tensor) -> Tensor:
+    """x ** y in x's type; an integer base with a float exponent is raised in floating point."""
+    kind = x.dtype
+    work = y.dtype if y.dtype.is_float and not kind.is_float else kind
+    work = DType.F64 if work is not kind else kind
+
+    def fn(p: Expr, q: Expr) -> Expr:
+        return cast(apply("pow", cast(p, work), cast(q, work)), kind)
+
+    return b.map(fn, x, y)
+
+
+@operator("BitShift")
+def bit_shift(b: Builder, x: Tensor, y: Tensor, *, direction: str) -> Tensor:
+    """x shifted by y bits to the LEFT or the RIGHT."""
+    op = {"LEFT": "shl", "RIGHT": "shr"}[direction]
+    return b.map(lambda p, q: apply(op, p, q), x, y)
+
+
+@operator("Where")
+def where(b: Builder, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """x where the condition holds, else y."""
+    return b.map(lambda c, p, q: apply("select", c, p, q), condition, x, y)
+
+
+@operator("IsInf")
+def is_inf(b: Builder, x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
+    """Whether an element is infinite, of the signs to detect."""
+
+    def fn(e: Expr) -> Expr:
+        found: Expr = apply("isinf", e)
+        if not detect_negative:
+            found = apply("and", found, apply("gt", e, lit(0, e.dtype)))
+        if not detect_positive:
+            found = apply("and", found, apply("lt", e, lit(0, e.dtype)))
+        return found
+
+    return b.map(fn, x)
+
+
+@operator("Clip")
+def clip(b: Builder, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+    """min(max(x, low), high)."""
+    steps: list[tuple[str, Tensor]] = []
+    if low is not None:
+        steps.append(("max", low))
+    if high is not None:
+        steps.append(("min", high))
+    if not steps:
+        return x
+
+    def fn(e: Expr, *limits: Expr) -> Expr:
+        for (op, _), limit in zip(steps, limits, strict=True):
+            e = apply(op, e, limit)
+        return e
+
+    return b.map(fn, x, *(_scalar(t) for _, t in steps))
+
+
+def _scalar(t: Tensor) -> Tensor:
+    if t.rank and not all(e.is_const and e.const == 1 for e in t.shape):
+        raise OperatorError(f"a scalar is expected, not {t}")
+    known = None if t.known is None else t.known.reshape(())
+    return Tensor(t.name, t.dtype, (), known, t.units)
+
+
+@operator("Cast")
+def cast_to(b: Builder, x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Tensor:
+    """x in another element type."""
+    return _converted(b, x, dtype_of(to))
+
+
+@operator("CastLike")
+def cast_like(
+    b: Builder, x: Tensor, target: Tensor, *, saturate: int = 1, round_mode: str = "up"
+) -> Tensor:
+    """x in the target's element type."""
+    return _converted(b, x, target.dtype)
+
+
+def _converted(b: Builder, x: Tensor, kind: DType) -> Tensor:
+    if x.dtype is kind:
+        return x
+    if DType.STRING in (x.dtype, kind):
+        raise OperatorError(f"conversion from {x.dtype} to {kind} is not supported")
+    return b.map(lambda e: cast(e, kind), x)
+
+
+@operator("Trilu")
+def trilu(b: Builder, x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
+    """The upper (or lower) triangle of the last two axes, 0 elsewhere; `k` shifts the diagonal."""
+    shift = 0
+    if k is not None:
+        if k.array is None:
+            raise OperatorError("the diagonal k must be a constant")
+        shift = int(np.asarray(k.array).reshape(-1)[0])
+    axes = b.axes(x.shape)
+    distance = axes[-1].index - axes[-2].index - shift
+    keep = apply("ge" if upper else "le", IndexValue(distance), lit(0, DType.I64))
+    return b.nest(axes, apply("select", keep, b.spread(x, axes), lit(0, x.dtype)))

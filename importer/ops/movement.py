@@ -1,0 +1,507 @@
+"""Operators that move elements and compute none: views, cuts, joins, pads, gathers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.ops.operands import array, axes_of, axis_of, indices, ints, static
+from rutc.importer.ops.reshape import reshape, resolve
+from rutc.importer.registry import operator
+from rutc.importer.tensor import Tensor, known_ints
+from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, Lit, apply, cast
+from rutc.tensor_ir.affine import ONE, ZERO, floordiv, maximum, minimum, mod, product
+
+
+@operator("Reshape")
+def reshape_to(b: Builder, x: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
+    """x with another shape."""
+    target = indices(shape, "the shape")
+    return reshape(b, x, resolve(b, x, target, allowzero=bool(allowzero)))
+
+
+@operator("Flatten")
+def flatten(b: Builder, x: Tensor, *, axis: int = 1) -> Tensor:
+    """x as a matrix, its axes before `axis` merged and the others too."""
+    at = axis_of(axis, x.rank) if axis != x.rank else axis
+    return reshape(b, x, (product(x.shape[:at]), product(x.shape[at:])))
+
+
+@operator("Squeeze")
+def squeeze(b: Builder, x: Tensor, axes: Tensor | None = None) -> Tensor:
+    """x without the named axes (without names: all) of extent 1."""
+    if axes is None:
+        chosen = tuple(i for i, e in enumerate(x.shape) if e == ONE)
+    else:
+        chosen = axes_of(ints(axes, "axes"), x.rank)
+    if any(x.shape[i] != ONE for i in chosen):
+        raise OperatorError(f"axes {chosen} of {x} are not all of extent 1")
+    return b.reshaped(x, [a for i, a in enumerate(x.axes) if i not in chosen])
+
+
+@operator("Unsqueeze")
+def unsqueeze(b: Builder, x: Tensor, axes: Tensor) -> Tensor:
+    """x with axes of extent 1 put in."""
+    given = ints(axes, "axes")
+    rank = x.rank + len(given)
+    chosen = axes_of(given, rank)
+    left = iter(x.axes)
+    return b.reshaped(x, [b.axis(1) if i in chosen else next(left) for i in range(rank)])
+
+
+@operator("Transpose")
+def transpose(b: Builder, x: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
+    """x with its axes in another order."""
+    order = list(perm) if perm is not None else list(range(x.rank))[::-1]
+    if sorted(order) != list(range(x.rank)):
+        raise OperatorError(f"perm {tuple(order)} is no permutation of the axes of {x}")
+    if x.array is not None:
+        return b.constant(x.array.transpose(order), x.dtype)
+    # A value's dims have no order: only the positions of its axes change.
+    return Tensor(x.name, x.dtype, tuple(x.axes[i] for i in order), None, x.units)
+
+
+@operator("Expand")
+def expand(b: Builder, x: Tensor, shape: Tensor) -> Tensor:
+    """x broadcast to a shape (and the shape to x)."""
+    out = b.broadcast([x.shape, indices(shape, "the shape")])
+    if out == x.shape:
+        return x
+    axes = b.axes(out)
+    return b.nest(axes, b.spread(x, axes))
+
+
+@operator("Slice")
+def slice_of(
+    b: Builder,
+    x: Tensor,
+    starts: Tensor,
+    ends: Tensor,
+    axes: Tensor | None = None,
+    steps: Tensor | None = None,
+) -> Tensor:
+    """x[start:end:step] along the named axes."""
+    begin, end = indices(starts, "starts"), indices(ends, "ends")
+    named = ints(axes, "axes") if axes is not None else tuple(range(len(begin)))
+    chosen = axes_of(named, x.rank)
+    step = ints(steps, "steps") if steps is not None else (1,) * len(begin)
+    if not len(begin) == len(end) == len(chosen) == len(step):
+        raise OperatorError("starts, ends, axes and steps differ in length")
+    shape = list(x.shape)
+    first: dict[int, Index] = {}
+    strides: dict[int, int] = {}
+    for a, lo, hi, s in zip(chosen, begin, end, step, strict=True):
+        first[a], shape[a] = _cut(b, x.shape[a], lo, hi, s)
+        strides[a] = s
+    if shape == list(x.shape) and all(s == 1 for s in strides.values()):
+        return x
+
+    def coords(*out: Index) -> Sequence[Index]:
+        return [o * strides[i] + first[i] if i in first else o for i, o in enumerate(out)]
+
+    return b.view(x, shape, coords)
+
+
+def _cut(b: Builder, n: Index, start: Index, end: Index, step: int) -> tuple[Index, Index]:
+    """The first element and the extent of [start:end:step] of n elements."""
+    if step == 0:
+        raise OperatorError("a step of 0")
+
+    def wrapped(i: Index) -> Index:
+        bounds = i.bounds(b.ranges)
+        if bounds is None or bounds[0] < 0 <= bounds[1]:
+            raise OperatorError(f"the sign of the bound {i} is not known")
+        return i + n if bounds[1] < 0 else i
+
+    def clamped(i: Index, low: int, high: Index) -> Index:
+        return minimum(maximum(i, low, b.ranges), high, b.ranges)
+
+    if step > 0:
+        first, last = clamped(wrapped(start), 0, n), clamped(wrapped(end), 0, n)
+        count = floordiv(last - first + (step - 1), Index.of(step), b.ranges)
+    else:
+        first, last = clamped(wrapped(start), 0, n - 1), clamped(wrapped(end), -1, n - 1)
+        count = floordiv(first - last + (-step - 1), Index.of(-step), b.ranges)
+    return first, maximum(count, 0, b.ranges)
+
+
+@operator("Split")
+def split(
+    b: Builder,
+    x: Tensor,
+    sizes: Tensor | None = None,
+    *,
+    axis: int = 0,
+    num_outputs: int | None = None,
+) -> tuple[Tensor, ...]:
+    """x cut along an axis into parts of given or equal sizes."""
+    at = axis_of(axis, x.rank)
+    parts = indices(sizes, "split") if sizes is not None else None
+    if parts is None:
+        count = num_outputs or len(b.outputs)
+        whole = x.shape[at]
+        part = floordiv(whole + (count - 1), Index.of(count), b.ranges)
+        parts = (*([part] * (count - 1)), whole - part * (count - 1))
+    if sum(parts, ZERO) != x.shape[at]:
+        raise OperatorError(f"the parts {tuple(map(str, parts))} do not sum up to {x.shape[at]}")
+    out: list[Tensor] = []
+    start = ZERO
+    for size in parts:
+        out.append(_part(b, x, at, start, size))
+        start = start + size
+    return tuple(out)
+
+
+def _part(b: Builder, x: Tensor, axis: int, start: Index, size: Index) -> Tensor:
+    shape = [size if i == axis else e for i, e in enumerate(x.shape)]
+    if shape == list(x.shape):
+        return x
+    return b.view(x, shape, lambda *out: [o + start if i == axis else o for i, o in enumerate(out)])
+
+
+@operator("Concat")
+def concat(b: Builder, *parts: Tensor, axis: int) -> Tensor:
+    """The parts one after the other along an axis, as a choice on the position along it."""
+    if not parts:
+        raise OperatorError("no operand")
+    at = axis_of(axis, parts[0].rank)
+    filled = [t for t in parts if t.shape[at] != ZERO] or [parts[0]]
+    first = filled[0]
+    for t in filled[1:]:
+        if t.rank != first.rank or any(
+            p != q for i, (p, q) in enumerate(zip(t.shape, first.shape, strict=True)) if i != at
+        ):
+            raise OperatorError(f"{first} and {t} do not fit along axis {at}")
+    if len(filled) == 1:
+        return first
+    shape = [
+        sum((t.shape[at] for t in filled), ZERO) if i == at else e
+        for i, e in enumerate(first.shape)
+    ]
+    axes = b.axes(shape)
+    if any(e == ZERO for e in shape):
+        return b.nest(axes, lit(0, first.dtype))
+    here = axes[at].index
+    fill = Lit("", DType.STRING) if first.dtype is DType.STRING else lit(0, first.dtype)
+    starts = [ZERO]
+    for t in filled:
+        starts.append(starts[-1] + t.shape[at])
+    body: Expr | None = None
+    for t, start, end in reversed(list(zip(filled, starts, starts[1:], strict=False))):
+        unit = t.shape[at] == ONE
+        coords = [
+            (ZERO if unit else here - start) if i == at else a.index for i, a in enumerate(axes)
+        ]
+        element = b.read(t, coords, fill)
+        if body is None:
+            body = element
+        else:
+            before = apply("lt", IndexValue(here - end), lit(0, DType.I64))
+            body = apply("select", before, element, body)
+    assert body is not None
+    return b.nest(axes, body)
+
+
+@operator("Tile")
+def tile(b: Builder, x: Tensor, repeats: Tensor) -> Tensor:
+    """x repeated along its axes."""
+    times = indices(repeats, "repeats")
+    if len(times) != x.rank:
+        raise OperatorError(f"{len(times)} repeats for {x}")
+    shape = [e * k for e, k in zip(x.shape, times, strict=True)]
+    return b.view(
+        x, shape, lambda *out: [mod(o, e, b.ranges) for o, e in zip(out, x.shape, strict=True)]
+    )
+
+
+@operator("Pad")
+def pad(
+    b: Builder,
+    x: Tensor,
+    pads: Tensor,
+    value: Tensor | None = None,
+    axes: Tensor | None = None,
+    *,
+    mode: str = "constant",
+) -> Tensor:
+    """x with elements put before and after each axis (or with negative pads cut off)."""
+    amounts = ints(pads, "pads")
+    chosen = axes_of(ints(axes, "axes"), x.rank) if axes is not None else tuple(range(x.rank))
+    if len(amounts) != 2 * len(chosen):
+        raise OperatorError(f"{len(amounts)} pads for {len(chosen)} axes")
+    begin = dict(zip(chosen, amounts[: len(chosen)], strict=True))
+    end = dict(zip(chosen, amounts[len(chosen) :], strict=True))
+    shape = [e + (begin.get(i, 0) + end.get(i, 0)) for i, e in enumerate(x.shape)]
+    if not any(amounts):
+        return x
+    if mode == "constant":
+        out = b.axes(shape)
+        at = [a.index - begin.get(i, 0) for i, a in enumerate(out)]
+        if value is None:
+            fill = Lit("", DType.STRING) if x.dtype is DType.STRING else lit(0, x.dtype)
+        elif value.array is not None:
+            element = value.array.reshape(-1)[0]
+            fill = (
+                Lit(str(element), x.dtype)
+                if x.dtype is DType.STRING
+                else lit(element.item(), x.dtype)
+            )
+        else:
+            return _padded_at_run_time(b, x, shape, begin, value)
+        return b.nest(out, b.read(x, at, fill))
+    if mode not in ("reflect", "edge", "wrap"):
+        raise OperatorError(f"mode {mode!r} is unknown")
+
+    def source(o: Index, i: int) -> Index:
+        position = o - begin.get(i, 0)
+        n = x.shape[i]
+        if begin.get(i, 0) <= 0 and end.get(i, 0) <= 0:
+            return position
+        if mode == "edge":
+            return minimum(maximum(position, 0, b.ranges), n - 1, b.ranges)
+        if mode == "wrap":
+            return mod(position, n, b.ranges)
+        if n == ONE:
+            return ZERO
+        period = (n - 1) * 2
+        folded = mod(position, period, b.ranges)
+        return minimum(folded, period - folded, b.ranges)
+
+    return b.view(x, shape, lambda *out: [source(o, i) for i, o in enumerate(out)])
+
+
+def _padded_at_run_time(
+    b: Builder, x: Tensor, shape: Sequence[Index], begin: dict[int, int], value: Tensor
+) -> Tensor:
+    out = b.axes(shape)
+    at = [a.index - begin.get(i, 0) for i, a in enumerate(out)]
+    inside: Expr = lit(1, DType.BOOL)
+    for c, e in zip(at, x.shape, strict=True):
+        if not b.inside(c, e):
+            low = apply("ge", IndexValue(c), lit(0, DType.I64))
+            high = apply("lt", IndexValue(c - e), lit(0, DType.I64))
+            inside = apply("and", inside, apply("and", low, high))
+    padding = b.read(value, [ZERO] * value.rank)
+    return b.nest(out, apply("select", inside, b.read(x, at, lit(0, x.dtype)), padding))
+
+
+@operator("DepthToSpace")
+def depth_to_space(b: Builder, x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    """Blocks of channels moved to blocks of space."""
+    n, c, h, w = x.shape
+    s = blocksize
+    depth = static(c, "the channels") // (s * s)
+
+    def coords(i: Index, k: Index, y: Index, z: Index) -> Sequence[Index]:
+        by, bx = mod(y, Index.of(s), b.ranges), mod(z, Index.of(s), b.ranges)
+        if mode == "CRD":
+            channel = k * (s * s) + by * s + bx
+        else:
+            channel = (by * s + bx) * depth + k
+        return i, channel, floordiv(y, Index.of(s), b.ranges), floordiv(z, Index.of(s), b.ranges)
+
+    return b.view(x, (n, depth, h * s, w * s), coords, ("n", "c", "y", "x"))
+
+
+@operator("SpaceToDepth")
+def space_to_depth(b: Builder, x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    """Blocks of space moved to blocks of channels."""
+    n, c, h, w = x.shape
+    s = blocksize
+    out_h = static(h, "the height") // s
+    out_w = static(w, "the width") // s
+
+    def coords(i: Index, k: Index, y: Index, z: Index) -> Sequence[Index]:
+        if mode == "CRD":
+            block, channel = (
+                mod(k, Index.of(s * s), b.ranges),
+                floordiv(k, Index.of(s * s), b.ranges),
+            )
+        else:
+            block, channel = floordiv(k, c, b.ranges), mod(k, c, b.ranges)
+        by, bx = floordiv(block, Index.of(s), b.ranges), mod(block, Index.of(s), b.ranges)
+        return i, channel, y * s + by, z * s + bx
+
+    return b.view(x, (n, c * (s * s), out_h, out_w), coords, ("n", "c", "y", "x"))
+
+
+@operator("Shape")
+def shape_of(b: Builder, x: Tensor, *, start: int = 0, end: int | None = None) -> Tensor:
+    """The extents of x."""
+    part = x.shape[start:end]
+    return b.constant(known_ints(part, (len(part),), DType.I64), DType.I64)
+
+
+@operator("Size")
+def size_of(b: Builder, x: Tensor) -> Tensor:
+    """The number of elements of x."""
+    return b.constant(known_ints([x.size], (), DType.I64), DType.I64)
+
+
+@operator("Constant")
+def constant(
+    b: Builder,
+    *,
+    value: object = None,
+    value_float: float | None = None,
+    value_floats: Sequence[float] | None = None,
+    value_int: int | None = None,
+    value_ints: Sequence[int] | None = None,
+    value_string: str | None = None,
+    value_strings: Sequence[str] | None = None,
+) -> Tensor:
+    """The attribute's value."""
+    import numpy as np
+
+    if isinstance(value, np.ndarray):
+        return b.constant(value)
+    for given, kind in (
+        (value_float, np.float32),
+        (value_floats, np.float32),
+        (value_int, np.int64),
+        (value_ints, np.int64),
+        (value_string, object),
+        (value_strings, object),
+    ):
+        if given is not None:
+            return b.constant(np.array(given, kind))
+    raise OperatorError("the constant has no value")
+
+
+@operator("ConstantOfShape")
+def constant_of_shape(b: Builder, shape: Tensor, *, value: object = None) -> Tensor:
+    """One value everywhere."""
+    import numpy as np
+
+    element = np.zeros(1, np.float32) if value is None else np.asarray(value)
+    extents = indices(shape, "the shape")
+    if all(e.is_const for e in extents) and product(extents).const <= 1 << 16:
+        return b.constant(np.full([e.const for e in extents], element.reshape(-1)[0]))
+    one = b.constant(element.reshape(()))
+    axes = b.axes(extents)
+    return b.nest(axes, b.read(one, []))
+
+
+@operator("Range")
+def range_of(
+    b: Builder, start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1
+) -> Tensor:
+    """start, start + delta, ... before limit."""
+    first, last, step = (
+        indices(t, "the bounds") if t.dtype.is_int else () for t in (start, limit, delta)
+    )
+    if not (first and last and step) or not step[0].is_const:
+        raise OperatorError("the bounds must be integers known when compiling")
+    s = step[0].const
+    span = last[0] - first[0] if s > 0 else first[0] - last[0]
+    count = maximum(floordiv(span + (abs(s) - 1), Index.of(abs(s)), b.ranges), 0, b.ranges)
+    (axis,) = b.axes((count,))
+    return b.nest((axis,), cast(IndexValue(first[0] + axis.index * s), start.dtype))
+
+
+@operator("Gather")
+def gather(b: Builder, x: Tensor, at: Tensor, *, axis: int = 0) -> Tensor:
+    """x[.., at[..], ..] along an axis; negative positions count from the end.
+
+    A position out of range, which ONNX Runtime reports, reads the nearest element.
+    """
+    a = axis_of(axis, x.rank)
+    shape = (*x.shape[:a], *at.shape, *x.shape[a + 1 :])
+    axes = b.axes(shape)
+    if any(e == ZERO for e in shape):
+        return b.nest(axes, lit(0, x.dtype))
+    inner = axes[a : a + at.rank]
+    position = position_in(b, at, [i.index for i in inner], x.shape[a])
+    before, after = axes[:a], axes[a + at.rank :]
+    coords: list[Coord] = [i.index for i in before]
+    coords += [position, *(i.index for i in after)]
+    return b.nest(axes, b.read(x, coords))
+
+
+def position_in(b: Builder, at: Tensor, coords: Sequence[Index], extent: Index) -> Coord:
+    """The position at[coords] along an axis, negative ones counted from its end."""
+    if at.known is not None and at.known.size == 1:
+        (i,) = indices(at, "the position")
+        bounds = i.bounds(b.ranges)
+        if bounds is not None and (bounds[0] >= 0 or bounds[1] < 0):
+            return i if bounds[0] >= 0 else i + extent
+    element = cast(b.read(at, coords), DType.I64)
+    if at.array is not None and (at.array >= 0).all():
+        return element
+    last = IndexValue(extent)
+    low = apply("lt", element, lit(0, DType.I64))
+    return apply("select", low, apply("add", element, last), element)
+
+
+@operator("GatherElements")
+def gather_elements(b: Builder, x: Tensor, at: Tensor, *, axis: int = 0) -> Tensor:
+    """out[i, j, ..] = x[i, at[i, j, ..], ..] along an axis."""
+    a = axis_of(axis, x.rank)
+    axes = b.axes(at.shape)
+    if any(e == ZERO for e in at.shape):
+        return b.nest(axes, lit(0, x.dtype))
+    here = [i.index for i in axes]
+    coords: list[Coord] = list(here)
+    coords[a] = position_in(b, at, here, x.shape[a])
+    return b.nest(axes, b.read(x, coords))
+
+
+@operator("GatherND")
+def gather_nd(b: Builder, x: Tensor, at: Tensor, *, batch_dims: int = 0) -> Tensor:
+    """out[.., j] = x[at[.., :], j]: the last axis of `at` holds coordinates."""
+    depth = static(at.shape[-1], "the last extent of the indices")
+    outer = at.shape[:-1]
+    shape = (*outer, *x.shape[batch_dims + depth :])
+    axes = b.axes(shape)
+    if any(e == ZERO for e in shape):
+        return b.nest(axes, lit(0, x.dtype))
+    here = [i.index for i in axes[: len(outer)]]
+    coords: list[Coord] = list(here[:batch_dims])
+    for k in range(depth):
+        element = cast(b.read(at, [*here, Index.of(k)]), DType.I64)
+        low = apply("lt", element, lit(0, DType.I64))
+        extent = IndexValue(x.shape[batch_dims + k])
+        coords.append(apply("select", low, apply("add", element, extent), element))
+    coords += [i.index for i in axes[len(outer) :]]
+    return b.nest(axes, b.read(x, coords))
+
+
+@operator("EyeLike")
+def eye_like(b: Builder, x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
+    """1 on the diagonal that `k` shifts, else 0."""
+    from rutc.importer.proto import dtype_of
+
+    kind = x.dtype if dtype is None else dtype_of(dtype)
+    rows, columns = b.axes(x.shape)
+    on = apply("eq", IndexValue(columns.index - rows.index), Lit(k, DType.I64))
+    return b.nest((rows, columns), apply("select", on, lit(1, kind), lit(0, kind)))
+
+
+@operator("OneHot")
+def one_hot(b: Builder, at: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) -> Tensor:
+    """The on value where a new axis meets the index, else the off value."""
+    count = int(array(depth, "the depth").reshape(-1)[0])
+    where = axis_of(axis, at.rank + 1)
+    axes = b.axes((*at.shape[:where], count, *at.shape[where:]))
+    rest = [a.index for i, a in enumerate(axes) if i != where]
+    element = cast(b.read(at, rest), DType.I64)
+    low = apply("lt", element, lit(0, DType.I64))
+    element = apply("select", low, apply("add", element, lit(count, DType.I64)), element)
+    hit = apply("eq", element, IndexValue(axes[where].index))
+    return b.nest(axes, apply("select", hit, b.read(values, [1]), b.read(values, [0])))
+
+
+@operator("ReverseSequence")
+def reverse_sequence(
+    b: Builder, x: Tensor, lengths: Tensor, *, batch_axis: int = 1, time_axis: int = 0
+) -> Tensor:
+    """x with the first `lengths[batch]` elements along the time axis reversed."""
+    axes = b.axes(x.shape)
+    time = IndexValue(axes[time_axis].index)
+    length = cast(b.read(lengths, [axes[batch_axis].index]), DType.I64)
+    mirrored = apply("sub", apply("sub", length, lit(1, DType.I64)), time)
+    coords: list[Coord] = [a.index for a in axes]
+    if axes[time_axis].dim is not None:
+        inside = apply("lt", time, length)
+        coords[time_axis] = apply("select", inside, mirrored, time)
+    return b.nest(axes, b.read(x, coords))

@@ -1,0 +1,265 @@
+"""Normalisations and softmax, each as a chain of small nests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.ops.activations import shifted
+from rutc.importer.ops.operands import axis_of, static
+from rutc.importer.ops.reductions import reduced
+from rutc.importer.ops.reshape import reshape
+from rutc.importer.registry import operator
+from rutc.importer.tensor import Tensor
+from rutc.tensor_ir import DType, Expr, Index, apply, cast
+
+
+def _wide(b: Builder, x: Tensor) -> Tensor:
+    """x in a type wide enough to sum in."""
+    if x.dtype.is_float and x.dtype.bits < 32:
+        return b.map(lambda e: cast(e, DType.F32), x)
+    return x
+
+
+def _narrow(b: Builder, x: Tensor, kind: DType) -> Tensor:
+    return x if x.dtype is kind else b.map(lambda e: cast(e, kind), x)
+
+
+def softmax_over(b: Builder, x: Tensor, axis: int) -> Tensor:
+    """exp(x - max) / sum of exp(x - max) along one axis."""
+    peak = reduced(b, x, (axis,), "max", keepdims=True)
+    raised = b.map(lambda e, m: apply("exp", apply("sub", e, m)), x, peak)
+    total = reduced(b, raised, (axis,), "sum", keepdims=True)
+    return b.map(lambda e, s: apply("div", e, s), raised, total)
+
+
+@operator("Softmax")
+def softmax(b: Builder, x: Tensor, *, axis: int = -1) -> Tensor:
+    """exp(x - max) / sum of exp(x - max) along an axis."""
+    return _narrow(b, softmax_over(b, _wide(b, x), axis_of(axis, x.rank)), x.dtype)
+
+
+@operator("LogSoftmax")
+def log_softmax(b: Builder, x: Tensor, *, axis: int = -1) -> Tensor:
+    """(x - max) - log of the sum of exp(x - max) along an axis."""
+    at = (axis_of(axis, x.rank),)
+    wide = _wide(b, x)
+    peak = reduced(b, wide, at, "max", keepdims=True)
+    lowered = b.map(lambda e, m: apply("sub", e, m), wide, peak)
+    total = reduced(b, lowered, at, "sum", keepdims=True, lift=lambda e: apply("exp", e))
+    y = b.map(lambda e, s: apply("sub", e, apply("log", s)), lowered, total)
+    return _narrow(b, y, x.dtype)
+
+
+@operator("Hardmax")
+def hardmax(b: Builder, x: Tensor, *, axis: int = -1) -> Tensor:
+    """1 at the first maximum along an axis, else 0."""
+    from rutc.tensor_ir import IndexValue, reducer
+
+    at = axis_of(axis, x.rank)
+    space = b.axes(x.shape)
+    kept = [a for i, a in enumerate(space) if i != at]
+    if space[at].dim is None:
+        return b.nest(space, lit(1, x.dtype))
+    how = reducer("argmax", x.dtype, DType.I64)
+    body = (b.spread(x, space), IndexValue(space[at].index))
+    found = b.multi(kept, body, (space[at],), how)[1]
+    axes = b.axes(x.shape)
+    best = b.read(found, [a.index for i, a in enumerate(axes) if i != at])
+    hit = apply("eq", best, IndexValue(axes[at].index))
+    return b.nest(axes, apply("select", hit, lit(1, x.dtype), lit(0, x.dtype)))
+
+
+@operator("BatchNormalization")
+def batch_normalization(
+    b: Builder,
+    x: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: int = 0,
+) -> Tensor:
+    """x * s + t with s = scale / sqrt(variance + epsilon) and t = shift - mean * s."""
+    if training_mode:
+        raise OperatorError("training mode is not supported")
+    kind = variance.dtype
+    factor = b.map(
+        lambda g, v: apply("div", cast(g, kind), apply("sqrt", shifted(v, epsilon))),
+        scale,
+        variance,
+    )
+    offset = b.map(
+        lambda t, m, s: apply("sub", cast(t, kind), apply("mul", m, s)), shift, mean, factor
+    )
+    units = b.axes((1,) * (x.rank - 2))
+    factor = b.reshaped(factor, (*factor.axes, *units))
+    offset = b.reshaped(offset, (*offset.axes, *units))
+    return b.map(
+        lambda e, s, t: cast(apply("add", apply("mul", cast(e, kind), s), t), x.dtype),
+        x,
+        factor,
+        offset,
+    )
+
+
+def centered_and_scaled(
+    b: Builder, x: Tensor, axes: Sequence[int], epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(x - mean) / sqrt(mean square + epsilon), the mean, and 1 / sqrt(mean square + epsilon)."""
+    mean = reduced(b, x, axes, "mean", keepdims=True)
+    centered = b.map(lambda e, m: apply("sub", e, m), x, mean)
+    y, inverse = _scaled_to_unit(b, centered, axes, epsilon)
+    return y, mean, inverse
+
+
+def _scaled_to_unit(
+    b: Builder, x: Tensor, axes: Sequence[int], epsilon: float
+) -> tuple[Tensor, Tensor]:
+    square = reduced(b, x, axes, "mean", keepdims=True, lift=lambda e: apply("mul", e, e))
+    inverse = b.map(
+        lambda v: apply("div", lit(1, v.dtype), apply("sqrt", shifted(v, epsilon))), square
+    )
+    return b.map(lambda e, s: apply("mul", e, s), x, inverse), inverse
+
+
+@operator("LayerNormalization")
+def layer_normalization(
+    b: Builder,
+    x: Tensor,
+    scale: Tensor,
+    shift: Tensor | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> tuple[Tensor, ...]:
+    """The last axes from `axis` on normalised, scaled and shifted; mean and 1 / deviation."""
+    at = tuple(range(axis_of(axis, x.rank), x.rank))
+    y, mean, inverse = centered_and_scaled(b, _wide(b, x), at, epsilon)
+    return _affine(b, y, scale, shift, x.dtype), mean, inverse
+
+
+@operator("RMSNormalization")
+def rms_normalization(
+    b: Builder,
+    x: Tensor,
+    scale: Tensor,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> Tensor:
+    """x / sqrt(mean square + epsilon) * scale over the last axes from `axis` on."""
+    at = tuple(range(axis_of(axis, x.rank), x.rank))
+    y, _ = _scaled_to_unit(b, _wide(b, x), at, epsilon)
+    return _affine(b, y, scale, None, x.dtype)
+
+
+def _affine(b: Builder, y: Tensor, scale: Tensor, shift: Tensor | None, kind: DType) -> Tensor:
+    """y * scale + shift as `kind`."""
+    wide = y.dtype
+
+    def fn(e: Expr, s: Expr, *t: Expr) -> Expr:
+        total: Expr = apply("mul", e, cast(s, wide))
+        if t:
+            total = apply("add", total, cast(t[0], wide))
+        return cast(total, kind)
+
+    return b.map(fn, y, scale, *([] if shift is None else [shift]))
+
+
+@operator("InstanceNormalization")
+def instance_normalization(
+    b: Builder, x: Tensor, scale: Tensor, shift: Tensor, *, epsilon: float = 1e-5
+) -> Tensor:
+    """Every channel of every image normalised, scaled and shifted."""
+    y, _, _ = centered_and_scaled(b, _wide(b, x), tuple(range(2, x.rank)), epsilon)
+    units = b.axes((1,) * (x.rank - 2))
+    per_channel = [b.reshaped(t, (*t.axes, *units)) for t in (scale, shift)]
+    return _affine(b, y, *per_channel, x.dtype)
+
+
+@operator("GroupNormalization")
+def group_normalization(
+    b: Builder,
+    x: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    num_groups: int,
+    stash_type: int = 1,
+) -> Tensor:
+    """Groups of channels normalised, then every channel scaled and shifted."""
+    channels = static(x.shape[1], "the number of channels")
+    if channels % num_groups:
+        raise OperatorError(f"{channels} channels do not fall into {num_groups} groups")
+    grouped_shape = (
+        x.shape[0],
+        Index.of(num_groups),
+        Index.of(channels // num_groups),
+        *x.shape[2:],
+    )
+    grouped = reshape(b, _wide(b, x), grouped_shape)
+    y, _, _ = centered_and_scaled(b, grouped, tuple(range(2, grouped.rank)), epsilon)
+    units = b.axes((1,) * (x.rank - 2))
+    per_channel = [b.reshaped(t, (*t.axes, *units)) for t in (scale, shift)]
+    return _affine(b, reshape(b, y, x.shape), *per_channel, x.dtype)
+
+
+@operator("MeanVarianceNormalization")
+def mean_variance_normalization(
+    b: Builder, x: Tensor, *, axes: Sequence[int] = (0, 2, 3)
+) -> Tensor:
+    """(x - mean) / (deviation + 1e-9) over the named axes."""
+    at = tuple(axis_of(a, x.rank) for a in axes)
+    mean = reduced(b, x, at, "mean", keepdims=True)
+    centered = b.map(lambda e, m: apply("sub", e, m), x, mean)
+    square = reduced(b, centered, at, "mean", keepdims=True, lift=lambda e: apply("mul", e, e))
+    return b.map(lambda e, v: apply("div", e, shifted(apply("sqrt", v), 1e-9)), centered, square)
+
+
+@operator("LpNormalization")
+def lp_normalization(b: Builder, x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
+    """x divided by its norm along an axis; 0 where the norm is 0."""
+    at = (axis_of(axis, x.rank),)
+    if p == 1:
+        norm = reduced(b, x, at, "sum", keepdims=True, lift=lambda e: apply("abs", e))
+    else:
+        square = reduced(b, x, at, "sum", keepdims=True, lift=lambda e: apply("mul", e, e))
+        norm = b.map(lambda e: apply("sqrt", e), square)
+
+    def fn(e: Expr, s: Expr) -> Expr:
+        none = apply("eq", s, lit(0, s.dtype))
+        return apply("select", none, lit(0, e.dtype), apply("div", e, s))
+
+    return b.map(fn, x, norm)
+
+
+@operator("LRN")
+def lrn(
+    b: Builder,
+    x: Tensor,
+    *,
+    alpha: float = 0.0001,
+    beta: float = 0.75,
+    bias: float = 1.0,
+    size: int,
+) -> Tensor:
+    """x / (bias + alpha / size * sum of squares over `size` neighbouring channels) ** beta."""
+    axes = b.axes(x.shape, ("n", "c"))
+    k = b.axis(size, "k")
+    at = [a.index for a in axes]
+    at[1] = at[1] + k.index - (size - 1) // 2
+    element = b.read(x, at, lit(0, x.dtype))
+    total = b.nest(axes, apply("mul", element, element), (k,))
+
+    def fn(e: Expr, s: Expr) -> Expr:
+        base = shifted(apply("mul", s, lit(alpha / size, s.dtype)), bias)
+        return apply("div", e, apply("pow", base, lit(beta, e.dtype)))
+
+    return b.map(fn, x, total)

@@ -1,0 +1,161 @@
+"""Reductions over whole axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rutc.importer.builder import Builder, lit
+from rutc.importer.ops.operands import axes_of, axis_of, ints
+from rutc.importer.registry import operator
+from rutc.importer.tensor import Axis, Tensor
+from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast, reducer
+from rutc.tensor_ir.affine import ONE, product
+
+Lift = Callable[[Expr], Expr]
+
+
+def reduced(
+    b: Builder,
+    x: Tensor,
+    axes: Sequence[int],
+    how: str,
+    *,
+    keepdims: bool,
+    lift: Lift = lambda e: e,
+) -> Tensor:
+    """The reduction of `lift` of x's elements over `axes`; `how` is a reducer's name or `mean`."""
+    mean = how == "mean"
+    space = [b.axis(e) for e in x.shape]
+    bound = [space[a] for a in axes]
+    kept = [a for i, a in enumerate(space) if i not in axes]
+    body = lift(b.read(x, [a.index for a in space]))
+    narrow = body.dtype.is_float and body.dtype.bits < 32
+    kind = x.dtype if narrow else body.dtype
+    if narrow and (mean or how == "sum"):
+        body = cast(body, DType.F32)
+    total = b.nest(kept, body, bound, "sum" if mean else how)
+    count = product(x.shape[a] for a in axes)
+    if mean and count != ONE:
+        total = b.map(lambda e: _divided(e, count), total)
+    if total.dtype is not kind:
+        total = b.map(lambda e: cast(e, kind), total)
+    if not keepdims:
+        return total
+    return b.reshaped(total, keep_units(b, total.axes, axes, x.rank))
+
+
+def _divided(e: Expr, count: Index) -> Expr:
+    if count.is_const and e.dtype.is_float and count.const:
+        return apply("mul", e, lit(1 / count.const, e.dtype))
+    return apply("div", e, cast(IndexValue(count), e.dtype))
+
+
+def keep_units(
+    b: Builder, kept: Sequence[Axis], axes: Sequence[int], rank: int
+) -> tuple[Axis, ...]:
+    """The kept axes with an axis of extent 1 in place of each reduced one."""
+    left = iter(kept)
+    return tuple(b.axis(1) if i in axes else next(left) for i in range(rank))
+
+
+def _chosen(x: Tensor, axes: Tensor | None, *, noop_with_empty_axes: int) -> tuple[int, ...] | None:
+    """The axes to reduce over; None where nothing is to be reduced."""
+    given = ints(axes, "axes") if axes is not None else ()
+    if given:
+        return axes_of(given, x.rank)
+    return None if noop_with_empty_axes else tuple(range(x.rank))
+
+
+def _register(name: str, how: str, lift: Lift, finish: Lift | None) -> None:
+    @operator(name)
+    def reduction(
+        b: Builder,
+        x: Tensor,
+        axes: Tensor | None = None,
+        *,
+        keepdims: int = 1,
+        noop_with_empty_axes: int = 0,
+    ) -> Tensor:
+        chosen = _chosen(x, axes, noop_with_empty_axes=noop_with_empty_axes)
+        kind = how
+        if x.dtype is DType.BOOL:
+            kind = {"max": "any", "min": "all"}.get(how, how)
+        if chosen is None:
+            total = b.map(lift, x)
+        else:
+            total = reduced(b, x, chosen, kind, keepdims=bool(keepdims), lift=lift)
+        return b.map(finish, total) if finish is not None else total
+
+
+def _same(e: Expr) -> Expr:
+    return e
+
+
+def _square(e: Expr) -> Expr:
+    return apply("mul", e, e)
+
+
+def _root(e: Expr) -> Expr:
+    if e.dtype.is_float:
+        return apply("sqrt", e)
+    return cast(apply("sqrt", cast(e, DType.F64)), e.dtype)
+
+
+_register("ReduceSum", "sum", _same, None)
+_register("ReduceMean", "mean", _same, None)
+_register("ReduceMax", "max", _same, None)
+_register("ReduceMin", "min", _same, None)
+_register("ReduceProd", "prod", _same, None)
+_register("ReduceL1", "sum", lambda e: apply("abs", e), None)
+_register("ReduceL2", "sum", _square, _root)
+_register("ReduceSumSquare", "sum", _square, None)
+_register("ReduceLogSum", "sum", _same, lambda e: apply("log", e))
+
+
+@operator("ReduceLogSumExp")
+def reduce_log_sum_exp(
+    b: Builder,
+    x: Tensor,
+    axes: Tensor | None = None,
+    *,
+    keepdims: int = 1,
+    noop_with_empty_axes: int = 0,
+) -> Tensor:
+    """m + log(sum of exp(x - m)) with m the maximum, which does not overflow."""
+    chosen = _chosen(x, axes, noop_with_empty_axes=noop_with_empty_axes)
+    if chosen is None:
+        return x
+    peak = reduced(b, x, chosen, "max", keepdims=True)
+
+    def finite(m: Expr) -> Expr:
+        return apply("select", apply("isinf", m), lit(0, m.dtype), m)
+
+    shifted = b.map(lambda e, m: apply("exp", apply("sub", e, finite(m))), x, peak)
+    total = reduced(b, shifted, chosen, "sum", keepdims=True)
+    y = b.map(lambda s, m: apply("add", apply("log", s), finite(m)), total, peak)
+    if keepdims:
+        return y
+    return b.reshaped(y, tuple(a for i, a in enumerate(y.axes) if i not in chosen))
+
+
+def _register_extreme(name: str, how: str) -> None:
+    @operator(name)
+    def extreme(
+        b: Builder, x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
+    ) -> Tensor:
+        at = axis_of(axis, x.rank)
+        space = [b.axis(e) for e in x.shape]
+        kept = [a for i, a in enumerate(space) if i != at]
+        if space[at].dim is None:
+            found = b.nest(kept, lit(0, DType.I64))
+        else:
+            kind = reducer(how + "_last" if select_last_index else how, x.dtype, DType.I64)
+            body = (b.read(x, [a.index for a in space]), IndexValue(space[at].index))
+            found = b.multi(kept, body, (space[at],), kind)[1]
+        if not keepdims:
+            return found
+        return b.reshaped(found, keep_units(b, found.axes, (at,), x.rank))
+
+
+_register_extreme("ArgMax", "argmax")
+_register_extreme("ArgMin", "argmin")

@@ -1,0 +1,208 @@
+"""Reading ONNX files safely: the protobuf, and tensor data inside it or beside it.
+
+External data must lie inside the model's directory: no absolute path, no `..`, no symbolic or
+hard link; offset and length are checked against the file before it is mapped (never copied).
+"""
+
+from __future__ import annotations
+
+import os
+from math import prod
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import ml_dtypes
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_helper
+
+from rutc.errors import UserError
+from rutc.tensor_ir import DType
+
+_TYPES: dict[int, DType] = {
+    TensorProto.FLOAT: DType.F32,
+    TensorProto.UINT8: DType.U8,
+    TensorProto.INT8: DType.I8,
+    TensorProto.UINT16: DType.U16,
+    TensorProto.INT16: DType.I16,
+    TensorProto.INT32: DType.I32,
+    TensorProto.INT64: DType.I64,
+    TensorProto.STRING: DType.STRING,
+    TensorProto.BOOL: DType.BOOL,
+    TensorProto.FLOAT16: DType.F16,
+    TensorProto.DOUBLE: DType.F64,
+    TensorProto.UINT32: DType.U32,
+    TensorProto.UINT64: DType.U64,
+    TensorProto.BFLOAT16: DType.BF16,
+    TensorProto.FLOAT8E4M3FN: DType.F8E4M3FN,
+    TensorProto.FLOAT8E4M3FNUZ: DType.F8E4M3FNUZ,
+    TensorProto.FLOAT8E5M2: DType.F8E5M2,
+    TensorProto.FLOAT8E5M2FNUZ: DType.F8E5M2FNUZ,
+    TensorProto.FLOAT8E8M0: DType.F8E8M0,
+    TensorProto.FLOAT4E2M1: DType.F4E2M1,
+    TensorProto.UINT4: DType.U4,
+    TensorProto.INT4: DType.I4,
+    TensorProto.UINT2: DType.U2,
+    TensorProto.INT2: DType.I2,
+}
+_PACKED = frozenset({DType.F4E2M1, DType.U4, DType.I4, DType.U2, DType.I2})
+MAX_ELEMENTS = 1 << 40
+
+
+def dtype_of(onnx_type: int) -> DType:
+    """The element type of an ONNX type number. Raises UserError for one without a counterpart."""
+    if onnx_type not in _TYPES:
+        known = {v: k for k, v in TensorProto.DataType.items()}
+        name = known.get(onnx_type, str(onnx_type))
+        raise UserError(f"the element type {name} is not supported")
+    return _TYPES[onnx_type]
+
+
+def load(path: Path) -> ModelProto:
+    """The model's protobuf, its external data left on disk. Raises UserError if it is none."""
+    if not path.exists():
+        raise UserError(f"{path}: there is no such file")
+    if path.is_dir():
+        raise UserError(f"{path}: is a directory; give the .onnx file in it")
+    try:
+        data = path.read_bytes()
+    except OSError as e:
+        raise UserError(f"{path}: cannot be read ({e.strerror})") from e
+    if not data:
+        raise UserError(f"{path}: is empty")
+    try:
+        model = onnx.load_model_from_string(data)
+    except (DecodeError, ValueError) as e:
+        raise UserError(f"{path}: is not an ONNX model, or is truncated") from e
+    if not model.HasField("graph") or not model.opset_import:
+        raise UserError(f"{path}: is not an ONNX model (it has no graph or no opset)")
+    return model
+
+
+def array_of(t: TensorProto, directory: Path) -> np.ndarray:
+    """A tensor's elements, without a copy where the bytes can be used as they are."""
+    name = t.name or "(unnamed tensor)"
+    dtype = dtype_of(t.data_type)
+    shape = tuple(t.dims)
+    if any(n < 0 for n in shape) or prod(shape) > MAX_ELEMENTS:
+        raise UserError(f"tensor {name!r}: the shape {list(shape)} is not acceptable")
+    count = prod(shape)
+    if t.data_location == TensorProto.EXTERNAL:
+        return _external(t, name, dtype, shape, directory)
+    if t.HasField("raw_data") and dtype not in _PACKED:
+        need = count * dtype.bytes
+        raw = t.raw_data
+        if len(raw) != need:
+            raise UserError(f"tensor {name!r}: {len(raw)} bytes of data, its shape needs {need}")
+        return np.frombuffer(raw, dtype.numpy).reshape(shape)
+    try:
+        array = numpy_helper.to_array(t)
+    except (ValueError, TypeError) as e:
+        raise UserError(f"tensor {name!r}: its data does not fit its shape ({e})") from e
+    if dtype is DType.STRING:
+        return array.astype(object)
+    if dtype is DType.BF16 and array.dtype != ml_dtypes.bfloat16:
+        return array.astype(ml_dtypes.bfloat16)
+    return np.asarray(array, dtype.numpy)
+
+
+def _external(
+    t: TensorProto, name: str, dtype: DType, shape: tuple[int, ...], directory: Path
+) -> np.ndarray:
+    fields = {e.key: e.value for e in t.external_data}
+    path = _inside(directory, fields.get("location", ""), name)
+    try:
+        offset = int(fields.get("offset", "0"))
+        length = int(fields["length"]) if "length" in fields else None
+    except ValueError as e:
+        raise UserError(f"tensor {name!r}: offset or length of its external data is bad") from e
+    count = prod(shape)
+    bits = {DType.F4E2M1: 4, DType.U4: 4, DType.I4: 4, DType.U2: 2, DType.I2: 2}
+    need = -(-count * bits[dtype] // 8) if dtype in bits else count * dtype.bytes
+    size = path.stat().st_size
+    if length is not None and length != need:
+        raise UserError(
+            f"tensor {name!r}: {length} bytes of external data, its shape {list(shape)} needs {need}"
+        )
+    if offset < 0 or offset + need > size:
+        raise UserError(
+            f"tensor {name!r}: bytes {offset}..{offset + need} lie outside of {path.name} "
+            f"({size} bytes); is the file complete?"
+        )
+    if dtype in _PACKED or dtype is DType.STRING:
+        inline = TensorProto(name=name, data_type=t.data_type, dims=shape)
+        with path.open("rb") as f:
+            f.seek(offset)
+            inline.raw_data = f.read(need)
+        return array_of(inline, directory)
+    if count == 0:
+        return np.empty(shape, dtype.numpy)
+    bytes_ = np.memmap(path, np.uint8, mode="r", offset=offset, shape=(need,))
+    if offset % dtype.bytes:
+        return np.frombuffer(bytes_.tobytes(), dtype.numpy).reshape(shape)
+    return bytes_.view(dtype.numpy).reshape(shape)
+
+
+def _inside(directory: Path, location: str, name: str) -> Path:
+    """The file of external data. Raises UserError where it may not be used."""
+
+    def refuse(why: str) -> UserError:
+        return UserError(f"tensor {name!r}: external data {location!r} is refused: {why}")
+
+    relative = PurePosixPath(location)
+    if not location or "\0" in location:
+        raise refuse("it names no file")
+    if relative.is_absolute() or PureWindowsPath(location).is_absolute():
+        raise refuse("the path is absolute; it must lie in the model's directory")
+    if ".." in relative.parts or "\\" in location:
+        raise refuse("the path leaves the model's directory")
+    path = directory
+    for part in relative.parts:
+        path = path / part
+        if path.is_symlink():
+            raise refuse("it is a symbolic link")
+    if not path.exists():
+        raise UserError(f"tensor {name!r}: its external data file {location!r} is missing")
+    status = os.stat(path)  # noqa: PTH116
+    if not path.is_file():
+        raise refuse("it is not a regular file")
+    if status.st_nlink > 1:
+        raise refuse("it is a hard link")
+    return path
+
+
+def attribute_value(a: AttributeProto, directory: Path) -> object:
+    """An attribute as a Python value: a number, text, a tuple, an array or a GraphProto."""
+    match a.type:
+        case AttributeProto.FLOAT:
+            return a.f
+        case AttributeProto.INT:
+            return a.i
+        case AttributeProto.STRING:
+            return a.s.decode("utf-8", "replace")
+        case AttributeProto.TENSOR:
+            return array_of(a.t, directory)
+        case AttributeProto.GRAPH:
+            return a.g
+        case AttributeProto.FLOATS:
+            return tuple(a.floats)
+        case AttributeProto.INTS:
+            return tuple(a.ints)
+        case AttributeProto.STRINGS:
+            return tuple(s.decode("utf-8", "replace") for s in a.strings)
+        case _:
+            kind = AttributeProto.AttributeType.Name(a.type)
+            raise UserError(f"attribute {a.name!r} of kind {kind} is not supported")
+
+
+def subgraphs(graph: GraphProto) -> list[GraphProto]:
+    """The graph and all graphs nested in its nodes' attributes."""
+    found = [graph]
+    for node in graph.node:
+        for a in node.attribute:
+            if a.type == AttributeProto.GRAPH:
+                found += subgraphs(a.g)
+            elif a.type == AttributeProto.GRAPHS:
+                for g in a.graphs:
+                    found += subgraphs(g)
+    return found

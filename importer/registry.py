@@ -1,0 +1,77 @@
+"""The table of operators: one ONNX operator is one typed function.
+
+The positional parameters of an operator's function are its inputs (`None` for one that is left
+out, `*rest` for a variadic one), its keyword parameters are its attributes with their defaults:
+
+    @operator("Gemm")
+    def gemm(b: Builder, a: Tensor, w: Tensor, c: Tensor | None = None, *, alpha: float = 1.0, ...)
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.tensor import Tensor
+
+Result = Tensor | tuple[Tensor, ...]
+Function = Callable[..., Result]
+Key = tuple[str, str]
+"""An operator's domain ("" for ONNX's own) and name."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A registered operator."""
+
+    name: str
+    function: Function
+
+    @cached_property
+    def attributes(self) -> frozenset[str]:
+        """The attributes that the function takes."""
+        parameters = inspect.signature(self.function).parameters.values()
+        return frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+
+    @cached_property
+    def arity(self) -> tuple[int, int | None]:
+        """The least and the most inputs (None: any number)."""
+        parameters = list(inspect.signature(self.function).parameters.values())[1:]
+        places = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        least = sum(p.default is p.empty for p in places)
+        variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        return least, None if variadic else len(places)
+
+    def __call__(
+        self, b: Builder, inputs: Sequence[Tensor | None], attributes: Mapping[str, object]
+    ) -> tuple[Tensor, ...]:
+        """The outputs. Raises OperatorError for inputs or attributes that it cannot take."""
+        unknown = sorted(set(attributes) - self.attributes)
+        if unknown:
+            raise OperatorError(f"attribute {', '.join(map(repr, unknown))} is not supported")
+        given = list(inputs)
+        while given and given[-1] is None:
+            given.pop()
+        least, most = self.arity
+        if most is not None and len(given) > most:
+            raise OperatorError(f"{len(given)} inputs are given, at most {most} are supported")
+        if len(given) < least or any(t is None for t in given[:least]):
+            raise OperatorError(f"a required input is missing ({least} are required)")
+        made = self.function(b, *given, **attributes)
+        return made if isinstance(made, tuple) else (made,)
+
+
+OPERATORS: dict[Key, Operator] = {}
+
+
+def operator(name: str, domain: str = "") -> Callable[[Function], Function]:
+    """Registers a function as the operator `name`."""
+
+    def register(function: Function) -> Function:
+        OPERATORS[domain, name] = Operator(name, function)
+        return function
+
+    return register

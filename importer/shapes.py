@@ -1,0 +1,399 @@
+"""Folding at import: shape arithmetic on symbolic integers, and operators on small constants.
+
+A tensor's known elements are an ordinary array, or an object array of `Index` where an element
+depends on a symbolic size. Each function here is one operator on such arrays; it returns None
+where the result cannot be told (then the operator is imported as usual).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from rutc.importer.tensor import SMALL, Tensor, is_symbolic
+from rutc.tensor_ir import DType, Index
+from rutc.tensor_ir.affine import Range, floordiv, maximum, minimum, mod
+
+Attributes = Mapping[str, object]
+Fold = Callable[[Sequence[np.ndarray | None], Attributes, Mapping[str, Range]], np.ndarray | None]
+
+
+def folded(
+    op: str,
+    inputs: Sequence[Tensor | None],
+    attributes: Attributes,
+    ranges: Mapping[str, Range],
+) -> tuple[np.ndarray, DType] | None:
+    """The known result of an operator with known inputs, and its type; None if there is none."""
+    given = [t for t in inputs if t is not None]
+    if op not in _FOLDS or not given or any(t.known is None for t in given):
+        return None
+    if any(DType.STRING is t.dtype for t in given):
+        return None
+    if max(t.known.size for t in given if t.known is not None) > SMALL:
+        return None
+    arrays = [None if t is None else t.known for t in inputs]
+    symbolic = any(is_symbolic(t.known, t.dtype) for t in given if t.known is not None)
+    if symbolic:
+        if not all(t.dtype.is_int or t.dtype is DType.BOOL for t in given):
+            return None
+        arrays = [None if a is None else _as_index(a) for a in arrays]
+    if symbolic and op not in _SYMBOLIC:
+        return None
+    if op in ("Max", "Min") and len(arrays) != 2:
+        return None
+    with np.errstate(all="ignore"):
+        result = _FOLDS[op](arrays, attributes, ranges)
+    if result is None or result.size > SMALL:
+        return None
+    data = given[1] if op == "Where" else given[0]
+    kind = DType.BOOL if op in _TESTS else DType.I64 if op == "NonZero" else data.dtype
+    if op == "Cast":
+        from rutc.importer.proto import dtype_of
+
+        kind = dtype_of(int(str(attributes["to"])))
+        if symbolic and not kind.is_int:
+            return None
+        if kind is DType.STRING:
+            return None
+    return _normalized(np.asarray(result), kind), kind
+
+
+def _as_index(a: np.ndarray) -> np.ndarray:
+    out = np.empty(a.size, object)
+    out[:] = [x if isinstance(x, Index) else Index.of(int(x)) for x in a.reshape(-1).tolist()]
+    return out.reshape(a.shape)
+
+
+def _normalized(a: np.ndarray, kind: DType) -> np.ndarray:
+    """An ordinary array if no element is symbolic."""
+    if a.dtype != object:
+        return a.astype(kind.numpy)
+    items = a.reshape(-1).tolist()
+    if all(not isinstance(x, Index) or x.is_const for x in items):
+        plain = [x.const if isinstance(x, Index) else x for x in items]
+        return np.array(plain, kind.numpy).reshape(a.shape)
+    return a
+
+
+def _plain(fn: Callable[..., np.ndarray]) -> Fold:
+    return lambda xs, _, __: fn(*xs)
+
+
+def _indexwise(
+    fn: Callable[[Index, Index, Mapping[str, Range]], Index | bool | None],
+    plain: Callable[..., np.ndarray],
+) -> Fold:
+    """`plain` on ordinary arrays, `fn` element by element on symbolic ones."""
+
+    def fold(
+        xs: Sequence[np.ndarray | None], _: Attributes, ranges: Mapping[str, Range]
+    ) -> np.ndarray | None:
+        x, y = xs
+        assert x is not None
+        assert y is not None
+        if x.dtype != object and y.dtype != object:
+            return plain(x, y)
+        x, y = np.broadcast_arrays(x, y)
+        items = [
+            fn(p, q, ranges)
+            for p, q in zip(x.reshape(-1).tolist(), y.reshape(-1).tolist(), strict=True)
+        ]
+        if any(i is None for i in items):
+            return None
+        out = np.empty(len(items), object)
+        out[:] = items
+        return out.reshape(x.shape)
+
+    return fold
+
+
+def _compared(
+    decide: Callable[[int, int], bool | None],
+) -> Callable[[Index, Index, Mapping[str, Range]], bool | None]:
+    """A comparison from the bounds of the difference; None where they do not decide it."""
+
+    def fn(p: Index, q: Index, ranges: Mapping[str, Range]) -> bool | None:
+        bounds = (p - q).bounds(ranges)
+        return None if bounds is None else decide(*bounds)
+
+    return fn
+
+
+def _equal(low: int, high: int) -> bool | None:
+    if low == high == 0:
+        return True
+    return False if low > 0 or high < 0 else None
+
+
+def _less(low: int, high: int) -> bool | None:
+    return True if high < 0 else False if low >= 0 else None
+
+
+def _greater(low: int, high: int) -> bool | None:
+    return True if low > 0 else False if high <= 0 else None
+
+
+def _less_equal(low: int, high: int) -> bool | None:
+    return True if high <= 0 else False if low > 0 else None
+
+
+def _greater_equal(low: int, high: int) -> bool | None:
+    return True if low >= 0 else False if high < 0 else None
+
+
+def _quotient(p: Index, q: Index, ranges: Mapping[str, Range]) -> Index | None:
+    low, divisor = p.bounds(ranges), q.bounds(ranges)
+    if low is None or divisor is None or low[0] < 0 or divisor[0] <= 0:
+        return None
+    return floordiv(p, q, ranges)
+
+
+def _remainder(p: Index, q: Index, ranges: Mapping[str, Range]) -> Index | None:
+    divisor = q.bounds(ranges)
+    return None if divisor is None or divisor[0] <= 0 else mod(p, q, ranges)
+
+
+def _divided(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    if x.dtype.kind == "f":
+        return np.asarray(x / y)
+    if (y == 0).any():
+        return np.zeros(np.broadcast_shapes(x.shape, y.shape), x.dtype)
+    return np.asarray(np.sign(x) * np.sign(y) * (np.abs(x) // np.abs(y)), x.dtype)
+
+
+def _gather(
+    xs: Sequence[np.ndarray | None], attributes: Attributes, _: Mapping[str, Range]
+) -> np.ndarray | None:
+    x, at = xs
+    assert x is not None
+    assert at is not None
+    if at.dtype == object:
+        if not all(i.is_const for i in at.reshape(-1).tolist()):
+            return None
+        at = _normalized(at, DType.I64)
+    axis = int(str(attributes.get("axis", 0)))
+    n = x.shape[axis]
+    if ((at < -n) | (at >= n)).any():
+        return None
+    return np.take(x, at, axis)
+
+
+def _concat(
+    xs: Sequence[np.ndarray | None], attributes: Attributes, _: Mapping[str, Range]
+) -> np.ndarray | None:
+    return np.concatenate([x for x in xs if x is not None], int(str(attributes["axis"])))
+
+
+def _axes(xs: Sequence[np.ndarray | None], place: int) -> tuple[int, ...] | None:
+    if len(xs) <= place or xs[place] is None:
+        return None
+    found = xs[place]
+    assert found is not None
+    return tuple(i.const if isinstance(i, Index) else int(i) for i in found.reshape(-1).tolist())
+
+
+def _squeeze(
+    xs: Sequence[np.ndarray | None], _: Attributes, __: Mapping[str, Range]
+) -> np.ndarray | None:
+    assert xs[0] is not None
+    return np.squeeze(xs[0], _axes(xs, 1))
+
+
+def _unsqueeze(
+    xs: Sequence[np.ndarray | None], _: Attributes, __: Mapping[str, Range]
+) -> np.ndarray | None:
+    assert xs[0] is not None
+    return np.expand_dims(xs[0], _axes(xs, 1) or ())
+
+
+def _slice(
+    xs: Sequence[np.ndarray | None], _: Attributes, __: Mapping[str, Range]
+) -> np.ndarray | None:
+    x = xs[0]
+    assert x is not None
+    if any(
+        isinstance(i, Index) and not i.is_const
+        for a in xs[1:]
+        if a is not None
+        for i in a.reshape(-1).tolist()
+    ):
+        return None
+    starts, ends = _axes(xs, 1) or (), _axes(xs, 2) or ()
+    axes = _axes(xs, 3) or tuple(range(len(starts)))
+    steps = _axes(xs, 4) or (1,) * len(starts)
+    cut = [slice(None)] * x.ndim
+    for a, lo, hi, s in zip(axes, starts, ends, steps, strict=True):
+        # A negative step ends before element 0 only where no element is named.
+        last = None if s < 0 and hi < -x.shape[a] else hi
+        cut[a] = slice(lo, last, s)
+    return x[tuple(cut)]
+
+
+def _reduce(how: str) -> Fold:
+    def fold(
+        xs: Sequence[np.ndarray | None], attributes: Attributes, ranges: Mapping[str, Range]
+    ) -> np.ndarray | None:
+        x = xs[0]
+        assert x is not None
+        axes = _axes(xs, 1)
+        if not axes:
+            if attributes.get("noop_with_empty_axes"):
+                return x
+            axes = tuple(range(x.ndim))
+        keep = bool(attributes.get("keepdims", 1))
+        if x.dtype == object and how in ("min", "max"):
+            if x.ndim != 1 or not x.size:
+                return None
+            pick = minimum if how == "min" else maximum
+            best = x[0]
+            for e in x[1:]:
+                best = pick(best, e, ranges)
+            out = np.empty(1, object)
+            out[0] = best
+            return out if keep else out.reshape(())
+        if how in ("min", "max") and not x.size:
+            return None
+        return np.asarray(getattr(np, how)(x, axis=axes, keepdims=keep))
+
+    return fold
+
+
+def _cast(
+    xs: Sequence[np.ndarray | None], attributes: Attributes, _: Mapping[str, Range]
+) -> np.ndarray | None:
+    from rutc.importer.proto import dtype_of
+
+    x = xs[0]
+    assert x is not None
+    kind = dtype_of(int(str(attributes["to"])))
+    if x.dtype == object:
+        return x
+    if kind is DType.STRING or (x.dtype.kind == "f" and kind.is_int and not _exact(x)):
+        return None
+    return x.astype(kind.numpy)
+
+
+def _exact(x: np.ndarray) -> bool:
+    """Whether all elements are finite and well inside the range of integers."""
+    return bool(np.isfinite(x).all() and (np.abs(x) < 1 << 31).all())
+
+
+def _where(
+    xs: Sequence[np.ndarray | None], _: Attributes, __: Mapping[str, Range]
+) -> np.ndarray | None:
+    c, x, y = xs
+    assert c is not None
+    if c.dtype == object:
+        c = np.array([bool(i.const) for i in c.reshape(-1).tolist()]).reshape(c.shape)
+    return np.where(c, x, y)  # type: ignore[arg-type]
+
+
+def _expand(
+    xs: Sequence[np.ndarray | None], _: Attributes, __: Mapping[str, Range]
+) -> np.ndarray | None:
+    x = xs[0]
+    assert x is not None
+    shape = np.broadcast_shapes(x.shape, _axes(xs, 1) or ())
+    return np.broadcast_to(x, shape) if np.prod(shape) <= SMALL else None
+
+
+def _range(
+    xs: Sequence[np.ndarray | None], _: Attributes, __: Mapping[str, Range]
+) -> np.ndarray | None:
+    start, limit, delta = (x.reshape(-1)[0] for x in xs if x is not None)
+    if delta == 0:
+        return None
+    count = max(0, int(np.ceil((limit - start) / delta)))
+    if count > SMALL:
+        return None
+    return np.asarray(start + np.arange(count, dtype=np.asarray(start).dtype) * delta)
+
+
+def _reshape(
+    xs: Sequence[np.ndarray | None], attributes: Attributes, _: Mapping[str, Range]
+) -> np.ndarray | None:
+    x = xs[0]
+    assert x is not None
+    shape = list(_axes(xs, 1) or ())
+    if not attributes.get("allowzero"):
+        shape = [x.shape[i] if e == 0 and i < x.ndim else e for i, e in enumerate(shape)]
+    if int(np.prod([e for e in shape if e != -1])) == 0 and -1 in shape:
+        return None
+    if -1 not in shape and int(np.prod(shape)) != x.size:
+        return None
+    return x.reshape(shape)
+
+
+def _transpose(
+    xs: Sequence[np.ndarray | None], attributes: Attributes, _: Mapping[str, Range]
+) -> np.ndarray | None:
+    perm = attributes.get("perm")
+    assert xs[0] is not None
+    return np.transpose(xs[0], None if perm is None else tuple(perm))  # type: ignore[arg-type]
+
+
+def _tile(
+    xs: Sequence[np.ndarray | None], _: Attributes, __: Mapping[str, Range]
+) -> np.ndarray | None:
+    assert xs[0] is not None
+    times = _axes(xs, 1) or ()
+    if xs[0].size * int(np.prod(times)) > SMALL:
+        return None
+    return np.tile(xs[0], times)
+
+
+def _nonzero(
+    xs: Sequence[np.ndarray | None], _: Attributes, __: Mapping[str, Range]
+) -> np.ndarray | None:
+    assert xs[0] is not None
+    return np.stack(np.nonzero(xs[0])).astype(np.int64)
+
+
+_FOLDS: dict[str, Fold] = {
+    "Abs": _plain(np.abs),
+    "Add": _plain(np.add),
+    "And": _plain(np.logical_and),
+    "Cast": _cast,
+    "Ceil": _plain(np.ceil),
+    "Concat": _concat,
+    "Div": _indexwise(_quotient, _divided),
+    "Equal": _indexwise(_compared(_equal), np.equal),
+    "Expand": _expand,
+    "Floor": _plain(np.floor),
+    "Gather": _gather,
+    "Greater": _indexwise(_compared(_greater), np.greater),
+    "GreaterOrEqual": _indexwise(_compared(_greater_equal), np.greater_equal),
+    "Identity": _plain(lambda x: x),
+    "Less": _indexwise(_compared(_less), np.less),
+    "LessOrEqual": _indexwise(_compared(_less_equal), np.less_equal),
+    "Max": _indexwise(maximum, np.maximum),
+    "Min": _indexwise(minimum, np.minimum),
+    "Mod": _indexwise(_remainder, np.mod),
+    "Mul": _plain(np.multiply),
+    "Neg": _plain(np.negative),
+    "NonZero": _nonzero,
+    "Not": _plain(np.logical_not),
+    "Or": _plain(np.logical_or),
+    "Range": _range,
+    "ReduceMax": _reduce("max"),
+    "ReduceMin": _reduce("min"),
+    "ReduceProd": _reduce("prod"),
+    "ReduceSum": _reduce("sum"),
+    "Reshape": _reshape,
+    "Slice": _slice,
+    "Sqrt": _plain(np.sqrt),
+    "Squeeze": _squeeze,
+    "Sub": _plain(np.subtract),
+    "Tile": _tile,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+    "Where": _where,
+}
+_SYMBOLIC = frozenset(
+    "Add Cast Concat Div Equal Gather Greater GreaterOrEqual Identity Less LessOrEqual Max Min Mod "
+    "Mul Neg ReduceMax ReduceMin ReduceProd ReduceSum Reshape Slice Squeeze Sub Transpose "
+    "Unsqueeze Where".split()
+)
+_TESTS = frozenset("And Equal Greater GreaterOrEqual Less LessOrEqual Not Or".split())

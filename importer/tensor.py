@@ -1,0 +1,102 @@
+"""Tensors while axes are still positional, as the operator functions see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rutc.tensor_ir import DType, Index
+from rutc.tensor_ir.affine import ZERO, product
+
+SMALL = 1 << 16
+"""Constants up to this many elements are computed on during import."""
+
+Shape = tuple[Index, ...]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis: its dim, or None where the extent is 1 and the value needs no dim for it."""
+
+    dim: str | None
+    extent: Index
+
+    @property
+    def index(self) -> Index:
+        """The coordinate that runs along the axis: its dim, or 0 without one."""
+        return ZERO if self.dim is None else Index.of(self.dim)
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A value with ordered axes; `known` holds its elements where they are known at import.
+
+    `known` is an ordinary array, or for integers an object array of `Index` where some element
+    depends on a symbolic size. A known tensor becomes a constant only when something reads it.
+    `units` are dims of extent 1 that the value has although no axis stands for them.
+    """
+
+    name: str
+    dtype: DType
+    axes: tuple[Axis, ...]
+    known: np.ndarray | None = None
+    units: tuple[str, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.axes)
+
+    @property
+    def shape(self) -> Shape:
+        """The extents of the axes."""
+        return tuple(a.extent for a in self.axes)
+
+    @property
+    def size(self) -> Index:
+        """The number of elements."""
+        return product(self.shape)
+
+    @property
+    def array(self) -> np.ndarray | None:
+        """The elements where all are known and none is symbolic."""
+        if self.known is None or is_symbolic(self.known, self.dtype):
+            return None
+        return self.known
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def is_symbolic(known: np.ndarray, dtype: DType) -> bool:
+    """Whether the elements are index expressions."""
+    return known.dtype == object and dtype is not DType.STRING
+
+
+def is_const(extent: Index, value: int) -> bool:
+    """Whether an extent is exactly this number."""
+    return extent.is_const and extent.const == value
+
+
+def ints_of(known: np.ndarray) -> tuple[Index, ...]:
+    """The elements of a known integer tensor as index expressions, in row-major order."""
+    return tuple(
+        x if isinstance(x, Index) else Index.of(int(x)) for x in known.reshape(-1).tolist()
+    )
+
+
+def known_ints(elements: Iterable[Index | int], shape: Sequence[int], dtype: DType) -> np.ndarray:
+    """An array of integers: an ordinary one if all are constants, else one of expressions."""
+    items = [Index.of(e) for e in elements]
+    if all(e.is_const for e in items):
+        return np.array([e.const for e in items], dtype.numpy).reshape(shape)
+    out = np.empty(len(items), dtype=object)
+    out[:] = items
+    return out.reshape(shape)
+
+
+def shape_text(shape: Sequence[Index | int]) -> str:
+    """A shape for messages: `[1, 3, batch]`."""
+    return f"[{', '.join(map(str, shape))}]"
