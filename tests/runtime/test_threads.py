@@ -1,0 +1,86 @@
+"""How many threads a session uses by default, and that idle ones rest."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rutc.emit.header import HOST_SOURCES
+from rutc.runtime import load
+
+X = np.arange(8, dtype=np.float32)
+
+
+def _thread_count() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_default_threads_follow_the_affinity_mask(doubling: Path) -> None:
+    before, mask = _thread_count(), os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(mask)})
+        with load(doubling):
+            assert _thread_count() == before
+    finally:
+        os.sched_setaffinity(0, mask)
+    with load(doubling, threads=3):
+        assert _thread_count() == before + 2
+    assert _thread_count() == before
+
+
+def test_pinned_threads_stay_on_one_cpu(doubling: Path) -> None:
+    before = set(os.listdir("/proc/self/task"))
+    with load(doubling, threads=3, pin_threads=True) as session:
+        session.run(None, {"x": X})
+        workers = set(os.listdir("/proc/self/task")) - before
+        masks = [os.sched_getaffinity(int(worker)) for worker in workers]
+    assert [len(mask) for mask in masks] == [1, 1]
+
+
+def test_idle_sessions_use_no_cpu_time(doubling: Path) -> None:
+    with load(doubling, threads=2) as session:
+        session.run(None, {"x": X})
+        start = time.process_time()
+        time.sleep(0.2)
+        assert time.process_time() - start < 0.1
+
+
+@pytest.fixture(scope="module")
+def quota_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that prints the CPUs which the cgroups from argv[2] up to argv[1] allow."""
+    folder = tmp_path_factory.mktemp("quota")
+    source = '#include "cpu.c"\nint main(int argc, char **argv) {'
+    source += 'return argc < 3 || printf("%d", quota_upwards(argv[1], argv[2])) < 1; }'
+    (folder / "quota.c").write_text(source)
+    command = ["cc", "-I", HOST_SOURCES, "quota.c", "-o", "quota"]
+    subprocess.run(command, cwd=folder, check=True)
+    return folder / "quota"
+
+
+@pytest.mark.parametrize(
+    ("files", "group", "cpus"),
+    [
+        ({"a/b/cpu.max": "350000 100000"}, "/a/b", 3),
+        ({"a/b/cpu.max": "max 100000", "a/cpu.max": "200000 100000"}, "/a/b", 2),
+        ({"a/b/cpu.max": "50000 100000", "a/cpu.max": "800000 100000"}, "/a/b", 1),
+        ({"cpu.max": "400000 100000"}, "/path/of/the/host", 4),
+        ({"cpu.max": "400000 100000"}, "/", 4),
+        ({"cpu.cfs_quota_us": "600000", "cpu.cfs_period_us": "100000"}, "/a", 6),
+        ({"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}, "/", 0),
+        ({"cpu.max": "nonsense"}, "/", 0),
+        ({}, "/a", 0),
+    ],
+)
+def test_cgroup_quotas(
+    quota_program: Path, tmp_path: Path, files: dict[str, str], group: str, cpus: int
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    done = subprocess.run(
+        [quota_program, tmp_path, group], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) == cpus
