@@ -49,13 +49,16 @@ def _listing() -> Table:
 def _obtain(console: Console, models: Sequence[Model]) -> None:
     """Obtains the models one after another, showing how far it is, and prints their paths."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+    quiet = not console.is_terminal
+    with Progress(
+        *columns, TimeElapsedColumn(), console=console, transient=True, disable=quiet
+    ) as progress:
         task = progress.add_task("", total=len(models))
         for model in models:
             progress.update(task, description=f"{model.name}: {model.source.describe()}")
             path = model.obtain()
             progress.advance(task)
-            progress.print(f"{model.name}  {_size(model)}  {path}", soft_wrap=True)
+            console.print(f"{model.name}  {_size(model)}  {path}", soft_wrap=True, highlight=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -59,7 +59,8 @@ def _voiced(draw: np.random.Generator, samples: int, rate_hz: int) -> Signal:
             for order, center in enumerate(formants, start=1)
         )
         wave += gain * np.sin(harmonic * phase) / harmonic**0.5
-    return wave / np.abs(wave).max()
+    wave /= np.abs(wave).max()
+    return wave
 
 
 def _unvoiced(draw: np.random.Generator, samples: int, rate_hz: int) -> Signal:

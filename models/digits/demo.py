@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 import rutc
 from rutc.errors import UserError
 from rutc.models.digits import BATCH, IMAGES, MODEL
+from rutc.runtime import ModelError
 
 SHADES = " .:-=+*#%@"
 DRAWN_PER_ROW = 4
@@ -40,8 +41,15 @@ def render(
 
 
 def recognise(artifact: Path, images: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Returns the digit with the highest score for each of `images` {16, 1, 8, 8}."""
-    (scores,) = rutc.load(str(artifact)).run(None, {"image": images})
+    """Returns the digit with the highest score for each of `images` {16, 1, 8, 8}.
+
+    Raises:
+        UserError: the artifact cannot be loaded, or is not the digit network.
+    """
+    try:
+        (scores,) = rutc.load(str(artifact)).run(["scores"], {"image": images})
+    except ModelError as error:
+        raise UserError(str(error)) from error
     digits: NDArray[np.int64] = np.argmax(scores, axis=1)
     return digits
 
@@ -50,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Compiles the network (or takes a compiled one), runs it, and prints digits beside labels.
 
     Raises:
-        UserError: the artifact named on the command line does not exist.
+        UserError: the artifact named on the command line is missing or of no use.
     """
     parser = argparse.ArgumentParser(
         prog="python -m rutc.models.digits",

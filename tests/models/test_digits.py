@@ -7,6 +7,8 @@ import onnx
 import onnxruntime
 import pytest
 
+import rutc
+from rutc.errors import UserError
 from rutc.models import digits
 from rutc.models.digits import demo
 
@@ -58,6 +60,27 @@ def test_held_out_images_are_not_trained_on() -> None:
     with np.load(digits.IMAGES) as stored:
         np.testing.assert_array_equal(stored["image"], test_x[: digits.BATCH])
     assert len(train_x) + len(test_x) == 1797
+
+
+def test_the_demonstration_compiles_and_recognises_every_image(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    demo.main(["--draw", "2"])
+    shown = capsys.readouterr().out
+    assert "16 of 16 held-out images recognised" in shown
+    assert shown.count("label 0 read 0") == 2
+    artifact = tmp_path / "digits.so"
+    rutc.compile(digits.MODEL, artifact)
+    demo.main([str(artifact), "--draw", "2"])
+    assert capsys.readouterr().out == shown
+
+
+def test_the_demonstration_explains_a_useless_artifact(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no compiled network at .*rutc compile"):
+        demo.main([str(tmp_path / "absent.so")])
+    (tmp_path / "empty.so").touch()
+    with pytest.raises(UserError, match=r"empty\.so"):
+        demo.main([str(tmp_path / "empty.so")])
 
 
 def test_drawing_puts_the_label_beside_what_was_read() -> None:
