@@ -231,7 +231,7 @@ def _wide(dtype: DType) -> DType:
 
 def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if a.dtype.kind == "f":
-        return np.divide(a, b)
+        return np.asarray(np.divide(a, b))
     quotient, rest = np.floor_divide(a, b), np.remainder(a, b)
     below = (rest != 0) & ((a < 0) != (b < 0))
     return np.where(b == 0, 0, quotient + below).astype(a.dtype)
@@ -239,8 +239,8 @@ def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if a.dtype.kind != "i":
-        return np.power(a, b)
-    whole = np.power(a, np.maximum(b, 0))
+        return np.asarray(np.power(a, b))
+    whole = np.power(a, np.maximum(b, np.zeros_like(b)))
     odd = (b & 1).astype(np.bool_)
     inverse = np.where(a == 1, 1, np.where(a == -1, np.where(odd, -1, 1), 0))
     return np.where(b >= 0, whole, inverse).astype(a.dtype)
@@ -344,4 +344,4 @@ def _wrap(x: np.ndarray, dtype: DType) -> np.ndarray:
         return x.astype(dtype.numpy)
     kept = x.astype(np.int32) & ((1 << dtype.bits) - 1)
     sign = 1 << (dtype.bits - 1) if dtype.is_signed else 0
-    return ((kept ^ sign) - sign).astype(dtype.numpy)
+    return np.asarray((kept ^ sign) - sign).astype(dtype.numpy)

@@ -15,7 +15,7 @@ import numpy as np
 
 from rutc.errors import InternalError, UserError
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.evaluate import Block, blocks, evaluate_expr, literal
+from rutc.tensor_ir.evaluate import Block, Env, blocks, evaluate_expr, literal
 from rutc.tensor_ir.graph import (
     Call,
     Carry,
@@ -190,7 +190,7 @@ class _Run:
         return _finish(reducer, total)
 
     def elements(self, n: Nest, block: Block) -> State:
-        env = {**self.symbols, **block.indices}
+        env: Env = {**self.symbols, **block.indices}
         return tuple(evaluate_expr(e, env, self.values, block) for e in n.body)
 
     def enter(self, carries: Sequence[Carry]) -> None:
@@ -221,7 +221,7 @@ class _Run:
         if prod(space) == 0 or result.size == 0:
             return result
         for block in blocks(dims, space, POINTS):
-            env = {**self.symbols, **block.indices}
+            env: Env = {**self.symbols, **block.indices}
             positions = [
                 np.asarray(c.evaluate(env), np.int64)
                 if isinstance(c, Index)

@@ -86,7 +86,7 @@ class _Parser:
         at.expect("graph")
         name = at.of(Kind.STRING).text
         nodes: list[Node] = []
-        while at.token.kind is not Kind.END:
+        while not at.ended:
             at.of(Kind.NEWLINE)
             if at.token.kind is Kind.VALUE:
                 nodes.append(self.node())
@@ -99,7 +99,7 @@ class _Parser:
             elif at.accept("reducer"):
                 r = self.reducer()
                 self.reducers.setdefault(r.name, []).append(r)
-            elif at.token.kind is not Kind.END:
+            elif not at.ended:
                 raise at.fail(
                     "expected symbols, dims, reducer, output or a value's definition, "
                     f"but found {at.token}"

@@ -102,8 +102,13 @@ class Cursor:
         """The next token."""
         return self.tokens[self.position]
 
+    @property
+    def ended(self) -> bool:
+        """Whether the text is used up."""
+        return self.token.kind is Kind.END
+
     def take(self) -> Token:
-        """The next token, consumed."""
+        """The next token, consumed; the end stays."""
         token = self.token
         self.position += token.kind is not Kind.END
         return token

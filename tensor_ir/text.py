@@ -149,11 +149,11 @@ def node_lines(n: Node) -> Iterator[str]:
             yield f"{head}input {_string(n.name)} {_axes(n.axes)}{end}"
         case Const():
             yield f"{head}const {_axes(n.axes)} {_data(n)}{end}"
-        case Nest(reducer=None):
-            yield f"{head}{print_expr(n.body[0], n.out.dtype)}{end}"
         case Nest():
-            bodies = ", ".join(print_expr(e) for e in n.body)
-            yield f"{head}{quoted(n.reducer.name)}{_set(n.bound)} {bodies}{end}"
+            r = n.reducer
+            name = "" if r is None else f"{quoted(r.name)}{_set(n.bound)} "
+            expected = n.out.dtype if r is None else None
+            yield f"{head}{name}{', '.join(print_expr(e, expected) for e in n.body)}{end}"
         case Scan():
             collected = ", ".join(value_name(c) for c in n.collected)
             head += f"scan {quoted(n.dim)} carry({_carries(n.carries)})"
