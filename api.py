@@ -4,7 +4,7 @@ The artifact is built and checked in a temporary folder beside its destination, 
 the name that was asked for is always complete and, unless verification was declined, verified:
 
     compiled, verified            -> OUT.so and OUT.h appear (an older OUT.so is replaced)
-    compiled, not agreeing        -> OUT.unverified.so and OUT.unverified.h; OUT.so stays as it was
+    compiled, not agreeing        -> OUT.unverified/OUT.so and its header; OUT.so stays as it was
     not compiled, interrupted     -> nothing appears, nothing changes
 """
 
@@ -76,8 +76,8 @@ def compile(
 
     Raises:
         UserError: the model, an option or the output path is at fault; nothing was written.
-        VerificationFailed: the result does not agree with ONNX Runtime; it is kept with
-            `.unverified` in its name.
+        VerificationFailed: the result does not agree with ONNX Runtime; it is kept in
+            the folder OUT.unverified.
     """
     source = Path(model)
     if precision not in PRECISIONS:
@@ -107,13 +107,11 @@ def compile(
                 "To write it unchecked, compile with --no-verify."
             ) from error
         if not verification.passed:
-            kept = destination.with_name(f"{destination.stem}.unverified{destination.suffix}")
-            published = _publish(report, kept)
+            kept = _keep_unverified(report, destination)
             raise VerificationFailed(
                 f"{source} was compiled, but the result does not agree with ONNX Runtime. "
-                f"It is kept as {published.library} for a closer look; {destination} was not "
-                "written.",
-                replace(verification, library=published.library),
+                f"It is kept as {kept} for a closer look; {destination} was not written.",
+                replace(verification, library=kept),
             )
         published = _publish(report, destination)
     return Compiled(published, replace(verification, library=published.library))
@@ -179,7 +177,13 @@ def _check_destination(output: Path, source: Path) -> Path:
 
 def _publish(report: Report, destination: Path) -> Report:
     """Moves an artifact from its temporary folder to its place, the library last."""
-    header = destination.with_suffix(".h")
-    report.header.replace(header)
-    report.library.replace(destination)
-    return replace(report, library=destination, header=header)
+    for path in sorted(report.library.parent.iterdir(), key=lambda path: path == report.library):
+        path.replace(destination.with_name(path.name))
+    return replace(report, library=destination, header=destination.with_name(report.header.name))
+
+
+def _keep_unverified(report: Report, destination: Path) -> Path:
+    """Returns the library after moving an artifact to a folder that says what it is."""
+    folder = destination.with_name(f"{destination.stem}.unverified")
+    folder.mkdir(exist_ok=True)
+    return _publish(report, folder / destination.name).library

@@ -115,7 +115,11 @@ def compile_command(
         except VerificationFailed as failure:
             details = {"verification": views.verification_json(failure.verification)}
             if not as_json:
-                screen.result({}, views.verification_table(failure.verification))
+                screen.result(
+                    {},
+                    views.verification_table(failure.verification),
+                    views.verification_text(failure.verification),
+                )
             raise screen.fail(str(failure), failure.exit_status, details) from failure
         checked = compiled.verification
         screen.result(
@@ -199,7 +203,7 @@ def verify(
         screen.result(
             views.verification_json(verification),
             views.verification_table(verification),
-            verification.summary(),
+            views.verification_text(verification),
         )
         if not verification.passed:
             raise typer.Exit(1)

@@ -23,6 +23,8 @@ from rutc.errors import InternalError, RutcError, UserError
 from rutc.runtime import ModelError
 
 INTERRUPTED = 130
+FILE_WIDTH = 160
+"""Columns of a table that does not go to a terminal."""
 
 Json = Mapping[str, object]
 
@@ -33,7 +35,8 @@ class Screen:
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
         self._err = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._out = Console(highlight=False, soft_wrap=True)
+        width = None if sys.stdout.isatty() else FILE_WIDTH
+        self._out = Console(highlight=False, soft_wrap=True, width=width)
 
     def note(self, text: str) -> None:
         """Shows a line on stderr."""

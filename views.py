@@ -76,9 +76,15 @@ def verification_table(verification: Verification) -> Table:
             f"{output.max_rel:.3g}",
             str(output.max_ulp),
             f"{share:.2g}",
-            "yes" if output.passed else f"NO: {output.reason}",
+            "yes" if output.passed else "NO",
         )
     return table
+
+
+def verification_text(verification: Verification) -> str:
+    """Returns the summary, and why each output that does not agree does not."""
+    reasons = [f"{o.name}: {o.reason}" for o in verification.outputs if not o.passed]
+    return "\n".join([verification.summary(), *reasons])
 
 
 def ports_json(ports: Iterable[NodeArg]) -> list[Json]:

@@ -1,0 +1,272 @@
+"""What is the user's fault gives exit status 2, one clear message, and no file."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.cli.conftest import Rutc, build, weight, write_small
+
+MakeModel = Callable[[Path], Path]
+
+
+def _text(folder: Path) -> Path:
+    (folder / "m.onnx").write_text("this is no model, but a line of text\n")
+    return folder / "m.onnx"
+
+
+def _truncated(folder: Path) -> Path:
+    whole = write_small(folder / "m.onnx").read_bytes()
+    (folder / "m.onnx").write_bytes(whole[: len(whole) // 2])
+    return folder / "m.onnx"
+
+
+def _empty(folder: Path) -> Path:
+    (folder / "m.onnx").touch()
+    return folder / "m.onnx"
+
+
+def _directory(folder: Path) -> Path:
+    (folder / "m.onnx").mkdir()
+    return folder / "m.onnx"
+
+
+def _missing(folder: Path) -> Path:
+    return folder / "m.onnx"
+
+
+def _external(folder: Path, location: str) -> Path:
+    """The small model with its weight in another file, whatever the location is."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")]
+    model = build(nodes, {"w": weight()})
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    path = folder / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def _external_missing(folder: Path) -> Path:
+    return _external(folder, "weights.bin")
+
+
+def _external_truncated(folder: Path) -> Path:
+    (folder / "weights.bin").write_bytes(weight().tobytes()[:-4])
+    return _external(folder, "weights.bin")
+
+
+def _external_above(folder: Path) -> Path:
+    (folder.parent / "secret.bin").write_bytes(weight().tobytes())
+    return _external(folder, "../secret.bin")
+
+
+def _external_absolute(folder: Path) -> Path:
+    secret = folder.parent / "secret.bin"
+    secret.write_bytes(weight().tobytes())
+    return _external(folder, str(secret))
+
+
+def _external_link(folder: Path) -> Path:
+    (folder.parent / "secret.bin").write_bytes(weight().tobytes())
+    (folder / "weights.bin").symlink_to(folder.parent / "secret.bin")
+    return _external(folder, "weights.bin")
+
+
+def _unsupported(folder: Path) -> Path:
+    nodes = [
+        helper.make_node("Sparkle", ["x"], ["a"], name="first", domain="com.example"),
+        helper.make_node("Sparkle", ["a"], ["b"], name="second", domain="com.example"),
+        helper.make_node("Twinkle", ["b"], ["y"], name="third", domain="com.example"),
+    ]
+    path = folder / "m.onnx"
+    onnx.save(build(nodes, {}), path)
+    return path
+
+
+def _cyclic(folder: Path) -> Path:
+    nodes = [helper.make_node("Add", ["x", "y"], ["y"], name="itself")]
+    path = folder / "m.onnx"
+    path.write_bytes(build(nodes, {}).SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (_text, ["m.onnx"]),
+        (_truncated, ["m.onnx"]),
+        (_empty, ["m.onnx", "empty"]),
+        (_directory, ["m.onnx", "directory"]),
+        (_missing, ["m.onnx", "no such file"]),
+        (_external_missing, ["weights.bin"]),
+        (_external_truncated, ["weights.bin"]),
+        (_external_above, ["secret.bin"]),
+        (_external_absolute, ["secret.bin"]),
+        (_external_link, ["weights.bin", "link"]),
+        (_unsupported, ["Sparkle", "2", "first", "second", "Twinkle", "third"]),
+        (_cyclic, ["m.onnx"]),
+    ],
+)
+def test_bad_models(rutc: Rutc, tmp_path: Path, make: MakeModel, words: list[str]) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    path = make(folder)
+    before = sorted(tmp_path.rglob("*"))
+    result = rutc("compile", path, "-o", folder / "out.so")
+    assert result.status == 2, result.stderr
+    assert result.stdout == ""
+    assert result.stderr.count("error:") == 1
+    assert "Traceback" not in result.stderr
+    for word in words:
+        assert word in result.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", ["verify", "inspect"])
+def test_other_commands_refuse_bad_models_too(rutc: Rutc, tmp_path: Path, command: str) -> None:
+    result = rutc(command, _text(tmp_path))
+    assert result.status == 2
+    assert result.stderr.count("error:") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--target", "pdp11"], ["pdp11"]),
+        (["--precision", "fp3"], ["fp3", "fp32"]),
+        (["--precision", "bf16"], ["bf16", "fp32"]),
+        (["--dim", "batch"], ["--dim batch", "NAME=N"]),
+        (["--dim", "batch=0"], ["--dim batch=0"]),
+        (["--dim", "n=1", "--dim", "n=2"], ["given twice"]),
+        (["--dim", "nonsense=3"], ["nonsense"]),
+        (["--shape", "x=1,b"], ["--shape x=1,b"]),
+        (["--shape", "z=4,8"], ["z"]),
+        (["--shape", "x=4,9"], ["x"]),
+        (["--threads", "0"], ["--threads"]),
+        (["--no-such-option"], ["--no-such-option"]),
+    ],
+)
+def test_bad_options(
+    rutc: Rutc, tmp_path: Path, model: Path, options: list[str], words: list[str]
+) -> None:
+    result = rutc("compile", model, "-o", tmp_path / "out.so", *options)
+    assert result.status == 2, result.stderr
+    for word in words:
+        assert word in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_output_in_a_missing_folder(rutc: Rutc, tmp_path: Path, model: Path) -> None:
+    result = rutc("compile", model, "-o", tmp_path / "no" / "out.so")
+    assert result.status == 2
+    assert "there is no directory" in result.stderr
+
+
+def test_output_is_a_folder(rutc: Rutc, tmp_path: Path, model: Path) -> None:
+    result = rutc("compile", model, "-o", tmp_path)
+    assert result.status == 2
+    assert "is a directory" in result.stderr
+
+
+def test_output_folder_is_not_writable(
+    rutc: Rutc, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Permissions do not stop the super-user, so the answer of the system is replaced.
+    monkeypatch.setattr("rutc.arguments.os.access", lambda path, mode: not mode & os.W_OK)
+    result = rutc("compile", model, "-o", tmp_path / "out.so")
+    assert result.status == 2
+    assert "not writable" in result.stderr
+
+
+def test_the_model_is_not_overwritten(rutc: Rutc, tmp_path: Path) -> None:
+    path = write_small(tmp_path / "m.onnx")
+    before = path.read_bytes()
+    result = rutc("compile", path, "-o", path)
+    assert result.status == 2
+    assert "it is the model itself" in result.stderr
+    assert path.read_bytes() == before
+
+
+def test_no_c_compiler(
+    rutc: Rutc, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.delenv("RUTC_CC", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = rutc("compile", model, "-o", tmp_path / "out.so")
+    assert result.status == 2
+    for word in ("no C compiler found", "RUTC_CC", "ziglang"):
+        assert word in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def _other_dtype(folder: Path) -> str:
+    np.save(folder / "a.npy", np.zeros((4, 8)))
+    return f"x={folder / 'a.npy'}"
+
+
+def _other_shape(folder: Path) -> str:
+    np.save(folder / "a.npy", np.zeros((4, 9), np.float32))
+    return f"x={folder / 'a.npy'}"
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("z=random:1", ["no input 'z'", "'x'"]),
+        ("x=missing.npy", ["missing.npy", "no such file"]),
+        (_other_dtype, ["'x'", "float64", "float32"]),
+        (_other_shape, ["'x'", "[4, 9]", "[4, 8]"]),
+    ],
+)
+def test_bad_inputs_to_run(
+    rutc: Rutc,
+    tmp_path: Path,
+    artifact: Path,
+    argument: str | Callable[[Path], str],
+    words: list[str],
+) -> None:
+    written = argument if isinstance(argument, str) else argument(tmp_path)
+    output = tmp_path / "y.npz"
+    result = rutc("run", artifact, "--input", written, "--output", output)
+    assert result.status == 2, result.stderr
+    assert result.stderr.count("error:") == 1
+    for word in words:
+        assert word in result.stderr
+    assert not output.exists()
+
+
+def test_outputs_are_written_as_npz(rutc: Rutc, tmp_path: Path, artifact: Path) -> None:
+    result = rutc("run", artifact, "--output", tmp_path / "y.txt")
+    assert result.status == 2
+    assert ".npz" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "bench", "inspect"])
+@pytest.mark.parametrize("content", [b"", b"\x7fELF", b"no library"])
+def test_what_is_no_artifact(rutc: Rutc, tmp_path: Path, command: str, content: bytes) -> None:
+    path = tmp_path / "a.so"
+    path.write_bytes(content)
+    result = rutc(command, path)
+    assert result.status == 2, result.stderr
+    assert "a.so" in result.stderr
+    assert result.stderr.count("error:") == 1
+
+
+def test_a_missing_artifact(rutc: Rutc, tmp_path: Path) -> None:
+    result = rutc("run", tmp_path / "a.so")
+    assert result.status == 2
+    assert "a.so" in result.stderr
+
+
+def test_errors_are_json_too(rutc: Rutc, tmp_path: Path) -> None:
+    result = rutc("compile", tmp_path / "m.onnx", "--json")
+    assert result.status == 2
+    assert result.json["exit_status"] == 2
+    assert "m.onnx" in str(result.json["error"])

@@ -1,0 +1,216 @@
+"""The commands on a small model: what they answer, write and leave behind."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import rutc as package
+from rutc import api
+from rutc.verify import OutputComparison, Verification
+from tests.cli.conftest import Rutc
+
+
+def _expected(model: Path, x: np.ndarray) -> np.ndarray:
+    (weight,) = onnx.load(model).graph.initializer
+    product: np.ndarray = np.maximum(x @ numpy_helper.to_array(weight), 0)
+    return product
+
+
+def test_version(rutc: Rutc) -> None:
+    assert rutc("--version").stdout.strip() == f"rutc {package.__version__}"
+
+
+def test_the_installed_script_answers() -> None:
+    script = Path(sys.executable).with_name("rutc")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"rutc {package.__version__}"
+
+
+def test_compile_writes_a_library_and_a_header(rutc: Rutc, tmp_path: Path, model: Path) -> None:
+    result = rutc("compile", model, "-o", tmp_path / "net.so", "--json")
+    assert result.status == 0, result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.h", "net.so"]
+    assert result.json["library"] == str(tmp_path / "net.so")
+    assert result.json["header"] == str(tmp_path / "net.h")
+    verification = result.json["verification"]
+    assert isinstance(verification, dict)
+    assert verification["passed"] is True
+
+
+def test_the_default_output_is_in_the_current_folder(
+    rutc: Rutc, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = rutc("compile", model)
+    assert result.status == 0, result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["small.h", "small.so"]
+    assert "verified: 1 of 1 outputs agree with ONNX Runtime" in result.stdout
+
+
+def test_no_verify_says_so(rutc: Rutc, tmp_path: Path, model: Path) -> None:
+    result = rutc("compile", model, "-o", tmp_path / "net.so", "--no-verify")
+    assert result.status == 0, result.stderr
+    assert "not verified" in result.stdout
+
+
+def test_run_writes_the_outputs(rutc: Rutc, tmp_path: Path, model: Path, artifact: Path) -> None:
+    x = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    output = tmp_path / "y.npz"
+    result = rutc("run", artifact, "--input", f"x={tmp_path / 'x.npy'}", "--output", output)
+    assert result.status == 0, result.stderr
+    assert "float32" in result.stdout
+    with np.load(output) as stored:
+        np.testing.assert_allclose(stored["y"], _expected(model, x), rtol=1e-5, atol=1e-5)
+
+
+def test_verify_passes_on_given_inputs(rutc: Rutc, model: Path, artifact: Path) -> None:
+    result = rutc("verify", model, artifact, "--input", "random:7", "--threads", 2, "--json")
+    assert result.status == 0, result.stderr
+    assert result.json["passed"] is True
+    assert result.json["inputs"] == "given inputs"
+
+
+def test_verify_compiles_when_there_is_no_artifact(rutc: Rutc, model: Path) -> None:
+    before = sorted(model.parent.iterdir())
+    assert rutc("verify", model).status == 0
+    assert sorted(model.parent.iterdir()) == before
+
+
+def test_verify_fails_on_another_model(rutc: Rutc, tmp_path: Path, artifact: Path) -> None:
+    other = onnx.load(artifact.with_suffix(".onnx"))
+    changed = -numpy_helper.to_array(other.graph.initializer[0])
+    other.graph.initializer[0].CopyFrom(numpy_helper.from_array(changed, "w"))
+    onnx.save(other, tmp_path / "other.onnx")
+    result = rutc("verify", tmp_path / "other.onnx", artifact)
+    assert result.status == 1
+    assert "0 of 1 outputs agree" in result.stdout
+
+
+def test_bench_interleaves_with_onnxruntime(rutc: Rutc, model: Path, artifact: Path) -> None:
+    result = rutc(
+        *("bench", artifact, "--against", "onnxruntime", "--model", model),
+        *("--seconds", 0.1, "--threads", 1, "--threads", 2, "--json"),
+    )
+    assert result.status == 0, result.stderr
+    timings = result.json["timings"]
+    assert isinstance(timings, list)
+    assert [timing["threads"] for timing in timings] == [1, 2]
+    assert all(timing["ratio"] > 0 for timing in timings)
+
+
+@pytest.mark.parametrize("options", [["--against", "onnxruntime"], ["--against", "tvm"]])
+def test_bench_needs_a_known_peer_and_its_model(
+    rutc: Rutc, artifact: Path, options: list[str]
+) -> None:
+    assert rutc("bench", artifact, *options).status == 2
+
+
+def test_inspect_shows_an_artifact(rutc: Rutc, artifact: Path) -> None:
+    result = rutc("inspect", artifact)
+    assert result.status == 0, result.stderr
+    for word in ("x", "y", "tensor(float)", "product", "FLOP"):
+        assert word in result.stdout
+
+
+def test_inspect_profiles_an_artifact(rutc: Rutc, artifact: Path) -> None:
+    result = rutc("inspect", artifact, "--profile", "--json")
+    assert result.status == 0, result.stderr
+    profile = result.json["profile"]
+    assert isinstance(profile, list)
+    assert profile
+    assert all(step["us"] >= 0 for step in profile)
+
+
+def test_inspect_shows_a_model(rutc: Rutc, model: Path) -> None:
+    result = rutc("inspect", model)
+    assert result.status == 0, result.stderr
+    assert "Nest" in result.stdout
+
+
+def test_doctor(rutc: Rutc) -> None:
+    result = rutc("doctor", "--json")
+    assert result.status == 0, result.stderr
+    assert result.json["problems"] == []
+    assert str(result.json["C compiler"])
+
+
+def test_a_wrong_result_does_not_replace_a_good_one(
+    rutc: Rutc, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net.so").write_text("an older artifact")
+
+    def disagree(model: Path, library: Path, **more: object) -> Verification:
+        real = verify_model(model, library)
+        wrong = OutputComparison("y", "float32", (4, 16), passed=False, reason="made to differ")
+        return replace(real, outputs=(wrong,))
+
+    verify_model = api.verify_model
+    monkeypatch.setattr(api, "verify_model", disagree)
+    result = rutc("compile", model, "-o", tmp_path / "net.so")
+    assert result.status == 1
+    assert "does not agree with ONNX Runtime" in result.stderr
+    assert "made to differ" in result.stdout
+    assert (tmp_path / "net.so").read_text() == "an older artifact"
+    kept = tmp_path / "net.unverified"
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "net.so", kept]
+    assert sorted(kept.iterdir()) == [kept / "net.h", kept / "net.so"]
+    assert str(kept / "net.so") in result.stderr
+
+
+def test_an_interrupt_leaves_nothing(
+    rutc: Rutc, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object, **more: object) -> Verification:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(api, "verify_model", interrupt)
+    result = rutc("compile", model, "-o", tmp_path / "net.so")
+    assert result.status == 130
+    assert "interrupted" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def _fail(*arguments: object, **more: object) -> Verification:
+    raise RuntimeError("this cannot happen")
+
+
+def test_a_bug_says_what_to_report(
+    rutc: Rutc, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "verify_model", _fail)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    output = tmp_path / "out"
+    output.mkdir()
+    result = rutc("compile", model, "-o", output / "net.so")
+    assert result.status == 3
+    assert "this is a bug of rutc: RuntimeError: this cannot happen" in result.stderr
+    (report,) = tmp_path.glob("rutc-crash-*.txt")
+    assert str(report) in result.stderr
+    assert "Traceback" in report.read_text()
+    assert list(output.iterdir()) == []
+
+
+def test_debug_shows_the_traceback(
+    rutc: Rutc, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "verify_model", _fail)
+    result = rutc("compile", model, "-o", tmp_path / "net.so", "--debug")
+    assert result.status == 3
+    assert "Traceback" in result.stderr
+
+
+def test_python_mirrors_the_command_line(tmp_path: Path, model: Path) -> None:
+    compiled = package.compile(model, tmp_path / "net.so", threads=1)
+    assert compiled.verification is not None
+    assert compiled.verification.passed
+    x = np.ones((4, 8), np.float32)
+    with package.load(compiled.library, threads=1) as session:
+        (y,) = session.run(None, {"x": x})
+    np.testing.assert_allclose(y, _expected(model, x), rtol=1e-5, atol=1e-5)
