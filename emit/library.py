@@ -1,19 +1,25 @@
 """Building the artifact: compiles the host program and links it with kernels and weights."""
 
-import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, assert_never
 
-import numpy as np
-
 from rutc.emit.header import HOST_SOURCES, header_source
 from rutc.emit.manifest import JsonValue, manifest_json
-from rutc.emit.program import Program, WeightData
-from rutc.emit.program_source import data_source, export_map, program_source
+from rutc.emit.program import Program
+from rutc.emit.program_source import (
+    WeightPlace,
+    WeightsFile,
+    data_source,
+    entry_source,
+    export_map,
+    program_source,
+)
 from rutc.emit.toolchain import Toolchain, cached, find_toolchain
-from rutc.errors import UserError
+from rutc.emit.weights import WeightImage, write_weights
+from rutc.errors import InternalError, UserError
 
 WeightPlacement = Literal["auto", "embed", "external"]
 
@@ -37,6 +43,15 @@ _LINK = (
 _LIBRARIES = ("-lm", "-ldl")
 
 
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """The files of a built model; `weights` is None where they are in the library."""
+
+    library: Path
+    header: Path
+    weights: Path | None
+
+
 def build_library(
     program: Program,
     objects: Sequence[bytes],
@@ -44,39 +59,55 @@ def build_library(
     manifest: Mapping[str, JsonValue],
     toolchain: Toolchain | None = None,
     weights: WeightPlacement = "auto",
-) -> None:
+    fallbacks: Sequence[Program] = (),
+) -> Artifact:
     """Writes the shared library `output` and, beside it, its header (`model.so` -> `model.h`).
 
-    `objects` are object files that define the program's kernels. `manifest` is what the library
-    tells about itself beyond the program's own facts. Weights are embedded, or written to
-    `model.weights` beside the library. The same arguments give the same bytes. The files appear
-    complete or not at all, the library last.
+    `objects` are object files that define the kernels of all programs. `manifest` is what the
+    library tells about itself beyond the program's own facts. Weights are embedded, or written to
+    `model.weights` beside the library. `fallbacks` are programs of the same model for CPUs that
+    lack the features of those before them; a session runs the first one that its CPU can. The same
+    arguments give the same bytes. The files appear complete or not at all, the library last.
 
     Raises:
         UserError: there is no C compiler, or the output cannot be written there.
-        InternalError: a kernel is missing or the compiler fails.
+        InternalError: a kernel is missing, the programs' interfaces differ, or the compiler fails.
     """
+    programs = (program, *fallbacks)
+    for other in fallbacks:
+        if (other.name, other.inputs, other.outputs) != (
+            program.name,
+            program.inputs,
+            program.outputs,
+        ):
+            raise InternalError(
+                f"the programs of {program.name!r} differ in name, inputs or outputs"
+            )
     chosen = toolchain or find_toolchain()
-    external = _is_external(weights, program.weight_bytes)
-    weights_path = output.with_suffix(".weights")
-    header_path = output.with_suffix(".h")
-    if output in {weights_path, header_path}:
+    external = _is_external(weights, sum(p.weight_bytes for p in programs))
+    artifact = Artifact(
+        output, output.with_suffix(".h"), output.with_suffix(".weights") if external else None
+    )
+    if output in {artifact.header, output.with_suffix(".weights")}:
         raise UserError(f"cannot write the model to {output}: choose a name that ends in .so")
     try:
         with tempfile.TemporaryDirectory(dir=output.parent, prefix=".rutc-") as temporary:
             folder = Path(temporary)
-            digest = _write_weights(folder / "weights.bin", program, external)
-            name = weights_path.name if external else None
-            (folder / "program.c").write_text(program_source(program, name, digest))
-            (folder / "manifest.json").write_bytes(manifest_json(program, digest.hex(), manifest))
-            _link(folder, program, objects, chosen, external)
+            image = write_weights(folder / "weights.bin", programs)
+            (folder / "manifest.json").write_bytes(
+                manifest_json(programs, image.sha256.hex(), manifest)
+            )
+            _link(folder, programs, image, objects, chosen, external)
             (folder / "model.h").write_text(header_source(program))
-            if external:
-                (folder / "weights.bin").replace(weights_path)
-            (folder / "model.h").replace(header_path)
-            (folder / "model.so").replace(output)
+            if artifact.weights is not None:
+                with (folder / "weights.bin").open("ab") as stream:
+                    stream.write(image.sha256)
+                (folder / "weights.bin").replace(artifact.weights)
+            (folder / "model.h").replace(artifact.header)
+            (folder / "model.so").replace(artifact.library)
     except OSError as error:
         raise UserError(f"cannot write the model to {output}: {error.strerror or error}") from error
+    return artifact
 
 
 def _is_external(weights: WeightPlacement, weight_bytes: int) -> bool:
@@ -96,55 +127,36 @@ def _is_external(weights: WeightPlacement, weight_bytes: int) -> bool:
             assert_never(weights)
 
 
-def _write_weights(path: Path, program: Program, external: bool) -> bytes:
-    """Writes the image of the weights and returns its SHA-256; a file of its own ends with it."""
-    digest = hashlib.sha256()
-    position = 0
-    with path.open("wb") as stream:
-        for offset, data in sorted(program.weights, key=lambda weight: weight[0]):
-            for part in (bytes(max(0, offset - position)), _byte_view(data)):
-                digest.update(part)
-                stream.write(part)
-                position += len(part)
-        padding = bytes(program.weight_bytes - position)
-        digest.update(padding)
-        stream.write(padding)
-        if external:
-            stream.write(digest.digest())
-    return digest.digest()
-
-
-def _byte_view(data: WeightData) -> memoryview:
-    if isinstance(data, np.ndarray):
-        return np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
-    return memoryview(data).cast("B")
-
-
 def _link(
     folder: Path,
-    program: Program,
+    programs: Sequence[Program],
+    image: WeightImage,
     objects: Sequence[bytes],
     toolchain: Toolchain,
     external: bool,
 ) -> None:
-    """Builds `model.so` in the folder from `program.c`, the host runtime, the data and kernels.
+    """Builds `model.so` in the folder from generated C, the host runtime, the data and kernels.
 
     All names given to the compiler are relative to the folder, so none of its path is recorded.
     """
-    names = []
-    host = _host_objects(toolchain)
-    for number, kernel_object in enumerate([*host, *objects]):
-        names.append(f"part{number}.o")
-        (folder / names[-1]).write_bytes(kernel_object)
-    embed = program.weight_bytes > 0 and not external
-    (folder / "data.s").write_text(data_source(embed))
-    (folder / "exports.map").write_text(export_map(program.name))
-    toolchain.run(
-        ["-c", *_COMPILE, "-I", str(HOST_SOURCES), "program.c", "-o", "program.o"], folder
-    )
+    name = programs[0].name
+    weights_file = WeightsFile(image.byte_count, image.sha256) if external else None
+    sources = {"entry.c": entry_source(name, len(programs), weights_file)}
+    for number, (program, offset) in enumerate(zip(programs, image.offsets, strict=True)):
+        place = WeightPlace(offset, embedded=not external)
+        sources[f"program{number}.c"] = program_source(program, number, place)
+    for file, source in sources.items():
+        (folder / file).write_text(source)
+    parts = []
+    for number, part in enumerate([*_host_objects(toolchain), *objects]):
+        parts.append(f"part{number}.o")
+        (folder / parts[-1]).write_bytes(part)
+    (folder / "data.s").write_text(data_source(embed_weights=image.byte_count > 0 and not external))
+    (folder / "exports.map").write_text(export_map(name))
+    toolchain.run(["-c", *_COMPILE, "-I", str(HOST_SOURCES), *sources], folder)
     toolchain.run(["-c", "data.s", "-o", "data.o"], folder)
-    inputs = ["program.o", *names, "data.o"]
-    toolchain.run([*_LINK, *inputs, *_LIBRARIES, "-o", "model.so"], folder)
+    compiled = [Path(file).with_suffix(".o").name for file in sources]
+    toolchain.run([*_LINK, *compiled, *parts, "data.o", *_LIBRARIES, "-o", "model.so"], folder)
 
 
 def _host_objects(toolchain: Toolchain) -> list[bytes]:

@@ -1,7 +1,7 @@
 """The manifest inside an artifact: what a program can learn about the model without running it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rutc.emit.program import Port, Program
 from rutc.errors import InternalError
@@ -12,19 +12,21 @@ JsonValue = (
 )  # fmt: skip
 
 
-def manifest_json(program: Program, weights_sha256: str, facts: Mapping[str, JsonValue]) -> bytes:
-    """Returns the manifest as ASCII JSON: what the program says of itself, then `facts`.
+def manifest_json(
+    programs: Sequence[Program], weights_sha256: str, facts: Mapping[str, JsonValue]
+) -> bytes:
+    """Returns the manifest as ASCII JSON: what the programs say of themselves, then `facts`.
 
     Raises:
         InternalError: `facts` repeat a key of the program's own or hold a value JSON has not.
     """
+    program, *fallbacks = programs
     own: dict[str, JsonValue] = {
         "name": program.name,
         "inputs": [_port(port) for port in program.inputs],
         "outputs": [_port(port) for port in program.outputs],
-        "features": list(program.features),
-        "arena_bytes": program.arena_bytes,
-        "weight_bytes": program.weight_bytes,
+        **_needs(program),
+        "fallbacks": [_needs(fallback) for fallback in fallbacks],
         "weights_sha256": weights_sha256,
     }
     repeated = sorted(own.keys() & facts.keys())
@@ -35,6 +37,14 @@ def manifest_json(program: Program, weights_sha256: str, facts: Mapping[str, Jso
     except (TypeError, ValueError) as error:
         raise InternalError(f"the manifest is not JSON: {error}") from error
     return text.encode("ascii")
+
+
+def _needs(program: Program) -> dict[str, JsonValue]:
+    return {
+        "features": list(program.features),
+        "arena_bytes": program.arena_bytes,
+        "weight_bytes": program.weight_bytes,
+    }
 
 
 def _port(port: Port) -> dict[str, JsonValue]:

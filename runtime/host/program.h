@@ -55,7 +55,6 @@ typedef struct rutc_step {
 } rutc_step;
 
 typedef struct rutc_program {
-  const char *name;
   const char *const *features; /* CPU features the kernels need, as LLVM spells them; NULL ends */
   const rutc_port *ports;
   int32_t input_count;
@@ -67,10 +66,22 @@ typedef struct rutc_program {
   int64_t step_count;
   int64_t symbol_count;
   int64_t arena_bytes;
-  const uint8_t *weights;   /* NULL: in the file weights_file beside the library */
-  const char *weights_file;
-  const uint8_t *weights_sha256; /* the last 32 bytes of weights_file */
+  const uint8_t *weights; /* NULL: weights_offset bytes into the file beside the library */
+  int64_t weights_offset;
   int64_t weight_bytes;
 } rutc_program;
+
+/* The file of weights beside the library: `bytes` bytes and then their SHA-256. */
+typedef struct rutc_weights_file {
+  int64_t bytes;
+  uint8_t sha256[32];
+} rutc_weights_file;
+
+/* A model: programs for different CPUs with the same ports, the most demanding first. */
+typedef struct rutc_model {
+  const rutc_program *const *programs;
+  int32_t program_count;
+  const rutc_weights_file *weights_file; /* NULL: all weights are in the library */
+} rutc_model;
 
 #endif

@@ -70,11 +70,23 @@ static void point_buffers(rutc_session *session) {
   }
 }
 
+/* Takes the first program that this CPU can run; the error is that of the last, which asks least. */
+static int choose_program(rutc_session *session) {
+  const rutc_model *model = session->model;
+  int status = RUTC_OK;
+  for (int32_t i = 0; i < model->program_count; i++) {
+    session->program = model->programs[i];
+    status = rutc_cpu_require(session->program->features, &thread_error);
+    if (status == RUTC_OK) return RUTC_OK;
+  }
+  return status;
+}
+
 static int open_session(rutc_session *session, const rutc_options *options) {
   int status = read_options(&session->options, options);
-  if (status == RUTC_OK) status = rutc_cpu_require(session->program->features, &thread_error);
+  if (status == RUTC_OK) status = choose_program(session);
   if (status == RUTC_OK) {
-    status = rutc_weights_open(&session->weights, session->program, &thread_error);
+    status = rutc_weights_open(&session->weights, session->model, session->program, &thread_error);
   }
   if (status == RUTC_OK) status = allocate(session);
   if (status != RUTC_OK) return status;
@@ -86,13 +98,13 @@ static int open_session(rutc_session *session, const rutc_options *options) {
   return status;
 }
 
-rutc_session *rutc_session_open(const rutc_program *program, const rutc_options *options) {
+rutc_session *rutc_session_open(const rutc_model *model, const rutc_options *options) {
   rutc_session *session = calloc(1, sizeof *session);
   if (session == NULL) {
     rutc_fail(&thread_error, RUTC_OUT_OF_MEMORY, "no memory for a session");
     return NULL;
   }
-  session->program = program;
+  session->model = model;
   session->process = getpid();
   pthread_mutex_init(&session->mutex, NULL);
   if (open_session(session, options) == RUTC_OK) return session;
@@ -142,13 +154,13 @@ static int run(rutc_session *session, const DLTensor *const *inputs, int32_t inp
   return RUTC_OK;
 }
 
-int rutc_session_run(rutc_session *session, const rutc_program *program,
+int rutc_session_run(rutc_session *session, const rutc_model *model,
                      const DLTensor *const *inputs, int32_t input_count, DLTensor *const *outputs,
                      int32_t output_count) {
   if (session == NULL) {
     return rutc_fail(&thread_error, RUTC_BAD_ARGUMENT, "the session is NULL");
   }
-  if (session->program != program) {
+  if (session->model != model) {
     return rutc_fail(&thread_error, RUTC_BAD_ARGUMENT, "the session is one of another model");
   }
   pthread_mutex_lock(&session->mutex);

@@ -28,7 +28,8 @@ typedef struct rutc_binding {
 } rutc_binding;
 
 struct rutc_session {
-  const rutc_program *program;
+  const rutc_model *model;
+  const rutc_program *program; /* the model's first one that this CPU can run */
   rutc_options options; /* with the thread count filled in */
   pthread_mutex_t mutex;
   pid_t process; /* threads do not survive fork() */
@@ -43,10 +44,10 @@ struct rutc_session {
 };
 
 /* Opens a session with `options` (NULL: defaults); NULL on failure, see rutc_session_error. */
-rutc_session *rutc_session_open(const rutc_program *program, const rutc_options *options);
+rutc_session *rutc_session_open(const rutc_model *model, const rutc_options *options);
 
 /* Runs the model once. */
-int rutc_session_run(rutc_session *session, const rutc_program *program,
+int rutc_session_run(rutc_session *session, const rutc_model *model,
                      const DLTensor *const *inputs, int32_t input_count, DLTensor *const *outputs,
                      int32_t output_count);
 

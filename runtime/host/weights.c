@@ -4,42 +4,42 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SHA256_BYTES = 32 };
-
-/* Writes the path of `file` in the directory of the library that holds `program`. */
-static int path_beside_library(char *path, size_t size, const rutc_program *program,
-                               const char *file) {
+/* Writes the path of the library that holds `model`, its extension replaced by ".weights". */
+static int path_of_weights(char path[PATH_MAX + 16], const rutc_model *model) {
   Dl_info library;
-  if (dladdr(program, &library) == 0 || library.dli_fname == NULL) return 0;
-  const char *slash = strrchr(library.dli_fname, '/');
-  int directory = slash == NULL ? 0 : (int)(slash - library.dli_fname) + 1;
-  int written = snprintf(path, size, "%.*s%s", directory, library.dli_fname, file);
-  return written > 0 && (size_t)written < size;
+  if (dladdr(model, &library) == 0 || library.dli_fname == NULL) return 0;
+  if (realpath(library.dli_fname, path) == NULL) return 0;
+  char *slash = strrchr(path, '/');
+  char *dot = strrchr(path, '.');
+  strcpy(dot != NULL && dot > slash + 1 ? dot : path + strlen(path), ".weights");
+  return 1;
 }
 
-static int map_file(rutc_weights *weights, const rutc_program *program, int file, const char *path,
-                    rutc_error *error) {
+static int map_file(rutc_weights *weights, const rutc_weights_file *expected, int file,
+                    const char *path, rutc_error *error) {
   struct stat status;
-  size_t bytes = (size_t)program->weight_bytes + SHA256_BYTES;
+  size_t bytes = (size_t)expected->bytes + sizeof expected->sha256;
   if (fstat(file, &status) != 0 || (uint64_t)status.st_size != bytes) {
     return rutc_fail(error, RUTC_UNSUPPORTED,
                      "the weights file %s does not belong to this model: it must have %zu bytes",
                      path, bytes);
   }
-  void *data = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, file, 0);
-  if (data == MAP_FAILED) {
+  void *mapping = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, file, 0);
+  if (mapping == MAP_FAILED) {
     return rutc_fail(error, RUTC_SYSTEM, "cannot map the weights file %s: %s", path,
                      strerror(errno));
   }
-  weights->data = data;
+  weights->mapping = mapping;
   weights->mapped_bytes = bytes;
-  if (memcmp(weights->data + program->weight_bytes, program->weights_sha256, SHA256_BYTES) != 0) {
+  if (memcmp((char *)mapping + expected->bytes, expected->sha256, sizeof expected->sha256) != 0) {
     rutc_weights_close(weights);
     return rutc_fail(error, RUTC_UNSUPPORTED,
                      "the weights file %s does not belong to this model: its SHA-256 differs", path);
@@ -47,26 +47,26 @@ static int map_file(rutc_weights *weights, const rutc_program *program, int file
   return RUTC_OK;
 }
 
-int rutc_weights_open(rutc_weights *weights, const rutc_program *program, rutc_error *error) {
-  weights->data = program->weights;
-  weights->mapped_bytes = 0;
-  if (program->weights_file == NULL) return RUTC_OK;
-  char path[4096];
-  if (!path_beside_library(path, sizeof path, program, program->weights_file)) {
-    return rutc_fail(error, RUTC_SYSTEM, "cannot tell the directory of this model's library");
+int rutc_weights_open(rutc_weights *weights, const rutc_model *model, const rutc_program *program,
+                      rutc_error *error) {
+  *weights = (rutc_weights){program->weights, NULL, 0};
+  if (model->weights_file == NULL) return RUTC_OK;
+  char path[PATH_MAX + 16];
+  if (!path_of_weights(path, model)) {
+    return rutc_fail(error, RUTC_SYSTEM, "cannot tell the path of this model's library");
   }
   int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0) {
     return rutc_fail(error, RUTC_SYSTEM, "cannot open the weights file %s: %s", path,
                      strerror(errno));
   }
-  int result = map_file(weights, program, file, path, error);
+  int result = map_file(weights, model->weights_file, file, path, error);
   close(file);
+  if (result == RUTC_OK) weights->data = (const uint8_t *)weights->mapping + program->weights_offset;
   return result;
 }
 
 void rutc_weights_close(rutc_weights *weights) {
-  if (weights->mapped_bytes > 0) munmap((void *)weights->data, weights->mapped_bytes);
-  weights->data = NULL;
-  weights->mapped_bytes = 0;
+  if (weights->mapping != NULL) munmap(weights->mapping, weights->mapped_bytes);
+  *weights = (rutc_weights){NULL, NULL, 0};
 }

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Literal
 
 import ml_dtypes
 import numpy as np
@@ -19,6 +20,7 @@ from rutc.emit.library import build_library
 from rutc.emit.program import Copy, Launch, Port, Program, Ref
 from rutc.emit.program_source import c_comment, c_string, symbol_prefix
 from rutc.emit.toolchain import find_toolchain
+from rutc.emit.weights import write_weights
 from rutc.errors import InternalError, UserError
 from rutc.runtime import ModelError, load
 from tests.runtime.conftest import Compile, elementwise, simple, unary
@@ -117,6 +119,51 @@ def test_external_weights(tmp_path: Path) -> None:
     weights.unlink()
     with pytest.raises(ModelError, match=r"cannot open the weights file .*model.weights: No such"):
         load(output)
+
+
+def test_a_moved_model_takes_its_weights_along(tmp_path: Path) -> None:
+    artifact = build_library(_constant(), [], tmp_path / "a.so", {}, weights="external")
+    assert artifact.weights is not None
+    (tmp_path / "other").mkdir()
+    moved = tmp_path / "other" / "b.2.so"
+    artifact.library.rename(moved)
+    artifact.weights.rename(tmp_path / "other" / "b.2.weights")
+    (tmp_path / "link.so").symlink_to(moved)
+    for path in (moved, tmp_path / "link.so"):
+        with load(path) as session:
+            np.testing.assert_array_equal(session.run(None, {})[0], WEIGHTS)
+
+
+@pytest.mark.parametrize("placement", ["embed", "external"])
+@pytest.mark.parametrize("runs", [True, False])
+def test_the_first_program_that_the_cpu_can_run_is_chosen(
+    tmp_path: Path, placement: Literal["embed", "external"], runs: bool
+) -> None:
+    impossible = _constant(features=("no-such-feature",))
+    port = (Port("y", "float32", (8,)),)
+    steps = (Copy(Ref("output"), Ref("weights"), 32),)
+    second = Program("model", (), port, 128, 0, steps, ((0, WEIGHTS + 1),), 32)
+    third = Program("model", (), port, 128, 0, steps, ((0, WEIGHTS + 2),), 32)
+    fallbacks = (second, third) if runs else (impossible, impossible)
+    output = tmp_path / "m.so"
+    build_library(impossible, [], output, {}, weights=placement, fallbacks=fallbacks)
+    if not runs:
+        with pytest.raises(ModelError, match="needs the CPU feature no-such-feature"):
+            load(output)
+        return
+    with load(output) as session:
+        np.testing.assert_array_equal(session.run(None, {})[0], WEIGHTS + 1)
+        assert session.manifest["features"] == ["no-such-feature"]
+        needs = {"features": [], "arena_bytes": 128, "weight_bytes": 32}
+        assert session.manifest["fallbacks"] == [needs, needs]
+
+
+def test_programs_share_equal_weights(tmp_path: Path) -> None:
+    image = write_weights(tmp_path / "w", (_constant(), _constant(), _constant(weight_bytes=128)))
+    assert (image.offsets, image.byte_count) == ((0, 0, 4096), 4096 + 128)
+    fallbacks = (simple("model", ()),)
+    with pytest.raises(InternalError, match="the programs of 'model' differ in name, inputs or"):
+        build_library(_constant(), [], tmp_path / "m.so", {}, fallbacks=fallbacks)
 
 
 def test_weights_of_narrow_dtypes(tmp_path: Path) -> None:
