@@ -265,16 +265,30 @@ class Builder:
 
     # -- bodies ---------------------------------------------------------------------------------
     @contextmanager
-    def body(self) -> Iterator[list[Node]]:
-        """Collects the nodes emitted inside into a list of their own (constants stay outside)."""
-        outer, self.nodes = self.nodes, []
+    def body(self, nodes: list[Node]) -> Iterator[list[Node]]:
+        """Collects what is emitted inside at the end of `nodes` (constants stay outside)."""
+        outer, self.nodes = self.nodes, nodes
         emitted = set(self.emitted)
         try:
-            yield self.nodes
+            yield nodes
         finally:
             consts = {c.out.name for c in self.consts}
             self.emitted = emitted | {n for n in self.emitted if n in consts}
             self.nodes = outer
+
+    def subgraph(self, graph: object, inputs: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
+        """The outputs of a nested graph, which sees the values of the one around it."""
+        if self.run_graph is None:
+            raise OperatorError("nested graphs cannot be imported here")
+        return self.run_graph(graph, self.scope, inputs)
+
+    def tensor(self, dtype: DType, axes: Sequence[Axis], hint: str | None = None) -> Tensor:
+        """A tensor of a new value that the caller defines."""
+        return Tensor(self.fresh(hint), dtype, tuple(axes))
+
+    def value(self, t: Tensor) -> Value:
+        """The graph's value of a tensor."""
+        return Value(t.name, t.dtype, tuple(sorted(a.dim for a in t.axes if a.dim is not None)))
 
     def relabelled(self, t: Tensor, axes: Sequence[Axis]) -> Tensor:
         """A copy of `t` over exactly these axes (of the same extents)."""

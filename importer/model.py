@@ -176,7 +176,8 @@ class _Importer:
                 extents.append(Index.of(d.dim_value))
                 params.append("")
                 continue
-            param = param or f"{clean_dim(info.name)}_{i}"
+            if not re.search(r"[A-Za-z_]", param):
+                param = f"{clean_dim(info.name)}_{i}"
             extents.append(self._symbol(info, param, fixed))
             params.append(param)
         return kind, extents, params
@@ -193,8 +194,7 @@ class _Importer:
             return Index.of(fixed)
         if param in self.dims:
             return Index.of(self.dims[param])
-        number = re.fullmatch(r"-?\d+", param)
-        symbol = self.symbols.setdefault(param, clean_dim(f"n{param}" if number else param))
+        symbol = self.symbols.setdefault(param, clean_dim(param))
         self.b.ranges[symbol] = SYMBOL_RANGE
         return Index.of(symbol)
 

@@ -5,12 +5,15 @@ from importlib import import_module
 FAMILIES = (
     "activations",
     "contraction",
+    "control",
     "convolution",
     "elementwise",
     "movement",
     "normalization",
     "pooling",
+    "recurrent",
     "reductions",
+    "resize",
 )
 
 

@@ -1,0 +1,496 @@
+"""LSTM, GRU and RNN: the input's projection for all steps at once, then a scan over time.
+
+The gates are a dim of their own, so that the projection and each step are one contraction:
+
+    p{t,n,g,h} = sum{k} x[t,n,k] * w[g*H + h, k] + bias[g*H + h]
+    scan t:  r{n,g,h} = sum{k} hidden[n,k] * r[g*H + h, k], then the cell's formulas
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.ops.activations import (
+    elu_of,
+    hard_sigmoid_of,
+    leaky_relu_of,
+    relu_of,
+    scaled,
+    shifted,
+    sigmoid_of,
+    softplus_of,
+)
+from rutc.importer.ops.contraction import sum_products
+from rutc.importer.ops.movement import concat, reverse_sequence
+from rutc.importer.ops.operands import static
+from rutc.importer.registry import operator
+from rutc.importer.tensor import Axis, Tensor
+from rutc.tensor_ir import Carry, DType, Expr, Index, IndexValue, Scan, apply, cast
+from rutc.tensor_ir.affine import ONE
+
+Function = Callable[[Expr], Expr]
+Step = Callable[[Index, Sequence[Tensor]], tuple[Tensor, ...]]
+
+
+def _function(name: str, alpha: float | None, beta: float | None) -> Function:
+    def value(given: float | None, default: float) -> float:
+        return default if given is None else given
+
+    match name.lower():
+        case "sigmoid":
+            return sigmoid_of
+        case "tanh":
+            return lambda e: apply("tanh", e)
+        case "relu":
+            return relu_of
+        case "affine":
+            return lambda e: shifted(scaled(e, value(alpha, 1.0)), value(beta, 0.0))
+        case "leakyrelu":
+            return lambda e: leaky_relu_of(e, value(alpha, 0.01))
+        case "thresholdedrelu":
+            limit = value(alpha, 1.0)
+            return lambda e: apply(
+                "select", apply("gt", e, lit(limit, e.dtype)), e, lit(0, e.dtype)
+            )
+        case "scaledtanh":
+            return lambda e: scaled(apply("tanh", scaled(e, value(beta, 1.0))), value(alpha, 1.0))
+        case "hardsigmoid":
+            return lambda e: hard_sigmoid_of(e, value(alpha, 0.2), value(beta, 0.5))
+        case "elu":
+            return lambda e: elu_of(e, value(alpha, 1.0))
+        case "softsign":
+            return lambda e: apply("div", e, shifted(apply("abs", e), 1))
+        case "softplus":
+            return softplus_of
+        case _:
+            raise OperatorError(f"activation {name!r} is unknown")
+
+
+def _functions(
+    names: Sequence[str],
+    alphas: Sequence[float],
+    betas: Sequence[float],
+    defaults: Sequence[str],
+    directions: int,
+) -> list[list[Function]]:
+    """The activation functions of each direction."""
+    given = list(names) or list(defaults) * directions
+    if len(given) != len(defaults) * directions:
+        raise OperatorError(f"{len(given)} activations, expected {len(defaults) * directions}")
+    with_alpha = {"affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"}
+    left_alpha, left_beta = list(alphas), list(betas)
+    made: list[Function] = []
+    for name in given:
+        alpha = left_alpha.pop(0) if name.lower() in with_alpha and left_alpha else None
+        has_beta = name.lower() in {"affine", "scaledtanh", "hardsigmoid"}
+        made.append(_function(name, alpha, left_beta.pop(0) if has_beta and left_beta else None))
+    size = len(defaults)
+    return [made[i * size : (i + 1) * size] for i in range(directions)]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One direction of a recurrent layer over x{time, batch, features}."""
+
+    b: Builder
+    x: Tensor
+    w: Tensor
+    r: Tensor
+    bias: Tensor | None
+    direction: int
+    gates: int
+    hidden: int
+    lengths: Tensor | None
+
+    def projected(self) -> Tensor:
+        """p{time, batch, gate, hidden}: the input's part of every gate at every step."""
+        b, x = self.b, self.x
+        steps, batch = b.axis(x.shape[0], "t"), b.axis(x.shape[1], "n")
+        g, h, k = b.axis(self.gates, "g"), b.axis(self.hidden, "h"), b.axis(x.shape[2], "k")
+        row = g.index * self.hidden + h.index
+        factors = (
+            b.read(x, [steps.index, batch.index, k.index]),
+            b.read(self.w, [self.direction, row, k.index]),
+        )
+        return sum_products(b, (steps, batch, g, h), (k,), factors, x.dtype)
+
+    def recurred(self, state: Tensor, gates: range | None = None) -> Tensor:
+        """The state's part {batch, gate, hidden} of some gates (all by default)."""
+        b = self.b
+        chosen = gates or range(self.gates)
+        batch, k = b.axis(state.shape[0], "n"), b.axis(state.shape[1], "k")
+        g, h = b.axis(len(chosen), "g"), b.axis(self.hidden, "h")
+        row = (g.index + chosen.start) * self.hidden + h.index
+        factors = (
+            b.read(state, [batch.index, k.index]),
+            b.read(self.r, [self.direction, row, k.index]),
+        )
+        return sum_products(b, (batch, g, h), (k,), factors, state.dtype)
+
+    def biases(self, *, recurrent: bool) -> Tensor | None:
+        """The bias {gate, hidden} of the input's or of the state's projection."""
+        b = self.b
+        if self.bias is None:
+            return None
+        first = self.gates * self.hidden if recurrent else 0
+        bias, direction, hidden = self.bias, self.direction, self.hidden
+
+        def at(g: Index, h: Index) -> tuple[Index, Index]:
+            return Index.of(direction), g * hidden + h + first
+
+        return b.view(bias, (self.gates, self.hidden), at, ("g", "h"))
+
+    def run(self, step: Step, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """The first state after every step {time, batch, hidden}, and all states at the end."""
+        b = self.b
+        steps = self.x.shape[0]
+        shape = (self.x.shape[1], Index.of(self.hidden))
+        if steps == ONE:
+            last = self._masked(Index.of(0), step(Index.of(0), states), states)
+            every = self._output(Index.of(0), last[0])
+            return b.reshaped(every, (b.axis(1), *every.axes)), list(last)
+        t = b.axis(steps, "t")
+        assert t.dim is not None
+        axes = b.axes(shape, ("n", "h"))
+        inits = [b.relabelled(s, axes) for s in states]
+        params = [b.tensor(s.dtype, axes, f"{b.base}_state") for s in states]
+        with b.body([]) as nodes:
+            after = self._masked(t.index, step(t.index, params), params)
+            nexts = [b.relabelled(s, axes) for s in after]
+            collected = b.relabelled(self._output(t.index, after[0]), axes)
+        outs = [b.tensor(s.dtype, axes) for s in params]
+        every = b.tensor(collected.dtype, (t, *axes))
+        carries = tuple(
+            Carry(b.value(p), i.name, n.name) for p, i, n in zip(params, inits, nexts, strict=True)
+        )
+        values = (*(b.value(o) for o in outs), b.value(every))
+        b.nodes.append(Scan(values, t.dim, carries, (collected.name,), tuple(nodes), b.origin))
+        return every, outs
+
+    def _running(self, t: Index, batch: Axis) -> Expr:
+        assert self.lengths is not None
+        length = self.b.read(self.lengths, [batch.index])
+        return apply("gt", _as_i64(length), IndexValue(t))
+
+    def _masked(
+        self, t: Index, after: tuple[Tensor, ...], before: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """The states after a step; those of a sequence that has ended stay."""
+        if self.lengths is None:
+            return after
+        out = []
+        for new, old in zip(after, before, strict=True):
+            axes = self.b.axes(new.shape)
+            running = self._running(t, axes[0])
+            both = self.b.spread(new, axes), self.b.spread(old, axes)
+            out.append(self.b.nest(axes, apply("select", running, *both)))
+        return tuple(out)
+
+    def _output(self, t: Index, state: Tensor) -> Tensor:
+        """What a step gives: the state, 0 where the sequence has ended."""
+        if self.lengths is None:
+            return state
+        axes = self.b.axes(state.shape)
+        running = self._running(t, axes[0])
+        element = self.b.spread(state, axes)
+        return self.b.nest(axes, apply("select", running, element, lit(0, state.dtype)))
+
+
+def _as_i64(e: Expr) -> Expr:
+    return cast(e, DType.I64)
+
+
+def _added(b: Builder, parts: Sequence[Tensor | None]) -> Tensor | None:
+    """The sum of those that are given."""
+    given = [p for p in parts if p is not None]
+    if len(given) < 2:
+        return given[0] if given else None
+    return b.map(lambda p, q: apply("add", p, q), given[0], given[1])
+
+
+def _reversed(b: Builder, x: Tensor, lengths: Tensor | None) -> Tensor:
+    """x with its time axis (the first) reversed, each sequence within its length."""
+    if lengths is not None:
+        return reverse_sequence(b, x, lengths, batch_axis=1, time_axis=0)
+    n = x.shape[0]
+    if n == ONE:
+        return x
+    return b.view(x, x.shape, lambda t, *rest: [n - 1 - t, *rest])
+
+
+Cell = Callable[[Layer, Sequence[Function]], tuple[Tensor, list[Tensor]]]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The operands and attributes that LSTM, GRU and RNN share."""
+
+    b: Builder
+    x: Tensor
+    w: Tensor
+    r: Tensor
+    bias: Tensor | None
+    lengths: Tensor | None
+    gates: int
+    hidden_size: int | None
+    direction: str
+    layout: int
+
+    def run(self, cell: Cell, functions: Sequence[Sequence[Function]]) -> tuple[Tensor, ...]:
+        """Y and the last states, in the layout asked for."""
+        b = self.b
+        names = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+        if self.direction not in names:
+            raise OperatorError(f"direction {self.direction!r} is unknown")
+        ways = names[self.direction]
+        hidden = static(self.r.shape[2], "the hidden size")
+        if self.hidden_size not in (None, hidden) or self.w.shape[0] != Index.of(len(ways)):
+            raise OperatorError(f"the weights {self.w}, {self.r} do not fit the attributes")
+        x = _swapped(self.x) if self.layout else self.x
+        lengths = self._lengths(x)
+        outputs: list[Tensor] = []
+        states: list[list[Tensor]] = []
+        for d, backward in enumerate(ways):
+            source = _reversed(b, x, lengths) if backward else x
+            layer = Layer(b, source, self.w, self.r, self.bias, d, self.gates, hidden, lengths)
+            every, last = cell(layer, functions[d])
+            outputs.append(_reversed(b, every, lengths) if backward else every)
+            states.append(last)
+        units = [b.reshaped(y, (y.axes[0], b.axis(1), *y.axes[1:])) for y in outputs]
+        y = concat(b, *units, axis=1)
+        ends = [
+            concat(b, *(b.reshaped(s, (b.axis(1), *s.axes)) for s in last), axis=0)
+            for last in zip(*states, strict=True)
+        ]
+        if self.layout:
+            y = _permuted(y, (2, 0, 1, 3))
+            ends = [_swapped(s) for s in ends]
+        return (y, *ends)
+
+    def _lengths(self, x: Tensor) -> Tensor | None:
+        """The sequences' lengths; None where all last to the end."""
+        if self.lengths is None:
+            return None
+        known = self.lengths.array
+        full = x.shape[0]
+        if known is not None and full.is_const and np.all(known == full.const):
+            return None
+        return self.lengths
+
+    def initial(self, given: Tensor | None, direction: int) -> Tensor:
+        """The initial state {batch, hidden} of a direction; 0 where none is given."""
+        b = self.b
+        batch = self.x.shape[0 if self.layout else 1]
+        shape = (batch, self.r.shape[2])
+        if given is None:
+            axes = b.axes(shape, ("n", "h"))
+            return b.nest(axes, lit(0, self.x.dtype))
+        at = _swapped(given) if self.layout else given
+        if at.rank != 3 or at.shape[1:] != shape:
+            raise OperatorError(f"the initial state {given} does not fit {self.x}")
+        if at.shape[0] == ONE:
+            return b.reshaped(at, at.axes[1:])
+        return b.view(at, shape, lambda n, h: [Index.of(direction), n, h], ("n", "h"))
+
+
+def _swapped(t: Tensor) -> Tensor:
+    return _permuted(t, (1, 0, *range(2, t.rank)))
+
+
+def _permuted(t: Tensor, order: Sequence[int]) -> Tensor:
+    known = None if t.known is None else t.known.transpose(order)
+    if known is not None:
+        raise OperatorError("a constant sequence is not supported")
+    return Tensor(t.name, t.dtype, tuple(t.axes[i] for i in order), None, t.units)
+
+
+@operator("LSTM")
+def lstm(
+    b: Builder,
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    bias: Tensor | None = None,
+    sequence_lens: Tensor | None = None,
+    initial_h: Tensor | None = None,
+    initial_c: Tensor | None = None,
+    peepholes: Tensor | None = None,
+    *,
+    activation_alpha: Sequence[float] = (),
+    activation_beta: Sequence[float] = (),
+    activations: Sequence[str] = (),
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+    layout: int = 0,
+) -> tuple[Tensor, ...]:
+    """Long short-term memory: gates i, o, f, c; outputs Y, the last hidden and cell states."""
+    if clip is not None and clip != 0.0 and clip < np.finfo(np.float32).max:
+        raise OperatorError("clip is not supported")
+    shared = Operands(b, x, w, r, bias, sequence_lens, 4, hidden_size, direction, layout)
+    ways = 2 if direction == "bidirectional" else 1
+    functions = _functions(
+        activations, activation_alpha, activation_beta, ("Sigmoid", "Tanh", "Tanh"), ways
+    )
+
+    def cell(layer: Layer, fn: Sequence[Function]) -> tuple[Tensor, list[Tensor]]:
+        offset = _added(b, [layer.biases(recurrent=False), layer.biases(recurrent=True)])
+        inputs = layer.projected()
+        if offset is not None:
+            inputs = b.map(lambda e, o: apply("add", e, o), inputs, offset)
+        size, d = layer.hidden, layer.direction
+
+        def step(t: Index, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            hidden, memory = states
+            part = layer.recurred(hidden)
+
+            def gate(axes: Sequence[Axis], g: int, look: Tensor | None, p: int) -> Expr:
+                n, h = axes[0].index, axes[1].index
+                total: Expr = apply("add", b.read(inputs, [t, n, g, h]), b.read(part, [n, g, h]))
+                if look is not None and peepholes is not None:
+                    weight = b.read(peepholes, [d, h + p * size])
+                    total = apply("add", total, apply("mul", weight, b.read(look, [n, h])))
+                return total
+
+            axes = b.axes(hidden.shape, ("n", "h"))
+            forget = fn[0](gate(axes, 2, memory, 2))
+            entry = fn[0](gate(axes, 0, memory, 0))
+            if input_forget:
+                forget = apply("sub", lit(1, entry.dtype), entry)
+            kept = apply("mul", forget, b.spread(memory, axes))
+            new = apply("mul", entry, fn[1](gate(axes, 3, None, 0)))
+            after = b.nest(axes, apply("add", kept, new), hint=f"{b.base}_cell")
+            axes = b.axes(hidden.shape, ("n", "h"))
+            out = fn[0](gate(axes, 1, after, 1))
+            shown = b.nest(axes, apply("mul", out, fn[2](b.spread(after, axes))))
+            return shown, after
+
+        start = [shared.initial(initial_h, d), shared.initial(initial_c, d)]
+        return layer.run(step, start)
+
+    return shared.run(cell, functions)
+
+
+@operator("GRU")
+def gru(
+    b: Builder,
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    bias: Tensor | None = None,
+    sequence_lens: Tensor | None = None,
+    initial_h: Tensor | None = None,
+    *,
+    activation_alpha: Sequence[float] = (),
+    activation_beta: Sequence[float] = (),
+    activations: Sequence[str] = (),
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+    linear_before_reset: int = 0,
+) -> tuple[Tensor, ...]:
+    """Gated recurrent units: gates z, r, h; outputs Y and the last state."""
+    if clip is not None and clip != 0.0 and clip < np.finfo(np.float32).max:
+        raise OperatorError("clip is not supported")
+    shared = Operands(b, x, w, r, bias, sequence_lens, 3, hidden_size, direction, layout)
+    ways = 2 if direction == "bidirectional" else 1
+    functions = _functions(
+        activations, activation_alpha, activation_beta, ("Sigmoid", "Tanh"), ways
+    )
+
+    def cell(layer: Layer, fn: Sequence[Function]) -> tuple[Tensor, list[Tensor]]:
+        inputs = layer.projected()
+        offset, inner = layer.biases(recurrent=False), layer.biases(recurrent=True)
+        if offset is not None:
+            inputs = b.map(lambda e, o: apply("add", e, o), inputs, offset)
+
+        def step(t: Index, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            (hidden,) = states
+            whole = layer.recurred(hidden, None if linear_before_reset else range(2))
+            if inner is not None:
+                count = 3 if linear_before_reset else 2
+                part = b.view(inner, (count, layer.hidden), lambda g, h: [g, h])
+                whole = b.map(lambda e, o: apply("add", e, o), whole, part)
+
+            def gate(axes: Sequence[Axis], g: int) -> Expr:
+                n, h = axes[0].index, axes[1].index
+                return apply("add", b.read(inputs, [t, n, g, h]), b.read(whole, [n, g, h]))
+
+            axes = b.axes(hidden.shape, ("n", "h"))
+            update = b.nest(axes, fn[0](gate(axes, 0)))
+            axes = b.axes(hidden.shape, ("n", "h"))
+            reset = fn[0](gate(axes, 1))
+            if linear_before_reset:
+                n, h = axes[0].index, axes[1].index
+                scaled_part = apply("mul", reset, b.read(whole, [n, 2, h]))
+                total = apply("add", b.read(inputs, [t, n, 2, h]), scaled_part)
+                fresh = b.nest(axes, fn[1](total))
+            else:
+                kept = b.nest(axes, apply("mul", reset, b.spread(hidden, axes)))
+                part = layer.recurred(kept, range(2, 3))
+                axes = b.axes(hidden.shape, ("n", "h"))
+                n, h = axes[0].index, axes[1].index
+                total = apply("add", b.read(inputs, [t, n, 2, h]), b.read(part, [n, 0, h]))
+                if inner is not None:
+                    total = apply("add", total, b.read(inner, [2, h]))
+                fresh = b.nest(axes, fn[1](total))
+
+            def mixed(z: Expr, new: Expr, old: Expr) -> Expr:
+                left = apply("mul", apply("sub", lit(1, z.dtype), z), new)
+                return apply("add", left, apply("mul", z, old))
+
+            return (b.map(mixed, update, fresh, hidden),)
+
+        return layer.run(step, [shared.initial(initial_h, layer.direction)])
+
+    return shared.run(cell, functions)
+
+
+@operator("RNN")
+def rnn(
+    b: Builder,
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    bias: Tensor | None = None,
+    sequence_lens: Tensor | None = None,
+    initial_h: Tensor | None = None,
+    *,
+    activation_alpha: Sequence[float] = (),
+    activation_beta: Sequence[float] = (),
+    activations: Sequence[str] = (),
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+) -> tuple[Tensor, ...]:
+    """h = f(x W' + h R' + bias); outputs Y and the last state."""
+    if clip is not None and clip != 0.0 and clip < np.finfo(np.float32).max:
+        raise OperatorError("clip is not supported")
+    shared = Operands(b, x, w, r, bias, sequence_lens, 1, hidden_size, direction, layout)
+    ways = 2 if direction == "bidirectional" else 1
+    functions = _functions(activations, activation_alpha, activation_beta, ("Tanh",), ways)
+
+    def cell(layer: Layer, fn: Sequence[Function]) -> tuple[Tensor, list[Tensor]]:
+        inputs = layer.projected()
+        offset = _added(b, [layer.biases(recurrent=False), layer.biases(recurrent=True)])
+        if offset is not None:
+            inputs = b.map(lambda e, o: apply("add", e, o), inputs, offset)
+
+        def step(t: Index, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            (hidden,) = states
+            part = layer.recurred(hidden)
+            axes = b.axes(hidden.shape, ("n", "h"))
+            n, h = axes[0].index, axes[1].index
+            total = apply("add", b.read(inputs, [t, n, 0, h]), b.read(part, [n, 0, h]))
+            return (b.nest(axes, fn[0](total)),)
+
+        return layer.run(step, [shared.initial(initial_h, layer.direction)])
+
+    return shared.run(cell, functions)
