@@ -145,18 +145,19 @@ def _link(
     for number, (program, offset) in enumerate(zip(programs, image.offsets, strict=True)):
         place = WeightPlace(offset, embedded=not external)
         sources[f"program{number}.c"] = program_source(program, number, place)
+    parts = []
     for file, source in sources.items():
         (folder / file).write_text(source)
-    parts = []
+        parts.append(Path(file).with_suffix(".o").name)
+        compiling = ["-c", *_COMPILE, "-I", str(HOST_SOURCES), file, "-o", parts[-1]]
+        toolchain.run(compiling, folder)
     for number, part in enumerate([*_host_objects(toolchain), *objects]):
         parts.append(f"part{number}.o")
         (folder / parts[-1]).write_bytes(part)
     (folder / "data.s").write_text(data_source(embed_weights=image.byte_count > 0 and not external))
     (folder / "exports.map").write_text(export_map(name))
-    toolchain.run(["-c", *_COMPILE, "-I", str(HOST_SOURCES), *sources], folder)
     toolchain.run(["-c", "data.s", "-o", "data.o"], folder)
-    compiled = [Path(file).with_suffix(".o").name for file in sources]
-    toolchain.run([*_LINK, *compiled, *parts, "data.o", *_LIBRARIES, "-o", "model.so"], folder)
+    toolchain.run([*_LINK, *parts, "data.o", *_LIBRARIES, "-o", "model.so"], folder)
 
 
 def _host_objects(toolchain: Toolchain) -> list[bytes]:
