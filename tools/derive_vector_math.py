@@ -156,7 +156,7 @@ TABLES = (
     Table(
         "EXPM1", "exp(r) = 1 + r + r**2 * P(r), |r| <= log(2)/2",
         near_zero(lambda r: mpf(1) / 2 + r / 6, lambda r: (mp.expm1(r) - r) / r**2),
-        lambda r: max(abs(r), TINY),
+        lambda r: max(r**2 / abs(mp.expm1(r)) if r else TINY, TINY),
         -HALF_LN2, HALF_LN2, {32: 4, 64: 9},
     ),
     Table(

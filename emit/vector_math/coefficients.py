@@ -12,24 +12,24 @@ Polynomial = tuple[float, ...]
 EXPM1: Mapping[int, Polynomial] = {
     # error 2**-26.2
     32: (
-        float.fromhex("0x1.0000000000000p-1"),
-        float.fromhex("0x1.5554ae0000000p-3"),
-        float.fromhex("0x1.5554860000000p-5"),
-        float.fromhex("0x1.1228820000000p-7"),
-        float.fromhex("0x1.6d99600000000p-10"),
+        float.fromhex("0x1.fffffe0000000p-2"),
+        float.fromhex("0x1.5554b00000000p-3"),
+        float.fromhex("0x1.5556740000000p-5"),
+        float.fromhex("0x1.1227f20000000p-7"),
+        float.fromhex("0x1.6bebce0000000p-10"),
     ),
     # error 2**-55.6
     64: (
         float.fromhex("0x1.0000000000005p-1"),
-        float.fromhex("0x1.555555555555cp-3"),
-        float.fromhex("0x1.5555555552093p-5"),
-        float.fromhex("0x1.111111110e675p-7"),
-        float.fromhex("0x1.6c16c17f51f3dp-10"),
-        float.fromhex("0x1.a01a01b5fa8b6p-13"),
-        float.fromhex("0x1.a019a631a0fabp-16"),
-        float.fromhex("0x1.71dde9b4710b8p-19"),
-        float.fromhex("0x1.28a3032a868dap-22"),
-        float.fromhex("0x1.af77320b3aebdp-26"),
+        float.fromhex("0x1.5555555555539p-3"),
+        float.fromhex("0x1.5555555552257p-5"),
+        float.fromhex("0x1.1111111119074p-7"),
+        float.fromhex("0x1.6c16c17ef6365p-10"),
+        float.fromhex("0x1.a01a0174ea5afp-13"),
+        float.fromhex("0x1.a019a71a9d149p-16"),
+        float.fromhex("0x1.71de88223428fp-19"),
+        float.fromhex("0x1.28a23866c2243p-22"),
+        float.fromhex("0x1.ae6bf4d87e44ep-26"),
     ),
 }
 

@@ -114,10 +114,17 @@ def scale_by_power_of_two(x: Real, k: Real) -> Real:
 
 
 def tanh(x: Real) -> Real:
-    """`E / (E + 2)` with `E = exp(2*abs(x)) - 1`, which is accurate near zero too."""
+    """`E / (E + 2)` with `E = exp(2*abs(x)) - 1`, which is accurate near zero too.
+
+    For small `x` the equal `h - h * E / (E + 2)` with `h = E/2` is used: there the rounding error
+    of the quotient hardly counts.
+    """
     magnitude = x.abs().at_most(TANH_FLAT[x.lanes.format.bits])
     e = expm1(magnitude + magnitude)
-    return (e / (e + 2.0)).with_sign_of(x)
+    quotient = e / (e + 2.0)
+    half = e * 0.5
+    small = magnitude.compare("<", 0.3)
+    return small.select((-half).fma(quotient, half), quotient).with_sign_of(x)
 
 
 def expm1(x: Real) -> Real:
@@ -165,8 +172,10 @@ def erf(x: Real) -> Real:
     bits = x.lanes.format.bits
     u = x.abs().at_most(ERF_FLAT[bits])
     if bits == 32:
-        curve = u.fma(polynomial(u, coefficients.LOG_ERFC[bits]), ERF_SLOPE_LOW)
-        return expm1(u.fma(ERF_SLOPE_HIGH, u * curve)).with_sign_of(x)
+        bend = u.fma(polynomial(u, coefficients.LOG_ERFC[bits]), ERF_SLOPE_LOW)
+        q = u.fma(ERF_SLOPE_HIGH, u * bend)
+        return expm1(q).with_sign_of(x)
     near = u * polynomial(u * u, coefficients.ERF[bits])
-    far = expm1(u * polynomial(u - 3.0, coefficients.LOG_ERFC_TAIL[bits]))
+    q = u * polynomial(u - 3.0, coefficients.LOG_ERFC_TAIL[bits])
+    far = expm1(q)
     return u.compare("<", 1.0).select(near, far.abs()).with_sign_of(x)

@@ -1,0 +1,170 @@
+"""Types of values in registers, and conversions between them.
+
+In registers a bool is an i1, an integer of fewer than 8 bits an i8 that holds its value, f16 is
+`half`, bf16 an i16 and a float of at most 8 bits an i8, both with its bit pattern.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from rutc.emit.narrow_float import lane_count, narrow, widen, with_lanes
+from rutc.emit.vector_math.lanes import declared
+from rutc.errors import InternalError
+from rutc.tensor_ir.dtype import DType
+
+F32, F64 = ir.FloatType(), ir.DoubleType()
+
+
+def llvm_type(dtype: DType, lanes: int | None = None) -> ir.Type:
+    """The type of a value in a register, or of a vector of `lanes` of them.
+
+    Raises:
+        InternalError: Strings have no register type.
+    """
+    return with_lanes(_element_type(dtype), lanes)
+
+
+def _element_type(dtype: DType) -> ir.Type:
+    match dtype:
+        case DType.BOOL:
+            return ir.IntType(1)
+        case DType.F64:
+            return F64
+        case DType.F32:
+            return F32
+        case DType.F16:
+            return ir.HalfType()
+        case DType.STRING:
+            raise InternalError("a string in generated code")
+        case _:
+            return ir.IntType(max(8, dtype.bits))
+
+
+def computing_type(dtype: DType) -> DType:
+    """The type in which operators on `dtype` compute."""
+    if dtype.is_float and dtype.bits < 32:
+        return DType.F32
+    return DType.I32 if dtype.is_int and dtype.bits < 8 else dtype
+
+
+def emit_cast(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType) -> ir.Value:
+    """`value` converted as `tensor_ir.expr` says: rounding, wrapping or saturating.
+
+    Args:
+        builder: Where to emit.
+        value: Scalar or vector of type `llvm_type(src, lanes)`.
+        src: The type of `value`.
+        dst: The type wanted.
+
+    Raises:
+        InternalError: One of the types is a string.
+    """
+    if src is dst:
+        return value
+    if DType.STRING in (src, dst):
+        raise InternalError(f"a cast from {src} to {dst} in generated code")
+    if src.is_float:
+        if src.bits < 32:
+            return emit_cast(builder, widen(builder, value, src), DType.F32, dst)
+        return _from_float(builder, value, src, dst)
+    if dst is DType.BOOL:
+        return builder.icmp_unsigned("!=", value, ir.Constant(value.type, None))
+    if dst.is_float:
+        return _int_to_float(builder, value, src, dst)
+    return _int_to_int(builder, value, src, dst)
+
+
+def _from_float(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType) -> ir.Value:
+    if dst is DType.BOOL:
+        return builder.fcmp_unordered("!=", value, ir.Constant(value.type, None))
+    if not dst.is_float:
+        return _float_to_int(builder, value, src, dst)
+    if dst is DType.F64:
+        return builder.fpext(value, llvm_type(dst, lane_count(value)))
+    if src is DType.F64:
+        if dst is DType.F32:
+            return builder.fptrunc(value, llvm_type(dst, lane_count(value)))
+        value = _truncated_to_odd(builder, value)
+    return value if dst is DType.F32 else narrow(builder, value, dst)
+
+
+def _truncated_to_odd(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """The f32 of an f64, the last bit set where inexact, so that a second rounding is right.
+
+    [Boldo & Melquiond 2008, When double rounding is odd].
+    """
+    count = lane_count(value)
+    nearest = builder.fptrunc(value, with_lanes(F32, count))
+    back = builder.fpext(nearest, with_lanes(F64, count))
+    bits = builder.bitcast(nearest, with_lanes(ir.IntType(32), count))
+    one = splat_int(bits.type, 1)
+    fabs = _intrinsic(builder, "fabs", value.type, 1)
+    away = builder.fcmp_ordered(">", builder.call(fabs, [back]), builder.call(fabs, [value]))
+    bits = builder.select(away, builder.sub(bits, one), bits)
+    inexact = builder.fcmp_ordered("!=", back, value)
+    bits = builder.select(inexact, builder.or_(bits, one), bits)
+    return builder.bitcast(bits, nearest.type)
+
+
+def _float_to_int(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType) -> ir.Value:
+    target = llvm_type(dst, lane_count(value))
+    kind = "fptosi" if dst.is_signed else "fptoui"
+    name = f"llvm.{kind}.sat.{type_suffix(target)}.{type_suffix(value.type)}"
+    convert = declared(builder.module, name, target, [value.type])
+    whole = builder.call(convert, [value])
+    if dst.bits >= 8:
+        return whole
+    low = -(1 << (dst.bits - 1)) if dst.is_signed else 0
+    high = low + (1 << dst.bits) - 1
+    compare = builder.icmp_signed if dst.is_signed else builder.icmp_unsigned
+    for relation, limit in (("<", low), (">", high)):
+        bound = splat_int(target, limit)
+        whole = builder.select(compare(relation, whole, bound), bound, whole)
+    return whole
+
+
+def _int_to_float(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType) -> ir.Value:
+    wide = llvm_type(DType.F64 if dst is DType.F64 else DType.F32, lane_count(value))
+    whole = builder.sitofp(value, wide) if src.is_signed else builder.uitofp(value, wide)
+    return whole if dst in (DType.F32, DType.F64) else narrow(builder, whole, dst)
+
+
+def _int_to_int(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType) -> ir.Value:
+    target = llvm_type(dst, lane_count(value))
+    source_bits, target_bits = element_of(value.type).width, element_of(target).width
+    if target_bits > source_bits:
+        value = builder.sext(value, target) if src.is_signed else builder.zext(value, target)
+    elif target_bits < source_bits:
+        value = builder.trunc(value, target)
+    if dst.bits >= 8:
+        return value
+    spare = splat_int(target, target_bits - dst.bits)
+    shifted = builder.shl(value, spare)
+    return builder.ashr(shifted, spare) if dst.is_signed else builder.lshr(shifted, spare)
+
+
+def element_of(type_: ir.Type) -> ir.Type:
+    """The element of a vector type, or the scalar type itself."""
+    return type_.element if isinstance(type_, ir.VectorType) else type_
+
+
+def splat_int(type_: ir.Type, value: int) -> ir.Constant:
+    """An integer constant in every lane, taken modulo the width."""
+    wrapped = value % (1 << element_of(type_).width)
+    if isinstance(type_, ir.VectorType):
+        return ir.Constant(type_, [wrapped] * type_.count)
+    return ir.Constant(type_, wrapped)
+
+
+def type_suffix(type_: ir.Type) -> str:
+    """The part of an intrinsic's name that says a type, such as `v16f32`."""
+    if isinstance(type_, ir.VectorType):
+        return f"v{type_.count}{type_suffix(type_.element)}"
+    return {"half": "f16", "float": "f32", "double": "f64"}.get(str(type_), str(type_))
+
+
+def _intrinsic(builder: ir.IRBuilder, name: str, type_: ir.Type, arity: int) -> ir.Function:
+    return declared(
+        builder.module, f"llvm.{name}.{type_suffix(type_)}", type_, [type_] * arity
+    )

@@ -1,0 +1,338 @@
+"""Operators of scalar expressions as LLVM values, for scalars and vectors.
+
+The semantics are those of `tensor_ir.expr`. Types of values are those of `emit.cast`; floats of
+fewer than 32 bits compute in f32 and integers of fewer than 8 bits in i32, the result converted
+back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from llvmlite import ir
+
+from rutc.emit.cast import (
+    computing_type,
+    element_of,
+    emit_cast,
+    llvm_type,
+    splat_int,
+    type_suffix,
+)
+from rutc.emit.narrow_float import lane_count, with_lanes
+from rutc.emit.vector_math import BINARY_OPS, UNARY_OPS, emit_binary, emit_unary
+from rutc.emit.vector_math.lanes import declared
+from rutc.errors import InternalError
+from rutc.tensor_ir.dtype import DType
+
+__all__ = ["emit_cast", "emit_op", "llvm_type"]
+
+Args = Sequence[ir.Value]
+
+_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_LOGIC = {"and": "and_", "or": "or_", "xor": "xor"}
+_BITWISE = {"bitand": "and_", "bitor": "or_", "bitxor": "xor"}
+# What numpy's arithmetic means for bools.
+_BOOL_OPS = {"add": "or_", "max": "or_", "mul": "and_", "min": "and_", **_BITWISE}
+_ROUNDING = frozenset({"floor", "ceil", "round"})
+
+
+def emit_op(
+    builder: ir.IRBuilder,
+    op: str,
+    args: Args,
+    dtype: DType,
+    features: frozenset[str] = frozenset(),
+) -> ir.Value:
+    """The operator `op` of `tensor_ir.expr.OPS` applied to `args`.
+
+    Args:
+        builder: Where to emit; some operators end in a new block.
+        op: Name of the operator.
+        args: Operands of type `llvm_type(dtype, lanes)`; the first of `select` is an i1.
+        dtype: Type of the operands (for `select`, of the two values).
+        features: Target features that the code may use.
+
+    Raises:
+        InternalError: `dtype` has no such operator.
+    """
+    if op == "select":
+        return builder.select(*args)
+    if op in _LOGIC:
+        truth = [emit_cast(builder, a, dtype, DType.BOOL) for a in args]
+        return getattr(builder, _LOGIC[op])(*truth)
+    if op == "not":
+        return builder.not_(emit_cast(builder, args[0], dtype, DType.BOOL))
+    wide = computing_type(dtype)
+    operands = [emit_cast(builder, a, dtype, wide) for a in args]
+    if op in _COMPARISONS:
+        return _compare(builder, _COMPARISONS[op], operands, wide)
+    if op in ("isnan", "isinf"):
+        return _classify(builder, op, operands[0], wide)
+    if wide is DType.BOOL:
+        result = _bool_op(builder, op, operands)
+    elif wide.is_float:
+        result = _float_op(builder, op, operands, features)
+    else:
+        result = _int_op(builder, op, operands, wide)
+    return emit_cast(builder, result, wide, dtype)
+
+
+def _compare(builder: ir.IRBuilder, relation: str, args: Args, dtype: DType) -> ir.Value:
+    if dtype.is_float:
+        if relation == "!=":
+            return builder.fcmp_unordered(relation, *args)
+        return builder.fcmp_ordered(relation, *args)
+    if dtype.is_signed:
+        return builder.icmp_signed(relation, *args)
+    return builder.icmp_unsigned(relation, *args)
+
+
+def _classify(builder: ir.IRBuilder, op: str, x: ir.Value, dtype: DType) -> ir.Value:
+    if not dtype.is_float:
+        return ir.Constant(with_lanes(ir.IntType(1), lane_count(x)), None)
+    if op == "isnan":
+        return builder.fcmp_unordered("uno", x, x)
+    magnitude = _intrinsic(builder, "fabs", [x])
+    return builder.fcmp_ordered("==", magnitude, _real(x.type, float("inf")))
+
+
+def _bool_op(builder: ir.IRBuilder, op: str, args: Args) -> ir.Value:
+    if op == "bitnot":
+        return builder.not_(args[0])
+    if op in ("abs", "sign", *_ROUNDING):
+        return args[0]
+    if op not in _BOOL_OPS:
+        raise InternalError(f"operator {op} on bool")
+    return getattr(builder, _BOOL_OPS[op])(*args)
+
+
+# -- floats -------------------------------------------------------------------------------------
+def _float_op(
+    builder: ir.IRBuilder, op: str, args: Args, features: frozenset[str]
+) -> ir.Value:
+    match op:
+        case "add":
+            return builder.fadd(*args)
+        case "sub":
+            return builder.fsub(*args)
+        case "mul":
+            return builder.fmul(*args)
+        case "div":
+            return builder.fdiv(*args)
+        case "neg":
+            return builder.fneg(args[0])
+        case "abs":
+            return _intrinsic(builder, "fabs", args)
+        case "sign":
+            return _float_sign(builder, args[0])
+        case "min":
+            return _float_extreme(builder, "<", *args)
+        case "max":
+            return _float_extreme(builder, ">", *args)
+    if op in UNARY_OPS:
+        return emit_unary(builder, op, args[0], features)
+    if op in BINARY_OPS:
+        return emit_binary(builder, op, args[0], args[1], features)
+    raise InternalError(f"operator {op} on floats")
+
+
+def _float_extreme(builder: ir.IRBuilder, relation: str, a: ir.Value, b: ir.Value) -> ir.Value:
+    """The smaller or larger; NaN where either is NaN."""
+    # The operand order makes this one instruction on x86, which gives `a` where `a` is NaN.
+    extreme = builder.select(builder.fcmp_ordered(relation, b, a), b, a)
+    return builder.select(builder.fcmp_unordered("uno", b, b), b, extreme)
+
+
+def _float_sign(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """-1, 0 or 1; NaN of NaN."""
+    zero = _real(x.type, 0.0)
+    sign = builder.select(builder.fcmp_ordered("==", x, zero), zero, x)
+    sign = builder.select(builder.fcmp_ordered("<", x, zero), _real(x.type, -1.0), sign)
+    return builder.select(builder.fcmp_ordered(">", x, zero), _real(x.type, 1.0), sign)
+
+
+def _real(type_: ir.Type, value: float) -> ir.Constant:
+    if isinstance(type_, ir.VectorType):
+        return ir.Constant(type_, [value] * type_.count)
+    return ir.Constant(type_, value)
+
+
+# -- integers -----------------------------------------------------------------------------------
+def _int_op(builder: ir.IRBuilder, op: str, args: Args, dtype: DType) -> ir.Value:
+    if op in _BITWISE:
+        return getattr(builder, _BITWISE[op])(*args)
+    if op in _ROUNDING:
+        return args[0]
+    if op not in _INT_OPS:
+        raise InternalError(f"operator {op} on {dtype}")
+    return _INT_OPS[op](builder, args, dtype)
+
+
+def _negate(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
+    return builder.neg(args[0])
+
+
+def _magnitude(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
+    x = args[0]
+    if not dtype.is_signed:
+        return x
+    negative = builder.icmp_signed("<", x, splat_int(x.type, 0))
+    return builder.select(negative, builder.neg(x), x)
+
+
+def _int_sign(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
+    x = args[0]
+    zero, one = splat_int(x.type, 0), splat_int(x.type, 1)
+    sign = builder.select(builder.icmp_unsigned("!=", x, zero), one, zero)
+    if not dtype.is_signed:
+        return sign
+    negative = builder.icmp_signed("<", x, zero)
+    return builder.select(negative, splat_int(x.type, -1), sign)
+
+
+def _extreme(relation: str) -> Callable[[ir.IRBuilder, Args, DType], ir.Value]:
+    def emit(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
+        return builder.select(_compare(builder, relation, args, dtype), args[0], args[1])
+
+    return emit
+
+
+def _safe_divisor(builder: ir.IRBuilder, b: ir.Value, dtype: DType) -> ir.Value:
+    """`b`, or 1 where dividing by `b` could trap: 0, and -1 because of the least integer."""
+    unsafe = builder.icmp_unsigned("==", b, splat_int(b.type, 0))
+    if dtype.is_signed:
+        unsafe = builder.or_(unsafe, builder.icmp_unsigned("==", b, splat_int(b.type, -1)))
+    return builder.select(unsafe, splat_int(b.type, 1), b)
+
+
+def _divide(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
+    a, b = args
+    divisor = _safe_divisor(builder, b, dtype)
+    if dtype.is_signed:
+        quotient = builder.sdiv(a, divisor)
+        minus = builder.icmp_unsigned("==", b, splat_int(b.type, -1))
+        quotient = builder.select(minus, builder.neg(a), quotient)
+    else:
+        quotient = builder.udiv(a, divisor)
+    zero = splat_int(b.type, 0)
+    return builder.select(builder.icmp_unsigned("==", b, zero), zero, quotient)
+
+
+def _remainder(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
+    a, b = args
+    divisor = _safe_divisor(builder, b, dtype)
+    return builder.srem(a, divisor) if dtype.is_signed else builder.urem(a, divisor)
+
+
+def _modulo(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
+    b = args[1]
+    rest = _remainder(builder, args, dtype)
+    if not dtype.is_signed:
+        return rest
+    zero = splat_int(b.type, 0)
+    opposite = builder.icmp_signed("<", builder.xor(rest, b), zero)
+    moves = builder.and_(opposite, builder.icmp_unsigned("!=", rest, zero))
+    return builder.select(moves, builder.add(rest, b), rest)
+
+
+def _shift_left(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
+    x, amount = args
+    fits, safe = _shift_amount(builder, amount, dtype)
+    return builder.select(fits, builder.shl(x, safe), splat_int(x.type, 0))
+
+
+def _shift_right(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
+    x, amount = args
+    fits, safe = _shift_amount(builder, amount, dtype)
+    if not dtype.is_signed:
+        return builder.select(fits, builder.lshr(x, safe), splat_int(x.type, 0))
+    sign = builder.ashr(x, splat_int(x.type, dtype.bits - 1))
+    return builder.select(fits, builder.ashr(x, safe), sign)
+
+
+def _shift_amount(
+    builder: ir.IRBuilder, amount: ir.Value, dtype: DType
+) -> tuple[ir.Value, ir.Value]:
+    """Whether the amount is below the width, and the amount or 0."""
+    fits = builder.icmp_unsigned("<", amount, splat_int(amount.type, dtype.bits))
+    return fits, builder.select(fits, amount, splat_int(amount.type, 0))
+
+
+def _power(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
+    """`a**b`, wrapping; the truncated reciprocal for a negative exponent."""
+    a, b = args
+    zero, one = splat_int(a.type, 0), splat_int(a.type, 1)
+    if not dtype.is_signed:
+        return _power_loop(builder, a, b)
+    negative = builder.icmp_signed("<", b, zero)
+    whole = _power_loop(builder, a, builder.select(negative, zero, b))
+    minus = splat_int(a.type, -1)
+    odd = builder.icmp_unsigned("!=", builder.and_(b, one), zero)
+    of_minus = builder.select(odd, minus, one)
+    inverse = builder.select(builder.icmp_unsigned("==", a, minus), of_minus, zero)
+    inverse = builder.select(builder.icmp_unsigned("==", a, one), one, inverse)
+    return builder.select(negative, inverse, whole)
+
+
+def _power_loop(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """`a**b` of a non-negative `b` by squaring, until no lane has exponent bits left."""
+    zero, one = splat_int(a.type, 0), splat_int(a.type, 1)
+    before = builder.block
+    body = builder.append_basic_block("power.step")
+    after = builder.append_basic_block("power.done")
+    builder.branch(body)
+    builder.position_at_end(body)
+    result, square, rest = (builder.phi(a.type) for _ in range(3))
+    odd = builder.icmp_unsigned("!=", builder.and_(rest, one), zero)
+    next_result = builder.select(odd, builder.mul(result, square), result)
+    next_square, next_rest = builder.mul(square, square), builder.lshr(rest, one)
+    for phi, first, following in (
+        (result, one, next_result),
+        (square, a, next_square),
+        (rest, b, next_rest),
+    ):
+        phi.add_incoming(first, before)
+        phi.add_incoming(following, body)
+    builder.cbranch(_any_nonzero(builder, next_rest), body, after)
+    builder.position_at_end(after)
+    return next_result
+
+
+def _any_nonzero(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    if isinstance(x.type, ir.VectorType):
+        name = f"llvm.vector.reduce.or.{type_suffix(x.type)}"
+        reduce = declared(builder.module, name, x.type.element, [x.type])
+        x = builder.call(reduce, [x])
+    return builder.icmp_unsigned("!=", x, splat_int(element_of(x.type), 0))
+
+
+def _invert(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
+    return builder.xor(args[0], splat_int(args[0].type, -1))
+
+
+_INT_OPS: Mapping[str, Callable[[ir.IRBuilder, Args, DType], ir.Value]] = {
+    "neg": _negate,
+    "abs": _magnitude,
+    "sign": _int_sign,
+    "bitnot": _invert,
+    "add": lambda builder, args, dtype: builder.add(*args),
+    "sub": lambda builder, args, dtype: builder.sub(*args),
+    "mul": lambda builder, args, dtype: builder.mul(*args),
+    "div": _divide,
+    "mod": _modulo,
+    "fmod": _remainder,
+    "pow": _power,
+    "min": _extreme("<"),
+    "max": _extreme(">"),
+    "shl": _shift_left,
+    "shr": _shift_right,
+}
+
+
+def _intrinsic(builder: ir.IRBuilder, name: str, args: Args) -> ir.Value:
+    type_ = args[0].type
+    function = declared(
+        builder.module, f"llvm.{name}.{type_suffix(type_)}", type_, [type_] * len(args)
+    )
+    return builder.call(function, args)
