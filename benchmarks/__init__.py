@@ -1,0 +1,1 @@
+"""Benchmarks of rutc beside its peers; not part of the installed package."""
