@@ -42,7 +42,7 @@ from rutc.tensor_ir import (
 )
 from rutc.tensor_ir.affine import maximum, minimum
 
-EXTENTS = (0, 1, 1, 2, 3, 4, 5, 6, 7)
+EXTENTS = (2, 3, 0, 1, 4, 5, 6, 7, 2, 3, 3, 2)
 SYMBOL = "batch"
 SIZES = (1, 3)
 NAMES = ("x", "w", "a/b:0", "é", "1", "while.y", 'q"t', "h")
@@ -109,7 +109,10 @@ class _Builder:
 
     def some_dims(self, most: int) -> tuple[str, ...]:
         free = [d for d in self.dims if d not in self.counters]
-        chosen = self.draw(st.lists(st.sampled_from(free), max_size=most, unique=True))
+        least = 1 if free and self.chance(80) else 0
+        chosen = self.draw(
+            st.lists(st.sampled_from(free), min_size=least, max_size=most, unique=True)
+        )
         return tuple(sorted(chosen))
 
     def name(self) -> str:
@@ -144,7 +147,7 @@ class _Builder:
                 return i, True
         if extent.is_const and extent.value <= 0:
             return i, False
-        if self.chance(50):
+        if self.chance(60):
             return i % extent, True
         return i, False
 
@@ -287,7 +290,7 @@ class _Builder:
 
     def reduction(self) -> Nest:
         dims = self.some_dims(2)
-        bound = tuple(d for d in self.some_dims(2) if d not in dims and d not in self.counters)
+        bound = tuple(d for d in self.some_dims(3) if d not in dims)
         name = self.one(
             [
                 "sum",
