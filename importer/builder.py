@@ -56,7 +56,6 @@ class Builder:
     base: str = "v"
     outputs: tuple[str, ...] = ()
     scope: dict[str, Tensor] = field(default_factory=dict)
-    published: set[str] = field(default_factory=set)
     run_graph: Callable[..., tuple[Tensor, ...]] | None = None
     _claimed: set[str] = field(default_factory=set)
 
@@ -92,7 +91,7 @@ class Builder:
 
     def axes(self, shape: Sequence[Index | int], roles: Sequence[str] = ()) -> tuple[Axis, ...]:
         """New axes for a shape."""
-        padded = (*roles, *("" for _ in range(len(shape) - len(roles))))
+        padded = (*roles, *[""] * len(shape))[: len(shape)]
         return tuple(self.axis(e, r) for e, r in zip(shape, padded, strict=True))
 
     # -- constants ------------------------------------------------------------------------------

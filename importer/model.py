@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -295,7 +296,8 @@ def _assembled(
     symbols: Mapping[str, str],
 ) -> Graph:
     """The named graph: outputs get all their axes, unused values and dims go."""
-    made = [_with_units(b, inputs, n, t) for n, t in outputs]
+    shared = Counter(t.name for _, t in outputs)
+    made = [_with_units(b, n, t, alone=shared[t.name] == 1) for n, t in outputs]
     nodes: list[Node] = [*inputs, *b.consts, *b.nodes]
     nodes = _used_nodes(nodes, {o.value for o in made})
     used = _used_dims(nodes, made)
@@ -304,7 +306,7 @@ def _assembled(
     return named(Graph(name, table, tuple(nodes), tuple(made), ranges), b.roles, b.hints)
 
 
-def _with_units(b: Builder, inputs: list[Input], name: str, t: Tensor) -> Output:
+def _with_units(b: Builder, name: str, t: Tensor, *, alone: bool) -> Output:
     """The output `name`: the value of `t` with a dim for every axis."""
     b.origin = (name,)
     axes = [a.dim if a.dim is not None else b.dim(1) for a in t.axes]
@@ -313,13 +315,12 @@ def _with_units(b: Builder, inputs: list[Input], name: str, t: Tensor) -> Output
         (i for i, n in enumerate(b.nodes) if isinstance(n, Nest) and n.outs[0].name == t.name), None
     )
     users = [n for n in walk_nodes(tuple(b.nodes)) if t.name in used_deep(n)]
-    if place is not None and not users and t.name not in b.published:
+    if place is not None and not users and alone:
         nest = b.nodes[place]
         assert isinstance(nest, Nest)
         if len(nest.outs) == 1:
             out = replace(nest.out, dims=tuple(sorted((*nest.out.dims, *fresh))))
             b.nodes[place] = replace(nest, outs=(out,))
-            b.published.add(t.name)
             b.hints[t.name] = name
             return Output(name, t.name, tuple(axes))
     space = [b.dim(e, "") for e in t.shape]
@@ -328,7 +329,6 @@ def _with_units(b: Builder, inputs: list[Input], name: str, t: Tensor) -> Output
     body = b.read(t, coords)
     value = Value(b.fresh(name), t.dtype, tuple(sorted(space)))
     b.nodes.append(Nest((value,), (), None, (body,), b.origin))
-    b.published.add(value.name)
     return Output(name, value.name, tuple(space))
 
 

@@ -165,17 +165,17 @@ def conv_transpose(
     out: list[Index] = []
     for i, (n, k, s, d) in enumerate(zip(x.shape[2:], kernel, strides, dilations, strict=True)):
         full = (n - 1) * s + ((k - 1) * d + 1 + extra[i])
+        size = full - (begin[i] + end[i])
         if output_shape or auto_pad.startswith("SAME"):
             size = Index.of(output_shape[i - rank]) if output_shape else n * s
             missing = full - size
             if not missing.is_const:
                 raise OperatorError("the output's size cannot be told for a symbolic size")
-            total = max(0, missing.const) if not output_shape else missing.const
-            less, more = total // 2, total - total // 2
-            begin[i], end[i] = (more, less) if auto_pad == "SAME_LOWER" else (less, more)
+            total = max(0, missing.const)
+            begin[i] = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
         elif auto_pad == "VALID":
-            begin[i], end[i] = 0, 0
-        out.append(full - (begin[i] + end[i]))
+            begin[i], size = 0, full
+        out.append(size)
     per_group_in = static(w.shape[0], "the number of input channels") // group
     per_group_out = static(w.shape[1], "the number of output channels")
     if x.shape[1] != w.shape[0]:

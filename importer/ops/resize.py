@@ -42,7 +42,9 @@ class Scheme:
             case "asymmetric":
                 return o / s
             case "align_corners":
-                return o * np.float32(n - 1) / np.float32(size - 1) if size > 1 else o * 0
+                # The exact resized length counts here, not the whole number of outputs.
+                span = scale * n - 1
+                return o * np.float32((n - 1) / span) if size > 1 or span > 0 else o * 0
             case "tf_crop_and_resize":
                 first, last = roi
                 if size == 1:
@@ -75,7 +77,7 @@ class Scheme:
         where = low[:, None] + span[None, :]
         distance = (at[:, None].astype(np.float64) - where) * shrink
         weights = self._filter(np.abs(distance))
-        if self.exclude_outside or shrink < 1.0:
+        if self.exclude_outside:
             weights = np.where((where < 0) | (where >= n), 0.0, weights)
         total = weights.sum(axis=1, keepdims=True)
         return np.clip(where, 0, n - 1), weights / np.where(total == 0, 1, total)
