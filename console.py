@@ -88,10 +88,12 @@ class Screen:
 
 def _line_per_stage(show: Callable[[str], None]) -> Callable[[str, int, int], None]:
     begun: dict[str, float] = {}
+    shown: set[str] = set()
 
     def report(stage: str, done: int, total: int) -> None:
         begin = begun.setdefault(stage, time.perf_counter())
-        if done == total:
+        if done == total and stage not in shown:
+            shown.add(stage)
             show(f"{stage}: {total}/{total} in {time.perf_counter() - begin:.2f} s")
 
     return report
