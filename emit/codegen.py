@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 
+import llvmlite
 import llvmlite.binding as llvm
 
 from rutc.tensor_ir.machine import Machine
+
+VERSION = f"1 llvmlite {llvmlite.__version__}"
+"""Changes whenever the same module text could become other machine code."""
 
 _lock = threading.Lock()
 _started = False
@@ -17,25 +21,26 @@ def compile_object(text: str, machine: Machine, *, symbol: str, entry: str) -> b
 
     Runs in parallel with itself: every call has an LLVM context of its own.
     """
-    _start()
+    start()
     context = llvm.create_context()
     module = llvm.parse_assembly(text.replace(entry, symbol), context)
     module.get_function(symbol).visibility = "hidden"
-    target_machine = _target_machine(machine)
-    _optimise(module, target_machine)
-    return target_machine.emit_object(module)
+    target = target_machine(machine)
+    optimise(module, target)
+    return target.emit_object(module)
 
 
 def compile_assembly(text: str, machine: Machine) -> str:
     """The assembly of one module, for reading."""
-    _start()
+    start()
     module = llvm.parse_assembly(text, llvm.create_context())
-    target_machine = _target_machine(machine)
-    _optimise(module, target_machine)
-    return target_machine.emit_assembly(module)
+    target = target_machine(machine)
+    optimise(module, target)
+    return target.emit_assembly(module)
 
 
-def _start() -> None:
+def start() -> None:
+    """Initialises LLVM once in this process."""
     global _started
     with _lock:
         if not _started:
@@ -44,12 +49,12 @@ def _start() -> None:
             _started = True
 
 
-def _target_machine(machine: Machine) -> llvm.TargetMachine:
+def target_machine(machine: Machine) -> llvm.TargetMachine:
+    """LLVM's description of the machine."""
     features = [f"+{f}" for f in sorted(machine.features)]
     if machine.vector_bits == 512:
         features.append("-prefer-256-bit")
-    target = llvm.Target.from_triple(machine.triple)
-    return target.create_target_machine(
+    return llvm.Target.from_triple(machine.triple).create_target_machine(
         cpu=machine.name if machine.triple.startswith("x86_64") else "generic",
         features=",".join(features),
         opt=3,
@@ -57,10 +62,11 @@ def _target_machine(machine: Machine) -> llvm.TargetMachine:
     )
 
 
-def _optimise(module: llvm.ModuleRef, target_machine: llvm.TargetMachine) -> None:
+def optimise(module: llvm.ModuleRef, target: llvm.TargetMachine) -> None:
+    """Runs LLVM's passes on the module, without those that would change its loops."""
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = False
     options.slp_vectorization = False
     options.loop_unrolling = False
-    builder = llvm.create_pass_builder(target_machine, options)
+    builder = llvm.create_pass_builder(target, options)
     builder.getModulePassManager().run(module, builder)

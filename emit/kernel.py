@@ -200,14 +200,12 @@ class _KernelEmitter:
                 assert_never(loop.kind)
 
     def _vector(self, loop: Loop, lo: Index, hi: Index) -> None:
-        if lo != Index():
-            raise InternalError(f"vector loop {loop.var} does not start at 0")
         bounds = hi.bounds(self.index.ranges)
-        if bounds is None:
-            raise InternalError(f"vector loop {loop.var} has no bound")
-        extent = bounds[1]
+        if bounds is None or not lo.is_const:
+            raise InternalError(f"vector loop {loop.var} has no constant bound")
+        first, extent = lo.value, bounds[1] - lo.value
         lanes = self.machine.lanes(extent)
-        for base in range(0, extent, lanes):
+        for base in range(first, first + extent, lanes):
             mask = None
             if not hi.is_const:
                 mask = self._mask(self.index.emit(hi), base, lanes)
@@ -215,7 +213,7 @@ class _KernelEmitter:
                 active = [base + i < hi.value for i in range(lanes)]
                 mask = ir.Constant(ir.VectorType(ir.IntType(1), lanes), active)
             self.index.lane = Lane(loop.var, base, lanes, mask)
-            self.index.ranges[loop.var] = (0, extent - 1)
+            self.index.ranges[loop.var] = (first, first + extent - 1)
             self._stmts(loop.body)
             self.index.lane = None
             del self.index.ranges[loop.var]
@@ -363,6 +361,7 @@ class _KernelEmitter:
             element = memory_type(buffer.dtype)
             slot = ir.IRBuilder(self.entry).alloca(ir.ArrayType(element, size))
             slot.align = 64
+            slot.type = ir.PointerType()
             self.pointers[buffer.name] = slot
         return self.pointers[buffer.name]
 

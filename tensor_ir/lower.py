@@ -179,11 +179,14 @@ def halo_kernel(value: Value, layout: Layout, extents: Mapping[str, int]) -> Ker
     order = list(dict.fromkeys(a.dim for a in layout.axes))
     body: list[Stmt] = []
     done: set[str] = set()
+    slab = 0
     for d, lo, hi in layout.halo:
         for first, last in ((-lo, 0), (extents[d], extents[d] + hi)):
             if first == last:
                 continue
-            coords = tuple((x, Index.of(x)) for x in value.dims)
+            names = {x: f"{x}.{slab}" for x in order}
+            slab += 1
+            coords = tuple((x, Index.of(names[x])) for x in value.dims)
             inner: tuple[Stmt, ...] = (Assign(Access(value.name, coords), layout.fill),)
             for x in reversed(order):
                 low, high = 0, extents[x]
@@ -192,7 +195,7 @@ def halo_kernel(value: Value, layout: Layout, extents: Mapping[str, int]) -> Ker
                 elif x not in done:
                     low -= layout.before.get(x, 0)
                     high += layout.after.get(x, 0)
-                inner = (Loop(x, Index.of(low), Index.of(high), Kind.SERIAL, inner),)
+                inner = (Loop(names[x], Index.of(low), Index.of(high), Kind.SERIAL, inner),)
             body += inner
         done.add(d)
     buffer = Buffer(value.name, value.dtype, layout)

@@ -1,0 +1,317 @@
+"""From a plan to an artifact's parts: every group's kernel, the weights' image, the host program.
+
+Equal kernels (up to names, see `tensor_ir.canonical`) are scheduled, emitted and compiled once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import numpy as np
+
+from rutc.emit import program as host
+from rutc.emit.codegen import VERSION, compile_object
+from rutc.emit.kernel import ENTRY, emit_kernel
+from rutc.emit.toolchain import cached
+from rutc.errors import InternalError
+from rutc.graph_opt.plan import Choose, FillHalo, Plan, PlanStep, Repeat, Run
+from rutc.tensor_ir.affine import ZERO, Index
+from rutc.tensor_ir.canonical import canonical
+from rutc.tensor_ir.expr import Apply, Cast, Read, walk
+from rutc.tensor_ir.graph import Const, Value, walk_nodes
+from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop
+from rutc.tensor_ir.layout import Layout, dense, pack
+from rutc.tensor_ir.lower import Group, halo_kernel, lower
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps import NotApplicable, Schedule, apply_schedule
+from rutc.tuner import choose
+
+Symbols = tuple[tuple[str, int], ...]
+Packing = Mapping[int, tuple[tuple[str, ...], Mapping[str, int]]]
+"""Argument number -> (dim order, blocks), in canonical dim names."""
+
+
+@dataclass(frozen=True)
+class BuiltKernel:
+    """A scheduled and emitted kernel: its symbol, tasks, and how it wants constants packed."""
+
+    symbol: str
+    tasks: int
+    schedule: Schedule
+    packing: Packing
+    kernel: Kernel
+    text: str
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """What the manifest says of one launch."""
+
+    name: str
+    symbol: str
+    origin: tuple[str, ...]
+    flops: int
+    bytes: int
+    tasks: int
+    schedule: str
+
+
+@dataclass
+class Built:
+    """The parts of an artifact."""
+
+    program: host.Program
+    objects: list[bytes]
+    facts: list[KernelFacts]
+
+
+@dataclass
+class Builder:
+    """Builds one plan for one machine."""
+
+    plan: Plan
+    machine: Machine
+    name: str
+    jobs: int
+    on_kernel: Callable[[int, int], None] = lambda done, total: None
+    on_built: Callable[[Group | None, Kernel, BuiltKernel], None] = lambda g, k, b: None
+    kernels: dict[str, BuiltKernel] = field(default_factory=dict)
+    futures: dict[str, Future[bytes]] = field(default_factory=dict)
+    facts: list[KernelFacts] = field(default_factory=list)
+    weights: dict[tuple[str, Layout, str], int] = field(default_factory=dict)
+    images: list[tuple[int, np.ndarray]] = field(default_factory=list)
+    weight_bytes: int = 0
+
+    def build(self) -> Built:
+        """Schedule, emit and compile all kernels, pack all weights, write the host program."""
+        self.constants = {
+            n.out.name: n for n in walk_nodes(self.plan.graph.nodes) if isinstance(n, Const)
+        }
+        extents = {d: e.value for d, e in self.plan.graph.dims}
+        self.extents = extents
+        self.ranges = {d: (0, e - 1) for d, e in extents.items()}
+        self.total = sum(1 for _ in self.plan.groups())
+        self.done = 0
+        self.symbols = 0
+        with ThreadPoolExecutor(self.jobs) as pool:
+            self.pool = pool
+            steps = self._steps(self.plan.steps, ())
+            objects = [f.result() for f in self.futures.values()]
+        graph = self.plan.graph
+        program = host.Program(
+            name=self.name,
+            inputs=tuple(self._port(n.name, n.out.dtype.numpy.name, n.axes) for n in graph.inputs),
+            outputs=tuple(
+                self._port(o.name, self.plan.values[o.value].dtype.numpy.name, o.axes)
+                for o in graph.outputs
+            ),
+            arena_bytes=self.plan.arena_bytes,
+            symbols=self.symbols,
+            steps=steps,
+            weights=tuple(self.images),
+            weight_bytes=self.weight_bytes,
+            features=tuple(sorted(self.machine.features)),
+        )
+        return Built(program, objects, self.facts)
+
+    def _port(self, name: str, dtype: str, axes: tuple[str, ...]) -> host.Port:
+        return host.Port(name, dtype, tuple(self.extents[d] for d in axes))
+
+    # -- steps ----------------------------------------------------------------------------------
+    def _steps(self, steps: tuple[PlanStep, ...], symbols: Symbols) -> tuple[host.Step, ...]:
+        result: list[host.Step] = []
+        for s in steps:
+            match s:
+                case Run(group):
+                    result.append(self._run(group, symbols))
+                case FillHalo(value):
+                    kernel = halo_kernel(
+                        self.plan.values[value], self.plan.layouts[value], self.extents
+                    )
+                    if kernel is not None:
+                        result.append(self._launch(None, kernel, symbols, frozenset()))
+                case Repeat():
+                    result += self._repeat(s, symbols)
+                case Choose():
+                    result.append(self._choose(s, symbols))
+        return tuple(result)
+
+    def _repeat(self, s: Repeat, symbols: Symbols) -> list[host.Step]:
+        inner = (*symbols, (s.dim, s.trips))
+        self.symbols = max(self.symbols, len(inner))
+        result: list[host.Step] = [self._copy(c.param.name, c.init) for c in s.carries]
+        body = list(self._steps(s.steps, inner))
+        for source, out in s.collect:
+            body.append(self._launch(None, self._collect(source, out, s.dim), inner, frozenset()))
+        body += [self._copy(c.param.name, c.next) for c in s.carries]
+        result.append(host.Repeat(len(symbols), s.trips, tuple(body)))
+        result += [
+            self._copy(out, c.param.name) for out, c in zip(s.results, s.carries, strict=True)
+        ]
+        return result
+
+    def _choose(self, s: Choose, symbols: Symbols) -> host.Step:
+        branches: list[tuple[host.Step, ...]] = []
+        for steps, values in ((s.then, s.then_values), (s.orelse, s.orelse_values)):
+            copies = [self._copy(out, v) for out, v in zip(s.results, values, strict=True)]
+            branches.append((*self._steps(steps, symbols), *copies))
+        return host.Branch(self._ref(s.cond), branches[0], branches[1])
+
+    def _collect(self, source: str, out: str, dim: str) -> Kernel:
+        """The kernel that puts one trip's value in its place in the collected output."""
+        v, o = self.plan.values[source], self.plan.values[out]
+        args = (
+            Buffer(source, v.dtype, self.plan.layouts[source]),
+            Buffer(out, o.dtype, self.plan.layouts[out]),
+        )
+        coords = tuple((d, Index.of(d)) for d in v.dims)
+        target = tuple((d, Index.of(d)) for d in o.dims)
+        body: tuple[Loop | Assign, ...] = (
+            Assign(Access(out, target), Read(source, coords, v.dtype)),
+        )
+        for d in reversed(v.dims):
+            body = (Loop(d, ZERO, Index.of(self.extents[d]), Kind.SERIAL, body),)
+        return Kernel(f"{out}.collect", args, (), body)
+
+    # -- kernels --------------------------------------------------------------------------------
+    def _run(self, group: Group, symbols: Symbols) -> host.Step:
+        kernel = lower(group, self.plan.values, self.plan.layouts, self.ranges, symbols)
+        constants = frozenset(b.name for b in kernel.args if b.name in self.constants)
+        self.done += 1
+        self.on_kernel(self.done, self.total)
+        return self._launch(group, kernel, symbols, constants)
+
+    def _launch(
+        self,
+        group: Group | None,
+        kernel: Kernel,
+        symbols: Symbols,
+        constants: frozenset[str],
+    ) -> host.Step:
+        kernel = replace(kernel, symbols=symbols)
+        renamed = canonical(kernel)
+        forward = {old: new for new, old in renamed.buffers.items()}
+        free = frozenset(forward[c] for c in constants)
+        key = f"{renamed.kernel}\n{sorted(free)}\n{symbols and renamed.kernel.symbols}"
+        built = self.kernels.get(key)
+        if built is None:
+            built = self._build(renamed.kernel, free)
+            self.kernels[key] = built
+        self.on_built(group, kernel, built)
+        args: list[host.Ref] = []
+        for number, b in enumerate(kernel.args):
+            if b.name in constants:
+                layout = b.layout
+                if number in built.packing:
+                    order, blocks = built.packing[number]
+                    layout = dense(
+                        [renamed.dims[d] for d in order],
+                        self.extents,
+                        blocks={renamed.dims[d]: n for d, n in blocks.items()},
+                    )
+                args.append(self._weight(b.name, layout))
+            else:
+                args.append(self._ref(b.name))
+        name = group.name if group is not None else kernel.name
+        flops, moved = _work(group, self.extents), sum(
+            b.layout.size * b.dtype.bytes for b in kernel.args
+        )
+        schedule = "; ".join(map(str, built.schedule))
+        self.facts.append(
+            KernelFacts(name, built.symbol, kernel.origin, flops, moved, built.tasks, schedule)
+        )
+        return host.Launch(built.symbol, tuple(args), built.tasks, kernel.origin)
+
+    def _build(self, kernel: Kernel, free: frozenset[str]) -> BuiltKernel:
+        choice = choose(kernel, self.machine, free)
+        extents = {
+            d: e for b in kernel.args for d, e in b.layout.extents
+        }
+        packing: dict[int, tuple[tuple[str, ...], Mapping[str, int]]] = {}
+        args = list(kernel.args)
+        for number, b in enumerate(args):
+            if b.name in choice.packing:
+                order, blocks = choice.packing[b.name]
+                packing[number] = (order, blocks)
+                args[number] = replace(b, layout=dense(order, extents, blocks=blocks))
+        packed = replace(kernel, args=tuple(args))
+        try:
+            scheduled = apply_schedule(packed, choice.schedule)
+        except NotApplicable as e:
+            raise InternalError(f"the default schedule does not apply: {e}\n{packed}") from e
+        emitted = emit_kernel(scheduled, self.machine)
+        digest = hashlib.sha256(f"{emitted.text}\n{self.machine}\n{VERSION}".encode()).hexdigest()
+        symbol = f"k_{digest[:24]}"
+        if symbol not in self.futures:
+            self.futures[symbol] = self.pool.submit(
+                _compile, emitted.text, self.machine, symbol
+            )
+        return BuiltKernel(
+            symbol, emitted.tasks, choice.schedule, packing, scheduled, emitted.text
+        )
+
+    # -- memory ---------------------------------------------------------------------------------
+    def _ref(self, name: str) -> host.Ref:
+        if name in self.constants:
+            return self._weight(name, self.plan.layouts[name])
+        place = self.plan.places[name]
+        match place.space:
+            case "input":
+                return host.Ref("input", place.index, place.offset)
+            case "output":
+                return host.Ref("output", place.index, place.offset)
+            case _:
+                return host.Ref("arena", 0, place.offset)
+
+    def _weight(self, name: str, layout: Layout) -> host.Ref:
+        const = self.constants[name]
+        data = const.data
+        # The layout without its names: two constants of equal content share one image.
+        position = {d: i for i, d in enumerate(const.axes)}
+        shape = rename(layout, position)
+        key = (data.digest, shape, str(const.out.dtype))
+        if key not in self.weights:
+            image = pack(data.array, const.axes, layout)
+            offset = self.weight_bytes
+            self.weights[key] = offset
+            self.images.append((offset, image))
+            self.weight_bytes = offset + -(-max(image.nbytes, 1) // 64) * 64
+        return host.Ref("weights", 0, self.weights[key])
+
+    def _copy(self, target: str, source: str) -> host.Step:
+        value: Value = self.plan.values[target]
+        size = prod(self.extents[d] for d in value.dims) * value.dtype.bytes
+        return host.Copy(self._ref(target), self._ref(source), size)
+
+
+def rename(layout: Layout, position: Mapping[str, int]) -> Layout:
+    """The layout with dims named by their axis number."""
+    axes = tuple(replace(a, dim=f"{position[a.dim]}") for a in layout.axes)
+    return Layout(axes, (), None, ())
+
+
+def _compile(text: str, machine: Machine, symbol: str) -> bytes:
+    return cached(
+        "kernels",
+        (symbol, VERSION),
+        lambda: compile_object(text, machine, symbol=symbol, entry=ENTRY),
+    )
+
+
+def _work(group: Group | None, extents: Mapping[str, int]) -> int:
+    """Floating-point operations of a group: arithmetic in bodies, and one per reduced element."""
+    total = 0
+    for n in group.stages if group is not None else ():
+        points = prod(extents[d] for d in n.dims)
+        each = sum(
+            1
+            for e in n.body
+            for x in walk(e)
+            if isinstance(x, Apply | Cast) and x.dtype.is_float
+        )
+        total += points * (each + (1 if n.reducer is not None else 0))
+    return total

@@ -1,0 +1,171 @@
+"""The compiler: a model file in, an artifact out. Wires the stages; each stage knows no other.
+
+    import -> optimize -> decide -> build kernels, weights, host program -> link
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+from rutc.build import Builder, BuiltKernel
+from rutc.emit.library import build_library
+from rutc.emit.targets import target_named
+from rutc.emit.toolchain import find_toolchain
+from rutc.errors import UserError
+from rutc.graph_opt import DumpFolder, optimize
+from rutc.graph_opt.decide import decide
+from rutc.importer import import_model
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.lower import Group
+
+OnProgress = Callable[[str, int, int], None]
+"""Called with a stage's name, how much of it is done, and its total."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compile.
+
+    `shapes` and `dims` fix symbolic sizes: by input name, or by the model's own dim names. `dump`
+    names a folder for every intermediate form. `jobs` is the number of compiler threads.
+    """
+
+    target: str = "native"
+    precision: str = "fp32"
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    dims: Mapping[str, int] = field(default_factory=dict)
+    dump: Path | None = None
+    jobs: int | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What compiling made and cost. `arena_bytes` is the memory of one session beside weights."""
+
+    library: Path
+    header: Path
+    seconds: Mapping[str, float]
+    kernels: int
+    distinct_kernels: int
+    arena_bytes: int
+    weight_bytes: int
+    flops: int
+
+
+def compile_model(
+    model: Path | str,
+    output: Path | str,
+    options: Options | None = None,
+    on_progress: OnProgress | None = None,
+) -> Report:
+    """Compile a model into `output` and the header beside it; nothing appears unless all worked.
+
+    Raises:
+        UserError: the model, an option or the machine is at fault.
+        InternalError: a bug of rutc.
+    """
+    options = options or Options()
+    tell = on_progress or (lambda stage, done, total: None)
+    if options.precision != "fp32":
+        raise UserError(
+            f"precision {options.precision!r} is not supported yet: use --precision fp32"
+        )
+    model, output = Path(model), Path(output)
+    machine = target_named(options.target).machine
+    _check_output(output)
+    toolchain = find_toolchain()
+    seconds: dict[str, float] = {}
+
+    @contextmanager
+    def stage(name: str, total: int = 1) -> Iterator[None]:
+        tell(name, 0, total)
+        start = perf_counter()
+        yield
+        seconds[name] = perf_counter() - start
+        tell(name, total, total)
+
+    with stage("import"):
+        graph = import_model(model, shapes=options.shapes, dims=options.dims)
+    dump = DumpFolder(options.dump) if options.dump is not None else None
+    with stage("optimize"):
+        graph = optimize(graph, on_step=dump)
+    with stage("plan"):
+        plan = decide(graph)
+    if options.dump is not None:
+        (options.dump / "plan.txt").write_text(f"{plan}\n")
+    total = sum(1 for _ in plan.groups())
+    with stage("kernels", total):
+        builder = Builder(
+            plan,
+            machine,
+            _identifier(output.stem),
+            options.jobs or len(os.sched_getaffinity(0)),
+            on_kernel=lambda done, count: tell("kernels", done, count),
+        )
+        if options.dump is not None:
+            builder.on_built = _KernelDump(options.dump / "kernels")
+        built = builder.build()
+    if options.dump is not None:
+        (options.dump / "program.txt").write_text(str(built.program))
+    with stage("link"):
+        manifest = {
+            "model": model.name,
+            "target": machine.name,
+            "precision": options.precision,
+            "kernels": [asdict(f) for f in built.facts],
+            "flops": sum(f.flops for f in built.facts),
+        }
+        artifact = build_library(
+            built.program, built.objects, output, json.loads(json.dumps(manifest)), toolchain
+        )
+    return Report(
+        artifact.library,
+        artifact.header,
+        seconds,
+        len(built.facts),
+        len(built.objects),
+        plan.arena_bytes,
+        built.program.weight_bytes,
+        sum(f.flops for f in built.facts),
+    )
+
+
+class _KernelDump:
+    """Writes every distinct kernel: its loops before and after scheduling, and its LLVM IR."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.seen: set[str] = set()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def __call__(self, group: Group | None, kernel: Kernel, built: BuiltKernel) -> None:
+        if built.symbol in self.seen:
+            return
+        self.seen.add(built.symbol)
+        name = re.sub(r"[^\w.]", "_", group.name if group is not None else kernel.name)
+        steps = "\n".join(map(str, built.schedule))
+        text = f"{kernel}\n\n=== schedule ===\n{steps}\n\n=== scheduled ===\n{built.kernel}\n"
+        (self.folder / f"{name}.{built.symbol}.txt").write_text(text)
+        (self.folder / f"{name}.{built.symbol}.ll").write_text(built.text)
+
+
+def _check_output(output: Path) -> None:
+    folder = output.parent
+    if output.is_dir():
+        raise UserError(f"cannot write {output}: it is a directory; name a file with -o")
+    if not folder.is_dir():
+        raise UserError(f"cannot write {output}: the folder {folder} does not exist")
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"cannot write {output}: no permission to write in {folder}")
+
+
+def _identifier(stem: str) -> str:
+    name = re.sub(r"\W", "_", stem, flags=re.ASCII) or "model"
+    return name if not name[0].isdigit() else f"m_{name}"

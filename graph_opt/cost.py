@@ -1,0 +1,110 @@
+"""What accesses cost: the numbers that layout decisions weigh, in cycles per vector.
+
+The model counts vector operations: a load of neighbours costs 1, of one element for all lanes a
+fraction, of scattered elements one step per lane. Constants can be packed as a kernel likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, prod
+
+from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.expr import Read, index_names, reads
+from rutc.tensor_ir.graph import Nest
+
+LANES = 16
+BROADCAST = 0.15
+PACKED = 0.5
+CONTIGUOUS = 1.0
+SCATTERED = 10.0
+STORE_SCATTERED = 12.0
+COPY = 1.2
+"""Cycles per element of copying a value into another layout."""
+MERGE = 24.0
+"""Cycles to join the lanes of a reduction."""
+
+
+@dataclass(frozen=True)
+class ReadUse:
+    """One read of a nest: which loops move it, and along which dim each loop moves by one."""
+
+    read: Read
+    is_const: bool
+    moves: Mapping[str, str | None]
+    """Loop -> the dim that it alone moves by one, or None where it moves otherwise."""
+    touched: int
+    """Elements read in all."""
+
+
+class NestCost:
+    """The cost of one nest as a function of the innermost dims of the values that it touches."""
+
+    def __init__(self, nest: Nest, extents: Mapping[str, int], constants: frozenset[str]) -> None:
+        """Take the nest's reads apart."""
+        self.nest = nest
+        self.extents = extents
+        self.points = prod(extents[d] for d in nest.dims)
+        self.stored = prod(extents[d] for d in nest.out.dims)
+        self.uses = tuple(self._use(r, r.value in constants) for e in nest.body for r in reads(e))
+
+    def _use(self, r: Read, is_const: bool) -> ReadUse:  # noqa: FBT001
+        moves: dict[str, str | None] = {}
+        touched = 1
+        own = set(self.nest.dims)
+        for d, c in r.coords:
+            names = c.names() if isinstance(c, Index) else index_names(c)
+            touched *= min(prod(self.extents[v] for v in names & own), 1 << 40)
+            for v in names & own:
+                by_one = isinstance(c, Index) and c.coefficient(v) == 1 and v not in moves
+                moves[v] = d if by_one else None
+        return ReadUse(r, is_const, moves, touched)
+
+    @cached_property
+    def loops(self) -> tuple[str, ...]:
+        """The loops that can be vectors."""
+        return tuple(d for d in self.nest.dims if self.extents[d] > 1)
+
+    def best(self, inner: Mapping[str, str | None]) -> tuple[float, str | None]:
+        """(cycles, vector loop) given each value's innermost dim."""
+        best: tuple[float, str | None] = (float("inf"), None)
+        for v in self.loops:
+            cost = self._cost(v, inner)
+            if cost < best[0]:
+                best = (cost, v)
+        return best if best[1] is not None else (float(self.points), None)
+
+    def strided(self, vector: str, inner: Mapping[str, str | None]) -> tuple[ReadUse, ...]:
+        """The reads that are neither broadcast nor contiguous along `vector`."""
+        return tuple(
+            u
+            for u in self.uses
+            if not u.is_const
+            and vector in u.moves
+            and (u.moves[vector] is None or u.moves[vector] != inner.get(u.read.value))
+        )
+
+    def _cost(self, v: str, inner: Mapping[str, str | None]) -> float:
+        extent = self.extents[v]
+        vectors = self.points / extent * ceil(extent / LANES)
+        total = 0.0
+        for u in self.uses:
+            if v not in u.moves:
+                total += vectors * BROADCAST
+            elif u.is_const:
+                total += vectors * PACKED
+            elif u.moves[v] is not None and u.moves[v] == inner.get(u.read.value):
+                total += vectors * CONTIGUOUS
+            else:
+                scattered = vectors * SCATTERED
+                packed = vectors * CONTIGUOUS + u.touched * COPY
+                total += min(scattered, packed) if self.nest.bound else scattered
+        if v in self.nest.bound:
+            total += self.points / extent * MERGE + self.stored * 0.5
+        else:
+            stores = self.stored / extent * ceil(extent / LANES)
+            same = all(inner.get(o.name) in (v, None) for o in self.nest.outs)
+            total += stores * (CONTIGUOUS if same else STORE_SCATTERED)
+        return total

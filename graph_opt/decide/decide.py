@@ -1,0 +1,237 @@
+"""The order of the decisions: layouts, copies, halos, fusion, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from rutc.errors import UserError
+from rutc.graph_opt.cost import NestCost
+from rutc.graph_opt.decide.fusion import Fuser
+from rutc.graph_opt.decide.layout import (
+    Copier,
+    choose_innermost,
+    fixed_orders,
+    needed_halo,
+    order_dims,
+    replace_read,
+    wants_packing,
+)
+from rutc.graph_opt.decide.memory import place_values
+from rutc.graph_opt.plan import Choose, FillHalo, Plan, PlanStep, Repeat, Run
+from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.expr import Lit, Read, reads
+from rutc.tensor_ir.graph import (
+    Body,
+    Const,
+    Graph,
+    If,
+    Input,
+    Nest,
+    Node,
+    Scan,
+    Value,
+    outs,
+    walk_nodes,
+)
+from rutc.tensor_ir.layout import Layout, dense
+from rutc.tensor_ir.lower import Group
+
+
+def decide(graph: Graph) -> Plan:
+    """The plan of an optimized graph. Raises UserError for what cannot be planned yet."""
+    return _Decider(_own_outputs(graph)).plan()
+
+
+def _own_outputs(graph: Graph) -> Graph:
+    """The graph with every output a value of its own, computed by a nest or a scan or an if.
+
+    output a = %x, output b = %x  ->  %x.copy = %x; output a = %x, output b = %x.copy
+    """
+    values = graph.values
+    owned = {v.name for n in graph.nodes if not isinstance(n, Input | Const) for v in outs(n)}
+    taken = set(values)
+    nodes = list(graph.nodes)
+    outputs = []
+    for o in graph.outputs:
+        if o.value in owned:
+            owned.discard(o.value)
+            outputs.append(o)
+            continue
+        name, number = f"{o.value}.out", 0
+        while name in taken:
+            number += 1
+            name = f"{o.value}.out{number}"
+        taken.add(name)
+        v = values[o.value]
+        body = Read(v.name, tuple((d, Index.of(d)) for d in v.dims), v.dtype)
+        nodes.append(Nest((Value(name, v.dtype, v.dims),), (), None, (body,)))
+        outputs.append(replace(o, value=name))
+    return replace(graph, nodes=tuple(nodes), outputs=tuple(outputs))
+
+
+@dataclass
+class _Decider:
+    graph: Graph
+    halo: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
+    fill: dict[str, Lit] = field(default_factory=dict)
+
+    def plan(self) -> Plan:
+        graph = self.graph
+        symbolic = [d for d, e in graph.dims if not e.is_const]
+        if symbolic:
+            names = ", ".join(sorted({n for d, e in graph.dims for n in e.names()}))
+            raise UserError(
+                f"the model's sizes {names} are not fixed: give each a value, "
+                "for example --dim " + " --dim ".join(f"{n}=1" for n in names.split(", "))
+            )
+        self.extents = {d: e.value for d, e in graph.dims}
+        self.fixed = fixed_orders(graph.nodes, graph.outputs)
+        self.inner = choose_innermost(graph.nodes, self.extents, self.fixed)
+        self.copier = Copier(self.extents, set(graph.values), {})
+        self.values = dict(graph.values)
+        self.constants = frozenset(
+            n.out.name for n in walk_nodes(graph.nodes) if isinstance(n, Const)
+        )
+        nodes = self._with_copies(graph.nodes)
+        graph = replace(graph, nodes=nodes)
+        self.values = dict(graph.values)
+        self.order = order_dims(nodes, self.inner, self.fixed)
+        layouts = self._layouts()
+        outputs = {o.value for o in graph.outputs}
+        steps = self._steps(nodes, outputs, "g")
+        places, arena = place_values(graph, steps, self.values, layouts)
+        return Plan(graph, self.values, steps, layouts, places, arena)
+
+    # -- copies and halos -----------------------------------------------------------------------
+    def _with_copies(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        result: list[Node] = []
+        defined: set[str] = set()
+        for n in nodes:
+            if isinstance(n, Scan):
+                result.append(replace(n, body=self._with_copies(n.body)))
+            elif isinstance(n, If):
+                then = Body(self._with_copies(n.then.nodes), n.then.results)
+                orelse = Body(self._with_copies(n.orelse.nodes), n.orelse.results)
+                result.append(replace(n, then=then, orelse=orelse))
+            elif isinstance(n, Nest):
+                n, copies = self._fed(n)
+                for c in copies:
+                    if c.out.name not in defined:
+                        defined.add(c.out.name)
+                        result.append(c)
+                result.append(n)
+            else:
+                result.append(n)
+        return tuple(result)
+
+    def _fed(self, n: Nest) -> tuple[Nest, list[Nest]]:
+        """The nest with its operands copied where that pays, and the copies."""
+        copies: list[Nest] = []
+        if n.reducer is None:
+            return n, copies
+        cost = NestCost(n, self.extents, self.constants)
+        _, vector = cost.best(self.inner)
+        body = n.body
+        if vector is not None and vector in n.out.dims:
+            for u in cost.strided(vector, self.inner):
+                if wants_packing(u, n, self.extents):
+                    copy, read = self.copier.packed(u.read, n.dims, "packed")
+                    copies.append(copy)
+                    copy_out = copy.out
+                    self.values[copy_out.name] = copy_out
+                    self.inner[copy_out.name] = vector
+                    body = tuple(replace_read(e, u.read, read) for e in body)
+        for e in body:
+            for r in reads(e):
+                if r.fill is not None:
+                    body = self._with_halo(n, r, body, copies)
+        return replace(n, body=body), copies
+
+    def _with_halo(
+        self, n: Nest, r: Read, body: tuple[object, ...], copies: list[Nest]
+    ) -> tuple[object, ...]:
+        """The body reading a value that has a halo: the value's own, or a copy's."""
+        assert r.fill is not None
+        halo = needed_halo(n, r, self.extents, self.values)
+        if not halo or r.value in self.constants:
+            return body
+        name = r.value
+        own = self.fill.get(name)
+        if name in self.fixed or (own is not None and own != r.fill):
+            copy = self.copier.whole(self.values[name], f"halo{_slug(r.fill)}")
+            copies.append(copy)
+            self.values[copy.out.name] = copy.out
+            self.inner[copy.out.name] = self.inner.get(name)
+            new = replace(r, value=copy.out.name)
+            body = tuple(replace_read(e, r, new) for e in body)  # type: ignore[arg-type]
+            name = copy.out.name
+        self.fill[name] = r.fill
+        wide = self.halo.setdefault(name, {})
+        for d, (lo, hi) in halo.items():
+            a, b = wide.get(d, (0, 0))
+            wide[d] = (max(a, lo), max(b, hi))
+        return body
+
+    def _layouts(self) -> dict[str, Layout]:
+        layouts: dict[str, Layout] = {}
+        for name, v in self.values.items():
+            order = self.order.get(name, v.dims)
+            layouts[name] = dense(
+                order, self.extents, halo=self.halo.get(name), fill=self.fill.get(name)
+            )
+        for n in walk_nodes(self.graph.nodes):
+            if isinstance(n, Const):
+                axes = self.fixed.get(n.out.name, n.axes)
+                layouts[n.out.name] = dense(axes, self.extents)
+        return layouts
+
+    # -- steps ----------------------------------------------------------------------------------
+    def _steps(
+        self, nodes: tuple[Node, ...], needed: set[str], prefix: str
+    ) -> tuple[PlanStep, ...]:
+        fuser = Fuser(self.extents, self.inner, self.order, self.constants)
+        steps: list[PlanStep] = []
+        for item in fuser.fuse(nodes, needed, prefix).items:
+            if isinstance(item, Group):
+                steps += [FillHalo(v) for v in item.stored if self.halo.get(v)]
+                steps.append(Run(item))
+            elif isinstance(item, Scan):
+                steps.append(self._repeat(item, f"{prefix}s{len(steps)}_"))
+            elif isinstance(item, If):
+                steps.append(self._choose(item, f"{prefix}i{len(steps)}_"))
+            else:
+                kind = type(item).__name__
+                names = ", ".join(item.origin) or "?"
+                raise UserError(f"rutc cannot generate code for {kind} nodes yet (from {names})")
+        return tuple(steps)
+
+    def _repeat(self, n: Scan, prefix: str) -> Repeat:
+        needed = {c.next for c in n.carries} | set(n.collected)
+        steps = self._steps(n.body, needed, prefix)
+        count = len(n.carries)
+        collect = tuple(
+            (name, out.name) for name, out in zip(n.collected, n.outs[count:], strict=True)
+        )
+        results = tuple(v.name for v in n.outs[:count])
+        return Repeat(n.dim, self.extents[n.dim], n.carries, collect, steps, results, n.origin)
+
+    def _choose(self, n: If, prefix: str) -> Choose:
+        then = self._steps(n.then.nodes, set(n.then.results), f"{prefix}t")
+        orelse = self._steps(n.orelse.nodes, set(n.orelse.results), f"{prefix}e")
+        return Choose(
+            n.cond,
+            then,
+            n.then.results,
+            orelse,
+            n.orelse.results,
+            tuple(v.name for v in n.outs),
+            n.origin,
+        )
+
+
+def _slug(fill: Lit) -> str:
+    return "".join(c if c.isalnum() else "_" for c in str(fill.value))
+
+
+__all__ = ["Mapping", "decide"]

@@ -1,0 +1,240 @@
+"""Fusion groups: which nests share one kernel's loops, and so which values are never stored.
+
+Three kinds of group grow along the definition order:
+
+- *point*: elementwise nests over the same dims;
+- *tile*: a reduction vectorised along a free dim, with the elementwise nests after it (epilogue);
+- *row*: reductions over the innermost dim together with everything over the same rows: softmax
+  and normalisations read their row from memory once.
+
+A nest joins a group only if the groups stay free of cycles. What does not join says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from rutc.graph_opt.cost import NestCost
+from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.expr import Read, reads
+from rutc.tensor_ir.graph import Const, Input, Nest, Node, outs, used_deep
+from rutc.tensor_ir.lower import Group
+
+ROW_BYTES = 128 << 10
+"""The largest row that a group keeps: it has to stay in the nearest caches."""
+
+
+@dataclass
+class Draft:
+    """A group under construction; `node` stands alone when it is no nest."""
+
+    kind: str
+    stages: list[Nest]
+    shared: frozenset[str]
+    position: int
+    needs: int = 0
+    node: Node | None = None
+
+
+@dataclass(frozen=True)
+class Fused:
+    """The groups and other nodes of one scope, in running order; and why nests did not join."""
+
+    items: tuple[Group | Node, ...]
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+class Fuser:
+    """Fuses the nodes of one scope."""
+
+    def __init__(
+        self,
+        extents: Mapping[str, int],
+        inner: Mapping[str, str | None],
+        order: Mapping[str, tuple[str, ...]],
+        constants: frozenset[str],
+    ) -> None:
+        """Decide with these layouts."""
+        self.extents = extents
+        self.inner = inner
+        self.order = order
+        self.constants = constants
+
+    def fuse(self, nodes: Sequence[Node], needed: Iterable[str], prefix: str) -> Fused:
+        """The scope's groups. `needed` are the values that something outside of it reads."""
+        drafts: list[Draft] = []
+        home: dict[str, int] = {}
+        reasons: dict[str, str] = {}
+        for position, n in enumerate(nodes):
+            if isinstance(n, Input | Const):
+                continue
+            sources = {home[v] for v in used_deep(n) if v in home}
+            target = None
+            if isinstance(n, Nest):
+                for g in sorted(sources, key=lambda g: (-drafts[g].position, g)):
+                    reason = self._refuses(n, g, sources, drafts)
+                    if reason is None:
+                        target = g
+                        break
+                    reasons.setdefault(n.out.name, reason)
+            if target is None:
+                target = len(drafts)
+                drafts.append(self._draft(n, position))
+            else:
+                assert isinstance(n, Nest)
+                self._join(n, drafts[target])
+                reasons.pop(n.out.name, None)
+            self._depend(target, sources, drafts)
+            for v in outs(n):
+                home[v.name] = target
+        return Fused(self._finish(drafts, set(needed), prefix), reasons)
+
+    # -- growing --------------------------------------------------------------------------------
+    def _draft(self, n: Node, position: int) -> Draft:
+        if not isinstance(n, Nest):
+            return Draft("node", [], frozenset(), position, node=n)
+        kind = "point"
+        if n.reducer is not None:
+            _, vector = NestCost(n, self.extents, self.constants).best(self.inner)
+            kind = "row" if vector is None or vector in n.bound else "tile"
+        return Draft(kind, [n], frozenset(n.out.dims), position)
+
+    def _refuses(self, n: Nest, g: int, sources: set[int], drafts: list[Draft]) -> str | None:
+        """Why the nest cannot join group g; None if it can."""
+        draft = drafts[g]
+        if draft.node is not None:
+            return "its operand is computed by the host program"
+        if any(h != g and drafts[h].needs >> g & 1 for h in sources):
+            return "another operand is computed from this group's result in between"
+        own = {v.name for s in draft.stages for v in s.outs}
+        mine = [r for e in n.body for r in reads(e) if r.value in own]
+        if n.reducer is not None:
+            return self._refuses_reduction(n, draft, mine)
+        dims = frozenset(n.out.dims)
+        if draft.kind in ("point", "tile"):
+            if dims != draft.shared:
+                return "it runs over other dims than the group"
+            if not all(_identity(r, dims) for r in mine):
+                return "it reads the group's values at other places than it writes"
+            return None
+        if not draft.shared <= dims:
+            return "it does not run over the group's rows"
+        if not all(_identity(r, draft.shared) for r in mine):
+            return "it reads other rows than its own"
+        private = dims - draft.shared
+        if private and self.inner.get(n.out.name) not in private:
+            return "its rows are not contiguous in memory"
+        if self._row_bytes(draft, n) > ROW_BYTES:
+            return "the rows are too large to keep"
+        return None
+
+    def _refuses_reduction(self, n: Nest, draft: Draft, mine: list[Read]) -> str | None:
+        dims = frozenset(n.out.dims)
+        if draft.kind == "tile":
+            return "a reduction cannot follow in a register tile"
+        own_dims = {d for s in draft.stages for v in s.outs for d in v.dims}
+        if not dims <= own_dims or not set(n.bound) & own_dims:
+            return "it does not reduce the group's values"
+        if draft.kind == "row" and dims != draft.shared:
+            return "it runs over other rows than the group"
+        if draft.kind == "point" and dims == draft.shared:
+            return "it does not reduce along the group's rows"
+        if not all(_identity(r, dims) for r in mine):
+            return "it reads other rows than its own"
+        if draft.kind == "point":
+            for s in draft.stages:
+                if self.inner.get(s.out.name) in dims:
+                    return "the reduced dim is not innermost"
+        _, vector = NestCost(n, self.extents, self.constants).best(self.inner)
+        if vector in n.out.dims:
+            return "it is faster vectorised along its rows"
+        if self._row_bytes(draft, n, dims) > ROW_BYTES:
+            return "the rows are too large to keep"
+        return None
+
+    def _row_bytes(self, draft: Draft, n: Nest, shared: frozenset[str] | None = None) -> int:
+        shared = draft.shared if shared is None else shared
+        total = 0
+        for s in (*draft.stages, n):
+            row = prod(self.extents[d] for d in s.out.dims if d not in shared)
+            total += row * sum(v.dtype.bytes for v in s.outs) if row > 1 else 0
+        return total
+
+    def _join(self, n: Nest, draft: Draft) -> None:
+        if n.reducer is not None and draft.kind == "point":
+            draft.kind = "row"
+            draft.shared = frozenset(n.out.dims)
+        draft.stages.append(n)
+
+    def _depend(self, g: int, sources: set[int], drafts: list[Draft]) -> None:
+        new = 0
+        for h in sources:
+            if h != g:
+                new |= drafts[h].needs | 1 << h
+        added = new & ~drafts[g].needs
+        if not added:
+            return
+        drafts[g].needs |= new
+        for other in drafts:
+            if other.needs >> g & 1:
+                other.needs |= new
+
+    # -- finishing ------------------------------------------------------------------------------
+    def _finish(
+        self, drafts: list[Draft], needed: set[str], prefix: str
+    ) -> tuple[Group | Node, ...]:
+        readers: dict[str, set[int]] = {}
+        for g, d in enumerate(drafts):
+            nodes: list[Node] = [d.node] if d.node is not None else list(d.stages)
+            for n in nodes:
+                for v in used_deep(n):
+                    readers.setdefault(v, set()).add(g)
+        items: list[Group | Node] = []
+        for g in _sorted(drafts):
+            d = drafts[g]
+            if d.node is not None:
+                items.append(d.node)
+                continue
+            stored = tuple(
+                v.name
+                for s in d.stages
+                for v in s.outs
+                if v.name in needed or readers.get(v.name, set()) - {g}
+            )
+            if not stored:
+                continue
+            lead = max(stored, key=lambda v: len(self.order[v]))
+            shared = tuple(x for x in self.order[lead] if x in d.shared)
+            items.append(Group(f"{prefix}{g}", tuple(d.stages), shared, stored))
+        return tuple(items)
+
+
+def _identity(r: Read, dims: frozenset[str]) -> bool:
+    return (
+        r.fill is None
+        and all(c == Index.of(d) for d, c in r.coords if d in dims)
+        and dims <= {d for d, _ in r.coords} | (dims - {d for d, _ in r.coords})
+    )
+
+
+def _sorted(drafts: list[Draft]) -> list[int]:
+    """Group numbers so that every group comes after what it needs, early positions first."""
+    import heapq
+
+    missing = [d.needs for d in drafts]
+    ready = [(d.position, g) for g, d in enumerate(drafts) if not missing[g]]
+    heapq.heapify(ready)
+    result: list[int] = []
+    done = 0
+    waiting = {g for g in range(len(drafts)) if missing[g]}
+    while ready:
+        _, g = heapq.heappop(ready)
+        result.append(g)
+        done |= 1 << g
+        freed = [w for w in waiting if not missing[w] & ~done]
+        for w in freed:
+            waiting.discard(w)
+            heapq.heappush(ready, (drafts[w].position, w))
+    return result

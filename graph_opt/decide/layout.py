@@ -1,0 +1,246 @@
+"""Which dim of every value is innermost in memory, the order of the others, and which values get copied.
+
+The innermost dim decides whether loads and stores move whole vectors. It is chosen for all values
+together by coordinate descent on the sum of the nests' costs (see `cost`): sweep over the values,
+give each the dim that is cheapest for its producer and readers as they stand, until nothing
+changes. A contraction may also ask for a copy of an operand in another layout and pays for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from rutc.graph_opt.cost import NestCost, ReadUse
+from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.expr import Expr, Lit, Read, reads, transform
+from rutc.tensor_ir.graph import (
+    Const,
+    If,
+    Input,
+    Nest,
+    Node,
+    Output,
+    Scan,
+    Value,
+    outs,
+    walk_nodes,
+)
+
+SWEEPS = 4
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """Dim orders (outermost first) and halos of all values that are not constants."""
+
+    order: Mapping[str, tuple[str, ...]]
+    halo: Mapping[str, Mapping[str, tuple[int, int]]]
+    fill: Mapping[str, Lit]
+
+
+def fixed_orders(
+    nodes: tuple[Node, ...], outputs: tuple[Output, ...]
+) -> dict[str, tuple[str, ...]]:
+    """The orders that an interface or the host program's copies fix."""
+    fixed: dict[str, tuple[str, ...]] = {}
+    for n in walk_nodes(nodes):
+        if isinstance(n, Input):
+            fixed[n.out.name] = n.axes
+    for o in outputs:
+        fixed[o.value] = o.axes
+    values = {v.name: v for n in walk_nodes(nodes) for v in outs(n)}
+    for n in walk_nodes(nodes):
+        if isinstance(n, Scan):
+            for c, out in zip(n.carries, n.outs, strict=False):
+                for name in (c.init, c.next, out.name):
+                    fixed.setdefault(name, c.param.dims)
+                fixed.setdefault(c.param.name, c.param.dims)
+            for out in n.outs[len(n.carries) :]:
+                fixed.setdefault(out.name, (n.dim, *(d for d in out.dims if d != n.dim)))
+        elif isinstance(n, If):
+            for out, a, b in zip(n.outs, n.then.results, n.orelse.results, strict=True):
+                for name in (out.name, a, b):
+                    fixed.setdefault(name, values[name].dims)
+    return fixed
+
+
+def choose_innermost(
+    nodes: tuple[Node, ...],
+    extents: Mapping[str, int],
+    fixed: Mapping[str, tuple[str, ...]],
+) -> dict[str, str | None]:
+    """The innermost dim of every value; None for a value without dims longer than 1."""
+    constants = frozenset(n.out.name for n in walk_nodes(nodes) if isinstance(n, Const))
+    nests = [n for n in walk_nodes(nodes) if isinstance(n, Nest)]
+    costs = [NestCost(n, extents, constants) for n in nests]
+    touching: dict[str, list[NestCost]] = {}
+    inner: dict[str, str | None] = {}
+    values: dict[str, Value] = {}
+    for c in costs:
+        for v in c.nest.outs:
+            values[v.name] = v
+        for name in {*(u.read.value for u in c.uses), *(v.name for v in c.nest.outs)}:
+            touching.setdefault(name, []).append(c)
+    for name, axes in fixed.items():
+        long = [d for d in axes if extents[d] > 1]
+        inner[name] = long[-1] if long else None
+    free = [v for v in values.values() if v.name not in fixed]
+    for v in free:
+        inner[v.name] = None
+    for c in costs:
+        _, vector = c.best(inner)
+        for v in c.nest.outs:
+            if v.name not in fixed:
+                longest = max(v.dims, key=lambda d: extents[d], default=None)
+                inner[v.name] = vector if vector in v.dims else longest
+    for _ in range(SWEEPS):
+        changed = False
+        for v in free:
+            candidates = [d for d in v.dims if extents[d] > 1]
+            if len(candidates) < 2:
+                inner[v.name] = candidates[0] if candidates else None
+                continue
+            current = inner[v.name]
+
+            def total(d: str | None, name: str = v.name) -> float:
+                inner[name] = d
+                return sum(c.best(inner)[0] for c in touching.get(name, ()))
+
+            scores = {d: total(d) for d in candidates}
+            best = min(candidates, key=lambda d: (scores[d] * (0.999 if d == current else 1), d))
+            inner[v.name] = best
+            changed |= best != current
+        if not changed:
+            break
+    return inner
+
+
+def order_dims(
+    nodes: tuple[Node, ...],
+    inner: Mapping[str, str | None],
+    fixed: Mapping[str, tuple[str, ...]],
+) -> dict[str, tuple[str, ...]]:
+    """All values' dim orders: shared (batch) dims first, then as in the operands, innermost last."""
+    order: dict[str, tuple[str, ...]] = dict(fixed)
+    constants = {n.out.name for n in walk_nodes(nodes) if isinstance(n, Const)}
+    for n in walk_nodes(nodes):
+        if isinstance(n, Scan):
+            for c in n.carries:
+                order.setdefault(c.param.name, c.param.dims)
+        if not isinstance(n, Nest):
+            for v in outs(n):
+                order.setdefault(v.name, v.dims)
+            continue
+        sequences: list[list[str]] = []
+        for e in n.body:
+            for r in reads(e):
+                if r.value not in constants:
+                    sequences.append(_loop_order(r, order.get(r.value, ())))
+        for v in n.outs:
+            if v.name in order:
+                continue
+            own = set(v.dims)
+            wide = [s for s in sequences if len(own & set(s)) > 1] or sequences
+            batch = [d for d in (wide[0] if wide else []) if all(d in s for s in wide) and d in own]
+            if len(wide) < 2:
+                batch = []
+            ranked = dict.fromkeys([*batch, *(d for s in wide for d in s if d in own), *v.dims])
+            last = inner.get(v.name)
+            kept = [d for d in ranked if d != last]
+            order[v.name] = (*kept, *([last] if last is not None else []))
+    return order
+
+
+def _loop_order(r: Read, order: tuple[str, ...]) -> list[str]:
+    """The loops of a read in the order in which its memory lies."""
+    coords = dict(r.coords)
+    found: list[str] = []
+    for d in order:
+        c = coords.get(d)
+        if isinstance(c, Index):
+            terms = sorted(c.terms, key=lambda t: -abs(t[1]))
+            for mono, _ in terms:
+                for name in sorted(Index(((mono, 1),)).names()):
+                    if name not in found:
+                        found.append(name)
+    return found
+
+
+@dataclass
+class Copier:
+    """Inserts copies of operands: in another layout, or with a halo."""
+
+    extents: Mapping[str, int]
+    taken: set[str]
+    copies: dict[tuple[object, ...], Nest]
+
+    def fresh(self, base: str) -> str:
+        """A value name that is not in use."""
+        number, name = 0, base
+        while name in self.taken:
+            number += 1
+            name = f"{base}.{number}"
+        self.taken.add(name)
+        return name
+
+    def packed(self, r: Read, own: tuple[str, ...], kind: str) -> tuple[Nest, Read]:
+        """A copy with one dim per loop of the read (no window, no fill), and the read of it."""
+        names: set[str] = set()
+        for _, c in r.coords:
+            if isinstance(c, Index):
+                names |= c.names()
+        dims = tuple(sorted(names & set(own)))
+        key = (kind, replace(r, coords=r.coords), dims)
+        if key not in self.copies:
+            out = Value(self.fresh(f"{r.value}.{kind}"), r.dtype, dims)
+            self.copies[key] = Nest((out,), (), None, (r,))
+        copy = self.copies[key]
+        return copy, Read(copy.out.name, tuple((d, Index.of(d)) for d in dims), r.dtype)
+
+    def whole(self, value: Value, kind: str) -> Nest:
+        """A copy of all of a value."""
+        key = (kind, value.name)
+        if key not in self.copies:
+            out = Value(self.fresh(f"{value.name}.{kind}"), value.dtype, value.dims)
+            read = Read(value.name, tuple((d, Index.of(d)) for d in value.dims), value.dtype)
+            self.copies[key] = Nest((out,), (), None, (read,))
+        return self.copies[key]
+
+
+def wants_packing(u: ReadUse, nest: Nest, extents: Mapping[str, int]) -> bool:
+    """Whether a copy of the read's elements costs less than scattered loads."""
+    if u.read.fill is not None or not nest.bound:
+        return False
+    if any(not isinstance(c, Index) for _, c in u.read.coords):
+        return False
+    names = {v for _, c in u.read.coords if isinstance(c, Index) for v in c.names()}
+    size = prod(extents[d] for d in names if d in nest.dims)
+    points = prod(extents[d] for d in nest.dims)
+    return names <= set(nest.dims) and size * 4 <= points
+
+
+def replace_read(e: Expr, old: Read, new: Read) -> Expr:
+    """`e` with one read replaced by another."""
+    return transform(e, lambda x: new if x == old else x)
+
+
+def needed_halo(
+    nest: Nest, r: Read, extents: Mapping[str, int], values: Mapping[str, Value]
+) -> dict[str, tuple[int, int]] | None:
+    """How far the read goes outside of its value, per dim; None where that is not constant."""
+    ranges = {d: (0, extents[d] - 1) for d in nest.dims if extents[d] > 0}
+    halo: dict[str, tuple[int, int]] = {}
+    for d, c in r.coords:
+        if not isinstance(c, Index):
+            return None
+        bounds = c.bounds(ranges)
+        if bounds is None:
+            return None
+        lo, hi = max(0, -bounds[0]), max(0, bounds[1] - (extents[d] - 1))
+        if lo or hi:
+            halo[d] = (lo, hi)
+    total = prod(extents[d] + sum(halo.get(d, (0, 0))) for d in values[r.value].dims)
+    size = prod(extents[d] for d in values[r.value].dims)
+    return halo if total <= 4 * size + 4096 else None

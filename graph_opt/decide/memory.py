@@ -1,0 +1,125 @@
+"""The arena: a byte offset for every stored value, values that never live together sharing bytes.
+
+Offsets are chosen largest value first, each at the lowest place free during its life (the
+greedy-by-size strategy of [Pisarchyk & Lee 2020]).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rutc.graph_opt.plan import Choose, FillHalo, Place, PlanStep, Repeat, Run
+from rutc.tensor_ir.graph import Graph, Value
+from rutc.tensor_ir.layout import Layout
+
+ALIGNMENT = 64
+
+
+@dataclass
+class Life:
+    """The first and last time at which a value is needed."""
+
+    first: int
+    last: int
+
+
+class Lifetimes:
+    """Times of definition and last use of all stored values over a step list."""
+
+    def __init__(self) -> None:
+        """Start at time 0."""
+        self.time = 0
+        self.lives: dict[str, Life] = {}
+
+    def visit(self, steps: tuple[PlanStep, ...]) -> None:
+        """Count the steps through."""
+        for s in steps:
+            self.time += 1
+            start = self.time
+            match s:
+                case Run(group):
+                    for v in group.external_reads():
+                        self._use(v)
+                    for v in group.stored:
+                        self._define(v)
+                case FillHalo(value):
+                    self._define(value)
+                case Repeat():
+                    for c in s.carries:
+                        self._use(c.init)
+                        self._define(c.param.name)
+                    for _, out in s.collect:
+                        self._define(out)
+                    outside = set(self.lives)
+                    self.visit(s.steps)
+                    self.time += 1
+                    for name, life in self.lives.items():
+                        if name in outside and life.last >= start:
+                            life.last = self.time
+                    for c in s.carries:
+                        self._use(c.next)
+                        self._use(c.param.name)
+                    for source, out in s.collect:
+                        self._use(source)
+                        self._use(out)
+                    for v in s.results:
+                        self._define(v)
+                case Choose():
+                    self._use(s.cond)
+                    for v in s.results:
+                        self._define(v)
+                    for branch, values in (
+                        (s.then, s.then_values),
+                        (s.orelse, s.orelse_values),
+                    ):
+                        self.visit(branch)
+                        self.time += 1
+                        for v in values:
+                            self._use(v)
+
+    def _define(self, name: str) -> None:
+        life = self.lives.setdefault(name, Life(self.time, self.time))
+        life.last = max(life.last, self.time)
+
+    def _use(self, name: str) -> None:
+        if name in self.lives:
+            self.lives[name].last = max(self.lives[name].last, self.time)
+
+
+def place_values(
+    graph: Graph,
+    steps: tuple[PlanStep, ...],
+    values: Mapping[str, Value],
+    layouts: Mapping[str, Layout],
+) -> tuple[dict[str, Place], int]:
+    """(places, arena bytes) of all values that the steps store."""
+    times = Lifetimes()
+    times.visit(steps)
+    places: dict[str, Place] = {}
+    for number, node in enumerate(graph.inputs):
+        size = layouts[node.out.name].size * node.out.dtype.bytes
+        places[node.out.name] = Place("input", number, 0, size)
+    for number, output in enumerate(graph.outputs):
+        size = layouts[output.value].size * values[output.value].dtype.bytes
+        places[output.value] = Place("output", number, 0, size)
+    todo = [(layouts[v].size * values[v].dtype.bytes, v) for v in times.lives if v not in places]
+    placed: list[tuple[int, int, Life]] = []
+    arena = 0
+    for size, name in sorted(todo, key=lambda x: (-x[0], times.lives[x[1]].first, x[1])):
+        life = times.lives[name]
+        conflicts = sorted(
+            (a, b)
+            for a, b, other in placed
+            if other.first <= life.last and life.first <= other.last
+        )
+        offset = 0
+        for a, b in conflicts:
+            if offset + size <= a:
+                break
+            offset = max(offset, b)
+        end = offset + -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
+        placed.append((offset, end, life))
+        places[name] = Place("arena", 0, offset, size)
+        arena = max(arena, end)
+    return places, arena

@@ -1,0 +1,133 @@
+"""The plan: everything decided about a graph before code is made, as printable data.
+
+    plan   := graph, step*, layout of every stored value, place of every stored value
+    step   := group (one kernel) | fill of a halo | repeat (a scan) | choose (an if)
+
+The plan's graph is the optimized graph plus the copies that layouts ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from rutc.tensor_ir.graph import Carry, Graph, Value
+from rutc.tensor_ir.layout import Layout
+from rutc.tensor_ir.lower import Group
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run the kernel of one fusion group."""
+
+    group: Group
+
+
+@dataclass(frozen=True)
+class FillHalo:
+    """Fill the halo of a stored value, before anything reads it."""
+
+    value: str
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A scan: `steps` once per trip; the carried values move on after each trip.
+
+    `collect` pairs each collected value with the output that gains the scanned dim.
+    """
+
+    dim: str
+    trips: int
+    carries: tuple[Carry, ...]
+    collect: tuple[tuple[str, str], ...]
+    steps: tuple[PlanStep, ...]
+    results: tuple[str, ...]
+    origin: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Choose:
+    """An if: one of two step lists; `results` are copied from the branch's values."""
+
+    cond: str
+    then: tuple[PlanStep, ...]
+    then_values: tuple[str, ...]
+    orelse: tuple[PlanStep, ...]
+    orelse_values: tuple[str, ...]
+    results: tuple[str, ...]
+    origin: tuple[str, ...]
+
+
+PlanStep = Run | FillHalo | Repeat | Choose
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a stored value lies: `space` is arena, input or output; `offset` in bytes."""
+
+    space: str
+    index: int
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run, in which order, in which layouts and where in memory."""
+
+    graph: Graph
+    values: Mapping[str, Value]
+    steps: tuple[PlanStep, ...]
+    layouts: Mapping[str, Layout]
+    places: Mapping[str, Place]
+    arena_bytes: int
+
+    def groups(self) -> Iterator[Group]:
+        """All fusion groups, those inside of bodies included."""
+        return groups_of(self.steps)
+
+    def __str__(self) -> str:
+        lines = [f"plan {self.graph.name}: arena {self.arena_bytes} bytes"]
+        _print(self, self.steps, 1, lines)
+        return "\n".join(lines)
+
+
+def groups_of(steps: tuple[PlanStep, ...]) -> Iterator[Group]:
+    """All fusion groups of a step list, those inside of bodies included."""
+    for s in steps:
+        match s:
+            case Run():
+                yield s.group
+            case Repeat():
+                yield from groups_of(s.steps)
+            case Choose():
+                yield from groups_of(s.then)
+                yield from groups_of(s.orelse)
+            case FillHalo():
+                pass
+
+
+def _print(plan: Plan, steps: tuple[PlanStep, ...], depth: int, lines: list[str]) -> None:
+    pad = "  " * depth
+    for s in steps:
+        match s:
+            case Run(group):
+                inner = ", ".join(f"%{v.name}" for n in group.stages for v in n.outs)
+                stored = ", ".join(
+                    f"%{v} {plan.layouts[v]} @{plan.places[v].space}+{plan.places[v].offset}"
+                    for v in group.stored
+                )
+                lines.append(
+                    f"{pad}{group.name} for {{{', '.join(group.shared)}}}: {inner} -> {stored}"
+                )
+            case FillHalo(value):
+                lines.append(f"{pad}fill the halo of %{value}")
+            case Repeat():
+                lines.append(f"{pad}repeat {s.dim} {s.trips} times")
+                _print(plan, s.steps, depth + 1, lines)
+            case Choose():
+                lines.append(f"{pad}if %{s.cond}")
+                _print(plan, s.then, depth + 1, lines)
+                lines.append(f"{pad}else")
+                _print(plan, s.orelse, depth + 1, lines)
