@@ -24,7 +24,7 @@ def prepare(model: ModelProto, directory: Path) -> tuple[GraphProto, Weights]:
     """The main graph at the newest opset without model-local functions, and its initializers."""
     weights = _take_initializers(model, directory)
     if model.functions:
-        model = inliner.inline_local_functions(model, True)  # noqa: FBT003
+        model = inliner.inline_local_functions(model, True)
     graph = _converted(model).graph
     for t in graph.initializer:
         weights[t.name] = array_of(t, directory)

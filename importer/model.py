@@ -97,10 +97,7 @@ class _Importer:
         b = self.b
         b.run_graph = self.subgraph
         env: Environment = {}
-        inputs: list[Input] = []
-        for info in graph.input:
-            if info.name not in weights:
-                inputs.append(self.input(info, env))
+        inputs = [self.input(i, env) for i in graph.input if i.name not in weights]
         self._check_names([i.name for i in inputs])
         for initializer, data in weights.items():
             kind = DType.STRING if data.dtype == object else DType.of(data.dtype)
@@ -252,10 +249,10 @@ class _Importer:
         env = dict(scope)
         for info, t in zip(graph.input, inputs, strict=True):
             env[info.name] = t
-        for t in graph.initializer:
-            data = array_of(t, self.directory)
+        for initializer in graph.initializer:
+            data = array_of(initializer, self.directory)
             kind = DType.STRING if data.dtype == object else DType.of(data.dtype)
-            env[t.name] = self.b.constant(data, kind, t.name)
+            env[initializer.name] = self.b.constant(data, kind, initializer.name)
         names = [o.name for o in graph.output]
         self.nodes(graph, env, names)
         return tuple(env[n] for n in names)

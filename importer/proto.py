@@ -122,7 +122,7 @@ def _external(
     size = path.stat().st_size
     if length is not None and length != need:
         raise UserError(
-            f"tensor {name!r}: {length} bytes of external data, its shape {list(shape)} needs {need}"
+            f"tensor {name!r}: {length} bytes of external data, but its shape needs {need}"
         )
     if offset < 0 or offset + need > size:
         raise UserError(
@@ -163,7 +163,7 @@ def _inside(directory: Path, location: str, name: str) -> Path:
             raise refuse("it is a symbolic link")
     if not path.exists():
         raise UserError(f"tensor {name!r}: its external data file {location!r} is missing")
-    status = os.stat(path)  # noqa: PTH116
+    status = os.stat(path)
     if not path.is_file():
         raise refuse("it is not a regular file")
     if status.st_nlink > 1:

@@ -13,12 +13,14 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from rutc.importer.builder import Builder, OperatorError
 from rutc.importer.tensor import Tensor
 
 Result = Tensor | tuple[Tensor, ...]
 Function = Callable[..., Result]
+F = TypeVar("F", bound=Function)
 Key = tuple[str, str]
 """An operator's domain ("" for ONNX's own) and name."""
 
@@ -67,10 +69,10 @@ class Operator:
 OPERATORS: dict[Key, Operator] = {}
 
 
-def operator(name: str, domain: str = "") -> Callable[[Function], Function]:
+def operator(name: str, domain: str = "") -> Callable[[F], F]:
     """Registers a function as the operator `name`."""
 
-    def register(function: Function) -> Function:
+    def register(function: F) -> F:
         OPERATORS[domain, name] = Operator(name, function)
         return function
 

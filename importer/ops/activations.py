@@ -11,22 +11,22 @@ from rutc.tensor_ir import Expr, apply
 
 
 def add(a: Expr, c: Expr) -> Expr:
-    """a + c."""
+    """`a` + c."""
     return apply("add", a, c)
 
 
 def mul(a: Expr, c: Expr) -> Expr:
-    """a * c."""
+    """`a` * c."""
     return apply("mul", a, c)
 
 
 def scaled(e: Expr, k: float) -> Expr:
-    """e * k."""
+    """`e` * k."""
     return apply("mul", e, lit(k, e.dtype))
 
 
 def shifted(e: Expr, k: float) -> Expr:
-    """e + k."""
+    """`e` + k."""
     return apply("add", e, lit(k, e.dtype))
 
 
@@ -52,18 +52,18 @@ def softplus_of(e: Expr) -> Expr:
 
 
 def elu_of(e: Expr, alpha: float) -> Expr:
-    """e where e > 0, else alpha * (exp(e) - 1)."""
+    """`e` where e > 0, else alpha * (exp(e) - 1)."""
     low = scaled(shifted(apply("exp", apply("min", e, lit(0, e.dtype))), -1), alpha)
     return apply("select", apply("gt", e, lit(0, e.dtype)), e, low)
 
 
 def leaky_relu_of(e: Expr, alpha: float) -> Expr:
-    """e where e >= 0, else alpha * e."""
+    """`e` where e >= 0, else alpha * e."""
     return apply("select", apply("lt", e, lit(0, e.dtype)), scaled(e, alpha), e)
 
 
 def hard_sigmoid_of(e: Expr, alpha: float, beta: float) -> Expr:
-    """alpha * e + beta between 0 and 1."""
+    """`alpha` * e + beta between 0 and 1."""
     return clamped(shifted(scaled(e, alpha), beta), 0, 1)
 
 
@@ -87,19 +87,19 @@ def softplus(b: Builder, x: Tensor) -> Tensor:
 
 @operator("Softsign")
 def softsign(b: Builder, x: Tensor) -> Tensor:
-    """x / (1 + |x|)."""
+    """`x` / (1 + |x|)."""
     return b.map(lambda e: apply("div", e, shifted(apply("abs", e), 1)), x)
 
 
 @operator("LeakyRelu")
 def leaky_relu(b: Builder, x: Tensor, *, alpha: float = 0.01) -> Tensor:
-    """x where x >= 0, else alpha * x."""
+    """`x` where x >= 0, else alpha * x."""
     return b.map(lambda e: leaky_relu_of(e, alpha), x)
 
 
 @operator("PRelu")
 def prelu(b: Builder, x: Tensor, slope: Tensor) -> Tensor:
-    """x where x >= 0, else slope * x."""
+    """`x` where x >= 0, else slope * x."""
     return b.map(
         lambda e, s: apply("select", apply("lt", e, lit(0, e.dtype)), mul(s, e), e), x, slope
     )
@@ -107,7 +107,7 @@ def prelu(b: Builder, x: Tensor, slope: Tensor) -> Tensor:
 
 @operator("ThresholdedRelu")
 def thresholded_relu(b: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    """x where x > alpha, else 0."""
+    """`x` where x > alpha, else 0."""
     return b.map(
         lambda e: apply("select", apply("gt", e, lit(alpha, e.dtype)), e, lit(0, e.dtype)), x
     )
@@ -115,7 +115,7 @@ def thresholded_relu(b: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
 
 @operator("Elu")
 def elu(b: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    """x where x > 0, else alpha * (exp(x) - 1)."""
+    """`x` where x > 0, else alpha * (exp(x) - 1)."""
     return b.map(lambda e: elu_of(e, alpha), x)
 
 
@@ -127,7 +127,7 @@ def selu(
     alpha: float = 1.67326319217681884765625,
     gamma: float = 1.05070102214813232421875,
 ) -> Tensor:
-    """gamma * elu(x)."""
+    """`gamma` * elu(x)."""
     return b.map(lambda e: scaled(elu_of(e, alpha), gamma), x)
 
 
@@ -145,31 +145,31 @@ def celu(b: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
 
 @operator("HardSigmoid")
 def hard_sigmoid(b: Builder, x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
-    """alpha * x + beta between 0 and 1."""
+    """`alpha` * x + beta between 0 and 1."""
     return b.map(lambda e: hard_sigmoid_of(e, alpha, beta), x)
 
 
 @operator("HardSwish")
 def hard_swish(b: Builder, x: Tensor) -> Tensor:
-    """x * hard_sigmoid(x), alpha = 1/6, beta = 1/2."""
+    """`x` * hard_sigmoid(x), alpha = 1/6, beta = 1/2."""
     return b.map(lambda e: mul(e, hard_sigmoid_of(e, 1 / 6, 0.5)), x)
 
 
 @operator("Mish")
 def mish(b: Builder, x: Tensor) -> Tensor:
-    """x * tanh(softplus(x))."""
+    """`x` * tanh(softplus(x))."""
     return b.map(lambda e: mul(e, apply("tanh", softplus_of(e))), x)
 
 
 @operator("Swish")
 def swish(b: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    """x * sigmoid(alpha * x)."""
+    """`x` * sigmoid(alpha * x)."""
     return b.map(lambda e: mul(e, sigmoid_of(e if alpha == 1.0 else scaled(e, alpha))), x)
 
 
 @operator("Gelu")
 def gelu(b: Builder, x: Tensor, *, approximate: str = "none") -> Tensor:
-    """x * Phi(x), exactly through erf, or by the tanh approximation."""
+    """`x` * Phi(x), exactly through erf, or by the tanh approximation."""
 
     def fn(e: Expr) -> Expr:
         if approximate == "tanh":
@@ -184,7 +184,7 @@ def gelu(b: Builder, x: Tensor, *, approximate: str = "none") -> Tensor:
 
 @operator("Shrink")
 def shrink(b: Builder, x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
-    """x + bias below -lambd, x - bias above lambd, else 0."""
+    """`x` + bias below -lambd, x - bias above lambd, else 0."""
 
     def fn(e: Expr) -> Expr:
         high = apply("gt", e, lit(lambd, e.dtype))

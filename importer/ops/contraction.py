@@ -90,7 +90,7 @@ def gemm(
     transA: int = 0,  # noqa: N803
     transB: int = 0,  # noqa: N803
 ) -> Tensor:
-    """alpha * x' @ y' + beta * c, where ' may transpose."""
+    """`alpha` * x' @ y' + beta * c, where ' may transpose."""
     if x.rank != 2 or y.rank != 2:
         raise OperatorError(f"matrices are expected, not {x} and {y}")
     m, k = reversed(x.shape) if transA else x.shape

@@ -88,7 +88,7 @@ def _convolved(
 
 
 def with_bias(b: Builder, y: Tensor, bias: Tensor | None) -> Tensor:
-    """y plus a bias along its second axis."""
+    """`y` plus a bias along its second axis."""
     if bias is None:
         return y
     if bias.rank != 1 or bias.shape[0] != y.shape[1]:
@@ -199,7 +199,7 @@ def conv_transpose(
     if group == 1:
         y = b.reshaped(parts, (parts.axes[0], *parts.axes[2:]))
     else:
-        shape = (x.shape[0], group * per_group_out, *out)
+        shape = (x.shape[0], Index.of(group * per_group_out), *out)
         y = b.view(parts, shape, merged, ("n", "c", *spatial_roles(rank)))
     return with_bias(b, y, bias)
 

@@ -151,7 +151,7 @@ def mod(b: Builder, x: Tensor, y: Tensor, *, fmod: int = 0) -> Tensor:
 
 @operator("Pow")
 def power(b: Builder, x: Tensor, y: Tensor) -> Tensor:
-    """x ** y in x's type; an integer base with a float exponent is raised in floating point."""
+    """`x` ** y in x's type; an integer base with a float exponent is raised in floating point."""
     kind = x.dtype
     work = y.dtype if y.dtype.is_float and not kind.is_float else kind
     work = DType.F64 if work is not kind else kind
@@ -164,14 +164,14 @@ def power(b: Builder, x: Tensor, y: Tensor) -> Tensor:
 
 @operator("BitShift")
 def bit_shift(b: Builder, x: Tensor, y: Tensor, *, direction: str) -> Tensor:
-    """x shifted by y bits to the LEFT or the RIGHT."""
+    """`x` shifted by y bits to the LEFT or the RIGHT."""
     op = {"LEFT": "shl", "RIGHT": "shr"}[direction]
     return b.map(lambda p, q: apply(op, p, q), x, y)
 
 
 @operator("Where")
 def where(b: Builder, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """x where the condition holds, else y."""
+    """`x` where the condition holds, else y."""
     return b.map(lambda c, p, q: apply("select", c, p, q), condition, x, y)
 
 
@@ -218,7 +218,7 @@ def _scalar(t: Tensor) -> Tensor:
 
 @operator("Cast")
 def cast_to(b: Builder, x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Tensor:
-    """x in another element type."""
+    """`x` in another element type."""
     return _converted(b, x, dtype_of(to))
 
 
@@ -226,7 +226,7 @@ def cast_to(b: Builder, x: Tensor, *, to: int, saturate: int = 1, round_mode: st
 def cast_like(
     b: Builder, x: Tensor, target: Tensor, *, saturate: int = 1, round_mode: str = "up"
 ) -> Tensor:
-    """x in the target's element type."""
+    """`x` in the target's element type."""
     return _converted(b, x, target.dtype)
 
 

@@ -15,21 +15,21 @@ from rutc.tensor_ir.affine import ONE, ZERO, floordiv, maximum, minimum, mod, pr
 
 @operator("Reshape")
 def reshape_to(b: Builder, x: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
-    """x with another shape."""
+    """`x` with another shape."""
     target = indices(shape, "the shape")
     return reshape(b, x, resolve(b, x, target, allowzero=bool(allowzero)))
 
 
 @operator("Flatten")
 def flatten(b: Builder, x: Tensor, *, axis: int = 1) -> Tensor:
-    """x as a matrix, its axes before `axis` merged and the others too."""
+    """`x` as a matrix, its axes before `axis` merged and the others too."""
     at = axis_of(axis, x.rank) if axis != x.rank else axis
     return reshape(b, x, (product(x.shape[:at]), product(x.shape[at:])))
 
 
 @operator("Squeeze")
 def squeeze(b: Builder, x: Tensor, axes: Tensor | None = None) -> Tensor:
-    """x without the named axes (without names: all) of extent 1."""
+    """`x` without the named axes (without names: all) of extent 1."""
     if axes is None:
         chosen = tuple(i for i, e in enumerate(x.shape) if e == ONE)
     else:
@@ -41,7 +41,7 @@ def squeeze(b: Builder, x: Tensor, axes: Tensor | None = None) -> Tensor:
 
 @operator("Unsqueeze")
 def unsqueeze(b: Builder, x: Tensor, axes: Tensor) -> Tensor:
-    """x with axes of extent 1 put in."""
+    """`x` with axes of extent 1 put in."""
     given = ints(axes, "axes")
     rank = x.rank + len(given)
     chosen = axes_of(given, rank)
@@ -51,7 +51,7 @@ def unsqueeze(b: Builder, x: Tensor, axes: Tensor) -> Tensor:
 
 @operator("Transpose")
 def transpose(b: Builder, x: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
-    """x with its axes in another order."""
+    """`x` with its axes in another order."""
     order = list(perm) if perm is not None else list(range(x.rank))[::-1]
     if sorted(order) != list(range(x.rank)):
         raise OperatorError(f"perm {tuple(order)} is no permutation of the axes of {x}")
@@ -63,7 +63,7 @@ def transpose(b: Builder, x: Tensor, *, perm: Sequence[int] | None = None) -> Te
 
 @operator("Expand")
 def expand(b: Builder, x: Tensor, shape: Tensor) -> Tensor:
-    """x broadcast to a shape (and the shape to x)."""
+    """`x` broadcast to a shape (and the shape to x)."""
     out = b.broadcast([x.shape, indices(shape, "the shape")])
     if out == x.shape:
         return x
@@ -134,7 +134,7 @@ def split(
     axis: int = 0,
     num_outputs: int | None = None,
 ) -> tuple[Tensor, ...]:
-    """x cut along an axis into parts of given or equal sizes."""
+    """`x` cut along an axis into parts of given or equal sizes."""
     at = axis_of(axis, x.rank)
     parts = indices(sizes, "split") if sizes is not None else None
     if parts is None:
@@ -204,7 +204,7 @@ def concat(b: Builder, *parts: Tensor, axis: int) -> Tensor:
 
 @operator("Tile")
 def tile(b: Builder, x: Tensor, repeats: Tensor) -> Tensor:
-    """x repeated along its axes."""
+    """`x` repeated along its axes."""
     times = indices(repeats, "repeats")
     if len(times) != x.rank:
         raise OperatorError(f"{len(times)} repeats for {x}")
@@ -224,7 +224,7 @@ def pad(
     *,
     mode: str = "constant",
 ) -> Tensor:
-    """x with elements put before and after each axis (or with negative pads cut off)."""
+    """`x` with elements put before and after each axis (or with negative pads cut off)."""
     amounts = ints(pads, "pads")
     chosen = axes_of(ints(axes, "axes"), x.rank) if axes is not None else tuple(range(x.rank))
     if len(amounts) != 2 * len(chosen):
@@ -294,10 +294,8 @@ def depth_to_space(b: Builder, x: Tensor, *, blocksize: int, mode: str = "DCR") 
 
     def coords(i: Index, k: Index, y: Index, z: Index) -> Sequence[Index]:
         by, bx = mod(y, Index.of(s), b.ranges), mod(z, Index.of(s), b.ranges)
-        if mode == "CRD":
-            channel = k * (s * s) + by * s + bx
-        else:
-            channel = (by * s + bx) * depth + k
+        block = by * s + bx
+        channel = k * (s * s) + block if mode == "CRD" else block * depth + k
         return i, channel, floordiv(y, Index.of(s), b.ranges), floordiv(z, Index.of(s), b.ranges)
 
     return b.view(x, (n, depth, h * s, w * s), coords, ("n", "c", "y", "x"))
@@ -495,7 +493,7 @@ def one_hot(b: Builder, at: Tensor, depth: Tensor, values: Tensor, *, axis: int 
 def reverse_sequence(
     b: Builder, x: Tensor, lengths: Tensor, *, batch_axis: int = 1, time_axis: int = 0
 ) -> Tensor:
-    """x with the first `lengths[batch]` elements along the time axis reversed."""
+    """`x` with the first `lengths[batch]` elements along the time axis reversed."""
     axes = b.axes(x.shape)
     time = IndexValue(axes[time_axis].index)
     length = cast(b.read(lengths, [axes[batch_axis].index]), DType.I64)

@@ -15,7 +15,7 @@ from rutc.tensor_ir import DType, Expr, Index, apply, cast
 
 
 def _wide(b: Builder, x: Tensor) -> Tensor:
-    """x in a type wide enough to sum in."""
+    """`x` in a type wide enough to sum in."""
     if x.dtype.is_float and x.dtype.bits < 32:
         return b.map(lambda e: cast(e, DType.F32), x)
     return x
@@ -83,7 +83,7 @@ def batch_normalization(
     momentum: float = 0.9,
     training_mode: int = 0,
 ) -> Tensor:
-    """x * s + t with s = scale / sqrt(variance + epsilon) and t = shift - mean * s."""
+    """`x` * s + t with s = scale / sqrt(variance + epsilon) and t = shift - mean * s."""
     if training_mode:
         raise OperatorError("training mode is not supported")
     kind = variance.dtype
@@ -153,14 +153,14 @@ def rms_normalization(
     epsilon: float = 1e-5,
     stash_type: int = 1,
 ) -> Tensor:
-    """x / sqrt(mean square + epsilon) * scale over the last axes from `axis` on."""
+    """`x` / sqrt(mean square + epsilon) * scale over the last axes from `axis` on."""
     at = tuple(range(axis_of(axis, x.rank), x.rank))
     y, _ = _scaled_to_unit(b, _wide(b, x), at, epsilon)
     return _affine(b, y, scale, None, x.dtype)
 
 
 def _affine(b: Builder, y: Tensor, scale: Tensor, shift: Tensor | None, kind: DType) -> Tensor:
-    """y * scale + shift as `kind`."""
+    """`y` * scale + shift as `kind`."""
     wide = y.dtype
 
     def fn(e: Expr, s: Expr, *t: Expr) -> Expr:
@@ -179,8 +179,8 @@ def instance_normalization(
     """Every channel of every image normalised, scaled and shifted."""
     y, _, _ = centered_and_scaled(b, _wide(b, x), tuple(range(2, x.rank)), epsilon)
     units = b.axes((1,) * (x.rank - 2))
-    per_channel = [b.reshaped(t, (*t.axes, *units)) for t in (scale, shift)]
-    return _affine(b, y, *per_channel, x.dtype)
+    by, plus = (b.reshaped(t, (*t.axes, *units)) for t in (scale, shift))
+    return _affine(b, y, by, plus, x.dtype)
 
 
 @operator("GroupNormalization")
@@ -207,8 +207,8 @@ def group_normalization(
     grouped = reshape(b, _wide(b, x), grouped_shape)
     y, _, _ = centered_and_scaled(b, grouped, tuple(range(2, grouped.rank)), epsilon)
     units = b.axes((1,) * (x.rank - 2))
-    per_channel = [b.reshaped(t, (*t.axes, *units)) for t in (scale, shift)]
-    return _affine(b, reshape(b, y, x.shape), *per_channel, x.dtype)
+    by, plus = (b.reshaped(t, (*t.axes, *units)) for t in (scale, shift))
+    return _affine(b, reshape(b, y, x.shape), by, plus, x.dtype)
 
 
 @operator("MeanVarianceNormalization")
@@ -225,7 +225,7 @@ def mean_variance_normalization(
 
 @operator("LpNormalization")
 def lp_normalization(b: Builder, x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
-    """x divided by its norm along an axis; 0 where the norm is 0."""
+    """`x` divided by its norm along an axis; 0 where the norm is 0."""
     at = (axis_of(axis, x.rank),)
     if p == 1:
         norm = reduced(b, x, at, "sum", keepdims=True, lift=lambda e: apply("abs", e))
@@ -250,7 +250,7 @@ def lrn(
     bias: float = 1.0,
     size: int,
 ) -> Tensor:
-    """x / (bias + alpha / size * sum of squares over `size` neighbouring channels) ** beta."""
+    """`x` / (bias + alpha / size * sum of squares over `size` neighbouring channels) ** beta."""
     axes = b.axes(x.shape, ("n", "c"))
     k = b.axis(size, "k")
     at = [a.index for a in axes]

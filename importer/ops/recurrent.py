@@ -213,7 +213,7 @@ def _added(b: Builder, parts: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def _reversed(b: Builder, x: Tensor, lengths: Tensor | None) -> Tensor:
-    """x with its time axis (the first) reversed, each sequence within its length."""
+    """`x` with its time axis (the first) reversed, each sequence within its length."""
     if lengths is not None:
         return reverse_sequence(b, x, lengths, batch_axis=1, time_axis=0)
     n = x.shape[0]
@@ -470,7 +470,7 @@ def rnn(
     hidden_size: int | None = None,
     layout: int = 0,
 ) -> tuple[Tensor, ...]:
-    """h = f(x W' + h R' + bias); outputs Y and the last state."""
+    """`h` = f(x W' + h R' + bias); outputs Y and the last state."""
     if clip is not None and clip != 0.0 and clip < np.finfo(np.float32).max:
         raise OperatorError("clip is not supported")
     shared = Operands(b, x, w, r, bias, sequence_lens, 1, hidden_size, direction, layout)

@@ -121,7 +121,7 @@ def reduce_log_sum_exp(
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Tensor:
-    """m + log(sum of exp(x - m)) with m the maximum, which does not overflow."""
+    """`m` + log(sum of exp(x - m)) with m the maximum, which does not overflow."""
     chosen = _chosen(x, axes, noop_with_empty_axes=noop_with_empty_axes)
     if chosen is None:
         return x

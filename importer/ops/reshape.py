@@ -73,7 +73,7 @@ def _groups(old: Shape, new: Shape) -> list[Group] | None:
 
 def _shortest(old: Shape, new: Shape, left: list[int], right: list[int]) -> Group | None:
     """The shortest runs from the front whose products are equal."""
-    sizes = {}
+    sizes: dict[Index, int] = {}
     size = ONE
     for count, i in enumerate(left, 1):
         size = size * old[i]

@@ -32,15 +32,15 @@ class Scheme:
         s = np.float32(scale)
         match self.coordinates:
             case "half_pixel":
-                return (o + np.float32(0.5)) / s - np.float32(0.5)
+                return np.asarray((o + np.float32(0.5)) / s - np.float32(0.5))
             case "pytorch_half_pixel":
                 at = (o + np.float32(0.5)) / s - np.float32(0.5)
                 return at if size > 1 else np.zeros_like(o)
             case "half_pixel_symmetric":
                 offset = np.float32(n / 2 * (1 - size / (scale * n)))
-                return offset + (o + np.float32(0.5)) / s - np.float32(0.5)
+                return np.asarray(offset + (o + np.float32(0.5)) / s - np.float32(0.5))
             case "asymmetric":
-                return o / s
+                return np.asarray(o / s)
             case "align_corners":
                 # The exact resized length counts here, not the whole number of outputs.
                 span = scale * n - 1
@@ -84,7 +84,7 @@ class Scheme:
 
     def _filter(self, d: np.ndarray) -> np.ndarray:
         if self.mode == "linear":
-            return np.maximum(0.0, 1 - d)
+            return np.asarray(np.maximum(0.0, 1 - d))
         a = self.cubic
         near = ((a + 2) * d - (a + 3)) * d * d + 1
         far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
@@ -109,7 +109,7 @@ def resize(
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
 ) -> Tensor:
-    """x interpolated to other extents; `sizes` or `scales` must be known when compiling."""
+    """`x` interpolated to other extents; `sizes` or `scales` must be known when compiling."""
     chosen = axes_of(tuple(axes), x.rank) if axes is not None else tuple(range(x.rank))
     scheme = Scheme(
         coordinate_transformation_mode,
@@ -188,7 +188,7 @@ def _along(
     region: tuple[float, float],
     outside: float | None,
 ) -> Tensor:
-    """x resized along one axis."""
+    """`x` resized along one axis."""
     n = x.shape[axis]
     shape = [extent if i == axis else e for i, e in enumerate(x.shape)]
     whole = scale is not None and scale.is_integer() and scale >= 1
