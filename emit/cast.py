@@ -1,7 +1,8 @@
 """Types of values in registers, and conversions between them.
 
-In registers a bool is an i1, an integer of fewer than 8 bits an i8 that holds its value, f16 is
-`half`, bf16 an i16 and a float of at most 8 bits an i8, both with its bit pattern.
+In registers a bool is an i1, f16 is `half`, bf16 an i16 with its bit pattern, and what has fewer
+than 8 bits an i8 with its pattern in the low bits (the others are ignored when read, zero when
+written, as in numpy's arrays of such types).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from rutc.emit.vector_math.lanes import declared
 from rutc.errors import InternalError
 from rutc.tensor_ir.dtype import DType
 
+_BYTES = {True: DType.I8, False: DType.U8}
 F32, F64 = ir.FloatType(), ir.DoubleType()
 
 
@@ -68,6 +70,8 @@ def emit_cast(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType) ->
         if src.bits < 32:
             return emit_cast(builder, widen(builder, value, src), DType.F32, dst)
         return _from_float(builder, value, src, dst)
+    if src.is_int and src.bits < 8:
+        value, src = _low_bits_value(builder, value, src), _BYTES[src.is_signed]
     if dst is DType.BOOL:
         return builder.icmp_unsigned("!=", value, ir.Constant(value.type, None))
     if dst.is_float:
@@ -121,7 +125,7 @@ def _float_to_int(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType
     for relation, limit in (("<", low), (">", high)):
         bound = splat_int(target, limit)
         whole = builder.select(compare(relation, whole, bound), bound, whole)
-    return whole
+    return _low_bits(builder, whole, dst)
 
 
 def _int_to_float(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType) -> ir.Value:
@@ -137,11 +141,20 @@ def _int_to_int(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType) 
         value = builder.sext(value, target) if src.is_signed else builder.zext(value, target)
     elif target_bits < source_bits:
         value = builder.trunc(value, target)
-    if dst.bits >= 8:
-        return value
-    spare = splat_int(target, target_bits - dst.bits)
-    shifted = builder.shl(value, spare)
-    return builder.ashr(shifted, spare) if dst.is_signed else builder.lshr(shifted, spare)
+    return _low_bits(builder, value, dst) if dst.bits < 8 else value
+
+
+def _low_bits(builder: ir.IRBuilder, value: ir.Value, dtype: DType) -> ir.Value:
+    """The pattern of a type of fewer than 8 bits."""
+    return builder.and_(value, splat_int(value.type, (1 << dtype.bits) - 1))
+
+
+def _low_bits_value(builder: ir.IRBuilder, value: ir.Value, dtype: DType) -> ir.Value:
+    """The i8 or u8 of a pattern of fewer than 8 bits."""
+    if not dtype.is_signed:
+        return _low_bits(builder, value, dtype)
+    spare = splat_int(value.type, 8 - dtype.bits)
+    return builder.ashr(builder.shl(value, spare), spare)
 
 
 def element_of(type_: ir.Type) -> ir.Type:

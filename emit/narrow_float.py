@@ -146,7 +146,8 @@ def widen_power_of_two(pattern: Whole) -> Real:
 def narrow_to_power_of_two(x: Real) -> Whole:
     """The nearest power of two; NaN for what is not positive or too large."""
     bits = x.bits()
-    exponent = rounded_shift(bits, F32_MANTISSA_BITS)
+    # Halves round up, as in numpy's arrays of this type.
+    exponent = (bits + (1 << (F32_MANTISSA_BITS - 1))) >> F32_MANTISSA_BITS
     # Below 2**-126 the f32 is subnormal: its own bits say which of 2**-127 and 2**-126 is nearer.
     three_halves = 3 << (F32_MANTISSA_BITS - 2)
     tiny = select(above(bits, three_halves - 1), 1, x.lanes.whole(0))
@@ -198,7 +199,10 @@ def narrow_to_byte(x: Real, form: NarrowFloat) -> Whole:
         case Special.NAN_AT_TOP:
             code = select(too_large | nan, form.largest + 1, code)
         case Special.NOTHING:
-            code = select(too_large | nan, form.largest, code)
+            code = select(too_large, form.largest, code)
+            code = select(sign, code ^ form.sign_bit, code)
+            # What NaN becomes is not defined; this is what numpy's arrays of this type hold.
+            return select(nan, form.sign_bit, code)
         case Special.NAN_AT_MINUS_ZERO:
             negative = select(sign & ~code.equals(0), code ^ form.sign_bit, code)
             return select(too_large | nan, form.sign_bit, negative)

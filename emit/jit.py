@@ -1,0 +1,123 @@
+"""Elementwise functions compiled into this process, for tests and benchmarks."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+
+from rutc.emit.cast import llvm_type
+from rutc.emit.codegen import optimise, start, target_machine
+from rutc.emit.memory import from_memory, memory_type, to_memory
+from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.machine import Machine
+
+ENTRY = "elementwise"
+I64 = ir.IntType(64)
+
+Body = Callable[[ir.IRBuilder, Sequence[ir.Value]], ir.Value]
+"""Emits the result of one scalar or vector of each argument."""
+
+
+class Elementwise:
+    """A compiled function of arrays, applied `lanes` elements at a time."""
+
+    def __init__(
+        self,
+        body: Body,
+        arguments: Sequence[DType],
+        result: DType,
+        lanes: int | None,
+        machine: Machine,
+    ) -> None:
+        """Compile `body` for arguments and a result of these types; None lanes mean scalars."""
+        start()
+        self._arguments, self._result, self._lanes = tuple(arguments), result, lanes
+        text = str(_module(body, self._arguments, result, lanes, machine))
+        module = llvm.parse_assembly(text, llvm.create_context())
+        module.verify()
+        target = target_machine(machine)
+        optimise(module, target)
+        # The engine owns the code.
+        self._engine = llvm.create_mcjit_compiler(module, target)
+        self._engine.finalize_object()
+        pointers = [ctypes.c_void_p] * (len(self._arguments) + 1)
+        prototype = ctypes.CFUNCTYPE(None, *pointers, ctypes.c_int64, ctypes.c_int64)
+        self._call = prototype(self._engine.get_function_address(ENTRY))
+
+    def __call__(self, *arrays: np.ndarray, repeats: int = 1) -> np.ndarray:
+        """The result for one-dimensional arrays of one length, computed `repeats` times."""
+        step = self._lanes or 1
+        size = len(arrays[0])
+        padded = -(-size // step) * step
+        # Ones, because they are in the domain of every function.
+        inputs = [np.ones(padded, d.numpy) for d in self._arguments]
+        for target, array in zip(inputs, arrays, strict=True):
+            target[:size] = array
+        output = np.empty(padded, self._result.numpy)
+        addresses = [a.ctypes.data for a in (*inputs, output)]
+        self._call(*addresses, padded, repeats)
+        return output[:size]
+
+
+def _module(
+    body: Body,
+    arguments: Sequence[DType],
+    result: DType,
+    lanes: int | None,
+    machine: Machine,
+) -> ir.Module:
+    """`void elementwise(ptr argument..., ptr result, i64 size, i64 repeats)`."""
+    module = ir.Module(ENTRY)
+    module.triple = machine.triple
+    pointers = [ir.PointerType()] * (len(arguments) + 1)
+    signature = ir.FunctionType(ir.VoidType(), [*pointers, I64, I64])
+    function = ir.Function(module, signature, ENTRY)
+    *sources, target, size, repeats = function.args
+    for pointer in (*sources, target):
+        pointer.add_attribute("noalias")
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    outer = _Loop(builder, repeats, 1)
+    inner = _Loop(builder, size, lanes or 1)
+    values = []
+    for source, dtype in zip(sources, arguments, strict=True):
+        element = memory_type(dtype)
+        place = builder.gep(source, [inner.index], source_etype=element)
+        type_ = element if lanes is None else ir.VectorType(element, lanes)
+        loaded = builder.load(place, typ=type_, align=dtype.bytes)
+        values.append(from_memory(builder, loaded, dtype))
+    value = body(builder, values)
+    if value.type != llvm_type(result, lanes):
+        raise TypeError(f"the body gave {value.type}, not {llvm_type(result, lanes)}")
+    place = builder.gep(target, [inner.index], source_etype=memory_type(result))
+    builder.store(to_memory(builder, value, result), place, align=result.bytes)
+    inner.close()
+    outer.close()
+    builder.ret_void()
+    return module
+
+
+class _Loop:
+    """A loop from 0 while below a limit, open until closed."""
+
+    def __init__(self, builder: ir.IRBuilder, limit: ir.Value, step: int) -> None:
+        self._builder, self._limit, self._step = builder, limit, step
+        before = builder.block
+        self._body = builder.append_basic_block("body")
+        builder.branch(self._body)
+        builder.position_at_end(self._body)
+        self.index = builder.phi(I64)
+        self.index.add_incoming(ir.Constant(I64, 0), before)
+
+    def close(self) -> None:
+        """Ends the body; the builder moves behind the loop."""
+        builder = self._builder
+        following = builder.add(self.index, ir.Constant(I64, self._step))
+        self.index.add_incoming(following, builder.block)
+        after = builder.append_basic_block("after")
+        more = builder.icmp_signed("<", following, self._limit)
+        builder.cbranch(more, self._body, after)
+        builder.position_at_end(after)

@@ -1,0 +1,191 @@
+"""Every operator and cast on every type, against the meaning that `tensor_ir` gives them."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from rutc.emit.jit import Elementwise
+from rutc.emit.scalar import emit_cast, emit_op
+from rutc.emit.targets.select import native_target
+from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.evaluate import convert, evaluate_expr
+from rutc.tensor_ir.expr import BITWISE, COMPARE, UNARY_FLOAT, Local, apply
+
+MACHINE = native_target().machine
+INTS = [d for d in DType if d.is_int]
+FLOATS = [d for d in DType if d.is_float]
+# Types that operators compute in or are likely to be asked for; casts cover all of them.
+OPERAND_FLOATS = [DType.F64, DType.F32, DType.F16, DType.BF16, DType.F8E4M3FN]
+NUMERIC = [*INTS, *OPERAND_FLOATS]
+EXACT_FLOAT_OPS = (
+    "neg abs sign floor ceil round sqrt add sub mul div mod fmod min max eq ne lt le gt ge "
+    "isnan isinf"
+).split()
+INT_OPS = "neg abs sign add sub mul div mod fmod pow min max bitnot shl shr".split()
+BOOL_OPS = "not and or xor eq ne lt le gt ge min max".split()
+UNARY = {"neg", "abs", "sign", "bitnot", "not", "isnan", "isinf", *UNARY_FLOAT}
+LANES = [None, 5]
+
+
+def edge_values(dtype: DType) -> np.ndarray:
+    """Limits, signs, zeros and a few ordinary values; all of them for types of a byte."""
+    if dtype is DType.BOOL:
+        return np.array([False, True])
+    if dtype.bits <= 8:
+        count = 1 << dtype.bits
+        if dtype.is_int and dtype.bits == 8:
+            return np.arange(count, dtype=np.uint8).view(dtype.numpy)
+        if dtype.is_int:
+            low = -(count >> 1) if dtype.is_signed else 0
+            return np.arange(low, low + count).astype(dtype.numpy)
+        return np.arange(count, dtype=np.uint8).view(dtype.numpy)
+    if dtype.is_int:
+        low = -(1 << (dtype.bits - 1)) if dtype.is_signed else 0
+        high = low + (1 << dtype.bits) - 1
+        values = {low, low + 1, high, high - 1, 0, 1, 2, 3, 7, 31, 32, 63, 64, 100, high // 3}
+        values |= {-v for v in values if dtype.is_signed and v > 0}
+        return np.array(sorted(values), dtype.numpy)
+    with np.errstate(over="ignore"):
+        return np.array(
+            [0.0, -0.0, 1, -1, 0.5, -0.5, 1.5, 2.5, -2.5, 3, -3, 7.3, -7.3, 1e-3, 255.5, 65504,
+             1e9, -1e9, 3e38, 1e-40, -1e-40, 6e-8, np.inf, -np.inf, np.nan],
+            np.float64,
+        ).astype(dtype.numpy)  # fmt: skip
+
+
+def pairs(dtype: DType) -> list[np.ndarray]:
+    values = edge_values(dtype)
+    if len(values) > 64:
+        values = values[:: len(values) // 51]
+    left, right = zip(*itertools.product(range(len(values)), repeat=2), strict=True)
+    return [values[list(left)], values[list(right)]]
+
+
+def assert_same(got: np.ndarray, expected: np.ndarray, inputs: Sequence[np.ndarray]) -> None:
+    """Equal, a NaN equal to any NaN, zeros with their signs."""
+    assert got.dtype == expected.dtype
+    if DType.of(got.dtype).is_float:
+        nan = np.isnan(got.astype(np.float64)) & np.isnan(expected.astype(np.float64))
+        integer = np.dtype(f"u{got.dtype.itemsize}")
+        same = nan | (got.view(integer) == expected.view(integer))
+    else:
+        same = got == expected
+    if not same.all():
+        i = int(np.argmin(same))
+        arguments = ", ".join(str(x[i]) for x in inputs)
+        pytest.fail(f"{(~same).sum()} wrong: f({arguments}) = {got[i]}, not {expected[i]}")
+
+
+def check_op(op: str, dtype: DType, lanes: int | None, *, signed_zeros: bool = True) -> None:
+    inputs = [edge_values(dtype)] if op in UNARY else pairs(dtype)
+    names = "abc"[: len(inputs)]
+    expression = apply(op, *(Local(n, dtype) for n in names))
+    expected = evaluate_expr(expression, dict(zip(names, inputs, strict=True)), {})
+    compiled = Elementwise(
+        lambda builder, args: emit_op(builder, op, args, dtype, MACHINE.features),
+        [dtype] * len(inputs), expression.dtype, lanes, MACHINE,
+    )  # fmt: skip
+    got = compiled(*inputs)
+    if not signed_zeros:
+        # Which of two equal zeros is the smaller is not defined.
+        got, expected = got + got.dtype.type(0), expected + expected.dtype.type(0)
+    assert_same(got, expected, inputs)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("dtype", INTS, ids=str)
+def test_integer_operators(dtype: DType, lanes: int | None) -> None:
+    for op in (*INT_OPS, *sorted(BITWISE), *sorted(COMPARE)):
+        check_op(op, dtype, lanes)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("dtype", OPERAND_FLOATS, ids=str)
+def test_float_operators_without_rounding_freedom(dtype: DType, lanes: int | None) -> None:
+    for op in EXACT_FLOAT_OPS:
+        check_op(op, dtype, lanes, signed_zeros=op not in ("min", "max"))
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_bool_operators(lanes: int | None) -> None:
+    for op in BOOL_OPS:
+        check_op(op, DType.BOOL, lanes)
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16], ids=str)
+def test_narrow_functions_are_rounded_results_of_f32(dtype: DType) -> None:
+    x = edge_values(dtype)
+    for op in ("exp", "tanh", "erf", "sin"):
+        compiled = Elementwise(
+            lambda builder, args, op=op: emit_op(builder, op, args, dtype, MACHINE.features),
+            [dtype], dtype, 8, MACHINE,
+        )  # fmt: skip
+        expected = evaluate_expr(apply(op, Local("a", dtype)), {"a": x}, {}).astype(np.float64)
+        got = compiled(x).astype(np.float64)
+        step = 2.0**-10 if dtype is DType.F16 else 2.0**-7
+        np.testing.assert_allclose(got, expected, rtol=step, atol=1e-7)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("dtype", [DType.BOOL, DType.I64, DType.F32, DType.BF16], ids=str)
+def test_select(dtype: DType, lanes: int | None) -> None:
+    a, b = pairs(dtype)
+    condition = np.arange(len(a)) % 3 == 0
+    compiled = Elementwise(
+        lambda builder, args: emit_op(builder, "select", args, dtype),
+        [DType.BOOL, dtype, dtype], dtype, lanes, MACHINE,
+    )  # fmt: skip
+    assert_same(compiled(condition, a, b), np.where(condition, a, b), [a, b])
+
+
+@pytest.mark.parametrize("lanes", [None, 5])
+@pytest.mark.parametrize("src", [DType.BOOL, *INTS, *FLOATS], ids=str)
+def test_casts(src: DType, lanes: int | None) -> None:
+    x = edge_values(src)
+    for dst in (DType.BOOL, *INTS, *FLOATS):
+        with np.errstate(all="ignore"):
+            expected = convert(x, dst)
+        compiled = Elementwise(
+            lambda builder, args, dst=dst: emit_cast(builder, args[0], src, dst),
+            [src], dst, lanes, MACHINE,
+        )  # fmt: skip
+        try:
+            assert_same(compiled(x), expected, [x])
+        except pytest.fail.Exception as failure:
+            pytest.fail(f"{src} to {dst}: {failure}")
+
+
+@pytest.mark.parametrize("dtype", [d for d in FLOATS if d.bits <= 16], ids=str)
+def test_narrowing_rounds_every_f32_neighbourhood_correctly(dtype: DType) -> None:
+    """All finite values, their midpoints, and the f32 on both sides of those."""
+    count = 1 << dtype.bits
+    pattern = np.arange(count, dtype=np.uint16 if dtype.bits == 16 else np.uint8)
+    values = pattern.view(dtype.numpy).astype(np.float32)
+    values = np.sort(values[np.isfinite(values)])
+    middle = (values[1:].astype(np.float64) + values[:-1].astype(np.float64)) / 2
+    points = np.concatenate([values, middle.astype(np.float32)])
+    x = np.concatenate(
+        [points, np.nextafter(points, np.float32(np.inf)), np.nextafter(points, np.float32(-np.inf))]
+    )
+    if dtype is DType.F8E8M0:
+        # numpy's type rounds subnormal floats up.
+        x = x[x >= np.finfo(np.float32).tiny]
+    compiled = Elementwise(
+        lambda builder, args: emit_cast(builder, args[0], DType.F32, dtype),
+        [DType.F32], dtype, 16, MACHINE,
+    )  # fmt: skip
+    with np.errstate(all="ignore"):
+        assert_same(compiled(x), x.astype(dtype.numpy), [x])
+
+
+def test_f64_is_narrowed_in_one_rounding() -> None:
+    # Just above a tie of f16, by less than f32 can tell.
+    x = np.array([1 + 2.0**-11 + 2.0**-40, -(1 + 2.0**-11 + 2.0**-40), 1e300, np.nan])
+    compiled = Elementwise(
+        lambda builder, args: emit_cast(builder, args[0], DType.F64, DType.F16),
+        [DType.F64], DType.F16, 4, MACHINE,
+    )  # fmt: skip
+    with np.errstate(over="ignore"):
+        assert_same(compiled(x), x.astype(np.float16), [x])
