@@ -216,16 +216,31 @@ class Editor:
 
     # -- edits ----------------------------------------------------------------------------------
     def replace(self, old: Node, new: Sequence[Node]) -> None:
-        """`new` in the place of `old`; together they define all outputs of `old`."""
+        """`new` in the place of `old`; together they define all outputs of `old`.
+
+        A new node may also define again what an earlier node defines: then it takes that node's
+        place, with those of the new nodes that stand before it.
+        """
         self.changed = True
         block = self.block(old)
-        place = self._order[block].before(key_of(old))
+        last = block, self._order[block].before(key_of(old))
+        gone = [old]
         reads = list(_deep_uses(old, self))
         self._remove(old)
+        pending: list[Node] = []
         for n in new:
-            self._add(n, block)
-            place = self._order[block].insert_after(place, key_of(n))
-        missing = [v.name for v in outs(old) if v.name not in self._producer]
+            pending.append(n)
+            again = self.nodes.get(key_of(n))
+            if again is not None:
+                block = self.block(again)
+                place = block, self._order[block].before(key_of(n))
+                reads += _deep_uses(again, self)
+                self._remove(again)
+                gone.append(again)
+                self._insert(pending, *place)
+                pending = []
+        self._insert(pending, *last)
+        missing = [v.name for n in gone for v in outs(n) if v.name not in self._producer]
         if missing:
             raise InternalError(f"the nodes in place of %{key_of(old)} lack {missing}")
         for n in new:
@@ -266,11 +281,13 @@ class Editor:
 
     # -- internals ------------------------------------------------------------------------------
     def _add_block(self, block: BlockId, nodes: Sequence[Node]) -> None:
-        order = self._order[block] = _Order()
-        place = ""
+        self._order[block] = _Order()
+        self._insert(nodes, block, "")
+
+    def _insert(self, nodes: Sequence[Node], block: BlockId, place: str) -> None:
         for n in nodes:
             self._add(n, block)
-            place = order.insert_after(place, key_of(n))
+            place = self._order[block].insert_after(place, key_of(n))
 
     def _add(self, n: Node, block: BlockId) -> None:
         key = key_of(n)

@@ -81,3 +81,13 @@ def divisions(x: Index) -> int:
 def point(dims: tuple[str, ...]) -> tuple[tuple[str, Index], ...]:
     """The coordinates that read a value of these dims at the current point."""
     return tuple((d, Index.of(d)) for d in dims)
+
+
+def index_coords(r: Read) -> tuple[tuple[str, Index], ...]:
+    """The coordinates of `r` that are index expressions."""
+    return tuple((d, c) for d, c in r.coords if isinstance(c, Index))
+
+
+def is_plain(r: Read) -> bool:
+    """Whether `r` reads at index expressions only and has no fill."""
+    return r.fill is None and all(isinstance(c, Index) for _, c in r.coords)

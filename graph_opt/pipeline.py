@@ -8,10 +8,19 @@ from pathlib import Path
 from time import perf_counter
 
 from rutc.errors import InternalError
-from rutc.graph_opt.rewrite import Pass, Sweep
+from rutc.graph_opt.rewrite import DropDims, Pass, Sweep
 from rutc.graph_opt.rules.algebra import simplify_expressions
 from rutc.graph_opt.rules.cse import MergeEqual
+from rutc.graph_opt.rules.contraction import (
+    drop_unit_dims,
+    drop_unused_dims,
+    fuse_product_into_sum,
+    fuse_sums,
+)
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
+from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax
+from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
+from rutc.graph_opt.rules.split import split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.verify import verify
@@ -24,15 +33,29 @@ CLEAN = (
     drop_fill,
     compose_views,
     drop_copy,
+    drop_unit_dims,
+    drop_unused_dims,
 )
+"""What every later step may leave to do; each step ends with it, so that the next sees its form."""
 
 PIPELINE: tuple[Pass, ...] = (
     # Importers leave unused constants and branches behind; every later step is cheaper without.
     Sweep("remove what is unread"),
     # One walk from the inputs down: each node meets producers that are already clean.
     Sweep("clean up", CLEAN),
-    # Equal nodes read equal sources only once views are gone.
+    # Equal nodes read equal sources only once views are gone. Before the steps that ask whether a
+    # value has one reader.
     MergeEqual(),
+    # While mean and variance, maximum and sum are still the nests that the importer wrote.
+    Sweep("reduce rows in one pass", (OnePassSoftmax(), OnePassMoments(), *CLEAN)),
+    # Divisions in coordinates hide that a read is affine, which all later steps ask for.
+    Sweep("split dims", (split_bound_dim, split_free_dim, *CLEAN)),
+    # Sums of products must stand in one nest before scales can go into their weights.
+    Sweep("gather products into sums", (fuse_product_into_sum, fuse_sums, *CLEAN)),
+    Sweep("fold scales into weights", (fold_scale, combine_scales, join_weights, *CLEAN)),
+    # New constants may be equal, and what was different up to its scale may be too.
+    MergeEqual("merge equal nodes again"),
+    DropDims(),
 )
 
 OnStep = Callable[[str, Graph, bool], None]
@@ -87,7 +110,7 @@ class DumpFolder:
     _count: int = field(default=0, init=False)
     _last: str = field(default="", init=False)
 
-    def __call__(self, name: str, graph: Graph, changed: bool) -> None:  # noqa: FBT001
+    def __call__(self, name: str, graph: Graph, changed: bool) -> None:
         """Write one step's file."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._count += 1

@@ -11,12 +11,13 @@ A rule never edits: the driver does, so that what a rule saw is what is replaced
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rutc.errors import InternalError
 from rutc.graph_opt.editor import Editor, key_of
-from rutc.tensor_ir import Graph, Node
+from rutc.tensor_ir import Graph, Nest, Node, Scan, Scatter
+from rutc.tensor_ir.graph import defined, walk_nodes
 
 MOST_ROUNDS = 64
 """Rounds of a sweep, and rewrites of one node in a round, before rules count as endless."""
@@ -101,6 +102,30 @@ class Sweep:
         return Reason("no rule applies")
 
 
+@dataclass(frozen=True)
+class DropDims:
+    """Takes dims that nothing uses any more out of the graph's table."""
+
+    name: str = "drop unused dims"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def run(self, graph: Graph) -> Graph:
+        """The graph with only the dims that occur."""
+        found: set[str] = set()
+        for n in walk_nodes(graph.nodes):
+            found.update(d for v in defined(n) for d in v.dims)
+            if isinstance(n, Nest):
+                found.update(n.bound)
+            elif isinstance(n, Scan):
+                found.add(n.dim)
+            elif isinstance(n, Scatter):
+                found.update(n.dims)
+        dims = tuple((d, extent) for d, extent in graph.dims if d in found)
+        return graph if dims == graph.dims else replace(graph, dims=dims)
+
+
 def rule_name(rule: Rule) -> str:
     """A rule as its function's name, or as the dataclass prints itself."""
     return str(getattr(rule, "__name__", rule))
@@ -113,5 +138,8 @@ def why_not(rule: Rule, graph: Graph, value: str) -> Reason | None:
         KeyError: No node defines `value`.
     """
     editor = Editor(graph)
-    result = rule(editor.nodes[value], editor)
+    n = editor.producer(value)
+    if n is None:
+        raise KeyError(value)
+    result = rule(n, editor)
     return result if isinstance(result, Reason) else None

@@ -1,0 +1,203 @@
+"""Two passes over a row become one: softmax's maximum and sum, a mean and its variance.
+
+Which is faster depends on whether a row stays in a near cache between two passes, so the rules take
+the size from which a row counts as long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rutc.graph_opt.editor import Editor, merge_origins
+from rutc.graph_opt.exprs import index_coords, is_plain
+from rutc.graph_opt.rewrite import Reason, Result
+from rutc.graph_opt.rules.scale import WIDE
+from rutc.tensor_ir import Apply, Expr, Index, Lit, Nest, Node, Read, reducer
+from rutc.tensor_ir.expr import substitute
+
+LONG_ROW_BYTES = 1 << 18
+"""A row of this size no longer stays in a core's nearest caches between two passes."""
+
+
+@dataclass(frozen=True)
+class OnePassSoftmax:
+    """The maximum of a row and the sum of exponentials relative to it are found together.
+
+    %m{b} = max{i} %x[b, i]
+    %e{b,i} = exp(%x[b, i] - %m[b])
+    %z{b} = sum{i} %e[b, i]
+    %y{b,i} = %e[b, i] / %z[b]
+    ->
+    %m{b}, %z{b} = logsumexp{i} %x[b, i]
+    %e{b,i} = exp(%x[b, i] - %m[b])
+    %y{b,i} = %e[b, i] / %z[b]
+
+    A row of nothing but -inf has a sum of 0 in one pass and NaN in two. So all readers of the sum
+    must divide such an exponential by it (NaN in both cases).
+    """
+
+    long_row_bytes: int = LONG_ROW_BYTES
+
+    def __call__(self, n: Node, editor: Editor) -> Result:
+        """The maximum's nest as one that finds the sum too."""
+        if not isinstance(n, Nest) or not _reduces(n, "sum"):
+            return Reason("not a sum in f32 or f64")
+        difference = _exponent(n.body[0], editor)
+        if difference is None:
+            return Reason("not a sum of exponentials of a difference")
+        x, m = difference
+        top = editor.nest(m.value)
+        if top is None or not _reduces(top, "max"):
+            return Reason("no maximum is subtracted")
+        if editor.block(top) != editor.block(n):
+            return Reason("the maximum is computed outside of this body")
+        if not _is_over_rows(top, m, n, x, editor):
+            return Reason("the maximum is not that of the summed row")
+        if _row_bytes(n, editor) <= self.long_row_bytes:
+            return Reason("the row is short: a second pass finds it in the cache")
+        if editor.is_output(n.out.name) or not all(
+            _divides(r, n.out.name, m.value, editor) for r in editor.readers(n.out.name)
+        ):
+            return Reason("the sum is used for more than dividing the exponentials")
+        how = reducer("logsumexp", n.out.dtype)
+        origin = merge_origins(top, n)
+        return (Nest((top.out, n.out), top.bound, how, top.body, origin),)
+
+
+@dataclass(frozen=True)
+class OnePassMoments:
+    """The mean of a row and the mean of its squared deviations are found together.
+
+    %s{b} = sum{i} %x[b, i]
+    %m{b} = %s[b] * 0.125
+    %q{b} = sum{i} (%x[b, i] - %m[b]) * (%x[b, i] - %m[b])
+    %v{b} = %q[b] * 0.125
+    ->
+    %m{b}, %v{b} = moments{i} %x[b, i]
+    """
+
+    long_row_bytes: int = LONG_ROW_BYTES
+
+    def __call__(self, n: Node, editor: Editor) -> Result:
+        """The mean's nest as one that finds the variance too."""
+        found = _mean(n, editor)
+        if found is None:
+            return Reason("not a mean in f32 or f64")
+        squares, _ = found
+        assert isinstance(n, Nest)
+        deviation = _squared_difference(squares.body[0], editor)
+        if deviation is None:
+            return Reason("not a mean of squared differences")
+        x, m = deviation
+        center = editor.nest(m.value)
+        mean = _mean(center, editor) if center is not None else None
+        if mean is None or center is None:
+            return Reason("no mean is subtracted")
+        total, of = mean
+        if editor.block(center) != editor.block(n) or n.out.dims != center.out.dims:
+            return Reason("the mean is computed elsewhere")
+        if not _is_read_in_place(found[1]) or not _is_read_in_place(of):
+            return Reason("the sums are read with other dims")
+        if not _is_over_rows(total, m, squares, x, editor):
+            return Reason("the mean is not that of the squared row")
+        if _row_bytes(squares, editor) <= self.long_row_bytes:
+            return Reason("the row is short: a second pass finds it in the cache")
+        origin = merge_origins(total, center, squares, n)
+        how = reducer("moments", n.out.dtype)
+        return (Nest((center.out, n.out), total.bound, how, total.body, origin),)
+
+
+def _reduces(n: Nest, name: str) -> bool:
+    return n.reducer is not None and n.reducer.name == name and n.out.dtype in WIDE
+
+
+def _expanded(e: Expr, editor: Editor) -> Expr:
+    """What an elementwise nest computes for the element `e`; any other expression itself."""
+    n = editor.nest(e.value) if isinstance(e, Read) and is_plain(e) else None
+    if not isinstance(e, Read) or n is None or n.reducer is not None:
+        return e
+    return substitute(n.body[0], dict(index_coords(e)))
+
+
+def _difference(e: Expr, editor: Editor) -> tuple[Expr, Read] | None:
+    """(x, m) of `x - m`, where m is read at plain coordinates."""
+    match _expanded(e, editor):
+        case Apply(op="sub", args=(x, Read() as m)) if is_plain(m):
+            return x, m
+        case _:
+            return None
+
+
+def _exponent(e: Expr, editor: Editor) -> tuple[Expr, Read] | None:
+    """(x, m) of `exp(x - m)`."""
+    match _expanded(e, editor):
+        case Apply(op="exp", args=(arg,)):
+            return _difference(arg, editor)
+        case _:
+            return None
+
+
+def _squared_difference(e: Expr, editor: Editor) -> tuple[Expr, Read] | None:
+    """(x, m) of `(x - m) * (x - m)` or `pow(x - m, 2)`."""
+    match _expanded(e, editor):
+        case Apply(op="mul", args=(a, b)) if a == b:
+            return _difference(a, editor)
+        case Apply(op="pow", args=(a, Lit(2.0))):
+            return _difference(a, editor)
+        case _:
+            return None
+
+
+def _mean(n: Node, editor: Editor) -> tuple[Nest, Read] | None:
+    """The sum that `n` divides by the number of its points, and its read in `n`."""
+    if not isinstance(n, Nest) or n.reducer is not None:
+        return None
+    match n.body[0]:
+        case Apply(op="mul", args=(Read() as r, Lit(factor))) if not isinstance(factor, str):
+            share = float(factor)
+        case Apply(op="div", args=(Read() as r, Lit(count))) if not isinstance(count, str):
+            share = 1.0 / count if count else 0.0
+        case _:
+            return None
+    total = editor.nest(r.value)
+    if total is None or not _reduces(total, "sum"):
+        return None
+    points = editor.size(total.bound)
+    return (total, r) if points and abs(share * points - 1.0) < 1e-6 else None
+
+
+def _is_read_in_place(r: Read) -> bool:
+    return r.fill is None and all(isinstance(c, Index) and c.as_var == d for d, c in r.coords)
+
+
+def _is_over_rows(first: Nest, at: Read, second: Nest, x: Expr, editor: Editor) -> bool:
+    """Whether `first`, read by `at` in `second`, reduces the same row of elements `x`."""
+    if len(first.bound) != len(second.bound):
+        return False
+    pairs = list(zip(sorted(first.bound), sorted(second.bound), strict=True))
+    if any(editor.extents[a] != editor.extents[b] for a, b in pairs):
+        return False
+    if any(c.names() & set(second.bound) for _, c in index_coords(at)):
+        return False
+    env = dict(index_coords(at)) | {a: Index.of(b) for a, b in pairs}
+    element = substitute(first.body[0], env)
+    return element in (x, _expanded(x, editor))
+
+
+def _row_bytes(n: Nest, editor: Editor) -> int:
+    points = editor.size(n.bound)
+    return (points or 0) * n.out.dtype.bytes
+
+
+def _divides(reader: Node, total: str, top: str, editor: Editor) -> bool:
+    """Whether `reader` is `exp(x - top) / total` or `(x - top) - log(total)`."""
+    if not isinstance(reader, Nest) or reader.reducer is not None:
+        return False
+    match reader.body[0]:
+        case Apply(op="div", args=(e, Read(value))) if value == total:
+            found = _exponent(e, editor)
+        case Apply(op="sub", args=(e, Apply(op="log", args=(Read(value),)))) if value == total:
+            found = _difference(e, editor)
+        case _:
+            return False
+    return found is not None and found[1].value == top

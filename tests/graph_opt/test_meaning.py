@@ -1,0 +1,51 @@
+"""Every step of the pipeline keeps what a graph computes."""
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rutc.graph_opt.pipeline import PIPELINE, optimize
+from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax
+from rutc.graph_opt.rewrite import Sweep
+from rutc.tensor_ir import Graph
+from rutc.tensor_ir.interpret import interpret
+from tests.strategies import graphs, random_inputs
+
+some = settings(
+    max_examples=120,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def check_every_step(graph: Graph, seed: int, *, exact: bool) -> None:
+    inputs = random_inputs(graph, seed)
+    wanted = interpret(graph, inputs)
+    before = graph
+
+    def compare(name: str, after: Graph, changed: bool) -> None:
+        nonlocal before
+        got = interpret(after, inputs) if changed else wanted
+        for output, array in wanted.items():
+            text = f"{output} after {name!r} of\n{before}\nto\n{after}"
+            if exact:
+                np.testing.assert_array_equal(got[output], array, err_msg=text)
+            else:
+                np.testing.assert_allclose(
+                    got[output], array, rtol=1e-3, atol=1e-3, err_msg=text
+                )
+        before = after
+
+    optimize(graph, on_step=compare)
+
+
+@some
+@given(graphs(exact=True), st.integers(0, 9))
+def test_exact_graphs_keep_every_value(graph: Graph, seed: int) -> None:
+    check_every_step(graph, seed, exact=True)
+
+
+@some
+@given(graphs(exact=False), st.integers(0, 9))
+def test_smooth_graphs_keep_their_values_up_to_rounding(graph: Graph, seed: int) -> None:
+    check_every_step(graph, seed, exact=False)
