@@ -14,13 +14,33 @@ verifier bounds every buffer below 2**63 bytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import gcd
 from typing import assert_never
 
 import numpy as np
+
+__all__ = [
+    "ONE",
+    "ZERO",
+    "Atom",
+    "FloorDiv",
+    "Index",
+    "Max",
+    "Min",
+    "Mod",
+    "Monomial",
+    "Range",
+    "Var",
+    "collect",
+    "floordiv",
+    "maximum",
+    "minimum",
+    "mod",
+    "product",
+    "quoted",
+]
 
 Range = tuple[int, int]
 """An inclusive range (lowest, highest) of an integer variable."""
@@ -118,7 +138,7 @@ class Index:
             return Index(self.terms, self.const + other.const)
         if not self.terms:
             return Index(other.terms, self.const + other.const)
-        return _collect([*self.terms, *other.terms], self.const + other.const)
+        return collect([*self.terms, *other.terms], self.const + other.const)
 
     __radd__ = __add__
 
@@ -145,15 +165,15 @@ class Index:
         for m, c in self.terms:
             for n, d in other.terms:
                 terms.append((tuple(sorted((*m, *n), key=_atom_key)), c * d))
-        return _collect(terms, self.const * other.const)
+        return collect(terms, self.const * other.const)
 
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Index | int) -> Index:
-        return floordiv(self, Index.of(other), {})
+        return division.floordiv(self, Index.of(other), {})
 
     def __mod__(self, other: Index | int) -> Index:
-        return mod(self, Index.of(other), {})
+        return division.mod(self, Index.of(other), {})
 
     # -- questions ------------------------------------------------------------------------------
     @property
@@ -182,7 +202,7 @@ class Index:
         return _names(self)
 
     def coefficient(self, name: str) -> int | None:
-        """The constant c with self = c * name + rest, rest free of `name`; None if there is none."""
+        """The constant c with self = c*name + rest, rest free of `name`; None if there is none."""
         found = 0
         for mono, c in self.terms:
             if mono == (Var(name),):
@@ -230,15 +250,7 @@ class Index:
 
     def simplify(self, ranges: Mapping[str, Range]) -> Index:
         """An equal expression, divisions and remainders reduced as far as the ranges allow."""
-        if all(isinstance(a, Var) for mono, _ in self.terms for a in mono):
-            return self
-        total = Index((), self.const)
-        for mono, c in self.terms:
-            term = Index((), c)
-            for a in mono:
-                term = term * _simplify_atom(a, ranges)
-            total = total + term
-        return _join_div_mod(total)
+        return division.simplify(self, ranges)
 
     def __str__(self) -> str:
         parts: list[str] = []
@@ -259,88 +271,6 @@ ZERO = Index()
 ONE = Index((), 1)
 
 
-def floordiv(a: Index, b: Index, ranges: Mapping[str, Range]) -> Index:
-    """`a // b`, simplified where constants or ranges allow."""
-    if b == ONE:
-        return a
-    if b.is_const and a.is_const:
-        return Index.of(a.const // b.const)
-    if a == b:
-        return ONE
-    if b.is_const:
-        d = b.const
-        outside, inside = _split_multiples(a, d)
-        if _fits(inside, d, ranges):
-            return outside
-        g = gcd(d, *(c for _, c in inside.terms))
-        if g > 1:
-            low = inside.const // g
-            reduced = Index(tuple((m, c // g) for m, c in inside.terms), low)
-            return outside + floordiv(reduced, Index.of(d // g), ranges)
-        parts = _split_small(inside, d, ranges)
-        if parts is not None:
-            big, _, g = parts
-            return outside + floordiv(big, Index.of(d // g), ranges)
-        if len(inside.terms) == 1 and inside.const == 0 and inside.terms[0][1] == 1:
-            (atom,) = inside.terms[0][0] if len(inside.terms[0][0]) == 1 else (None,)
-            if isinstance(atom, FloorDiv) and atom.den.is_const:
-                return outside + floordiv(atom.num, atom.den * d, ranges)
-            if isinstance(atom, Mod) and atom.den.is_const and atom.den.const % d == 0:
-                quotient = floordiv(atom.num, b, ranges)
-                return outside + mod(quotient, Index.of(atom.den.const // d), ranges)
-        return outside + _atom(FloorDiv(inside, b))
-    whole = _exact_quotient(a, b)
-    if whole is not None:
-        return whole
-    bounds_a, bounds_b = a.bounds(ranges), b.bounds(ranges)
-    if bounds_a and bounds_b and bounds_a[0] >= 0 and bounds_b[0] > bounds_a[1]:
-        return ZERO
-    return _atom(FloorDiv(a, b))
-
-
-def mod(a: Index, b: Index, ranges: Mapping[str, Range]) -> Index:
-    """`a % b`, simplified where constants or ranges allow."""
-    if b == ONE or a == b:
-        return ZERO
-    if b.is_const and a.is_const:
-        return Index.of(a.const % b.const)
-    if b.is_const:
-        d = b.const
-        _, inside = _split_multiples(a, d)
-        if _fits(inside, d, ranges):
-            return inside
-        g = gcd(d, *(c for _, c in inside.terms))
-        if g > 1:
-            low, left = inside.const // g, inside.const % g
-            reduced = Index(tuple((m, c // g) for m, c in inside.terms), low)
-            return mod(reduced, Index.of(d // g), ranges) * g + left
-        parts = _split_small(inside, d, ranges)
-        if parts is not None:
-            big, small, g = parts
-            return mod(big, Index.of(d // g), ranges) * g + small
-        if len(inside.terms) == 1 and inside.const == 0 and inside.terms[0][1] == 1:
-            (atom,) = inside.terms[0][0] if len(inside.terms[0][0]) == 1 else (None,)
-            if isinstance(atom, Mod) and atom.den.is_const and atom.den.const % d == 0:
-                return mod(atom.num, b, ranges)
-        return _atom(Mod(inside, b))
-    if _exact_quotient(a, b) is not None:
-        return ZERO
-    bounds_a, bounds_b = a.bounds(ranges), b.bounds(ranges)
-    if bounds_a and bounds_b and bounds_a[0] >= 0 and bounds_b[0] > bounds_a[1]:
-        return a
-    return _atom(Mod(a, b))
-
-
-def minimum(a: Index | int, b: Index | int, ranges: Mapping[str, Range] | None = None) -> Index:
-    """`min(a, b)`, one of the two where the ranges decide."""
-    return _extreme(Index.of(a), Index.of(b), ranges or {}, Min)
-
-
-def maximum(a: Index | int, b: Index | int, ranges: Mapping[str, Range] | None = None) -> Index:
-    """`max(a, b)`, one of the two where the ranges decide."""
-    return _extreme(Index.of(a), Index.of(b), ranges or {}, Max)
-
-
 def product(xs: Iterable[Index | int]) -> Index:
     """The product of `xs`; 1 for none."""
     total = ONE
@@ -350,27 +280,12 @@ def product(xs: Iterable[Index | int]) -> Index:
 
 
 # -- internals ----------------------------------------------------------------------------------
-def _extreme(
-    a: Index, b: Index, ranges: Mapping[str, Range], kind: type[Min] | type[Max]
-) -> Index:
-    difference = (a - b).bounds(ranges)
-    if difference is not None and (difference[1] <= 0 or difference[0] >= 0):
-        a_is_less = difference[1] <= 0
-        return a if a_is_less == (kind is Min) else b
-    if str(b) < str(a):
-        a, b = b, a
-    return _atom(kind(a, b))
-
-
-def _atom(atom: Atom) -> Index:
-    return Index((((atom,), 1),))
-
-
 def _atom_key(a: Atom) -> tuple[int, str]:
     return (0 if isinstance(a, Var) else 1, str(a))
 
 
-def _collect(terms: list[tuple[Monomial, int]], const: int) -> Index:
+def collect(terms: list[tuple[Monomial, int]], const: int) -> Index:
+    """The canonical sum of terms and a constant."""
     total: dict[Monomial, int] = {}
     for m, c in terms:
         total[m] = total.get(m, 0) + c
@@ -394,33 +309,11 @@ def _atom_names(a: Atom) -> frozenset[str]:
             assert_never(a)
 
 
-def _map_atom(
-    a: FloorDiv | Mod | Min | Max, f: Callable[[Index], Index], ranges: Mapping[str, Range]
-) -> Index:
-    match a:
-        case FloorDiv(x, y):
-            return floordiv(f(x), f(y), ranges)
-        case Mod(x, y):
-            return mod(f(x), f(y), ranges)
-        case Min(x, y):
-            return minimum(f(x), f(y), ranges)
-        case Max(x, y):
-            return maximum(f(x), f(y), ranges)
-        case _:
-            assert_never(a)
-
-
 def _subs_atom(a: Atom, env: Mapping[str, Index]) -> Index:
     if isinstance(a, Var):
-        return env.get(a.name, _atom(a))
-    return _map_atom(a, lambda x: x.subs(env), {})
-
-
-def _simplify_atom(a: Atom, ranges: Mapping[str, Range]) -> Index:
-    if isinstance(a, Var):
-        bound = ranges.get(a.name)
-        return Index.of(bound[0]) if bound and bound[0] == bound[1] else _atom(a)
-    return _map_atom(a, lambda x: x.simplify(ranges), ranges)
+        return env.get(a.name, division.of_atom(a))
+    x, y = division.parts_of(a)
+    return division.rebuilt(a, x.subs(env), y.subs(env), {})
 
 
 def _evaluate_atom(a: Atom, env: Mapping[str, int | np.ndarray]) -> int | np.ndarray:
@@ -452,7 +345,7 @@ def _atom_bounds(a: Atom, ranges: Mapping[str, Range]) -> Range | None:
     if isinstance(a, Mod):
         if q is None or q[0] <= 0:
             return None
-        if p is not None and 0 <= p[0] and p[1] < q[0]:
+        if p is not None and p[0] >= 0 and p[1] < q[0]:
             return p
         return 0, q[1] - 1
     if p is None or q is None:
@@ -471,77 +364,6 @@ def _atom_bounds(a: Atom, ranges: Mapping[str, Range]) -> Range | None:
             assert_never(a)
 
 
-def _split_multiples(a: Index, d: int) -> tuple[Index, Index]:
-    """(q, r) with a = q*d + r, q taking every term whose coefficient d divides."""
-    whole = tuple((m, c // d) for m, c in a.terms if c % d == 0)
-    rest = tuple((m, c) for m, c in a.terms if c % d != 0)
-    return Index(whole, a.const // d), Index(rest, a.const % d)
-
-
-def _fits(rest: Index, d: int, ranges: Mapping[str, Range]) -> bool:
-    """Whether 0 <= rest < d over the ranges."""
-    bounds = rest.bounds(ranges)
-    return bounds is not None and 0 <= bounds[0] and bounds[1] < d
-
-
-def _split_small(
-    inside: Index, d: int, ranges: Mapping[str, Range]
-) -> tuple[Index, Index, int] | None:
-    """(big, small, g) with inside = big*g + small, g a proper divisor of d and 0 <= small < g.
-
-    16*a + b  ->  (a, b, 16)  for d = 64 when 0 <= b < 16.
-    """
-    for g in sorted({gcd(c, d) for _, c in inside.terms}, reverse=True):
-        if g in (1, d):
-            continue
-        big = tuple((m, c // g) for m, c in inside.terms if c % g == 0)
-        small = Index(tuple((m, c) for m, c in inside.terms if c % g != 0), inside.const % g)
-        bounds = small.bounds(ranges)
-        if big and bounds is not None and 0 <= bounds[0] and bounds[1] < g:
-            return Index(big, inside.const // g), small, g
-    return None
-
-
-def _exact_quotient(a: Index, b: Index) -> Index | None:
-    """q with a = q*b where b is one monomial that divides every term of a, else None."""
-    if b.const != 0 or len(b.terms) != 1:
-        return None
-    mono, k = b.terms[0]
-    if a.const != 0 or not a.terms:
-        return None
-    quotient: list[tuple[Monomial, int]] = []
-    for m, c in a.terms:
-        left = list(m)
-        for atom in mono:
-            if atom not in left:
-                return None
-            left.remove(atom)
-        if c % k:
-            return None
-        quotient.append((tuple(left), c // k))
-    const = sum(c for m, c in quotient if not m)
-    return _collect([(m, c) for m, c in quotient if m], const)
-
-
-def _join_div_mod(x: Index) -> Index:
-    """x with every pair  c*d*(e // d) + c*(e % d)  joined to  c*e."""
-    for mono, c in x.terms:
-        if len(mono) == 1 and isinstance(mono[0], Mod) and mono[0].den.is_const:
-            e, d = mono[0].num, mono[0].den.const
-            partner: Monomial = (FloorDiv(e, mono[0].den),)
-            whole = dict(x.terms)
-            quotient = floordiv(e, mono[0].den, {})
-            if whole.get(partner) == c * d:
-                rest = x - _atom(mono[0]) * c - _atom(partner[0]) * (c * d)
-                return _join_div_mod(rest + e * c)
-            if quotient.terms and len(quotient.terms) == 1 and quotient.const == 0:
-                m, k = quotient.terms[0]
-                if k == 1 and whole.get(m) == c * d:
-                    rest = x - _atom(mono[0]) * c - Index(((m, c * d),))
-                    return _join_div_mod(rest + e * c)
-    return x
-
-
 def _factor(a: Atom, *, alone: bool) -> str:
     if isinstance(a, FloorDiv | Mod) and not alone:
         return f"({a})"
@@ -551,3 +373,8 @@ def _factor(a: Atom, *, alone: bool) -> str:
 def _paren(x: Index) -> str:
     simple = x.as_var is not None or (x.is_const and x.const >= 0)
     return str(x) if simple else f"({x})"
+
+
+# The rules of division are written with `Index`, whose operators they are.
+from rutc.tensor_ir import division  # noqa: E402
+from rutc.tensor_ir.division import floordiv, maximum, minimum, mod  # noqa: E402

@@ -1,0 +1,354 @@
+"""Quotients, remainders, minima and maxima of index expressions, in canonical and short forms.
+
+Every rule holds for all integers, or for all values within the given ranges; with more known ranges
+the same rules reach further. All divisors are positive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import gcd
+
+from rutc.tensor_ir.affine import (
+    ONE,
+    ZERO,
+    Atom,
+    FloorDiv,
+    Index,
+    Max,
+    Min,
+    Mod,
+    Monomial,
+    Range,
+    Var,
+    collect,
+)
+
+Ranges = Mapping[str, Range]
+
+
+def floordiv(a: Index, b: Index, ranges: Ranges) -> Index:
+    """`a // b`, simplified where constants or ranges allow."""
+    if b == ONE:
+        return a
+    if a.is_const and b.is_const:
+        return Index.of(a.const // b.const)
+    if a == b:
+        return ONE
+    if b.is_const:
+        return floordiv(-a, -b, ranges) if b.const < 0 else _divide(a, b.const, ranges)
+    whole, rest = _split_exact(a, b)
+    if rest == ZERO or _below(rest, b, ranges):
+        return whole
+    return whole + of_atom(FloorDiv(rest, b))
+
+
+def mod(a: Index, b: Index, ranges: Ranges) -> Index:
+    """`a % b`, simplified where constants or ranges allow."""
+    if b == ONE or a == b:
+        return ZERO
+    if a.is_const and b.is_const:
+        return Index.of(a.const % b.const)
+    if b.is_const:
+        return -mod(-a, -b, ranges) if b.const < 0 else _remainder(a, b.const, ranges)
+    _, rest = _split_exact(a, b)
+    if rest == ZERO or _below(rest, b, ranges):
+        return rest
+    return of_atom(Mod(rest, b))
+
+
+def minimum(a: Index | int, b: Index | int, ranges: Ranges | None = None) -> Index:
+    """`min(a, b)`, without what the ranges show to be no smaller than another operand."""
+    return _extreme(Index.of(a), Index.of(b), ranges or {}, Min)
+
+
+def maximum(a: Index | int, b: Index | int, ranges: Ranges | None = None) -> Index:
+    """`max(a, b)`, without what the ranges show to be no larger than another operand."""
+    return _extreme(Index.of(a), Index.of(b), ranges or {}, Max)
+
+
+def simplify(x: Index, ranges: Ranges) -> Index:
+    """An equal expression over the ranges, with fewer and smaller atoms.
+
+    Variables of one value are replaced inside of atoms only: a coordinate that is a dim stays one.
+    """
+    if all(isinstance(a, Var) for mono, _ in x.terms for a in mono):
+        return x
+    total = Index((), x.const)
+    for mono, c in x.terms:
+        term = Index((), c)
+        for a in mono:
+            term = term * _simplify_atom(a, ranges)
+        total = total + term
+    return _join(total, ranges)
+
+
+def of_atom(atom: Atom) -> Index:
+    """The expression that is just `atom`."""
+    return Index((((atom,), 1),))
+
+
+# -- by constants -------------------------------------------------------------------------------
+def _divide(a: Index, d: int, ranges: Ranges) -> Index:
+    outside, inside = _split_multiples(a, d)
+    known = _known_quotient(inside, d, ranges)
+    if known is not None:
+        return outside + known
+    g = gcd(d, *(c for _, c in inside.terms))
+    if g > 1:
+        return outside + floordiv(_scaled_down(inside, g), Index.of(d // g), ranges)
+    parts = _split_small(inside, d, ranges)
+    if parts is not None:
+        big, _, g = parts
+        return outside + floordiv(big, Index.of(d // g), ranges)
+    for mono, c in inside.terms:
+        # (x // k + r) // d  ->  (x + k*r) // (k*d)
+        if c == 1 and len(mono) == 1 and isinstance(mono[0], FloorDiv):
+            inner = mono[0]
+            if inner.den.is_const:
+                rest = inside - of_atom(inner)
+                return outside + floordiv(inner.num + inner.den * rest, inner.den * d, ranges)
+    if len(inside.terms) == 1 and inside.const == 0:
+        ((mono, c),) = inside.terms
+        # (x % m) // d  ->  (x // d) % (m // d)   for m a multiple of d
+        if c == 1 and len(mono) == 1 and isinstance(mono[0], Mod):
+            num, den = mono[0].num, mono[0].den
+            if den.is_const and den.const % d == 0:
+                quotient = floordiv(num, Index.of(d), ranges)
+                return outside + mod(quotient, Index.of(den.const // d), ranges)
+    return outside + of_atom(FloorDiv(inside, Index.of(d)))
+
+
+def _remainder(a: Index, d: int, ranges: Ranges) -> Index:
+    _, inside = _split_multiples(a, d)
+    known = _known_quotient(inside, d, ranges)
+    if known is not None:
+        return inside - known * d
+    g = gcd(d, *(c for _, c in inside.terms))
+    if g > 1:
+        reduced = _scaled_down(inside, g)
+        return mod(reduced, Index.of(d // g), ranges) * g + inside.const % g
+    for mono, c in inside.terms:
+        # (x % m + r) % d  ->  (x + r) % d   for m a multiple of d
+        if len(mono) == 1 and isinstance(mono[0], Mod):
+            inner = mono[0]
+            if inner.den.is_const and c * inner.den.const % d == 0:
+                unwrapped = inside - of_atom(inner) * c + inner.num * c
+                return mod(unwrapped, Index.of(d), ranges)
+    parts = _split_small(inside, d, ranges)
+    if parts is not None:
+        big, small, g = parts
+        return mod(big, Index.of(d // g), ranges) * g + small
+    return of_atom(Mod(inside, Index.of(d)))
+
+
+def _split_multiples(a: Index, d: int) -> tuple[Index, Index]:
+    """(q, r) with a = q*d + r, the coefficients of r below d and of their sign in a."""
+    whole: list[tuple[Monomial, int]] = []
+    rest: list[tuple[Monomial, int]] = []
+    for m, c in a.terms:
+        q = abs(c) // d * (1 if c > 0 else -1)
+        if q:
+            whole.append((m, q))
+        if c != q * d:
+            rest.append((m, c - q * d))
+    return Index(tuple(whole), a.const // d), Index(tuple(rest), a.const % d)
+
+
+def _known_quotient(rest: Index, d: int, ranges: Ranges) -> int | None:
+    """`rest // d` if it is the same over all the ranges."""
+    bounds = rest.bounds(ranges)
+    if bounds is None or bounds[0] // d != bounds[1] // d:
+        return None
+    return bounds[0] // d
+
+
+def _scaled_down(x: Index, g: int) -> Index:
+    """`x // g` for g a divisor of every coefficient."""
+    return Index(tuple((m, c // g) for m, c in x.terms), x.const // g)
+
+
+def _split_small(inside: Index, d: int, ranges: Ranges) -> tuple[Index, Index, int] | None:
+    """(big, small, g) with inside = big*g + small, g a proper divisor of d and 0 <= small < g.
+
+    16*a + b  ->  (a, b, 16)  for d = 64 when 0 <= b < 16.
+    """
+    for g in sorted({gcd(c, d) for _, c in inside.terms}, reverse=True):
+        if g in (1, d):
+            continue
+        big = tuple((m, c // g) for m, c in inside.terms if c % g == 0)
+        small = Index(tuple((m, c) for m, c in inside.terms if c % g != 0), inside.const % g)
+        if _known_quotient(small, g, ranges) == 0:
+            return Index(big, inside.const // g), small, g
+    return None
+
+
+# -- by expressions -----------------------------------------------------------------------------
+def _split_exact(a: Index, b: Index) -> tuple[Index, Index]:
+    """(q, r) with a = q*b + r, q taking every term that b divides; all or none for a sum b."""
+    if b.const != 0 or len(b.terms) != 1:
+        return ZERO, a
+    mono, k = b.terms[0]
+    whole: list[tuple[Monomial, int]] = []
+    rest: list[tuple[Monomial, int]] = []
+    for m, c in a.terms:
+        left = _without(m, mono)
+        if left is None or c % k:
+            rest.append((m, c))
+        else:
+            whole.append((left, c // k))
+    const = sum(c for m, c in whole if not m)
+    return collect([(m, c) for m, c in whole if m], const), Index(tuple(rest), a.const)
+
+
+def _without(mono: Monomial, factors: Monomial) -> Monomial | None:
+    """The monomial divided by `factors`, or None if they do not divide it."""
+    left = list(mono)
+    for atom in factors:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def _below(rest: Index, b: Index, ranges: Ranges) -> bool:
+    """Whether 0 <= rest < b over the ranges."""
+    low, gap = rest.bounds(ranges), (b - rest).bounds(ranges)
+    return low is not None and gap is not None and low[0] >= 0 and gap[0] > 0
+
+
+# -- extremes -----------------------------------------------------------------------------------
+def _extreme(a: Index, b: Index, ranges: Ranges, kind: type[Min | Max]) -> Index:
+    kept: list[Index] = []
+    for x in (*_operands(a, kind), *_operands(b, kind)):
+        if not any(_beats(k, x, ranges, kind) for k in kept):
+            kept = [k for k in kept if not _beats(x, k, ranges, kind)]
+            kept.append(x)
+    kept.sort(key=str)
+    found = kept.pop()
+    while kept:
+        found = of_atom(kind(kept.pop(), found))
+    return found
+
+
+def _operands(x: Index, kind: type[Min | Max]) -> Iterator[Index]:
+    """The operands of nested minima (or maxima), or `x` itself."""
+    if x.const == 0 and len(x.terms) == 1:
+        mono, c = x.terms[0]
+        if c == 1 and len(mono) == 1 and isinstance(mono[0], kind):
+            yield from _operands(mono[0].a, kind)
+            yield from _operands(mono[0].b, kind)
+            return
+    yield x
+
+
+def _beats(a: Index, b: Index, ranges: Ranges, kind: type[Min | Max]) -> bool:
+    """Whether `a` is never worse than `b`, so that `b` does not count."""
+    difference = (a - b).bounds(ranges)
+    if difference is None:
+        return False
+    return difference[1] <= 0 if kind is Min else difference[0] >= 0
+
+
+# -- simplification -----------------------------------------------------------------------------
+def _simplify_atom(a: Atom, ranges: Ranges) -> Index:
+    if isinstance(a, Var):
+        return of_atom(a)
+    x, y = (_inner(part, ranges) for part in parts_of(a))
+    return rebuilt(a, x, y, ranges)
+
+
+def parts_of(a: FloorDiv | Mod | Min | Max) -> tuple[Index, Index]:
+    """The two operands of an atom."""
+    return (a.num, a.den) if isinstance(a, FloorDiv | Mod) else (a.a, a.b)
+
+
+def rebuilt(a: FloorDiv | Mod | Min | Max, x: Index, y: Index, ranges: Ranges) -> Index:
+    """The atom's operation on other operands."""
+    match a:
+        case FloorDiv():
+            return floordiv(x, y, ranges)
+        case Mod():
+            return mod(x, y, ranges)
+        case Min():
+            return minimum(x, y, ranges)
+        case Max():
+            return maximum(x, y, ranges)
+
+
+def _inner(x: Index, ranges: Ranges) -> Index:
+    """An operand of an atom simplified, variables of one value replaced."""
+    single = {n: Index.of(r[0]) for n in x.names() if (r := ranges.get(n)) and r[0] == r[1]}
+    return simplify(x.subs(single), ranges)
+
+
+def _join(x: Index, ranges: Ranges) -> Index:
+    """Quotients, remainders and extremes joined with other terms while that makes `x` smaller."""
+    size = _size(x)
+    for candidate in _joined(x, ranges):
+        if _size(candidate) < size:
+            return simplify(candidate, ranges)
+    return x
+
+
+def _joined(x: Index, ranges: Ranges) -> Iterator[Index]:
+    """Expressions equal to `x` in which one atom is exchanged for others.
+
+    e % d  ->  e - d*(e // d),   d*(e // d)  ->  e - e % d,
+    e % d + d*((e // d) % m)  ->  e % (d*m),   min(a, b) + c  ->  min(a + c, b + c)
+    """
+    for mono, c in x.terms:
+        for i, atom in enumerate(mono):
+            if isinstance(atom, Var):
+                continue
+            rest = mono[:i] + mono[i + 1 :]
+            factor = Index(((rest, c),)) if rest else Index.of(c)
+            others = x - Index(((mono, c),))
+            a, b = parts_of(atom)
+            if isinstance(atom, Mod):
+                quotient = floordiv(a, b, ranges)
+                yield others + factor * a - factor * b * quotient
+                yield from _chained(others, rest, c, a, b, quotient, ranges)
+            elif isinstance(atom, FloorDiv):
+                scale, left = _split_factor(factor, b)
+                if left == ZERO:
+                    yield others + scale * a - scale * mod(a, b, ranges)
+            elif not rest and others != ZERO and c == 1:
+                yield rebuilt(atom, others + a, others + b, ranges)
+            elif not rest and others != ZERO and c == -1:
+                flipped = Max(a, b) if isinstance(atom, Min) else Min(a, b)
+                yield rebuilt(flipped, others - a, others - b, ranges)
+
+
+def _split_factor(factor: Index, b: Index) -> tuple[Index, Index]:
+    if not b.is_const:
+        return _split_exact(factor, b)
+    ((_, c),) = factor.terms or (((), factor.const),)
+    divides = c % b.const == 0
+    exact = Index(tuple((m, k // b.const) for m, k in factor.terms), factor.const // b.const)
+    return (exact, ZERO) if divides else (ZERO, factor)
+
+
+def _chained(
+    others: Index, rest: Monomial, c: int, e: Index, d: Index, quotient: Index, ranges: Ranges
+) -> Iterator[Index]:
+    """The remainder c*rest*(e % d) joined with  c*d*rest*((e // d) % m)  among the others."""
+    if not d.is_const:
+        return
+    for mono, k in others.terms:
+        if k != c * d.const:
+            continue
+        for i, atom in enumerate(mono):
+            same = mono[:i] + mono[i + 1 :] == rest
+            if same and isinstance(atom, Mod) and atom.num == quotient:
+                factor = Index(((rest, c),)) if rest else Index.of(c)
+                yield others - Index(((mono, k),)) + factor * mod(e, d * atom.den, ranges)
+
+
+def _size(x: Index) -> int:
+    """What `x` costs: variables 1, a constant 1, other atoms 4 and their operands."""
+    total = 1 if x.const else 0
+    for mono, _ in x.terms:
+        for a in mono:
+            total += 1 if isinstance(a, Var) else 4 + sum(map(_size, parts_of(a)))
+    return total

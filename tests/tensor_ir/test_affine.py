@@ -1,0 +1,165 @@
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rutc.tensor_ir.affine import (
+    Index,
+    Range,
+    floordiv,
+    maximum,
+    minimum,
+    mod,
+    product,
+)
+from rutc.tensor_ir.parse import parse_index
+from tests.strategies import indices
+
+NAMES = ("x", "y", "z")
+some = settings(max_examples=300, deadline=None)
+spans = st.tuples(st.integers(-6, 6), st.integers(0, 5)).map(lambda t: (t[0], t[0] + t[1]))
+dim_spans = st.integers(0, 6).map(lambda n: (0, n))
+ranges_of = st.fixed_dictionaries(dict.fromkeys(NAMES, spans | dim_spans))
+
+
+def points(ranges: Mapping[str, Range]) -> dict[str, np.ndarray]:
+    """All points of a box, as broadcastable arrays."""
+    grids = np.meshgrid(*(np.arange(lo, hi + 1) for lo, hi in ranges.values()), indexing="ij")
+    return dict(zip(ranges, grids, strict=True))
+
+
+def everywhere(x: Index, ranges: Mapping[str, Range]) -> np.ndarray:
+    env = points(ranges)
+    return np.broadcast_to(np.asarray(x.evaluate(env)), env["x"].shape)
+
+
+@some
+@given(indices(NAMES), indices(NAMES), ranges_of)
+def test_arithmetic_is_pointwise(a: Index, b: Index, ranges: Mapping[str, Range]) -> None:
+    p, q = everywhere(a, ranges), everywhere(b, ranges)
+    np.testing.assert_array_equal(everywhere(a + b, ranges), p + q)
+    np.testing.assert_array_equal(everywhere(a - b, ranges), p - q)
+    np.testing.assert_array_equal(everywhere(a * b, ranges), p * q)
+    np.testing.assert_array_equal(everywhere(minimum(a, b), ranges), np.minimum(p, q))
+    np.testing.assert_array_equal(everywhere(maximum(a, b, ranges), ranges), np.maximum(p, q))
+
+
+@some
+@given(indices(NAMES), st.integers(1, 24), ranges_of)
+def test_division_is_pointwise(a: Index, d: int, ranges: Mapping[str, Range]) -> None:
+    p = everywhere(a, ranges)
+    for known in ({}, ranges):
+        quotient, rest = floordiv(a, Index.of(d), known), mod(a, Index.of(d), known)
+        np.testing.assert_array_equal(everywhere(quotient, ranges), p // d)
+        np.testing.assert_array_equal(everywhere(rest, ranges), p % d)
+
+
+@some
+@given(indices(NAMES), indices(NAMES), ranges_of)
+def test_division_by_an_expression_is_pointwise(
+    a: Index, b: Index, ranges: Mapping[str, Range]
+) -> None:
+    divisor = maximum(b, 1)
+    p, q = everywhere(a, ranges), everywhere(divisor, ranges)
+    for known in ({}, ranges):
+        np.testing.assert_array_equal(everywhere(floordiv(a, divisor, known), ranges), p // q)
+        np.testing.assert_array_equal(everywhere(mod(a, divisor, known), ranges), p % q)
+
+
+@some
+@given(indices(NAMES, depth=4), ranges_of)
+def test_simplify_keeps_the_value_and_settles(a: Index, ranges: Mapping[str, Range]) -> None:
+    simple = a.simplify(ranges)
+    np.testing.assert_array_equal(everywhere(simple, ranges), everywhere(a, ranges))
+    assert simple.simplify(ranges) == simple
+
+
+@some
+@given(indices(NAMES), indices(NAMES), indices(NAMES), ranges_of)
+def test_substitution_is_composition(
+    a: Index, b: Index, c: Index, ranges: Mapping[str, Range]
+) -> None:
+    env = points(ranges)
+    inner = {"x": b.evaluate(env), "y": c.evaluate(env), "z": env["z"]}
+    wanted = np.broadcast_to(np.asarray(a.evaluate(inner)), env["x"].shape)
+    np.testing.assert_array_equal(everywhere(a.subs({"x": b, "y": c}), ranges), wanted)
+
+
+@some
+@given(indices(NAMES, depth=4), ranges_of)
+def test_bounds_hold(a: Index, ranges: Mapping[str, Range]) -> None:
+    found = a.bounds(ranges)
+    assert found is not None
+    values = everywhere(a, ranges)
+    assert found[0] <= values.min()
+    assert values.max() <= found[1]
+
+
+@some
+@given(indices(NAMES, depth=4), ranges_of)
+def test_text_parses_back(a: Index, ranges: Mapping[str, Range]) -> None:
+    assert parse_index(str(a)) == a
+    assert parse_index(str(a.simplify(ranges))) == a.simplify(ranges)
+
+
+@some
+@given(st.lists(st.integers(-9, 9), min_size=3, max_size=3), st.integers(-9, 9))
+def test_coefficients_of_linear_expressions(coefficients: list[int], const: int) -> None:
+    x = sum((Index.of(n) * c for n, c in zip(NAMES, coefficients, strict=True)), Index.of(const))
+    assert [x.coefficient(n) for n in NAMES] == coefficients
+    assert (x * Index.of("x")).coefficient("x") == (None if any(coefficients) else const)
+
+
+RANGES: dict[str, Range] = {
+    "a": (0, 9), "b": (0, 63), "c": (0, 7), "d": (0, 7), "i": (0, 1023), "n": (1, 1 << 31),
+    "s": (0, 999),
+}  # fmt: skip
+SIMPLER = """
+(64*a + b) // 64                            -> a
+(64*a + b) % 64                             -> b
+(64*a + 8*c + d) // 8                       -> 8*a + c
+(64*a + 8*c + d) // 64                      -> a
+(64*a + 8*c + d) % 64                       -> 8*c + d
+((64*a + 8*c + d) % 64) // 8                -> c
+64*(i // 64) + i % 64                       -> i
+8*(i // 64) + (i % 64) // 8                 -> i // 8
+64*(i // 64) + 8*((i % 64) // 8) + i % 8    -> i
+8*((i // 8) % 8) + i % 8                    -> i % 64
+(i // 8) // 8                               -> i // 64
+(i % 64) % 8                                -> i % 8
+(i % 64) // 64                              -> 0
+(2*a + 4*c) // 2                            -> a + 2*c
+(6*i) % 4                                   -> 2*(i % 2)
+(i + 64) // 64                              -> i // 64 + 1
+(i - 1 + 64) % 64                           -> (i + 63) % 64
+min(b, 63)                                  -> b
+max(b, 0)                                   -> b
+min(b + 64, a)                              -> a
+i - 64*(i // 64)                            -> i % 64
+i - i % 64                                  -> 64*(i // 64)
+(64*(i // 64)) // 64                        -> i // 64
+(i // 64 + 64*a) % 64                       -> i // 64
+(n*a + n) // n                              -> a + 1
+(n*s) % n                                   -> 0
+min(min(i, b), i)                           -> min(b, i)
+(i % 64 + 64*a) % 64                        -> i % 64
+(7*a + c // 2) // 7                         -> a
+(-i) % 1                                    -> 0
+(3*b + 2*c) // 400                          -> 0
+"""
+
+
+@pytest.mark.parametrize("line", SIMPLER.strip().splitlines())
+def test_simpler_forms(line: str) -> None:
+    before, after = line.split("->")
+    found = parse_index(before).simplify(RANGES)
+    assert str(found) == after.strip()
+
+
+def test_products_and_constants() -> None:
+    assert product([Index.of("x"), 2, 3]) == Index.of("x") * 6
+    assert (Index.of("x") - Index.of("x")).value == 0
+    with pytest.raises(ValueError, match="not a constant"):
+        _ = Index.of("x").value
