@@ -69,7 +69,7 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "cos": (2, 4),
     "cosh": (4, 4),
     "erf": (2, 4),
-    "exp": (1, 4),
+    "exp": (1.25, 4),
     "floor": (_EXACT, _EXACT),
     "fmod": (_EXACT, _EXACT),
     "log": (2, 4),

@@ -145,6 +145,9 @@ def test_select(dtype: DType, lanes: int | None) -> None:
 def test_casts(src: DType, lanes: int | None) -> None:
     x = edge_values(src)
     for dst in (DType.BOOL, *INTS, *FLOATS):
+        if dst is DType.F4E2M1:
+            # It has no NaN, and nothing says what one becomes.
+            x = x[x == x]
         with np.errstate(all="ignore"):
             expected = convert(x, dst)
         compiled = Elementwise(
