@@ -43,6 +43,8 @@ class ExpressionEmitter:
         self.locals: dict[str, ir.Value] = {}
         self._loads: dict[object, ir.Value] = {}
         self._fresh = 0
+        # A register without a lane axis holds a vector while a vector loop's body computes with it.
+        self._kept: dict[tuple[str, tuple[object, ...]], ir.Type] = {}
 
     @contextmanager
     def region(self) -> Iterator[None]:
@@ -313,6 +315,7 @@ class ExpressionEmitter:
             key, varies = self._register_key(target.coords)
             if varies and lane is not None:
                 value = self.widen(value, lane.lanes)
+            self._kept[(buffer.name, key)] = value.type
             self.builder.store(value, self.register(buffer, key, value.type))
             return
         coords: dict[str, Index] = {}
@@ -360,6 +363,8 @@ class ExpressionEmitter:
         type_ = llvm_type(buffer.dtype)
         if varies and lane is not None:
             type_ = ir.VectorType(type_, lane.lanes)
+        else:
+            type_ = self._kept.get((buffer.name, key), type_)
         return self.builder.load(self.register(buffer, key, type_), typ=type_)
 
     def _register_key(

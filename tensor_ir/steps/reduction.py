@@ -51,6 +51,7 @@ class Lanes:
     def apply(self, kernel: Kernel) -> Kernel:
         """The kernel with a vector of states. Raises NotApplicable unless only updates are held."""
         n = constant_extent(find_loop(kernel, self.var))
+        width = min(self.width, n)
         lane, block = f"{self.var}.l", f"{self.var}.o"
         added: list[Buffer] = []
 
@@ -62,16 +63,16 @@ class Lanes:
             spread: list[Access] = []
             for a, t in zip(update.states, update.reducer.state, strict=True):
                 name = f"{a.buffer}.{lane}"
-                layout = Layout((Axis(lane, self.width, 1),))
+                layout = Layout((Axis(lane, width, 1),))
                 added.append(Buffer(name, t, layout, Space.REGISTER))
                 spread.append(Access(name, ((lane, Index.of(lane)),)))
             states = tuple(spread)
 
             def split(loop: Loop) -> tuple[Stmt, ...]:
-                count = -(-n // self.width)
-                position = Index.of(block) * self.width + Index.of(lane) + loop.lo
-                rest = Index.of(n) - Index.of(block) * self.width
-                high = minimum(self.width, rest, {block: (0, count - 1)})
+                count = -(-n // width)
+                position = Index.of(block) * width + Index.of(lane) + loop.lo
+                rest = Index.of(n) - Index.of(block) * width
+                high = minimum(width, rest, {block: (0, count - 1)})
                 inner = with_index(loop.body, {self.var: position})
                 inner = _retarget(inner, states, lane)
                 vector = Loop(lane, ZERO, high, Kind.VECTOR, inner)
@@ -80,11 +81,11 @@ class Lanes:
             start = Loop(
                 lane,
                 ZERO,
-                Index.of(self.width),
+                Index.of(width),
                 Kind.VECTOR,
                 (Init(states, update.reducer),),
             )
-            join = Merge(update.states, states, update.reducer, lane, self.width)
+            join = Merge(update.states, states, update.reducer, lane, width)
             return (start, *replace_loop((reduction,), self.var, split), join)
 
         body = simplified(replace_loop(kernel.body, self.outer, lift), {})
