@@ -109,7 +109,8 @@ class Builder:
         out = Value(t.name, t.dtype, tuple(sorted(named)))
         if not is_symbolic(t.known, t.dtype):
             array = t.known.reshape([n for n in t.known.shape if n != 1])
-            self.consts.append(Const(out, tuple(named), Data(array)))
+            origin = (self.hints[t.name],)
+            self.consts.append(Const(out, tuple(named), Data(array), origin))
             return
         self.nodes.append(Nest((out,), (), None, (_elements(t),), self.origin))
 

@@ -45,7 +45,10 @@ def folded(
         return None
     with np.errstate(all="ignore"):
         result = _FOLDS[op](arrays, attributes, ranges)
-    if result is None or result.size > SMALL:
+    if result is None:
+        return None
+    found = np.asarray(result)
+    if found.size > SMALL:
         return None
     data = given[1] if op == "Where" else given[0]
     kind = DType.BOOL if op in _TESTS else DType.I64 if op == "NonZero" else data.dtype
@@ -57,7 +60,7 @@ def folded(
             return None
         if kind is DType.STRING:
             return None
-    return _normalized(np.asarray(result), kind), kind
+    return _normalized(found, kind), kind
 
 
 def _as_index(a: np.ndarray) -> np.ndarray:

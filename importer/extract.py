@@ -1,0 +1,144 @@
+"""Parts of ONNX models: models with more outputs, and the nodes between given values."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
+
+Array = npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """One node of the main graph: what it reads (its bodies included) and what it computes."""
+
+    index: int
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.name or self.outputs[0]!r}"
+
+
+class ModelParts:
+    """A model in memory, its external data included, and ways to take parts of it."""
+
+    def __init__(self, path: Path) -> None:
+        self._model = onnx.load(path)
+        self._graph = self._model.graph
+        self._constants = {tensor.name for tensor in self._graph.initializer}
+        self._constants |= {tensor.values.name for tensor in self._graph.sparse_initializer}
+        self.nodes = tuple(_info(index, node) for index, node in enumerate(self._graph.node))
+
+    def write_with_outputs(
+        self, path: Path, names: Iterable[str], values: Mapping[str, Array] | None = None
+    ) -> None:
+        """Writes the model with the named values as its outputs, typed by `values` where known.
+
+        Nodes that none of them needs are left out.
+        """
+        wanted = list(names)
+        nodes = self._needed(set(wanted), stop=set())
+        self._write(path, nodes, list(self._graph.input), wanted, values or {})
+
+    def write_between(
+        self, path: Path, nodes: Iterable[int], outputs: Iterable[str], values: Mapping[str, Array]
+    ) -> tuple[str, ...]:
+        """Writes a model of some nodes and returns its inputs' names.
+
+        What the nodes read and none of them computes becomes an input, typed by `values`;
+        constants that they read stay constants.
+        """
+        whole = set(nodes)
+        whole |= {
+            maker
+            for index in whole
+            for maker in self.producers(index)
+            if self.nodes[maker].op == "Constant"
+        }
+        chosen = [self._graph.node[index] for index in sorted(whole)]
+        made = {name for node in chosen for name in node.output}
+        read = [name for node in chosen for name in _reads(node)]
+        outside = [n for n in dict.fromkeys(read) if n not in made and n not in self._constants]
+        inputs = [_typed(name, values) for name in outside]
+        self._write(path, chosen, inputs, list(outputs), values)
+        return tuple(outside)
+
+    def producers(self, index: int) -> tuple[int, ...]:
+        """Returns the nodes whose outputs a node reads."""
+        makers = {name: node.index for node in self.nodes for name in node.outputs}
+        found = (makers.get(name) for name in self.nodes[index].inputs)
+        return tuple(dict.fromkeys(maker for maker in found if maker is not None))
+
+    def _needed(self, wanted: set[str], stop: set[str]) -> list[NodeProto]:
+        needed = wanted - stop
+        nodes: list[NodeProto] = []
+        for node in reversed(self._graph.node):
+            if needed.intersection(node.output):
+                nodes.append(node)
+                needed.update(set(_reads(node)) - stop)
+        return nodes[::-1]
+
+    def _write(
+        self,
+        path: Path,
+        nodes: Sequence[NodeProto],
+        inputs: Sequence[ValueInfoProto],
+        outputs: Sequence[str],
+        values: Mapping[str, Array],
+    ) -> None:
+        read = {name for node in nodes for name in _reads(node)} | set(outputs)
+        graph = GraphProto(name=self._graph.name or "part")
+        graph.node.extend(nodes)
+        graph.input.extend(inputs)
+        graph.output.extend(_typed(name, values) for name in outputs)
+        graph.initializer.extend(t for t in self._graph.initializer if t.name in read)
+        graph.sparse_initializer.extend(
+            t for t in self._graph.sparse_initializer if t.values.name in read
+        )
+        model = ModelProto()
+        model.CopyFrom(self._model)
+        model.graph.CopyFrom(graph)
+        path.write_bytes(model.SerializeToString())
+
+
+def _typed(name: str, values: Mapping[str, Array]) -> ValueInfoProto:
+    if name not in values:
+        return ValueInfoProto(name=name)
+    value = values[name]
+    element = (
+        onnx.TensorProto.STRING
+        if value.dtype.kind == "O"
+        else helper.np_dtype_to_tensor_dtype(value.dtype)
+    )
+    return helper.make_tensor_value_info(name, element, value.shape)
+
+
+def _info(index: int, node: NodeProto) -> NodeInfo:
+    outputs = tuple(name for name in node.output if name)
+    return NodeInfo(index, node.name, node.op_type, tuple(_reads(node)), outputs)
+
+
+def _reads(node: NodeProto) -> list[str]:
+    """Returns what a node reads from the graph around it, what its bodies capture included."""
+    names = [name for name in node.input if name]
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            names += _captured(attribute.g)
+        elif attribute.type == AttributeProto.GRAPHS:
+            names += [name for body in attribute.graphs for name in _captured(body)]
+    return list(dict.fromkeys(names))
+
+
+def _captured(body: GraphProto) -> list[str]:
+    inside = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+    inside |= {name for node in body.node for name in node.output}
+    read = [name for node in body.node for name in _reads(node)]
+    read += [value.name for value in body.output]
+    return [name for name in read if name not in inside]

@@ -1,0 +1,159 @@
+"""Files that are no acceptable model, and requests that contradict the model."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, external_data_helper, helper
+
+from rutc.errors import UserError
+from rutc.importer import import_model
+from rutc.tensor_ir import Const
+
+X = np.zeros((2, 3), "f4")
+
+
+@pytest.fixture
+def product(make_node, make_model, rng):
+    """x @ w with w a constant of 3 x 300."""
+    weights = {"w": rng.standard_normal((3, 300)).astype("f4")}
+    return make_model([make_node("MatMul", ["x", "w"])], {"x": X}, ["y"], weights)
+
+
+@pytest.mark.parametrize("content", [b"", b"no model", b"\x08\x0a", b"\x00" * 64])
+def test_no_model(content, tmp_path):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"m\.onnx"):
+        import_model(path)
+
+
+def test_missing_directory_truncated(tmp_path, product):
+    with pytest.raises(UserError, match="no such file"):
+        import_model(tmp_path / "none.onnx")
+    with pytest.raises(UserError, match="directory"):
+        import_model(tmp_path)
+    path = tmp_path / "m.onnx"
+    path.write_bytes(product.SerializeToString()[:-100])
+    with pytest.raises(UserError, match="truncated"):
+        import_model(path)
+
+
+def test_data_that_does_not_fit(tmp_path, product):
+    product.graph.initializer[0].raw_data = b"1234"
+    onnx.save(product, tmp_path / "m.onnx")
+    with pytest.raises(UserError, match=r"'w'.*4 bytes"):
+        import_model(tmp_path / "m.onnx")
+
+
+def external(product, path, **fields):
+    tensor = product.graph.initializer[0]
+    data = tensor.raw_data
+    (path.parent / "w.bin").write_bytes(data)
+    external_data_helper.set_external_data(tensor, **{"location": "w.bin", **fields})
+    tensor.ClearField("raw_data")
+    path.write_bytes(product.SerializeToString())
+    return data
+
+
+def test_external_data_is_mapped(tmp_path, product):
+    data = external(product, tmp_path / "m.onnx")
+    graph = import_model(tmp_path / "m.onnx")
+    (const,) = [n for n in graph.nodes if isinstance(n, Const)]
+    assert const.data.array.tobytes() == data
+    base = const.data.array
+    while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
+        base = base.base
+    assert isinstance(base, np.memmap)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"location": "../w.bin"}, "leaves"),
+        ({"location": "/etc/passwd"}, "absolute"),
+        ({"location": "C:\\w.bin"}, "absolute"),
+        ({"location": "sub/../../w.bin"}, "leaves"),
+        ({"location": "none.bin"}, "missing"),
+        ({"location": ""}, "no file"),
+        ({"offset": 8}, "outside"),
+        ({"offset": -4}, "outside"),
+        ({"length": 4}, "4 bytes"),
+    ],
+)
+def test_external_data_refused(fields, why, tmp_path, product):
+    external(product, tmp_path / "m.onnx", **fields)
+    with pytest.raises(UserError, match=f"'w'.*{why}"):
+        import_model(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_external_links_refused(link, tmp_path, product):
+    external(product, tmp_path / "m.onnx")
+    (tmp_path / "w.bin").rename(tmp_path / "other.bin")
+    link(tmp_path / "other.bin", tmp_path / "w.bin")
+    with pytest.raises(UserError, match="link"):
+        import_model(tmp_path / "m.onnx")
+
+
+def test_all_unsupported_operators_are_listed(tmp_path, make_node, make_model):
+    nodes = [
+        helper.make_node("Frobnicate", ["x"], ["a"], name="first", domain="acme"),
+        helper.make_node("Frobnicate", ["a"], ["b"], name="second", domain="acme"),
+        helper.make_node("StringSplit", ["b"], ["y", "n"], name="third"),
+    ]
+    model = make_model(nodes, {"x": X}, ["y"], {})
+    model.opset_import.append(helper.make_opsetid("acme", 1))
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(UserError) as e:
+        import_model(tmp_path / "m.onnx")
+    text = str(e.value)
+    assert "acme.Frobnicate (2): first, second" in text
+    assert "StringSplit (1): third" in text
+
+
+def test_operator_errors_name_node_and_shapes(tmp_path, make_node, make_model):
+    weights = {"w": np.zeros((4, 5), "f4")}
+    model = make_model([make_node("MatMul", ["x", "w"])], {"x": X}, ["y"], weights)
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(UserError, match=r"MatMul.*MatMul_y.*f32\[2, 3\].*f32\[4, 5\]"):
+        import_model(tmp_path / "m.onnx")
+
+
+@pytest.fixture
+def symbolic(tmp_path, make_node):
+    """y = relu(x) with x of [batch, 3]."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([make_node("Relu", ["x"])], "g", [x], [y])
+    path = tmp_path / "symbolic.onnx"
+    opsets = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    return path
+
+
+def test_sizes_can_be_fixed(symbolic):
+    assert [s for s, _ in import_model(symbolic).symbols] == ["batch"]
+    for fixed in ({"shapes": {"x": (7, 3)}}, {"dims": {"batch": 7}}):
+        graph = import_model(symbolic, **fixed)
+        assert not graph.symbols
+        assert [graph.extent(d) for d in graph.outputs[0].axes] == [7, 3]
+
+
+@pytest.mark.parametrize(
+    ("fixed", "message"),
+    [
+        ({"shapes": {"x": (7, 4)}}, r"'x'.*\[batch, 3\].*\[7, 4\]"),
+        ({"shapes": {"x": (7,)}}, r"'x'.*\[batch, 3\].*\[7\]"),
+        ({"shapes": {"x": (-1, 3)}}, "negative"),
+        ({"shapes": {"z": (7, 3)}}, "'z'.*no input"),
+        ({"dims": {"seq": 7}}, "'seq'.*batch"),
+        ({"shapes": {"x": (7, 3)}, "dims": {"batch": 8}}, "'batch'.*7.*8"),
+    ],
+)
+def test_contradictions(fixed, message, symbolic):
+    with pytest.raises(UserError, match=message):
+        import_model(symbolic, **fixed)

@@ -1,0 +1,148 @@
+"""Symbolic sizes, folding at import, and the names of dims and values."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from rutc.importer import import_model
+from rutc.tensor_ir import Const, Input, Nest
+from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.verify import verify
+
+
+def save(path, nodes, inputs, outputs, constants=()):
+    infos = [helper.make_tensor_value_info(n, t, s) for n, (t, s) in inputs.items()]
+    results = [onnx.ValueInfoProto(name=o) for o in outputs]
+    data = [onnx.numpy_helper.from_array(a, n) for n, a in constants]
+    graph = helper.make_graph(nodes, "g", infos, results, data)
+    opsets = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    return path
+
+
+@pytest.fixture
+def heads(tmp_path, make_node):
+    """Splits x[batch, seq, 12] into 3 heads by shape arithmetic, and merges them again."""
+    nodes = [
+        make_node("Shape", ["x"], ["shape"]),
+        make_node("Gather", ["shape", "zero"], ["batch"]),
+        make_node("Gather", ["shape", "one"], ["seq"]),
+        make_node("Unsqueeze", ["batch", "axes"], ["b"]),
+        make_node("Unsqueeze", ["seq", "axes"], ["s"]),
+        make_node("Concat", ["b", "s", "heads"], ["split"], axis=0),
+        make_node("Reshape", ["x", "split"], ["parts"]),
+        make_node("Transpose", ["parts"], ["turned"], perm=[0, 2, 1, 3]),
+        make_node("Exp", ["turned"], ["raised"]),
+        make_node("Transpose", ["raised"], ["back"], perm=[0, 2, 1, 3]),
+        make_node("Mul", ["b", "s"], ["rows"]),
+        make_node("Concat", ["rows", "rest"], ["flat"], axis=0),
+        make_node("Reshape", ["back", "flat"], ["y"]),
+    ]
+    constants = [
+        ("zero", np.array(0)),
+        ("one", np.array(1)),
+        ("axes", np.array([0])),
+        ("heads", np.array([3, 4])),
+        ("rest", np.array([-1])),
+    ]
+    inputs = {"x": (TensorProto.FLOAT, ["batch", "seq", 12])}
+    return save(tmp_path / "heads.onnx", nodes, inputs, ["y"], constants)
+
+
+@pytest.mark.parametrize("dims", [{}, {"seq": 5}, {"batch": 1, "seq": 5}])
+def test_shape_arithmetic_folds(dims, heads, rng):
+    graph = import_model(heads, dims=dims)
+    verify(graph)
+    assert not any(isinstance(n, Const) for n in graph.nodes)
+    batch = dims.get("batch", 2)
+    x = rng.standard_normal((batch, 5, 12)).astype("f4")
+    got = interpret(graph, {"x": x})["y"]
+    np.testing.assert_allclose(got, np.exp(x).reshape(-1, 12), rtol=1e-6)
+
+
+def test_names_are_deterministic_and_readable(heads):
+    first, second = import_model(heads), import_model(heads)
+    assert first == second
+    assert str(first) == str(second)
+    assert [s for s, _ in first.symbols] == ["batch", "seq"]
+    values = [v for v in first.values if not isinstance(v, Input)]
+    assert {"x", "parts", "raised", "y"} <= set(values)
+    fixed = import_model(heads, dims={"batch": 2, "seq": 5})
+    assert fixed.inputs[0].axes[:2] == ("batch", "seq")
+
+
+def test_residual_block_shares_dims(tmp_path, make_node, rng):
+    nodes = [
+        make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
+        make_node("Add", ["a", "x"], ["y"]),
+    ]
+    weights = [("w", rng.standard_normal((8, 8, 3, 3)).astype("f4"))]
+    inputs = {"x": (TensorProto.FLOAT, [2, 8, 5, 6])}
+    graph = import_model(save(tmp_path / "m.onnx", nodes, inputs, ["y"], weights))
+    verify(graph)
+    extents = sorted(graph.extent(d) for d, _ in graph.dims)
+    assert extents == [2, 3, 3, 5, 6, 8, 8]
+
+
+def test_axes_of_the_interface_and_units(tmp_path, make_node):
+    nodes = [make_node("Softmax", ["x"], axis=1)]
+    inputs = {"x": (TensorProto.FLOAT, [1, 10, 1, 1])}
+    graph = import_model(save(tmp_path / "m.onnx", nodes, inputs, ["y"]))
+    verify(graph)
+    (out,) = graph.outputs
+    assert [graph.extent(d) for d in out.axes] == [1, 10, 1, 1]
+    inner = [n for n in graph.nodes if isinstance(n, Nest) and n.out.name != out.value]
+    assert all(graph.extent(d) == 10 for n in inner for d in n.dims)
+
+
+def test_outputs_that_are_inputs_or_constants(tmp_path, make_node):
+    nodes = [make_node("Identity", ["x"], ["y"]), make_node("Identity", ["x"], ["z"])]
+    nodes.append(make_node("Identity", ["k"], ["w"]))
+    inputs = {"x": (TensorProto.FLOAT, [2, 1])}
+    constants = [("k", np.array([[1.5], [2.5]], "f4"))]
+    graph = import_model(save(tmp_path / "m.onnx", nodes, inputs, ["y", "z", "w"], constants))
+    verify(graph)
+    x = np.array([[1.0], [2.0]], "f4")
+    got = interpret(graph, {"x": x})
+    np.testing.assert_array_equal(got["y"], x)
+    np.testing.assert_array_equal(got["z"], x)
+    np.testing.assert_array_equal(got["w"], constants[0][1])
+
+
+def test_weights_are_not_copied_and_unused_ones_dropped(tmp_path, make_node, rng):
+    nodes = [make_node("MatMul", ["x", "w"]), make_node("Exp", ["x"], ["unused"])]
+    weights = [
+        ("w", rng.standard_normal((30, 40)).astype("f4")),
+        ("idle", rng.standard_normal((30, 40)).astype("f4")),
+    ]
+    inputs = {"x": (TensorProto.FLOAT, [2, 30])}
+    graph = import_model(save(tmp_path / "m.onnx", nodes, inputs, ["y"], weights))
+    names = [n.out.name for n in graph.nodes if isinstance(n, Const)]
+    assert names == ["w"]
+    assert [n.origin for n in graph.nodes if isinstance(n, Nest)] == [("MatMul_y",)]
+
+
+def test_old_models_have_weights_as_inputs(tmp_path, make_node, make_model, rng):
+    w = rng.standard_normal((3, 4)).astype("f4")
+    model = make_model([make_node("MatMul", ["x", "w"])], {"x": w.T, "w": w}, ["y"], {"w": w}, 8)
+    model.ir_version = 3
+    onnx.save(model, tmp_path / "m.onnx")
+    graph = import_model(tmp_path / "m.onnx")
+    assert [i.name for i in graph.inputs] == ["x"]
+
+
+def test_model_local_functions_are_expanded(tmp_path, make_node, make_model, rng):
+    opsets = [helper.make_opsetid("", 21)]
+    body = [make_node("Exp", ["a"], ["e"]), make_node("Neg", ["e"], ["r"])]
+    function = helper.make_function("acme", "Twist", ["a"], ["r"], body, opsets)
+    call = helper.make_node("Twist", ["x"], ["y"], domain="acme")
+    x = rng.standard_normal((2, 3)).astype("f4")
+    model = make_model([call], {"x": x}, ["y"], {})
+    model.functions.append(function)
+    model.opset_import.append(helper.make_opsetid("acme", 1))
+    onnx.save(model, tmp_path / "m.onnx")
+    got = interpret(import_model(tmp_path / "m.onnx"), {"x": x})["y"]
+    np.testing.assert_allclose(got, -np.exp(x), rtol=1e-6)

@@ -1,0 +1,90 @@
+"""LSTM, GRU, RNN and If."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from rutc.tensor_ir import If, Scan
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+HIDDEN, FEATURES = 5, 3
+
+
+def operands(op, directions, steps, batch, rng):
+    rows = GATES[op] * HIDDEN
+    arrays = {
+        "x": rng.standard_normal((steps, batch, FEATURES)),
+        "w": rng.standard_normal((directions, rows, FEATURES)),
+        "r": rng.standard_normal((directions, rows, HIDDEN)),
+        "b": rng.standard_normal((directions, 2 * rows)),
+        "h": rng.standard_normal((directions, batch, HIDDEN)),
+        "c": rng.standard_normal((directions, batch, HIDDEN)),
+    }
+    return {n: a.astype("f4") for n, a in arrays.items()}
+
+
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(("steps", "batch"), [(4, 2), (1, 1), (3, 1)])
+def test_layers(op, direction, steps, batch, check, make_node, rng):
+    arrays = operands(op, 2 if direction == "bidirectional" else 1, steps, batch, rng)
+    outputs = ["y", "y_h", "y_c"] if op == "LSTM" else ["y", "y_h"]
+    names = ["x", "w", "r", "b", "", "h"] + (["c"] if op == "LSTM" else [])
+    step = make_node(op, names, outputs, direction=direction, hidden_size=HIDDEN)
+    used = {n: arrays[n] for n in names if n}
+    inputs = {n: a for n, a in used.items() if n in "xhc"}
+    weights = {n: a for n, a in used.items() if n in "wrb"}
+    graph = check(step, inputs, weights, outputs=outputs)
+    scans = sum(isinstance(n, Scan) for n in graph.nodes)
+    assert scans == (0 if steps == 1 else 2 if direction == "bidirectional" else 1)
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_sequence_lengths_and_defaults(op, check, make_node, rng):
+    arrays = operands(op, 2, 4, 3, rng)
+    arrays["l"] = np.array([4, 1, 2], np.int32)
+    step = make_node(
+        op, ["x", "w", "r", "", "l"], ["y", "y_h"], direction="bidirectional", hidden_size=HIDDEN
+    )
+    check(step, {n: arrays[n] for n in "xwrl"}, outputs=("y", "y_h"))
+
+
+def test_gru_linear_before_reset(check, make_node, rng):
+    arrays = operands("GRU", 1, 3, 2, rng)
+    step = make_node("GRU", list("xwrb"), linear_before_reset=1, hidden_size=HIDDEN)
+    check(step, {n: arrays[n] for n in "xwrb"})
+
+
+def test_peepholes_and_activations(check, make_node, rng):
+    arrays = operands("LSTM", 1, 3, 2, rng)
+    arrays["p"] = rng.standard_normal((1, 3 * HIDDEN)).astype("f4")
+    step = make_node("LSTM", ["x", "w", "r", "b", "", "h", "c", "p"], hidden_size=HIDDEN)
+    check(step, arrays)
+    arrays.pop("p")
+    names = ["x", "w", "r", "b", "", "h", "c"]
+    choice = ["Sigmoid", "Relu", "Softsign"]
+    check(make_node("LSTM", names, hidden_size=HIDDEN, activations=choice), arrays)
+
+
+def branches(make_node):
+    def graph(name, op):
+        out = helper.make_tensor_value_info("z", TensorProto.FLOAT, (2, 3))
+        return helper.make_graph([make_node(op, ["x"], ["z"])], name, [], [out])
+
+    return {"then_branch": graph("yes", "Exp"), "else_branch": graph("no", "Neg")}
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_if_at_run_time(taken, check, make_node, rng):
+    inputs = {"x": rng.standard_normal((2, 3)).astype("f4"), "c": np.array(taken)}
+    graph = check(make_node("If", ["c"], **branches(make_node)), inputs)
+    assert any(isinstance(n, If) for n in graph.nodes)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_if_known_at_import(taken, check, make_node, rng):
+    inputs = {"x": rng.standard_normal((2, 3)).astype("f4")}
+    graph = check(make_node("If", ["c"], **branches(make_node)), inputs, {"c": np.array(taken)})
+    assert not any(isinstance(n, If) for n in graph.nodes)
