@@ -100,7 +100,7 @@ def evaluate_expr(
         case Apply():
             args = [evaluate_expr(a, env, values, block) for a in e.args]
             with np.errstate(all="ignore"):
-                return _apply(e.op, args)
+                return operate(e.op, args)
         case Cast():
             with np.errstate(all="ignore"):
                 return convert(evaluate_expr(e.arg, env, values, block), e.dtype)
@@ -209,7 +209,8 @@ def _window(array: np.ndarray, spans: Sequence[tuple[int, int]], fill: np.ndarra
 
 
 # -- operators ----------------------------------------------------------------------------------
-def _apply(op: str, args: list[np.ndarray]) -> np.ndarray:
+def operate(op: str, args: list[np.ndarray]) -> np.ndarray:
+    """The operator `op` applied to arrays of one dtype (the first of `select` holds bools)."""
     if op == "select":
         return np.where(args[0], args[1], args[2])
     dtype = DType.of(args[0].dtype)

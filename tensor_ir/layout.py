@@ -46,7 +46,9 @@ class Layout:
     @cached_property
     def size(self) -> int:
         """Elements from the first to one past the last, padding included."""
-        return 1 + sum((a.extent - 1) * a.stride for a in self.axes) if self.axes else 1
+        if any(a.extent == 0 for a in self.axes):
+            return 0
+        return 1 + sum((a.extent - 1) * a.stride for a in self.axes)
 
     @cached_property
     def before(self) -> Mapping[str, int]:
@@ -69,6 +71,14 @@ class Layout:
                 position = mod(position, Index.of(a.extent), ranges)
             total = total + position * a.stride
         return total.simplify(ranges)
+
+    def position(self, coords: Mapping[str, int]) -> int:
+        """The element number at constant coordinates."""
+        total = 0
+        for a in self.axes:
+            position = (coords[a.dim] + self.before.get(a.dim, 0)) // a.div
+            total += (position if a.whole else position % a.extent) * a.stride
+        return total
 
     def stride(self, dim: str) -> int | None:
         """Elements between neighbours along `dim`; None where the dim is blocked."""
