@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Annotated
 
 import typer
+from rich.console import RenderableType
 
 import rutc
 from rutc.console import command
@@ -188,6 +189,7 @@ def verify(
         from rutc import views
         from rutc.api import verify as verify_now
         from rutc.arguments import parse_dims, parse_shapes
+        from rutc.verify.bisect import bisect as find_divergence
 
         with screen.progress() as on_progress:
             verification = verify_now(
@@ -200,11 +202,25 @@ def verify(
                 threads=threads,
                 on_progress=on_progress,
             )
-        screen.result(
-            views.verification_json(verification),
+            divergence = None
+            if bisect and not verification.passed:
+                divergence = find_divergence(
+                    model,
+                    verification.values,
+                    Path(),
+                    threads=threads,
+                    level=verification.level,
+                    on_progress=on_progress,
+                )
+        shown: list[RenderableType] = [
             views.verification_table(verification),
             views.verification_text(verification),
-        )
+        ]
+        payload = views.verification_json(verification)
+        if bisect and not verification.passed:
+            shown.append(views.divergence_text(divergence))
+            payload["divergence"] = views.divergence_json(divergence)
+        screen.result(payload, *shown)
         if not verification.passed:
             raise typer.Exit(1)
 

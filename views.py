@@ -10,6 +10,7 @@ from rutc.compiler import Report
 from rutc.runtime import NodeArg, ProfileEntry
 from rutc.verify import Verification
 from rutc.verify.bench import Timing
+from rutc.verify.bisect import Divergence
 from rutc.verify.compare import Value
 
 Json = dict[str, object]
@@ -85,6 +86,21 @@ def verification_text(verification: Verification) -> str:
     """Returns the summary, and why each output that does not agree does not."""
     reasons = [f"{o.name}: {o.reason}" for o in verification.outputs if not o.passed]
     return "\n".join([verification.summary(), *reasons])
+
+
+def divergence_json(divergence: Divergence | None) -> Json | None:
+    """Returns where a model diverges, as JSON."""
+    return None if divergence is None else asdict(divergence)
+
+
+def divergence_text(divergence: Divergence | None) -> str:
+    """Returns where a model diverges, in a few lines."""
+    if divergence is not None:
+        return str(divergence)
+    return (
+        "no node could be named: every value that could be observed agrees, though the model's "
+        "outputs do not"
+    )
 
 
 def ports_json(ports: Iterable[NodeArg]) -> list[Json]:

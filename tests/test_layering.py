@@ -26,7 +26,7 @@ HOMES: dict[str, set[str]] = {
     "onnxruntime": {"verify"},
     "torch": {"models"},
     "typer": {"cli", "console"},
-    "rich": {"console", "inspection", "models", "views"},
+    "rich": {"cli", "console", "inspection", "models", "views"},
 }
 
 NOT_PACKAGED = {"tests", "benchmarks", "docs", "tools", "build", "dist"}

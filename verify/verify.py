@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rutc.errors import CheckFailed
@@ -20,8 +20,8 @@ Progress = Callable[[str, int, int], None]
 class Verification:
     """The outputs of a compiled model beside those of ONNX Runtime.
 
-    `inputs` says where the inputs came from; `rutc_s` and `reference_s` are the seconds of the one
-    run of each, which is no benchmark.
+    `inputs` says where the inputs came from, `values` are they. `rutc_s` and `reference_s` are the
+    seconds of the one run of each, which is no benchmark.
     """
 
     model: Path
@@ -33,6 +33,7 @@ class Verification:
     rutc_s: float
     reference_s: float
     reference_version: str = VERSION
+    values: Mapping[str, Value] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def passed(self) -> bool:
@@ -102,7 +103,9 @@ def verify_model(
     outputs = compare_outputs(ours, reference, level)
     report("verify", 3, 3)
     source = f"inputs generated from seed {seed}" if inputs is None else "given inputs"
-    return Verification(model, library, level, source, threads, outputs, rutc_s, reference_s)
+    return Verification(
+        model, library, level, source, threads, outputs, rutc_s, reference_s, values=values
+    )
 
 
 def session_inputs(session: InferenceSession) -> tuple[InputSpec, ...]:

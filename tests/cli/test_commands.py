@@ -93,6 +93,15 @@ def test_verify_fails_on_another_model(rutc: Rutc, tmp_path: Path, artifact: Pat
     assert "0 of 1 outputs agree" in result.stdout
 
 
+def test_bisect_says_when_no_node_is_at_fault(rutc: Rutc, tmp_path: Path, artifact: Path) -> None:
+    other = onnx.load(artifact.with_suffix(".onnx"))
+    other.graph.node[1].op_type = "Neg"
+    onnx.save(other, tmp_path / "other.onnx")
+    result = rutc("verify", tmp_path / "other.onnx", artifact, "--bisect")
+    assert result.status == 1
+    assert "no node could be named" in result.stdout
+
+
 def test_bench_interleaves_with_onnxruntime(rutc: Rutc, model: Path, artifact: Path) -> None:
     result = rutc(
         *("bench", artifact, "--against", "onnxruntime", "--model", model),

@@ -1,0 +1,99 @@
+"""The first diverging node is named and isolated; the faults are put into the compiled model."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from rutc.compiler import Options, Report, compile_model
+from rutc.verify.bisect import Divergence, bisect
+
+Fault = Callable[[onnx.GraphProto], None]
+X = np.linspace(-2, 2, 24, dtype=np.float32).reshape(4, 6)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model y = abs(tanh(relu(x @ w) + 1)) whose nodes are named."""
+    weight = np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)
+    nodes = [
+        helper.make_node("Constant", [], ["one"], value=numpy_helper.from_array(np.float32(1))),
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="product"),
+        helper.make_node("Relu", ["a"], ["b"], name="positive"),
+        helper.make_node("Add", ["b", "one"], ["c"], name="more"),
+        helper.make_node("Tanh", ["c"], ["d"], name="squash"),
+        helper.make_node("Abs", ["d"], ["y"], name="size"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "chain",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 5])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    opsets = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def _find(
+    model: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault | None = None
+) -> Divergence | None:
+    """Bisects with a compiler that has a fault: it changes the graph before it compiles."""
+
+    def compile_with_fault(path: Path, output: Path, options: Options, tell: None) -> Report:
+        changed = onnx.load(path)
+        if fault is not None:
+            fault(changed.graph)
+        onnx.save(changed, path.with_suffix(".changed.onnx"))
+        return compile_model(path.with_suffix(".changed.onnx"), output, options, tell)
+
+    monkeypatch.setattr("rutc.verify.bisect.compile_model", compile_with_fault)
+    return bisect(model, {"x": X}, model.parent, threads=1)
+
+
+def _wrong_tanh(graph: onnx.GraphProto) -> None:
+    for node in graph.node:
+        if node.op_type == "Tanh":
+            node.op_type = "Sigmoid"
+
+
+def _wrong_tanh_if_fused(graph: onnx.GraphProto) -> None:
+    """Wrong only where the sum that it reads is computed in the model and is not observed."""
+    made = {name for node in graph.node if node.op_type == "Add" for name in node.output}
+    if made - {output.name for output in graph.output}:
+        _wrong_tanh(graph)
+
+
+def test_a_model_that_agrees_diverges_nowhere(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sorted(model.parent.iterdir())
+    assert _find(model, monkeypatch) is None
+    assert sorted(model.parent.iterdir()) == before
+
+
+def test_the_first_diverging_node_is_named_and_isolated(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = _find(model, monkeypatch, _wrong_tanh)
+    assert found is not None
+    assert (found.node.name, found.node.op, found.fused) == ("squash", "Tanh", False)
+    assert found.output.name == "d"
+    assert found.minimal_nodes == 1
+    assert found.minimal is not None
+    assert found.minimal_inputs is not None
+    assert [node.name for node in onnx.load(found.minimal).graph.node] == ["squash"]
+    with np.load(found.minimal_inputs) as stored:
+        assert stored.files == ["c"]
+
+
+def test_a_fault_of_a_fusion_is_found_too(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _find(model, monkeypatch, _wrong_tanh_if_fused)
+    assert found is not None
+    assert (found.node.name, found.fused) == ("squash", True)
+    assert found.minimal is not None
+    names = [node.name for node in onnx.load(found.minimal).graph.node if node.name]
+    assert names == ["more", "squash"]
+    assert "only while what it reads is fused into it" in str(found)
