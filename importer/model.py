@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,16 +12,17 @@ from onnx import GraphProto, NodeProto, TypeProto, ValueInfoProto
 
 from rutc.errors import UserError
 from rutc.importer import ops
+from rutc.importer.assembly import assembled
 from rutc.importer.builder import Builder, OperatorError
 from rutc.importer.convert import prepare
-from rutc.importer.dims import clean_dim, named
+from rutc.importer.dims import clean_dim
+from rutc.importer.functions import function_body, is_function
 from rutc.importer.proto import array_of, attribute_value, dtype_of, load, subgraphs
 from rutc.importer.registry import OPERATORS, Key
 from rutc.importer.shapes import folded
 from rutc.importer.tensor import Axis, Tensor
-from rutc.tensor_ir import DType, Graph, Index, Input, Nest, Node, Output, Scan, Scatter, Value
+from rutc.tensor_ir import DType, Graph, Index, Input, Value
 from rutc.tensor_ir.affine import ONE, ZERO, Range
-from rutc.tensor_ir.graph import defined, outs, used_deep, walk_nodes
 
 SYMBOL_RANGE: Range = (1, 1 << 31)
 """What a size that nothing fixes may be."""
@@ -63,7 +63,7 @@ def _check_supported(graph: GraphProto, path: Path) -> None:
     missing: dict[Key, list[str]] = {}
     for g in subgraphs(graph):
         for node in g.node:
-            if _key(node) not in OPERATORS:
+            if _key(node) not in OPERATORS and (node.domain or not is_function(node.op_type)):
                 missing.setdefault(_key(node), []).append(_title(node))
     if not missing:
         return
@@ -91,6 +91,7 @@ class _Importer:
     def __post_init__(self) -> None:
         self.symbols: dict[str, str] = {}
         self.used_dims: set[str] = set()
+        self.inside = 0
 
     def run(self, graph: GraphProto, weights: dict[str, np.ndarray], name: str) -> Graph:
         """The whole model's graph."""
@@ -104,7 +105,8 @@ class _Importer:
             env[initializer] = b.constant(data, kind, initializer)
         self.nodes(graph, env, [o.name for o in graph.output])
         outputs = [self.output(o.name, env) for o in graph.output]
-        return _assembled(name, b, inputs, outputs, self.symbols)
+        ranges = [(s, SYMBOL_RANGE) for s in self.symbols.values()]
+        return assembled(name, b, inputs, outputs, ranges)
 
     def _check_names(self, inputs: list[str]) -> None:
         unknown = sorted(set(self.shapes) - set(inputs))
@@ -220,16 +222,19 @@ class _Importer:
             inputs.append(env[i] if i else None)
         attributes = {a.name: attribute_value(a, self.directory) for a in node.attribute}
         saved = (b.origin, b.base, b.outputs, b.scope)
-        b.origin = (_title(node),)
-        b.base = next((o for o in node.output if o), _title(node))
+        if not self.inside:
+            b.origin = (_title(node),)
+            b.base = next((o for o in node.output if o), _title(node))
         b.outputs = tuple(node.output)
         b.scope = env
         try:
             known = folded(node.op_type, inputs, attributes, b.ranges)
             if known is not None and not node.domain:
                 made: tuple[Tensor, ...] = (b.constant(*known),)
-            else:
+            elif _key(node) in OPERATORS:
                 made = OPERATORS[_key(node)](b, inputs, attributes)
+            else:
+                made = self.function(node, inputs)
         except OperatorError as e:
             given = ", ".join(f"{i or '-'}: {t}" for i, t in zip(node.input, inputs, strict=True))
             raise UserError(
@@ -240,7 +245,31 @@ class _Importer:
         for o, t in zip(node.output, made, strict=False):
             if o:
                 env[o] = t
-                b.claim(t.name, o)
+                if not self.inside:
+                    b.claim(t.name, o)
+
+    def function(self, node: NodeProto, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+        """The outputs of an operator that the standard defines by other operators."""
+        body = function_body(node, inputs)
+        if body is None:
+            raise OperatorError("the operator is not supported")
+        given = (*inputs, *[None] * (len(body.input) - len(inputs)))
+        env = {n: t for n, t in zip(body.input, given, strict=True) if t is not None}
+        absent = {n for n, t in zip(body.input, given, strict=True) if t is None}
+        graph = GraphProto(node=body.node)
+        for inner in graph.node:
+            for i, name in enumerate(inner.input):
+                if name in absent:
+                    inner.input[i] = ""
+        wanted = [f for f, o in zip(body.output, node.output, strict=False) if o]
+        self.inside += 1
+        try:
+            self.nodes(graph, env, wanted)
+        finally:
+            self.inside -= 1
+        known = iter(env[f] for f in wanted)
+        unused = next(iter(env.values()))
+        return tuple(next(known) if o else unused for o in node.output)
 
     def subgraph(
         self, graph: GraphProto, scope: Environment, inputs: Iterable[Tensor] = ()
@@ -282,78 +311,3 @@ def _live(graph: GraphProto, wanted: set[str]) -> list[bool]:
                         wanted.update(i for i in inner.input if i)
                     wanted.update(o.name for o in g.output)
     return live
-
-
-# -- assembly -----------------------------------------------------------------------------------
-def _assembled(
-    name: str,
-    b: Builder,
-    inputs: list[Input],
-    outputs: list[tuple[str, Tensor]],
-    symbols: Mapping[str, str],
-) -> Graph:
-    """The named graph: outputs get all their axes, unused values and dims go."""
-    shared = Counter(t.name for _, t in outputs)
-    made = [_with_units(b, n, t, alone=shared[t.name] == 1) for n, t in outputs]
-    nodes: list[Node] = [*inputs, *b.consts, *b.nodes]
-    nodes = _used_nodes(nodes, {o.value for o in made})
-    used = _used_dims(nodes, made)
-    table = tuple((d, e) for d, e in b.extents.items() if d in used)
-    ranges = tuple((s, SYMBOL_RANGE) for s in symbols.values())
-    return named(Graph(name, table, tuple(nodes), tuple(made), ranges), b.roles, b.hints)
-
-
-def _with_units(b: Builder, name: str, t: Tensor, *, alone: bool) -> Output:
-    """The output `name`: the value of `t` with a dim for every axis."""
-    b.origin = (name,)
-    axes = [a.dim if a.dim is not None else b.dim(1) for a in t.axes]
-    fresh = [d for d, a in zip(axes, t.axes, strict=True) if a.dim is None]
-    place = next(
-        (i for i, n in enumerate(b.nodes) if isinstance(n, Nest) and n.outs[0].name == t.name), None
-    )
-    users = [n for n in walk_nodes(tuple(b.nodes)) if t.name in used_deep(n)]
-    if place is not None and not users and alone:
-        nest = b.nodes[place]
-        assert isinstance(nest, Nest)
-        if len(nest.outs) == 1:
-            out = replace(nest.out, dims=tuple(sorted((*nest.out.dims, *fresh))))
-            b.nodes[place] = replace(nest, outs=(out,))
-            b.hints[t.name] = name
-            return Output(name, t.name, tuple(axes))
-    space = [b.dim(e, "") for e in t.shape]
-    own = tuple(Axis(d, e) for d, e in zip(space, t.shape, strict=True))
-    coords = [a.index if s.dim is not None else ZERO for a, s in zip(own, t.axes, strict=True)]
-    body = b.read(t, coords)
-    value = Value(b.fresh(name), t.dtype, tuple(sorted(space)))
-    b.nodes.append(Nest((value,), (), None, (body,), b.origin))
-    return Output(name, value.name, tuple(space))
-
-
-def _used_nodes(nodes: list[Node], wanted: set[str]) -> list[Node]:
-    """The nodes that the wanted values need; inputs stay, they are the interface."""
-    kept: list[Node] = []
-    for n in reversed(nodes):
-        names = {v.name for v in outs(n)}
-        if isinstance(n, Input) or not names.isdisjoint(wanted):
-            kept.append(n)
-            wanted.update(used_deep(n))
-    return kept[::-1]
-
-
-def _used_dims(nodes: list[Node], outputs: list[Output]) -> set[str]:
-    found: set[str] = {d for o in outputs for d in o.axes}
-    for n in walk_nodes(tuple(nodes)):
-        for v in defined(n):
-            found.update(v.dims)
-        match n:
-            case Nest():
-                found.update(n.bound)
-            case Scan():
-                found.add(n.dim)
-            case Scatter():
-                found.update(n.dims)
-            case Input():
-                found.update(n.axes)
-            case _:
-                pass
-    return found

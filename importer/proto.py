@@ -46,6 +46,7 @@ _TYPES: dict[int, DType] = {
     TensorProto.INT2: DType.I2,
 }
 _PACKED = frozenset({DType.F4E2M1, DType.U4, DType.I4, DType.U2, DType.I2})
+_NUMBERS = {kind: number for number, kind in _TYPES.items()}
 MAX_ELEMENTS = 1 << 40
 
 
@@ -56,6 +57,11 @@ def dtype_of(onnx_type: int) -> DType:
         name = known.get(onnx_type, str(onnx_type))
         raise UserError(f"the element type {name} is not supported")
     return _TYPES[onnx_type]
+
+
+def onnx_type(kind: DType) -> int:
+    """The ONNX type number of an element type."""
+    return _NUMBERS[kind]
 
 
 def load(path: Path) -> ModelProto:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from rutc.importer.proto import dtype_of
 from rutc.importer.tensor import SMALL, Tensor, is_symbolic
 from rutc.tensor_ir import DType, Index
 from rutc.tensor_ir.affine import Range, floordiv, maximum, minimum, mod
@@ -53,8 +54,6 @@ def folded(
     data = given[1] if op == "Where" else given[0]
     kind = DType.BOOL if op in _TESTS else DType.I64 if op == "NonZero" else data.dtype
     if op == "Cast":
-        from rutc.importer.proto import dtype_of
-
         kind = dtype_of(int(str(attributes["to"])))
         if symbolic and not kind.is_int:
             return None
@@ -266,8 +265,6 @@ def _reduce(how: str) -> Fold:
 def _cast(
     xs: Sequence[np.ndarray | None], attributes: Attributes, _: Mapping[str, Range]
 ) -> np.ndarray | None:
-    from rutc.importer.proto import dtype_of
-
     x = xs[0]
     assert x is not None
     kind = dtype_of(int(str(attributes["to"])))

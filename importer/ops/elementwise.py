@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 from rutc.importer.builder import Builder, OperatorError, lit
@@ -219,7 +220,7 @@ def _scalar(t: Tensor) -> Tensor:
 @operator("Cast")
 def cast_to(b: Builder, x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Tensor:
     """`x` in another element type."""
-    return _converted(b, x, dtype_of(to))
+    return converted(b, x, dtype_of(to), saturate=bool(saturate))
 
 
 @operator("CastLike")
@@ -227,14 +228,29 @@ def cast_like(
     b: Builder, x: Tensor, target: Tensor, *, saturate: int = 1, round_mode: str = "up"
 ) -> Tensor:
     """`x` in the target's element type."""
-    return _converted(b, x, target.dtype)
+    return converted(b, x, target.dtype, saturate=bool(saturate))
 
 
-def _converted(b: Builder, x: Tensor, kind: DType) -> Tensor:
+def converted(b: Builder, x: Tensor, kind: DType, *, saturate: bool = True) -> Tensor:
+    """x in another element type, as ONNX defines it for narrow types.
+
+    A float becomes a narrow integer through i32, of which the low bits stay; it becomes an 8-bit
+    float clamped to the largest finite one, or without `saturate` infinite or NaN.
+    """
     if x.dtype is kind:
         return x
     if DType.STRING in (x.dtype, kind):
         raise OperatorError(f"conversion from {x.dtype} to {kind} is not supported")
+    if x.dtype.is_float and kind.is_int and kind.bits < 8:
+        return b.map(lambda e: cast(cast(e, DType.I32), kind), x)
+    if x.dtype.is_float and kind.value.startswith("f8e") and kind is not DType.F8E8M0 and saturate:
+        largest = float(ml_dtypes.finfo(kind.numpy).max)
+        return b.map(
+            lambda e: cast(
+                apply("min", apply("max", e, lit(-largest, e.dtype)), lit(largest, e.dtype)), kind
+            ),
+            x,
+        )
     return b.map(lambda e: cast(e, kind), x)
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from rutc.importer.builder import Builder, OperatorError, lit
 from rutc.importer.ops.operands import array, axes_of, axis_of, indices, ints, static
 from rutc.importer.ops.reshape import reshape, resolve
+from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor, known_ints
 from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, Lit, apply, cast
@@ -349,8 +352,6 @@ def constant(
     value_strings: Sequence[str] | None = None,
 ) -> Tensor:
     """The attribute's value."""
-    import numpy as np
-
     if isinstance(value, np.ndarray):
         return b.constant(value)
     for given, kind in (
@@ -369,8 +370,6 @@ def constant(
 @operator("ConstantOfShape")
 def constant_of_shape(b: Builder, shape: Tensor, *, value: object = None) -> Tensor:
     """One value everywhere."""
-    import numpy as np
-
     element = np.zeros(1, np.float32) if value is None else np.asarray(value)
     extents = indices(shape, "the shape")
     if all(e.is_const for e in extents) and product(extents).const <= 1 << 16:
@@ -423,12 +422,31 @@ def position_in(b: Builder, at: Tensor, coords: Sequence[Index], extent: Index) 
         bounds = i.bounds(b.ranges)
         if bounds is not None and (bounds[0] >= 0 or bounds[1] < 0):
             return i if bounds[0] >= 0 else i + extent
+    if at.array is not None and extent.is_const:
+        line = affine_in(np.where(at.array < 0, at.array + extent.const, at.array), coords)
+        if line is not None and b.inside(line, extent):
+            return line
     element = cast(b.read(at, coords), DType.I64)
     if at.array is not None and (at.array >= 0).all():
         return element
     last = IndexValue(extent)
     low = apply("lt", element, lit(0, DType.I64))
     return apply("select", low, apply("add", element, last), element)
+
+
+def affine_in(values: np.ndarray, coords: Sequence[Index]) -> Index | None:
+    """`values` as an affine expression of the coordinates (one an axis); None if they are none."""
+    origin = values[(0,) * values.ndim]
+    line = Index.of(int(origin))
+    expected = np.full(values.shape, origin)
+    for i, c in enumerate(coords):
+        n = values.shape[i]
+        if n > 1:
+            second = values[tuple(int(k == i) for k in range(values.ndim))]
+            line = line + c * int(second - origin)
+            shape = [n if k == i else 1 for k in range(values.ndim)]
+            expected = expected + ((second - origin) * np.arange(n)).reshape(shape)
+    return line if np.array_equal(values, expected) else None
 
 
 @operator("GatherElements")
@@ -456,10 +474,14 @@ def gather_nd(b: Builder, x: Tensor, at: Tensor, *, batch_dims: int = 0) -> Tens
     here = [i.index for i in axes[: len(outer)]]
     coords: list[Coord] = list(here[:batch_dims])
     for k in range(depth):
+        extent = x.shape[batch_dims + k]
+        if at.array is not None:
+            column = b.constant(at.array[..., k])
+            coords.append(position_in(b, column, here, extent))
+            continue
         element = cast(b.read(at, [*here, Index.of(k)]), DType.I64)
         low = apply("lt", element, lit(0, DType.I64))
-        extent = IndexValue(x.shape[batch_dims + k])
-        coords.append(apply("select", low, apply("add", element, extent), element))
+        coords.append(apply("select", low, apply("add", element, IndexValue(extent)), element))
     coords += [i.index for i in axes[len(outer) :]]
     return b.nest(axes, b.read(x, coords))
 
@@ -467,8 +489,6 @@ def gather_nd(b: Builder, x: Tensor, at: Tensor, *, batch_dims: int = 0) -> Tens
 @operator("EyeLike")
 def eye_like(b: Builder, x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
     """1 on the diagonal that `k` shifts, else 0."""
-    from rutc.importer.proto import dtype_of
-
     kind = x.dtype if dtype is None else dtype_of(dtype)
     rows, columns = b.axes(x.shape)
     on = apply("eq", IndexValue(columns.index - rows.index), Lit(k, DType.I64))

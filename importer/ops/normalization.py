@@ -11,7 +11,7 @@ from rutc.importer.ops.reductions import reduced
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
-from rutc.tensor_ir import DType, Expr, Index, apply, cast
+from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast, reducer
 
 
 def _wide(b: Builder, x: Tensor) -> Tensor:
@@ -54,8 +54,6 @@ def log_softmax(b: Builder, x: Tensor, *, axis: int = -1) -> Tensor:
 @operator("Hardmax")
 def hardmax(b: Builder, x: Tensor, *, axis: int = -1) -> Tensor:
     """1 at the first maximum along an axis, else 0."""
-    from rutc.tensor_ir import IndexValue, reducer
-
     at = axis_of(axis, x.rank)
     space = b.axes(x.shape)
     kept = [a for i, a in enumerate(space) if i != at]

@@ -1,0 +1,89 @@
+"""The end of an import: outputs get all their axes, what is not used goes, names are given."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rutc.importer.builder import Builder
+from rutc.importer.dims import named
+from rutc.importer.tensor import Axis, Tensor
+from rutc.tensor_ir import Graph, Input, Nest, Node, Output, Scan, Scatter, Value
+from rutc.tensor_ir.affine import ZERO, Range
+from rutc.tensor_ir.graph import defined, outs, used_deep, walk_nodes
+
+
+def assembled(
+    name: str,
+    b: Builder,
+    inputs: Sequence[Input],
+    outputs: Sequence[tuple[str, Tensor]],
+    symbols: Sequence[tuple[str, Range]],
+) -> Graph:
+    """The named graph of what the builder collected."""
+    shared = Counter(t.name for _, t in outputs)
+    made = [_with_units(b, n, t, alone=shared[t.name] == 1) for n, t in outputs]
+    nodes = _used_nodes([*inputs, *b.consts, *b.nodes], {o.value for o in made})
+    used = _used_dims(nodes, made)
+    table = tuple((d, e) for d, e in b.extents.items() if d in used)
+    return named(Graph(name, table, tuple(nodes), tuple(made), tuple(symbols)), b.roles, b.hints)
+
+
+def _with_units(b: Builder, name: str, t: Tensor, *, alone: bool) -> Output:
+    """The output `name`: the value of `t` with a dim for every axis.
+
+    A value that nothing else uses gets the missing dims of extent 1; any other is copied.
+    """
+    b.origin = (name,)
+    place = next(
+        (i for i, n in enumerate(b.nodes) if isinstance(n, Nest) and n.out.name == t.name), None
+    )
+    read = any(t.name in used_deep(n) for n in walk_nodes(tuple(b.nodes)))
+    if place is not None and not read and alone:
+        nest = b.nodes[place]
+        assert isinstance(nest, Nest)
+        if len(nest.outs) == 1:
+            axes = [a.dim if a.dim is not None else b.dim(1) for a in t.axes]
+            fresh = [d for d, a in zip(axes, t.axes, strict=True) if a.dim is None]
+            out = replace(nest.out, dims=tuple(sorted((*nest.out.dims, *fresh))))
+            b.nodes[place] = replace(nest, outs=(out,))
+            b.hints[t.name] = name
+            return Output(name, t.name, tuple(axes))
+    space = [b.dim(e) for e in t.shape]
+    own = tuple(Axis(d, e) for d, e in zip(space, t.shape, strict=True))
+    coords = [a.index if s.dim is not None else ZERO for a, s in zip(own, t.axes, strict=True)]
+    body = b.read(t, coords)
+    value = Value(b.fresh(name), t.dtype, tuple(sorted(space)))
+    b.nodes.append(Nest((value,), (), None, (body,), b.origin))
+    return Output(name, value.name, tuple(space))
+
+
+def _used_nodes(nodes: Sequence[Node], wanted: set[str]) -> list[Node]:
+    """The nodes that the wanted values need; inputs stay, they are the interface."""
+    kept: list[Node] = []
+    for n in reversed(nodes):
+        names = {v.name for v in outs(n)}
+        if isinstance(n, Input) or not names.isdisjoint(wanted):
+            kept.append(n)
+            wanted.update(used_deep(n))
+    return kept[::-1]
+
+
+def _used_dims(nodes: Sequence[Node], outputs: Sequence[Output]) -> set[str]:
+    found: set[str] = {d for o in outputs for d in o.axes}
+    for n in walk_nodes(tuple(nodes)):
+        for v in defined(n):
+            found.update(v.dims)
+        match n:
+            case Nest():
+                found.update(n.bound)
+            case Scan():
+                found.add(n.dim)
+            case Scatter():
+                found.update(n.dims)
+            case Input():
+                found.update(n.axes)
+            case _:
+                pass
+    return found

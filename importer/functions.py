@@ -1,0 +1,92 @@
+"""Operators that the standard itself defines by other operators: their bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
+from onnx.defs import OpSchema, SchemaError, get_schema
+
+from rutc.importer.convert import OPSET
+from rutc.importer.proto import onnx_type
+from rutc.importer.tensor import Tensor
+
+
+def is_function(op: str) -> bool:
+    """Whether the standard defines an operator by a body."""
+    schema = _schema(op)
+    return schema is not None and (schema.has_function or schema.has_context_dependent_function)
+
+
+def function_body(node: NodeProto, inputs: Sequence[Tensor | None]) -> FunctionProto | None:
+    """The body of a node whose operator is a function, its attributes put in; None without one.
+
+    The body's formal inputs and outputs correspond to the node's by position.
+    """
+    schema = _schema(node.op_type)
+    if schema is None or not is_function(node.op_type):
+        return None
+    complete = NodeProto()
+    complete.CopyFrom(node)
+    given = {a.name for a in node.attribute}
+    for name, attribute in sorted(schema.attributes.items()):
+        if name not in given and attribute.default_value.name:
+            complete.attribute.append(attribute.default_value)
+    body = FunctionProto()
+    if schema.has_function:
+        body.ParseFromString(
+            schema.get_function_with_opset_version(max(schema.function_opset_versions))
+        )
+    else:
+        types = [_type(t).SerializeToString() for t in inputs]
+        body.ParseFromString(
+            schema.get_context_dependent_function_with_opset_version(
+                max(schema.context_dependent_function_opset_versions),
+                complete.SerializeToString(),
+                types,
+            )
+        )
+    actual = {a.name: a for a in complete.attribute}
+    _put_in(body.node, actual)
+    return body
+
+
+def _schema(op: str) -> OpSchema | None:
+    try:
+        return get_schema(op, OPSET)
+    except SchemaError:
+        return None
+
+
+def _put_in(nodes: Iterable[NodeProto], actual: Mapping[str, AttributeProto]) -> None:
+    """Replaces references to the function's attributes by their values, in subgraphs too."""
+    for node in nodes:
+        kept: list[AttributeProto] = []
+        for a in node.attribute:
+            if a.ref_attr_name:
+                if a.ref_attr_name in actual:
+                    value = AttributeProto()
+                    value.CopyFrom(actual[a.ref_attr_name])
+                    value.name = a.name
+                    kept.append(value)
+                continue
+            if a.HasField("g"):
+                _put_in(a.g.node, actual)
+            kept.append(a)
+        copies = [AttributeProto.FromString(a.SerializeToString()) for a in kept]
+        node.ClearField("attribute")
+        node.attribute.extend(copies)
+
+
+def _type(t: Tensor | None) -> TypeProto:
+    """An input's type for a body that depends on it."""
+    made = TypeProto()
+    if t is None:
+        return made
+    made.tensor_type.elem_type = onnx_type(t.dtype)
+    made.tensor_type.shape.SetInParent()
+    for e in t.shape:
+        d = made.tensor_type.shape.dim.add()
+        if e.is_const:
+            d.dim_value = e.const
+    return made
