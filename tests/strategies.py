@@ -259,7 +259,7 @@ class _Builder:
                 n = self.reduction()
             case "const":
                 n = self.const()
-            case "scatter":
+            case "scatter" if self.stateful():
                 n = self.scatter()
             case "scan":
                 n = self.scan()
@@ -342,9 +342,12 @@ class _Builder:
         data = Data(self.array(dtype, [self.dims[d].value for d in axes]))
         return Const(self.define(dtype, dims, 3), axes, data, self.origin())
 
+    def stateful(self) -> list[Value]:
+        """The values of which a body may make others with the same dims."""
+        return [v for v in self.values if not set(v.dims) & set(self.counters)]
+
     def scatter(self) -> Scatter:
-        options = [v for v in self.values if v.dtype in NUMBERS] or self.values
-        base = self.draw(st.sampled_from(options))
+        base = self.draw(st.sampled_from(self.stateful()))
         dims = self.some_dims(2)
         target = self.read(base, dims)
         e, limit = self.expr(base.dtype, dims)
@@ -367,8 +370,7 @@ class _Builder:
 
     def carried(self) -> tuple[Value, Value]:
         """A value to begin with and the parameter of a carry."""
-        free = [v for v in self.values if not set(v.dims) & set(self.counters)]
-        init = self.draw(st.sampled_from(free))
+        init = self.draw(st.sampled_from(self.stateful()))
         # The state may come to be anything that an expression of its type gives.
         return init, self.define(init.dtype, init.dims, max(LARGEST, self.limit[init.name]))
 
@@ -376,8 +378,7 @@ class _Builder:
         outer = list(self.values)
         dim = self.draw(st.sampled_from(list(self.dims)))
         self.counters = (dim,)
-        candidates = [v for v in self.values if dim not in v.dims]
-        if not candidates:
+        if not self.stateful():
             self.counters = ()
             const = Lit(1.0, DType.F32)
             out = self.define(DType.F32, (dim,), 1)
