@@ -11,9 +11,12 @@ FAMILIES = (
     "movement",
     "normalization",
     "pooling",
+    "prefix",
+    "quantization",
     "recurrent",
     "reductions",
     "resize",
+    "scatter",
 )
 
 

@@ -1,0 +1,77 @@
+"""Running sums and products along an axis."""
+
+from __future__ import annotations
+
+from rutc.importer.builder import Builder, lit
+from rutc.importer.ops.operands import array, axis_of
+from rutc.importer.registry import operator
+from rutc.importer.tensor import Tensor
+from rutc.tensor_ir import Carry, Index, Scan, apply
+from rutc.tensor_ir.affine import ONE, ZERO
+
+_SHORT = 64
+"""Up to this many elements each prefix is summed by itself, which needs no order."""
+
+
+@operator("CumSum")
+def cum_sum(b: Builder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    """The sum of all elements up to each one along an axis."""
+    return _running(b, x, axis, "sum", exclusive=bool(exclusive), reverse=bool(reverse))
+
+
+@operator("CumProd")
+def cum_prod(
+    b: Builder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0
+) -> Tensor:
+    """The product of all elements up to each one along an axis."""
+    return _running(b, x, axis, "prod", exclusive=bool(exclusive), reverse=bool(reverse))
+
+
+def _running(
+    b: Builder, x: Tensor, axis: Tensor, how: str, *, exclusive: bool, reverse: bool
+) -> Tensor:
+    at = axis_of(int(array(axis, "the axis").reshape(-1)[0]), x.rank)
+    extent = x.shape[at]
+    identity = lit(0 if how == "sum" else 1, x.dtype)
+    if extent == ZERO:
+        return x
+    if extent == ONE:
+        return b.nest(b.axes(x.shape), identity) if exclusive else x
+    if extent.is_const and extent.const <= _SHORT:
+        axes = b.axes(x.shape)
+        k = b.axis(extent, "k")
+        distance = k.index + int(exclusive)
+        coords = [a.index for a in axes]
+        coords[at] = coords[at] + distance if reverse else coords[at] - distance
+        return b.nest(axes, b.read(x, coords, identity), (k,), how)
+    return _scanned(b, x, at, how, exclusive=exclusive, reverse=reverse)
+
+
+def _scanned(b: Builder, x: Tensor, at: int, how: str, *, exclusive: bool, reverse: bool) -> Tensor:
+    """The running value as a scan that carries the total."""
+    extent = x.shape[at]
+    rest = [e for i, e in enumerate(x.shape) if i != at]
+    identity = lit(0 if how == "sum" else 1, x.dtype)
+    t = b.axis(extent, "t")
+    assert t.dim is not None
+    axes = b.axes(rest)
+    init = b.nest(axes, identity)
+    total = b.tensor(x.dtype, axes, f"{b.base}_total")
+    with b.body([]) as nodes:
+        coords: list[Index] = [a.index for a in axes]
+        coords.insert(at, extent - 1 - t.index if reverse else t.index)
+        op = "add" if how == "sum" else "mul"
+        after = b.nest(axes, apply(op, b.spread(total, axes), b.read(x, coords)))
+        shown = b.relabelled(total if exclusive else after, axes)
+    last = b.tensor(x.dtype, axes)
+    every = b.tensor(x.dtype, (*axes[:at], t, *axes[at:]))
+    carry = Carry(b.value(total), init.name, after.name)
+    values = (b.value(last), b.value(every))
+    b.nodes.append(Scan(values, t.dim, (carry,), (shown.name,), tuple(nodes), b.origin))
+    if not reverse:
+        return every
+
+    def mirrored(*out: Index) -> list[Index]:
+        return [extent - 1 - o if i == at else o for i, o in enumerate(out)]
+
+    return b.view(every, x.shape, mirrored)

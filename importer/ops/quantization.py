@@ -1,0 +1,195 @@
+"""Quantised tensors: real = (stored - zero point) * scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+
+from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.ops.contraction import matmul_of
+from rutc.importer.ops.convolution import conv_integer
+from rutc.importer.ops.elementwise import converted
+from rutc.importer.ops.operands import axis_of
+from rutc.importer.proto import dtype_of
+from rutc.importer.registry import operator
+from rutc.importer.tensor import Axis, Tensor
+from rutc.tensor_ir import DType, Expr, Index, apply, cast
+from rutc.tensor_ir.affine import ONE, floordiv
+
+
+def _per_axis(
+    b: Builder, x: Tensor, t: Tensor, axes: Sequence[Axis], axis: int, block: int
+) -> Expr:
+    """The element of a scale or zero point that belongs to x's element at `axes`."""
+    if t.size == ONE:
+        return b.read(t, [0] * t.rank)
+    at = axis_of(axis, x.rank)
+    if t.rank == 1:
+        return b.read(t, [axes[at].index])
+    if not block:
+        raise OperatorError(f"the scale {t} does not fit {x}")
+    coords: list[Index] = [a.index for a in axes]
+    coords[at] = floordiv(coords[at], Index.of(block), b.ranges)
+    return b.read(t, coords)
+
+
+def _rounded_to(b: Builder, e: Expr, zero: Expr | None, kind: DType) -> Expr:
+    """A real number in units of the scale as a stored one: rounded, shifted, saturated."""
+    if kind.is_float:
+        return e
+    whole = apply("round", e)
+    if zero is not None:
+        whole = apply("add", whole, cast(zero, e.dtype))
+    info = ml_dtypes.iinfo(kind.numpy)
+    low, high = lit(int(info.min), e.dtype), lit(int(info.max), e.dtype)
+    return cast(apply("min", apply("max", whole, low), high), DType.I32)
+
+
+@operator("QuantizeLinear")
+def quantize_linear(
+    b: Builder,
+    x: Tensor,
+    scale: Tensor,
+    zero: Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    precision: int = 0,
+    saturate: int = 1,
+    round_mode: str = "up",
+) -> Tensor:
+    """saturate(round(x / scale) + zero point) as the zero point's type."""
+    kind = zero.dtype if zero is not None else DType.U8
+    if zero is None and output_dtype:
+        kind = dtype_of(output_dtype)
+    work = dtype_of(precision) if precision else scale.dtype
+    if work is DType.F8E8M0 or not work.is_float:
+        work = DType.F32
+    work = DType.F32 if work.bits < 32 and not precision else work
+    axes = b.axes(x.shape)
+    step = cast(_per_axis(b, x, scale, axes, axis, block_size), work)
+    units = apply("div", cast(b.spread(x, axes), work), step)
+    offset = _per_axis(b, x, zero, axes, axis, block_size) if zero is not None else None
+    whole = b.nest(axes, _rounded_to(b, units, offset, kind))
+    return converted(b, whole, kind, saturate=bool(saturate))
+
+
+@operator("DequantizeLinear")
+def dequantize_linear(
+    b: Builder,
+    x: Tensor,
+    scale: Tensor,
+    zero: Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+) -> Tensor:
+    """(x - zero point) * scale."""
+    kind = dtype_of(output_dtype) if output_dtype else scale.dtype
+    axes = b.axes(x.shape)
+    value = b.spread(x, axes)
+    step = cast(_per_axis(b, x, scale, axes, axis, block_size), DType.F32)
+    if x.dtype.is_float:
+        real = cast(value, DType.F32)
+    else:
+        wide = cast(value, DType.I32)
+        if zero is not None:
+            offset = _per_axis(b, x, zero, axes, axis, block_size)
+            wide = apply("sub", wide, cast(offset, DType.I32))
+        real = cast(wide, DType.F32)
+    return b.nest(axes, cast(apply("mul", real, step), kind))
+
+
+def _centered(b: Builder, x: Tensor, zero: Tensor, axis: int) -> Tensor:
+    axes = b.axes(x.shape)
+    offset = cast(_per_axis(b, x, zero, axes, axis, 0), DType.I32)
+    return b.nest(axes, apply("sub", cast(b.spread(x, axes), DType.I32), offset))
+
+
+def _requantized(
+    b: Builder, total: Tensor, scales: Sequence[tuple[Tensor, int]], zero: Tensor
+) -> Tensor:
+    """An i32 total as a stored number: times the operands' scales, by the output's (the last)."""
+    axes = b.axes(total.shape)
+    *operands, (out, _) = scales
+    factor: Expr | None = None
+    for t, axis in operands:
+        e = cast(_per_axis(b, total, t, axes, axis, 0), DType.F32)
+        factor = e if factor is None else apply("mul", factor, e)
+    assert factor is not None
+    step = cast(b.read(out, [0] * out.rank), DType.F32)
+    real = apply("mul", cast(b.spread(total, axes), DType.F32), apply("div", factor, step))
+    offset = b.read(zero, [0] * zero.rank)
+    return converted(b, b.nest(axes, _rounded_to(b, real, offset, zero.dtype)), zero.dtype)
+
+
+@operator("QLinearMatMul")
+def qlinear_matmul(
+    b: Builder,
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero: Tensor,
+    y: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor,
+    out_scale: Tensor,
+    out_zero: Tensor,
+) -> Tensor:
+    """The product of quantised matrices, quantised."""
+    left, right = _centered(b, x, x_zero, -2), _centered(b, y, y_zero, -1)
+    total = matmul_of(b, left, right)
+    return _requantized(b, total, [(x_scale, -2), (y_scale, -1), (out_scale, 0)], out_zero)
+
+
+@operator("QLinearConv")
+def qlinear_conv(
+    b: Builder,
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero: Tensor,
+    w: Tensor,
+    w_scale: Tensor,
+    w_zero: Tensor,
+    out_scale: Tensor,
+    out_zero: Tensor,
+    bias: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] = (),
+    group: int = 1,
+    kernel_shape: Sequence[int] = (),
+    pads: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> Tensor:
+    """The convolution of quantised operands, quantised."""
+    total = conv_integer(
+        b,
+        x,
+        w,
+        x_zero,
+        w_zero,
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        kernel_shape=kernel_shape,
+        pads=pads,
+        strides=strides,
+    )
+    if bias is not None:
+        units = b.axes((1,) * (total.rank - 2))
+        per_channel = b.reshaped(bias, (*bias.axes, *units))
+        total = b.map(lambda e, c: apply("add", e, c), total, per_channel)
+    return _requantized(b, total, [(x_scale, 1), (w_scale, 1), (out_scale, 0)], out_zero)
+
+
+@operator("BitCast")
+def bit_cast(b: Builder, x: Tensor, *, to: int) -> Tensor:
+    """The bits of a constant as another type of the same width."""
+    kind = dtype_of(to)
+    if x.array is None or kind.bits != x.dtype.bits:
+        raise OperatorError("only a constant can be read as another type of the same width")
+    return b.constant(np.ascontiguousarray(x.array).view(kind.numpy), kind)

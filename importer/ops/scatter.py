@@ -1,0 +1,161 @@
+"""Operators that write at computed places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.ops.operands import axis_of, indices, static
+from rutc.importer.ops.reshape import reshape
+from rutc.importer.registry import operator
+from rutc.importer.tensor import Axis, Tensor
+from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, Scatter, apply, cast, reducer
+from rutc.tensor_ir.affine import ONE, ZERO, product
+
+_REDUCERS = {"none": None, "add": "sum", "mul": "prod", "max": "max", "min": "min"}
+
+
+def scattered(
+    b: Builder,
+    base: Tensor,
+    space: Sequence[Axis],
+    coords: Sequence[Coord],
+    element: Expr,
+    reduction: str = "none",
+) -> Tensor:
+    """A copy of `base` with `element`, over `space`, combined into it at `coords`."""
+    if reduction not in _REDUCERS:
+        raise OperatorError(f"reduction {reduction!r} is unknown")
+    name = _REDUCERS[reduction]
+    axes = b.axes(base.shape)
+    copy = b.relabelled(base, axes)
+    if any(a.extent == ZERO for a in (*space, *axes)):
+        return copy
+    out = b.tensor(base.dtype, axes)
+    inside: Expr | None = None
+    placed: list[tuple[str, Coord]] = []
+    for a, c in zip(axes, coords, strict=True):
+        if a.dim is not None:
+            placed.append((a.dim, c))
+            continue
+        # A coordinate along an axis of extent 1 has no dim to miss.
+        if isinstance(c, Index) and b.inside(c, ONE):
+            continue
+        here = IndexValue(c) if isinstance(c, Index) else c
+        hit = apply("eq", here, lit(0, DType.I64))
+        inside = hit if inside is None else apply("and", inside, hit)
+    if inside is not None:
+        raise OperatorError("a computed coordinate along an axis of extent 1 is not supported")
+    dims = tuple(a.dim for a in space if a.dim is not None)
+    how = reducer(name, base.dtype) if name is not None else None
+    placed.sort(key=lambda dc: dc[0])
+    b.nodes.append(Scatter(b.value(out), copy.name, dims, tuple(placed), how, element, b.origin))
+    return out
+
+
+def _wrapped(element: Expr, extent: Index) -> Expr:
+    low = apply("lt", element, lit(0, DType.I64))
+    return apply("select", low, apply("add", element, IndexValue(extent)), element)
+
+
+@operator("ScatterElements")
+def scatter_elements(
+    b: Builder, x: Tensor, at: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
+) -> Tensor:
+    """x with updates[i, j, ..] at [at[i, j, ..], j, ..] along an axis."""
+    a = axis_of(axis, x.rank)
+    space = b.axes(at.shape)
+    here = [i.index for i in space]
+    coords: list[Coord] = list(here)
+    if x.shape[a] == ONE:
+        coords[a] = ZERO
+    else:
+        coords[a] = _wrapped(cast(b.read(at, here), DType.I64), x.shape[a])
+    return scattered(b, x, space, coords, b.read(updates, here), reduction)
+
+
+@operator("ScatterND")
+def scatter_nd(
+    b: Builder, x: Tensor, at: Tensor, updates: Tensor, *, reduction: str = "none"
+) -> Tensor:
+    """x with updates[.., j] at [at[.., :], j]."""
+    depth = static(at.shape[-1], "the last extent of the indices")
+    space = b.axes(updates.shape)
+    outer = [i.index for i in space[: at.rank - 1]]
+    coords: list[Coord] = []
+    for k in range(depth):
+        if x.shape[k] == ONE:
+            coords.append(ZERO)
+            continue
+        element = cast(b.read(at, [*outer, Index.of(k)]), DType.I64)
+        coords.append(_wrapped(element, x.shape[k]))
+    coords += [i.index for i in space[at.rank - 1 :]]
+    return scattered(b, x, space, coords, b.spread(updates, space), reduction)
+
+
+@operator("TensorScatter")
+def tensor_scatter(
+    b: Builder,
+    past: Tensor,
+    update: Tensor,
+    write_indices: Tensor | None = None,
+    *,
+    axis: int = -2,
+    mode: str = "linear",
+) -> Tensor:
+    """past with update written along an axis from write_indices[batch] on (a cache's update)."""
+    a = axis_of(axis, past.rank)
+    space = b.axes(update.shape)
+    coords: list[Coord] = [i.index for i in space]
+    place: Expr = IndexValue(space[a].index)
+    if write_indices is not None:
+        start = cast(b.read(write_indices, [space[0].index]), DType.I64)
+        place = apply("add", start, place)
+    if mode == "circular":
+        place = apply("mod", place, IndexValue(past.shape[a]))
+    coords[a] = place
+    return scattered(b, past, space, coords, b.spread(update, space))
+
+
+@operator("MaxUnpool")
+def max_unpool(
+    b: Builder,
+    x: Tensor,
+    at: Tensor,
+    output_shape: Tensor | None = None,
+    *,
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> Tensor:
+    """Zeros with the elements of x at the flat indices that MaxPool gave."""
+    rank = len(kernel_shape)
+    step = tuple(strides) or (1,) * rank
+    edge = tuple(pads) or (0,) * (2 * rank)
+    inferred = [
+        (e - 1) * s + k - edge[i] - edge[i + rank]
+        for i, (e, s, k) in enumerate(zip(x.shape[2:], step, kernel_shape, strict=True))
+    ]
+    small = (*x.shape[:2], *inferred)
+    shape = indices(output_shape, "output_shape") if output_shape is not None else small
+    axes = b.axes((product(shape),))
+    zeros = b.nest(axes, lit(0, x.dtype))
+    space = b.axes(x.shape)
+    here = [i.index for i in space]
+    position = cast(b.read(at, here), DType.I64)
+    if tuple(shape) != tuple(small):
+        position = _moved(position, small, shape)
+    flat = scattered(b, zeros, space, [position], b.read(x, here))
+    return reshape(b, flat, tuple(shape))
+
+
+def _moved(position: Expr, old: Sequence[Index], new: Sequence[Index]) -> Expr:
+    """A flat position in a tensor of shape `old` as one in a tensor of shape `new`."""
+    moved: Expr = lit(0, DType.I64)
+    scale = ONE
+    for o, n in zip(reversed(old), reversed(new), strict=True):
+        part = apply("mod", position, IndexValue(o))
+        moved = apply("add", moved, apply("mul", part, IndexValue(scale)))
+        position = apply("div", position, IndexValue(o))
+        scale = scale * n
+    return moved
