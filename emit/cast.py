@@ -178,6 +178,4 @@ def type_suffix(type_: ir.Type) -> str:
 
 
 def _intrinsic(builder: ir.IRBuilder, name: str, type_: ir.Type, arity: int) -> ir.Function:
-    return declared(
-        builder.module, f"llvm.{name}.{type_suffix(type_)}", type_, [type_] * arity
-    )
+    return declared(builder.module, f"llvm.{name}.{type_suffix(type_)}", type_, [type_] * arity)

@@ -9,7 +9,7 @@ import llvmlite.binding as llvm
 
 from rutc.tensor_ir.machine import Machine
 
-VERSION = f"1 llvmlite {llvmlite.__version__}"
+VERSION = f"2 llvmlite {llvmlite.__version__}"
 """Changes whenever the same module text could become other machine code."""
 
 _lock = threading.Lock()
@@ -27,7 +27,8 @@ def compile_object(text: str, machine: Machine, *, symbol: str, entry: str) -> b
     module.get_function(symbol).visibility = "hidden"
     target = target_machine(machine)
     optimise(module, target)
-    return target.emit_object(module)
+    code: bytes = target.emit_object(module)
+    return code
 
 
 def compile_assembly(text: str, machine: Machine) -> str:
@@ -36,7 +37,8 @@ def compile_assembly(text: str, machine: Machine) -> str:
     module = llvm.parse_assembly(text, llvm.create_context())
     target = target_machine(machine)
     optimise(module, target)
-    return target.emit_assembly(module)
+    assembly: str = target.emit_assembly(module)
+    return assembly
 
 
 def start() -> None:
@@ -59,6 +61,7 @@ def target_machine(machine: Machine) -> llvm.TargetMachine:
         features=",".join(features),
         opt=3,
         reloc="pic",
+        codemodel="small",
     )
 
 

@@ -128,9 +128,7 @@ def narrow_to_bf16(x: Real) -> Whole:
     builder = x.lanes.builder
     rounded = bits + odd + 0x7FFF
     shift = x.lanes.whole(16).value
-    quiet = builder.or_(
-        builder.lshr(bits.value, shift), x.lanes.whole(BF16_QUIET_BIT).value
-    )
+    quiet = builder.or_(builder.lshr(bits.value, shift), x.lanes.whole(BF16_QUIET_BIT).value)
     number = Whole(x.lanes, builder.lshr(rounded.value, shift))
     return select(x.is_nan(), Whole(x.lanes, quiet), number)
 

@@ -108,9 +108,7 @@ def _bool_op(builder: ir.IRBuilder, op: str, args: Args) -> ir.Value:
 
 
 # -- floats -------------------------------------------------------------------------------------
-def _float_op(
-    builder: ir.IRBuilder, op: str, args: Args, features: frozenset[str]
-) -> ir.Value:
+def _float_op(builder: ir.IRBuilder, op: str, args: Args, features: frozenset[str]) -> ir.Value:
     match op:
         case "add":
             return builder.fadd(*args)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import mpmath
 import numpy as np
@@ -20,12 +21,14 @@ from mpmath import mp, mpf
 
 mp.dps = 80
 
-Real = mpmath.mpf
-Function = Callable[[Real], Real]
+Real: TypeAlias = mpmath.mpf
+Function: TypeAlias = Callable[[Real], Real]
 TINY = mpf(10) ** -12
 
 
-def remez(f: Function, weight: Function, low: Real, high: Real, degree: int) -> tuple[list[Real], Real]:
+def remez(
+    f: Function, weight: Function, low: Real, high: Real, degree: int
+) -> tuple[list[Real], Real]:
     """Minimax coefficients, lowest first, and the largest weighted error.
 
     Args:
@@ -154,61 +157,121 @@ def atanh_tail(z: Real) -> Real:
 
 TABLES = (
     Table(
-        "EXPM1", "exp(r) = 1 + r + r**2 * P(r), |r| <= log(2)/2",
+        "EXPM1",
+        "exp(r) = 1 + r + r**2 * P(r), |r| <= log(2)/2",
         near_zero(lambda r: mpf(1) / 2 + r / 6, lambda r: (mp.expm1(r) - r) / r**2),
         lambda r: max(r**2 / abs(mp.expm1(r)) if r else TINY, TINY),
-        -HALF_LN2, HALF_LN2, {32: 4, 64: 9},
+        -HALF_LN2,
+        HALF_LN2,
+        {32: 4, 64: 9},
     ),
     Table(
-        "LOG1P", "log(1 + f) = f - f**2/2 + f**3 * P(f), -1/4 <= f <= 1/2",
-        near_zero(
-            lambda f: mpf(1) / 3 - f / 4, lambda f: (mp.log1p(f) - f + f**2 / 2) / f**3
-        ),
+        "LOG1P",
+        "log(1 + f) = f - f**2/2 + f**3 * P(f), -1/4 <= f <= 1/2",
+        near_zero(lambda f: mpf(1) / 3 - f / 4, lambda f: (mp.log1p(f) - f + f**2 / 2) / f**3),
         lambda f: max(f**2, TINY),
-        mpf("-0.25"), mpf("0.5"), {32: 7},
+        mpf("-0.25"),
+        mpf("0.5"),
+        {32: 7},
     ),
     Table(
-        "ATANH", "2 * atanh(s) = 2 * s + s**3 * P(s**2), |s| <= 1/5",
+        "EXP2M1",
+        "2**r = 1 + r * P(r), |r| <= 1/2",
+        near_zero(lambda r: LN2 + r * LN2**2 / 2, lambda r: mp.expm1(r * LN2) / r),
+        lambda r: mpf(1),
+        mpf("-0.501"),
+        mpf("0.501"),
+        {32: 5},
+    ),
+    Table(
+        "LOG2_1P",
+        "log2(1 + f) = f * P(f), -1/4 <= f <= 1/2; enough for pow of f32",
+        near_zero(lambda f: (1 - f / 2) / LN2, lambda f: mp.log1p(f) / LN2 / f),
+        lambda f: LN2,
+        mpf("-0.25"),
+        mpf("0.5"),
+        {64: 13},
+    ),
+    Table(
+        "ATANH",
+        "2 * atanh(s) = 2 * s + s**3 * P(s**2), |s| <= 1/5",
         lambda z: 2 * odd_core(mp.atanh, mpf(1) / 3)(z),
         lambda z: odd_weight(mp.atanh)(z) / 2,
-        mpf(0), LARGEST_S2, {64: 6},
+        mpf(0),
+        LARGEST_S2,
+        {64: 6},
     ),
     Table(
-        "ATANH_TAIL", "2 * atanh(s) = 2 * s + 2/3 * s**3 + s**5 * P(s**2), |s| <= 1/5",
-        atanh_tail, lambda z: max(z**2 / 2, TINY), mpf(0), LARGEST_S2, {64: 7},
+        "ATANH_TAIL",
+        "2 * atanh(s) = 2 * s + 2/3 * s**3 + s**5 * P(s**2), |s| <= 1/5",
+        atanh_tail,
+        lambda z: max(z**2 / 2, TINY),
+        mpf(0),
+        LARGEST_S2,
+        {64: 7},
     ),
     Table(
-        "SIN", "sin(r) = r + r**3 * P(r**2), |r| <= pi/4",
-        odd_core(mp.sin, mpf(-1) / 6), odd_weight(mp.sin), mpf(0), QUARTER_PI2, {32: 2, 64: 5},
-    ),
-    Table(
-        "COS", "cos(r) = 1 - r**2/2 + r**4 * P(r**2), |r| <= pi/4",
-        cos_core, lambda z: max(z**2 / mp.cos(mp.sqrt(z)), TINY), mpf(0), QUARTER_PI2,
+        "SIN",
+        "sin(r) = r + r**3 * P(r**2), |r| <= pi/4",
+        odd_core(mp.sin, mpf(-1) / 6),
+        odd_weight(mp.sin),
+        mpf(0),
+        QUARTER_PI2,
         {32: 2, 64: 5},
     ),
     Table(
-        "ASIN", "asin(s) = s + s**3 * P(s**2), |s| <= 1/2",
-        odd_core(mp.asin, mpf(1) / 6), odd_weight(mp.asin), mpf(0), mpf("0.2501"), {32: 4, 64: 11},
+        "COS",
+        "cos(r) = 1 - r**2/2 + r**4 * P(r**2), |r| <= pi/4",
+        cos_core,
+        lambda z: max(z**2 / mp.cos(mp.sqrt(z)), TINY),
+        mpf(0),
+        QUARTER_PI2,
+        {32: 2, 64: 5},
     ),
     Table(
-        "ATAN", "atan(s) = s + s**3 * P(s**2), |s| <= tan(pi/8)",
-        odd_core(mp.atan, mpf(-1) / 3), odd_weight(mp.atan), mpf(0), TAN_PI_8_2, {32: 3, 64: 10},
+        "ASIN",
+        "asin(s) = s + s**3 * P(s**2), |s| <= 1/2",
+        odd_core(mp.asin, mpf(1) / 6),
+        odd_weight(mp.asin),
+        mpf(0),
+        mpf("0.2501"),
+        {32: 4, 64: 11},
     ),
     Table(
-        "LOG_ERFC", "log(erfc(t)) = -2/sqrt(pi) * t + t**2 * P(t), 0 <= t <= 3.93",
+        "ATAN",
+        "atan(s) = s + s**3 * P(s**2), |s| <= tan(pi/8)",
+        odd_core(mp.atan, mpf(-1) / 3),
+        odd_weight(mp.atan),
+        mpf(0),
+        TAN_PI_8_2,
+        {32: 3, 64: 10},
+    ),
+    Table(
+        "LOG_ERFC",
+        "log(erfc(t)) = -2/sqrt(pi) * t + t**2 * P(t), 0 <= t <= 3.93",
         near_zero(lambda t: -(ERF_SLOPE**2) / 2, log_erfc_curve),
-        lambda t: max(t, TINY) * erf_weight(t), mpf(0), mpf("3.93"), {32: 7},
+        lambda t: max(t, TINY) * erf_weight(t),
+        mpf(0),
+        mpf("3.93"),
+        {32: 7},
     ),
     Table(
-        "ERF", "erf(t) = t * P(t**2), |t| <= 1",
+        "ERF",
+        "erf(t) = t * P(t**2), |t| <= 1",
         lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) if z > TINY else 2 / mp.sqrt(mp.pi),
         lambda z: mp.sqrt(z) / mp.erf(mp.sqrt(z)) if z > TINY else mp.sqrt(mp.pi) / 2,
-        mpf(0), mpf(1), {64: 11},
+        mpf(0),
+        mpf(1),
+        {64: 11},
     ),
     Table(
-        "LOG_ERFC_TAIL", "log(erfc(t)) = t * P(t - 3), 1 <= t <= 5.95",
-        lambda u: log_erfc_slope(u + 3), lambda u: erf_weight(u + 3),
-        mpf(-2), mpf("2.95"), {64: 16},
+        "LOG_ERFC_TAIL",
+        "log(erfc(t)) = t * P(t - 3), 1 <= t <= 5.95",
+        lambda u: log_erfc_slope(u + 3),
+        lambda u: erf_weight(u + 3),
+        mpf(-2),
+        mpf("2.95"),
+        {64: 16},
     ),
 )
 

@@ -99,7 +99,7 @@ def emit_unary(
         builder: Where to emit.
         op: One of `UNARY_OPS`.
         x: f32 or f64, scalar or vector.
-        features: Target features the code may use; `avx512f` shortens exp and log.
+        features: Target features the code may use; `avx512f` shortens exp, log and pow.
 
     Raises:
         KeyError: The op is not one of `UNARY_OPS`.

@@ -48,6 +48,40 @@ LOG1P: Mapping[int, Polynomial] = {
     ),
 }
 
+# 2**r = 1 + r * P(r), |r| <= 1/2
+EXP2M1: Mapping[int, Polynomial] = {
+    # error 2**-27.0
+    32: (
+        float.fromhex("0x1.62e4300000000p-1"),
+        float.fromhex("0x1.ebfbe00000000p-3"),
+        float.fromhex("0x1.c6af6a0000000p-5"),
+        float.fromhex("0x1.3b29e20000000p-7"),
+        float.fromhex("0x1.5f0a280000000p-10"),
+        float.fromhex("0x1.446dea0000000p-13"),
+    ),
+}
+
+# log2(1 + f) = f * P(f), -1/4 <= f <= 1/2; enough for pow of f32
+LOG2_1P: Mapping[int, Polynomial] = {
+    # error 2**-38.5
+    64: (
+        float.fromhex("0x1.71547652b711ap+0"),
+        float.fromhex("-0x1.71547653f5762p-1"),
+        float.fromhex("0x1.ec709dd2bee9dp-2"),
+        float.fromhex("-0x1.715473d8bc4f0p-2"),
+        float.fromhex("0x1.2776ba1d873d5p-2"),
+        float.fromhex("-0x1.ec71f31b6b92bp-3"),
+        float.fromhex("0x1.a61daf1e491f3p-3"),
+        float.fromhex("-0x1.71331f7bc6587p-3"),
+        float.fromhex("0x1.477e26d465a31p-3"),
+        float.fromhex("-0x1.282ec881623d4p-3"),
+        float.fromhex("0x1.17995e5b6e543p-3"),
+        float.fromhex("-0x1.050c6c76f4349p-3"),
+        float.fromhex("0x1.79086c5644687p-4"),
+        float.fromhex("-0x1.101cdb9f85aaap-5"),
+    ),
+}
+
 # 2 * atanh(s) = 2 * s + s**3 * P(s**2), |s| <= 1/5
 ATANH: Mapping[int, Polynomial] = {
     # error 2**-55.9

@@ -10,10 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from llvmlite import ir
-
-from rutc.emit.vector_math import coefficients
-from rutc.emit.vector_math.lanes import Lanes, Real, declared, polynomial
+from rutc.emit.vector_math import avx512, coefficients
+from rutc.emit.vector_math.lanes import Real, polynomial
 
 LOG2_E = 1 / math.log(2)
 # The sums of each pair equal log(2) to twice the width. Both parts are positive, so that an
@@ -81,36 +79,21 @@ def exp_of_sum(x: Real, low: Real | None) -> Real:
     parts = reduced(x.at_least(smallest).at_most(largest), 2 * lanes.format.bias)
     r = parts.r if low is None else parts.r + low
     scaled = expm1_of_remainder(r) + 1.0
-    if has_scale_instruction(lanes):
-        return scale_by_power_of_two(scaled, parts.k)
+    return times_power_of_two(scaled, parts)
+
+
+def times_power_of_two(x: Real, parts: Reduced) -> Real:
+    """`x * 2**k` of parts whose offset is twice the bias, with overflow and gradual underflow."""
+    lanes = x.lanes
+    if avx512.available(lanes):
+        return avx512.times_power_of_two(x, parts.k)
     # Two factors, because 2**k itself overflows or is subnormal at the ends of the range.
     biased = parts.shifted.bits()
     half = biased >> 1
     mantissa_bits = lanes.format.mantissa_bits
     first = (half << mantissa_bits).as_real()
     second = ((biased - half) << mantissa_bits).as_real()
-    return scaled * first * second
-
-
-def has_scale_instruction(lanes: Lanes) -> bool:
-    """True where the target scales a full 512-bit vector by a power of two in one instruction."""
-    return "avx512f" in lanes.features and lanes.count == 512 // lanes.format.bits
-
-
-def scale_by_power_of_two(x: Real, k: Real) -> Real:
-    """`x * 2**k` by `vscalef`, with overflow and gradual underflow."""
-    lanes = x.lanes
-    mask_type, current_rounding = ir.IntType(lanes.count), ir.Constant(ir.IntType(32), 4)
-    kind = "ps" if lanes.format.bits == 32 else "pd"
-    function = declared(
-        lanes.builder.module,
-        f"llvm.x86.avx512.mask.scalef.{kind}.512",
-        lanes.real_type,
-        [lanes.real_type] * 3 + [mask_type, ir.IntType(32)],
-    )
-    everywhere = ir.Constant(mask_type, -1)
-    arguments = [x.value, k.value, x.value, everywhere, current_rounding]
-    return Real(lanes, lanes.builder.call(function, arguments))
+    return x * first * second
 
 
 def tanh(x: Real) -> Real:

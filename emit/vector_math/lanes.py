@@ -204,9 +204,7 @@ class Real:
     def compare(self, relation: str, other: Real | float) -> Mask:
         """An ordered comparison (`<`, `==`, ...): false where either side is NaN."""
         builder = self.lanes.builder
-        return Mask(
-            self.lanes, builder.fcmp_ordered(relation, self.value, self._of(other).value)
-        )
+        return Mask(self.lanes, builder.fcmp_ordered(relation, self.value, self._of(other).value))
 
     def is_nan(self) -> Mask:
         """True where not a number."""

@@ -5,18 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from llvmlite import ir
-
-from rutc.emit.vector_math import coefficients
-from rutc.emit.vector_math.exponential import LN2_HIGH, LN2_LOW, has_scale_instruction
-from rutc.emit.vector_math.lanes import Real, Whole, declared, polynomial
+from rutc.emit.vector_math import avx512, coefficients
+from rutc.emit.vector_math.exponential import LN2_HIGH, LN2_LOW
+from rutc.emit.vector_math.lanes import Real, Whole, polynomial
 
 INFINITY = math.inf
 # Above these, sqrt(x*x +- 1) rounds to x.
 SQUARE_DOMINATES = {32: 2.0**14, 64: 2.0**29}
-# vgetmant: 3 selects [3/4, 3/2), 8 asks for NaN where the operand is negative.
-MANTISSA_CONTROL = 3 + 8
-CURRENT_ROUNDING = 4
 
 
 @dataclass(frozen=True)
@@ -29,9 +24,10 @@ class Split:
 
 def log(x: Real) -> Real:
     """The natural logarithm; -inf at zero and NaN below."""
-    if has_scale_instruction(x.lanes):
+    if avx512.available(x.lanes):
         # The instructions already give the special values, infinities included.
-        return log_of_split(split_by_instruction(x))
+        m = avx512.mantissa(x)
+        return log_of_split(Split(avx512.exponent(x) - avx512.exponent(m), m - 1.0))
     return with_log_limits(x, log_of_split(split(x)))
 
 
@@ -59,36 +55,6 @@ def split_normal(x: Real) -> tuple[Whole, Real]:
     offset = x.bits() - least
     mantissa = (offset & (2**form.mantissa_bits - 1)) + least
     return offset >> form.mantissa_bits, mantissa.as_real()
-
-
-def split_by_instruction(x: Real) -> Split:
-    """The split by `vgetmant` and `vgetexp`."""
-    lanes = x.lanes
-    kind = "ps" if lanes.format.bits == 32 else "pd"
-    mask_type, i32 = ir.IntType(lanes.count), ir.IntType(32)
-    everywhere, rounding = ir.Constant(mask_type, -1), ir.Constant(i32, CURRENT_ROUNDING)
-    vector = lanes.real_type
-    get_mantissa = declared(
-        lanes.builder.module,
-        f"llvm.x86.avx512.mask.getmant.{kind}.512",
-        vector,
-        [vector, i32, vector, mask_type, i32],
-    )
-    get_exponent = declared(
-        lanes.builder.module,
-        f"llvm.x86.avx512.mask.getexp.{kind}.512",
-        vector,
-        [vector, vector, mask_type, i32],
-    )
-
-    def exponent_of(value: ir.Value) -> Real:
-        return Real(lanes, lanes.builder.call(get_exponent, [value, value, everywhere, rounding]))
-
-    control = ir.Constant(i32, MANTISSA_CONTROL)
-    mantissa = lanes.builder.call(
-        get_mantissa, [x.value, control, x.value, everywhere, rounding]
-    )
-    return Split(exponent_of(x.value) - exponent_of(mantissa), Real(lanes, mantissa) - 1.0)
 
 
 def log_of_split(parts: Split) -> Real:

@@ -47,9 +47,7 @@ def two_over_pi_words() -> list[int]:
     return [0, *((fraction >> (count - 64 * (i + 1))) % 2**64 for i in range(TABLE_WORDS - 1))]
 
 
-def emit_reduce_large(
-    x: Real, large: Mask, r: Real, quarter_turns: Whole
-) -> tuple[Real, Whole]:
+def emit_reduce_large(x: Real, large: Mask, r: Real, quarter_turns: Whole) -> tuple[Real, Whole]:
     """Remainder and quarter turns, replaced in the lanes where `large` and finite.
 
     Args:
@@ -151,13 +149,9 @@ def window(module: ir.Module, builder: ir.IRBuilder, field: ir.Value) -> ir.Valu
     # zero word before the point.
     position = builder.add(field, i64(64 - EXPONENT_OFFSET - 2))
     # Lanes that need no reduction come here too: any window inside the table will do for them.
-    position = builder.select(
-        builder.icmp_signed("<", position, i64(0)), i64(0), position
-    )
+    position = builder.select(builder.icmp_signed("<", position, i64(0)), i64(0), position)
     last = 64 * (TABLE_WORDS - 4)
-    position = builder.select(
-        builder.icmp_signed(">", position, i64(last)), i64(last), position
-    )
+    position = builder.select(builder.icmp_signed(">", position, i64(last)), i64(last), position)
     table = table_of_two_over_pi(module)
     first_word = builder.lshr(position, i64(6))
     wide = ir.Constant(WIDE, 0)

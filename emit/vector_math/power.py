@@ -8,30 +8,28 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from rutc.emit.vector_math import coefficients
-from rutc.emit.vector_math.exponential import exp_of_sum
+from rutc.emit.vector_math.exponential import Reduced, exp_of_sum, times_power_of_two
 from rutc.emit.vector_math.lanes import Mask, Real, polynomial
-from rutc.emit.vector_math.logarithm import log, split, with_log_limits
+from rutc.emit.vector_math.logarithm import split, with_log_limits
 
 I32 = ir.IntType(32)
 # log(2) in two floats; the first has 33 bits, so that its product with an exponent is exact.
 LN2_SHORT = 0.6931471804855391
 LN2_REST = 7.440617110012397e-11
+# 2**x of f32 rounds to zero below the first and overflows above the second.
+EXP2_RANGE = (-151.0, 129.0)
 # 2/3 in two floats.
 TWO_THIRDS = 2.0 / 3.0
 TWO_THIRDS_LOW = 3.700743415417188e-17
 
 
-def pow(x: Real, y: Real) -> Real:  # noqa: A001
-    """`x**y` with C's special values: NaN for a negative base and a fractional exponent.
-
-    f32 goes through f64, whose log is accurate enough for any exponent.
-    """
+def pow(x: Real, y: Real) -> Real:
+    """`x**y` with C's special values: NaN for a negative base and a fractional exponent."""
     lanes = x.lanes
-    wide_x, wide_y = x.abs().to(lanes.widened()), y.to(lanes.widened())
     if lanes.format.bits == 32:
-        magnitude = exp_of_sum(wide_y * log(wide_x), None).to(lanes)
+        magnitude = exp2_of_product(log2_in_f64(x.abs()), y)
     else:
-        magnitude = exp_of_product(log_in_two(wide_x), wide_y)
+        magnitude = exp_of_product(log_in_two(x.abs()), y)
     one = lanes.real(1.0)
     unit = (x.compare("==", 1.0) | y.compare("==", 0.0)) | (
         x.compare("==", -1.0) & y.abs().compare("==", math.inf)
@@ -51,6 +49,27 @@ def is_integer(y: Real) -> Mask:
 def is_odd(y: Real) -> Mask:
     """True where `y` is an odd integer."""
     return is_integer(y) & ~is_integer(y * 0.5)
+
+
+def log2_in_f64(x: Real) -> Real:
+    """`log2(x)` of a non-negative f32 to about 2**-36, in f64."""
+    wide = x.lanes.widened()
+    parts = split(x)
+    f = parts.f.to(wide)
+    result = f.fma(polynomial(f, coefficients.LOG2_1P[64]), parts.exponent.to(wide))
+    finite = x.compare("<", math.inf).select(result, x.to(wide))
+    return x.compare("==", 0.0).select(wide.real(-math.inf), finite)
+
+
+def exp2_of_product(log2_x: Real, y: Real) -> Real:
+    """`2**(log2_x * y)` in f32."""
+    lanes, wide = y.lanes, log2_x.lanes
+    exponent = (log2_x * y.to(wide)).at_least(EXP2_RANGE[0]).at_most(EXP2_RANGE[1])
+    whole = wide.intrinsic("roundeven", exponent)
+    r, k = (exponent - whole).to(lanes), whole.to(lanes)
+    shifted = k + (lanes.format.round_shift + 2 * lanes.format.bias)
+    value = r.fma(polynomial(r, coefficients.EXP2M1[32]), 1.0)
+    return times_power_of_two(value, Reduced(shifted, k, r))
 
 
 @dataclass(frozen=True)
@@ -138,10 +157,7 @@ def replaced_by_frem(a: Real, b: Real, wanted: Mask, otherwise: Real) -> Real:
     done = builder.append_basic_block("fmod.done")
     builder.cbranch(wanted.any(), slow, done)
     builder.position_at_end(slow)
-    if lanes.count is None:
-        value = builder.frem(a.value, b.value)
-    else:
-        value = loop_frem(a, b)
+    value = builder.frem(a.value, b.value) if lanes.count is None else loop_frem(a, b)
     value = builder.select(wanted.value, value, otherwise.value)
     after = builder.block
     builder.branch(done)

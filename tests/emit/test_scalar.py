@@ -18,13 +18,49 @@ INTS = [d for d in DType if d.is_int]
 FLOATS = [d for d in DType if d.is_float]
 # Types that operators compute in or are likely to be asked for; casts cover all of them.
 OPERAND_FLOATS = [DType.F64, DType.F32, DType.F16, DType.BF16, DType.F8E4M3FN]
-NUMERIC = [*INTS, *OPERAND_FLOATS]
 EXACT_FLOAT_OPS = (
-    "neg abs sign floor ceil round sqrt add sub mul div mod fmod min max eq ne lt le gt ge "
-    "isnan isinf"
-).split()
-INT_OPS = "neg abs sign add sub mul div mod fmod pow min max bitnot shl shr".split()
-BOOL_OPS = "not and or xor eq ne lt le gt ge min max".split()
+    "neg",
+    "abs",
+    "sign",
+    "floor",
+    "ceil",
+    "round",
+    "sqrt",
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "mod",
+    "fmod",
+    "min",
+    "max",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "isnan",
+    "isinf",
+)
+INT_OPS = (
+    "neg",
+    "abs",
+    "sign",
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "mod",
+    "fmod",
+    "pow",
+    "min",
+    "max",
+    "bitnot",
+    "shl",
+    "shr",
+)
+BOOL_OPS = ("not", "and", "or", "xor", "eq", "ne", "lt", "le", "gt", "ge", "min", "max")
 UNARY = {"neg", "abs", "sign", "bitnot", "not", "isnan", "isinf", *UNARY_FLOAT}
 LANES = [None, 5]
 
@@ -170,7 +206,11 @@ def test_narrowing_rounds_every_f32_neighbourhood_correctly(dtype: DType) -> Non
     middle = (values[1:].astype(np.float64) + values[:-1].astype(np.float64)) / 2
     points = np.concatenate([values, middle.astype(np.float32)])
     x = np.concatenate(
-        [points, np.nextafter(points, np.float32(np.inf)), np.nextafter(points, np.float32(-np.inf))]
+        [
+            points,
+            np.nextafter(points, np.float32(np.inf)),
+            np.nextafter(points, np.float32(-np.inf)),
+        ]
     )
     if dtype is DType.F8E8M0:
         # numpy's type rounds subnormal floats up.

@@ -1,8 +1,11 @@
 """The elementary functions against float64 and mpmath, within the bounds they state."""
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -11,7 +14,14 @@ from scipy import special
 
 from rutc.emit.jit import Elementwise
 from rutc.emit.targets.select import native_target, target_named
-from rutc.emit.vector_math import BINARY_OPS, ULP_BOUNDS, UNARY_OPS, emit_binary, emit_unary
+from rutc.emit.vector_math import (
+    BINARY_OPS,
+    ULP_BOUNDS,
+    UNARY_OPS,
+    coefficients,
+    emit_binary,
+    emit_unary,
+)
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.machine import Machine
 
@@ -292,3 +302,11 @@ def test_special_powers(dtype: DType) -> None:
 
 def test_every_function_states_a_bound() -> None:
     assert set(ULP_BOUNDS) == {(op, b) for op in (*UNARY_OPS, *BINARY_OPS) for b in (32, 64)}
+
+
+def test_coefficients_are_those_that_the_tool_derives() -> None:
+    tool = Path(__file__).resolve().parents[2] / "tools" / "derive_vector_math.py"
+    derived = subprocess.run(
+        [sys.executable, str(tool)], check=True, capture_output=True, text=True
+    ).stdout
+    assert Path(coefficients.__file__).read_text(encoding="utf-8") == derived

@@ -1,0 +1,97 @@
+"""The AVX-512 instructions for exponents and mantissas, on vectors of whole 512-bit registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from rutc.emit.vector_math.lanes import Lanes, Real, declared
+
+REGISTER_BITS = 512
+I32 = ir.IntType(32)
+CURRENT_ROUNDING = ir.Constant(I32, 4)
+# vgetmant: 3 selects [3/4, 3/2), 8 asks for NaN where the operand is negative.
+MANTISSA_CONTROL = ir.Constant(I32, 3 + 8)
+
+
+def available(lanes: Lanes) -> bool:
+    """Whether these lanes are 1, 2, 4, ... full registers of a target with AVX-512."""
+    registers, rest = divmod((lanes.count or 1) * lanes.format.bits, REGISTER_BITS)
+    whole = rest == 0 and registers & (registers - 1) == 0
+    return "avx512f" in lanes.features and whole
+
+
+def times_power_of_two(x: Real, k: Real) -> Real:
+    """`x * 2**k` for an integer `k`, with overflow and gradual underflow."""
+
+    def emit(parts: list[Real]) -> Real:
+        a, b = parts
+        return _call("scalef", a.lanes, [a.value, b.value, a.value, _all(a), CURRENT_ROUNDING])
+
+    return _per_register([x, k], emit)
+
+
+def exponent(x: Real) -> Real:
+    """`floor(log2(abs(x)))`; -inf at zero, inf at infinity."""
+
+    def emit(parts: list[Real]) -> Real:
+        a = parts[0]
+        return _call("getexp", a.lanes, [a.value, a.value, _all(a), CURRENT_ROUNDING])
+
+    return _per_register([x], emit)
+
+
+def mantissa(x: Real) -> Real:
+    """`x` scaled by a power of two into [3/4, 3/2); 1 at zero and infinity, NaN below zero."""
+
+    def emit(parts: list[Real]) -> Real:
+        a = parts[0]
+        operands = [a.value, MANTISSA_CONTROL, a.value, _all(a), CURRENT_ROUNDING]
+        return _call("getmant", a.lanes, operands)
+
+    return _per_register([x], emit)
+
+
+def _all(x: Real) -> ir.Constant:
+    return ir.Constant(ir.IntType(x.lanes.count), -1)
+
+
+def _call(name: str, lanes: Lanes, operands: list[ir.Value]) -> Real:
+    kind = "ps" if lanes.format.bits == 32 else "pd"
+    function = declared(
+        lanes.builder.module,
+        f"llvm.x86.avx512.mask.{name}.{kind}.512",
+        lanes.real_type,
+        [x.type for x in operands],
+    )
+    return Real(lanes, lanes.builder.call(function, operands))
+
+
+def _per_register(operands: list[Real], emit: Callable[[list[Real]], Real]) -> Real:
+    """`emit` on each register's part of the operands, the results side by side."""
+    lanes = operands[0].lanes
+    builder = lanes.builder
+    width = REGISTER_BITS // lanes.format.bits
+    part_lanes = Lanes(builder, lanes.format, width, lanes.features)
+    results = []
+    for start in range(0, lanes.count or 1, width):
+        parts = [Real(part_lanes, _lanes_of(builder, x.value, start, width)) for x in operands]
+        results.append(emit(parts).value)
+    while len(results) > 1:
+        results = [
+            _shuffled(builder, a, b, range(2 * a.type.count))
+            for a, b in zip(results[::2], results[1::2], strict=True)
+        ]
+    return Real(lanes, results[0])
+
+
+def _lanes_of(builder: ir.IRBuilder, value: ir.Value, start: int, count: int) -> ir.Value:
+    if value.type.count == count:
+        return value
+    return _shuffled(builder, value, value, range(start, start + count))
+
+
+def _shuffled(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, order: range) -> ir.Value:
+    mask = ir.Constant(ir.VectorType(I32, len(order)), list(order))
+    return builder.shuffle_vector(a, b, mask)
