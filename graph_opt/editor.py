@@ -154,12 +154,12 @@ class Editor:
         """The block that `n` stands in."""
         return self._block_of[key_of(n)]
 
-    def keys(self, block: BlockId = ROOT) -> Iterator[str]:
+    def names(self, block: BlockId = ROOT) -> Iterator[str]:
         """The nodes of a block in order, those of inner blocks after their owner."""
         for key in self._order[block]:
             yield key
             for position, _ in enumerate(bodies(self.nodes[key])):
-                yield from self.keys((key, position))
+                yield from self.names((key, position))
 
     def body(self, n: Node, position: int) -> tuple[Node, ...]:
         """The nodes of one of the blocks that `n` holds, as they are now."""
@@ -388,5 +388,5 @@ class _Order:
 def _deep_uses(n: Node, editor: Editor) -> Iterator[str]:
     yield from used(n)
     for position, _ in enumerate(bodies(n)):
-        for key in editor.keys((key_of(n), position)):
+        for key in editor.names((key_of(n), position)):
             yield from used(editor.nodes[key])

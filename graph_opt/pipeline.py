@@ -10,17 +10,17 @@ from time import perf_counter
 from rutc.errors import InternalError
 from rutc.graph_opt.rewrite import DropDims, Pass, Sweep
 from rutc.graph_opt.rules.algebra import simplify_expressions
-from rutc.graph_opt.rules.cse import MergeEqual
 from rutc.graph_opt.rules.contraction import (
     drop_unit_dims,
     drop_unused_dims,
     fuse_product_into_sum,
     fuse_sums,
 )
+from rutc.graph_opt.rules.cse import MergeEqual
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
-from rutc.graph_opt.rules.split import split_bound_dim, split_free_dim
+from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.verify import verify
@@ -48,11 +48,12 @@ PIPELINE: tuple[Pass, ...] = (
     MergeEqual(),
     # While mean and variance, maximum and sum are still the nests that the importer wrote.
     Sweep("reduce rows in one pass", (OnePassSoftmax(), OnePassMoments(), *CLEAN)),
-    # Divisions in coordinates hide that a read is affine, which all later steps ask for.
-    Sweep("split dims", (split_bound_dim, split_free_dim, *CLEAN)),
     # Sums of products must stand in one nest before scales can go into their weights.
     Sweep("gather products into sums", (fuse_product_into_sum, fuse_sums, *CLEAN)),
+    # Before dims are split: a constant is then still read at the dims that it has.
     Sweep("fold scales into weights", (fold_scale, combine_scales, join_weights, *CLEAN)),
+    # Last of all that looks for patterns: it gives values and dims that the model does not name.
+    Sweep("split dims", (split_bound_dim, split_free_dim, SplitForReaders(), *CLEAN), again=True),
     # New constants may be equal, and what was different up to its scale may be too.
     MergeEqual("merge equal nodes again"),
     DropDims(),

@@ -56,11 +56,13 @@ class Sweep:
     """Applies `rules` to every node, in order, until none applies; then drops what is unread.
 
     Nodes are visited in definition order, so a rule sees producers that are already rewritten.
-    Later rounds visit only nodes whose neighbours changed.
+    Later rounds visit only nodes whose neighbours changed, or with `again` all nodes: for rules
+    that look further than that.
     """
 
     name: str
     rules: tuple[Rule, ...] = ()
+    again: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}: {', '.join(map(rule_name, self.rules)) or 'no rules'}"
@@ -70,29 +72,34 @@ class Sweep:
         editor = Editor(graph)
         editor.remove_dead()
         for _ in range(MOST_ROUNDS):
-            due = [key for key in editor.keys() if key in editor.touched]
+            due = [key for key in editor.names() if key in editor.touched]
             if not due:
                 return editor.finish()
-            for key in due:
-                self._rewrite(key, editor)
+            changed = [self._rewrite(key, editor) for key in due]
+            if self.again and any(changed):
+                editor.touched.update(editor.names())
         raise InternalError(f"{self} does not come to an end; still changing: {due[:5]}")
 
-    def _rewrite(self, start: str, editor: Editor) -> None:
+    def _rewrite(self, start: str, editor: Editor) -> bool:
+        """Rewrites a node until no rule applies, and what is put in its place; whether any did."""
         queue = [start]
+        changed = False
         for _ in range(MOST_ROUNDS):
             if not queue:
-                return
+                return changed
             n = editor.nodes.get(queue.pop(0))
             if n is None:
                 continue
             editor.touched.discard(key_of(n))
             result = self._first(n, editor)
+            changed = changed or not isinstance(result, Reason)
             if isinstance(result, tuple):
                 editor.replace(n, result)
                 queue = [*(key_of(r) for r in result), *queue]
             elif isinstance(result, Equal):
                 editor.become(n, result.values)
         editor.touched.update(queue)
+        return changed
 
     def _first(self, n: Node, editor: Editor) -> Result:
         for rule in self.rules:

@@ -38,7 +38,9 @@ from rutc.tensor_ir.affine import floordiv, maximum, minimum, mod
 from rutc.tensor_ir.evaluate import evaluate_expr
 from rutc.tensor_ir.expr import transform, walk
 
-COMMUTATIVE = frozenset("add mul min max and or xor bitand bitor bitxor eq ne".split())
+COMMUTATIVE = frozenset(
+    ("add", "mul", "min", "max", "and", "or", "xor", "bitand", "bitor", "bitxor", "eq", "ne")
+)
 MANTISSA: Mapping[DType, int] = {
     DType.F16: 11,
     DType.BF16: 8,
@@ -46,6 +48,8 @@ MANTISSA: Mapping[DType, int] = {
     DType.F64: 53,
 }
 """Bits of an integer that a float type holds exactly."""
+MOST_PROGRESSION = 1 << 16
+"""Larger tables of integers are not looked at."""
 
 
 def simplify_expressions(n: Node, editor: Editor) -> Result:
@@ -110,11 +114,11 @@ def _read(r: Read, editor: Editor) -> Expr | None:
 
 def _known_element(r: Read, editor: Editor) -> Expr | None:
     n = editor.producer(r.value)
-    element: Expr | None = None
+    element: Lit | IndexValue | None = None
     if isinstance(n, Const):
-        element = splat(n)
-    elif isinstance(n, Nest) and n.reducer is None and isinstance(n.body[0], Lit | IndexValue):
-        element = n.body[0]
+        element = splat(n) or progression(n, dict(r.coords))
+    elif isinstance(n, Nest) and n.reducer is None and n.body:
+        element = n.body[0] if isinstance(n.body[0], Lit | IndexValue) else None
     if element is None:
         return None
     inside = not any(can_leave(d, c, editor) for d, c in r.coords)
@@ -132,13 +136,42 @@ def splat(n: Const) -> Lit | None:
     array = n.data.array
     if array.size == 0 or n.out.dtype is DType.STRING:
         return None
-    flat = array.reshape(-1)
-    if flat[0].tobytes() != flat[-1].tobytes():
+    # The last element decides for nearly all; only then is a large array looked at, or copied.
+    first = array[(0,) * array.ndim]
+    if first.tobytes() != array[(-1,) * array.ndim].tobytes():
         return None
+    flat = array.reshape(-1)
     if not np.array_equal(flat[1:].view(np.uint8), flat[:-1].view(np.uint8)):
         return None
-    value = flat[0].item()
+    value = first.item()
     return Lit(value, n.out.dtype) if value == value else None
+
+
+def progression(n: Const, at: Mapping[str, Coord]) -> IndexValue | None:
+    """The index expression that the elements of a constant i64 table are, if they are one.
+
+    const [a, b] [[5, 6, 7], [15, 16, 17]]  ->  index(10*a + b + 5)
+
+    Only the part of the table that constant coordinates in `at` select is looked at.
+    """
+    array = n.data.array
+    if n.out.dtype is not DType.I64 or not 2 <= array.size <= MOST_PROGRESSION:
+        return None
+    known = {d: c.const for d, c in at.items() if isinstance(c, Index) and c.is_const}
+    if any(not 0 <= known.get(d, 0) < k for d, k in zip(n.axes, array.shape, strict=True)):
+        return None
+    array = array[tuple(known.get(d, slice(None)) for d in n.axes)]
+    axes = [d for d in n.axes if d not in known]
+    first = int(array[(0,) * array.ndim])
+    total, expected = Index.of(first), np.asarray(first)
+    for axis, (d, extent) in enumerate(zip(axes, array.shape, strict=True)):
+        line = np.moveaxis(array, axis, 0).reshape(extent, -1)[:, 0]
+        step = int(line[1]) - first if extent > 1 else 0
+        total = total + Index.of(d) * step
+        shape = [-1 if axis == k else 1 for k in range(array.ndim)]
+        expected = expected + (np.arange(extent) * step).reshape(shape)
+    same = np.array_equal(np.broadcast_to(expected, array.shape), array)
+    return IndexValue(total) if same else None
 
 
 def _plain_coord(d: str, c: Coord, editor: Editor, fill: Lit | None = None) -> Coord:
@@ -224,7 +257,7 @@ def _both_indices(e: Apply) -> tuple[Index, Index] | None:
 
 
 def _add(e: Apply, editor: Editor) -> Expr | None:
-    """x + 0 -> x;  0 + x -> x;  x + -y -> x - y;  -x + y -> y - x."""
+    """`x + 0 -> x`, `0 + x -> x`, `x + -y -> x - y`, `-x + y -> y - x`."""
     a, b = e.args
     if _is(b, 0):
         return a
@@ -241,7 +274,7 @@ def _add(e: Apply, editor: Editor) -> Expr | None:
 
 
 def _sub(e: Apply, editor: Editor) -> Expr | None:
-    """x - 0 -> x;  x - -y -> x + y;  0 - x -> -x;  x - x -> 0 for integers."""
+    """`x - 0 -> x`, `x - -y -> x + y`, `0 - x -> -x`, `x - x -> 0` for integers."""
     a, b = e.args
     if _is(b, 0):
         return a
@@ -256,7 +289,7 @@ def _sub(e: Apply, editor: Editor) -> Expr | None:
 
 
 def _mul(e: Apply, editor: Editor) -> Expr | None:
-    """x * 1 -> x;  x * -1 -> -x;  x * 0 -> 0 for integers;  -x * -y -> x * y."""
+    """`x * 1 -> x`, `x * -1 -> -x`, `x * 0 -> 0` for integers, `-x * -y -> x * y`."""
     for a, b in (e.args, e.args[::-1]):
         if _is(b, 1):
             return a
@@ -272,7 +305,7 @@ def _mul(e: Apply, editor: Editor) -> Expr | None:
 
 
 def _div(e: Apply, editor: Editor) -> Expr | None:
-    """x / 1 -> x;  x / 4.0 -> x * 0.25 for powers of two."""
+    """`x / 1 -> x`, `x / 4.0 -> x * 0.25` for powers of two."""
     a, b = e.args
     if _is(b, 1):
         return a
@@ -288,7 +321,7 @@ def _is_exact_divisor(x: float) -> bool:
 
 
 def _mod(e: Apply, editor: Editor) -> Expr | None:
-    """index % constant -> index."""
+    """`index % constant -> index`."""
     return _index_division(e, editor, mod)
 
 
@@ -303,13 +336,13 @@ def _index_division(e: Apply, editor: Editor, operator: Callable[..., Index]) ->
 
 
 def _neg(e: Apply, editor: Editor) -> Expr | None:
-    """--x -> x."""
+    """`--x -> x`."""
     index = _index_of(e.args[0])
     return IndexValue(-index) if index is not None else _negated(e.args[0])
 
 
 def _abs(e: Apply, editor: Editor) -> Expr | None:
-    """||x|| -> |x|;  |-x| -> |x|."""
+    """`||x|| -> |x|`, `|-x| -> |x|`."""
     a = e.args[0]
     if isinstance(a, Apply) and a.op == "abs":
         return a
@@ -318,18 +351,18 @@ def _abs(e: Apply, editor: Editor) -> Expr | None:
 
 
 def _not(e: Apply, editor: Editor) -> Expr | None:
-    """not not x -> x."""
+    """`not not x -> x`."""
     a = e.args[0]
     return a.args[0] if isinstance(a, Apply) and a.op == "not" else None
 
 
 def _and(e: Apply, editor: Editor) -> Expr | None:
-    """x and true -> x;  x and false -> false;  x and x -> x."""
+    """`x and true -> x`, `x and false -> false`, `x and x -> x`."""
     return _logic(e, neutral=True)
 
 
 def _or(e: Apply, editor: Editor) -> Expr | None:
-    """x or false -> x;  x or true -> true;  x or x -> x."""
+    """`x or false -> x`, `x or true -> true`, `x or x -> x`."""
     return _logic(e, neutral=False)
 
 
@@ -365,7 +398,7 @@ def _select(e: Apply, editor: Editor) -> Expr | None:
 
 
 def _compare(e: Apply, editor: Editor) -> Expr | None:
-    """i < 8 -> true where i is a dim of extent 8; and so on for indices."""
+    """`i < 8 -> true` where i is a dim of extent 8; and so on."""
     pair = _both_indices(e)
     bounds = (pair[0] - pair[1]).bounds(editor.ranges) if pair is not None else None
     if bounds is None:
@@ -384,7 +417,7 @@ def _compare(e: Apply, editor: Editor) -> Expr | None:
 
 
 def _pow(e: Apply, editor: Editor) -> Expr | None:
-    """x^1 -> x;  x^0 -> 1;  x^2 -> x*x;  x^3 -> x*x*x;  x^-1 -> 1/x;  x^0.5 -> sqrt x for x >= 0.
+    """`x^1 -> x`, `x^0 -> 1`, `x^2 -> x*x`, `x^3 -> x*x*x`, `x^-1 -> 1/x`, `x^0.5 -> sqrt x` for x >= 0.
 
     sqrt differs from x^0.5 for x = -inf (NaN, not +inf) and gives -0 for -0, hence the condition.
     """

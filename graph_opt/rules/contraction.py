@@ -12,9 +12,8 @@ from rutc.tensor_ir import Apply, Cast, Expr, Index, Lit, Nest, Node, Read, appl
 from rutc.tensor_ir.affine import ZERO
 from rutc.tensor_ir.expr import index_names, substitute, transform, walk
 
-FOLDS = frozenset("sum prod max min any all".split())
+FOLDS = frozenset(("sum", "prod", "max", "min", "any", "all"))
 """Reducers of one element whose state is the element itself."""
-IDEMPOTENT = frozenset("max min any all".split())
 
 
 def drop_unit_dims(n: Node, editor: Editor) -> Result:

@@ -46,7 +46,7 @@ class MergeEqual:
         """The graph without repeated nodes."""
         editor = Editor(graph)
         seen: dict[Hashable, list[str]] = {}
-        for key in list(editor.keys()):
+        for key in list(editor.names()):
             n = editor.nodes.get(key)
             if n is None or not _may_merge(n):
                 continue
@@ -86,9 +86,10 @@ def _fingerprint(n: Node, editor: Editor) -> Hashable:
     kinds = tuple((v.dtype, v.dims) for v in outs(n))
     match n:
         case Const():
-            flat = n.data.array.reshape(-1)
-            some = flat[:: max(1, flat.size // 16)]
-            return kinds, n.axes, str(some.tolist())
+            flat = n.data.array.flat
+            size = n.data.array.size
+            some = [flat[i] for i in range(0, size, max(1, size // 16))]
+            return kinds, n.axes, str(some)
         case Nest():
             extents = tuple(sorted(str(editor.extents[d]) for d in n.bound))
             reduced = None if n.reducer is None else n.reducer.name
@@ -118,12 +119,10 @@ def _current(n: Node, editor: Editor) -> Node:
 
 
 def _canonical(n: Node, names: dict[str, str], extents: list[Index], editor: Editor) -> Node:
-    inner: list[tuple[Node, ...]] = []
     if isinstance(n, Scan | While):
         for c in n.carries:
             names[c.param.name] = f"#{len(names)}"
-    for body in bodies(n):
-        inner.append(tuple(_canonical(b, names, extents, editor) for b in body))
+    inner = [tuple(_canonical(b, names, extents, editor) for b in body) for body in bodies(n)]
     n = rename_uses(n, names)
     for v in outs(n):
         names[v.name] = f"#{len(names)}"

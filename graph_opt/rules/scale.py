@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rutc.graph_opt.editor import Editor, merge_origins
-from rutc.graph_opt.exprs import index_coords, indices, is_plain, point
+from rutc.graph_opt.exprs import atoms, index_coords, indices, is_plain, point
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.tensor_ir import Apply, Const, DType, Expr, Index, Lit, Nest, Node, Read, Value, apply
+from rutc.tensor_ir.affine import FloorDiv
 from rutc.tensor_ir.expr import index_names, map_index, reads, substitute, transform, walk
 
 WIDE = (DType.F32, DType.F64)
@@ -88,7 +89,7 @@ def fold_scale(n: Node, editor: Editor) -> Result:
     product = contraction(form.x, n, editor)
     if isinstance(product, Reason):
         return product
-    scale = _rebased(form.scale, {c: Index.of(d) for d, c in index_coords(form.x)})
+    scale = _rebased(form.scale, _inverse(form.x))
     if scale is None:
         return Reason("the scale varies over more than the sum of products")
     folded = into_weights(product, scale, editor)
@@ -230,7 +231,7 @@ def into_weights(n: Nest, scale: Expr, editor: Editor) -> tuple[Node, ...] | Rea
         if not all(isinstance(at, Index) for _, at in w.coords):
             why = Reason(f"%{w.value} is read at data-dependent coordinates")
             continue
-        own = _rebased(scale, {at: Index.of(d) for d, at in index_coords(w)})
+        own = _rebased(scale, _inverse(w))
         if own is None:
             why = Reason(f"the scale varies over more than %{w.value}")
             continue
@@ -261,13 +262,27 @@ def _foldable(n: Nest, form: Affine, editor: Editor) -> bool:
         return False
     if len(editor.readers(form.x.value)) != 1 or form.scale is None:
         return False
-    scale = _rebased(form.scale, {c: Index.of(d) for d, c in index_coords(form.x)})
+    scale = _rebased(form.scale, _inverse(form.x))
     return scale is not None and not isinstance(into_weights(total, scale, editor), Reason)
 
 
+def _inverse(r: Read) -> dict[Index, Index]:
+    """What is known of the reader's indices in terms of the dims of the value that `r` reads.
+
+    %x[h=e // 4, d=e % 4, i=j+1]  ->  {e // 4: h, e % 4: d, e: 4*h + d, j+1: i}
+    """
+    at = {c: Index.of(d) for d, c in index_coords(r)}
+    for c, outer in list(at.items()):
+        for a in atoms(c):
+            if isinstance(a, FloorDiv) and a.num // a.den == c and a.num % a.den in at:
+                at[a.num] = outer * a.den + at[a.num % a.den]
+    return at
+
+
 def _rebased(e: Expr, at: Mapping[Index, Index]) -> Expr | None:
-    """`e` over other dims: every index in it that is a key of `at`, or made of keys that are
-    dims, becomes what it maps to; None if some index is neither.
+    """`e` over other dims, or None if some index in it is not known in `at`.
+
+    An index is known if it is a key of `at`, or made of keys that are dims.
     """
     env = {d: new for old, new in at.items() if (d := old.as_var) is not None}
     for i in indices(e):

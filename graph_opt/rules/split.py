@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from rutc.graph_opt.editor import Editor, key_of
 from rutc.graph_opt.exprs import as_view, atoms, divisions, indices, node_reads
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.tensor_ir import Coord, Expr, Index, Nest, Node, Read, Value
+from rutc.graph_opt.rules.views import can_leave
+from rutc.tensor_ir import Expr, Index, Nest, Node, Read, Value
 from rutc.tensor_ir.affine import FloorDiv, Mod, floordiv, mod
 from rutc.tensor_ir.expr import map_index, substitute
 
@@ -63,20 +64,67 @@ def split_free_dim(n: Node, editor: Editor) -> Result:
         if split is None:
             continue
         kept = _who_keeps_whole(n, d, split.factor, editor, set())
-        if kept is not None:
-            why = kept
-            continue
-        outer, inner, new = _apply(n, split, editor)
-        dims = tuple(sorted({*n.out.dims, outer, inner} - {d}))
-        values = tuple(Value(editor.fresh_value(f"{v.name}.split"), v.dtype, dims) for v in n.outs)
-        parts = {outer: Index.of(d) // split.factor, inner: Index.of(d) % split.factor}
-        coords = tuple((x, parts.get(x, Index.of(x))) for x in dims)
-        merges = tuple(
-            Nest((v,), (), None, (Read(s.name, coords, v.dtype),), n.origin)
-            for v, s in zip(n.outs, values, strict=True)
-        )
-        return (replace(new, outs=values), *merges)
+        if kept is None:
+            return _with_merge(n, split, editor)
+        why = kept
     return why
+
+
+@dataclass(frozen=True)
+class SplitForReaders:
+    """A free dim that all readers take apart becomes two.
+
+    %y{m,e} = sum{k} %x[m, k] * %w[k, e]
+    %z{m,h,d} = %y[m, e=64*h + d] * 2.0
+    ->
+    %y.split{d,h,m} = sum{k} %x[m, k] * %w[k, e=64*h + d]
+    %z{m,h,d} = %y.split[d, h, m] * 2.0
+
+    Then what follows has the same dims and can be computed where the sum is. An inner dim of less
+    than `least_inner` would leave vectors partly filled.
+    """
+
+    least_inner: int = 16
+
+    def __call__(self, n: Node, editor: Editor) -> Result:
+        """The nest with the dim split, and the view that merges it again."""
+        if not isinstance(n, Nest) or as_view(n) is not None:
+            return Reason("a view is composed into its readers instead")
+        why = Reason("its readers take no dim apart")
+        for d in n.out.dims:
+            extent = editor.extents[d]
+            reads = _reads_along(n, d, editor)
+            if isinstance(reads, Reason):
+                why = reads
+                continue
+            found = {c for r in reads for _, c in r[2].terms if r[2].as_var is None}
+            for factor in sorted(found):
+                if factor < self.least_inner or not _is_multiple(extent, factor):
+                    continue
+                whole = Split(d, factor, extent // factor, Index.of(factor))
+                if _change(whole, n, editor) > 0:
+                    why = Reason(f"splitting {d} by {factor} would divide in %{n.out.name} itself")
+                elif all(_needed_splits(at, factor, editor) == [] for _, _, at in reads):
+                    names = _names_of_readers(whole, n, reads, editor)
+                    return _with_merge(n, whole, editor, names)
+        return why
+
+
+def _with_merge(
+    n: Nest, split: Split, editor: Editor, names: tuple[str | None, str | None] = (None, None)
+) -> tuple[Node, ...]:
+    """`n` with its free dim split, and a view for each output that merges it again."""
+    d, factor = split.dim, split.factor
+    outer, inner, new = _apply(n, split, editor, names)
+    dims = tuple(sorted({*n.out.dims, outer, inner} - {d}))
+    values = tuple(Value(editor.fresh_value(f"{v.name}.split"), v.dtype, dims) for v in n.outs)
+    parts = {outer: Index.of(d) // factor, inner: Index.of(d) % factor}
+    coords = tuple((x, parts.get(x, Index.of(x))) for x in dims)
+    merges = tuple(
+        Nest((v,), (), None, (Read(s.name, coords, v.dtype),), n.origin)
+        for v, s in zip(n.outs, values, strict=True)
+    )
+    return replace(new, outs=values), *merges
 
 
 def _split_of(d: str, n: Nest, editor: Editor) -> Split | None:
@@ -88,8 +136,8 @@ def _split_of(d: str, n: Nest, editor: Editor) -> Split | None:
     if not any(map(divisions, whole)):
         return None
     for factor in _factors(d, whole, extent.const):
-        split = Split(d, factor, Index.of(extent.const // factor), Index.of(factor))
-        if _pays(split, whole, editor):
+        split = Split(d, factor, extent // factor, Index.of(factor))
+        if _change(split, n, editor) < 0:
             return split
     return None
 
@@ -106,15 +154,43 @@ def _factors(d: str, whole: list[Index], extent: int) -> list[int]:
     return sorted(k for k in found if 1 < k < extent and extent % k == 0)
 
 
-def _pays(split: Split, whole: list[Index], editor: Editor) -> bool:
+def _change(split: Split, n: Nest, editor: Editor) -> int:
+    """How many divisions more (or less, below 0) the split leaves in the coordinates of `n`.
+
+    One of a sum of several dims counts for each: splitting further cannot take it away.
+    """
     # Names that no graph has: the real dims are made once the split is decided.
     outer, inner = "outer?", "inner?"
     ranges = dict(editor.ranges)
     ranges[outer] = (0, split.outer.const - 1)
     ranges[inner] = (0, split.inner.const - 1)
     env = {split.dim: Index.of(outer) * split.factor + Index.of(inner)}
-    after = sum(divisions(i.subs(env).simplify(ranges)) for i in whole)
-    return after < sum(map(divisions, whole))
+    whole = [i for e in n.body for i in indices(e) if split.dim in i.names()]
+    after = sum(_divided_names(i.subs(env).simplify(ranges)) for i in whole)
+    return after - sum(map(_divided_names, whole))
+
+
+def _divided_names(x: Index) -> int:
+    return sum(len(a.num.names()) for a in atoms(x) if isinstance(a, FloorDiv | Mod))
+
+
+def _reads_along(n: Nest, d: str, editor: Editor) -> list[tuple[Nest, Read, Index]] | Reason:
+    """Every read of `n`'s outputs with its reader and its coordinate along `d`."""
+    found = []
+    for v in n.outs:
+        if editor.is_output(v.name):
+            return Reason(f"%{v.name} is an output of the graph")
+        for reader in editor.readers(v.name):
+            if not isinstance(reader, Nest):
+                return Reason(f"%{v.name} is needed as it is by %{key_of(reader)}")
+            for r in node_reads(reader):
+                if r.value != v.name:
+                    continue
+                at = r.coord(d)
+                if not isinstance(at, Index) or (r.fill is not None and can_leave(d, at, editor)):
+                    return Reason(f"%{key_of(reader)} gathers along {d} or may leave it")
+                found.append((reader, r, at))
+    return found
 
 
 def _who_keeps_whole(
@@ -124,42 +200,80 @@ def _who_keeps_whole(
     if (key_of(n), d) in seen:
         return None
     seen.add((key_of(n), d))
-    for v in n.outs:
-        if editor.is_output(v.name):
-            return Reason(f"%{v.name} is an output of the graph")
-        for reader in editor.readers(v.name):
-            if not isinstance(reader, Nest):
-                return Reason(f"%{v.name} is needed as it is by %{key_of(reader)}")
-            for r in node_reads(reader):
-                at = r.coord(d) if r.value == v.name else None
-                if at is None or _divides(at, factor, r, editor):
-                    continue
-                inner = at.as_var if isinstance(at, Index) and r.fill is None else None
-                if inner is None or editor.extents.get(inner) != editor.extents[d]:
-                    return Reason(f"%{key_of(reader)} needs {d}={at} undivided")
-                if inner in reader.bound:
-                    continue
-                if inner not in reader.out.dims or as_view(reader) is not None:
-                    return Reason(f"%{key_of(reader)} needs {d}={at} undivided")
-                kept = _who_keeps_whole(reader, inner, factor, editor, seen)
-                if kept is not None:
-                    return kept
+    reads = _reads_along(n, d, editor)
+    if isinstance(reads, Reason):
+        return reads
+    for reader, _, at in reads:
+        needed = _needed_splits(at, factor, editor)
+        if needed is None or (needed and as_view(reader) is not None):
+            return Reason(f"%{key_of(reader)} needs {d}={at} undivided")
+        for dim, inner in needed:
+            if dim in reader.bound:
+                continue
+            if dim not in reader.out.dims:
+                return Reason(f"%{key_of(reader)} needs {d}={at} undivided")
+            kept = _who_keeps_whole(reader, dim, inner, editor, seen)
+            if kept is not None:
+                return kept
     return None
 
 
-def _divides(at: Coord, factor: int, r: Read, editor: Editor) -> bool:
-    """Whether quotient and remainder of a coordinate are free of divisions."""
-    if r.fill is not None or not isinstance(at, Index):
-        return False
+def _needed_splits(at: Index, factor: int, editor: Editor) -> list[tuple[str, int]] | None:
+    """The dims, with factors, to split so that quotient and remainder of `at` need no division.
+
+    None if splitting dims cannot achieve that.
+    """
     by = Index.of(factor)
-    parts = floordiv(at, by, editor.ranges), mod(at, by, editor.ranges)
-    return all(divisions(editor.simplify(p)) == 0 for p in parts)
+    needed: dict[tuple[str, int], None] = {}
+    for part in (floordiv(at, by, editor.ranges), mod(at, by, editor.ranges)):
+        for a in atoms(editor.simplify(part)):
+            if not isinstance(a, FloorDiv | Mod):
+                continue
+            dim = a.num.as_var
+            extent = editor.extents.get(dim or "")
+            if dim is None or extent is None or not a.den.is_const:
+                return None
+            if not _is_multiple(extent, a.den.const):
+                return None
+            needed[dim, a.den.const] = None
+    return list(needed)
 
 
-def _apply(n: Nest, split: Split, editor: Editor) -> tuple[str, str, Nest]:
+def _is_multiple(extent: Index, factor: int) -> bool:
+    return extent.is_const and extent.const % factor == 0 and extent.const > factor
+
+
+def _names_of_readers(
+    split: Split, n: Nest, reads: list[tuple[Nest, Read, Index]], editor: Editor
+) -> tuple[str | None, str | None]:
+    """The dims by which the readers know quotient and remainder, if `n` can have them."""
+    taken = {*n.dims, *editor.enclosing_dims(n)}
+
+    def known(part: Index, extent: Index) -> str | None:
+        name = editor.simplify(part).as_var
+        fits = name is not None and name not in taken and editor.extents.get(name) == extent
+        return name if fits else None
+
+    outer = inner = None
+    by = Index.of(split.factor)
+    for reader, _, at in reads:
+        scanned = editor.enclosing_dims(reader)
+        names = (
+            known(floordiv(at, by, editor.ranges), split.outer),
+            known(mod(at, by, editor.ranges), split.inner),
+        )
+        outer = outer or (names[0] if names[0] not in scanned else None)
+        inner = inner or (names[1] if names[1] not in scanned else None)
+    return outer, inner
+
+
+def _apply(
+    n: Nest, split: Split, editor: Editor, names: tuple[str | None, str | None] = (None, None)
+) -> tuple[str, str, Nest]:
     """The two dims, named as the values that `n` reads name them where possible; and `n` split."""
-    outer = _known_name(n, split, Index.of(split.dim) // split.factor, split.outer, editor)
-    inner = _known_name(n, split, Index.of(split.dim) % split.factor, split.inner, editor)
+    d = Index.of(split.dim)
+    outer = names[0] or _known_name(n, split, d // split.factor, split.outer, editor)
+    inner = names[1] or _known_name(n, split, d % split.factor, split.inner, editor)
     if outer is None or outer == inner:
         outer = editor.fresh_dim(f"{split.dim}_o", split.outer)
     if inner is None:

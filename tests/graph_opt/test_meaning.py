@@ -4,9 +4,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rutc.graph_opt.pipeline import PIPELINE, optimize
-from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax
-from rutc.graph_opt.rewrite import Sweep
+from rutc.graph_opt.pipeline import optimize
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interpret import interpret
 from tests.strategies import graphs, random_inputs
@@ -31,9 +29,7 @@ def check_every_step(graph: Graph, seed: int, *, exact: bool) -> None:
             if exact:
                 np.testing.assert_array_equal(got[output], array, err_msg=text)
             else:
-                np.testing.assert_allclose(
-                    got[output], array, rtol=1e-3, atol=1e-3, err_msg=text
-                )
+                np.testing.assert_allclose(got[output], array, rtol=1e-3, atol=1e-3, err_msg=text)
         before = after
 
     optimize(graph, on_step=compare)

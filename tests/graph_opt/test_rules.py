@@ -1,9 +1,11 @@
 """Every rule on small graphs: what it makes of them, or why it does not apply.
 
 A file golden/RULE/CASE.txt begins with a graph. Where the rule changes nothing, the file says why
-it does not apply to the node behind the graph's first output.
+it does not apply to the node behind the graph's first output, or behind the value that a comment
+`# rejects %VALUE` names.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ from rutc.graph_opt.rules.cse import MergeEqual
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
-from rutc.graph_opt.rules.split import split_bound_dim, split_free_dim
+from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill
 from rutc.tensor_ir.verify import verify
 from tests.golden import After, Rejected, before, check_golden
@@ -29,6 +31,7 @@ RULES: tuple[Rule, ...] = (
     FoldConstants(),
     OnePassMoments(),
     OnePassSoftmax(),
+    SplitForReaders(),
     choose_branch,
     combine_scales,
     compose_views,
@@ -63,7 +66,8 @@ def test_rule(path: Path, update_golden: bool) -> None:
         return
     reason = "nothing to do"
     if name in BY_NAME:
-        value = graph.outputs[0].value
+        named = re.search(r"# rejects %(\S+)", path.read_text(encoding="utf-8"))
+        value = named[1] if named else graph.outputs[0].value
         reason = why_not(BY_NAME[name], graph, value) or reason
     check_golden(path, [Rejected(reason)], update=update_golden)
 
