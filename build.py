@@ -18,7 +18,7 @@ from rutc.emit.codegen import VERSION, compile_object
 from rutc.emit.kernel import ENTRY, emit_kernel
 from rutc.emit.toolchain import cached
 from rutc.errors import InternalError
-from rutc.graph_opt.plan import Choose, FillHalo, Plan, PlanStep, Repeat, Run
+from rutc.graph_opt.plan import Choose, Fail, FillHalo, Plan, PlanStep, Repeat, Run
 from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.canonical import canonical
 from rutc.tensor_ir.expr import Apply, Cast, Read, walk
@@ -138,6 +138,8 @@ class Builder:
                     result += self._repeat(s, symbols)
                 case Choose():
                     result.append(self._choose(s, symbols))
+                case Fail(message):
+                    result.append(host.Fail(message))
         return tuple(result)
 
     def _repeat(self, s: Repeat, symbols: Symbols) -> list[host.Step]:
@@ -157,7 +159,7 @@ class Builder:
     def _choose(self, s: Choose, symbols: Symbols) -> host.Step:
         branches: list[tuple[host.Step, ...]] = []
         for steps, values in ((s.then, s.then_values), (s.orelse, s.orelse_values)):
-            copies = [self._copy(out, v) for out, v in zip(s.results, values, strict=True)]
+            copies = [self._copy(out, v) for out, v in zip(s.results, values, strict=False)]
             branches.append((*self._steps(steps, symbols), *copies))
         return host.Branch(self._ref(s.cond), branches[0], branches[1])
 
@@ -217,8 +219,9 @@ class Builder:
             else:
                 args.append(self._ref(b.name))
         name = group.name if group is not None else kernel.name
-        flops, moved = _work(group, self.extents), sum(
-            b.layout.size * b.dtype.bytes for b in kernel.args
+        flops, moved = (
+            _work(group, self.extents),
+            sum(b.layout.size * b.dtype.bytes for b in kernel.args),
         )
         schedule = "; ".join(map(str, built.schedule))
         self.facts.append(
@@ -228,9 +231,7 @@ class Builder:
 
     def _build(self, kernel: Kernel, free: frozenset[str]) -> BuiltKernel:
         choice = choose(kernel, self.machine, free)
-        extents = {
-            d: e for b in kernel.args for d, e in b.layout.extents
-        }
+        extents = {d: e for b in kernel.args for d, e in b.layout.extents}
         packing: dict[int, tuple[tuple[str, ...], Mapping[str, int]]] = {}
         args = list(kernel.args)
         for number, b in enumerate(args):
@@ -247,12 +248,8 @@ class Builder:
         digest = hashlib.sha256(f"{emitted.text}\n{self.machine}\n{VERSION}".encode()).hexdigest()
         symbol = f"k_{digest[:24]}"
         if symbol not in self.futures:
-            self.futures[symbol] = self.pool.submit(
-                _compile, emitted.text, self.machine, symbol
-            )
-        return BuiltKernel(
-            symbol, emitted.tasks, choice.schedule, packing, scheduled, emitted.text
-        )
+            self.futures[symbol] = self.pool.submit(_compile, emitted.text, self.machine, symbol)
+        return BuiltKernel(symbol, emitted.tasks, choice.schedule, packing, scheduled, emitted.text)
 
     # -- memory ---------------------------------------------------------------------------------
     def _ref(self, name: str) -> host.Ref:
@@ -308,10 +305,7 @@ def _work(group: Group | None, extents: Mapping[str, int]) -> int:
     for n in group.stages if group is not None else ():
         points = prod(extents[d] for d in n.dims)
         each = sum(
-            1
-            for e in n.body
-            for x in walk(e)
-            if isinstance(x, Apply | Cast) and x.dtype.is_float
+            1 for e in n.body for x in walk(e) if isinstance(x, Apply | Cast) and x.dtype.is_float
         )
         total += points * (each + (1 if n.reducer is not None else 0))
     return total

@@ -2,6 +2,7 @@
 
     Program = inputs, outputs, weights, an arena, and a tuple of steps
     Step    = Launch a kernel | Copy bytes | Branch on a bool | Repeat a body
+            | Fail with a message
     Ref     = a byte offset into the arena, the weights, or one input or output
 
 A launch calls `void kernel(void *const *bufs, const int64_t *syms, int64_t begin, int64_t end)`:
@@ -88,7 +89,17 @@ class Repeat:
     body: tuple["Step", ...]
 
 
-Step = Launch | Copy | Branch | Repeat
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Ends the run with an error that says `message`."""
+
+    message: str
+
+    def __str__(self) -> str:
+        return f"fail {self.message!r}"
+
+
+Step = Launch | Copy | Branch | Repeat | Fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +158,7 @@ def walk(steps: Iterable[Step]) -> Iterator[Step]:
     for step in steps:
         yield step
         match step:
-            case Launch() | Copy():
+            case Launch() | Copy() | Fail():
                 pass
             case Branch():
                 yield from walk(step.then)
@@ -161,7 +172,7 @@ def walk(steps: Iterable[Step]) -> Iterator[Step]:
 def _listing(steps: tuple[Step, ...], indent: str) -> Iterator[str]:
     for step in steps:
         match step:
-            case Launch() | Copy():
+            case Launch() | Copy() | Fail():
                 yield f"{indent}{step}"
             case Branch():
                 yield f"{indent}branch {step.cond}"
@@ -215,6 +226,8 @@ def _step_problems(program: Program, step: Step) -> Iterator[str]:
             yield from _ref_problems(program, (step.dst, step.src))
         case Branch():
             yield from _ref_problems(program, (step.cond,))
+        case Fail():
+            pass
         case Repeat():
             if not 0 <= step.symbol < program.symbols:
                 yield f"symbol {step.symbol} is not one of {program.symbols}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from rutc.emit.elements import element_of
-from rutc.emit.program import Branch, Copy, Launch, Port, Program, Ref, Repeat, Step, walk
+from rutc.emit.program import Branch, Copy, Fail, Launch, Port, Program, Ref, Repeat, Step, walk
 from rutc.errors import InternalError
 
 MAX_NDIM = 64
@@ -110,6 +110,8 @@ class _Tables:
                     self.add_branch(step)
                 case Repeat():
                     self.add_repeat(step)
+                case Fail():
+                    self.rows.append(_Row("FAIL", name=step.message))
                 case _:
                     assert_never(step)
 

@@ -1,7 +1,7 @@
 """The plan: everything decided about a graph before code is made, as printable data.
 
     plan   := graph, step*, layout of every stored value, place of every stored value
-    step   := group (one kernel) | fill of a halo | repeat (a scan) | choose (an if)
+    step   := group (one kernel) | fill of a halo | repeat (a scan) | choose (an if) | fail
 
 The plan's graph is the optimized graph plus the copies that layouts ask for.
 """
@@ -48,7 +48,10 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Choose:
-    """An if: one of two step lists; `results` are copied from the branch's values."""
+    """An if: one of two step lists; `results` are copied from the branch's values.
+
+    A branch that ends in `Fail` has no values.
+    """
 
     cond: str
     then: tuple[PlanStep, ...]
@@ -59,7 +62,14 @@ class Choose:
     origin: tuple[str, ...]
 
 
-PlanStep = Run | FillHalo | Repeat | Choose
+@dataclass(frozen=True)
+class Fail:
+    """The run ends here with an error message (a branch that cannot be taken at these sizes)."""
+
+    message: str
+
+
+PlanStep = Run | FillHalo | Repeat | Choose | Fail
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,7 @@ def groups_of(steps: tuple[PlanStep, ...]) -> Iterator[Group]:
             case Choose():
                 yield from groups_of(s.then)
                 yield from groups_of(s.orelse)
-            case FillHalo():
+            case FillHalo() | Fail():
                 pass
 
 
@@ -123,6 +133,8 @@ def _print(plan: Plan, steps: tuple[PlanStep, ...], depth: int, lines: list[str]
                 )
             case FillHalo(value):
                 lines.append(f"{pad}fill the halo of %{value}")
+            case Fail(message):
+                lines.append(f"{pad}fail: {message}")
             case Repeat():
                 lines.append(f"{pad}repeat {s.dim} {s.trips} times")
                 _print(plan, s.steps, depth + 1, lines)

@@ -23,6 +23,7 @@ class Machine:
     fma_latency: int = 4
     l1: int = 32 << 10
     l2: int = 1 << 20
+    l2_bytes_per_cycle: float = 32.0
     cores: int = 1
 
     @property

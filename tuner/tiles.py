@@ -10,6 +10,10 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tuner.access import Shape, Touch
 
 
+STREAM_SHARE = 0.35
+"""Share of the second cache's transfer time that is not hidden behind arithmetic."""
+
+
 @dataclass(frozen=True)
 class RegisterTile:
     """`vectors` registers along the loop `vector`, for every point of the `rows` (loop, factor).
@@ -103,6 +107,11 @@ def _cost(
         )
         # A row broadcast keeps a register or a load slot; both ports are shared a little.
         work += 0.02 * loads
+        # The vector operand streams past for every tile: from the second cache, unless it fits
+        # the first beside the rows.
+        panel = sum(vectors * width * t.bytes for t in r.reads if t.depends(vector))
+        if panel * steps > machine.l1 // 2:
+            work += STREAM_SHARE * panel / machine.l2_bytes_per_cycle
         registers = size * len(r.update.states) + vectors + 1
         if registers > machine.registers:
             work *= 1 + 0.25 * (registers - machine.registers)

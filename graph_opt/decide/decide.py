@@ -18,11 +18,12 @@ from rutc.graph_opt.decide.layout import (
     wants_packing,
 )
 from rutc.graph_opt.decide.memory import place_values
-from rutc.graph_opt.plan import Choose, FillHalo, Plan, PlanStep, Repeat, Run
+from rutc.graph_opt.plan import Choose, Fail, FillHalo, Plan, PlanStep, Repeat, Run
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Lit, Read, reads
 from rutc.tensor_ir.graph import (
     Body,
+    Call,
     Const,
     Graph,
     If,
@@ -200,6 +201,8 @@ class _Decider:
                 steps.append(self._repeat(item, f"{prefix}s{len(steps)}_"))
             elif isinstance(item, If):
                 steps.append(self._choose(item, f"{prefix}i{len(steps)}_"))
+            elif isinstance(item, Call) and item.routine == "fail":
+                steps.append(Fail(str(dict(item.attributes)["message"])))
             else:
                 kind = type(item).__name__
                 names = ", ".join(item.origin) or "?"
@@ -222,12 +225,16 @@ class _Decider:
         return Choose(
             n.cond,
             then,
-            n.then.results,
+            () if _fails(then) else n.then.results,
             orelse,
-            n.orelse.results,
+            () if _fails(orelse) else n.orelse.results,
             tuple(v.name for v in n.outs),
             n.origin,
         )
+
+
+def _fails(steps: tuple[PlanStep, ...]) -> bool:
+    return any(isinstance(s, Fail) for s in steps)
 
 
 def _slug(fill: Lit) -> str:

@@ -55,16 +55,20 @@ static int64_t run_step(rutc_session *session, const rutc_step *step, int64_t at
     case RUTC_REPEAT:
       session->symbols[step->symbol] = 0;
       return step->count > 0 ? at + 1 : step->target;
+    case RUTC_FAIL: /* ends the run before it comes here */
     case RUTC_NEXT:
       return ++session->symbols[step->symbol] < step->count ? step->target : at + 1;
   }
   return at + 1;
 }
 
-void rutc_execute(rutc_session *session) {
+int rutc_execute(rutc_session *session) {
   const rutc_step *steps = session->program->steps;
   int64_t count = session->program->step_count;
   for (int64_t at = 0; at < count;) {
+    if (steps[at].op == RUTC_FAIL) {
+      return rutc_fail(&session->error, RUTC_RUN_FAILED, "%s", steps[at].name);
+    }
     if (session->timings == NULL) {
       at = run_step(session, &steps[at], at);
     } else {
@@ -75,4 +79,5 @@ void rutc_execute(rutc_session *session) {
       timing->calls++;
     }
   }
+  return RUTC_OK;
 }

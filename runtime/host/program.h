@@ -40,7 +40,8 @@ typedef enum rutc_op {
   RUTC_BRANCH, /* if the byte at buffers[buffer] is 0, go on at target */
   RUTC_JUMP,   /* go on at target */
   RUTC_REPEAT, /* symbol = 0; if count is 0, go on at target */
-  RUTC_NEXT    /* symbol += 1; if it is less than count, go on at target */
+  RUTC_NEXT,   /* symbol += 1; if it is less than count, go on at target */
+  RUTC_FAIL    /* the run ends with the error message `name` */
 } rutc_op;
 
 typedef struct rutc_step {

@@ -13,7 +13,8 @@ enum {
   RUTC_BAD_TENSOR = 2,    /* a tensor with the wrong dtype, shape, device, alignment or strides */
   RUTC_OUT_OF_MEMORY = 3, /* an allocation failed */
   RUTC_UNSUPPORTED = 4,   /* this machine or process cannot run the model */
-  RUTC_SYSTEM = 5         /* the operating system refused something, such as a thread */
+  RUTC_SYSTEM = 5,        /* the operating system refused something, such as a thread */
+  RUTC_RUN_FAILED = 6     /* the inputs lead to a part of the model that cannot run */
 };
 
 /* Options of NAME_open. Zero in a field means its default, so begin with

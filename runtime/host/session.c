@@ -149,9 +149,9 @@ static int run(rutc_session *session, const DLTensor *const *inputs, int32_t inp
   }
   int status = rutc_bind(session, inputs, outputs);
   if (status != RUTC_OK) return status;
-  rutc_execute(session);
+  status = rutc_execute(session);
   rutc_unbind(session, outputs);
-  return RUTC_OK;
+  return status;
 }
 
 int rutc_session_run(rutc_session *session, const rutc_model *model,

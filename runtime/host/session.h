@@ -68,6 +68,6 @@ int rutc_bind(rutc_session *session, const DLTensor *const *inputs, DLTensor *co
 void rutc_unbind(rutc_session *session, DLTensor *const *outputs);
 
 /* Executes all steps of the program. */
-void rutc_execute(rutc_session *session);
+int rutc_execute(rutc_session *session);
 
 #endif
