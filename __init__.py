@@ -12,15 +12,29 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rutc.api import Compiled, compile
-    from rutc.runtime import InferenceSession, load
+    from rutc.errors import UserError
+    from rutc.runtime import InferenceSession, ModelError, load
+    from rutc.verify import VerificationFailed
 
 __version__ = "0.1.0"
 
-__all__ = ["Compiled", "InferenceSession", "__version__", "compile", "load"]
+__all__ = [
+    "Compiled",
+    "InferenceSession",
+    "ModelError",
+    "UserError",
+    "VerificationFailed",
+    "__version__",
+    "compile",
+    "load",
+]
 
 _HOME = {
     "Compiled": "rutc.api",
     "InferenceSession": "rutc.runtime",
+    "ModelError": "rutc.runtime",
+    "UserError": "rutc.errors",
+    "VerificationFailed": "rutc.verify",
     "compile": "rutc.api",
     "load": "rutc.runtime",
 }

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import rutc
+
 ROOT = Path(__file__).resolve().parent.parent
 NOT_PACKAGED = {"tests", "benchmarks", "docs", "tools", "build", "dist"}
 DATA_SUFFIXES = {".c", ".h", ".json", ".npz", ".onnx", ".txt"}
@@ -68,6 +70,16 @@ def _modules_after(statement: str) -> set[str]:
 @pytest.mark.parametrize("module", HEAVY)
 def test_import_rutc_is_light(module: str) -> None:
     assert module not in _modules_after("import rutc")
+
+
+@pytest.mark.parametrize("name", [name for name in rutc.__all__ if name != "__version__"])
+def test_every_lazy_name_exists(name: str) -> None:
+    assert getattr(rutc, name).__name__ == name
+
+
+def test_an_unknown_name_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        rutc.nonsense  # noqa: B018
 
 
 def test_the_runtime_needs_numpy_only() -> None:

@@ -1,7 +1,10 @@
 """The commands on a small model: what they answer, write and leave behind."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -184,6 +187,33 @@ def test_an_interrupt_leaves_nothing(
     assert result.status == 130
     assert "interrupted" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)]
+)
+def test_a_signal_leaves_nothing(
+    tmp_path: Path, model: Path, number: signal.Signals, status: int
+) -> None:
+    """The C compiler never finishes, so that the signal comes while the library is linked."""
+    started, output = tmp_path / "started", tmp_path / "out"
+    output.mkdir()
+    slow = tmp_path / "slow_cc"
+    answers = 'case "$1" in --version|-dumpmachine) echo slow; exit;; esac'
+    slow.write_text(f"{answers}\ntouch {started}\nexec sleep 60\n")
+    environment = {**os.environ, "RUTC_CC": f"sh {slow}", "RUTC_CACHE": str(tmp_path / "cache")}
+    script = Path(sys.executable).with_name("rutc")
+    command = [script, "compile", model, "-o", output / "net.so"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 60
+        while not started.exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert len(list(output.iterdir())) == 1
+        process.send_signal(number)
+        assert process.wait(timeout=30) == status
+    assert list(output.iterdir()) == []
 
 
 def _fail(*arguments: object, **more: object) -> Verification:
