@@ -3,6 +3,7 @@
 from rutc.tensor_ir.steps.base import NotApplicable, Schedule, Step, apply_schedule
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Peel, Reorder, Split
 from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes
+from rutc.tensor_ir.steps.text import parse_schedule, print_schedule
 from rutc.tensor_ir.steps.tile import Tile
 
 __all__ = [
@@ -19,4 +20,6 @@ __all__ = [
     "Step",
     "Tile",
     "apply_schedule",
+    "parse_schedule",
+    "print_schedule",
 ]

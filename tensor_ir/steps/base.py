@@ -1,25 +1,44 @@
-"""What every step has: `apply`, and helpers to find and rewrite loops."""
+"""What every step has: `apply`, a text form, and helpers to find, check and rewrite loops."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 from rutc.tensor_ir.affine import Index, Range
-from rutc.tensor_ir.kernel import Branch, Kernel, Loop, Stmt, rewrite, walk_stmts
+from rutc.tensor_ir.expr import index_names
+from rutc.tensor_ir.kernel import (
+    Access,
+    Assign,
+    Branch,
+    Init,
+    Kernel,
+    Kind,
+    Loop,
+    Merge,
+    Stmt,
+    Update,
+    rewrite,
+    walk_stmts,
+)
 
 
-class NotApplicable(Exception):  # noqa: N818
+class NotApplicable(Exception):
     """A step's precondition does not hold; the message says which."""
 
 
-class Step(Protocol):
-    """A rewrite of kernels that keeps their meaning."""
+class Step(ABC):
+    """A rewrite of kernels that keeps their meaning; its text form is that of `steps.text`."""
 
+    @abstractmethod
     def apply(self, kernel: Kernel) -> Kernel:
         """The rewritten kernel. Raises NotApplicable with the reason."""
-        ...
+
+    def __str__(self) -> str:
+        from rutc.tensor_ir.steps.text import print_step  # text knows all steps
+
+        return print_step(self)
 
 
 Schedule = tuple[Step, ...]
@@ -35,12 +54,27 @@ def apply_schedule(kernel: Kernel, schedule: Schedule) -> Kernel:
     return kernel
 
 
-def find_loop(kernel: Kernel, var: str) -> Loop:
-    """The (first) loop over `var`."""
-    for s in walk_stmts(kernel.body):
-        if isinstance(s, Loop) and s.var == var:
-            return s
-    raise NotApplicable(f"there is no loop over {var}")
+def find_loops(kernel: Kernel, var: str) -> tuple[Loop, ...]:
+    """All loops over `var`. Raises NotApplicable when there is none."""
+    found = tuple(s for s in walk_stmts(kernel.body) if isinstance(s, Loop) and s.var == var)
+    if not found:
+        raise NotApplicable(f"there is no loop over {var}")
+    return found
+
+
+def check_fresh(kernel: Kernel, *names: str) -> None:
+    """Raises NotApplicable when one of the names is a loop's or a symbol's already."""
+    taken = {s.var for s in walk_stmts(kernel.body) if isinstance(s, Loop)}
+    taken |= {name for name, _ in kernel.symbols}
+    for name in names:
+        if name in taken:
+            raise NotApplicable(f"there is a loop over {name} already")
+
+
+def check_positive(what: str, number: int) -> None:
+    """Raises NotApplicable for a number below 1."""
+    if number < 1:
+        raise NotApplicable(f"the {what} {number} is not positive")
 
 
 def constant_extent(loop: Loop) -> int:
@@ -49,6 +83,76 @@ def constant_extent(loop: Loop) -> int:
     if not extent.is_const:
         raise NotApplicable(f"the bounds of {loop.var} are not constant")
     return extent.value
+
+
+def constant_start(loop: Loop) -> int:
+    """The first iteration of a loop with constant bounds."""
+    constant_extent(loop)
+    if not loop.lo.is_const:
+        raise NotApplicable(f"the bounds of {loop.var} are not constant")
+    return loop.lo.value
+
+
+def check_independent(kernel: Kernel, loop: Loop) -> None:
+    """Raises NotApplicable when iterations of `loop` use what others computed.
+
+    They do where a local is updated that is neither initialised in the iteration nor indexed by
+    the variable, and where several iterations write one place in memory.
+    """
+    if (loop.hi - loop.lo).is_const and constant_extent(loop) <= 1:
+        return
+    memory = {b.name for b in kernel.args}
+    started: set[str] = set()
+    for s in walk_stmts(loop.body):
+        if isinstance(s, Init):
+            started |= {a.buffer for a in s.states}
+        elif isinstance(s, Assign) and s.target.buffer not in memory:
+            started.add(s.target.buffer)
+    for s in walk_stmts(loop.body):
+        if isinstance(s, Update | Merge):
+            shared = [a for a in s.states if a.buffer not in started and not _moves(a, loop.var)]
+            if shared:
+                raise NotApplicable(f"{loop.var} carries the reduction in %{shared[0].buffer}")
+        elif isinstance(s, Assign) and s.target.buffer in memory and not _moves(s.target, loop.var):
+            raise NotApplicable(f"every iteration of {loop.var} writes %{s.target.buffer}")
+
+
+def check_vector(kernel: Kernel, loop: Loop) -> None:
+    """Raises NotApplicable unless `loop` can be carried out by lanes."""
+    inside = [s for s in walk_stmts(loop.body) if isinstance(s, Loop)]
+    for s in inside:
+        if s.kind is Kind.VECTOR:
+            raise NotApplicable(f"{loop.var} holds the vector loop {s.var}")
+        if loop.var in s.lo.names() | s.hi.names():
+            raise NotApplicable(f"the bounds of {s.var} depend on {loop.var}")
+    for outer in walk_stmts(kernel.body):
+        if isinstance(outer, Loop) and outer.kind is Kind.VECTOR and loop in walk_stmts(outer.body):
+            raise NotApplicable(f"{loop.var} stands in the vector loop {outer.var}")
+    if not loop.lo.is_const or loop.hi.bounds(outer_ranges(kernel)) is None:
+        raise NotApplicable(f"the extent of {loop.var} has no bound")
+    for x in walk_stmts(loop.body):
+        if isinstance(x, Branch) and loop.var in x.left.names() | x.right.names():
+            raise NotApplicable(f"a branch depends on {loop.var}")
+        if isinstance(x, Merge):
+            raise NotApplicable(f"{loop.var} holds the merge of lanes {x.var}")
+
+
+def outer_ranges(kernel: Kernel) -> dict[str, Range]:
+    """The range of every loop variable whose bounds are bounded, widest where it has several."""
+    ranges: dict[str, Range] = {n: (0, max(trips - 1, 0)) for n, trips in kernel.symbols}
+    for s in walk_stmts(kernel.body):
+        if isinstance(s, Loop):
+            low, high = s.lo.bounds(ranges), s.hi.bounds(ranges)
+            if low is not None and high is not None:
+                found = (low[0], max(high[1] - 1, low[0]))
+                before = ranges.get(s.var, found)
+                ranges[s.var] = (min(found[0], before[0]), max(found[1], before[1]))
+    return ranges
+
+
+def _moves(a: Access, var: str) -> bool:
+    """Whether the place differs between iterations of `var` (or may)."""
+    return any(var in (c.names() if isinstance(c, Index) else index_names(c)) for _, c in a.coords)
 
 
 def replace_loop(

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import assert_never
 
 from rutc.tensor_ir.affine import ZERO, Index, floordiv, minimum, mod
-from rutc.tensor_ir.kernel import Assign, Branch, Kernel, Kind, Loop, Stmt
+from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Stmt
 from rutc.tensor_ir.steps.base import (
     NotApplicable,
+    Step,
+    check_fresh,
+    check_independent,
+    check_positive,
+    check_vector,
     constant_extent,
-    find_loop,
+    constant_start,
+    find_loops,
     replace_loop,
     simplified,
     with_index,
@@ -17,7 +25,7 @@ from rutc.tensor_ir.steps.base import (
 
 
 @dataclass(frozen=True)
-class Split:
+class Split(Step):
     """Split a loop in blocks of `factor`.
 
     for v in [0, n) { S }  ->  for v.o in [0, ceil(n/f)) { for v.i in [0, min(f, n - f*v.o)) { S } }
@@ -28,11 +36,14 @@ class Split:
 
     def apply(self, kernel: Kernel) -> Kernel:
         """The kernel with the loop split. Raises NotApplicable for bounds that are no constants."""
-        n = constant_extent(find_loop(kernel, self.var))
         f = self.factor
         outer, inner = f"{self.var}.o", f"{self.var}.i"
+        find_loops(kernel, self.var)
+        check_positive("factor", f)
+        check_fresh(kernel, outer, inner)
 
         def split(loop: Loop) -> tuple[Stmt, ...]:
+            n = constant_extent(loop)
             position = Index.of(outer) * f + Index.of(inner) + loop.lo
             count = Index.of(-(-n // f))
             rest = Index.of(n) - Index.of(outer) * f
@@ -46,7 +57,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Fuse:
+class Fuse(Step):
     """Make one loop of two nested ones.
 
     for a in [0, m) { for b in [0, n) { S } }  ->  for ab in [0, m*n) { S[a: ab//n, b: ab%n] }
@@ -58,12 +69,9 @@ class Fuse:
 
     def apply(self, kernel: Kernel) -> Kernel:
         """The kernel with the loops fused. Raises NotApplicable unless directly nested."""
-        m = constant_extent(find_loop(kernel, self.outer))
-        n = constant_extent(find_loop(kernel, self.inner))
+        find_loops(kernel, self.outer)
+        check_fresh(kernel, self.name)
         var = Index.of(self.name)
-        ranges = {self.name: (0, m * n - 1)}
-        a = floordiv(var, Index.of(n), ranges)
-        b = mod(var, Index.of(n), ranges)
 
         def fuse(loop: Loop) -> tuple[Stmt, ...]:
             if len(loop.body) != 1 or not isinstance(loop.body[0], Loop):
@@ -71,6 +79,14 @@ class Fuse:
             inside = loop.body[0]
             if inside.var != self.inner:
                 raise NotApplicable(f"{self.outer} directly holds {inside.var}")
+            if inside.kind is not loop.kind:
+                raise NotApplicable(f"{self.outer} is {loop.kind.value}, {self.inner} is not")
+            if self.outer in inside.lo.names():
+                raise NotApplicable(f"the bounds of {self.inner} depend on {self.outer}")
+            m, n = constant_extent(loop), constant_extent(inside)
+            ranges = {self.name: (0, max(m * n - 1, 0))}
+            a = floordiv(var, Index.of(max(n, 1)), ranges)
+            b = mod(var, Index.of(max(n, 1)), ranges)
             env = {self.outer: a + loop.lo, self.inner: b + inside.lo}
             body = with_index(inside.body, env)
             return (Loop(self.name, ZERO, Index.of(m * n), loop.kind, body),)
@@ -79,7 +95,7 @@ class Fuse:
 
 
 @dataclass(frozen=True)
-class Reorder:
+class Reorder(Step):
     """Put directly nested loops in another order, outermost first.
 
     for a { for b { S } }  ->  for b { for a { S } }
@@ -90,13 +106,17 @@ class Reorder:
     def apply(self, kernel: Kernel) -> Kernel:
         """The reordered kernel. Raises NotApplicable unless the loops are directly nested."""
         names = set(self.order)
+        if len(names) != len(self.order):
+            raise NotApplicable("a loop is named twice")
 
         def reorder(loop: Loop) -> tuple[Stmt, ...]:
             chain = [loop]
             while len(chain) < len(names):
                 body = chain[-1].body
                 if len(body) != 1 or not isinstance(body[0], Loop) or body[0].var not in names:
-                    raise NotApplicable(f"{chain[-1].var} does not directly hold one of {names}")
+                    raise NotApplicable(
+                        f"{chain[-1].var} does not directly hold one of {sorted(names)}"
+                    )
                 chain.append(body[0])
             by_var = {x.var: x for x in chain}
             placed: set[str] = set()
@@ -118,7 +138,7 @@ class Reorder:
 
 
 @dataclass(frozen=True)
-class Peel:
+class Peel(Step):
     """Give the last iteration its own code, so that what depends on the edge is constant in both.
 
     for v in [0, n) { S }  ->  for v in [0, n) { if v < n-1 { S } else { S[v: n-1] } }
@@ -127,12 +147,14 @@ class Peel:
     var: str
 
     def apply(self, kernel: Kernel) -> Kernel:
-        """The kernel with a branch inside the loop."""
-        n = constant_extent(find_loop(kernel, self.var))
+        """The kernel with a branch inside. Raises NotApplicable without constant bounds."""
+        find_loops(kernel, self.var)
 
         def peel(loop: Loop) -> tuple[Stmt, ...]:
+            if loop.kind is Kind.VECTOR:
+                raise NotApplicable(f"the lanes of {self.var} cannot branch")
+            low, n = constant_start(loop), constant_extent(loop)
             last = loop.lo + (n - 1)
-            low = loop.lo.value
             main = simplified(loop.body, {self.var: (low, max(low, low + n - 2))})
             edge = with_index(loop.body, {self.var: last})
             if n == 1:
@@ -144,7 +166,7 @@ class Peel:
 
 
 @dataclass(frozen=True)
-class Cut:
+class Cut(Step):
     """Cut a loop at fixed points, so that comparisons with them are constant in every piece.
 
     for v in [0, n) { S }  ->  for v in [0, p) { S }  for v in [p, n) { S }
@@ -154,15 +176,17 @@ class Cut:
     points: tuple[int, ...]
 
     def apply(self, kernel: Kernel) -> Kernel:
-        """The kernel with one loop per piece."""
-        find_loop(kernel, self.var)
+        """The kernel with one loop per piece. Raises NotApplicable without constant bounds."""
+        find_loops(kernel, self.var)
+        check_fresh(kernel, *(f"{self.var}.{i + 1}" for i in range(len(self.points))))
 
         def cut(loop: Loop) -> tuple[Stmt, ...]:
-            lo, hi = loop.lo.value, loop.hi.value
+            lo = constant_start(loop)
+            hi = lo + constant_extent(loop)
             inside = sorted({p for p in self.points if lo < p < hi})
             edges = [lo, *inside, hi]
             pieces: list[Stmt] = []
-            for number, (a, b) in enumerate(zip(edges, edges[1:], strict=False)):
+            for number, (a, b) in enumerate(pairwise(edges)):
                 name = self.var if number == 0 else f"{self.var}.{number}"
                 body = with_index(loop.body, {self.var: Index.of(name) + a})
                 pieces.append(Loop(name, ZERO, Index.of(b - a), loop.kind, body))
@@ -172,7 +196,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Mark:
+class Mark(Step):
     """Say how a loop's iterations are carried out.
 
     for v in [0, n) serial { S }  ->  for v in [0, n) unroll { S }
@@ -182,26 +206,36 @@ class Mark:
     kind: Kind
 
     def apply(self, kernel: Kernel) -> Kernel:
-        """The kernel with the loop's kind changed."""
-        find_loop(kernel, self.var)
+        """The kernel with the loop's kind changed. Raises NotApplicable where it cannot be."""
+        for loop in find_loops(kernel, self.var):
+            self._check(kernel, loop)
         return replace(
             kernel,
-            body=replace_loop(
-                kernel.body, self.var, lambda loop: (replace(loop, kind=self.kind),)
-            ),
+            body=replace_loop(kernel.body, self.var, lambda loop: (replace(loop, kind=self.kind),)),
         )
+
+    def _check(self, kernel: Kernel, loop: Loop) -> None:
+        match self.kind:
+            case Kind.SERIAL:
+                pass
+            case Kind.UNROLL:
+                constant_start(loop)
+            case Kind.PARALLEL:
+                check_independent(kernel, loop)
+            case Kind.VECTOR:
+                check_independent(kernel, loop)
+                check_vector(kernel, loop)
+            case _:
+                assert_never(self.kind)
 
 
 def _is_outermost(body: tuple[Stmt, ...], var: str, names: set[str]) -> bool:
+    """Whether a loop over `var` stands in no loop over one of `names`."""
     for s in body:
-        if isinstance(s, Assign):
-            continue
         if isinstance(s, Loop):
             if s.var == var:
                 return True
-            if s.var in names:
-                return False
-            if _is_outermost(s.body, var, names):
+            if s.var not in names and _is_outermost(s.body, var, names):
                 return True
         elif isinstance(s, Branch) and (
             _is_outermost(s.then, var, names) or _is_outermost(s.orelse, var, names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rutc.tensor_ir.affine import ZERO, Index, minimum
-from rutc.tensor_ir.expr import Expr, Read
+from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -19,13 +19,17 @@ from rutc.tensor_ir.kernel import (
     Space,
     Stmt,
     Update,
+    accesses,
     walk_stmts,
 )
 from rutc.tensor_ir.layout import Axis, Layout
 from rutc.tensor_ir.steps.base import (
     NotApplicable,
+    Step,
+    check_fresh,
+    check_positive,
     constant_extent,
-    find_loop,
+    find_loops,
     replace_loop,
     simplified,
     with_index,
@@ -33,7 +37,7 @@ from rutc.tensor_ir.steps.base import (
 
 
 @dataclass(frozen=True)
-class Lanes:
+class Lanes(Step):
     """Reduce over `width` independent states, merged at the end.
 
     for k in [0, n) { acc.update(x[k]) }
@@ -50,21 +54,22 @@ class Lanes:
 
     def apply(self, kernel: Kernel) -> Kernel:
         """The kernel with a vector of states. Raises NotApplicable unless only updates are held."""
-        n = constant_extent(find_loop(kernel, self.var))
-        width = min(self.width, n)
         lane, block = f"{self.var}.l", f"{self.var}.o"
-        added: list[Buffer] = []
+        find_loops(kernel, self.var)
+        check_positive("width", self.width)
+        check_fresh(kernel, lane, block)
+        added: dict[str, Buffer] = {}
 
         def lift(reduction: Loop) -> tuple[Stmt, ...]:
-            updates = [s for s in walk_stmts((reduction,)) if not isinstance(s, Loop)]
-            if len(updates) != 1 or not isinstance(updates[0], Update):
-                raise NotApplicable(f"the loops from {self.outer} do more than one update")
-            update = updates[0]
+            n, *others = {constant_extent(x) for x in find_loops(kernel, self.var)}
+            if others:
+                raise NotApplicable(f"the loops over {self.var} have different extents")
+            width = max(1, min(self.width, n))
+            update = self._only_update(kernel, reduction)
             spread: list[Access] = []
             for a, t in zip(update.states, update.reducer.state, strict=True):
                 name = f"{a.buffer}.{lane}"
-                layout = Layout((Axis(lane, width, 1),))
-                added.append(Buffer(name, t, layout, Space.REGISTER))
+                added[name] = Buffer(name, t, Layout((Axis(lane, width, 1),)), Space.REGISTER)
                 spread.append(Access(name, ((lane, Index.of(lane)),)))
             states = tuple(spread)
 
@@ -78,23 +83,38 @@ class Lanes:
                 vector = Loop(lane, ZERO, high, Kind.VECTOR, inner)
                 return (Loop(block, ZERO, Index.of(count), Kind.SERIAL, (vector,)),)
 
-            start = Loop(
-                lane,
-                ZERO,
-                Index.of(width),
-                Kind.VECTOR,
-                (Init(states, update.reducer),),
-            )
+            start = Loop(lane, ZERO, Index.of(width), Kind.VECTOR, (Init(states, update.reducer),))
             join = Merge(update.states, states, update.reducer, lane, width)
             return (start, *replace_loop((reduction,), self.var, split), join)
 
         body = simplified(replace_loop(kernel.body, self.outer, lift), {})
-        unique = {b.name: b for b in added}
-        return replace(kernel, body=body, locals=(*kernel.locals, *unique.values()))
+        return replace(kernel, body=body, locals=(*kernel.locals, *added.values()))
+
+    def _only_update(self, kernel: Kernel, reduction: Loop) -> Update:
+        """What the loops of the reduction do, which is nothing but this."""
+        inside = list(walk_stmts((reduction,)))
+        loops = [s for s in inside if isinstance(s, Loop)]
+        updates = [s for s in inside if not isinstance(s, Loop)]
+        if len(updates) != 1 or not isinstance(updates[0], Update):
+            raise NotApplicable(f"the loops from {self.outer} do more than one update")
+        update = updates[0]
+        if self.var not in {x.var for x in loops}:
+            raise NotApplicable(f"{self.outer} does not hold {self.var}")
+        if update.lanes is not None or any(a.coords for a in update.states):
+            raise NotApplicable(f"the states of the reduction over {self.var} are spread already")
+        if any(x.kind is Kind.VECTOR for x in loops):
+            raise NotApplicable(f"the reduction over {self.var} holds a vector loop")
+        for x in loops:
+            if self.var in x.lo.names() | x.hi.names():
+                raise NotApplicable(f"the bounds of {x.var} depend on {self.var}")
+        for s in walk_stmts(kernel.body):
+            if isinstance(s, Loop) and s.kind is Kind.VECTOR and reduction in walk_stmts(s.body):
+                raise NotApplicable(f"the reduction stands in the vector loop {s.var}")
+        return update
 
 
 @dataclass(frozen=True)
-class BlockReduction:
+class BlockReduction(Step):
     """Carry partial sums in the output's memory between blocks of a reduction.
 
     for i { acc.init; for k in [0, n) { acc.update }; o[i] = f(acc) }
@@ -113,53 +133,62 @@ class BlockReduction:
 
     def apply(self, kernel: Kernel) -> Kernel:
         """The blocked kernel. Raises NotApplicable when the output cannot hold the states."""
-        n = constant_extent(find_loop(kernel, self.var))
+        block = f"{self.var}.b"
+        check_positive("factor", self.factor)
+        check_fresh(kernel, block)
+        if len(find_loops(kernel, self.var)) > 1 or len(find_loops(kernel, self.outside)) > 1:
+            raise NotApplicable("the loops occur several times")
+        n = constant_extent(find_loops(kernel, self.var)[0])
         count = -(-n // self.factor)
         if count < 2:
             raise NotApplicable("one block holds the whole reduction")
-        block = f"{self.var}.b"
-        inits = [s for s in walk_stmts(kernel.body) if isinstance(s, Init)]
-        stores = [
-            s
-            for s in walk_stmts(kernel.body)
-            if isinstance(s, Assign) and s.target.buffer == self.output
-        ]
-        if len(inits) != 1 or len(inits[0].states) != 1 or len(stores) != 1:
-            raise NotApplicable("it takes one reduction with one state and one store")
-        (state,) = inits[0].states
-        target = stores[0].target
-        memory = kernel.buffer(self.output)
-        if memory.dtype is not inits[0].reducer.state[0]:
-            raise NotApplicable("the output's type is not the state's")
         b = Index.of(block)
-        partial = Read(self.output, _plain(target), memory.dtype)
-
-        def visit(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-            reductions = [i for i, s in enumerate(body) if isinstance(s, Init)]
-            if not reductions:
-                return tuple(
-                    replace(s, body=visit(s.body)) if isinstance(s, Loop) else s for s in body
-                )
-            (at,) = reductions
-            after = body[at + 2 :]
-            reload: Stmt = Assign(state, partial)
-            start = Branch(b, Index.of(1), (body[at],), (reload,))
-            carried: Expr = Read(state.buffer, _plain(state), memory.dtype)
-            save = Assign(target, carried)
-            end = Branch(b, Index.of(count - 1), (save,), after)
-            reduction = replace_loop((body[at + 1],), self.var, split)
-            return (*body[:at], start, *reduction, end)
 
         def split(loop: Loop) -> tuple[Stmt, ...]:
             rest = Index.of(n) - b * self.factor
             width = minimum(self.factor, rest, {block: (0, count - 1)})
             inner = with_index(loop.body, {self.var: b * self.factor + Index.of(self.var)})
-            return (Loop(self.var, ZERO, width, loop.kind, inner),)
+            return (Loop(self.var, loop.lo, loop.lo + width, loop.kind, inner),)
+
+        def visit(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+            if len(body) == 1 and isinstance(body[0], Loop):
+                return (replace(body[0], body=visit(body[0].body)),)
+            init, reduction, after, target = self._reduction(kernel, body)
+            (state,) = init.states
+            kind = init.reducer.state[0]
+            reload: Stmt = Assign(state, Read(self.output, _plain(target), kind))
+            save: Stmt = Assign(target, Read(state.buffer, _plain(state), kind))
+            return (
+                Branch(b, Index.of(1), (init,), (reload,)),
+                *replace_loop((reduction,), self.var, split),
+                Branch(b, Index.of(count - 1), (save,), after),
+            )
 
         def wrap(loop: Loop) -> tuple[Stmt, ...]:
             return (Loop(block, ZERO, Index.of(count), Kind.SERIAL, visit((loop,))),)
 
         return replace(kernel, body=simplified(replace_loop(kernel.body, self.outside, wrap), {}))
+
+    def _reduction(
+        self, kernel: Kernel, body: tuple[Stmt, ...]
+    ) -> tuple[Init, Loop, tuple[Stmt, ...], Access]:
+        """(start, loops, what follows, the place of the output) of the reduction that is `body`."""
+        match body:
+            case (Init() as init, Loop() as reduction, *_):
+                after = body[2:]
+            case _:
+                raise NotApplicable(f"{self.outside} does more than one reduction")
+        if not any(isinstance(s, Loop) and s.var == self.var for s in walk_stmts((reduction,))):
+            raise NotApplicable(f"the reduction in {self.outside} does not run over {self.var}")
+        if any(isinstance(s, Init) for s in walk_stmts(after)) or len(init.states) != 1:
+            raise NotApplicable("it takes one reduction with one state")
+        stores = [s for s in after if isinstance(s, Assign) and s.target.buffer == self.output]
+        every = [a for s in walk_stmts(kernel.body) for a in accesses(s) if a.buffer == self.output]
+        if len(stores) != 1 or len(every) != 1:
+            raise NotApplicable(f"%{self.output} is not stored once, right after the reduction")
+        if kernel.buffer(self.output).dtype is not init.reducer.state[0]:
+            raise NotApplicable(f"%{self.output} has another type than the state")
+        return init, reduction, after, stores[0].target
 
 
 def _plain(a: Access) -> tuple[tuple[str, Index], ...]:

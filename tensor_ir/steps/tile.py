@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import assert_never
 
-from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Expr, Read, walk
+from rutc.tensor_ir.affine import ZERO, Index
+from rutc.tensor_ir.expr import Expr, Read, transform, walk
 from rutc.tensor_ir.kernel import (
     Access,
     Branch,
     Kernel,
     Kind,
     Loop,
-    Space,
     Stmt,
     accesses,
     exprs,
@@ -21,11 +21,20 @@ from rutc.tensor_ir.kernel import (
     walk_stmts,
 )
 from rutc.tensor_ir.layout import Axis, Layout
-from rutc.tensor_ir.steps.base import NotApplicable, find_loop, replace_loop
+from rutc.tensor_ir.steps.base import (
+    NotApplicable,
+    Step,
+    check_independent,
+    check_vector,
+    constant_extent,
+    find_loops,
+    outer_ranges,
+    replace_loop,
+)
 
 
 @dataclass(frozen=True)
-class Tile:
+class Tile(Step):
     """Move directly nested loops inward past the reductions they hold.
 
     Every local scalar becomes an array over the moved loops, one element per iteration.
@@ -41,76 +50,72 @@ class Tile:
 
     def apply(self, kernel: Kernel) -> Kernel:
         """The tiled kernel. Raises NotApplicable where inner bounds depend on a moved loop."""
-        find_loop(kernel, self.loops[0])
-        expanded: dict[str, tuple[tuple[str, int], ...]] = {}
+        if not self.loops or len(self.loops) != len(self.kinds):
+            raise NotApplicable("it takes as many kinds as loops, and one at least")
+        chains = [self._chain(x) for x in find_loops(kernel, self.loops[0])]
+        for chain in chains:
+            for x, kind in zip(chain, self.kinds, strict=True):
+                _check_moved(kernel, x, kind)
+        expanded = _expanded(kernel, chains)
 
         def tile(loop: Loop) -> tuple[Stmt, ...]:
-            chain = [loop]
-            for v in self.loops[1:]:
-                body = chain[-1].body
-                if len(body) != 1 or not isinstance(body[0], Loop) or body[0].var != v:
-                    raise NotApplicable(f"{chain[-1].var} does not directly hold {v}")
-                chain.append(body[0])
-            moved = [
-                replace(x, kind=k, body=()) for x, k in zip(chain, self.kinds, strict=True)
-            ]
-            body = chain[-1].body
-            for name, extents in _scalars(kernel, body, moved).items():
-                before = expanded.get(name, extents)
-                widest = tuple(
-                    (v, max(e, f)) for (v, e), (_, f) in zip(before, extents, strict=True)
-                )
-                expanded[name] = widest
-            body = _expand(body, set(expanded), self.loops)
-            return _distribute(moved, body)
+            chain = self._chain(loop)
+            moved = [replace(x, kind=k, body=()) for x, k in zip(chain, self.kinds, strict=True)]
+            return _distribute(moved, _expand(chain[-1].body, set(expanded), self.loops))
 
-        body = replace_loop(kernel.body, self.loops[0], tile)
         locals_ = tuple(
-            replace(b, layout=_with_axes(b.layout, expanded[b.name]))
-            if b.name in expanded
-            else b
+            replace(b, layout=_with_axes(b.layout, expanded[b.name])) if b.name in expanded else b
             for b in kernel.locals
         )
+        body = replace_loop(kernel.body, self.loops[0], tile)
         return replace(kernel, body=body, locals=locals_)
 
+    def _chain(self, loop: Loop) -> list[Loop]:
+        """The loops to move, from the outermost, each all that the one before does."""
+        chain = [loop]
+        for v in self.loops[1:]:
+            body = chain[-1].body
+            if len(body) != 1 or not isinstance(body[0], Loop) or body[0].var != v:
+                raise NotApplicable(f"{chain[-1].var} does not directly hold {v}")
+            chain.append(body[0])
+        return chain
 
-def _scalars(
-    kernel: Kernel, body: tuple[Stmt, ...], moved: list[Loop]
-) -> dict[str, tuple[tuple[str, int], ...]]:
-    """The locals used in `body` alone, with the extents that they gain."""
-    inside = _uses(body)
+
+def _check_moved(kernel: Kernel, loop: Loop, kind: Kind) -> None:
+    if loop.lo != ZERO:
+        raise NotApplicable(f"{loop.var} does not start at 0")
+    check_independent(kernel, loop)
+    match kind:
+        case Kind.UNROLL:
+            constant_extent(loop)
+        case Kind.VECTOR:
+            check_vector(kernel, loop)
+        case Kind.SERIAL | Kind.PARALLEL:
+            raise NotApplicable(f"{loop.var} cannot be {kind.value}: registers are no arrays")
+        case _:
+            assert_never(kind)
+
+
+def _expanded(kernel: Kernel, chains: list[list[Loop]]) -> dict[str, tuple[tuple[str, int], ...]]:
+    """The locals that every iteration has for itself, with the extents that they gain."""
+    ranges = outer_ranges(kernel)
+    extents: dict[str, int] = {}
+    for chain in chains:
+        for x in chain:
+            bounds = x.hi.bounds(ranges)
+            if bounds is None:
+                raise NotApplicable(f"the extent of {x.var} has no bound")
+            extents[x.var] = max(extents.get(x.var, 0), bounds[1])
+    inside: Counter[str] = Counter()
+    written: set[str] = set()
+    for chain in chains:
+        inside += _uses(chain[-1].body)
+        written |= {a.buffer for s in walk_stmts(chain[-1].body) for a in accesses(s)}
     everywhere = _uses(kernel.body)
-    extents: list[tuple[str, int]] = []
-    for x in moved:
-        bounds = (x.hi - x.lo).bounds(_outer_ranges(kernel))
-        if bounds is None:
-            raise NotApplicable(f"the extent of {x.var} has no bound")
-        extents.append((x.var, bounds[1]))
-    return {
-        b.name: tuple(extents)
-        for b in kernel.locals
-        if inside[b.name]
-        and (inside[b.name] == everywhere[b.name] or b.space is Space.REGISTER)
-        and _local_to(kernel, b.name, body)
-    }
-
-
-def _local_to(kernel: Kernel, name: str, body: tuple[Stmt, ...]) -> bool:
-    """Whether every use of the buffer stands under loops of the same variables as `body`."""
-    first_written = any(
-        a.buffer == name for s in walk_stmts(body) for a in accesses(s)
-    )
-    return first_written
-
-
-def _outer_ranges(kernel: Kernel) -> dict[str, tuple[int, int]]:
-    ranges: dict[str, tuple[int, int]] = {}
-    for s in walk_stmts(kernel.body):
-        if isinstance(s, Loop):
-            low, high = s.lo.bounds(ranges), s.hi.bounds(ranges)
-            if low is not None and high is not None:
-                ranges[s.var] = (low[0], max(high[1] - 1, low[0]))
-    return ranges
+    for b in kernel.locals:
+        if b.name in written and inside[b.name] != everywhere[b.name]:
+            raise NotApplicable(f"%{b.name} is used outside of {chains[0][0].var}, too")
+    return {b.name: tuple(extents.items()) for b in kernel.locals if b.name in written}
 
 
 def _uses(body: tuple[Stmt, ...]) -> Counter[str]:
@@ -126,13 +131,13 @@ def _expand(body: tuple[Stmt, ...], names: set[str], loops: tuple[str, ...]) -> 
     extra = tuple((v, Index.of(v)) for v in loops)
 
     def widen_read(e: Expr) -> Expr:
-        from rutc.tensor_ir.expr import transform
-
         return transform(
             e,
-            lambda x: replace(x, coords=(*x.coords, *extra))
-            if isinstance(x, Read) and x.value in names
-            else x,
+            lambda x: (
+                replace(x, coords=(*x.coords, *extra))
+                if isinstance(x, Read) and x.value in names
+                else x
+            ),
         )
 
     def widen(a: Access) -> Access:
