@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, cast
 
 from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
 from onnx.defs import OpSchema, SchemaError, get_schema
@@ -10,6 +11,22 @@ from onnx.defs import OpSchema, SchemaError, get_schema
 from rutc.importer.convert import OPSET
 from rutc.importer.proto import onnx_type
 from rutc.importer.tensor import Tensor
+
+
+class _Schema(Protocol):
+    """What the schema of an operator says about its body (left out of onnx's type stubs)."""
+
+    has_function: bool
+    has_context_dependent_function: bool
+    function_opset_versions: Sequence[int]
+    context_dependent_function_opset_versions: Sequence[int]
+    attributes: Mapping[str, OpSchema.Attribute]
+
+    def get_function_with_opset_version(self, version: int) -> bytes: ...
+
+    def get_context_dependent_function_with_opset_version(
+        self, version: int, node: bytes, inputs: Sequence[bytes]
+    ) -> bytes: ...
 
 
 def is_function(op: str) -> bool:
@@ -51,9 +68,9 @@ def function_body(node: NodeProto, inputs: Sequence[Tensor | None]) -> FunctionP
     return body
 
 
-def _schema(op: str) -> OpSchema | None:
+def _schema(op: str) -> _Schema | None:
     try:
-        return get_schema(op, OPSET)
+        return cast(_Schema, get_schema(op, OPSET))
     except SchemaError:
         return None
 

@@ -8,6 +8,7 @@ FAMILIES = (
     "control",
     "convolution",
     "elementwise",
+    "loops",
     "movement",
     "normalization",
     "pooling",

@@ -244,7 +244,7 @@ def converted(b: Builder, x: Tensor, kind: DType, *, saturate: bool = True) -> T
     if x.dtype.is_float and kind.is_int and kind.bits < 8:
         return b.map(lambda e: cast(cast(e, DType.I32), kind), x)
     if x.dtype.is_float and kind.value.startswith("f8e") and kind is not DType.F8E8M0 and saturate:
-        largest = float(ml_dtypes.finfo(kind.numpy).max)
+        largest = float(ml_dtypes.finfo(kind.numpy).max)  # type: ignore[no-untyped-call]
         return b.map(
             lambda e: cast(
                 apply("min", apply("max", e, lit(-largest, e.dtype)), lit(largest, e.dtype)), kind

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rutc.importer.builder import Builder, lit
+from rutc.importer.ops.loops import scanned
 from rutc.importer.ops.operands import array, axis_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
-from rutc.tensor_ir import Carry, Index, Scan, apply
+from rutc.tensor_ir import Index, apply
 from rutc.tensor_ir.affine import ONE, ZERO
 
 _SHORT = 64
@@ -51,23 +54,21 @@ def _scanned(b: Builder, x: Tensor, at: int, how: str, *, exclusive: bool, rever
     """The running value as a scan that carries the total."""
     extent = x.shape[at]
     rest = [e for i, e in enumerate(x.shape) if i != at]
-    identity = lit(0 if how == "sum" else 1, x.dtype)
-    t = b.axis(extent, "t")
-    assert t.dim is not None
-    axes = b.axes(rest)
-    init = b.nest(axes, identity)
-    total = b.tensor(x.dtype, axes, f"{b.base}_total")
-    with b.body([]) as nodes:
-        coords: list[Index] = [a.index for a in axes]
-        coords.insert(at, extent - 1 - t.index if reverse else t.index)
-        op = "add" if how == "sum" else "mul"
+    op = "add" if how == "sum" else "mul"
+
+    def step(t: Index, states: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        (total,) = states
+        axes = b.axes(rest)
+        coords = [a.index for a in axes]
+        coords.insert(at, extent - 1 - t if reverse else t)
         after = b.nest(axes, apply(op, b.spread(total, axes), b.read(x, coords)))
-        shown = b.relabelled(total if exclusive else after, axes)
-    last = b.tensor(x.dtype, axes)
-    every = b.tensor(x.dtype, (*axes[:at], t, *axes[at:]))
-    carry = Carry(b.value(total), init.name, after.name)
-    values = (b.value(last), b.value(every))
-    b.nodes.append(Scan(values, t.dim, (carry,), (shown.name,), tuple(nodes), b.origin))
+        return (after,), (total if exclusive else after,)
+
+    start = b.nest(b.axes(rest), lit(0 if how == "sum" else 1, x.dtype))
+    _, (stacked,) = scanned(b, extent, (start,), step)
+    first, *others = stacked.axes
+    axes = (*others[:at], first, *others[at:])
+    every = Tensor(stacked.name, stacked.dtype, axes, None, stacked.units)
     if not reverse:
         return every
 

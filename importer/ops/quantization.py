@@ -42,7 +42,7 @@ def _rounded_to(b: Builder, e: Expr, zero: Expr | None, kind: DType) -> Expr:
     whole = apply("round", e)
     if zero is not None:
         whole = apply("add", whole, cast(zero, e.dtype))
-    info = ml_dtypes.iinfo(kind.numpy)
+    info = ml_dtypes.iinfo(kind.numpy)  # type: ignore[no-untyped-call]
     low, high = lit(int(info.min), e.dtype), lit(int(info.max), e.dtype)
     return cast(apply("min", apply("max", whole, low), high), DType.I32)
 

@@ -25,11 +25,12 @@ from rutc.importer.ops.activations import (
     softplus_of,
 )
 from rutc.importer.ops.contraction import sum_products
+from rutc.importer.ops.loops import scanned
 from rutc.importer.ops.movement import concat, reverse_sequence
 from rutc.importer.ops.operands import static
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
-from rutc.tensor_ir import Carry, DType, Expr, Index, IndexValue, Scan, apply, cast
+from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
 from rutc.tensor_ir.affine import ONE
 
 Function = Callable[[Expr], Expr]
@@ -146,30 +147,13 @@ class Layer:
 
     def run(self, step: Step, states: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """The first state after every step {time, batch, hidden}, and all states at the end."""
-        b = self.b
-        steps = self.x.shape[0]
-        shape = (self.x.shape[1], Index.of(self.hidden))
-        if steps == ONE:
-            last = self._masked(Index.of(0), step(Index.of(0), states), states)
-            every = self._output(Index.of(0), last[0])
-            return b.reshaped(every, (b.axis(1), *every.axes)), list(last)
-        t = b.axis(steps, "t")
-        assert t.dim is not None
-        axes = b.axes(shape, ("n", "h"))
-        inits = [b.relabelled(s, axes) for s in states]
-        params = [b.tensor(s.dtype, axes, f"{b.base}_state") for s in states]
-        with b.body([]) as nodes:
-            after = self._masked(t.index, step(t.index, params), params)
-            nexts = [b.relabelled(s, axes) for s in after]
-            collected = b.relabelled(self._output(t.index, after[0]), axes)
-        outs = [b.tensor(s.dtype, axes) for s in params]
-        every = b.tensor(collected.dtype, (t, *axes))
-        carries = tuple(
-            Carry(b.value(p), i.name, n.name) for p, i, n in zip(params, inits, nexts, strict=True)
-        )
-        values = (*(b.value(o) for o in outs), b.value(every))
-        b.nodes.append(Scan(values, t.dim, carries, (collected.name,), tuple(nodes), b.origin))
-        return every, outs
+
+        def trip(t: Index, before: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+            after = self._masked(t, step(t, before), before)
+            return after, (self._output(t, after[0]),)
+
+        lasts, (every,) = scanned(self.b, self.x.shape[0], states, trip)
+        return every, lasts
 
     def _running(self, t: Index, batch: Axis) -> Expr:
         assert self.lengths is not None

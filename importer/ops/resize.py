@@ -35,7 +35,7 @@ class Scheme:
                 return np.asarray((o + np.float32(0.5)) / s - np.float32(0.5))
             case "pytorch_half_pixel":
                 at = (o + np.float32(0.5)) / s - np.float32(0.5)
-                return at if size > 1 else np.zeros_like(o)
+                return np.asarray(at if size > 1 else np.zeros_like(o))
             case "half_pixel_symmetric":
                 offset = np.float32(n / 2 * (1 - size / (scale * n)))
                 return np.asarray(offset + (o + np.float32(0.5)) / s - np.float32(0.5))
@@ -44,7 +44,8 @@ class Scheme:
             case "align_corners":
                 # The exact resized length counts here, not the whole number of outputs.
                 span = scale * n - 1
-                return o * np.float32((n - 1) / span) if size > 1 or span > 0 else o * 0
+                factor = np.float32((n - 1) / span) if size > 1 or span > 0 else np.float32(0)
+                return np.asarray(o * factor)
             case "tf_crop_and_resize":
                 first, last = roi
                 if size == 1:
@@ -58,9 +59,9 @@ class Scheme:
         """The nearest input positions."""
         match self.nearest:
             case "round_prefer_floor":
-                return np.ceil(at - np.float32(0.5))
+                return np.asarray(np.ceil(at - np.float32(0.5)))
             case "round_prefer_ceil":
-                return np.floor(at + np.float32(0.5))
+                return np.asarray(np.floor(at + np.float32(0.5)))
             case "floor":
                 return np.floor(at)
             case "ceil":
