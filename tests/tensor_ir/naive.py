@@ -322,7 +322,9 @@ def _float(op: str, args: list[float]) -> Scalar:
                 return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, signs)
             return a / b
         case "exp":
-            return math.exp(a) if a < 700 else math.inf
+            return math.inf if a > 700 else math.exp(a)
+        case "mod":
+            return math.nan if b == 0 or math.isinf(a) else a % b
         case "sin" | "cos":
             return math.nan if math.isinf(a) else getattr(math, op)(a)
         case _:

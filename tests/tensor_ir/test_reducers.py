@@ -1,0 +1,114 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rutc.tensor_ir import DType, Reducer, reducer
+from rutc.tensor_ir.evaluate import evaluate_expr, literal
+from rutc.tensor_ir.interpret import State, fold, merge
+from rutc.tensor_ir.reducer import REDUCERS
+from rutc.tensor_ir.typecheck import reducer_fault
+
+some = settings(max_examples=100, deadline=None)
+SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0]
+numbers = st.floats(-8, 8, width=16)
+rows = st.lists(numbers, min_size=0, max_size=12)
+NUMERIC = [n for n in REDUCERS if n not in ("any", "all")]
+FLOATS = [DType.F32, DType.F64, DType.F16, DType.BF16]
+ALL = [
+    *(reducer(n, t) for n in NUMERIC for t in FLOATS if not n.startswith("arg")),
+    *(reducer(n, t, DType.I64) for n in NUMERIC for t in FLOATS if n.startswith("arg")),
+    *(reducer(n, t) for n in ("sum", "prod", "max", "min") for t in (DType.I8, DType.U64)),
+    *(reducer(n, t, DType.I64) for n in ("argmax", "argmin") for t in (DType.I32, DType.U8)),
+    reducer("any", DType.BOOL),
+    reducer("all", DType.BOOL),
+]
+
+
+def lifted(r: Reducer, xs: np.ndarray) -> State:
+    """The states of the elements of a row (with their positions)."""
+    env = {"x0": xs.astype(r.elements[0].numpy), "x1": np.arange(len(xs))}
+    states = (evaluate_expr(e, env, {}) for e in r.lift)
+    return tuple(np.broadcast_to(s, xs.shape) for s in states)
+
+
+def reduce(r: Reducer, xs: np.ndarray) -> list[np.ndarray]:
+    """The outputs over a row."""
+    state: State = tuple(literal(i) for i in r.identity)
+    if len(xs):
+        state = merge(r, state, fold(r, lifted(r, xs)))
+    return [evaluate_expr(e, {f"s{i}": s for i, s in enumerate(state)}, {}) for e in r.finish]
+
+
+def check_close(r: Reducer, a: State, b: State) -> None:
+    loose = 0.1 if DType.BF16 in r.state else 1e-2 if DType.F16 in r.state else 1e-5
+    for x, y in zip(a, b, strict=True):
+        wide = [np.asarray(s).astype(np.float64) for s in (x, y)]
+        np.testing.assert_allclose(*wide, rtol=loose, atol=loose * 10)
+
+
+@pytest.mark.parametrize("r", ALL, ids=lambda r: f"{r.name}-{r.elements[0]}")
+def test_reducers_are_well_typed(r: Reducer) -> None:
+    assert reducer_fault(r) is None
+
+
+@pytest.mark.parametrize("r", ALL, ids=lambda r: f"{r.name}-{r.elements[0]}")
+@settings(max_examples=15, deadline=None)
+@given(xs=st.lists(st.integers(0, 2), min_size=3, max_size=3))
+def test_merge_is_associative_and_commutative_with_identity(r: Reducer, xs: list[int]) -> None:
+    states = lifted(r, np.array(xs))
+    a, b, c = (tuple(s[i] for s in states) for i in range(3))
+    identity: State = tuple(literal(i) for i in r.identity)
+    check_close(r, merge(r, a, b), merge(r, b, a))
+    check_close(r, merge(r, merge(r, a, b), c), merge(r, a, merge(r, b, c)))
+    check_close(r, merge(r, a, identity), a)
+    check_close(r, merge(r, identity, a), a)
+
+
+@some
+@given(st.lists(numbers | st.sampled_from(SPECIAL), min_size=1, max_size=12))
+def test_extremes_and_their_indices_follow_numpy(row: list[float]) -> None:
+    xs = np.array(row, np.float32)
+    for name in ("argmax", "argmin"):
+        value, index = reduce(reducer(name, DType.F32), xs)
+        assert index == getattr(np, name)(xs)
+        np.testing.assert_array_equal(value, getattr(xs, name.removeprefix("arg"))())
+        _, last = reduce(reducer(f"{name}_last", DType.F32), xs)
+        assert last == len(xs) - 1 - getattr(np, name)(xs[::-1])
+    for name in ("max", "min"):
+        np.testing.assert_array_equal(reduce(reducer(name, DType.F32), xs)[0], getattr(xs, name)())
+
+
+@some
+@given(rows)
+def test_moments_are_mean_and_variance(row: list[float]) -> None:
+    xs = np.array(row, np.float64)
+    mean, variance = reduce(reducer("moments", DType.F64), xs)
+    np.testing.assert_allclose(mean, xs.mean() if len(xs) else 0, atol=1e-12)
+    np.testing.assert_allclose(variance, xs.var() if len(xs) else 0, atol=1e-12)
+
+
+def test_moments_are_stable_far_from_zero() -> None:
+    xs = np.array([1e8, 1e8 + 1, 1e8 + 2])
+    _, variance = reduce(reducer("moments", DType.F64), xs)
+    np.testing.assert_allclose(variance, 2 / 3, rtol=1e-6)
+
+
+@some
+@given(st.lists(numbers | st.just(-np.inf), min_size=1, max_size=12))
+def test_logsumexp_gives_maximum_and_scaled_sum(row: list[float]) -> None:
+    xs = np.array(row)
+    high, total = reduce(reducer("logsumexp", DType.F64), xs)
+    assert high == xs.max()
+    if high > -np.inf:
+        np.testing.assert_allclose(total, np.exp(xs - high).sum(), rtol=1e-12)
+
+
+@some
+@given(rows)
+def test_sums_products_and_tests(row: list[float]) -> None:
+    xs = np.array(row)
+    np.testing.assert_allclose(reduce(reducer("sum", DType.F64), xs)[0], xs.sum(), atol=1e-10)
+    np.testing.assert_allclose(reduce(reducer("prod", DType.F64), xs)[0], xs.prod(), rtol=1e-10)
+    assert reduce(reducer("any", DType.BOOL), xs > 0)[0] == (xs > 0).any()
+    assert reduce(reducer("all", DType.BOOL), xs > 0)[0] == (xs > 0).all()
