@@ -1,6 +1,10 @@
 """The peers: each turns an ONNX file, a thread count and inputs into a function that runs it."""
 
 import importlib.util
+import re
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -46,17 +50,13 @@ def prepare_openvino(model: Path, threads: int, inputs: Inputs) -> Run:
 
 def prepare_iree(model: Path, threads: int, inputs: Inputs) -> Run:
     """Returns a run of IREE compiled for this CPU."""
-    import tempfile
-
     import iree.compiler as compiler
     import iree.runtime as runtime
-    from iree.compiler.tools import import_onnx
 
     with tempfile.TemporaryDirectory() as folder:
         mlir = Path(folder) / "model.mlir"
-        import_onnx.main(
-            import_onnx.parse_arguments([str(model), "-o", str(mlir), "--opset-version", "17"])
-        )
+        importer = [sys.executable, "-m", "iree.compiler.tools.import_onnx", model, "-o", mlir]
+        subprocess.run([*importer, "--opset-version", "17"], check=True, capture_output=True)
         binary = compiler.compile_file(
             str(mlir),
             input_type="onnx",
@@ -64,11 +64,12 @@ def prepare_iree(model: Path, threads: int, inputs: Inputs) -> Run:
             extra_args=["--iree-llvmcpu-target-cpu=host"],
         )
     runtime.flags.parse_flags(f"--task_topology_group_count={threads}")
-    config = runtime.Config("local-task")
-    context = runtime.SystemContext(config=config)
-    context.add_vm_module(runtime.VmModule.copy_buffer(config.vm_instance, binary))
-    (name,) = [name for name in context.modules.module.vm_module.function_names if "$" not in name]
-    function = getattr(context.modules.module, name)
+    device = runtime.get_device("local-task", cache=False)
+    context = runtime.SystemContext(config=runtime.Config(device=device))
+    program = runtime.VmModule.copy_buffer(context.instance, binary)
+    context.add_vm_module(program)
+    (name,) = [name for name in program.function_names if not re.search(r"\$|__init", name)]
+    function = context.modules[program.name][name]
 
     def run() -> object:
         results = function(*inputs.values())

@@ -14,6 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import geometric_mean
 
+import onnx
+
 from benchmarks.machine import ROOT, provenance
 from benchmarks.peers import Inputs, Run, installed_peers, prepare_rutc
 from rutc.compiler import Options, compile_model
@@ -33,9 +35,10 @@ def measure(
 ) -> list[Entry]:
     """Returns one entry per thread count, or one that says why there is none."""
     try:
-        path = model.obtain()
         inputs: Inputs = model.inputs(0)
         with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.onnx"
+            _write_static(model, path)
             options = Options(shapes=dict(model.shapes))
             report = compile_model(path, Path(folder) / "model.so", options, None)
             compile_s = sum(report.seconds.values())
@@ -52,6 +55,18 @@ def measure(
     except (RutcError, ModelError) as error:
         failure = str(error).splitlines()[0]
         return [{"model": model.name, "threads": count, "error": failure} for count in threads]
+
+
+def _write_static(model: Model, path: Path) -> None:
+    """Writes the model with the shapes of its inputs fixed, which every peer may then use."""
+    proto = onnx.load(model.obtain())
+    for value in proto.graph.input:
+        if value.name in model.shapes:
+            tensor = value.type.tensor_type
+            tensor.shape.CopyFrom(onnx.TensorShapeProto())
+            for extent in model.shapes[value.name]:
+                tensor.shape.dim.add(dim_value=extent)
+    path.write_bytes(proto.SerializeToString())
 
 
 def _timed(
