@@ -70,6 +70,10 @@ def _converted(model: ModelProto) -> ModelProto:
                 value = helper.make_tensor_value_info(t.name, t.data_type, t.dims)
                 model.graph.input.append(value)
         model.ir_version = 4
+    if version < 9 and any(n.op_type == "Scan" for g in subgraphs(model.graph) for n in g.node):
+        raise UserError(
+            f"Scan as opset {version} defines it is not supported; export with a newer opset"
+        )
     try:
         return version_converter.convert_version(model, OPSET)
     except (RuntimeError, ValueError, IndexError) as e:

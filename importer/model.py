@@ -237,8 +237,10 @@ class _Importer:
                 made = self.function(node, inputs)
         except OperatorError as e:
             given = ", ".join(f"{i or '-'}: {t}" for i, t in zip(node.input, inputs, strict=True))
+            sizes = sorted({n for t in inputs if t for x in t.shape for n in x.names()})
+            hint = f"; fixing the symbolic sizes ({', '.join(sizes)}) may help" if sizes else ""
             raise UserError(
-                f"{node.op_type} (node {_title(node)!r}) cannot be compiled: {e} [{given}]"
+                f"{node.op_type} (node {_title(node)!r}) cannot be compiled: {e} [{given}]{hint}"
             ) from e
         finally:
             b.origin, b.base, b.outputs, b.scope = saved

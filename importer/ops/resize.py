@@ -63,9 +63,9 @@ class Scheme:
             case "round_prefer_ceil":
                 return np.asarray(np.floor(at + np.float32(0.5)))
             case "floor":
-                return np.floor(at)
+                return np.asarray(np.floor(at))
             case "ceil":
-                return np.ceil(at)
+                return np.asarray(np.ceil(at))
             case other:
                 raise OperatorError(f"nearest_mode {other!r} is unknown")
 
