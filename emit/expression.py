@@ -8,8 +8,8 @@ from typing import assert_never
 
 from llvmlite import ir
 
-from rutc.emit.index import I32, I64, IndexEmitter, i64, is_vector, splat
-from rutc.emit.memory import emit_literal, from_memory, memory_type, to_memory
+from rutc.emit.index import I32, IndexEmitter, Lane, i64, is_vector, splat
+from rutc.emit.memory import emit_literal, from_memory, memory_type, to_memory, zero
 from rutc.emit.scalar import emit_cast, emit_op, llvm_type
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import ZERO, Index
@@ -43,8 +43,8 @@ class ExpressionEmitter:
         self.locals: dict[str, ir.Value] = {}
         self._loads: dict[object, ir.Value] = {}
         self._fresh = 0
-        # A register without a lane axis holds a vector while a vector loop's body computes with it.
-        self._kept: dict[tuple[str, tuple[object, ...]], ir.Type] = {}
+        # Registers that the vector loop at hand writes: every lane has its own.
+        self.private: frozenset[str] = frozenset()
 
     @contextmanager
     def region(self) -> Iterator[None]:
@@ -127,13 +127,17 @@ class ExpressionEmitter:
         buffer = self.buffers[r.value]
         if buffer.space is Space.REGISTER:
             return self._read_register(buffer, r.coords)
+        if buffer.layout.size == 0:
+            return emit_literal(self.builder, r.fill or zero(buffer.dtype))
         coords, guard = self._coords(r, buffer)
+        if coords is None:
+            return emit_literal(self.builder, r.fill or zero(buffer.dtype))
         address = buffer.layout.address(coords, self.index.ranges)
         varies = self.index.varies(address)
         lane = self.index.lane
         key = None
         if guard is None:
-            window = (lane.var, lane.base) if lane is not None and varies else None
+            window = lane.key if lane is not None and varies else None
             key = (buffer.name, address, window)
             if key in self._loads:
                 return self._loads[key]
@@ -143,8 +147,13 @@ class ExpressionEmitter:
             self._loads[key] = value
         return value
 
-    def _coords(self, r: Read, buffer: Buffer) -> tuple[dict[str, Index], ir.Value | None]:
-        """The coordinates as indices, and the condition under which they are inside."""
+    def _coords(
+        self, r: Read, buffer: Buffer
+    ) -> tuple[dict[str, Index] | None, ir.Value | None]:
+        """The coordinates as indices, and the condition under which they are inside.
+
+        None for coordinates that are never inside.
+        """
         extents = dict(buffer.layout.extents)
         coords: dict[str, Index] = {}
         guard: ir.Value | None = None
@@ -163,6 +172,8 @@ class ExpressionEmitter:
             bounds = index.bounds(self.index.ranges)
             if bounds is not None and low <= bounds[0] and bounds[1] <= high:
                 continue
+            if bounds is not None and (bounds[1] < low or bounds[0] > high):
+                return None, None
             guard = self._and(guard, self._within(index, low, high, bounds))
         return coords, guard
 
@@ -224,15 +235,13 @@ class ExpressionEmitter:
         lanes = lane.lanes
         vector = ir.VectorType(element, lanes)
         mask = lane.mask
-        other = ir.Constant(vector, ir.Undefined)
+        # Idle lanes compute, too: with defined values, or dividing by them would be undefined.
+        other = ir.Constant(vector, None)
         if guard is not None:
             wide = self.widen(guard, lanes)
             mask = wide if mask is None else b.and_(mask, wide)
             other = self._memory_fill(fill, buffer, lanes)
-        contiguous = address.coefficient(lane.var) == 1 and not any(
-            n in self.index.values and is_vector(self.index.values[n]) for n in address.names()
-        )
-        if contiguous:
+        if self._contiguous(address, lane):
             start = address.subs({lane.var: Index.of(lane.base)})
             place = self._place(buffer, start)
             if mask is None:
@@ -248,6 +257,12 @@ class ExpressionEmitter:
         types = [places.type, I32, mask.type, vector]
         function = self._intrinsic(name, vector, types)
         return b.call(function, [places, ir.Constant(I32, _align(buffer)), mask, other])
+
+    def _contiguous(self, address: Index, lane: Lane) -> bool:
+        """Whether neighbouring lanes are at neighbouring places."""
+        return address.coefficient(lane.var) == 1 and not any(
+            n in self.index.values and is_vector(self.index.values[n]) for n in address.names()
+        )
 
     def _guarded_scalar(
         self,
@@ -312,10 +327,9 @@ class ExpressionEmitter:
         buffer = self.buffers[target.buffer]
         lane = self.index.lane
         if buffer.space is Space.REGISTER:
-            key, varies = self._register_key(target.coords)
+            key, varies = self._register_key(buffer, target.coords)
             if varies and lane is not None:
                 value = self.widen(value, lane.lanes)
-            self._kept[(buffer.name, key)] = value.type
             self.builder.store(value, self.register(buffer, key, value.type))
             return
         coords: dict[str, Index] = {}
@@ -337,7 +351,7 @@ class ExpressionEmitter:
             b.store(value, self._place(buffer, address), align=_align(buffer))
             return
         value = self.widen(value, lane.lanes)
-        if address.coefficient(lane.var) == 1:
+        if self._contiguous(address, lane):
             start = address.subs({lane.var: Index.of(lane.base)})
             place = self._place(buffer, start)
             if lane.mask is None:
@@ -358,22 +372,20 @@ class ExpressionEmitter:
         b.call(function, [value, places, ir.Constant(I32, _align(buffer)), mask])
 
     def _read_register(self, buffer: Buffer, coords: tuple[tuple[str, object], ...]) -> ir.Value:
-        key, varies = self._register_key(coords)
+        key, varies = self._register_key(buffer, coords)
         lane = self.index.lane
         type_ = llvm_type(buffer.dtype)
         if varies and lane is not None:
             type_ = ir.VectorType(type_, lane.lanes)
-        else:
-            type_ = self._kept.get((buffer.name, key), type_)
         return self.builder.load(self.register(buffer, key, type_), typ=type_)
 
     def _register_key(
-        self, coords: tuple[tuple[str, object], ...]
+        self, buffer: Buffer, coords: tuple[tuple[str, object], ...]
     ) -> tuple[tuple[object, ...], bool]:
         """The register's number, and whether it has one element per lane."""
         lane = self.index.lane
         key: list[object] = []
-        varies = False
+        varies = lane is not None and buffer.name in self.private
         for _, c in coords:
             if not isinstance(c, Index):
                 raise InternalError("a register at a data-dependent place")

@@ -45,6 +45,13 @@ class Lane:
     lanes: int
     mask: ir.Value | None
     """Which lanes are iterations at all; None for all of them."""
+    end: Index
+    """The end of the loop, which tells equal masks."""
+
+    @property
+    def key(self) -> tuple[str, int, int, Index]:
+        """Equal for vectors of the same iterations."""
+        return self.var, self.base, self.lanes, self.end
 
 
 class IndexEmitter:
@@ -122,7 +129,7 @@ class IndexEmitter:
             if self.lane is not None and a.name == self.lane.var:
                 return self._iota()
             return self.values[a.name]
-        key = (a, None if self.lane is None else (self.lane.var, self.lane.base))
+        key = (a, None if self.lane is None else self.lane.key)
         for scope in reversed(self._scopes):
             if key in scope:
                 return scope[key]

@@ -35,9 +35,10 @@ from rutc.tensor_ir.kernel import (
     Kind,
     Loop,
     Merge,
-    Space,
     Stmt,
     Update,
+    accesses,
+    walk_stmts,
 )
 from rutc.tensor_ir.machine import Machine
 
@@ -58,8 +59,11 @@ def parallel_loops(kernel: Kernel) -> tuple[Loop, ...]:
     chain: list[Loop] = []
     body = kernel.body
     while len(body) == 1 and isinstance(body[0], Loop) and body[0].kind is Kind.PARALLEL:
-        chain.append(body[0])
-        body = body[0].body
+        loop = body[0]
+        if not (loop.lo.is_const and loop.hi.is_const):
+            break
+        chain.append(loop)
+        body = loop.body
     return tuple(chain)
 
 
@@ -111,6 +115,8 @@ class _KernelEmitter:
             b.name: a for b, a in zip(kernel.args, function.args, strict=False)
         }
         self.slots: dict[tuple[object, ...], ir.Value] = {}
+        # Loops over lanes that are merged all have the merge's vectors, however few lanes they use.
+        self.merged = {s.var: s.extent for s in walk_stmts(kernel.body) if isinstance(s, Merge)}
         self.expressions = ExpressionEmitter(
             self.builder, self.index, self.buffers, self._pointer, self._register, machine
         )
@@ -187,8 +193,8 @@ class _KernelEmitter:
                     if high[1] <= low[0]:
                         return
                     bound = (low[0], high[1] - 1)
-                if (hi - lo) == Index.of(1):
-                    with self.index.variable(loop.var, self.index.emit(lo), bound):
+                if lo.is_const and hi == lo + 1:
+                    with self.index.constant(loop.var, lo.value):
                         self._stmts(loop.body)
                     return
                 with (
@@ -204,7 +210,8 @@ class _KernelEmitter:
         if bounds is None or not lo.is_const:
             raise InternalError(f"vector loop {loop.var} has no constant bound")
         first, extent = lo.value, bounds[1] - lo.value
-        lanes = self.machine.lanes(extent)
+        lanes = self.machine.lanes(self.merged.get(loop.var, extent))
+        private = frozenset(a.buffer for s in walk_stmts(loop.body) for a in accesses(s))
         for base in range(first, first + extent, lanes):
             mask = None
             if not hi.is_const:
@@ -212,9 +219,11 @@ class _KernelEmitter:
             elif hi.value < base + lanes:
                 active = [base + i < hi.value for i in range(lanes)]
                 mask = ir.Constant(ir.VectorType(ir.IntType(1), lanes), active)
-            self.index.lane = Lane(loop.var, base, lanes, mask)
+            self.index.lane = Lane(loop.var, base, lanes, mask, hi)
             self.index.ranges[loop.var] = (first, first + extent - 1)
+            self.expressions.private = private
             self._stmts(loop.body)
+            self.expressions.private = frozenset()
             self.index.lane = None
             del self.index.ranges[loop.var]
 
@@ -310,7 +319,7 @@ class _KernelEmitter:
         lanes = self.machine.lanes(s.extent)
         chunks: list[list[ir.Value]] = []
         for base in range(0, s.extent, lanes):
-            self.index.lane = Lane(s.var, base, lanes, None)
+            self.index.lane = Lane(s.var, base, lanes, None, Index.of(s.extent))
             types = s.reducer.state
             chunks.append(
                 [self.expressions.emit(_read(a, t)) for a, t in zip(s.sources, types, strict=True)]

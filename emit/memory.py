@@ -33,6 +33,11 @@ def to_memory(builder: ir.IRBuilder, value: ir.Value, dtype: DType) -> ir.Value:
     return value
 
 
+def zero(dtype: DType) -> Lit:
+    """The zero of a type."""
+    return Lit(0, dtype)
+
+
 def emit_literal(builder: ir.IRBuilder, lit: Lit) -> ir.Value:
     """A literal as a scalar."""
     if isinstance(lit.value, str):
