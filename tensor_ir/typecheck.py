@@ -32,8 +32,8 @@ def well_typed(e: Expr) -> bool:
 
 
 def type_fault(e: Expr) -> str | None:
-    """What is wrong with the types in `e`, or None."""
-    for x in walk(e):
+    """What is wrong with the types in `e`, innermost first, or None."""
+    for x in reversed(tuple(walk(e))):
         fault = _fault(x)
         if fault is not None:
             return fault
