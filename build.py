@@ -79,7 +79,7 @@ class Builder:
     jobs: int
     on_kernel: Callable[[int, int], None] = lambda done, total: None
     on_built: Callable[[Group | None, Kernel, BuiltKernel], None] = lambda g, k, b: None
-    kernels: dict[str, BuiltKernel] = field(default_factory=dict)
+    kernels: dict[tuple[Kernel, frozenset[str]], BuiltKernel] = field(default_factory=dict)
     futures: dict[str, Future[bytes]] = field(default_factory=dict)
     facts: list[KernelFacts] = field(default_factory=list)
     weights: dict[tuple[str, Layout, str], int] = field(default_factory=dict)
@@ -198,7 +198,7 @@ class Builder:
         renamed = canonical(kernel)
         forward = {old: new for new, old in renamed.buffers.items()}
         free = frozenset(forward[c] for c in constants)
-        key = f"{renamed.kernel}\n{sorted(free)}\n{symbols and renamed.kernel.symbols}"
+        key = renamed.kernel, free
         built = self.kernels.get(key)
         if built is None:
             built = self._build(renamed.kernel, free)

@@ -7,7 +7,17 @@ from dataclasses import dataclass, replace
 
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Coord, Expr, Read, transform
-from rutc.tensor_ir.kernel import Access, Kernel, Loop, Stmt, rewrite, walk_stmts
+from rutc.tensor_ir.kernel import (
+    Access,
+    Branch,
+    Kernel,
+    Loop,
+    Merge,
+    Stmt,
+    Update,
+    rewrite,
+    walk_stmts,
+)
 from rutc.tensor_ir.layout import Axis, Layout
 
 
@@ -90,9 +100,18 @@ def rename_layout(layout: Layout, dims: Mapping[str, str]) -> Layout:
 
 
 def _rename_loops(body: tuple[Stmt, ...], dims: Mapping[str, str]) -> tuple[Stmt, ...]:
-    return tuple(
-        replace(s, var=dims[s.var], body=_rename_loops(s.body, dims))
-        if isinstance(s, Loop)
-        else s
-        for s in body
-    )
+    def rename(s: Stmt) -> Stmt:
+        match s:
+            case Loop():
+                return replace(s, var=dims[s.var], body=_rename_loops(s.body, dims))
+            case Merge():
+                return replace(s, var=dims[s.var])
+            case Update(lanes=str(lanes)):
+                return replace(s, lanes=dims[lanes])
+            case Branch():
+                then = _rename_loops(s.then, dims)
+                return replace(s, then=then, orelse=_rename_loops(s.orelse, dims))
+            case _:
+                return s
+
+    return tuple(map(rename, body))
