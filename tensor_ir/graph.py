@@ -1,7 +1,7 @@
 """The graph language: nests over named, unordered dimensions [Barham & Isard 2019, §4.3, §5].
 
     graph   := input* node* output*
-    value   := %name : dtype {dim, ...}            a set of dims; no order, no memory
+    value   := %name : dtype{dim, ...}             a set of dims; no order, no memory
     dim     := name = extent                       one table for the whole graph; extent: an Index
     input   := %v = input "name" [axis, ...]       the order of axes is the model's interface
     const   := %v = const [axis, ...] data
@@ -9,8 +9,8 @@
     scan    := %v, ... = scan t carry(%p = %init -> %next, ...) collect(%x, ...) { node* }
     if      := %v, ... = if %cond { node* yield %a, ... } else { node* yield %b, ... }
     while   := %v, ... = while carry(%p = %init -> %next, ...) if %cond { node* }
-    scatter := %v = scatter{dims} %base[dim=coord, ...] reducer= expr
-    call    := %v, ... = call routine(%x, ...)
+    scatter := %v = scatter{dims} %base[dim=coord, ...] reducer= expr     (set= keeps the last)
+    call    := %v, ... = call routine(%x, ..., key=literal, ...)
     output  := output "name" [axis, ...] = %v
 
 A nest computes, for every point of its outputs' dims, the reduction of its body over every point of
@@ -20,6 +20,8 @@ that counts 0, 1, ..; each trip sees the carried values of the trip before, and 
 gains the scanned dim. Bodies see all values defined before them. A scatter starts as a copy of
 `base` and combines the body's values at their coordinates (`set` keeps the last in row-major order
 of the sorted dims; coordinates outside are dropped). A call names a routine of the host runtime.
+
+The text form, token by token, is described in `text`; `parse(str(g)) == g`.
 
 Nodes are in definition order; each value is defined once. Every node carries `origin`, the names
 of the ONNX nodes it came from, through every rewrite.
