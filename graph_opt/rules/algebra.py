@@ -417,9 +417,9 @@ def _compare(e: Apply, editor: Editor) -> Expr | None:
 
 
 def _pow(e: Apply, editor: Editor) -> Expr | None:
-    """`x^1 -> x`, `x^0 -> 1`, `x^2 -> x*x`, `x^3 -> x*x*x`, `x^-1 -> 1/x`, `x^0.5 -> sqrt x` for x >= 0.
+    """`x^1 -> x`, `x^0 -> 1`, `x^2 -> x*x`, `x^3 -> x*x*x`, `x^-1 -> 1/x`, `x^0.5 -> sqrt(x)`.
 
-    sqrt differs from x^0.5 for x = -inf (NaN, not +inf) and gives -0 for -0, hence the condition.
+    The last for x >= 0 only: sqrt differs from x^0.5 for x = -inf (NaN, not +inf) and gives -0 for -0.
     """
     x, exponent = e.args[0], _number(e.args[1])
     if exponent == 1:

@@ -10,44 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from rutc.graph_opt.rewrite import Pass, Rule, Sweep, rule_name, why_not
-from rutc.graph_opt.rules.algebra import simplify_expressions
-from rutc.graph_opt.rules.contraction import (
-    drop_unit_dims,
-    drop_unused_dims,
-    fuse_product_into_sum,
-    fuse_sums,
-)
+from rutc.graph_opt.rewrite import Pass, Sweep, why_not
 from rutc.graph_opt.rules.cse import MergeEqual
-from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
-from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax
-from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
-from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
-from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill
 from rutc.tensor_ir.verify import verify
 from tests.golden import After, Rejected, before, check_golden
+from tests.graph_opt.rules import BY_NAME
 
-RULES: tuple[Rule, ...] = (
-    FoldConstants(),
-    OnePassMoments(),
-    OnePassSoftmax(),
-    SplitForReaders(),
-    choose_branch,
-    combine_scales,
-    compose_views,
-    drop_copy,
-    drop_fill,
-    drop_unit_dims,
-    drop_unused_dims,
-    fold_scale,
-    fuse_product_into_sum,
-    fuse_sums,
-    join_weights,
-    simplify_expressions,
-    split_bound_dim,
-    split_free_dim,
-)
-BY_NAME = {rule_name(r).partition("(")[0]: r for r in RULES}
 PASSES: dict[str, Pass] = {"MergeEqual": MergeEqual()}
 GOLDEN = Path(__file__).parent / "golden"
 FILES = sorted(GOLDEN.glob("*/*.txt"))

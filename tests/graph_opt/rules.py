@@ -1,0 +1,37 @@
+"""The rules under test, by the names of their folders of golden files."""
+
+from rutc.graph_opt.rewrite import Rule, rule_name
+from rutc.graph_opt.rules.algebra import simplify_expressions
+from rutc.graph_opt.rules.contraction import (
+    drop_unit_dims,
+    drop_unused_dims,
+    fuse_product_into_sum,
+    fuse_sums,
+)
+from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
+from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax
+from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
+from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
+from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill
+
+RULES: tuple[Rule, ...] = (
+    FoldConstants(),
+    OnePassMoments(),
+    OnePassSoftmax(),
+    SplitForReaders(),
+    choose_branch,
+    combine_scales,
+    compose_views,
+    drop_copy,
+    drop_fill,
+    drop_unit_dims,
+    drop_unused_dims,
+    fold_scale,
+    fuse_product_into_sum,
+    fuse_sums,
+    join_weights,
+    simplify_expressions,
+    split_bound_dim,
+    split_free_dim,
+)
+BY_NAME = {rule_name(r).partition("(")[0]: r for r in RULES}

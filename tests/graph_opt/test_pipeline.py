@@ -1,0 +1,87 @@
+"""The driver: order, limits, dumps and what it says about faulty rules."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rutc.errors import InternalError
+from rutc.graph_opt.editor import Editor
+from rutc.graph_opt.pipeline import PIPELINE, DumpFolder, optimize
+from rutc.graph_opt.rewrite import DropDims, Reason, Result, Sweep
+from rutc.tensor_ir import Graph, Nest, Node, apply
+from rutc.tensor_ir.parse import parse
+
+TEXT = """
+graph "g"
+dims a = 4, b = 6, h = 2, i = 3, unused = 9
+%x : f32{a,b} = input "x" [a, b]
+%v : f32{a,h,i} = %x[a, b=3*h + i] @ "reshape"
+%dead : f32{a} = exp(%x[a, b=0])
+%y : f32{a,h,i} = exp(%v[a, h, i]) * 1.0 @ "exp"
+output "y" [a, h, i] = %y
+"""
+
+
+def graph() -> Graph:
+    return parse(TEXT)
+
+
+def test_steps_are_reported_in_order() -> None:
+    steps: list[tuple[str, bool]] = []
+    optimize(graph(), on_step=lambda name, _, changed: steps.append((name, changed)))
+    assert [name for name, _ in steps] == [p.name for p in PIPELINE]
+    assert dict(steps)["remove what is unread"]
+    assert dict(steps)["drop unused dims"]
+
+
+def test_limit_stops_early_and_zero_changes_nothing() -> None:
+    assert optimize(graph(), limit=0) == graph()
+    once = optimize(graph(), limit=1)
+    assert "%dead" not in str(once)
+    assert "%v" in str(once)
+
+
+def test_a_second_run_changes_nothing() -> None:
+    once = optimize(graph())
+    changes: list[str] = []
+    optimize(once, on_step=lambda name, _, changed: changes.extend([name] * changed))
+    assert changes == []
+
+
+def test_dump_folder_numbers_the_steps_and_marks_unchanged_ones(tmp_path: Path) -> None:
+    optimize(graph(), on_step=DumpFolder(tmp_path / "dump"))
+    names = sorted(p.name for p in (tmp_path / "dump").iterdir())
+    assert len(names) == len(PIPELINE)
+    assert names[0] == "01-remove-what-is-unread.txt"
+    assert names[2] == "03-merge-equal-nodes (unchanged).txt"
+    text = (tmp_path / "dump" / names[2]).read_text(encoding="utf-8")
+    assert text == "(unchanged) see 02-clean-up.txt\n"
+    parse((tmp_path / "dump" / names[0]).read_text(encoding="utf-8"))
+
+
+def test_the_step_that_breaks_a_graph_is_named() -> None:
+    def to_bool(n: Node, editor: Editor) -> Result:
+        if not isinstance(n, Nest) or n.body[0].dtype.value == "bool":
+            return Reason("done")
+        return (replace(n, body=(apply("isnan", n.body[0]),)),)
+
+    steps = (DropDims(), Sweep("break it", (to_bool,)))
+    with pytest.raises(InternalError, match="after step 2, 'break it'"):
+        optimize(graph(), pipeline=steps)
+
+
+def test_rules_without_an_end_are_named() -> None:
+    def swing(n: Node, editor: Editor) -> Result:
+        if not isinstance(n, Nest):
+            return Reason("no nest")
+        return (replace(n, origin=() if n.origin else ("back",)),)
+
+    with pytest.raises(InternalError, match="swing does not come to an end"):
+        Sweep("swing forever", (swing,)).run(graph())
+
+
+def test_passes_print_themselves() -> None:
+    texts = [str(p) for p in PIPELINE]
+    assert "FoldConstants(small_bytes=65536" in texts[1]
+    assert "compose_views" in texts[1]
