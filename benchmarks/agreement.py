@@ -61,7 +61,8 @@ def examine(model: Model, seed: int) -> Agreement:
                     results.append(dict(zip(names, session.run(None, inputs), strict=True)))
     except (RutcError, ModelError) as error:
         return Agreement(model, {}, problem=str(error).splitlines()[0])
-    equal = all(output.passed for output in compare_outputs(*results, Level.EXACT))
+    one, two = results
+    equal = all(output.passed for output in compare_outputs(two, one, Level.EXACT))
     return Agreement(model, outputs, equal)
 
 

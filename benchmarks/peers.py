@@ -55,8 +55,9 @@ def prepare_iree(model: Path, threads: int, inputs: Inputs) -> Run:
 
     with tempfile.TemporaryDirectory() as folder:
         mlir = Path(folder) / "model.mlir"
-        importer = [sys.executable, "-m", "iree.compiler.tools.import_onnx", model, "-o", mlir]
-        subprocess.run([*importer, "--opset-version", "17"], check=True, capture_output=True)
+        importer = [sys.executable, "-m", "iree.compiler.tools.import_onnx"]
+        arguments = [str(model), "-o", str(mlir), "--opset-version", "17"]
+        subprocess.run([*importer, *arguments], check=True, capture_output=True)
         binary = compiler.compile_file(
             str(mlir),
             input_type="onnx",

@@ -135,8 +135,8 @@ def _table(entries: Sequence[Entry], threads: int) -> list[str]:
     for entry in entries:
         medians = _medians(entry)
         if not medians:
-            cells = " | ".join("" for _ in names)
-            lines.append(f"| {entry['model']} | {entry.get('error', '')} | {cells} | |")
+            empty = " | ".join("" for _ in names)
+            lines.append(f"| {entry['model']} | {entry.get('error', '')} | {empty} | |")
             continue
         agrees = "" if entry["agrees"] else " (does NOT agree)"
         cells = []
