@@ -17,7 +17,10 @@ FAMILIES = (
     "recurrent",
     "reductions",
     "resize",
+    "sampling",
     "scatter",
+    "sorting",
+    "spectral",
 )
 
 

@@ -8,6 +8,7 @@ from rutc.importer.builder import Builder, lit
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Expr, apply
+from rutc.tensor_ir.affine import ONE
 
 
 def add(a: Expr, c: Expr) -> Expr:
@@ -100,6 +101,9 @@ def leaky_relu(b: Builder, x: Tensor, *, alpha: float = 0.01) -> Tensor:
 @operator("PRelu")
 def prelu(b: Builder, x: Tensor, slope: Tensor) -> Tensor:
     """`x` where x >= 0, else slope * x."""
+    if slope.rank == 1 < x.rank and slope.shape[0] not in (ONE, x.shape[-1]):
+        # Models of opset 6 give one slope a channel.
+        slope = b.reshaped(slope, (*slope.axes, *b.axes((1,) * (x.rank - 2))))
     return b.map(
         lambda e, s: apply("select", apply("lt", e, lit(0, e.dtype)), mul(s, e), e), x, slope
     )

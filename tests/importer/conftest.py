@@ -70,7 +70,7 @@ def check(tmp_path: Path) -> Check:
             session = onnxruntime.InferenceSession(
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
-            expected = session.run(list(outputs), dict(inputs))
+            expected = session.run(list(outputs), {n: np.asarray(a) for n, a in inputs.items()})
         for name, want in zip(outputs, expected, strict=True):
             assert got[name].shape == want.shape, name
             assert got[name].dtype == want.dtype, name

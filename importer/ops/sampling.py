@@ -1,0 +1,138 @@
+"""Sampling at computed positions: GridSample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.ops.activations import scaled, shifted
+from rutc.importer.registry import operator
+from rutc.importer.tensor import Axis, Tensor
+from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, apply, cast
+
+_CUBIC = -0.75
+"""The coefficient of the cubic kernel."""
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """How positions outside are treated, and how elements around a position are weighed."""
+
+    b: Builder
+    mode: str
+    padding: str
+    align_corners: bool
+
+    @property
+    def taps(self) -> int:
+        """Elements along one axis that a sample is made of."""
+        return {"nearest": 1, "linear": 2, "cubic": 4}[self.mode]
+
+    def position(self, grid: Expr, extent: Index) -> Expr:
+        """A grid coordinate in [-1, 1] as a position along an axis, wrapped if outside."""
+        n = cast(IndexValue(extent), grid.dtype)
+        if self.align_corners:
+            span = apply("sub", n, lit(1, grid.dtype))
+            at: Expr = apply("mul", scaled(shifted(grid, 1), 0.5), span)
+        else:
+            at = scaled(shifted(apply("mul", shifted(grid, 1), n), -1), 0.5)
+        if self.mode == "nearest":
+            at = apply("round", at)
+        if self.mode == "cubic" or self.padding == "zeros":
+            return at
+        return self.inside(at, extent)
+
+    def inside(self, at: Expr, extent: Index) -> Expr:
+        """A position moved inside by clamping or reflecting."""
+        n = cast(IndexValue(extent), at.dtype)
+        last = apply("sub", n, lit(1, at.dtype))
+        if self.padding == "border":
+            return apply("min", apply("max", at, lit(0, at.dtype)), last)
+        low = 0.0 if self.align_corners else -0.5
+        width = last if self.align_corners else n
+        # Reflection repeats with twice the width.
+        period = apply("max", scaled(width, 2), lit(1, at.dtype))
+        along = apply("mod", shifted(at, -low), period)
+        folded = shifted(apply("min", along, apply("sub", period, along)), low)
+        return apply("min", apply("max", folded, lit(0, at.dtype)), last)
+
+    def weight(self, at: Expr, tap: Index) -> Expr:
+        """The weight of the tap-th element around a position."""
+        part = apply("sub", at, apply("floor", at))
+        if self.taps == 1:
+            return lit(1, at.dtype)
+        t = cast(IndexValue(tap), at.dtype)
+        if self.taps == 2:
+            distance = apply("abs", apply("sub", t, part))
+            return apply("sub", lit(1, at.dtype), distance)
+        d = apply("abs", apply("sub", shifted(t, -1), part))
+        square = apply("mul", d, d)
+        a = _CUBIC
+        near = shifted(apply("mul", shifted(scaled(d, a + 2), -(a + 3)), square), 1)
+        inner = shifted(apply("mul", shifted(scaled(d, a), -5 * a), d), 8 * a)
+        far = shifted(apply("mul", inner, d), -4 * a)
+        return apply("select", apply("le", d, lit(1, d.dtype)), near, far)
+
+    def place(self, at: Expr, tap: Index, extent: Index) -> Expr:
+        """The tap-th element's coordinate around a position."""
+        first = apply("floor", at)
+        shift = tap - 1 if self.taps == 4 else tap
+        place: Expr = apply("add", first, cast(IndexValue(shift), at.dtype))
+        if self.padding != "zeros":
+            place = self.inside(place, extent)
+        return cast(place, DType.I64)
+
+
+@operator("GridSample")
+def grid_sample(
+    b: Builder,
+    x: Tensor,
+    grid: Tensor,
+    *,
+    align_corners: int = 0,
+    mode: str = "linear",
+    padding_mode: str = "zeros",
+) -> Tensor:
+    """out[n, c, ..] = x sampled at the position grid[n, .., :], last axis first."""
+    kinds = {"bilinear": "linear", "bicubic": "cubic"}
+    sampler = Sampler(b, kinds.get(mode, mode), padding_mode, bool(align_corners))
+    if padding_mode not in ("zeros", "border", "reflection") or sampler.mode not in (
+        "nearest",
+        "linear",
+        "cubic",
+    ):
+        raise OperatorError(f"mode {mode!r} with padding {padding_mode!r} is unknown")
+    rank = x.rank - 2
+    positions = [_positions(b, sampler, x, grid, i) for i in range(rank)]
+    out = b.axes((*x.shape[:2], *grid.shape[1:-1]), ("n", "c"))
+    taps = b.axes((sampler.taps,) * rank, ("k",) * rank)
+    where = [out[0].index, *(a.index for a in out[2:])]
+    coords: list[Coord] = [out[0].index, out[1].index]
+    product: Expr | None = None
+    for i, (t, at) in enumerate(zip(taps, positions, strict=True)):
+        p = b.read(at, where)
+        coords.append(sampler.place(p, t.index, x.shape[2 + i]))
+        weight = sampler.weight(p, t.index)
+        product = weight if product is None else apply("mul", product, weight)
+    assert product is not None
+    element = _element(b, x, coords)
+    return b.nest(out, apply("mul", element, cast(product, x.dtype)), taps)
+
+
+def _positions(b: Builder, sampler: Sampler, x: Tensor, grid: Tensor, axis: int) -> Tensor:
+    """The positions along one spatial axis {n, ..}."""
+    axes: tuple[Axis, ...] = b.axes(grid.shape[:-1])
+    rank = x.rank - 2
+    element = b.read(grid, [*(a.index for a in axes), rank - 1 - axis])
+    return b.nest(axes, sampler.position(element, x.shape[2 + axis]))
+
+
+def _element(b: Builder, x: Tensor, coords: Sequence[Coord]) -> Expr:
+    """x at computed coordinates, 0 outside."""
+    element = b.read(x, coords, lit(0, x.dtype))
+    for a, c in zip(x.axes, coords, strict=True):
+        if a.dim is None and not isinstance(c, Index):
+            here = apply("eq", c, lit(0, DType.I64))
+            element = apply("select", here, element, lit(0, x.dtype))
+    return element

@@ -1,0 +1,182 @@
+"""Scatters, prefixes, sorting, quantisation, sampling, spectra, loops, standard functions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from rutc.tensor_ir import Nest, Scan, While
+
+
+def i64(*values):
+    return np.array(values, np.int64)
+
+
+@pytest.fixture
+def x(rng):
+    return rng.standard_normal((4, 6, 5)).astype("f4")
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+def test_scatter_elements(axis, reduction, x, check, make_node, rng):
+    n = x.shape[axis]
+    at = np.argsort(rng.random((3, 5, 5)), axis=axis)[:3, :5, :4] - (n if axis == 0 else 0)
+    inputs = {"x": x, "i": at, "u": rng.standard_normal(at.shape).astype("f4")}
+    check(make_node("ScatterElements", ["x", "i", "u"], axis=axis, reduction=reduction), inputs)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_scatter_nd(reduction, x, check, make_node, rng):
+    at = i64(0, 3, -1, 5, 2, -2).reshape(3, 2)
+    updates = rng.standard_normal((3, 5)).astype("f4")
+    inputs = {"x": x, "i": at, "u": updates}
+    check(make_node("ScatterND", ["x", "i", "u"], reduction=reduction), inputs)
+
+
+@pytest.mark.parametrize("length", [1, 5, 100])
+@pytest.mark.parametrize("reverse", [0, 1])
+@pytest.mark.parametrize("exclusive", [0, 1])
+def test_cumulative_sum(length, reverse, exclusive, check, make_node, rng):
+    inputs = {"x": rng.standard_normal((3, length, 2)).astype("f4")}
+    step = make_node("CumSum", ["x", "a"], reverse=reverse, exclusive=exclusive)
+    graph = check(step, inputs, {"a": i64(-2).reshape(())})
+    assert any(isinstance(n, Scan) for n in graph.nodes) == (length == 100)
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize(("k", "axis"), [(3, -1), (1, 0), (6, 1), (0, 1)])
+def test_top_k(largest, k, axis, check, make_node, rng):
+    x = rng.integers(0, 4, (4, 6, 5)).astype("f4")
+    step = make_node("TopK", ["x", "k"], ["v", "i"], axis=axis, largest=largest)
+    check(step, {"x": x}, {"k": i64(k)}, outputs=("v", "i"))
+
+
+@pytest.mark.parametrize("kind", ["u1", "i1"])
+@pytest.mark.parametrize("per_axis", [False, True])
+def test_quantize(kind, per_axis, x, check, make_node, rng):
+    size = (6,) if per_axis else ()
+    scale = rng.uniform(0.01, 0.1, size).astype("f4")
+    zero = rng.integers(0, 50, size).astype(kind)
+    constants = {"s": scale, "z": zero}
+    check(make_node("QuantizeLinear", ["x", "s", "z"]), {"x": x}, constants)
+    stored = rng.integers(0, 120, x.shape).astype(kind)
+    check(make_node("DequantizeLinear", ["x", "s", "z"]), {"x": stored}, constants)
+
+
+def test_integer_products(check, make_node, rng):
+    a = rng.integers(0, 255, (3, 5)).astype("u1")
+    w = rng.integers(-128, 127, (5, 4)).astype("i1")
+    inputs = {"a": a, "b": w, "az": np.uint8(7).reshape(()), "bz": np.int8(-3).reshape(())}
+    check(make_node("MatMulInteger", ["a", "b", "az", "bz"]), inputs)
+    image = rng.integers(0, 255, (1, 3, 5, 5)).astype("u1")
+    kernel = rng.integers(0, 255, (2, 3, 3, 3)).astype("u1")
+    zeros = {"xz": np.uint8(9).reshape(()), "wz": np.uint8(4).reshape(())}
+    step = make_node("ConvInteger", ["x", "w", "xz", "wz"], pads=[1, 1, 1, 1])
+    check(step, {"x": image, "w": kernel}, zeros)
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("align", [0, 1])
+def test_grid_sample(mode, padding, align, check, make_node, rng):
+    inputs = {
+        "x": rng.standard_normal((2, 3, 5, 6)).astype("f4"),
+        "g": rng.uniform(-1.4, 1.4, (2, 4, 3, 2)).astype("f4"),
+    }
+    step = make_node("GridSample", ["x", "g"], mode=mode, padding_mode=padding, align_corners=align)
+    check(step, inputs)
+
+
+@pytest.mark.parametrize("onesided", [0, 1])
+def test_dft(onesided, check, make_node, rng):
+    x = {"x": rng.standard_normal((2, 12, 1)).astype("f4")}
+    check(make_node("DFT", ["x", "", "a"], onesided=onesided), x, {"a": i64(1).reshape(())})
+
+
+def body(make_node, condition):
+    """(trip, going, total) -> (going', total + x, total)."""
+    nodes = [
+        make_node("Add", ["total", "x"], ["next"]),
+        make_node("Identity", ["next"], ["shown"]),
+        *condition,
+    ]
+    inputs = [
+        helper.make_tensor_value_info("trip", TensorProto.INT64, ()),
+        helper.make_tensor_value_info("going", TensorProto.BOOL, ()),
+        helper.make_tensor_value_info("total", TensorProto.FLOAT, (3,)),
+    ]
+    outputs = [
+        helper.make_tensor_value_info("going_on", TensorProto.BOOL, ()),
+        helper.make_tensor_value_info("next", TensorProto.FLOAT, (3,)),
+        helper.make_tensor_value_info("shown", TensorProto.FLOAT, (3,)),
+    ]
+    return nodes, inputs, outputs
+
+
+@pytest.mark.parametrize("trips", [1, 4])
+def test_loop_with_known_trips(trips, check, make_node, rng):
+    nodes, inputs, outputs = body(make_node, [make_node("Identity", ["going"], ["going_on"])])
+    graph = helper.make_graph(nodes, "body", inputs, outputs)
+    step = make_node("Loop", ["m", "c", "t"], ["last", "all"], body=graph)
+    arrays = {n: rng.standard_normal(3).astype("f4") for n in ("x", "t")}
+    constants = {"m": i64(trips).reshape(()), "c": np.array(True)}
+    made = check(step, arrays, constants, outputs=("last", "all"))
+    assert any(isinstance(n, Scan) for n in made.nodes) == (trips > 1)
+
+
+@pytest.mark.parametrize("limit", [0, 2, 100])
+def test_loop_until_a_condition(limit, check, make_node):
+    condition = [
+        make_node("ReduceSum", ["next"], ["sum"], keepdims=0),
+        make_node("Less", ["sum", "bound"], ["going_on"]),
+    ]
+    nodes, inputs, outputs = body(make_node, condition)
+    graph = helper.make_graph(nodes, "body", inputs, outputs[:2])
+    step = make_node("Loop", ["m", "", "t"], ["y"], body=graph)
+    arrays = {
+        "x": np.ones(3, "f4"),
+        "t": np.zeros(3, "f4"),
+        "bound": np.float32(20).reshape(()),
+        "m": i64(limit).reshape(()),
+    }
+    made = check(step, arrays)
+    assert any(isinstance(n, While) for n in made.nodes)
+
+
+def test_scan(check, make_node, rng):
+    shape = (3,)
+    infos = {
+        n: helper.make_tensor_value_info(n, TensorProto.FLOAT, shape)
+        for n in ("total", "part", "next", "shown")
+    }
+    nodes = [
+        make_node("Add", ["total", "part"], ["next"]),
+        make_node("Neg", ["next"], ["shown"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "body", [infos["total"], infos["part"]], [infos["next"], infos["shown"]]
+    )
+    step = make_node(
+        "Scan",
+        ["t", "x"],
+        ["last", "all"],
+        body=graph,
+        num_scan_inputs=1,
+        scan_input_axes=[1],
+        scan_input_directions=[1],
+        scan_output_axes=[-1],
+    )
+    inputs = {"t": np.zeros(3, "f4"), "x": rng.standard_normal((3, 5)).astype("f4")}
+    check(step, inputs, outputs=("last", "all"))
+
+
+def test_functions_of_the_standard_are_expanded(check, make_node, rng):
+    q, k, v = (rng.standard_normal((2, 3, s, 4)).astype("f4") for s in (5, 7, 7))
+    inputs = {"q": q, "k": k, "v": v}
+    graph = check(make_node("Attention", list(inputs)), inputs, opset=23)
+    assert all(n.origin == ("Attention_y",) for n in graph.nodes if isinstance(n, Nest))
+    check(make_node("HannWindow", ["n"]), {}, {"n": i64(9).reshape(())})
+    scores = {"s": rng.standard_normal((3, 5)).astype("f4"), "l": i64(1, 4, 0)}
+    check(make_node("SoftmaxCrossEntropyLoss", ["s", "l"]), scores)
