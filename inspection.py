@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import RenderableType
@@ -41,6 +42,8 @@ def inspect_library(
     """
     with load(path, threads=threads, profile=profile) as session:
         manifest = session.manifest
+        listed = manifest.get("kernels")
+        kernels = listed if isinstance(listed, list) else []
         payload: dict[str, object] = {"library": path, "manifest": manifest}
         shown: list[RenderableType] = [
             f"{path}: target {manifest.get('target')}, precision {manifest.get('precision')}",
@@ -51,13 +54,11 @@ def inspect_library(
             values = gather(session_inputs(session), inputs)
             for _ in range(PROFILE_RUNS):
                 session.run(None, values)
-            entries = session.profile()
-            payload["profile"] = views.profile_json(entries)
-            shown.append(views.profile_table(entries))
-            return payload, shown
-    kernels = manifest.get("kernels")
-    if isinstance(kernels, list):
-        shown.append(views.kernels_table(kernels))
+            times = views.step_times(session.profile(), kernels)
+            payload["profile"] = [asdict(time) for time in times]
+            shown.append(views.profile_table(times))
+        else:
+            shown.append(views.kernels_table(kernels))
     return payload, shown
 
 

@@ -1,7 +1,7 @@
 """How results look: a JSON payload and tables for a terminal, for each thing that is shown."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from rich.table import Table
@@ -194,35 +194,81 @@ def kernels_table(kernels: Sequence[Mapping[str, object]]) -> Table:
     """Returns one row per kernel of a manifest."""
     table = Table("kernel", "computes", "flops", "bytes")
     for kernel in kernels:
-        origin = kernel.get("origin", ())
-        nodes = ", ".join(map(str, origin)) if isinstance(origin, list) else str(origin)
-        flops, moved = kernel.get("flops"), kernel.get("bytes")
         table.add_row(
             str(kernel.get("name", "")),
-            nodes,
-            quantity(float(flops), "FLOP") if isinstance(flops, int | float) else "",
-            quantity(float(moved), "B", BYTES) if isinstance(moved, int | float) else "",
+            _origin(kernel),
+            quantity(_whole(kernel.get("flops")), "FLOP"),
+            quantity(_whole(kernel.get("bytes")), "B", BYTES),
         )
     return table
 
 
-def profile_json(entries: Sequence[ProfileEntry]) -> list[Json]:
-    """Returns the time of each step as JSON."""
-    return [
-        {"name": e.name, "origin": e.origin, "calls": e.calls, "us": e.total_us / max(e.calls, 1)}
-        for e in entries
-    ]
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """One step of a run: its name in the manifest, what it computes, its time and its work."""
+
+    name: str
+    origin: str
+    us: float
+    flops: int
+    bytes: int
+
+    @property
+    def gflops(self) -> float:
+        """Billions of floating-point operations per second."""
+        return self.flops / self.us / 1e3 if self.us else 0.0
+
+    @property
+    def gbytes(self) -> float:
+        """Billions of bytes per second."""
+        return self.bytes / self.us / 1e3 if self.us else 0.0
 
 
-def profile_table(entries: Sequence[ProfileEntry]) -> Table:
-    """Returns one row per step, the slowest first."""
-    total = sum(entry.total_us for entry in entries) or 1.0
-    table = Table("kernel", "computes", "us per call", "share")
-    for entry in sorted(entries, key=lambda entry: -entry.total_us):
-        table.add_row(
-            entry.name,
-            entry.origin,
-            f"{entry.total_us / max(entry.calls, 1):.2f}",
-            f"{100 * entry.total_us / total:.1f} %",
+def step_times(
+    entries: Sequence[ProfileEntry], kernels: Sequence[Mapping[str, object]]
+) -> list[StepTime]:
+    """Returns the steps of a profile with what the manifest says of each, in their order."""
+    facts: dict[tuple[str, str], list[Mapping[str, object]]] = {}
+    for kernel in kernels:
+        key = (str(kernel.get("symbol")), _origin(kernel))
+        facts.setdefault(key, []).append(kernel)
+    times = []
+    for entry in entries:
+        known = facts.get((entry.name, entry.origin))
+        fact = known.pop(0) if known else {}
+        times.append(
+            StepTime(
+                name=str(fact.get("name", entry.name)),
+                origin=entry.origin,
+                us=entry.total_us / max(entry.calls, 1),
+                flops=_whole(fact.get("flops")),
+                bytes=_whole(fact.get("bytes")),
+            )
         )
+    return times
+
+
+def _origin(kernel: Mapping[str, object]) -> str:
+    origin = kernel.get("origin", ())
+    return ", ".join(map(str, origin)) if isinstance(origin, list) else str(origin)
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def profile_table(times: Sequence[StepTime]) -> Table:
+    """Returns one row per step, the slowest first."""
+    total = sum(time.us for time in times) or 1.0
+    table = Table("kernel", "computes", "us", "share", "GFLOP/s", "GB/s")
+    for time in sorted(times, key=lambda time: -time.us):
+        table.add_row(
+            time.name,
+            time.origin,
+            f"{time.us:.2f}",
+            f"{100 * time.us / total:.1f} %",
+            f"{time.gflops:.1f}",
+            f"{time.gbytes:.1f}",
+        )
+    table.add_row("total", "", f"{total:.2f}", "", "", "")
     return table
