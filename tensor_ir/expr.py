@@ -29,14 +29,33 @@ from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 
 UNARY_FLOAT = frozenset(
-    "exp log sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf "
-    "floor ceil round".split()
+    [
+        "exp",
+        "log",
+        "sqrt",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "erf",
+        "floor",
+        "ceil",
+        "round",
+    ]
 )
-UNARY = UNARY_FLOAT | frozenset("neg abs sign not bitnot isnan isinf".split())
-ARITHMETIC = frozenset("add sub mul div mod fmod pow min max".split())
-LOGIC = frozenset("and or xor".split())
-BITWISE = frozenset("bitand bitor bitxor shl shr".split())
-COMPARE = frozenset("eq ne lt le gt ge".split())
+UNARY = UNARY_FLOAT | frozenset(["neg", "abs", "sign", "not", "bitnot", "isnan", "isinf"])
+ARITHMETIC = frozenset(["add", "sub", "mul", "div", "mod", "fmod", "pow", "min", "max"])
+LOGIC = frozenset(["and", "or", "xor"])
+BITWISE = frozenset(["bitand", "bitor", "bitxor", "shl", "shr"])
+COMPARE = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
 BINARY = ARITHMETIC | LOGIC | BITWISE | COMPARE
 OPS: Mapping[str, int] = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), "select": 3}
 """Every operator with its arity. `and or xor not` take bools, `bit*` and shifts integers."""
@@ -66,7 +85,7 @@ class Lit:
         return repr(self.value), self.dtype
 
 
-def _as_element(x: int | float | bool | str, dtype: DType) -> int | float | bool | str:
+def _as_element(x: float | bool | str, dtype: DType) -> int | float | bool | str:
     """`x` as Python's own type for `dtype`, rounded to it."""
     if dtype is DType.STRING or isinstance(x, str):
         if dtype is not DType.STRING or not isinstance(x, str):
@@ -193,9 +212,7 @@ def transform(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
         case Lit() | IndexValue() | Local():
             return f(e)
         case Read():
-            coords = tuple(
-                (d, c if isinstance(c, Index) else transform(c, f)) for d, c in e.coords
-            )
+            coords = tuple((d, c if isinstance(c, Index) else transform(c, f)) for d, c in e.coords)
             return f(e if coords == e.coords else replace(e, coords=coords))
         case Apply():
             args = tuple(transform(a, f) for a in e.args)

@@ -39,8 +39,15 @@ POINTS = 1 << 20
 Routine = Callable[[Call, Sequence[np.ndarray], Sequence[Value]], Sequence[np.ndarray]]
 """(call, arguments, the arguments' values) -> outputs; all axes in the order of sorted dims."""
 
-ROUTINES: dict[str, Routine] = {}
-"""The host runtime's routines, by name."""
+
+def _fail(
+    call: Call, arguments: Sequence[np.ndarray], values: Sequence[Value]
+) -> Sequence[np.ndarray]:
+    raise UserError(str(dict(call.attributes)["message"]))
+
+
+ROUTINES: Mapping[str, Routine] = {"fail": _fail}
+"""The host runtime's routines, by name; `fail` ends the run with its `message`."""
 
 State = tuple[np.ndarray, ...]
 

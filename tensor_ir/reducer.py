@@ -55,7 +55,7 @@ def lowest(dtype: DType) -> Lit:
     if dtype.is_float:
         return Lit(-inf, dtype)
     if dtype is DType.BOOL:
-        return Lit(False, dtype)  # noqa: FBT003
+        return Lit(False, dtype)
     return Lit(-(1 << (dtype.bits - 1)) if dtype.is_signed else 0, dtype)
 
 
@@ -64,7 +64,7 @@ def highest(dtype: DType) -> Lit:
     if dtype.is_float:
         return Lit(inf, dtype)
     if dtype is DType.BOOL:
-        return Lit(True, dtype)  # noqa: FBT003
+        return Lit(True, dtype)
     return Lit((1 << (dtype.bits - (1 if dtype.is_signed else 0))) - 1, dtype)
 
 
@@ -76,9 +76,7 @@ def reducer(name: str, *elements: DType) -> Reducer:
 def _plain(op: str, identity: Callable[[DType], Lit]) -> Callable[..., Reducer]:
     def make(name: str, t: DType) -> Reducer:
         merged = apply(op, Local("a0", t), Local("b0", t))
-        return Reducer(
-            name, (t,), (identity(t),), (Local("x0", t),), (merged,), (Local("s0", t),)
-        )
+        return Reducer(name, (t,), (identity(t),), (Local("x0", t),), (merged,), (Local("s0", t),))
 
     return make
 
@@ -89,9 +87,7 @@ def _number(value: int) -> Callable[[DType], Lit]:
 
 def _extreme_index(*, largest: bool, last: bool) -> Callable[..., Reducer]:
     def make(name: str, t: DType, index: DType = DType.I64) -> Reducer:
-        (a, i), (b, j) = (
-            (Local(f"{side}0", t), Local(f"{side}1", index)) for side in ("a", "b")
-        )
+        (a, i), (b, j) = ((Local(f"{side}0", t), Local(f"{side}1", index)) for side in ("a", "b"))
         better = apply("gt" if largest else "lt", a, b)
         tie = apply("gt" if last else "lt", i, j)
         same = apply("eq", a, b)

@@ -121,6 +121,12 @@ def test_an_unknown_routine_and_a_read_outside_are_internal_errors() -> None:
         interpret(graph, {"x": X, "i": I})
 
 
+def test_the_routine_fail_ends_the_run_with_its_message() -> None:
+    graph = parse(GRAPH + '%g : i64{k} = call fail(message="no such branch")')
+    with pytest.raises(UserError, match="no such branch"):
+        interpret(graph, {"x": X, "i": I})
+
+
 def test_memory_stays_below_the_stated_bound() -> None:
     text = """
 graph "g"
