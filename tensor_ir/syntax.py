@@ -154,6 +154,8 @@ class Cursor:
                 break
             at = self.take()
             left = Operation(at, op, (left, self.tree(binding + 1)))
+        if self.token.kind is Kind.VALUE:
+            raise self.fail("a value begins here; the remainder's % stands apart from what follows")
         return left
 
     def _prefix(self) -> Tree:

@@ -102,6 +102,7 @@ dims n = s, t = 5, k = 3
         ("%v : f32{n,t} = average{k} %x[k, n, t]", "no reducer 'average'"),
         ("%v : f32{n,t} = argmax{k} %x[k, n, t], index(k), index(k)", "does not take 3 elements"),
         ("%v : f32{} = frobnicate(1.0)", "'frobnicate' is no operator"),
+        ("%v : f32{n,t} = %x[k=0, n, t=t %5]", "the remainder's % stands apart"),
         ("%v : f32{} = exp(1.0, 2.0)", "'exp' takes 1 operands"),
         ("%v : f32{} = $x0", "no local $x0"),
         ("%v : f32{} = if %x {\n  yield %x\n} then", "expected 'else'"),
