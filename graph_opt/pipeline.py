@@ -19,6 +19,7 @@ from rutc.graph_opt.rules.contraction import (
 from rutc.graph_opt.rules.cse import MergeEqual
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax
+from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill
@@ -52,6 +53,8 @@ PIPELINE: tuple[Pass, ...] = (
     Sweep("gather products into sums", (fuse_product_into_sum, fuse_sums, *CLEAN)),
     # Before dims are split: a constant is then still read at the dims that it has.
     Sweep("fold scales into weights", (fold_scale, combine_scales, join_weights, *CLEAN)),
+    # Before dims are split: what is left of the remainders then goes with the split.
+    Sweep("solve phases", (solve_phase, *CLEAN)),
     # Last of all that looks for patterns: it gives values and dims that the model does not name.
     Sweep("split dims", (split_bound_dim, split_free_dim, SplitForReaders(), *CLEAN), again=True),
     # New constants may be equal, and what was different up to its scale may be too.

@@ -15,12 +15,10 @@ import numpy as np
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import map_expressions
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.graph_opt.rules.views import can_leave
+from rutc.graph_opt.rules.elements import plain_coord, read_element
 from rutc.tensor_ir import (
     Apply,
     Cast,
-    Const,
-    Coord,
     DType,
     Expr,
     Index,
@@ -48,8 +46,6 @@ MANTISSA: Mapping[DType, int] = {
     DType.F64: 53,
 }
 """Bits of an integer that a float type holds exactly."""
-MOST_PROGRESSION = 1 << 16
-"""Larger tables of integers are not looked at."""
 
 
 def simplify_expressions(n: Node, editor: Editor) -> Result:
@@ -61,7 +57,7 @@ def simplify_expressions(n: Node, editor: Editor) -> Result:
         return Reason("only nests and scatters hold expressions")
     new = map_expressions(n, lambda e: simplify(e, editor))
     if isinstance(new, Scatter):
-        coords = tuple((d, _plain_coord(d, c, editor)) for d, c in new.coords)
+        coords = tuple((d, plain_coord(d, c, editor)) for d, c in new.coords)
         new = new if coords == new.coords else replace(new, coords=coords)
     return Reason("no identity applies") if new is n else (new,)
 
@@ -90,7 +86,7 @@ def _step(e: Expr, editor: Editor) -> Expr | None:
                 return Lit(index.const, DType.I64)
             return IndexValue(index) if index != e.index else None
         case Read():
-            return _read(e, editor)
+            return read_element(e, editor)
         case Cast():
             return _cast(e)
         case Apply():
@@ -99,92 +95,6 @@ def _step(e: Expr, editor: Editor) -> Expr | None:
             rule = _RULES.get(e.op)
             found = rule(e, editor) if rule is not None else None
             return found if found is not None else _literal_last(e)
-
-
-# -- leaves -------------------------------------------------------------------------------------
-def _read(r: Read, editor: Editor) -> Expr | None:
-    """%c[..] -> 2.0 where %c is 2.0 everywhere; [a=i64 expression] -> [a=index] where it is one."""
-    known = _known_element(r, editor)
-    if known is not None:
-        return known
-    coords = tuple((d, _plain_coord(d, c, editor, r.fill)) for d, c in r.coords)
-    changed = any(a is not b for (_, a), (_, b) in zip(coords, r.coords, strict=True))
-    return replace(r, coords=coords) if changed else None
-
-
-def _known_element(r: Read, editor: Editor) -> Expr | None:
-    n = editor.producer(r.value)
-    element: Lit | IndexValue | None = None
-    if isinstance(n, Const):
-        element = splat(n) or progression(n, dict(r.coords))
-    elif isinstance(n, Nest) and n.reducer is None and n.body:
-        element = n.body[0] if isinstance(n.body[0], Lit | IndexValue) else None
-    if element is None:
-        return None
-    inside = not any(can_leave(d, c, editor) for d, c in r.coords)
-    if isinstance(element, Lit):
-        # A data-dependent coordinate without a fill is clamped, so it stays inside.
-        return element if r.fill is None or inside or r.fill == element else None
-    at = {d: c for d, c in r.coords if isinstance(c, Index)}
-    if len(at) < len(r.coords) or not (inside or r.fill is None):
-        return None
-    return IndexValue(element.index.subs(at))
-
-
-def splat(n: Const) -> Lit | None:
-    """The literal that every element of a constant equals, if there is one."""
-    array = n.data.array
-    if array.size == 0 or n.out.dtype is DType.STRING:
-        return None
-    # The last element decides for nearly all; only then is a large array looked at, or copied.
-    first = array[(0,) * array.ndim]
-    if first.tobytes() != array[(-1,) * array.ndim].tobytes():
-        return None
-    flat = array.reshape(-1)
-    if not np.array_equal(flat[1:].view(np.uint8), flat[:-1].view(np.uint8)):
-        return None
-    value = first.item()
-    return Lit(value, n.out.dtype) if value == value else None
-
-
-def progression(n: Const, at: Mapping[str, Coord]) -> IndexValue | None:
-    """The index expression that the elements of a constant i64 table are, if they are one.
-
-    const [a, b] [[5, 6, 7], [15, 16, 17]]  ->  index(10*a + b + 5)
-
-    Only the part of the table that constant coordinates in `at` select is looked at.
-    """
-    array = n.data.array
-    if n.out.dtype is not DType.I64 or not 2 <= array.size <= MOST_PROGRESSION:
-        return None
-    known = {d: c.const for d, c in at.items() if isinstance(c, Index) and c.is_const}
-    if any(not 0 <= known.get(d, 0) < k for d, k in zip(n.axes, array.shape, strict=True)):
-        return None
-    array = array[tuple(known.get(d, slice(None)) for d in n.axes)]
-    axes = [d for d in n.axes if d not in known]
-    first = int(array[(0,) * array.ndim])
-    total, expected = Index.of(first), np.asarray(first)
-    for axis, (d, extent) in enumerate(zip(axes, array.shape, strict=True)):
-        line = np.moveaxis(array, axis, 0).reshape(extent, -1)[:, 0]
-        step = int(line[1]) - first if extent > 1 else 0
-        total = total + Index.of(d) * step
-        shape = [-1 if axis == k else 1 for k in range(array.ndim)]
-        expected = expected + (np.arange(extent) * step).reshape(shape)
-    same = np.array_equal(np.broadcast_to(expected, array.shape), array)
-    return IndexValue(total) if same else None
-
-
-def _plain_coord(d: str, c: Coord, editor: Editor, fill: Lit | None = None) -> Coord:
-    if isinstance(c, Index):
-        simpler = editor.simplify(c)
-        return c if simpler == c else simpler
-    if isinstance(c, Lit):
-        index = Index.of(int(c.value))
-    elif isinstance(c, IndexValue):
-        index = c.index
-    else:
-        return c
-    return c if fill is None and can_leave(d, index, editor) else index
 
 
 # -- casts --------------------------------------------------------------------------------------
@@ -419,7 +329,7 @@ def _compare(e: Apply, editor: Editor) -> Expr | None:
 def _pow(e: Apply, editor: Editor) -> Expr | None:
     """`x^1 -> x`, `x^0 -> 1`, `x^2 -> x*x`, `x^3 -> x*x*x`, `x^-1 -> 1/x`, `x^0.5 -> sqrt(x)`.
 
-    The last for x >= 0 only: sqrt differs from x^0.5 for x = -inf (NaN, not +inf) and gives -0 for -0.
+    The last for x >= 0 only: sqrt(-inf) is NaN, but (-inf)^0.5 is +inf.
     """
     x, exponent = e.args[0], _number(e.args[1])
     if exponent == 1:

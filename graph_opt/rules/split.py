@@ -7,6 +7,7 @@ the reader's own output, and so on down to a reduction, where it disappears.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rutc.graph_opt.editor import Editor, key_of
@@ -14,7 +15,7 @@ from rutc.graph_opt.exprs import as_view, atoms, divisions, indices, node_reads
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.views import can_leave
 from rutc.tensor_ir import Expr, Index, Nest, Node, Read, Value
-from rutc.tensor_ir.affine import FloorDiv, Mod, floordiv, mod
+from rutc.tensor_ir.affine import FloorDiv, Mod, Range, floordiv, mod
 from rutc.tensor_ir.expr import map_index, substitute
 
 
@@ -54,7 +55,8 @@ def split_free_dim(n: Node, editor: Editor) -> Result:
     %y.split{d,h} = exp(%x[h, d])
     %y{e} = %y.split[h=e // 64, d=e % 64]
 
-    Only where all readers are nests that take the merge in: an output keeps its dims.
+    Only where all readers are nests that take the merge in: an output keeps its dims. A reduction
+    is split all the same: a copy that merges is cheaper than divisions in all its steps.
     """
     if not isinstance(n, Nest) or as_view(n) is not None:
         return Reason("a view is composed into its readers instead")
@@ -63,6 +65,8 @@ def split_free_dim(n: Node, editor: Editor) -> Result:
         split = _split_of(d, n, editor)
         if split is None:
             continue
+        if n.reducer is not None:
+            return _with_merge(n, split, editor)
         kept = _who_keeps_whole(n, d, split.factor, editor, set())
         if kept is None:
             return _with_merge(n, split, editor)
@@ -102,7 +106,8 @@ class SplitForReaders:
                 if factor < self.least_inner or not _is_multiple(extent, factor):
                     continue
                 whole = Split(d, factor, extent // factor, Index.of(factor))
-                if _change(whole, n, editor) > 0:
+                before, after = _costs(whole, n, editor)
+                if after > before:
                     why = Reason(f"splitting {d} by {factor} would divide in %{n.out.name} itself")
                 elif all(_needed_splits(at, factor, editor) == [] for _, _, at in reads):
                     names = _names_of_readers(whole, n, reads, editor)
@@ -137,7 +142,8 @@ def _split_of(d: str, n: Nest, editor: Editor) -> Split | None:
         return None
     for factor in _factors(d, whole, extent.const):
         split = Split(d, factor, extent // factor, Index.of(factor))
-        if _change(split, n, editor) < 0:
+        before, after = _costs(split, n, editor)
+        if after < before:
             return split
     return None
 
@@ -154,24 +160,32 @@ def _factors(d: str, whole: list[Index], extent: int) -> list[int]:
     return sorted(k for k in found if 1 < k < extent and extent % k == 0)
 
 
-def _change(split: Split, n: Nest, editor: Editor) -> int:
-    """How many divisions more (or less, below 0) the split leaves in the coordinates of `n`.
+Cost = tuple[int, int]
+"""How many dims are divided, and the sum of their extents."""
 
-    One of a sum of several dims counts for each: splitting further cannot take it away.
-    """
+
+def _costs(split: Split, n: Nest, editor: Editor) -> tuple[Cost, Cost]:
+    """What the divisions in the coordinates of `n` cost before the split and after it."""
     # Names that no graph has: the real dims are made once the split is decided.
     outer, inner = "outer?", "inner?"
     ranges = dict(editor.ranges)
     ranges[outer] = (0, split.outer.const - 1)
     ranges[inner] = (0, split.inner.const - 1)
     env = {split.dim: Index.of(outer) * split.factor + Index.of(inner)}
-    whole = [i for e in n.body for i in indices(e) if split.dim in i.names()]
-    after = sum(_divided_names(i.subs(env).simplify(ranges)) for i in whole)
-    return after - sum(map(_divided_names, whole))
+    before = [i for e in n.body for i in indices(e) if split.dim in i.names()]
+    after = [i.subs(env).simplify(ranges) for i in before]
+    return _cost(before, ranges), _cost(after, ranges)
 
 
-def _divided_names(x: Index) -> int:
-    return sum(len(a.num.names()) for a in atoms(x) if isinstance(a, FloorDiv | Mod))
+def _cost(whole: list[Index], ranges: Mapping[str, Range]) -> Cost:
+    divided = [
+        ranges.get(d, (0, 0))[1] + 1
+        for i in whole
+        for a in atoms(i)
+        if isinstance(a, FloorDiv | Mod)
+        for d in sorted(a.num.names())
+    ]
+    return len(divided), sum(divided)
 
 
 def _reads_along(n: Nest, d: str, editor: Editor) -> list[tuple[Nest, Read, Index]] | Reason:

@@ -10,6 +10,7 @@ from rutc.graph_opt.rules.contraction import (
 )
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax
+from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill
@@ -31,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     fuse_sums,
     join_weights,
     simplify_expressions,
+    solve_phase,
     split_bound_dim,
     split_free_dim,
 )
