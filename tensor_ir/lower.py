@@ -76,23 +76,24 @@ def lower(
     places: dict[str, Buffer] = {}
     for number, stage in enumerate(group.stages):
         private = tuple(d for d in stage.out.dims if d not in group.shared)
-        renames: dict[str, Index] = {}
+        loops: dict[str, str] = {}
         for d in (*private, *stage.bound):
             name, suffix = d, 1
             while name in used_loops:
                 name, suffix = f"{d}.{suffix}", suffix + 1
             used_loops.add(name)
-            renames[d] = Index.of(name)
+            loops[d] = name
+        renames = {d: Index.of(name) for d, name in loops.items()}
         elements = tuple(_local_reads(substitute(e, renames), places) for e in stage.body)
         results, inner = _point(stage, elements, number, locals_)
         for d in reversed(stage.bound):
-            inner_loops = _loop(str(renames[d]), extents[d], inner.updates)
+            inner_loops = _loop(loops[d], extents[d], inner.updates)
             inner = replace(inner, updates=(inner_loops,))
         stmts: list[Stmt] = [*inner.before, *inner.updates]
         for v, result in zip(stage.outs, results, strict=True):
             stmts += _store(v, result, group, private, renames, extents, places, locals_)
         for d in reversed(private):
-            stmts = [_loop(str(renames[d]), extents[d], tuple(stmts))]
+            stmts = [_loop(loops[d], extents[d], tuple(stmts))]
         body += stmts
     for d in reversed(group.shared):
         body = [_loop(d, extents[d], tuple(body))]
@@ -135,9 +136,7 @@ def _store(
     places: dict[str, Buffer],
     locals_: list[Buffer],
 ) -> list[Stmt]:
-    later = any(
-        r.value == v.name for s in group.stages for e in s.body for r in reads(e)
-    )
+    later = any(r.value == v.name for s in group.stages for e in s.body for r in reads(e))
     stmts: list[Stmt] = []
     if later and (not private or v.name not in group.stored):
         layout = dense(private, extents)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from rutc.errors import UserError
 from rutc.graph_opt.cost import NestCost
 from rutc.graph_opt.decide.fusion import Fuser
+from rutc.graph_opt.decide.interface import with_interface_copies
 from rutc.graph_opt.decide.layout import (
     Copier,
     choose_innermost,
@@ -19,7 +20,6 @@ from rutc.graph_opt.decide.layout import (
 )
 from rutc.graph_opt.decide.memory import place_values
 from rutc.graph_opt.plan import Choose, Fail, FillHalo, Plan, PlanStep, Repeat, Run
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Lit, Read, reads
 from rutc.tensor_ir.graph import (
     Body,
@@ -27,48 +27,19 @@ from rutc.tensor_ir.graph import (
     Const,
     Graph,
     If,
-    Input,
     Nest,
     Node,
     Scan,
-    Value,
-    outs,
     walk_nodes,
 )
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group
+from rutc.tensor_ir.verify import verify
 
 
 def decide(graph: Graph) -> Plan:
     """The plan of an optimized graph. Raises UserError for what cannot be planned yet."""
-    return _Decider(_own_outputs(graph)).plan()
-
-
-def _own_outputs(graph: Graph) -> Graph:
-    """The graph with every output a value of its own, computed by a nest or a scan or an if.
-
-    output a = %x, output b = %x  ->  %x.copy = %x; output a = %x, output b = %x.copy
-    """
-    values = graph.values
-    owned = {v.name for n in graph.nodes if not isinstance(n, Input | Const) for v in outs(n)}
-    taken = set(values)
-    nodes = list(graph.nodes)
-    outputs = []
-    for o in graph.outputs:
-        if o.value in owned:
-            owned.discard(o.value)
-            outputs.append(o)
-            continue
-        name, number = f"{o.value}.out", 0
-        while name in taken:
-            number += 1
-            name = f"{o.value}.out{number}"
-        taken.add(name)
-        v = values[o.value]
-        body = Read(v.name, tuple((d, Index.of(d)) for d in v.dims), v.dtype)
-        nodes.append(Nest((Value(name, v.dtype, v.dims),), (), None, (body,)))
-        outputs.append(replace(o, value=name))
-    return replace(graph, nodes=tuple(nodes), outputs=tuple(outputs))
+    return _Decider(with_interface_copies(graph)).plan()
 
 
 @dataclass
@@ -94,8 +65,9 @@ class _Decider:
         self.constants = frozenset(
             n.out.name for n in walk_nodes(graph.nodes) if isinstance(n, Const)
         )
-        nodes = self._with_copies(graph.nodes)
+        nodes = self._with_copies(graph.nodes, frozenset())
         graph = replace(graph, nodes=nodes)
+        verify(graph)
         self.values = dict(graph.values)
         self.order = order_dims(nodes, self.inner, self.fixed)
         layouts = self._layouts()
@@ -105,26 +77,33 @@ class _Decider:
         return Plan(graph, self.values, steps, layouts, places, arena)
 
     # -- copies and halos -----------------------------------------------------------------------
-    def _with_copies(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    def _with_copies(self, nodes: tuple[Node, ...], defined: frozenset[str]) -> tuple[Node, ...]:
+        """The scope's nodes with copies of operands; `defined` are the copies outside of it."""
         result: list[Node] = []
-        defined: set[str] = set()
         for n in nodes:
             if isinstance(n, Scan):
-                result.append(replace(n, body=self._with_copies(n.body)))
+                result.append(replace(n, body=self._scope(n.body, defined)))
             elif isinstance(n, If):
-                then = Body(self._with_copies(n.then.nodes), n.then.results)
-                orelse = Body(self._with_copies(n.orelse.nodes), n.orelse.results)
+                then = Body(self._scope(n.then.nodes, defined), n.then.results)
+                orelse = Body(self._scope(n.orelse.nodes, defined), n.orelse.results)
                 result.append(replace(n, then=then, orelse=orelse))
             elif isinstance(n, Nest):
                 n, copies = self._fed(n)
                 for c in copies:
                     if c.out.name not in defined:
-                        defined.add(c.out.name)
+                        defined |= {c.out.name}
                         result.append(c)
                 result.append(n)
             else:
                 result.append(n)
         return tuple(result)
+
+    def _scope(self, nodes: tuple[Node, ...], defined: frozenset[str]) -> tuple[Node, ...]:
+        """A body's nodes with copies of operands; the copies made in it are not seen outside."""
+        outside = dict(self.copier.copies)
+        body = self._with_copies(nodes, defined)
+        self.copier.copies = outside
+        return body
 
     def _fed(self, n: Nest) -> tuple[Nest, list[Nest]]:
         """The nest with its operands copied where that pays, and the copies."""

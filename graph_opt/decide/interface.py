@@ -1,0 +1,119 @@
+"""Copies where memory is not the plan's to arrange: the caller's outputs, and what the host copies.
+
+A scan and an if move whole values by copying bytes, so both sides of a copy must have one order:
+that of the sorted dims. A scan moves its carried values one after the other, so none may be the
+next state of another one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rutc.tensor_ir import (
+    Body,
+    Carry,
+    Const,
+    Graph,
+    If,
+    Index,
+    Input,
+    Nest,
+    Node,
+    Output,
+    Read,
+    Scan,
+    Value,
+)
+from rutc.tensor_ir.graph import outs, walk_nodes
+
+
+def with_interface_copies(graph: Graph) -> Graph:
+    """The graph with a copy of every value that cannot lie where it has to.
+
+    output a = %x, output b = %x            ->  %x.out = %x; output a = %x, output b = %x.out
+    output a = %input                       ->  %input.out = %input; output a = %input.out
+    scan carry(%p = %i -> %q, %q = ..)      ->  scan carry(%p = %i -> %q.next, ..) { %q.next = %q }
+    input %i [h, b]; scan carry(%p = %i ..) ->  %i.init = %i; scan carry(%p = %i.init ..)
+    """
+    return _Interface(graph).run()
+
+
+class _Interface:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.values = graph.values
+        self.taken = set(graph.values)
+        # The orders in which values lie that are not in the order of their sorted dims.
+        self.orders: dict[str, tuple[str, ...]] = {}
+
+    def run(self) -> Graph:
+        own: dict[str, tuple[str, ...] | None] = {}
+        for n in walk_nodes(self.graph.nodes):
+            if isinstance(n, Input):
+                self.orders[n.out.name] = n.axes
+            if isinstance(n, Scan):
+                for v in n.outs[len(n.carries) :]:
+                    self.orders[v.name] = (n.dim, *(d for d in v.dims if d != n.dim))
+        for n in self.graph.nodes:
+            for v in () if isinstance(n, Input | Const) else outs(n):
+                own[v.name] = None if isinstance(n, Nest) else self.orders.get(v.name, v.dims)
+        copies: list[Node] = []
+        outputs: list[Output] = []
+        for o in self.graph.outputs:
+            if o.value in own and own[o.value] in (None, o.axes):
+                del own[o.value]
+                self.orders[o.value] = o.axes
+                outputs.append(o)
+                continue
+            copy = self.copy(o.value, "out")
+            copies.append(copy)
+            outputs.append(replace(o, value=copy.out.name))
+        nodes = (*self.nodes(self.graph.nodes), *copies)
+        return replace(self.graph, nodes=nodes, outputs=tuple(outputs))
+
+    def nodes(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        result: list[Node] = []
+        for n in nodes:
+            if isinstance(n, Scan):
+                result += self.scan(n)
+            elif isinstance(n, If):
+                then, orelse = self.branch(n.then), self.branch(n.orelse)
+                result.append(replace(n, then=then, orelse=orelse))
+            else:
+                result.append(n)
+        return tuple(result)
+
+    def scan(self, n: Scan) -> list[Node]:
+        before: list[Node] = []
+        body = list(self.nodes(n.body))
+        params = {c.param.name for c in n.carries}
+        carries: list[Carry] = []
+        for c in n.carries:
+            init = self.plain(c.init, "init", before)
+            following = self.plain(c.next, "next", body, always=c.next in params)
+            carries.append(replace(c, init=init, next=following))
+        return [*before, replace(n, carries=tuple(carries), body=tuple(body))]
+
+    def branch(self, b: Body) -> Body:
+        nodes = list(self.nodes(b.nodes))
+        results = tuple(self.plain(r, "result", nodes) for r in b.results)
+        return Body(tuple(nodes), results)
+
+    def plain(self, name: str, kind: str, into: list[Node], *, always: bool = False) -> str:
+        """The value, or a copy of it put at the end of `into`, in the order of its sorted dims."""
+        dims = self.values[name].dims
+        if not always and self.orders.get(name, dims) == dims:
+            return name
+        copy = self.copy(name, kind)
+        into.append(copy)
+        return copy.out.name
+
+    def copy(self, name: str, kind: str) -> Nest:
+        number, fresh = 0, f"{name}.{kind}"
+        while fresh in self.taken:
+            number += 1
+            fresh = f"{name}.{kind}{number}"
+        self.taken.add(fresh)
+        v = self.values[name]
+        read = Read(name, tuple((d, Index.of(d)) for d in v.dims), v.dtype)
+        return Nest((Value(fresh, v.dtype, v.dims),), (), None, (read,))

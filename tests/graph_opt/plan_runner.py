@@ -1,0 +1,111 @@
+"""Runs plans without making code: the kernels of the plan, interpreted, in one arena of bytes.
+
+It does what the host program of an artifact does. The arena is filled with garbage first, and each
+value is a window of it at its place, so a layout, a halo, a fusion or a place that is wrong shows in
+the outputs.
+"""
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+
+from rutc.graph_opt.plan import Choose, Fail, FillHalo, Plan, PlanStep, Repeat, Run
+from rutc.tensor_ir import Const
+from rutc.tensor_ir.graph import walk_nodes
+from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.layout import pack
+from rutc.tensor_ir.lower import halo_kernel, lower
+
+GARBAGE = 0x5A
+
+
+class PlanFailed(Exception):
+    """The plan took a branch that ends the run."""
+
+
+def run_plan(plan: Plan, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs by name, axes in each output's order."""
+    runner = _Runner(plan)
+    for n in plan.graph.inputs:
+        runner.memory[n.out.name][:] = inputs[n.name].reshape(-1)
+    runner.steps(plan.steps, ())
+    found = {}
+    for o in plan.graph.outputs:
+        shape = [plan.graph.extent(d) for d in o.axes]
+        found[o.name] = runner.memory[o.value][: prod(shape)].reshape(shape).copy()
+    return found
+
+
+class _Runner:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.extents = {d: e.value for d, e in plan.graph.dims}
+        self.ranges = {d: (0, e - 1) for d, e in self.extents.items()}
+        self.memory: dict[str, np.ndarray] = {}
+        arena = np.full(plan.arena_bytes, GARBAGE, np.uint8)
+        for name, place in plan.places.items():
+            base = arena[place.offset :] if place.space == "arena" else _garbage(place.bytes)
+            self.memory[name] = base[: place.bytes].view(plan.values[name].dtype.numpy)
+        for n in walk_nodes(plan.graph.nodes):
+            if isinstance(n, Const):
+                data = pack(n.data.array, n.axes, plan.layouts[n.out.name])
+                self.memory[n.out.name] = data.copy()
+        self.counters: dict[str, int] = {}
+
+    def steps(self, steps: tuple[PlanStep, ...], symbols: tuple[tuple[str, int], ...]) -> None:
+        for s in steps:
+            match s:
+                case Run(group):
+                    layouts = self.plan.layouts
+                    self.kernel(lower(group, self.plan.values, layouts, self.ranges, symbols))
+                case FillHalo(value):
+                    layout = self.plan.layouts[value]
+                    kernel = halo_kernel(self.plan.values[value], layout, self.extents)
+                    if kernel is not None:
+                        self.kernel(kernel)
+                case Repeat():
+                    self.repeat(s, symbols)
+                case Choose():
+                    taken = bool(self.memory[s.cond][0])
+                    self.steps(s.then if taken else s.orelse, symbols)
+                    values = s.then_values if taken else s.orelse_values
+                    for out, v in zip(s.results, values, strict=True):
+                        self.copy(out, v)
+                case Fail(message):
+                    raise PlanFailed(message)
+
+    def repeat(self, s: Repeat, symbols: tuple[tuple[str, int], ...]) -> None:
+        for c in s.carries:
+            self.copy(c.param.name, c.init)
+        for trip in range(s.trips):
+            self.counters[s.dim] = trip
+            self.steps(s.steps, (*symbols, (s.dim, s.trips)))
+            for source, out in s.collect:
+                self.collect(source, out, s.dim, trip)
+            for c in s.carries:
+                self.copy(c.param.name, c.next)
+        for out, c in zip(s.results, s.carries, strict=True):
+            self.copy(out, c.param.name)
+
+    def collect(self, source: str, out: str, dim: str, trip: int) -> None:
+        layouts, dims = self.plan.layouts, self.plan.values[source].dims
+        for point in np.ndindex(*(self.extents[d] for d in dims)):
+            at = dict(zip(dims, point, strict=True))
+            element = self.memory[source][layouts[source].position(at)]
+            self.memory[out][layouts[out].position({**at, dim: trip})] = element
+
+    def copy(self, target: str, source: str) -> None:
+        # Bytes, as the host program copies them: both sides must have one layout.
+        v = self.plan.values[target]
+        count = prod(self.extents[d] for d in v.dims)
+        self.memory[target][:count] = self.memory[source][:count]
+
+    def kernel(self, kernel: Kernel) -> None:
+        args = {b.name: self.memory[b.name] for b in kernel.args}
+        interpret_kernel(kernel, args, self.counters)
+
+
+def _garbage(size: int) -> np.ndarray:
+    return np.full(size, GARBAGE, np.uint8)
