@@ -31,10 +31,14 @@ from rutc.tensor_ir import (
     cast,
     reducer,
 )
-from rutc.tensor_ir.affine import ONE, ZERO, Range
+from rutc.tensor_ir.affine import ONE, ZERO, Range, product
 
 CoordLike = Coord | int | str
 ExprFunction = Callable[..., Expr]
+
+
+MAX_ELEMENTS = 1 << 40
+"""No tensor may have more."""
 
 
 class OperatorError(ValueError):
@@ -76,6 +80,8 @@ class Builder:
         """A new dim of this extent; `role` is what it should be called in the end."""
         name = f"_{len(self.extents)}"
         extent = Index.of(extent)
+        if extent.is_const and extent.const < 0:
+            raise OperatorError(f"an axis would get the extent {extent}")
         self.extents[name] = extent
         bounds = extent.bounds(self.ranges)
         if bounds is not None:
@@ -167,6 +173,9 @@ class Builder:
         """One nest over `axes`: `body`, or with `bound` axes its reduction over them."""
         if any(is_const(a.extent, 0) for a in axes):
             return self._empty(axes, body.dtype)
+        size = product(a.extent for a in axes)
+        if size.is_const and size.const > MAX_ELEMENTS:
+            raise OperatorError(f"a result of {size} elements is too large")
         dims = tuple(a.dim for a in bound if a.dim is not None)
         if not dims:
             (out,) = self._emit(axes, (body.dtype,), (), None, (body,), hint)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from onnx import GraphProto, NodeProto, TypeProto, ValueInfoProto
+from onnx import IR_VERSION, GraphProto, NodeProto, TypeProto, ValueInfoProto, checker
 
-from rutc.errors import UserError
+from rutc.errors import InternalError, UserError
 from rutc.importer import ops
 from rutc.importer.assembly import assembled
 from rutc.importer.builder import Builder, OperatorError
-from rutc.importer.convert import prepare
+from rutc.importer.convert import OPSET, prepare
 from rutc.importer.dims import clean_dim
 from rutc.importer.functions import function_body, is_function
 from rutc.importer.proto import array_of, attribute_value, dtype_of, load, subgraphs
 from rutc.importer.registry import OPERATORS, Key
 from rutc.importer.shapes import folded
 from rutc.importer.tensor import Axis, Tensor
+from rutc.importer.types import check_types
 from rutc.tensor_ir import DType, Graph, Index, Input, Value
 from rutc.tensor_ir.affine import ONE, ZERO, Range
 
@@ -29,18 +31,26 @@ SYMBOL_RANGE: Range = (1, 1 << 31)
 
 Shapes = Mapping[str, tuple[int, ...]]
 Dims = Mapping[str, int]
+Values = Mapping[str, np.ndarray]
 Environment = dict[str, Tensor]
 
 ops.register_all()
 
 
-def import_model(path: Path, *, shapes: Shapes | None = None, dims: Dims | None = None) -> Graph:
+def import_model(
+    path: Path,
+    *,
+    shapes: Shapes | None = None,
+    dims: Dims | None = None,
+    values: Values | None = None,
+) -> Graph:
     """The model as a graph of nests.
 
     Args:
         path: The .onnx file.
         shapes: Fixed shapes of inputs, by the input's name.
         dims: Fixed values of the model's symbolic sizes, by their name.
+        values: Fixed elements of inputs, by the input's name; these are inputs no more.
 
     Raises:
         UserError: The file is no acceptable model, uses what is not supported (all of it is
@@ -50,8 +60,37 @@ def import_model(path: Path, *, shapes: Shapes | None = None, dims: Dims | None 
     name = clean_dim(path.stem)
     graph, weights = prepare(model, path.parent)
     _check_supported(graph, path)
+    _fix(graph, weights, values or {})
     importer = _Importer(path.parent, Builder(), dict(dims or {}), dict(shapes or {}))
     return importer.run(graph, weights, name)
+
+
+def _fix(graph: GraphProto, weights: dict[str, np.ndarray], values: Values) -> None:
+    """Makes constants of inputs whose elements are given."""
+    infos = {i.name: i for i in graph.input if i.name not in weights}
+    for name, array in values.items():
+        if name not in infos:
+            raise UserError(
+                f"a value is given for {name!r}, which is no input; "
+                f"the inputs are {', '.join(infos) or 'none'}"
+            )
+        tensor = infos[name].type.tensor_type
+        dims = tensor.shape.dim
+        kind = dtype_of(tensor.elem_type)
+        fits = len(dims) == array.ndim and all(
+            not d.HasField("dim_value") or d.dim_value == n
+            for d, n in zip(dims, array.shape, strict=True)
+        )
+        if (tensor.HasField("shape") and not fits) or kind is not _kind(array):
+            raise UserError(
+                f"input {name!r}: the given value is {array.dtype}{list(array.shape)}, "
+                f"which does not fit its declared type"
+            )
+        weights[name] = array
+
+
+def _kind(array: np.ndarray) -> DType:
+    return DType.STRING if array.dtype == object else DType.of(array.dtype)
 
 
 def _key(node: NodeProto) -> Key:
@@ -101,8 +140,7 @@ class _Importer:
         inputs = [self.input(i, env) for i in graph.input if i.name not in weights]
         self._check_names([i.name for i in inputs])
         for initializer, data in weights.items():
-            kind = DType.STRING if data.dtype == object else DType.of(data.dtype)
-            env[initializer] = b.constant(data, kind, initializer)
+            env[initializer] = b.constant(data, _kind(data), initializer)
         self.nodes(graph, env, [o.name for o in graph.output])
         outputs = [self.output(o.name, env) for o in graph.output]
         ranges = [(s, SYMBOL_RANGE) for s in self.symbols.values()]
@@ -207,6 +245,10 @@ class _Importer:
     # -- nodes ----------------------------------------------------------------------------------
     def nodes(self, graph: GraphProto, env: Environment, wanted: Iterable[str]) -> None:
         """Imports the nodes that the wanted values need, in order."""
+        names = Counter(o for n in graph.node for o in n.output if o)
+        twice = sorted(o for o, count in names.items() if count > 1)
+        if twice:
+            raise UserError(f"the value {twice[0]!r} is computed by more than one node")
         live = _live(graph, set(wanted))
         for node, needed in zip(graph.node, live, strict=True):
             if needed:
@@ -228,19 +270,25 @@ class _Importer:
         b.outputs = tuple(node.output)
         b.scope = env
         try:
-            known = folded(node.op_type, inputs, attributes, b.ranges)
-            if known is not None and not node.domain:
-                made: tuple[Tensor, ...] = (b.constant(*known),)
-            elif _key(node) in OPERATORS:
-                made = OPERATORS[_key(node)](b, inputs, attributes)
-            else:
-                made = self.function(node, inputs)
+            made = self.outputs(node, inputs, attributes)
         except OperatorError as e:
             given = ", ".join(f"{i or '-'}: {t}" for i, t in zip(node.input, inputs, strict=True))
             sizes = sorted({n for t in inputs if t for x in t.shape for n in x.names()})
             hint = f"; fixing the symbolic sizes ({', '.join(sizes)}) may help" if sizes else ""
             raise UserError(
                 f"{node.op_type} (node {_title(node)!r}) cannot be compiled: {e} [{given}]{hint}"
+            ) from e
+        except (
+            ArithmeticError,
+            AssertionError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as e:
+            _check_node(node)
+            raise InternalError(
+                f"{node.op_type} (node {_title(node)!r}) cannot be imported: {e!r}"
             ) from e
         finally:
             b.origin, b.base, b.outputs, b.scope = saved
@@ -249,6 +297,22 @@ class _Importer:
                 env[o] = t
                 if not self.inside:
                     b.claim(t.name, o)
+
+    def outputs(
+        self,
+        node: NodeProto,
+        inputs: Sequence[Tensor | None],
+        attributes: Mapping[str, object],
+    ) -> tuple[Tensor, ...]:
+        """The outputs of one node: known ones if they can be told, else those of new nests."""
+        if _key(node) not in OPERATORS:
+            return self.function(node, inputs)
+        if _key(node)[0] == "":
+            check_types(node.op_type, inputs)
+            known = folded(node.op_type, inputs, attributes, self.b.ranges)
+            if known is not None:
+                return (self.b.constant(*known),)
+        return OPERATORS[_key(node)](self.b, inputs, attributes)
 
     def function(self, node: NodeProto, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         """The outputs of an operator that the standard defines by other operators."""
@@ -282,11 +346,22 @@ class _Importer:
             env[info.name] = t
         for initializer in graph.initializer:
             data = array_of(initializer, self.directory)
-            kind = DType.STRING if data.dtype == object else DType.of(data.dtype)
-            env[initializer.name] = self.b.constant(data, kind, initializer.name)
+            env[initializer.name] = self.b.constant(data, _kind(data), initializer.name)
         names = [o.name for o in graph.output]
         self.nodes(graph, env, names)
         return tuple(env[n] for n in names)
+
+
+def _check_node(node: NodeProto) -> None:
+    """Raises UserError where a node breaks the standard's rules for its attributes and arity."""
+    context = checker.C.CheckerContext()
+    context.ir_version = IR_VERSION
+    context.opset_imports = {"": OPSET, node.domain: OPSET}
+    try:
+        checker.check_node(node, context)
+    except checker.ValidationError as e:
+        text = str(e).strip().splitlines()[0]
+        raise UserError(f"{node.op_type} (node {_title(node)!r}) is malformed: {text}") from e
 
 
 def _conflict(info: ValueInfoProto, given: tuple[int, ...] | None) -> UserError:

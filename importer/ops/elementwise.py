@@ -166,7 +166,9 @@ def power(b: Builder, x: Tensor, y: Tensor) -> Tensor:
 @operator("BitShift")
 def bit_shift(b: Builder, x: Tensor, y: Tensor, *, direction: str) -> Tensor:
     """`x` shifted by y bits to the LEFT or the RIGHT."""
-    op = {"LEFT": "shl", "RIGHT": "shr"}[direction]
+    if direction not in ("LEFT", "RIGHT"):
+        raise OperatorError(f"direction {direction!r} is unknown")
+    op = "shl" if direction == "LEFT" else "shr"
     return b.map(lambda p, q: apply(op, p, q), x, y)
 
 

@@ -11,7 +11,7 @@ from rutc.importer.ops.operands import array, axes_of, axis_of, indices, ints, s
 from rutc.importer.ops.reshape import reshape, resolve
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor, known_ints
+from rutc.importer.tensor import SMALL, Tensor, known_ints, shape_text
 from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, Lit, apply, cast
 from rutc.tensor_ir.affine import ONE, ZERO, floordiv, maximum, minimum, mod, product
 
@@ -295,6 +295,8 @@ def _padded_at_run_time(
 @operator("DepthToSpace")
 def depth_to_space(b: Builder, x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     """Blocks of channels moved to blocks of space."""
+    if x.rank != 4:
+        raise OperatorError(f"{x} is not of rank 4")
     n, c, h, w = x.shape
     s = blocksize
     depth = static(c, "the channels") // (s * s)
@@ -311,6 +313,8 @@ def depth_to_space(b: Builder, x: Tensor, *, blocksize: int, mode: str = "DCR") 
 @operator("SpaceToDepth")
 def space_to_depth(b: Builder, x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
     """Blocks of space moved to blocks of channels."""
+    if x.rank != 4:
+        raise OperatorError(f"{x} is not of rank 4")
     n, c, h, w = x.shape
     s = blocksize
     out_h = static(h, "the height") // s
@@ -376,7 +380,9 @@ def constant_of_shape(b: Builder, shape: Tensor, *, value: object = None) -> Ten
     """One value everywhere."""
     element = np.zeros(1, np.float32) if value is None else np.asarray(value)
     extents = indices(shape, "the shape")
-    if all(e.is_const for e in extents) and product(extents).const <= 1 << 16:
+    if any(e.is_const and e.const < 0 for e in extents):
+        raise OperatorError(f"the shape {shape_text(extents)} has a negative extent")
+    if all(e.is_const for e in extents) and product(extents).const <= SMALL:
         return b.constant(np.full([e.const for e in extents], element.reshape(-1)[0]))
     one = b.constant(element.reshape(()))
     axes = b.axes(extents)

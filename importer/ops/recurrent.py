@@ -231,6 +231,8 @@ class Operands:
         if self.direction not in names:
             raise OperatorError(f"direction {self.direction!r} is unknown")
         ways = names[self.direction]
+        if not self.x.rank == self.w.rank == self.r.rank == 3:
+            raise OperatorError(f"the operands {self.x}, {self.w} and {self.r} are not of rank 3")
         hidden = static(self.r.shape[2], "the hidden size")
         if self.hidden_size not in (None, hidden) or self.w.shape[0] != Index.of(len(ways)):
             raise OperatorError(f"the weights {self.w}, {self.r} do not fit the attributes")

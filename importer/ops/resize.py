@@ -14,6 +14,9 @@ from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, apply, cast
 from rutc.tensor_ir.affine import floordiv
 
+_LARGEST = 1 << 24
+"""The largest extent that a table of positions is made for."""
+
 
 @dataclass(frozen=True)
 class Scheme:
@@ -203,6 +206,8 @@ def _along(
     if scale is None:
         raise OperatorError(f"the ratio of the symbolic sizes {extent} and {n} is not known")
     count, size = static(n, "the extent"), static(extent, "the new extent")
+    if size > _LARGEST:
+        raise OperatorError(f"the new extent {size} is too large")
     at = scheme.positions(count, size, scale, region)
     axes = b.axes(shape)
     here = axes[axis].index

@@ -157,3 +157,69 @@ def test_sizes_can_be_fixed(symbolic):
 def test_contradictions(fixed, message, symbolic):
     with pytest.raises(UserError, match=message):
         import_model(symbolic, **fixed)
+
+
+MALFORMED = [
+    ("Softmax", {"axis": 1.5}, "malformed.*axis"),
+    ("Softmax", {"axis": 7}, "axis 7 is out of range"),
+    ("Softmax", {"bogus": 7}, "'bogus'"),
+    ("MaxPool", {}, "kernel_shape"),
+    ("Transpose", {"perm": [0, 0]}, "permutation"),
+    ("DepthToSpace", {"blocksize": 2}, "rank 4"),
+    ("Cast", {"to": 99}, "99"),
+    ("Einsum", {"equation": "ij->k"}, "output letter"),
+]
+
+
+@pytest.mark.parametrize(("op", "attributes", "message"), MALFORMED)
+def test_malformed_nodes(op, attributes, message, tmp_path, make_node, make_model):
+    model = make_model([make_node(op, ["x"], **attributes)], {"x": X}, ["y"], {})
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(UserError, match=message):
+        import_model(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize(
+    ("op", "constant", "message"),
+    [
+        ("Reshape", [7, -1], "cannot be reshaped"),
+        ("Reshape", [-1, -1], "more than one -1"),
+        ("Expand", [-5, 3], "broadcast"),
+        ("Tile", [-5, 3], "extent -10"),
+        ("Tile", [1 << 60, 1 << 60], "too large"),
+        ("MatMul", [1, 2, 3], "types.*differ"),
+    ],
+)
+def test_operands_that_do_not_fit(op, constant, message, tmp_path, make_node, make_model):
+    constants = {"c": np.array(constant)}
+    model = make_model([make_node(op, ["x", "c"])], {"x": X}, ["y"], constants)
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(UserError, match=message):
+        import_model(tmp_path / "m.onnx")
+
+
+def test_graphs_that_do_not_connect(tmp_path, make_node, make_model):
+    cases = [
+        ([make_node("Relu", ["q"])], "'q'.*nothing computes"),
+        ([make_node("Relu", ["x"], ["z"])], "output 'y'"),
+        ([make_node("Relu", ["x"]), make_node("Neg", ["x"])], "more than one node"),
+    ]
+    for nodes, message in cases:
+        onnx.save(make_model(nodes, {"x": X}, ["y"], {}), tmp_path / "m.onnx")
+        with pytest.raises(UserError, match=message):
+            import_model(tmp_path / "m.onnx")
+
+
+def test_inputs_can_be_given_values(tmp_path, make_node, make_model):
+    shape = np.array([3, 2])
+    model = make_model([make_node("Reshape", ["x", "s"])], {"x": X, "s": shape}, ["y"], {})
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path)
+    with pytest.raises(UserError, match="the shape is computed at run time"):
+        import_model(path)
+    graph = import_model(path, values={"s": shape})
+    assert [i.name for i in graph.inputs] == ["x"]
+    assert [graph.extent(d) for d in graph.outputs[0].axes] == [3, 2]
+    for wrong in ({"t": shape}, {"s": shape[:1]}, {"s": shape.astype("i4")}):
+        with pytest.raises(UserError, match=next(iter(wrong))):
+            import_model(path, values=wrong)
