@@ -5,7 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from onnx import GraphProto, ModelProto, TensorProto, helper, inliner, version_converter
+from onnx import (
+    GraphProto,
+    ModelProto,
+    TensorProto,
+    helper,
+    inliner,
+    shape_inference,
+    version_converter,
+)
 from onnx.defs import OpSchema, SchemaError, get_schema
 
 from rutc.errors import UserError
@@ -16,6 +24,15 @@ OPSET = 28
 
 _KEPT_ELEMENTS = 512
 """Initializers up to this many elements stay in the protobuf while it is converted."""
+
+_FAILURES = (
+    RuntimeError,
+    ValueError,
+    IndexError,
+    version_converter.ConvertError,
+    shape_inference.InferenceError,
+)
+"""What the conversion raises for a model that it cannot convert."""
 
 Weights = dict[str, np.ndarray]
 
@@ -76,7 +93,7 @@ def _converted(model: ModelProto) -> ModelProto:
         )
     try:
         return version_converter.convert_version(model, OPSET)
-    except (RuntimeError, ValueError, IndexError) as e:
+    except _FAILURES as e:
         changed = _changed_operators(model, version)
         if changed:
             raise UserError(
