@@ -1,6 +1,6 @@
 """The plan: everything decided about a graph before code is made, as printable data.
 
-    plan   := graph, step*, layout of every stored value, place of every stored value
+    plan   := graph, step*, layout of every stored value, place of every stored value, refusal*
     step   := group (one kernel) | fill of a halo | repeat (a scan) | choose (an if) | fail
 
 The plan's graph is the optimized graph plus the copies that layouts ask for.
@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from rutc.tensor_ir.affine import quoted
 from rutc.tensor_ir.graph import Carry, Graph, Value
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.lower import Group
+from rutc.tensor_ir.text import value_name
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,31 @@ PlanStep = Run | FillHalo | Repeat | Choose | Fail
 
 @dataclass(frozen=True)
 class Place:
-    """Where a stored value lies: `space` is arena, input or output; `offset` in bytes."""
+    """Where a stored value lies: `space` is arena, input or output; `offset` in bytes.
+
+    `index` numbers the input or output.
+    """
 
     space: str
     index: int
     offset: int
     bytes: int
+
+    def __str__(self) -> str:
+        number = "" if self.space == "arena" else str(self.index)
+        return f"{self.space}{number}+{self.offset}"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why the nest that defines `reader` does not share a kernel with `value`, which it reads."""
+
+    reader: str
+    value: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{value_name(self.reader)} not with {value_name(self.value)}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -92,6 +113,7 @@ class Plan:
     layouts: Mapping[str, Layout]
     places: Mapping[str, Place]
     arena_bytes: int
+    refusals: tuple[Refusal, ...] = ()
 
     def groups(self) -> Iterator[Group]:
         """All fusion groups, those inside of bodies included."""
@@ -100,6 +122,8 @@ class Plan:
     def __str__(self) -> str:
         lines = [f"plan {self.graph.name}: arena {self.arena_bytes} bytes"]
         _print(self, self.steps, 1, lines)
+        if self.refusals:
+            lines += ["not fused:", *(f"  {r}" for r in self.refusals)]
         return "\n".join(lines)
 
 
@@ -123,23 +147,21 @@ def _print(plan: Plan, steps: tuple[PlanStep, ...], depth: int, lines: list[str]
     for s in steps:
         match s:
             case Run(group):
-                inner = ", ".join(f"%{v.name}" for n in group.stages for v in n.outs)
+                inner = ", ".join(value_name(v.name) for n in group.stages for v in n.outs)
                 stored = ", ".join(
-                    f"%{v} {plan.layouts[v]} @{plan.places[v].space}+{plan.places[v].offset}"
-                    for v in group.stored
+                    f"{value_name(v)} {plan.layouts[v]} @{plan.places[v]}" for v in group.stored
                 )
-                lines.append(
-                    f"{pad}{group.name} for {{{', '.join(group.shared)}}}: {inner} -> {stored}"
-                )
+                shared = ", ".join(map(quoted, group.shared))
+                lines.append(f"{pad}{group.name} for {{{shared}}}: {inner} -> {stored}")
             case FillHalo(value):
-                lines.append(f"{pad}fill the halo of %{value}")
+                lines.append(f"{pad}fill the halo of {value_name(value)}")
             case Fail(message):
                 lines.append(f"{pad}fail: {message}")
             case Repeat():
-                lines.append(f"{pad}repeat {s.dim} {s.trips} times")
+                lines.append(f"{pad}repeat {quoted(s.dim)} {s.trips} times")
                 _print(plan, s.steps, depth + 1, lines)
             case Choose():
-                lines.append(f"{pad}if %{s.cond}")
+                lines.append(f"{pad}if {value_name(s.cond)}")
                 _print(plan, s.then, depth + 1, lines)
                 lines.append(f"{pad}else")
                 _print(plan, s.orelse, depth + 1, lines)

@@ -19,7 +19,7 @@ from rutc.graph_opt.decide.layout import (
     wants_packing,
 )
 from rutc.graph_opt.decide.memory import place_values
-from rutc.graph_opt.plan import Choose, Fail, FillHalo, Plan, PlanStep, Repeat, Run
+from rutc.graph_opt.plan import Choose, Fail, FillHalo, Plan, PlanStep, Refusal, Repeat, Run
 from rutc.tensor_ir.expr import Lit, Read, reads
 from rutc.tensor_ir.graph import (
     Body,
@@ -37,6 +37,9 @@ from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.verify import verify
 
 
+CACHE_LINE_BYTES = 64
+
+
 def decide(graph: Graph) -> Plan:
     """The plan of an optimized graph. Raises UserError for what cannot be planned yet."""
     return _Decider(with_interface_copies(graph)).plan()
@@ -47,6 +50,7 @@ class _Decider:
     graph: Graph
     halo: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
     fill: dict[str, Lit] = field(default_factory=dict)
+    refusals: list[Refusal] = field(default_factory=list)
 
     def plan(self) -> Plan:
         graph = self.graph
@@ -74,7 +78,7 @@ class _Decider:
         outputs = {o.value for o in graph.outputs}
         steps = self._steps(nodes, outputs, "g")
         places, arena = place_values(graph, steps, self.values, layouts)
-        return Plan(graph, self.values, steps, layouts, places, arena)
+        return Plan(graph, self.values, steps, layouts, places, arena, tuple(self.refusals))
 
     # -- copies and halos -----------------------------------------------------------------------
     def _with_copies(self, nodes: tuple[Node, ...], defined: frozenset[str]) -> tuple[Node, ...]:
@@ -157,8 +161,13 @@ class _Decider:
         layouts: dict[str, Layout] = {}
         for name, v in self.values.items():
             order = self.order.get(name, v.dims)
+            line = 0 if name in self.fixed else CACHE_LINE_BYTES // v.dtype.bytes
             layouts[name] = dense(
-                order, self.extents, halo=self.halo.get(name), fill=self.fill.get(name)
+                order,
+                self.extents,
+                halo=self.halo.get(name),
+                fill=self.fill.get(name),
+                line=line,
             )
         for n in walk_nodes(self.graph.nodes):
             if isinstance(n, Const):
@@ -172,7 +181,9 @@ class _Decider:
     ) -> tuple[PlanStep, ...]:
         fuser = Fuser(self.extents, self.inner, self.order, self.constants)
         steps: list[PlanStep] = []
-        for item in fuser.fuse(nodes, needed, prefix).items:
+        fused = fuser.fuse(nodes, needed, prefix)
+        self.refusals += fused.refusals
+        for item in fused.items:
             if isinstance(item, Group):
                 steps += [FillHalo(v) for v in item.stored if self.halo.get(v)]
                 steps.append(Run(item))

@@ -13,10 +13,11 @@ A nest joins a group only if the groups stay free of cycles. What does not join 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 
 from rutc.graph_opt.cost import NestCost
+from rutc.graph_opt.plan import Refusal
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.graph import Const, Input, Nest, Node, outs, used_deep
@@ -43,7 +44,7 @@ class Fused:
     """The groups and other nodes of one scope, in running order; and why nests did not join."""
 
     items: tuple[Group | Node, ...]
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    refusals: tuple[Refusal, ...]
 
 
 class Fuser:
@@ -66,30 +67,32 @@ class Fuser:
         """The scope's groups. `needed` are the values that something outside of it reads."""
         drafts: list[Draft] = []
         home: dict[str, int] = {}
-        reasons: dict[str, str] = {}
+        refusals: list[Refusal] = []
         for position, n in enumerate(nodes):
             if isinstance(n, Input | Const):
                 continue
             sources = {home[v] for v in used_deep(n) if v in home}
-            target = None
+            target: int | None = None
             if isinstance(n, Nest):
                 for g in sorted(sources, key=lambda g: (-drafts[g].position, g)):
-                    reason = self._refuses(n, g, sources, drafts)
+                    reason: str | None = "it joined the kernel of another operand"
+                    if target is None:
+                        reason = self._refuses(n, g, sources, drafts)
                     if reason is None:
                         target = g
-                        break
-                    reasons.setdefault(n.out.name, reason)
+                        continue
+                    value = next(v for v in used_deep(n) if home.get(v) == g)
+                    refusals.append(Refusal(n.out.name, value, reason))
             if target is None:
                 target = len(drafts)
                 drafts.append(self._draft(n, position))
             else:
                 assert isinstance(n, Nest)
                 self._join(n, drafts[target])
-                reasons.pop(n.out.name, None)
             self._depend(target, sources, drafts)
             for v in outs(n):
                 home[v.name] = target
-        return Fused(self._finish(drafts, set(needed), prefix), reasons)
+        return Fused(self._finish(drafts, set(needed), prefix), tuple(refusals))
 
     # -- growing --------------------------------------------------------------------------------
     def _draft(self, n: Node, position: int) -> Draft:
