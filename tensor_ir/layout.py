@@ -21,6 +21,10 @@ from rutc.tensor_ir.affine import ZERO, Index, Range, floordiv, mod
 from rutc.tensor_ir.expr import Lit
 
 
+ALIASING_LINES = 16
+"""Rows of a multiple of this many cache lines share at most a quarter of a cache's sets."""
+
+
 @dataclass(frozen=True)
 class Axis:
     """One axis: position ((index + halo) // div) % extent along `dim`, `stride` elements apart."""
@@ -109,12 +113,19 @@ def dense(
     halo: Mapping[str, tuple[int, int]] | None = None,
     fill: Lit | None = None,
     blocks: Mapping[str, int] | None = None,
+    line: int = 0,
 ) -> Layout:
-    """The layout with `order` outermost first; blocked dims' inner axes come last, in order."""
+    """The layout with `order` outermost first; the inner axes of `blocks` come last, in its order.
+
+    `line` is the number of elements in a cache line: rows whose length is a large power of two are
+    made a line longer, or else the same column of neighbouring rows would fall into few cache sets.
+    """
     halo, blocks = halo or {}, blocks or {}
     sizes = {d: extents[d] + sum(halo.get(d, (0, 0))) for d in order}
+    if line and len(order) > 1 and sizes[order[-1]] % (ALIASING_LINES * line) == 0:
+        sizes[order[-1]] += line
     plan = [(d, -(-sizes[d] // blocks.get(d, 1)), blocks.get(d, 1), True) for d in order]
-    plan += [(d, blocks[d], 1, False) for d in order if d in blocks]
+    plan += [(d, size, 1, False) for d, size in blocks.items()]
     axes: list[Axis] = []
     stride = 1
     for d, extent, div, whole in reversed(plan):

@@ -18,9 +18,10 @@ from math import prod
 
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Apply, IndexValue, Lit, walk
-from rutc.tensor_ir.kernel import Kernel, Kind, Loop, exprs, walk_stmts
+from rutc.tensor_ir.kernel import Assign, Kernel, Kind, Loop, Space, exprs, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import (
+    BlockReduction,
     Cut,
     Fuse,
     Lanes,
@@ -38,6 +39,14 @@ from rutc.tuner.tiles import RegisterTile, choose_tile
 
 PARALLEL_CYCLES = 20_000
 """Kernels estimated below this many cycles run on one thread."""
+
+
+PANEL_SHARE = 0.6
+"""Share of the first cache that the vector operand of a blocked reduction may take."""
+REUSE = 8
+"""Tiles that use a block of the vector operand before the next is loaded."""
+SHORTEST_BLOCK = 400
+"""Multiply-adds per register tile below which carrying partial sums costs more than it gains."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,7 @@ def choose(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Choic
         tile = choose_tile(shape, machine)
         if tile is not None:
             return _tiled(kernel, shape, tile, machine, constants)
-    return Choice(_rows(kernel, shape, machine))
+    return _rows(kernel, shape, machine)
 
 
 def _is_shared(r: Reduction) -> bool:
@@ -97,75 +106,149 @@ def _cycles(shape: Shape, machine: Machine) -> float:
 def _tiled(
     kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machine, constants: frozenset[str]
 ) -> Choice:
+    """Parallel blocks of the output; in each, blocks of the reduction; in each, register tiles."""
     steps: list[Step] = []
-    vector = tile.vector
-    outer: list[str] = []
-    moved: list[str] = []
-    kinds: list[Kind] = []
-    peel: list[str] = []
-    for v, f in tile.rows:
-        extent = shape.extents[v]
-        if f == extent:
-            moved.append(v)
-        else:
-            steps.append(Split(v, f))
-            moved.append(f"{v}.i")
-            if extent % f:
-                peel.append(f"{v}.o")
-            outer.append(f"{v}.o")
-        kinds.append(Kind.UNROLL)
-    block = tile.vectors * machine.width
-    extent = shape.extents[vector]
-    if block >= extent:
-        moved.append(vector)
-        block_loop: list[str] = []
-    else:
-        steps.append(Split(vector, block))
-        moved.append(f"{vector}.i")
-        block_loop = [f"{vector}.o"]
-        if extent % block:
-            peel.append(f"{vector}.o")
-    kinds.append(Kind.VECTOR)
-    tiled = {v for v, _ in tile.rows} | {vector}
+    extents = dict(shape.extents)
+    moved: list[tuple[str, Kind]] = []
+    loops: list[str] = []
+    edges: list[str] = []
+    width = tile.vectors * machine.width
+    for v, f, kind in (
+        *((v, f, Kind.UNROLL) for v, f in tile.rows),
+        (tile.vector, width, Kind.VECTOR),
+    ):
+        if f >= extents[v]:
+            moved.append((v, kind))
+            continue
+        steps.append(Split(v, f))
+        moved.append((f"{v}.i", kind))
+        loops.append(f"{v}.o")
+        extents[f"{v}.o"] = -(-extents[v] // f)
+        if extents[v] % f:
+            edges.append(f"{v}.o")
+    blocked = [f"{tile.vector}.o"] if f"{tile.vector}.o" in loops else []
+    tiled = {v for v, _ in tile.rows} | {tile.vector}
     rest = [x.var for x in shape.shared if x.var not in tiled]
-    order = [*block_loop, *rest, *outer]
-    if tile.rows_first:
-        order = [*rest, *outer, *block_loop]
-    if len(order) + len(moved) > 1:
-        steps.append(Reorder((*order, *moved)))
-    parallel = _cycles(shape, machine) > PARALLEL_CYCLES
-    if parallel:
-        steps += [Mark(v, Kind.PARALLEL) for v in order]
-    steps += [Peel(v) for v in reversed(order) if v in peel]
-    steps.append(Tile(tuple(moved), tuple(kinds)))
-    bound_order = _bound_order(shape)
+    order = [*blocked, *rest, *(v for v in loops if v not in blocked)]
+    steps.append(Reorder((*order, *(v for v, _ in moved))))
+    bound = _bound_order(shape)
+    outer, inner = order, []
+    block = _reduction_block(kernel, shape, tile, bound, machine)
+    if block is not None:
+        outer, inner, split = _reuse_loops(order, len(blocked), extents)
+        steps += split
+        if inner:
+            steps.append(BlockReduction(bound[-1], block, inner[0], _output(kernel)))
+        else:
+            block = None
+    if _cycles(shape, machine) > PARALLEL_CYCLES:
+        steps += [Mark(v, Kind.PARALLEL) for v in outer]
+    steps += [Peel(v) for v in reversed((*outer, *inner)) if v in edges]
+    steps.append(Tile(tuple(v for v, _ in moved), tuple(k for _, k in moved)))
     packing: dict[str, tuple[tuple[str, ...], Mapping[str, int]]] = {}
+    if block is not None:
+        extents[bound[-1]] = block if extents[bound[-1]] % block == 0 else 0
     for r in shape.reductions:
         names = [x.var for x in r.loops]
-        wanted = [v for v in bound_order if v in names]
+        wanted = [v for v in bound if v in names]
         if len(wanted) > 1 and wanted != names:
             steps.append(Reorder(tuple(wanted)))
-        steps += _unrolled(r, wanted, tile, shape)
+        steps += _unrolled(wanted, tile, extents, machine)
         for t in r.reads:
             if t.packed:
-                packing[t.buffer] = _packing(kernel, t, wanted, vector, block, extent)
+                packing[t.buffer] = _packing(
+                    kernel, t, wanted, tile.vector, width, shape.extents[tile.vector], block
+                )
     return Choice(tuple(steps), packing)
 
 
+def _reduction_block(
+    kernel: Kernel, shape: Shape, tile: RegisterTile, bound: list[str], machine: Machine
+) -> int | None:
+    """How much of the innermost reduction loop to do at a time, so that the vector operand's part
+    stays in the first cache while tiles use it again; None where it fits as a whole anyway."""
+    if len(shape.reductions) != 1 or not tile.rows or _output(kernel) is None:
+        return None
+    reduction = shape.reductions[0]
+    if len(reduction.update.states) != 1:
+        return None
+    step = sum(
+        tile.vectors * machine.width * t.bytes for t in reduction.reads if t.depends(tile.vector)
+    )
+    around = prod(shape.extents[v] for v in bound[:-1])
+    most = int(machine.l1 * PANEL_SHARE) // max(step * around, 1)
+    extent = shape.extents[bound[-1]]
+    if most >= extent or most * around * tile.size < SHORTEST_BLOCK or most < 4:
+        return None
+    even = -(-extent // -(-extent // most))
+    for b in range(even, max(even // 2, 4), -1):
+        if extent % b == 0:
+            return b
+    return even
+
+
+def _output(kernel: Kernel) -> str | None:
+    """The only buffer that the kernel stores to."""
+    stored = {
+        s.target.buffer
+        for s in walk_stmts(kernel.body)
+        if isinstance(s, Assign) and kernel.buffer(s.target.buffer).space is Space.MEMORY
+    }
+    return stored.pop() if len(stored) == 1 else None
+
+
+def _reuse_loops(
+    order: list[str], first: int, extents: dict[str, int]
+) -> tuple[list[str], list[str], list[Step]]:
+    """(outer, inner, steps): the innermost loops that go around about `REUSE` tiles."""
+    inner: list[str] = []
+    tiles = 1
+    for v in reversed(order[first:]):
+        if tiles * extents[v] <= 2 * REUSE:
+            inner.insert(0, v)
+            tiles *= extents[v]
+            continue
+        if tiles < REUSE:
+            factor = -(-REUSE // tiles)
+            parts = -(-extents[v] // factor)
+            factor = -(-extents[v] // parts)
+            if 1 < factor < extents[v] and extents[v] % factor == 0:
+                outer = [*order[: order.index(v)], f"{v}.o"]
+                extents[f"{v}.o"] = parts
+                return outer, [f"{v}.i", *inner], [Split(v, factor)]
+            inner.insert(0, v)
+        break
+    outer = order[: len(order) - len(inner)]
+    return outer, inner, []
+
+
 def _packing(
-    kernel: Kernel, t: Touch, bound: list[str], vector: str, block: int, extent: int
+    kernel: Kernel,
+    t: Touch,
+    bound: list[str],
+    vector: str,
+    width: int,
+    extent: int,
+    block: int | None,
 ) -> tuple[tuple[str, ...], Mapping[str, int]]:
-    """The dim order of a constant operand: blocks of the vector outside, reduction order inside."""
+    """The dim order of a constant operand: in the order in which the tiles read it."""
     dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
     of_loop = _dim_of_loop(kernel, t.buffer)
     inner = [of_loop[v] for v in bound if v in of_loop]
     lane = of_loop.get(vector)
     front = [d for d in dims if d not in inner and d != lane]
+    blocks: dict[str, int] = {}
+    last = of_loop.get(bound[-1])
+    if block is not None and last is not None and lane is not None:
+        inner = [last, *(d for d in inner if d != last)]
+        blocks[last] = block
     if lane is None:
         return (*front, *inner), {}
-    if block >= extent:
-        return (*front, *inner, lane), {}
-    return (*front, lane, *inner), {lane: block}
+    if width >= extent:
+        if not blocks:
+            return (*front, *inner, lane), {}
+        return (*front, lane, *inner), {**blocks, lane: extent}
+    return (*front, lane, *inner), {**blocks, lane: width}
 
 
 def _dim_of_loop(kernel: Kernel, buffer: str) -> dict[str, str]:
@@ -192,12 +275,22 @@ def _bound_order(shape: Shape) -> list[str]:
     return sorted(names, key=lambda v: -names[v])
 
 
-def _unrolled(r: Reduction, order: list[str], tile: RegisterTile, shape: Shape) -> list[Step]:
-    """Steps that unroll short reductions, so that loads are shared and loops cost nothing."""
+def _unrolled(
+    order: list[str], tile: RegisterTile, extents: Mapping[str, int], machine: Machine
+) -> list[Step]:
+    """Steps that unroll short reductions, so that loads are shared and loops cost nothing.
+
+    Only where registers are left: the loads of the next step are moved up among this step's
+    arithmetic, and a spill costs more than a loop.
+    """
     steps: list[Step] = []
     size = tile.size
+    if size + 2 * tile.vectors + 2 > machine.registers:
+        return steps
     for v in reversed(order):
-        extent = shape.extents[v]
+        extent = extents[v]
+        if extent == 0:
+            break
         if extent * size <= 160 and extent <= 16:
             steps.append(Mark(v, Kind.UNROLL))
             size *= extent
@@ -210,8 +303,9 @@ def _unrolled(r: Reduction, order: list[str], tile: RegisterTile, shape: Shape) 
 
 
 # -- rows -----------------------------------------------------------------------------------------
-def _rows(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
+def _rows(kernel: Kernel, shape: Shape, machine: Machine) -> Choice:
     steps: list[Step] = []
+    packing: dict[str, tuple[tuple[str, ...], Mapping[str, int]]] = {}
     if _cycles(shape, machine) > PARALLEL_CYCLES:
         steps += [Mark(x.var, Kind.PARALLEL) for x in shape.shared]
     done: set[str] = set()
@@ -222,6 +316,12 @@ def _rows(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
             width = machine.width * (4 if shape.extents[lane] >= 4 * machine.width else 1)
             steps.append(Lanes(lane, width, bound[0].var))
             done |= {x.var for x in bound}
+            for t in r.reads:
+                if t.packed:
+                    dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
+                    last = _dim_of_loop(kernel, t.buffer).get(lane)
+                    if last is not None:
+                        packing[t.buffer] = ((*(d for d in dims if d != last), last), {})
     for v in _private_loops(shape):
         holds_loops = any(
             isinstance(s, Loop) and s.var == v and any(isinstance(i, Loop) for i in s.body)
@@ -231,7 +331,7 @@ def _rows(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
         if holds_loops or not any(t.unit(v) for t in own):
             continue
         steps += _vectorised(v, shape.extents[v], machine)
-    return tuple(steps)
+    return Choice(tuple(steps), packing)
 
 
 def _best_lane(bound: list[str], reads: tuple[Touch, ...], shape: Shape) -> str | None:

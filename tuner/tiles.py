@@ -10,6 +10,13 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tuner.access import Shape, Touch
 
 
+LOAD_SHARE = 0.3
+"""Cycles per load that are not hidden behind arithmetic."""
+SPARE_REGISTERS = 4
+TIGHT = 0.015
+"""Slow-down for every register that the allocator is short of `SPARE_REGISTERS`."""
+SPILL = 0.25
+"""Slow-down for every register that does not exist."""
 STREAM_SHARE = 0.35
 """Share of the second cache's transfer time that is not hidden behind arithmetic."""
 
@@ -54,7 +61,11 @@ def _vector_loops(shape: Shape) -> Iterator[str]:
 def _tiles(shape: Shape, vector: str, machine: Machine) -> Iterator[RegisterTile]:
     width = machine.width
     most = min(8, ceil(shape.extents[vector] / width))
-    others = [x.var for x in shape.shared if x.var != vector and shape.extents[x.var] > 1]
+    others = [
+        x.var
+        for x in shape.shared
+        if x.var != vector and shape.extents[x.var] > 1 and _reuses(shape, x.var)
+    ]
     states = max(len(r.update.states) for r in shape.reductions)
     room = (machine.registers - 2) // states
     for vectors in range(1, most + 1):
@@ -69,6 +80,11 @@ def _tiles(shape: Shape, vector: str, machine: Machine) -> Iterator[RegisterTile
                         continue
                     for g in _factors(shape.extents[w], room // (vectors * f)):
                         yield _cost(shape, vector, vectors, ((w, g), (v, f)), machine)
+
+
+def _reuses(shape: Shape, var: str) -> bool:
+    """Whether rows along `var` share an operand."""
+    return any(not t.depends(var) for r in shape.reductions for t in r.reads)
 
 
 def _factors(extent: int, most: int) -> Iterator[int]:
@@ -105,16 +121,19 @@ def _cost(
             loads / machine.loads_per_cycle,
             machine.fma_latency,
         )
-        # A row broadcast keeps a register or a load slot; both ports are shared a little.
-        work += 0.02 * loads
+        # Loads take issue slots and miss now and then: they are never quite hidden.
+        work += LOAD_SHARE * loads
         # The vector operand streams past for every tile: from the second cache, unless it fits
         # the first beside the rows.
         panel = sum(vectors * width * t.bytes for t in r.reads if t.depends(vector))
         if panel * steps > machine.l1 // 2:
             work += STREAM_SHARE * panel / machine.l2_bytes_per_cycle
         registers = size * len(r.update.states) + vectors + 1
-        if registers > machine.registers:
-            work *= 1 + 0.25 * (registers - machine.registers)
+        spare = machine.registers - registers
+        if spare < SPARE_REGISTERS:
+            work *= 1 + TIGHT * (SPARE_REGISTERS - max(spare, 0))
+        if spare < 0:
+            work *= 1 - SPILL * spare
         cycles += steps * work
         length += steps
     epilogue = [t for t in shape.touches if len(t.loops) == len(shape.shared)]
@@ -156,7 +175,7 @@ def _lanes_cost(shape: Shape, machine: Machine) -> float:
             steps = prod(shape.extents[x] for x in bound)
             vectors = ceil(n / machine.width) * steps / n
             loads = sum(
-                1.0 if t.packed or (t.strides.get(v, 0) in (0, 1)) else machine.width * 1.5
+                1.0 + LOAD_SHARE if t.packed or (t.strides.get(v, 0) in (0, 1)) else machine.width * 1.5
                 for t in r.reads
             )
             merge = 12.0 * len(r.update.states) + 10
