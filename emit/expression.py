@@ -15,7 +15,7 @@ from rutc.errors import InternalError
 from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, Cast, Expr, IndexValue, Lit, Local, Read
-from rutc.tensor_ir.kernel import Access, Buffer, Space
+from rutc.tensor_ir.kernel import Access, Buffer, Prefetch, Space
 from rutc.tensor_ir.machine import Machine
 
 BOOL = ir.IntType(1)
@@ -320,6 +320,14 @@ class ExpressionEmitter:
         element = memory_type(buffer.dtype)
         base = splat(self.builder, self.pointer(buffer), lanes)
         return self.builder.gep(base, [offsets], source_etype=element)
+
+    def prefetch(self, s: Prefetch) -> None:
+        """Bring a line of memory into the second cache."""
+        place = self._place(self.buffers[s.buffer], self.index.resolve(s.address))
+        types = [ir.PointerType(), I32, I32, I32]
+        function = self._intrinsic("llvm.prefetch.p0", ir.VoidType(), types)
+        read, second_cache, data = (ir.Constant(I32, x) for x in (0, 2, 1))
+        self.builder.call(function, [place, read, second_cache, data])
 
     # -- targets --------------------------------------------------------------------------------
     def store(self, target: Access, value: ir.Value) -> None:

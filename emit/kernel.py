@@ -35,6 +35,7 @@ from rutc.tensor_ir.kernel import (
     Kind,
     Loop,
     Merge,
+    Prefetch,
     Stmt,
     Update,
     accesses,
@@ -254,6 +255,8 @@ class _KernelEmitter:
                     self._merge(s)
                 case Branch():
                     self._branch(s)
+                case Prefetch():
+                    self.expressions.prefetch(s)
                 case _:
                     assert_never(s)
 

@@ -25,6 +25,7 @@ from rutc.tensor_ir.kernel import (
     Kernel,
     Loop,
     Merge,
+    Prefetch,
     Stmt,
     Update,
 )
@@ -97,6 +98,8 @@ class _Run:
                 case Branch():
                     holds = self.index(s.left) < self.index(s.right)
                     self.stmts(s.then if holds else s.orelse)
+                case Prefetch():
+                    pass
                 case _:
                     assert_never(s)
 

@@ -8,6 +8,7 @@
             | reducer.update(state..., expr...)       the states take in one element
             | reducer.merge(state..., lanes..., v)    the states take in the states of all v
             | if a < b { stmt* } else { stmt* }
+            | prefetch buffer @ index                 no effect but on time
 
 Expressions are those of the graph language; a read names a buffer instead of a value. Loop bounds
 are index expressions over outer loops. The iterations of parallel, unrolled and vectorised loops
@@ -123,7 +124,18 @@ class Branch:
     orelse: tuple[Stmt, ...]
 
 
-Stmt = Loop | Assign | Init | Update | Merge | Branch
+@dataclass(frozen=True)
+class Prefetch:
+    """Bring the memory line of element number `address` of a buffer nearer; no other effect.
+
+    The address may lie outside of the buffer.
+    """
+
+    buffer: str
+    address: Index
+
+
+Stmt = Loop | Assign | Init | Update | Merge | Branch | Prefetch
 
 
 @dataclass(frozen=True)
@@ -158,7 +170,7 @@ def blocks(s: Stmt) -> tuple[tuple[Stmt, ...], ...]:
             return (s.body,)
         case Branch():
             return (s.then, s.orelse)
-        case Assign() | Init() | Update() | Merge():
+        case Assign() | Init() | Update() | Merge() | Prefetch():
             return ()
         case _:
             assert_never(s)
@@ -181,7 +193,7 @@ def accesses(s: Stmt) -> tuple[Access, ...]:
             return s.states
         case Merge():
             return (*s.states, *s.sources)
-        case Loop() | Branch():
+        case Loop() | Branch() | Prefetch():
             return ()
         case _:
             assert_never(s)
@@ -194,7 +206,7 @@ def exprs(s: Stmt) -> tuple[Expr, ...]:
             return (s.value,)
         case Update():
             return s.elements
-        case Init() | Merge() | Loop() | Branch():
+        case Init() | Merge() | Loop() | Branch() | Prefetch():
             return ()
         case _:
             assert_never(s)
@@ -252,6 +264,8 @@ def rewrite(
                     tuple(map(fix, s.then)),
                     tuple(map(fix, s.orelse)),
                 )
+            case Prefetch():
+                return replace(s, address=on_index(s.address))
             case _:
                 assert_never(s)
 

@@ -15,6 +15,7 @@ from rutc.tensor_ir.kernel import (
     Kernel,
     Loop,
     Merge,
+    Prefetch,
     Stmt,
     Update,
 )
@@ -63,6 +64,8 @@ def _stmt(s: Stmt, depth: int, lines: list[str]) -> None:
                 for inner in s.orelse:
                     _stmt(inner, depth + 1, lines)
             lines.append(f"{pad}}}")
+        case Prefetch():
+            lines.append(f"{pad}prefetch %{s.buffer} @ {s.address}")
         case _:
             assert_never(s)
 

@@ -35,6 +35,7 @@ class Touch:
     loops: tuple[str, ...]
     packed: bool
     bytes: int
+    buffer_bytes: int
 
     def depends(self, var: str) -> bool:
         """Whether the place differs between iterations of `var`."""
@@ -164,7 +165,8 @@ def _touch(
             strides[v] = address.coefficient(v)
     for v in scattered:
         strides[v] = None
-    return Touch(buffer.name, is_store, strides, loops, packed, buffer.dtype.bytes)
+    size = buffer.layout.size * buffer.dtype.bytes
+    return Touch(buffer.name, is_store, strides, loops, packed, buffer.dtype.bytes, size)
 
 
 def _names(e: Expr) -> frozenset[str]:

@@ -13,7 +13,7 @@ Three shapes of kernel, told apart by their accesses alone:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from rutc.tensor_ir.affine import Index
@@ -28,6 +28,7 @@ from rutc.tensor_ir.steps import (
     Mark,
     NotApplicable,
     Peel,
+    PrefetchBlock,
     Reorder,
     Schedule,
     Split,
@@ -45,6 +46,8 @@ PANEL_SHARE = 0.6
 """Share of the first cache that the vector operand of a blocked reduction may take."""
 REUSE = 8
 """Tiles that use a block of the vector operand before the next is loaded."""
+FEW_TILES = 16
+"""Up to so many tiles use the vector operand again: waiting for it from memory then shows."""
 SHORTEST_BLOCK = 400
 """Multiply-adds per register tile below which carrying partial sums costs more than it gains."""
 
@@ -109,6 +112,13 @@ def _tiled(
     """Parallel blocks of the output; in each, blocks of the reduction; in each, register tiles."""
     steps: list[Step] = []
     extents = dict(shape.extents)
+    chunk = _row_chunk(shape, tile, machine)
+    if chunk is not None:
+        v, f = chunk
+        steps.append(Split(v, f))
+        extents[f"{v}.o"], extents[f"{v}.i"] = extents[v] // f, f
+        renamed = {x: f"{v}.i" if x == v else x for x in extents}
+        tile = replace(tile, rows=tuple((renamed[x], min(g, extents[renamed[x]])) for x, g in tile.rows))
     moved: list[tuple[str, Kind]] = []
     loops: list[str] = []
     edges: list[str] = []
@@ -129,6 +139,10 @@ def _tiled(
     blocked = [f"{tile.vector}.o"] if f"{tile.vector}.o" in loops else []
     tiled = {v for v, _ in tile.rows} | {tile.vector}
     rest = [x.var for x in shape.shared if x.var not in tiled]
+    if chunk is not None:
+        v = chunk[0]
+        rest = [f"{v}.i" if x == v else x for x in rest if x != v or f"{v}.i" not in tiled]
+        blocked = [f"{v}.o", *blocked]
     order = [*blocked, *rest, *(v for v in loops if v not in blocked)]
     steps.append(Reorder((*order, *(v for v, _ in moved))))
     bound = _bound_order(shape)
@@ -159,7 +173,32 @@ def _tiled(
                 packing[t.buffer] = _packing(
                     kernel, t, wanted, tile.vector, width, shape.extents[tile.vector], block
                 )
+                if block is not None and t.depends(tile.vector) and t.depends(bound[-1]):
+                    steps.append(PrefetchBlock(t.buffer, f"{bound[-1]}.b"))
     return Choice(tuple(steps), packing)
+
+
+def _row_chunk(shape: Shape, tile: RegisterTile, machine: Machine) -> tuple[str, int] | None:
+    """(loop, factor) by which to split rows so that the rows' operand stays in the second cache
+    while all blocks of the vector pass by; None where it fits as a whole."""
+    vector_blocks = -(-shape.extents[tile.vector] // (tile.vectors * machine.width))
+    reads = [t for r in shape.reductions for t in r.reads if not t.depends(tile.vector)]
+    size = sum(t.buffer_bytes for t in reads)
+    if vector_blocks < 2 or size <= machine.l2 // 2:
+        return None
+    chunks = -(-size // (machine.l2 // 2))
+    rows = [x.var for x in shape.shared if x.var != tile.vector]
+    rows = [v for v in rows if all(t.depends(v) for t in reads) and shape.extents[v] > 1]
+    if not rows:
+        return None
+    factors = dict(tile.rows)
+    v = max(rows, key=lambda x: max(abs(t.strides.get(x) or 0) for t in reads))
+    extent = shape.extents[v]
+    most = max(extent // chunks, factors.get(v, 1))
+    for f in range(most, most // 2, -1):
+        if extent % f == 0 and f < extent:
+            return v, f
+    return None
 
 
 def _reduction_block(
@@ -178,6 +217,13 @@ def _reduction_block(
     around = prod(shape.extents[v] for v in bound[:-1])
     most = int(machine.l1 * PANEL_SHARE) // max(step * around, 1)
     extent = shape.extents[bound[-1]]
+    tiles = prod(
+        -(-shape.extents[x.var] // dict(tile.rows).get(x.var, 1))
+        for x in shape.shared
+        if x.var != tile.vector
+    )
+    if step * around * extent < machine.l2 // 8 or tiles > FEW_TILES:
+        return None
     if most >= extent or most * around * tile.size < SHORTEST_BLOCK or most < 4:
         return None
     even = -(-extent // -(-extent // most))
@@ -462,8 +508,6 @@ def _contiguous(
 
 
 def _fused(t: Touch, inner: str, name: str) -> Touch:
-    from dataclasses import replace
-
     return replace(t, strides={**t.strides, name: t.strides.get(inner, 0)})
 
 

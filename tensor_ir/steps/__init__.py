@@ -2,6 +2,7 @@
 
 from rutc.tensor_ir.steps.base import NotApplicable, Schedule, Step, apply_schedule
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Peel, Reorder, Split
+from rutc.tensor_ir.steps.prefetch import PrefetchBlock
 from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes
 from rutc.tensor_ir.steps.text import parse_schedule, print_schedule
 from rutc.tensor_ir.steps.tile import Tile
@@ -14,6 +15,7 @@ __all__ = [
     "Mark",
     "NotApplicable",
     "Peel",
+    "PrefetchBlock",
     "Reorder",
     "Schedule",
     "Split",

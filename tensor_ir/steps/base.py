@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from rutc.tensor_ir.affine import Index, Range
-from rutc.tensor_ir.expr import index_names
+from rutc.tensor_ir.expr import index_names, reads
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -17,8 +17,11 @@ from rutc.tensor_ir.kernel import (
     Kind,
     Loop,
     Merge,
+    Space,
     Stmt,
     Update,
+    accesses,
+    exprs,
     rewrite,
     walk_stmts,
 )
@@ -135,6 +138,19 @@ def check_vector(kernel: Kernel, loop: Loop) -> None:
             raise NotApplicable(f"a branch depends on {loop.var}")
         if isinstance(x, Merge):
             raise NotApplicable(f"{loop.var} holds the merge of lanes {x.var}")
+
+
+def check_no_registers(kernel: Kernel, var: str) -> None:
+    """Raises NotApplicable where registers are indexed by `var`: they are no arrays in memory."""
+    registers = {b.name for b in kernel.locals if b.space is Space.REGISTER}
+    for s in walk_stmts(kernel.body):
+        places = [(a.buffer, a.coords) for a in accesses(s)]
+        places += [(r.value, r.coords) for e in exprs(s) for r in reads(e)]
+        for name, coords in places:
+            if name in registers and any(
+                isinstance(c, Index) and var in c.names() for _, c in coords
+            ):
+                raise NotApplicable(f"the registers %{name} are indexed by {var}")
 
 
 def outer_ranges(kernel: Kernel) -> dict[str, Range]:

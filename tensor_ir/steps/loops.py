@@ -7,12 +7,13 @@ from itertools import pairwise
 from typing import assert_never
 
 from rutc.tensor_ir.affine import ZERO, Index, floordiv, minimum, mod
-from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Stmt
+from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Merge, Stmt, walk_stmts
 from rutc.tensor_ir.steps.base import (
     NotApplicable,
     Step,
     check_fresh,
     check_independent,
+    check_no_registers,
     check_positive,
     check_vector,
     constant_extent,
@@ -40,6 +41,7 @@ class Split(Step):
         outer, inner = f"{self.var}.o", f"{self.var}.i"
         find_loops(kernel, self.var)
         check_positive("factor", f)
+        check_no_registers(kernel, self.var)
         check_fresh(kernel, outer, inner)
 
         def split(loop: Loop) -> tuple[Stmt, ...]:
@@ -70,6 +72,8 @@ class Fuse(Step):
     def apply(self, kernel: Kernel) -> Kernel:
         """The kernel with the loops fused. Raises NotApplicable unless directly nested."""
         find_loops(kernel, self.outer)
+        check_no_registers(kernel, self.outer)
+        check_no_registers(kernel, self.inner)
         check_fresh(kernel, self.name)
         var = Index.of(self.name)
 
@@ -178,6 +182,7 @@ class Cut(Step):
     def apply(self, kernel: Kernel) -> Kernel:
         """The kernel with one loop per piece. Raises NotApplicable without constant bounds."""
         find_loops(kernel, self.var)
+        check_no_registers(kernel, self.var)
         check_fresh(kernel, *(f"{self.var}.{i + 1}" for i in range(len(self.points))))
 
         def cut(loop: Loop) -> tuple[Stmt, ...]:
@@ -207,6 +212,8 @@ class Mark(Step):
 
     def apply(self, kernel: Kernel) -> Kernel:
         """The kernel with the loop's kind changed. Raises NotApplicable where it cannot be."""
+        if any(isinstance(s, Merge) and s.var == self.var for s in walk_stmts(kernel.body)):
+            raise NotApplicable(f"the lanes {self.var} are merged")
         for loop in find_loops(kernel, self.var):
             self._check(kernel, loop)
         return replace(
@@ -217,10 +224,11 @@ class Mark(Step):
     def _check(self, kernel: Kernel, loop: Loop) -> None:
         match self.kind:
             case Kind.SERIAL:
-                pass
+                check_no_registers(kernel, self.var)
             case Kind.UNROLL:
                 constant_start(loop)
             case Kind.PARALLEL:
+                check_no_registers(kernel, self.var)
                 check_independent(kernel, loop)
             case Kind.VECTOR:
                 check_independent(kernel, loop)

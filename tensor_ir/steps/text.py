@@ -16,6 +16,7 @@ from rutc.tensor_ir.affine import quoted
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.steps.base import Schedule, Step
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Peel, Reorder, Split
+from rutc.tensor_ir.steps.prefetch import PrefetchBlock
 from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes
 from rutc.tensor_ir.steps.tile import Tile
 
@@ -29,6 +30,7 @@ STEPS: Mapping[str, type[Step]] = {
     "lanes": Lanes,
     "block_reduction": BlockReduction,
     "tile": Tile,
+    "prefetch_block": PrefetchBlock,
 }
 """Every step by its name in the text form."""
 

@@ -1,0 +1,114 @@
+"""Prefetching: move the next block of a packed operand nearer while this one is used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from rutc.tensor_ir.affine import ONE, ZERO, Index
+from rutc.tensor_ir.expr import Read, reads
+from rutc.tensor_ir.kernel import (
+    Branch,
+    Kernel,
+    Kind,
+    Loop,
+    Prefetch,
+    Stmt,
+    Update,
+    exprs,
+    walk_stmts,
+)
+from rutc.tensor_ir.steps.base import NotApplicable, Step, find_loops, replace_loop
+
+
+@dataclass(frozen=True)
+class PrefetchBlock(Step):
+    """Ask for the memory of the next iteration of a block loop, spread evenly over this one.
+
+    for b { for i in [0, m) { for k in [0, n) { acc.update(w[b, k]) } } }
+      ->  for b { for i { for k { prefetch w @ (b+1)*e + (i*n + k)*ceil(e / (m*n));
+                                  acc.update(w[b, k]) } } }
+
+    e is the distance in memory between two iterations of the loop over `block`. What one of them
+    reads of `buffer` should lie in one piece: the first tile then does not wait for memory.
+    """
+
+    buffer: str
+    block: str
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        """The kernel with prefetches in the innermost reduction loops."""
+        start, elements = self._next(kernel)
+
+        def visit(loop: Loop) -> tuple[Stmt, ...]:
+            return (replace(loop, body=self._inside(loop.body, [], start, elements)),)
+
+        return replace(kernel, body=replace_loop(kernel.body, self.block, visit))
+
+    def _next(self, kernel: Kernel) -> tuple[Index, int]:
+        """(where the next iteration starts to read, elements from one iteration to the next)."""
+        loop = find_loops(kernel, self.block)[0]
+        found = [
+            r
+            for s in walk_stmts(loop.body)
+            for e in exprs(s)
+            for r in reads(e)
+            if r.value == self.buffer
+        ]
+        if not found:
+            raise NotApplicable(f"%{self.buffer} is not read in {self.block}")
+        inner = {s.var: ZERO for s in walk_stmts(loop.body) if isinstance(s, Loop)}
+        address = _address(kernel, found[0], inner)
+        elements = address.coefficient(self.block)
+        if not elements or elements < 0:
+            raise NotApplicable(f"%{self.buffer} does not lie in blocks of {self.block}")
+        return address.subs({self.block: Index.of(self.block) + ONE}), elements
+
+    def _inside(
+        self, body: tuple[Stmt, ...], loops: list[tuple[str, int]], start: Index, elements: int
+    ) -> tuple[Stmt, ...]:
+        result: list[Stmt] = []
+        for s in body:
+            match s:
+                case Loop(kind=Kind.SERIAL):
+                    extent = (s.hi - s.lo).bounds({self.block: (0, 0)})
+                    inner = [*loops, (s.var, max(extent[1] if extent else 1, 1))]
+                    if _updates_directly(s.body):
+                        hint = self._hint(inner, start, elements)
+                        result.append(replace(s, body=(hint, *s.body)))
+                    else:
+                        nested = self._inside(s.body, inner, start, elements)
+                        result.append(replace(s, body=nested))
+                case Branch():
+                    then = self._inside(s.then, loops, start, elements)
+                    orelse = self._inside(s.orelse, loops, start, elements)
+                    result.append(replace(s, then=then, orelse=orelse))
+                case _:
+                    result.append(s)
+        return tuple(result)
+
+    def _hint(self, loops: list[tuple[str, int]], start: Index, elements: int) -> Prefetch:
+        position = ZERO
+        for v, extent in loops:
+            position = position * extent + Index.of(v)
+        each = -(-elements // prod(extent for _, extent in loops))
+        return Prefetch(self.buffer, start + position * each)
+
+
+def _address(kernel: Kernel, r: Read, inner: dict[str, Index]) -> Index:
+    coords: dict[str, Index] = {}
+    for d, c in r.coords:
+        if not isinstance(c, Index):
+            raise NotApplicable("its place depends on data")
+        coords[d] = c.subs(inner)
+    return kernel.buffer(r.value).layout.address(coords, {})
+
+
+def _updates_directly(body: tuple[Stmt, ...]) -> bool:
+    """Whether the loops inside are all unrolled or vectorised and hold an update."""
+    for s in body:
+        if isinstance(s, Update):
+            return True
+        if isinstance(s, Loop) and s.kind is not Kind.SERIAL and _updates_directly(s.body):
+            return True
+    return False
