@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rutc.importer.tensor import Axis, Shape, Tensor, is_const, is_symbolic, shape_text
+from rutc.importer.tensor import Axis, Item, Shape, Tensor, is_const, is_symbolic, shape_text
 from rutc.tensor_ir import (
     Const,
     Coord,
@@ -59,7 +59,7 @@ class Builder:
     origin: tuple[str, ...] = ()
     base: str = "v"
     outputs: tuple[str, ...] = ()
-    scope: dict[str, Tensor] = field(default_factory=dict)
+    scope: dict[str, Item] = field(default_factory=dict)
     run_graph: Callable[..., tuple[Tensor, ...]] | None = None
     _claimed: set[str] = field(default_factory=set)
 

@@ -21,7 +21,7 @@ from rutc.importer.functions import function_body, is_function
 from rutc.importer.proto import array_of, attribute_value, dtype_of, load, subgraphs
 from rutc.importer.registry import OPERATORS, Key
 from rutc.importer.shapes import folded
-from rutc.importer.tensor import Axis, Tensor
+from rutc.importer.tensor import Axis, Item, Tensor, TensorList
 from rutc.importer.types import check_types
 from rutc.tensor_ir import DType, Graph, Index, Input, Value
 from rutc.tensor_ir.affine import ONE, ZERO, Range
@@ -32,7 +32,7 @@ SYMBOL_RANGE: Range = (1, 1 << 31)
 Shapes = Mapping[str, tuple[int, ...]]
 Dims = Mapping[str, int]
 Values = Mapping[str, np.ndarray]
-Environment = dict[str, Tensor]
+Environment = dict[str, Item]
 
 ops.register_all()
 
@@ -240,7 +240,10 @@ class _Importer:
         """A model output and its tensor."""
         if name not in env:
             raise UserError(f"output {name!r} is not computed by any node")
-        return name, env[name]
+        made = env[name]
+        if isinstance(made, TensorList):
+            raise UserError(f"output {name!r} is a sequence; only tensors are supported")
+        return name, made
 
     # -- nodes ----------------------------------------------------------------------------------
     def nodes(self, graph: GraphProto, env: Environment, wanted: Iterable[str]) -> None:
@@ -257,7 +260,7 @@ class _Importer:
     def node(self, node: NodeProto, env: Environment) -> None:
         """Imports one node, its outputs entered in `env`."""
         b = self.b
-        inputs: list[Tensor | None] = []
+        inputs: list[Item | None] = []
         for i in node.input:
             if i and i not in env:
                 raise UserError(f"node {_title(node)!r} reads {i!r}, which nothing computes")
@@ -273,7 +276,8 @@ class _Importer:
             made = self.outputs(node, inputs, attributes)
         except OperatorError as e:
             given = ", ".join(f"{i or '-'}: {t}" for i, t in zip(node.input, inputs, strict=True))
-            sizes = sorted({n for t in inputs if t for x in t.shape for n in x.names()})
+            tensors = [t for t in inputs if isinstance(t, Tensor)]
+            sizes = sorted({n for t in tensors for x in t.shape for n in x.names()})
             hint = f"; fixing the symbolic sizes ({', '.join(sizes)}) may help" if sizes else ""
             raise UserError(
                 f"{node.op_type} (node {_title(node)!r}) cannot be compiled: {e} [{given}]{hint}"
@@ -295,32 +299,37 @@ class _Importer:
         for o, t in zip(node.output, made, strict=False):
             if o:
                 env[o] = t
-                if not self.inside:
+                if not self.inside and isinstance(t, Tensor):
                     b.claim(t.name, o)
 
     def outputs(
         self,
         node: NodeProto,
-        inputs: Sequence[Tensor | None],
+        inputs: Sequence[Item | None],
         attributes: Mapping[str, object],
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Item, ...]:
         """The outputs of one node: known ones if they can be told, else those of new nests."""
+        tensors = [t for t in inputs if not isinstance(t, TensorList)]
+        plain = len(tensors) == len(inputs)
         if _key(node) not in OPERATORS:
-            return self.function(node, inputs)
-        if _key(node)[0] == "":
-            check_types(node.op_type, inputs)
-            known = folded(node.op_type, inputs, attributes, self.b.ranges)
+            if not plain:
+                raise OperatorError("it takes tensors, not sequences")
+            return self.function(node, tensors)
+        if _key(node)[0] == "" and plain:
+            check_types(node.op_type, tensors)
+            known = folded(node.op_type, tensors, attributes, self.b.ranges)
             if known is not None:
                 return (self.b.constant(*known),)
         return OPERATORS[_key(node)](self.b, inputs, attributes)
 
-    def function(self, node: NodeProto, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    def function(self, node: NodeProto, inputs: Sequence[Tensor | None]) -> tuple[Item, ...]:
         """The outputs of an operator that the standard defines by other operators."""
         body = function_body(node, inputs)
         if body is None:
             raise OperatorError("the operator is not supported")
         given = (*inputs, *[None] * (len(body.input) - len(inputs)))
-        env = {n: t for n, t in zip(body.input, given, strict=True) if t is not None}
+        env: Environment = {}
+        env.update({n: t for n, t in zip(body.input, given, strict=True) if t is not None})
         absent = {n for n, t in zip(body.input, given, strict=True) if t is None}
         graph = GraphProto(node=body.node)
         for inner in graph.node:
@@ -349,7 +358,10 @@ class _Importer:
             env[initializer.name] = self.b.constant(data, _kind(data), initializer.name)
         names = [o.name for o in graph.output]
         self.nodes(graph, env, names)
-        return tuple(env[n] for n in names)
+        made = [env[n] for n in names]
+        if any(isinstance(t, TensorList) for t in made):
+            raise OperatorError("a nested graph gives a sequence, which is not supported")
+        return tuple(t for t in made if isinstance(t, Tensor))
 
 
 def _check_node(node: NodeProto) -> None:

@@ -16,9 +16,9 @@ from functools import cached_property
 from typing import TypeVar
 
 from rutc.importer.builder import Builder, OperatorError
-from rutc.importer.tensor import Tensor
+from rutc.importer.tensor import Item, TensorList
 
-Result = Tensor | tuple[Tensor, ...]
+Result = Item | tuple[Item, ...]
 Function = Callable[..., Result]
 F = TypeVar("F", bound=Function)
 Key = tuple[str, str]
@@ -47,9 +47,15 @@ class Operator:
         variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         return least, None if variadic else len(places)
 
+    @cached_property
+    def takes_lists(self) -> bool:
+        """Whether an operand may be a sequence of tensors."""
+        parameters = inspect.signature(self.function).parameters.values()
+        return any("TensorList" in str(p.annotation) for p in parameters)
+
     def __call__(
-        self, b: Builder, inputs: Sequence[Tensor | None], attributes: Mapping[str, object]
-    ) -> tuple[Tensor, ...]:
+        self, b: Builder, inputs: Sequence[Item | None], attributes: Mapping[str, object]
+    ) -> tuple[Item, ...]:
         """The outputs. Raises OperatorError for inputs or attributes that it cannot take."""
         unknown = sorted(set(attributes) - self.attributes)
         if unknown:
@@ -62,6 +68,8 @@ class Operator:
             raise OperatorError(f"{len(given)} inputs are given, at most {most} are supported")
         if len(given) < least or any(t is None for t in given[:least]):
             raise OperatorError(f"a required input is missing ({least} are required)")
+        if not self.takes_lists and any(isinstance(t, TensorList) for t in given):
+            raise OperatorError("it takes tensors, not sequences")
         made = self.function(b, *given, **attributes)
         return made if isinstance(made, tuple) else (made,)
 

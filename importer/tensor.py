@@ -70,6 +70,20 @@ class Tensor:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
+@dataclass(frozen=True, eq=False)
+class TensorList:
+    """A sequence of tensors, which exists while importing only."""
+
+    items: tuple[Tensor, ...]
+
+    def __str__(self) -> str:
+        return f"sequence({', '.join(map(str, self.items))})"
+
+
+Item = Tensor | TensorList
+"""What an ONNX name may stand for."""
+
+
 def is_symbolic(known: np.ndarray, dtype: DType) -> bool:
     """Whether the elements are index expressions."""
     return known.dtype == object and dtype is not DType.STRING

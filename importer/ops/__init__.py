@@ -19,6 +19,7 @@ FAMILIES = (
     "resize",
     "sampling",
     "scatter",
+    "sequences",
     "sorting",
     "spectral",
 )

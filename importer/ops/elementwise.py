@@ -8,7 +8,7 @@ import numpy as np
 from rutc.importer.builder import Builder, OperatorError, lit
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
+from rutc.importer.tensor import Tensor, TensorList
 from rutc.tensor_ir import DType, Expr, IndexValue, apply, cast
 
 _UNARY = {
@@ -78,7 +78,7 @@ for _name, _op in _BINARY.items():
 
 
 @operator("Identity")
-def identity(b: Builder, x: Tensor) -> Tensor:
+def identity(b: Builder, x: Tensor | TensorList) -> Tensor | TensorList:
     """The operand."""
     return x
 

@@ -180,3 +180,24 @@ def test_functions_of_the_standard_are_expanded(check, make_node, rng):
     check(make_node("HannWindow", ["n"]), {}, {"n": i64(9).reshape(())})
     scores = {"s": rng.standard_normal((3, 5)).astype("f4"), "l": i64(1, 4, 0)}
     check(make_node("SoftmaxCrossEntropyLoss", ["s", "l"]), scores)
+
+
+def test_sequences_are_resolved_at_import(x, check, make_node):
+    nodes = [
+        make_node("SplitToSequence", ["x", "s"], ["parts"], axis=1),
+        make_node("SequenceAt", ["parts", "last"], ["tail"]),
+        make_node("SequenceErase", ["parts", "last"], ["rest"]),
+        make_node("SequenceInsert", ["rest", "tail", "first"], ["turned"]),
+        make_node("SequenceLength", ["turned"], ["n"]),
+        make_node("ConcatFromSequence", ["turned"], ["y"], axis=1),
+    ]
+    constants = {"s": i64(1, 3, 2), "last": i64(-1).reshape(()), "first": i64(0).reshape(())}
+    check(nodes, {"x": x}, constants, outputs=("y", "n"))
+
+
+def test_stacked_sequence(x, check, make_node):
+    nodes = [
+        make_node("SequenceConstruct", ["x", "x"], ["both"]),
+        make_node("ConcatFromSequence", ["both"], ["y"], axis=-1, new_axis=1),
+    ]
+    check(nodes, {"x": x})

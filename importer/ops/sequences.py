@@ -1,0 +1,114 @@
+"""Sequences of tensors and optionals, resolved while importing: none remains at run time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.ops.movement import concat, split, squeeze, unsqueeze
+from rutc.importer.ops.operands import axis_of, ints, static
+from rutc.importer.registry import operator
+from rutc.importer.tensor import Tensor, TensorList
+
+
+def _position(position: Tensor | None, count: int, *, last: int) -> int:
+    """A position in a sequence of `count` elements, up to `last`."""
+    if position is None:
+        return last
+    (i,) = ints(position, "the position")
+    found = i + count if i < 0 else i
+    if not 0 <= found <= last:
+        raise OperatorError(f"position {i} is out of range for {count} elements")
+    return found
+
+
+@operator("SequenceConstruct")
+def sequence_construct(b: Builder, *items: Tensor) -> TensorList:
+    """The sequence of the operands."""
+    return TensorList(items)
+
+
+@operator("SequenceEmpty")
+def sequence_empty(b: Builder, *, dtype: int = 1) -> TensorList:
+    """The sequence without elements."""
+    return TensorList(())
+
+
+@operator("SequenceInsert")
+def sequence_insert(
+    b: Builder, items: TensorList, item: Tensor, position: Tensor | None = None
+) -> TensorList:
+    """The sequence with an element put in before a position (at the end by default)."""
+    count = len(items.items)
+    at = _position(position, count, last=count)
+    return TensorList((*items.items[:at], item, *items.items[at:]))
+
+
+@operator("SequenceErase")
+def sequence_erase(b: Builder, items: TensorList, position: Tensor | None = None) -> TensorList:
+    """The sequence without the element at a position (the last by default)."""
+    count = len(items.items)
+    at = _position(position, count, last=count - 1)
+    return TensorList((*items.items[:at], *items.items[at + 1 :]))
+
+
+@operator("SequenceAt")
+def sequence_at(b: Builder, items: TensorList, position: Tensor) -> Tensor:
+    """The element at a position."""
+    count = len(items.items)
+    return items.items[_position(position, count, last=count - 1)]
+
+
+@operator("SequenceLength")
+def sequence_length(b: Builder, items: TensorList) -> Tensor:
+    """The number of elements."""
+    return b.constant(np.array(len(items.items)))
+
+
+@operator("SplitToSequence")
+def split_to_sequence(
+    b: Builder, x: Tensor, sizes: Tensor | None = None, *, axis: int = 0, keepdims: int = 1
+) -> TensorList:
+    """x cut along an axis: into parts of one size or of given sizes, by default of 1."""
+    at = axis_of(axis, x.rank)
+    n = static(x.shape[at], "the extent")
+    given = ints(sizes, "split") if sizes is not None else (1,)
+    if sizes is None or sizes.rank == 0:
+        (part,) = given
+        if part < 1:
+            raise OperatorError(f"parts of {part} elements")
+        given = (*[part] * (n // part), *([n % part] if n % part else []))
+    parts = split(b, x, b.constant(np.array(given, np.int64)), axis=at)
+    if sizes is None and not keepdims:
+        parts = tuple(squeeze(b, p, b.constant(np.array([at]))) for p in parts)
+    return TensorList(parts)
+
+
+@operator("ConcatFromSequence")
+def concat_from_sequence(b: Builder, items: TensorList, *, axis: int, new_axis: int = 0) -> Tensor:
+    """The elements joined along an axis, or stacked along a new one."""
+    if not items.items:
+        raise OperatorError("the sequence is empty")
+    if not new_axis:
+        return concat(b, *items.items, axis=axis)
+    at = axis_of(axis, items.items[0].rank + 1)
+    where = b.constant(np.array([at]))
+    return concat(b, *(unsqueeze(b, t, where) for t in items.items), axis=at)
+
+
+@operator("Optional")
+def optional(b: Builder, x: Tensor | TensorList) -> Tensor | TensorList:
+    """The operand: an optional that has an element is that element."""
+    return x
+
+
+@operator("OptionalGetElement")
+def optional_get_element(b: Builder, x: Tensor | TensorList) -> Tensor | TensorList:
+    """The operand."""
+    return x
+
+
+@operator("OptionalHasElement")
+def optional_has_element(b: Builder, x: Tensor | TensorList | None = None) -> Tensor:
+    """Whether there is an operand."""
+    return b.constant(np.array(x is not None))
