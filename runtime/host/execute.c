@@ -62,7 +62,7 @@ static int64_t run_step(rutc_session *session, const rutc_step *step, int64_t at
   return at + 1;
 }
 
-int rutc_execute(rutc_session *session) {
+static int execute_steps(rutc_session *session) {
   const rutc_step *steps = session->program->steps;
   int64_t count = session->program->step_count;
   for (int64_t at = 0; at < count;) {
@@ -80,4 +80,11 @@ int rutc_execute(rutc_session *session) {
     }
   }
   return RUTC_OK;
+}
+
+int rutc_execute(rutc_session *session) {
+  if (session->pool != NULL) rutc_pool_busy(session->pool, 1);
+  int status = execute_steps(session);
+  if (session->pool != NULL) rutc_pool_busy(session->pool, 0);
+  return status;
 }

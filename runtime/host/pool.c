@@ -15,7 +15,7 @@
 #include "clock.h"
 #include "cpu.h"
 
-enum { CACHE_LINE = 64, WATCH_NS = 20000, STACK_BYTES = 4 << 20 };
+enum { CACHE_LINE = 64, WATCH_NS = 20000, BUSY_WATCH_NS = 2000000, STACK_BYTES = 4 << 20 };
 
 /* A worker runs one task per increment of its ticket. `asleep` spares the caller a system call when
  * the worker still watches; both are accessed in sequentially consistent order, so either the
@@ -31,6 +31,8 @@ typedef struct worker {
 struct rutc_pool {
   int threads;
   int64_t watch_ns;
+  int64_t busy_watch_ns;
+  atomic_int busy; /* a run is in progress: the next launch comes soon */
   void (*task)(void *arg, int64_t index);
   void *arg;
   atomic_int stop;
@@ -55,22 +57,25 @@ static void wake(atomic_uint *word) {
   syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* Whether `word` is `value` or takes another value, seen within the watching time. */
-static int watch_until_not(atomic_uint *word, unsigned value, int64_t watch_ns) {
+/* Whether `word` is `value` or takes another value, seen while it is worth watching. */
+static int watch_until_not(rutc_pool *pool, atomic_uint *word, unsigned value) {
   if (atomic_load_explicit(word, memory_order_acquire) != value) return 1;
-  if (watch_ns == 0) return 0;
-  int64_t end = rutc_now_ns() + watch_ns;
+  if (pool->watch_ns == 0) return 0;
+  int64_t begin = rutc_now_ns();
+  int64_t limit;
   do {
     for (int i = 0; i < 8; i++) {
       pause_cpu();
       if (atomic_load_explicit(word, memory_order_acquire) != value) return 1;
     }
-  } while (rutc_now_ns() < end);
+    limit = atomic_load_explicit(&pool->busy, memory_order_relaxed) ? pool->busy_watch_ns
+                                                                    : pool->watch_ns;
+  } while (rutc_now_ns() - begin < limit);
   return 0;
 }
 
 static void wait_for_ticket(worker *self, unsigned last) {
-  if (watch_until_not(&self->ticket, last, self->pool->watch_ns)) return;
+  if (watch_until_not(self->pool, &self->ticket, last)) return;
   atomic_store(&self->asleep, 1);
   while (atomic_load(&self->ticket) == last) sleep_while(&self->ticket, last);
   atomic_store(&self->asleep, 0);
@@ -95,17 +100,13 @@ static void *work(void *arg) {
 }
 
 static void wait_for_workers(rutc_pool *pool) {
-  int64_t end = 0;
-  for (;;) {
-    unsigned pending = atomic_load_explicit(&pool->pending, memory_order_acquire);
+  unsigned pending;
+  do {
+    pending = atomic_load_explicit(&pool->pending, memory_order_acquire);
     if (pending == 0) return;
-    int64_t now = rutc_now_ns();
-    if (end == 0) end = now + pool->watch_ns;
-    if (now >= end) break;
-    watch_until_not(&pool->pending, pending, end - now);
-  }
+  } while (watch_until_not(pool, &pool->pending, pending));
   atomic_store(&pool->caller_asleep, 1);
-  for (unsigned pending; (pending = atomic_load(&pool->pending)) != 0;) {
+  while ((pending = atomic_load(&pool->pending)) != 0) {
     sleep_while(&pool->pending, pending);
   }
   atomic_store(&pool->caller_asleep, 0);
@@ -119,6 +120,10 @@ void rutc_pool_run(rutc_pool *pool, int count, void (*task)(void *arg, int64_t i
   for (int i = 0; i < count - 1; i++) give_ticket(&pool->workers[i]);
   task(arg, 0);
   wait_for_workers(pool);
+}
+
+void rutc_pool_busy(rutc_pool *pool, int busy) {
+  atomic_store_explicit(&pool->busy, busy, memory_order_relaxed);
 }
 
 static void pin_to(pthread_t thread, int cpu) {
@@ -164,6 +169,7 @@ rutc_pool *rutc_pool_create(int threads, int pin, rutc_error *error, int *status
   memset(workers, 0, (size_t)threads * sizeof *workers);
   pool->workers = workers;
   pool->watch_ns = threads <= rutc_cpu_available() ? WATCH_NS : 0;
+  pool->busy_watch_ns = threads <= rutc_cpu_available() ? BUSY_WATCH_NS : 0;
   pool->threads = 1;
   for (int i = 1; i < threads; i++) {
     worker *target = &workers[i - 1];

@@ -1,8 +1,10 @@
 /* A fork-join thread pool.
  *
- * A run hands every taking-part thread one call; the caller is thread 0. Between runs the workers
- * watch for work for about 20 us, so that launches in a row start within a microsecond or two, and
- * then sleep in the kernel. They do not watch at all when there are more threads than CPUs.
+ * A launch hands every taking-part thread one call; the caller is thread 0. While the pool is busy,
+ * that is during one run of the model, threads without work watch for it for up to 2 ms, because the
+ * next launch comes soon and waking a sleeping thread can take longer than the launch itself;
+ * otherwise they watch for about 20 us. Then they sleep in the kernel. They do not watch at all when
+ * there are more threads than CPUs.
  */
 #ifndef RUTC_POOL_H
 #define RUTC_POOL_H
@@ -18,6 +20,9 @@ rutc_pool *rutc_pool_create(int threads, int pin, rutc_error *error, int *status
 /* Calls task(arg, i) once for each i in [0, count), count <= threads, each on its own thread, and
  * returns when all calls returned. Only one thread at a time may run a pool. */
 void rutc_pool_run(rutc_pool *pool, int count, void (*task)(void *arg, int64_t index), void *arg);
+
+/* Says whether launches follow each other (1) or the run is over (0). */
+void rutc_pool_busy(rutc_pool *pool, int busy);
 
 /* Stops and joins the workers. Accepts NULL. */
 void rutc_pool_destroy(rutc_pool *pool);
