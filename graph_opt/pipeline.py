@@ -17,6 +17,7 @@ from rutc.graph_opt.rules.contraction import (
     fuse_sums,
 )
 from rutc.graph_opt.rules.cse import MergeEqual
+from rutc.graph_opt.rules.constants import split_constant
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax
 from rutc.graph_opt.rules.phases import solve_phase
@@ -57,6 +58,8 @@ PIPELINE: tuple[Pass, ...] = (
     Sweep("solve phases", (solve_phase, *CLEAN)),
     # Last of all that looks for patterns: it gives values and dims that the model does not name.
     Sweep("split dims", (split_bound_dim, split_free_dim, SplitForReaders(), *CLEAN), again=True),
+    # After the splits, which are what makes a constant's dim a multiple of one loop plus another.
+    Sweep("split constants", (split_constant,), again=True),
     # New constants may be equal, and what was different up to its scale may be too.
     MergeEqual("merge equal nodes again"),
     DropDims(),

@@ -112,7 +112,9 @@ def _tiled(
     """Parallel blocks of the output; in each, blocks of the reduction; in each, register tiles."""
     steps: list[Step] = []
     extents = dict(shape.extents)
-    chunk = _row_chunk(shape, tile, machine)
+    bound = _bound_order(shape)
+    block = _reduction_block(kernel, shape, tile, bound, machine)
+    chunk = _row_chunk(shape, tile, machine) if block is None else None
     if chunk is not None:
         v, f = chunk
         steps.append(Split(v, f))
@@ -145,9 +147,7 @@ def _tiled(
         blocked = [f"{v}.o", *blocked]
     order = [*blocked, *rest, *(v for v in loops if v not in blocked)]
     steps.append(Reorder((*order, *(v for v, _ in moved))))
-    bound = _bound_order(shape)
     outer, inner = order, []
-    block = _reduction_block(kernel, shape, tile, bound, machine)
     if block is not None:
         outer, inner, split = _reuse_loops(order, len(blocked), extents)
         steps += split
@@ -173,8 +173,12 @@ def _tiled(
                 packing[t.buffer] = _packing(
                     kernel, t, wanted, tile.vector, width, shape.extents[tile.vector], block
                 )
-                if block is not None and t.depends(tile.vector) and t.depends(bound[-1]):
+                if not t.depends(tile.vector) or not t.depends(bound[-1]):
+                    continue
+                if block is not None:
                     steps.append(PrefetchBlock(t.buffer, f"{bound[-1]}.b"))
+                elif t.buffer_bytes > machine.l2 // 2 and f"{tile.vector}.o" in order:
+                    steps.append(PrefetchBlock(t.buffer, f"{tile.vector}.o"))
     return Choice(tuple(steps), packing)
 
 
@@ -187,6 +191,15 @@ def _row_chunk(shape: Shape, tile: RegisterTile, machine: Machine) -> tuple[str,
     if vector_blocks < 2 or size <= machine.l2 // 2:
         return None
     chunks = -(-size // (machine.l2 // 2))
+    streamed = sum(
+        prod(shape.extents[v] for v in t.loops if t.depends(v)) * t.bytes
+        for r in shape.reductions
+        for t in r.reads
+        if t.depends(tile.vector)
+    )
+    # Every chunk reads the vector operand anew; without chunks every block reads the rows anew.
+    if chunks * streamed >= vector_blocks * size:
+        return None
     rows = [x.var for x in shape.shared if x.var != tile.vector]
     rows = [v for v in rows if all(t.depends(v) for t in reads) and shape.extents[v] > 1]
     if not rows:

@@ -125,7 +125,11 @@ def _cost(
         work += LOAD_SHARE * loads
         # The vector operand streams past for every tile: from the second cache, unless it fits
         # the first beside the rows.
-        panel = sum(vectors * width * t.bytes for t in r.reads if t.depends(vector))
+        panel = sum(
+            _loads(t, vector, 1, rows, 1) * vectors * width * t.bytes
+            for t in r.reads
+            if t.depends(vector)
+        )
         if panel * steps > machine.l1 // 2:
             work += STREAM_SHARE * panel / machine.l2_bytes_per_cycle
         registers = size * len(r.update.states) + vectors + 1

@@ -70,7 +70,7 @@ class PrefetchBlock(Step):
         result: list[Stmt] = []
         for s in body:
             match s:
-                case Loop(kind=Kind.SERIAL):
+                case Loop(kind=Kind.SERIAL | Kind.PARALLEL):
                     extent = (s.hi - s.lo).bounds({self.block: (0, 0)})
                     inner = [*loops, (s.var, max(extent[1] if extent else 1, 1))]
                     if _updates_directly(s.body):
@@ -109,6 +109,6 @@ def _updates_directly(body: tuple[Stmt, ...]) -> bool:
     for s in body:
         if isinstance(s, Update):
             return True
-        if isinstance(s, Loop) and s.kind is not Kind.SERIAL and _updates_directly(s.body):
+        if isinstance(s, Loop) and s.kind in (Kind.UNROLL, Kind.VECTOR) and _updates_directly(s.body):
             return True
     return False

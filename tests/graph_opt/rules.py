@@ -2,6 +2,7 @@
 
 from rutc.graph_opt.rewrite import Rule, rule_name
 from rutc.graph_opt.rules.algebra import simplify_expressions
+from rutc.graph_opt.rules.constants import split_constant
 from rutc.graph_opt.rules.contraction import (
     drop_unit_dims,
     drop_unused_dims,
@@ -34,6 +35,7 @@ RULES: tuple[Rule, ...] = (
     simplify_expressions,
     solve_phase,
     split_bound_dim,
+    split_constant,
     split_free_dim,
 )
 BY_NAME = {rule_name(r).partition("(")[0]: r for r in RULES}
