@@ -138,12 +138,13 @@ class Fuser:
         if draft.kind == "tile":
             return "a reduction cannot follow in a register tile"
         own_dims = {d for s in draft.stages for v in s.outs for d in v.dims}
-        if not dims <= own_dims or not set(n.bound) & own_dims:
-            return "it does not reduce the group's values"
+        if not dims <= own_dims:
+            again = ", ".join(sorted(dims - own_dims))
+            return f"the group's values would be computed again for every {again}"
+        if not set(n.bound) & own_dims:
+            return "it does not reduce over a dim of the group"
         if draft.kind == "row" and dims != draft.shared:
             return "it runs over other rows than the group"
-        if draft.kind == "point" and dims == draft.shared:
-            return "it does not reduce along the group's rows"
         if not all(_identity(r, dims) for r in mine):
             return "it reads other rows than its own"
         if draft.kind == "point":

@@ -1,8 +1,8 @@
 """Runs plans without making code: the kernels of the plan, interpreted, in one arena of bytes.
 
 It does what the host program of an artifact does. The arena is filled with garbage first, and each
-value is a window of it at its place, so a layout, a halo, a fusion or a place that is wrong shows in
-the outputs.
+value is a window of it at its place, so a layout, a halo, a fusion or a place that is wrong shows
+in the outputs.
 """
 
 from collections.abc import Mapping

@@ -1,0 +1,51 @@
+"""Plans of small graphs in text form, and what tests ask of them."""
+
+from collections.abc import Mapping
+
+from hypothesis import HealthCheck, assume, settings
+
+from rutc.graph_opt.decide import decide
+from rutc.graph_opt.plan import Plan
+from rutc.tensor_ir import Call, Graph, Scatter, While
+from rutc.tensor_ir.graph import walk_nodes
+from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.verify import verify
+
+
+def plan_of(text: str) -> Plan:
+    """The plan of a graph's text, with no rewrite before it."""
+    graph = parse(text)
+    verify(graph)
+    return decide(graph)
+
+
+def innermost(plan: Plan, value: str) -> str:
+    """The innermost dim of a value in memory."""
+    return plan.layouts[value].axes[-1].dim
+
+
+def kernels(plan: Plan) -> list[set[str]]:
+    """The values that each kernel computes, in running order."""
+    return [{v.name for n in g.stages for v in n.outs} for g in plan.groups()]
+
+
+def stored(plan: Plan) -> set[str]:
+    """The values that some kernel writes to memory."""
+    return {v for g in plan.groups() for v in g.stored}
+
+
+def reasons(plan: Plan) -> Mapping[tuple[str, str], str]:
+    """(reader, value) -> why they do not share a kernel."""
+    return {(r.reader, r.value): r.reason for r in plan.refusals}
+
+
+some_plans = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def planned(graph: Graph) -> None:
+    """Leaves the example out if it holds nodes that no code is made for."""
+    assume(not any(isinstance(n, While | Scatter | Call) for n in walk_nodes(graph.nodes)))

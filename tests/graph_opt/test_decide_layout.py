@@ -1,0 +1,137 @@
+"""Layouts: innermost dims, copies that pay, halos, and orders that an interface fixes."""
+
+import numpy as np
+
+from rutc.tensor_ir import Nest
+from rutc.tensor_ir.expr import reads
+from tests.graph_opt.plans import innermost, kernels, plan_of
+
+# Two convolutions with a clipping between them: only the ends are fixed.
+CONVOLUTIONS = """
+graph "convolutions"
+dims n = 1, c = 16, y = 14, x = 14, m = 64, o = 32, ky = 3, kx = 3
+%i : f32{c,n,x,y} = input "i" [n, c, y, x]
+%v : f32{c,kx,ky,m} = const [m, c, ky, kx] data "v"
+%w : f32{m,o} = const [o, m] data "w"
+%a : f32{m,n,x,y} = sum{c,ky,kx} %i[c, n, x=x+kx-1, y=y+ky-1 else 0.0] * %v[c, kx, ky, m]
+%r : f32{m,n,x,y} = max(%a[m, n, x, y], 0.0)
+%b : f32{n,o,x,y} = sum{m} %r[m, n, x, y] * %w[m, o]
+output "b" [n, y, x, o] = %b
+"""
+
+SCORES = """
+graph "scores"
+dims b = 2, s = 64, t = 64, d = 32
+%q : f32{b,d,s} = input "q" [b, s, d]
+%k : f32{b,d,t} = input "k" [b, t, d]
+%p : f32{b,s,t} = sum{d} %q[b, d, s] * %k[b, d, t]
+output "p" [b, s, t] = %p
+"""
+
+WINDOW = """
+graph "window"
+dims a = 40, k = 3, n = 16
+%x : f32{a,n} = input "x" [a, n]
+%w : f32{k,n} = input "w" [k, n]
+%y : f32{a,n} = max(%x[a, n], 0.0)
+%z : f32{a,n} = sum{k} %y[a=a+k-1, n else 0.0] * %w[k, n]
+output "z" [a, n] = %z
+"""
+
+
+def constants(text: str, **shapes: tuple[int, ...]) -> str:
+    """The text with each constant `data "name"` written out as zeros."""
+    for name, shape in shapes.items():
+        text = text.replace(f'data "{name}"', str(np.zeros(shape, int).tolist()))
+    return text
+
+
+def test_convolutions_put_channels_innermost() -> None:
+    text = constants(CONVOLUTIONS, v=(64, 16, 3, 3), w=(32, 64))
+    plan = plan_of(text)
+    assert innermost(plan, "r") == "m"
+    assert innermost(plan, "b") == "o"
+
+
+def test_elementwise_values_follow_their_neighbours() -> None:
+    plan = plan_of(
+        """
+        graph "chain"
+        dims a = 64, b = 48
+        %x : f32{a,b} = input "x" [b, a]
+        %y : f32{a,b} = tanh(%x[a, b])
+        %z : f32{a,b} = %y[a=63-a, b] * 2.0
+        output "z" [b, a] = %z
+        """
+    )
+    assert innermost(plan, "y") == "a"
+
+
+def test_one_operand_of_scores_is_copied() -> None:
+    # Both operands have d innermost, over which the product reduces.
+    plan = plan_of(SCORES)
+    copies = [n for n in plan.graph.nodes if isinstance(n, Nest) and n.is_view]
+    assert len(copies) == 1
+    product = next(n for n in plan.graph.nodes if isinstance(n, Nest) and n.out.name == "p")
+    assert copies[0].out.name in {r.value for e in product.body for r in reads(e)}
+    assert innermost(plan, copies[0].out.name) == innermost(plan, "p")
+
+
+def test_small_products_are_not_worth_a_copy() -> None:
+    # Every element of the operands is read twice only.
+    plan = plan_of(SCORES.replace("s = 64, t = 64, d = 32", "s = 2, t = 2, d = 512"))
+    assert len(kernels(plan)) == 1
+
+
+def test_a_window_reads_a_halo() -> None:
+    plan = plan_of(WINDOW)
+    layout = plan.layouts["y"]
+    assert layout.halo == (("a", 1, 1),)
+    assert layout.fill is not None
+    assert layout.fill.value == 0.0
+    assert layout.size == 42 * 16
+    assert "fill the halo of %y" in str(plan)
+
+
+def test_an_input_is_copied_to_get_a_halo() -> None:
+    plan = plan_of(WINDOW.replace("%y[a=a", "%x[a=a"))
+    assert plan.layouts["x"].halo == ()
+    (copy,) = [name for name, layout in plan.layouts.items() if layout.halo]
+    assert copy.startswith("x.halo")
+
+
+def test_a_halo_has_one_fill() -> None:
+    text = WINDOW.replace(
+        'output "z"',
+        '%u : f32{a,n} = max{k} %y[a=a+k-2, n else -inf]\noutput "u" [a, n] = %u\noutput "z"',
+    )
+    plan = plan_of(text)
+    halos = {name: str(layout) for name, layout in plan.layouts.items() if layout.halo}
+    assert len(halos) == 2
+    assert {text.rsplit(" ", 1)[1] for text in halos.values()} == {"0.0", "-inf"}
+
+
+def test_large_halos_are_read_with_tests_instead() -> None:
+    text = WINDOW.replace("a = 40", "a = 4000").replace("a+k-1", "20000*k+a-19999")
+    assert not any(layout.halo for layout in plan_of(text).layouts.values())
+
+
+def test_what_a_scan_carries_lies_in_the_order_of_sorted_dims() -> None:
+    plan = plan_of(
+        """
+        graph "scan"
+        dims t = 4, a = 3, b = 5
+        %x : f32{a,b} = input "x" [b, a]
+        %l : f32{a,b}, %ys : f32{a,b,t} = scan t carry(%p : f32{a,b} = %x -> %n) collect(%n) {
+          %n : f32{a,b} = %p[a, b] * 2.0
+        }
+        output "l" [b, a] = %l
+        output "ys" [t, a, b] = %ys
+        """
+    )
+    order = [a.dim for a in plan.layouts["p"].axes]
+    for name in ("x.init", "n", "l"):
+        assert [a.dim for a in plan.layouts[name].axes] == order
+    # The interface wants another order, so the last state is copied out; the collected one is not.
+    assert plan.places["l"].space == "arena"
+    assert plan.places["ys"].space == "output"
