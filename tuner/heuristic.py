@@ -46,6 +46,9 @@ PANEL_SHARE = 0.6
 """Share of the first cache that the vector operand of a blocked reduction may take."""
 REUSE = 8
 """Tiles that use a block of the vector operand before the next is loaded."""
+LINE_BYTES = 64
+STREAM_BYTES = 16 << 10
+"""How far ahead to ask for an operand that is read once: beyond the hardware's own prefetching."""
 FEW_TILES = 16
 """Up to so many tiles use the vector operand again: waiting for it from memory then shows."""
 SHORTEST_BLOCK = 400
@@ -175,10 +178,13 @@ def _tiled(
                 )
                 if not t.depends(tile.vector) or not t.depends(bound[-1]):
                     continue
+                line = LINE_BYTES // t.bytes
                 if block is not None:
-                    steps.append(PrefetchBlock(t.buffer, f"{bound[-1]}.b"))
+                    steps.append(PrefetchBlock(t.buffer, f"{bound[-1]}.b", 0, line))
                 elif t.buffer_bytes > machine.l2 // 2 and f"{tile.vector}.o" in order:
-                    steps.append(PrefetchBlock(t.buffer, f"{tile.vector}.o"))
+                    alone = all(extents.get(v, 1) == 1 for v in order if v != f"{tile.vector}.o")
+                    ahead = STREAM_BYTES // t.bytes if alone else 0
+                    steps.append(PrefetchBlock(t.buffer, f"{tile.vector}.o", ahead, line))
     return Choice(tuple(steps), packing)
 
 

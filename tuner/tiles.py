@@ -183,7 +183,9 @@ def _lanes_cost(shape: Shape, machine: Machine) -> float:
                 for t in r.reads
             )
             merge = 12.0 * len(r.update.states) + 10
-            best = min(best, vectors * max(loads / 2, 1.0) + merge)
+            streamed = sum(t.bytes * machine.width for t in r.reads if t.packed)
+            wait = STREAM_SHARE * streamed / machine.l2_bytes_per_cycle
+            best = min(best, vectors * (max(loads / 2, 1.0) + wait) + merge)
         total += best
     return total
 

@@ -84,11 +84,11 @@ class SplitForReaders:
     %y.split{d,h,m} = sum{k} %x[m, k] * %w[k, e=64*h + d]
     %z{m,h,d} = %y.split[d, h, m] * 2.0
 
-    Then what follows has the same dims and can be computed where the sum is. An inner dim of less
-    than `least_inner` would leave vectors partly filled.
+    Then what follows has the same dims and can be computed where the sum is. An inner dim that is
+    no multiple of `lanes` would leave vectors partly filled.
     """
 
-    least_inner: int = 16
+    lanes: int = 16
 
     def __call__(self, n: Node, editor: Editor) -> Result:
         """The nest with the dim split, and the view that merges it again."""
@@ -103,7 +103,7 @@ class SplitForReaders:
                 continue
             found = {c for r in reads for _, c in r[2].terms if r[2].as_var is None}
             for factor in sorted(found):
-                if factor < self.least_inner or not _is_multiple(extent, factor):
+                if factor % self.lanes or not _is_multiple(extent, factor):
                     continue
                 whole = Split(d, factor, extent // factor, Index.of(factor))
                 before, after = _costs(whole, n, editor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from rutc.tensor_ir.affine import ONE, ZERO, Index
+from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.kernel import (
     Branch,
@@ -18,26 +18,30 @@ from rutc.tensor_ir.kernel import (
     exprs,
     walk_stmts,
 )
-from rutc.tensor_ir.steps.base import NotApplicable, Step, find_loops, replace_loop
+from rutc.tensor_ir.steps.base import NotApplicable, Step, check_positive, find_loops, replace_loop
 
 
 @dataclass(frozen=True)
 class PrefetchBlock(Step):
-    """Ask for the memory of the next iteration of a block loop, spread evenly over this one.
+    """Ask for memory that a later iteration of a block loop reads, spread evenly over this one.
 
     for b { for i in [0, m) { for k in [0, n) { acc.update(w[b, k]) } } }
-      ->  for b { for i { for k { prefetch w @ (b+1)*e + (i*n + k)*ceil(e / (m*n));
+      ->  for b { for i { for k { prefetch w @ b*e + ahead + (i*n + k)*ceil(e / (m*n));
                                   acc.update(w[b, k]) } } }
 
-    e is the distance in memory between two iterations of the loop over `block`. What one of them
-    reads of `buffer` should lie in one piece: the first tile then does not wait for memory.
+    e is the distance in memory between two iterations of the loop over `block`; `ahead` is in
+    elements, 0 for e: the next iteration. What one iteration reads of `buffer` should lie in one
+    piece. One hint is made for each line of `line` elements.
     """
 
     buffer: str
     block: str
+    ahead: int
+    line: int
 
     def apply(self, kernel: Kernel) -> Kernel:
         """The kernel with prefetches in the innermost reduction loops."""
+        check_positive("line", self.line)
         start, elements = self._next(kernel)
 
         def visit(loop: Loop) -> tuple[Stmt, ...]:
@@ -62,7 +66,7 @@ class PrefetchBlock(Step):
         elements = address.coefficient(self.block)
         if not elements or elements < 0:
             raise NotApplicable(f"%{self.buffer} does not lie in blocks of {self.block}")
-        return address.subs({self.block: Index.of(self.block) + ONE}), elements
+        return address + (self.ahead or elements), elements
 
     def _inside(
         self, body: tuple[Stmt, ...], loops: list[tuple[str, int]], start: Index, elements: int
@@ -74,8 +78,8 @@ class PrefetchBlock(Step):
                     extent = (s.hi - s.lo).bounds({self.block: (0, 0)})
                     inner = [*loops, (s.var, max(extent[1] if extent else 1, 1))]
                     if _updates_directly(s.body):
-                        hint = self._hint(inner, start, elements)
-                        result.append(replace(s, body=(hint, *s.body)))
+                        hints = self._hints(inner, start, elements)
+                        result.append(replace(s, body=(*hints, *s.body)))
                     else:
                         nested = self._inside(s.body, inner, start, elements)
                         result.append(replace(s, body=nested))
@@ -87,12 +91,15 @@ class PrefetchBlock(Step):
                     result.append(s)
         return tuple(result)
 
-    def _hint(self, loops: list[tuple[str, int]], start: Index, elements: int) -> Prefetch:
+    def _hints(
+        self, loops: list[tuple[str, int]], start: Index, elements: int
+    ) -> tuple[Prefetch, ...]:
         position = ZERO
         for v, extent in loops:
             position = position * extent + Index.of(v)
         each = -(-elements // prod(extent for _, extent in loops))
-        return Prefetch(self.buffer, start + position * each)
+        place = start + position * each
+        return tuple(Prefetch(self.buffer, place + at) for at in range(0, each, self.line))
 
 
 def _address(kernel: Kernel, r: Read, inner: dict[str, Index]) -> Index:
