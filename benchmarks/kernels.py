@@ -47,9 +47,19 @@ def _random(*shape: int) -> Array:
     return values
 
 
-def _model(node: onnx.NodeProto, shape: tuple[int, ...], weight: Array) -> onnx.ModelProto:
+def _model(
+    node: onnx.NodeProto, shape: tuple[int, ...], weight: Array, channels_last: bool = False
+) -> onnx.ModelProto:
+    nodes = [node]
+    if channels_last:
+        node.input[0], node.output[0] = "x_first", "y_first"
+        nodes = [
+            helper.make_node("Transpose", ["x"], ["x_first"], perm=[0, 3, 1, 2]),
+            node,
+            helper.make_node("Transpose", ["y_first"], ["y"], perm=[0, 2, 3, 1]),
+        ]
     graph = helper.make_graph(
-        [node],
+        nodes,
         "kernel",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
@@ -59,10 +69,21 @@ def _model(node: onnx.NodeProto, shape: tuple[int, ...], weight: Array) -> onnx.
 
 
 def convolution(
-    size: int, channels: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1
+    size: int,
+    channels: int,
+    outputs: int,
+    kernel: int,
+    stride: int = 1,
+    groups: int = 1,
+    channels_last: bool = False,
 ) -> Case:
-    """Returns a square convolution {1, channels, size, size} -> {1, outputs, ...}, same padding."""
-    shape = (1, channels, size, size)
+    """Returns a square convolution {1, channels, size, size} -> {1, outputs, ...}, same padding.
+
+    With `channels_last` the model's input and output are {1, size, size, channels} and ONNX
+    Transpose nodes stand around the convolution: so it stands inside a network, where the
+    neighbours' layout is the compiler's choice.
+    """
+    shape = (1, size, size, channels) if channels_last else (1, channels, size, size)
     result = size // stride
     node = helper.make_node(
         "Conv",
@@ -79,8 +100,9 @@ def convolution(
     kind = "depthwise" if groups == channels else "conv"
     step = f"/{stride}" if stride > 1 else ""
     return Case(
-        f"{kind} {kernel}x{kernel}{step} {size}x{size} {channels}->{outputs}",
-        lambda: _model(node, shape, _random(*weight_shape)),
+        f"{kind} {kernel}x{kernel}{step} {size}x{size} {channels}->{outputs}"
+        + (" (channels last)" if channels_last else ""),
+        lambda: _model(node, shape, _random(*weight_shape), channels_last),
         shape,
         2 * result * result * outputs * products,
     )
@@ -102,6 +124,10 @@ CASES = (
     convolution(28, 128, 128, 3),
     convolution(14, 256, 256, 3),
     convolution(7, 512, 512, 3),
+    convolution(56, 64, 64, 3, channels_last=True),
+    convolution(28, 128, 128, 3, channels_last=True),
+    convolution(14, 256, 256, 3, channels_last=True),
+    convolution(7, 512, 512, 3, channels_last=True),
     convolution(224, 3, 64, 7, stride=2),
     convolution(56, 128, 128, 3, stride=2),
     convolution(56, 64, 256, 1),
