@@ -211,6 +211,10 @@ class _KernelEmitter:
         if bounds is None or not lo.is_const:
             raise InternalError(f"vector loop {loop.var} has no constant bound")
         first, extent = lo.value, bounds[1] - lo.value
+        if extent == 1 and hi.is_const and loop.var not in self.merged:
+            with self.index.constant(loop.var, first):
+                self._stmts(loop.body)
+            return
         lanes = self.machine.lanes(self.merged.get(loop.var, extent))
         private = frozenset(a.buffer for s in walk_stmts(loop.body) for a in accesses(s))
         for base in range(first, first + extent, lanes):

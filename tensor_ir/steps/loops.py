@@ -46,6 +46,10 @@ class Split(Step):
 
         def split(loop: Loop) -> tuple[Stmt, ...]:
             n = constant_extent(loop)
+            if loop.kind is Kind.VECTOR:
+                raise NotApplicable(f"{self.var} is a vector already")
+            if loop.kind is Kind.UNROLL and n % f:
+                raise NotApplicable(f"{self.var} is unrolled and {f} does not divide {n}")
             position = Index.of(outer) * f + Index.of(inner) + loop.lo
             count = Index.of(-(-n // f))
             rest = Index.of(n) - Index.of(outer) * f

@@ -52,6 +52,8 @@ class Tile(Step):
         """The tiled kernel. Raises NotApplicable where inner bounds depend on a moved loop."""
         if not self.loops or len(self.loops) != len(self.kinds):
             raise NotApplicable("it takes as many kinds as loops, and one at least")
+        if self.kinds.count(Kind.VECTOR) > 1:
+            raise NotApplicable("one loop at most can be the vector")
         chains = [self._chain(x) for x in find_loops(kernel, self.loops[0])]
         for chain in chains:
             for x, kind in zip(chain, self.kinds, strict=True):
