@@ -297,6 +297,28 @@ def inspect(
 
 
 @app.command()
+def explain(
+    model: Model,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="A node's name, or an output's.")],
+    dim: Dims = None,
+    shape: Shapes = None,
+    target: Target = "native",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show what became of a node: its kernels, layouts and schedules, and why it did not fuse."""
+    with command(as_json=as_json, debug=debug) as screen:
+        from rutc import views
+        from rutc.arguments import parse_dims, parse_shapes
+        from rutc.explain import explain as explain_node
+
+        explanation = explain_node(
+            model, node, shapes=parse_shapes(shape), dims=parse_dims(dim), target=target
+        )
+        screen.result(views.explanation_json(explanation), views.explanation_text(explanation))
+
+
+@app.command()
 def doctor(as_json: AsJson = False, debug: Debug = False) -> None:
     """Show what rutc finds on this machine: compiler, CPU features, versions, cache."""
     with command(as_json=as_json, debug=debug) as screen:

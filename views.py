@@ -7,6 +7,7 @@ import numpy as np
 from rich.table import Table
 
 from rutc.compiler import Report
+from rutc.explain import Apart, Explanation, Part
 from rutc.runtime import NodeArg, ProfileEntry
 from rutc.verify import Verification
 from rutc.verify.bench import Timing
@@ -272,3 +273,42 @@ def profile_table(times: Sequence[StepTime]) -> Table:
         )
     table.add_row("total", "", f"{total:.2f}", "", "", "")
     return table
+
+
+def explanation_json(explanation: Explanation) -> Json:
+    """Returns what became of a node, as JSON."""
+    return asdict(explanation)
+
+
+def explanation_text(explanation: Explanation) -> str:
+    """Returns what became of a node, section by section."""
+    e = explanation
+    lines = [f"{e.operator} {e.node!r}".strip()]
+    history = ", ".join(f"{s.nodes} after {s.step!r}" for s in e.history)
+    lines.append(f"  nodes in the graph: {history}")
+    if not e.parts:
+        lines.append("  nothing is left of it: its results are constants, unused, or other values")
+    for part in e.parts:
+        lines += ["", part.text, f"  {_part_home(part)}"]
+        lines += [
+            f"  stored as {v.name} {v.layout}, {v.bytes} bytes at {v.place}" for v in part.stored
+        ]
+    for kernel in e.kernels:
+        loops = ", ".join(kernel.loops)
+        lines += ["", f"kernel {kernel.name}, shared loops {{{loops}}}"]
+        lines.append(f"  computes {', '.join(kernel.origin)}")
+        lines += [f"  {step}" for step in kernel.schedule] or ["  plain loops: no schedule steps"]
+    if e.apart:
+        lines += ["", "not fused:", *(f"  {_apart_text(a)}" for a in e.apart)]
+    return "\n".join(lines)
+
+
+def _part_home(part: Part) -> str:
+    if part.kernel is None:
+        return "done by the host program"
+    return f"in kernel {part.kernel}" + ("" if part.stored else ", never stored")
+
+
+def _apart_text(a: Apart) -> str:
+    reader = f"%{a.reader} ({', '.join(a.reader_origin)})"
+    return f"{reader} with %{a.value} ({', '.join(a.value_origin)}): {a.reason}"

@@ -121,7 +121,7 @@ class _Decider:
             for u in cost.strided(vector, self.inner):
                 if wants_packing(u, n, self.extents):
                     copy, read = self.copier.packed(u.read, n.dims, "packed")
-                    copies.append(copy)
+                    copies.append(replace(copy, origin=n.origin))
                     copy_out = copy.out
                     self.values[copy_out.name] = copy_out
                     self.inner[copy_out.name] = vector
@@ -144,7 +144,7 @@ class _Decider:
         own = self.fill.get(name)
         if name in self.fixed or (own is not None and own != r.fill):
             copy = self.copier.whole(self.values[name], f"halo{_slug(r.fill)}")
-            copies.append(copy)
+            copies.append(replace(copy, origin=n.origin))
             self.values[copy.out.name] = copy.out
             self.inner[copy.out.name] = self.inner.get(name)
             new = replace(r, value=copy.out.name)

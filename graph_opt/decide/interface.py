@@ -24,7 +24,7 @@ from rutc.tensor_ir import (
     Scan,
     Value,
 )
-from rutc.tensor_ir.graph import outs, walk_nodes
+from rutc.tensor_ir.graph import Origin, outs, walk_nodes
 
 
 def with_interface_copies(graph: Graph) -> Graph:
@@ -65,7 +65,7 @@ class _Interface:
                 self.orders[o.value] = o.axes
                 outputs.append(o)
                 continue
-            copy = self.copy(o.value, "out")
+            copy = self.copy(o.value, "out", (o.name,))
             copies.append(copy)
             outputs.append(replace(o, value=copy.out.name))
         nodes = (*self.nodes(self.graph.nodes), *copies)
@@ -77,7 +77,7 @@ class _Interface:
             if isinstance(n, Scan):
                 result += self.scan(n)
             elif isinstance(n, If):
-                then, orelse = self.branch(n.then), self.branch(n.orelse)
+                then, orelse = self.branch(n.then, n.origin), self.branch(n.orelse, n.origin)
                 result.append(replace(n, then=then, orelse=orelse))
             else:
                 result.append(n)
@@ -89,26 +89,28 @@ class _Interface:
         params = {c.param.name for c in n.carries}
         carries: list[Carry] = []
         for c in n.carries:
-            init = self.plain(c.init, "init", before)
-            following = self.plain(c.next, "next", body, always=c.next in params)
+            init = self.plain(c.init, "init", before, n.origin)
+            following = self.plain(c.next, "next", body, n.origin, always=c.next in params)
             carries.append(replace(c, init=init, next=following))
         return [*before, replace(n, carries=tuple(carries), body=tuple(body))]
 
-    def branch(self, b: Body) -> Body:
+    def branch(self, b: Body, origin: Origin) -> Body:
         nodes = list(self.nodes(b.nodes))
-        results = tuple(self.plain(r, "result", nodes) for r in b.results)
+        results = tuple(self.plain(r, "result", nodes, origin) for r in b.results)
         return Body(tuple(nodes), results)
 
-    def plain(self, name: str, kind: str, into: list[Node], *, always: bool = False) -> str:
+    def plain(
+        self, name: str, kind: str, into: list[Node], origin: Origin, *, always: bool = False
+    ) -> str:
         """The value, or a copy of it put at the end of `into`, in the order of its sorted dims."""
         dims = self.values[name].dims
         if not always and self.orders.get(name, dims) == dims:
             return name
-        copy = self.copy(name, kind)
+        copy = self.copy(name, kind, origin)
         into.append(copy)
         return copy.out.name
 
-    def copy(self, name: str, kind: str) -> Nest:
+    def copy(self, name: str, kind: str, origin: Origin) -> Nest:
         number, fresh = 0, f"{name}.{kind}"
         while fresh in self.taken:
             number += 1
@@ -116,4 +118,4 @@ class _Interface:
         self.taken.add(fresh)
         v = self.values[name]
         read = Read(name, tuple((d, Index.of(d)) for d in v.dims), v.dtype)
-        return Nest((Value(fresh, v.dtype, v.dims),), (), None, (read,))
+        return Nest((Value(fresh, v.dtype, v.dims),), (), None, (read,), origin)

@@ -1,4 +1,4 @@
-"""Whole plans: they compute what their graph does, own their outputs, print, and name what lacks."""
+"""Whole plans: they compute what their graph does, own their outputs, print; and what they lack."""
 
 import numpy as np
 import pytest

@@ -1,0 +1,202 @@
+"""What became of one ONNX node: its nests, their kernels, and why they share none with neighbours.
+
+`rutc explain` shows it. The model is imported, rewritten and planned as for compiling; no code is
+made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from rutc.emit.targets import target_named
+from rutc.errors import UserError
+from rutc.graph_opt import optimize
+from rutc.graph_opt.decide import decide
+from rutc.graph_opt.plan import Choose, Plan, PlanStep, Repeat, Run
+from rutc.importer import import_model
+from rutc.importer.extract import ModelParts, NodeInfo
+from rutc.tensor_ir import Const, Graph, Input, Node
+from rutc.tensor_ir.graph import outs, walk_nodes
+from rutc.tensor_ir.lower import Group, lower
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps import Schedule
+from rutc.tensor_ir.text import node_lines
+from rutc.tuner import choose
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The node's part after one step: how many nests carry its name."""
+
+    step: str
+    nodes: int
+
+
+@dataclass(frozen=True)
+class StoredValue:
+    """A value in memory: its layout, and where it lies (a space and an offset in bytes)."""
+
+    name: str
+    layout: str
+    place: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """One node of the graph that the ONNX node became: its text, its kernel, what it stores.
+
+    `kernel` is None for what the host program does itself. A nest without stored values lives in
+    its kernel's registers.
+    """
+
+    text: str
+    kernel: str | None
+    stored: tuple[StoredValue, ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel that holds a part of the node: what it computes together, and its schedule."""
+
+    name: str
+    origin: tuple[str, ...]
+    loops: tuple[str, ...]
+    schedule: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Two values in different kernels though one is computed from the other, and why."""
+
+    reader: str
+    reader_origin: tuple[str, ...]
+    value: str
+    value_origin: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All that is known of a node. `operator` is empty for a name that only the graph knows."""
+
+    node: str
+    operator: str
+    history: tuple[Stage, ...]
+    parts: tuple[Part, ...]
+    kernels: tuple[Launch, ...]
+    apart: tuple[Apart, ...]
+
+
+def explain(
+    model: Path,
+    node: str,
+    *,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    target: str = "native",
+) -> Explanation:
+    """The explanation of a node, named by its name or by one of its outputs.
+
+    Raises:
+        UserError: The model cannot be planned, or has no such node.
+    """
+    machine = target_named(target).machine
+    graph = import_model(model, shapes=shapes, dims=dims)
+    info = _find(ModelParts(model).nodes, graph, node)
+    name = node if info is None else info.name or info.outputs[0]
+    history = [Stage("import", _count(graph, name))]
+
+    def note(step: str, after: Graph, changed: bool) -> None:
+        found = _count(after, name)
+        if changed and found != history[-1].nodes:
+            history.append(Stage(step, found))
+
+    plan = decide(optimize(graph, on_step=note))
+    return _explanation(plan, machine, name, "" if info is None else info.op, tuple(history))
+
+
+def _find(nodes: tuple[NodeInfo, ...], graph: Graph, name: str) -> NodeInfo | None:
+    """The ONNX node of that name; None where only the graph knows the name."""
+    for info in nodes:
+        if info.name == name:
+            return info
+    for info in nodes:
+        if name in info.outputs:
+            return info
+    if _count(graph, name):
+        return None
+    known = [info.name or info.outputs[0] for info in nodes if info.name or info.outputs]
+    near = get_close_matches(name, known, n=3, cutoff=0.3) or known[:3]
+    raise UserError(
+        f"the model has no node {name!r} and no node computes a value of that name; "
+        f"names like it are {', '.join(map(repr, near)) or 'none'}"
+    )
+
+
+def _named(graph: Graph, name: str) -> list[Node]:
+    return [
+        n for n in walk_nodes(graph.nodes) if name in n.origin and not isinstance(n, Input | Const)
+    ]
+
+
+def _count(graph: Graph, name: str) -> int:
+    return len(_named(graph, name))
+
+
+def _explanation(
+    plan: Plan, machine: Machine, name: str, operator: str, history: tuple[Stage, ...]
+) -> Explanation:
+    nodes = _named(plan.graph, name)
+    own = {v.name for n in nodes for v in outs(n)}
+    home = {v.name: g for g in plan.groups() for n in g.stages for v in n.outs}
+    stored = {v for g in plan.groups() for v in g.stored}
+    parts: list[Part] = []
+    for n in nodes:
+        group = home.get(outs(n)[0].name)
+        kept = tuple(
+            StoredValue(v.name, str(plan.layouts[v.name]), str(place), place.bytes)
+            for v in outs(n)
+            if (group is None or v.name in stored)
+            and (place := plan.places.get(v.name)) is not None
+        )
+        text = "\n".join(node_lines(n))
+        parts.append(Part(text, None if group is None else group.name, kept))
+    groups = dict.fromkeys(home[v.name].name for n in nodes for v in outs(n) if v.name in home)
+    by_name = {g.name: (g, symbols) for g, symbols in _launches(plan.steps, ())}
+    kernels = tuple(_launch(plan, machine, *by_name[g]) for g in groups)
+    origin = {v.name: n.origin for n in walk_nodes(plan.graph.nodes) for v in outs(n)}
+    apart = tuple(
+        Apart(r.reader, origin[r.reader], r.value, origin[r.value], r.reason)
+        for r in plan.refusals
+        if r.reader in own or r.value in own
+    )
+    return Explanation(name, operator, history, tuple(parts), kernels, apart)
+
+
+Symbols = tuple[tuple[str, int], ...]
+
+
+def _launches(steps: tuple[PlanStep, ...], symbols: Symbols) -> list[tuple[Group, Symbols]]:
+    """All groups with the counters and trips of the scans around them."""
+    found: list[tuple[Group, Symbols]] = []
+    for s in steps:
+        if isinstance(s, Run):
+            found.append((s.group, symbols))
+        elif isinstance(s, Repeat):
+            found += _launches(s.steps, (*symbols, (s.dim, s.trips)))
+        elif isinstance(s, Choose):
+            found += _launches((*s.then, *s.orelse), symbols)
+    return found
+
+
+def _launch(plan: Plan, machine: Machine, group: Group, symbols: Symbols) -> Launch:
+    ranges = {d: (0, extent.value - 1) for d, extent in plan.graph.dims}
+    kernel = lower(group, plan.values, plan.layouts, ranges, symbols)
+    constants = {n.out.name for n in walk_nodes(plan.graph.nodes) if isinstance(n, Const)}
+    free = frozenset(b.name for b in kernel.args if b.name in constants)
+    schedule: Schedule = choose(kernel, machine, free).schedule
+    return Launch(group.name, kernel.origin, group.shared, tuple(map(str, schedule)))
