@@ -87,7 +87,10 @@ class ExpressionEmitter:
             if fused is not None:
                 return fused
         return emit_op(
-            self.builder, e.op, self._same_width([self.emit(a) for a in e.args]), dtype,
+            self.builder,
+            e.op,
+            self._same_width([self.emit(a) for a in e.args]),
+            dtype,
             self.machine.features,
         )
 
@@ -147,9 +150,7 @@ class ExpressionEmitter:
             self._loads[key] = value
         return value
 
-    def _coords(
-        self, r: Read, buffer: Buffer
-    ) -> tuple[dict[str, Index] | None, ir.Value | None]:
+    def _coords(self, r: Read, buffer: Buffer) -> tuple[dict[str, Index] | None, ir.Value | None]:
         """The coordinates as indices, and the condition under which they are inside.
 
         None for coordinates that are never inside.
@@ -191,8 +192,10 @@ class ExpressionEmitter:
     def _clamp(self, value: ir.Value, extent: int) -> ir.Value:
         b = self.builder
         zero = ir.Constant(value.type, None) if is_vector(value) else i64(0)
-        high = ir.Constant(value.type, [extent - 1] * value.type.count) if is_vector(value) else (
-            i64(extent - 1)
+        high = (
+            ir.Constant(value.type, [extent - 1] * value.type.count)
+            if is_vector(value)
+            else (i64(extent - 1))
         )
         value = b.select(b.icmp_signed("<", value, zero), zero, value)
         return b.select(b.icmp_signed(">", value, high), high, value)

@@ -293,9 +293,7 @@ class _KernelEmitter:
 
     def _update(self, s: Update) -> None:
         types = s.reducer.state
-        old = [
-            self.expressions.emit(_read(a, t)) for a, t in zip(s.states, types, strict=True)
-        ]
+        old = [self.expressions.emit(_read(a, t)) for a, t in zip(s.states, types, strict=True)]
         env: dict[str, Expr] = {f"x{i}": e for i, e in enumerate(s.elements)}
         lifted = [bind(e, env) for e in s.reducer.lift]
         plain = len(types) == 1

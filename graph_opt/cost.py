@@ -50,7 +50,7 @@ class NestCost:
         self.stored = prod(extents[d] for d in nest.out.dims)
         self.uses = tuple(self._use(r, r.value in constants) for e in nest.body for r in reads(e))
 
-    def _use(self, r: Read, is_const: bool) -> ReadUse:  # noqa: FBT001
+    def _use(self, r: Read, is_const: bool) -> ReadUse:
         moves: dict[str, str | None] = {}
         touched = 1
         own = set(self.nest.dims)

@@ -10,6 +10,7 @@ from time import perf_counter
 from rutc.errors import InternalError
 from rutc.graph_opt.rewrite import DropDims, Pass, Sweep
 from rutc.graph_opt.rules.algebra import simplify_expressions
+from rutc.graph_opt.rules.constants import split_constant
 from rutc.graph_opt.rules.contraction import (
     drop_unit_dims,
     drop_unused_dims,
@@ -17,7 +18,6 @@ from rutc.graph_opt.rules.contraction import (
     fuse_sums,
 )
 from rutc.graph_opt.rules.cse import MergeEqual
-from rutc.graph_opt.rules.constants import split_constant
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax
 from rutc.graph_opt.rules.phases import solve_phase

@@ -56,17 +56,17 @@ def canonical(kernel: Kernel) -> Canonical:
     def rename_read(e: Expr) -> Expr:
         return transform(
             e,
-            lambda x: replace(x, value=buffers[x.value], coords=coords(x.coords))
-            if isinstance(x, Read)
-            else x,
+            lambda x: (
+                replace(x, value=buffers[x.value], coords=coords(x.coords))
+                if isinstance(x, Read)
+                else x
+            ),
         )
 
     def rename_access(a: Access) -> Access:
         return Access(buffers[a.buffer], coords(a.coords))
 
-    body = rewrite(
-        kernel.body, index=lambda i: i.subs(env), expr=rename_read, access=rename_access
-    )
+    body = rewrite(kernel.body, index=lambda i: i.subs(env), expr=rename_read, access=rename_access)
     renamed = replace(
         kernel,
         name="kernel",
@@ -88,6 +88,7 @@ def canonical(kernel: Kernel) -> Canonical:
 
 def rename_layout(layout: Layout, dims: Mapping[str, str]) -> Layout:
     """The layout with its dims renamed."""
+
     def axis(a: Axis) -> Axis:
         return replace(a, dim=dims[a.dim])
 

@@ -20,7 +20,6 @@ import numpy as np
 from rutc.tensor_ir.affine import ZERO, Index, Range, floordiv, mod
 from rutc.tensor_ir.expr import Lit
 
-
 ALIASING_LINES = 16
 """Rows of a multiple of this many cache lines share at most a quarter of a cache's sets."""
 
@@ -157,7 +156,5 @@ def pack(array: np.ndarray, axes: Sequence[str], layout: Layout) -> np.ndarray:
     if any(p != (0, 0) for p in pads):
         value = layout.fill.value if layout.fill is not None else 0
         x = np.pad(x, pads, constant_values=value)
-    x = x.reshape(shape).transpose(
-        [p for a in layout.axes for b, p in positions if b is a]
-    )
+    x = x.reshape(shape).transpose([p for a in layout.axes for b, p in positions if b is a])
     return np.ascontiguousarray(x).reshape(-1)

@@ -60,9 +60,7 @@ class Choice:
     """A schedule, and the packing that it wants of constants: buffer -> (dim order, blocks)."""
 
     schedule: Schedule
-    packing: Mapping[str, tuple[tuple[str, ...], Mapping[str, int]]] = field(
-        default_factory=dict
-    )
+    packing: Mapping[str, tuple[tuple[str, ...], Mapping[str, int]]] = field(default_factory=dict)
 
 
 def choose(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Choice:
@@ -123,7 +121,9 @@ def _tiled(
         steps.append(Split(v, f))
         extents[f"{v}.o"], extents[f"{v}.i"] = extents[v] // f, f
         renamed = {x: f"{v}.i" if x == v else x for x in extents}
-        tile = replace(tile, rows=tuple((renamed[x], min(g, extents[renamed[x]])) for x, g in tile.rows))
+        tile = replace(
+            tile, rows=tuple((renamed[x], min(g, extents[renamed[x]])) for x, g in tile.rows)
+        )
     moved: list[tuple[str, Kind]] = []
     loops: list[str] = []
     edges: list[str] = []
@@ -190,7 +190,8 @@ def _tiled(
 
 def _row_chunk(shape: Shape, tile: RegisterTile, machine: Machine) -> tuple[str, int] | None:
     """(loop, factor) by which to split rows so that the rows' operand stays in the second cache
-    while all blocks of the vector pass by; None where it fits as a whole."""
+    while all blocks of the vector pass by; None where it fits as a whole.
+    """
     vector_blocks = -(-shape.extents[tile.vector] // (tile.vectors * machine.width))
     reads = [t for r in shape.reductions for t in r.reads if not t.depends(tile.vector)]
     size = sum(t.buffer_bytes for t in reads)
@@ -224,7 +225,8 @@ def _reduction_block(
     kernel: Kernel, shape: Shape, tile: RegisterTile, bound: list[str], machine: Machine
 ) -> int | None:
     """How much of the innermost reduction loop to do at a time, so that the vector operand's part
-    stays in the first cache while tiles use it again; None where it fits as a whole anyway."""
+    stays in the first cache while tiles use it again; None where it fits as a whole anyway.
+    """
     if len(shape.reductions) != 1 or not tile.rows or _output(kernel) is None:
         return None
     reduction = shape.reductions[0]
@@ -441,9 +443,13 @@ def _pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
         ]
         for name, extent in pieces:
             steps += _vectorised(name, extent, machine)
-        return (*_parallel(order[:-1], extents, shape, machine), *steps) if not steps else (
-            *steps,
-            *_parallel(order[:-1], extents, shape, machine),
+        return (
+            (*_parallel(order[:-1], extents, shape, machine), *steps)
+            if not steps
+            else (
+                *steps,
+                *_parallel(order[:-1], extents, shape, machine),
+            )
         )
     touches = shape.touches
     while len(order) > 1 and _contiguous(order[-2], order[-1], touches, extents):

@@ -9,7 +9,6 @@ from math import ceil, prod
 from rutc.tensor_ir.machine import Machine
 from rutc.tuner.access import Shape, Touch
 
-
 LOAD_SHARE = 0.3
 """Cycles per load that are not hidden behind arithmetic."""
 SPARE_REGISTERS = 4
@@ -179,7 +178,9 @@ def _lanes_cost(shape: Shape, machine: Machine) -> float:
             steps = prod(shape.extents[x] for x in bound)
             vectors = ceil(n / machine.width) * steps / n
             loads = sum(
-                1.0 + LOAD_SHARE if t.packed or (t.strides.get(v, 0) in (0, 1)) else machine.width * 1.5
+                1.0 + LOAD_SHARE
+                if t.packed or (t.strides.get(v, 0) in (0, 1))
+                else machine.width * 1.5
                 for t in r.reads
             )
             merge = 12.0 * len(r.update.states) + 10

@@ -7,9 +7,24 @@ from rutc.tensor_ir.machine import Machine
 TRIPLE = "x86_64-unknown-linux-gnu"
 
 V3_FEATURES = frozenset(
-    "cx16 popcnt sse3 ssse3 sse4.1 sse4.2 avx avx2 bmi bmi2 f16c fma lzcnt movbe".split()
+    [
+        "cx16",
+        "popcnt",
+        "sse3",
+        "ssse3",
+        "sse4.1",
+        "sse4.2",
+        "avx",
+        "avx2",
+        "bmi",
+        "bmi2",
+        "f16c",
+        "fma",
+        "lzcnt",
+        "movbe",
+    ]
 )
-V4_FEATURES = V3_FEATURES | frozenset("avx512f avx512bw avx512cd avx512dq avx512vl".split())
+V4_FEATURES = V3_FEATURES | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
 
 
 def avx2(l1: int = 32 << 10, l2: int = 512 << 10) -> Machine:

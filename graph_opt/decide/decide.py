@@ -36,7 +36,6 @@ from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.verify import verify
 
-
 CACHE_LINE_BYTES = 64
 
 

@@ -116,6 +116,10 @@ def _updates_directly(body: tuple[Stmt, ...]) -> bool:
     for s in body:
         if isinstance(s, Update):
             return True
-        if isinstance(s, Loop) and s.kind in (Kind.UNROLL, Kind.VECTOR) and _updates_directly(s.body):
+        if (
+            isinstance(s, Loop)
+            and s.kind in (Kind.UNROLL, Kind.VECTOR)
+            and _updates_directly(s.body)
+        ):
             return True
     return False
