@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from rutc.errors import UserError
@@ -20,7 +19,7 @@ from rutc.graph_opt.decide.layout import (
 )
 from rutc.graph_opt.decide.memory import place_values
 from rutc.graph_opt.plan import Choose, Fail, FillHalo, Plan, PlanStep, Refusal, Repeat, Run
-from rutc.tensor_ir.expr import Lit, Read, reads
+from rutc.tensor_ir.expr import Expr, Lit, Read, reads
 from rutc.tensor_ir.graph import (
     Body,
     Call,
@@ -132,8 +131,8 @@ class _Decider:
         return replace(n, body=body), copies
 
     def _with_halo(
-        self, n: Nest, r: Read, body: tuple[object, ...], copies: list[Nest]
-    ) -> tuple[object, ...]:
+        self, n: Nest, r: Read, body: tuple[Expr, ...], copies: list[Nest]
+    ) -> tuple[Expr, ...]:
         """The body reading a value that has a halo: the value's own, or a copy's."""
         assert r.fill is not None
         halo = needed_halo(n, r, self.extents, self.values)
@@ -147,7 +146,7 @@ class _Decider:
             self.values[copy.out.name] = copy.out
             self.inner[copy.out.name] = self.inner.get(name)
             new = replace(r, value=copy.out.name)
-            body = tuple(replace_read(e, r, new) for e in body)  # type: ignore[arg-type]
+            body = tuple(replace_read(e, r, new) for e in body)
             name = copy.out.name
         self.fill[name] = r.fill
         wide = self.halo.setdefault(name, {})
@@ -228,6 +227,3 @@ def _fails(steps: tuple[PlanStep, ...]) -> bool:
 
 def _slug(fill: Lit) -> str:
     return "".join(c if c.isalnum() else "_" for c in str(fill.value))
-
-
-__all__ = ["Mapping", "decide"]
