@@ -35,6 +35,10 @@ Packing = Mapping[int, tuple[tuple[str, ...], Mapping[str, int]]]
 """Argument number -> (dim order, blocks), in canonical dim names."""
 
 
+SMALL_MODEL_CYCLES = 400_000
+"""A model estimated below this (about 0.15 ms) runs on one thread: waking another takes longer."""
+
+
 @dataclass(frozen=True)
 class BuiltKernel:
     """A scheduled and emitted kernel: its symbol, tasks, and how it wants constants packed."""
@@ -97,6 +101,8 @@ class Builder:
         self.total = sum(1 for _ in self.plan.groups())
         self.done = 0
         self.symbols = 0
+        if _model_cycles(self.plan.steps, extents, self.machine) < SMALL_MODEL_CYCLES:
+            self.machine = replace(self.machine, cores=1)
         with ThreadPoolExecutor(self.jobs) as pool:
             self.pool = pool
             steps = self._steps(self.plan.steps, ())
@@ -297,6 +303,25 @@ def _compile(text: str, machine: Machine, symbol: str) -> bytes:
         (symbol, VERSION),
         lambda: compile_object(text, machine, symbol=symbol, entry=ENTRY),
     )
+
+
+def _model_cycles(
+    steps: tuple[PlanStep, ...], extents: Mapping[str, int], machine: Machine
+) -> float:
+    """A rough count of cycles of one run on one thread."""
+    total = 0.0
+    for s in steps:
+        match s:
+            case Run(group):
+                total += _work(group, extents) / (machine.width * machine.fma_per_cycle)
+            case Repeat():
+                total += s.trips * _model_cycles(s.steps, extents, machine)
+            case Choose():
+                branches = (_model_cycles(x, extents, machine) for x in (s.then, s.orelse))
+                total += max(branches)
+            case FillHalo() | Fail():
+                pass
+    return total
 
 
 def _work(group: Group | None, extents: Mapping[str, int]) -> int:

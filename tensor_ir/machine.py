@@ -10,7 +10,8 @@ class Machine:
     """One target.
 
     `vector_bits` is the width of a vector register, `registers` their number; `fma_per_cycle` and
-    `loads_per_cycle` are vector operations; caches are bytes per core.
+    `loads_per_cycle` are vector operations; caches are bytes per core. With `cores` 1 no kernel is
+    split among threads; otherwise their number is left to the time of running.
     """
 
     name: str
@@ -24,7 +25,7 @@ class Machine:
     l1: int = 32 << 10
     l2: int = 1 << 20
     l2_bytes_per_cycle: float = 32.0
-    cores: int = 1
+    cores: int = 2
 
     @property
     def width(self) -> int:

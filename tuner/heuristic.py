@@ -38,8 +38,8 @@ from rutc.tensor_ir.steps import (
 from rutc.tuner.access import Reduction, Shape, Touch, analyse
 from rutc.tuner.tiles import RegisterTile, choose_tile
 
-PARALLEL_CYCLES = 20_000
-"""Kernels estimated below this many cycles run on one thread."""
+PARALLEL_CYCLES = 30_000
+"""Kernels estimated below this many cycles run on one thread: sharing costs a microsecond or two."""
 
 
 PANEL_SHARE = 0.6
@@ -99,7 +99,9 @@ def _reduction_loops(r: Reduction) -> tuple[Loop, ...]:
 
 
 def _cycles(shape: Shape, machine: Machine) -> float:
-    """A rough count of cycles, for deciding whether threads pay."""
+    """A rough count of cycles, for deciding whether threads pay; none where there is one core."""
+    if machine.cores == 1:
+        return 0.0
     points = prod(x.hi.value - x.lo.value for x in shape.shared)
     inner = sum(prod(x.hi.value - x.lo.value for x in r.loops) for r in shape.reductions)
     private = sum(shape.extents[v] for v in _private_loops(shape))
@@ -460,7 +462,7 @@ def _pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
         touches = tuple(_fused(t, inner, name) for t in touches)
         order[-2:] = [name]
     vector = order.pop()
-    if not order and extents[vector] * len(touches) > PARALLEL_CYCLES * 2:
+    if not order and machine.cores > 1 and extents[vector] * len(touches) > PARALLEL_CYCLES * 2:
         chunk = _chunk(extents[vector], machine)
         if chunk < extents[vector]:
             steps.append(Split(vector, chunk))

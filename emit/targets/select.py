@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import llvmlite.binding as llvm
@@ -54,11 +54,6 @@ def native_target() -> Target:
         f"this machine's processor lacks {', '.join(missing)}, which every target of rutc needs; "
         f"compile on another machine or name a --target among {', '.join(_MAKERS)}"
     )
-
-
-def with_cores(machine: Machine, cores: int) -> Machine:
-    """The machine with another number of cores."""
-    return replace(machine, cores=cores)
 
 
 def _caches() -> tuple[int, int]:
