@@ -22,16 +22,12 @@ STREAM_SHARE = 0.35
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """`vectors` registers along the loop `vector`, for every point of the `rows` (loop, factor).
-
-    `rows_first` puts the loops over rows outside of the loop over blocks of the vector.
-    """
+    """`vectors` registers along the loop `vector`, for every point of the `rows` (loop, factor)."""
 
     vector: str
     vectors: int
     rows: tuple[tuple[str, int], ...]
     cost: float
-    rows_first: bool = False
 
     @property
     def size(self) -> int:
@@ -87,8 +83,7 @@ def _reuses(shape: Shape, var: str) -> bool:
 
 
 def _factors(extent: int, most: int) -> Iterator[int]:
-    for f in range(2, min(extent, most) + 1):
-        yield f
+    yield from range(2, min(extent, most) + 1)
 
 
 def _cost(
@@ -145,9 +140,7 @@ def _cost(
         each = 0.0 if stride == 0 else 1.0 if stride == 1 or t.packed else float(width)
         cycles += each * size
     cycles += 4.0 + 2 * len(rows)
-    return RegisterTile(
-        vector, vectors, rows, cycles * waste / (size * width), _rows_first(shape, vector, rows)
-    )
+    return RegisterTile(vector, vectors, rows, cycles * waste / (size * width))
 
 
 def _loads(
@@ -189,8 +182,3 @@ def _lanes_cost(shape: Shape, machine: Machine) -> float:
             best = min(best, vectors * (max(loads / 2, 1.0) + wait) + merge)
         total += best
     return total
-
-
-def _rows_first(shape: Shape, vector: str, rows: tuple[tuple[str, int], ...]) -> bool:
-    """Whether the operand with rows is too large to pass by once per block of the vector."""
-    return False

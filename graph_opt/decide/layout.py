@@ -1,4 +1,4 @@
-"""Which dim of every value is innermost in memory, the order of the others, and which values get copied.
+"""Which dim of every value is innermost in memory, the others' order, and what gets copied.
 
 The innermost dim decides whether loads and stores move whole vectors. It is chosen for all values
 together by coordinate descent on the sum of the nests' costs (see `cost`): sweep over the values,
@@ -122,7 +122,7 @@ def order_dims(
     inner: Mapping[str, str | None],
     fixed: Mapping[str, tuple[str, ...]],
 ) -> dict[str, tuple[str, ...]]:
-    """All values' dim orders: shared (batch) dims first, then as in the operands, innermost last."""
+    """All values' dim orders: shared (batch) dims, then as in the operands, innermost last."""
     order: dict[str, tuple[str, ...]] = dict(fixed)
     constants = {n.out.name for n in walk_nodes(nodes) if isinstance(n, Const)}
     for n in walk_nodes(nodes):
@@ -133,11 +133,12 @@ def order_dims(
             for v in outs(n):
                 order.setdefault(v.name, v.dims)
             continue
-        sequences: list[list[str]] = []
-        for e in n.body:
-            for r in reads(e):
-                if r.value not in constants:
-                    sequences.append(_loop_order(r, order.get(r.value, ())))
+        sequences = [
+            _loop_order(r, order.get(r.value, ()))
+            for e in n.body
+            for r in reads(e)
+            if r.value not in constants
+        ]
         for v in n.outs:
             if v.name in order:
                 continue

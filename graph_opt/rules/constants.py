@@ -5,11 +5,11 @@ from __future__ import annotations
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import map_expressions, node_reads
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.tensor_ir import Const, Data, Expr, Index, Nest, Read, Value
+from rutc.tensor_ir import Const, Data, Expr, Index, Nest, Node, Read, Value
 from rutc.tensor_ir.expr import transform
 
 
-def split_constant(n: Nest, editor: Editor) -> Result:
+def split_constant(n: Node, editor: Editor) -> Result:
     """A constant read at k*a + b along a dim has the dims a and b instead.
 
     %w = const {e: 768}
