@@ -92,7 +92,7 @@ def fold_scale(n: Node, editor: Editor) -> Result:
     scale = _rebased(form.scale, _inverse(form.x))
     if scale is None:
         return Reason("the scale varies over more than the sum of products")
-    folded = into_weights(product, scale, editor)
+    folded = into_weights(replace(product, origin=merge_origins(product, n)), scale, editor)
     if isinstance(folded, Reason):
         return folded
     rest = Affine(form.x, None, form.shift)
