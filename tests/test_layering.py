@@ -1,6 +1,7 @@
 """Who may import whom: the table of docs/design.md, checked on the syntax trees."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +79,31 @@ def _violations() -> list[str]:
 
 def test_layers_import_only_what_they_may() -> None:
     assert _violations() == []
+
+
+def _design_table() -> dict[str, tuple[set[str], set[str]]]:
+    """Layer -> (what of rutc it may import, what it alone imports), as docs/design.md says."""
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)/` \| (.*?) \| (.*?) \|$", text, flags=re.MULTILINE)
+    return {
+        layer: (
+            set(re.findall(r"`(\w+)`", may)) | ({"all"} if may == "all" else set()),
+            set(re.findall(r"`(\w+)`", alone)),
+        )
+        for layer, may, alone in rows
+    }
+
+
+def test_the_design_page_has_this_table() -> None:
+    table = _design_table()
+    for layer, allowed in ALLOWED.items():
+        if layer != "errors":
+            assert table[layer][0] == allowed - {"errors"}, layer
+    assert {layer for layer, (may, _) in table.items() if may == {"all"}} == {"verify"}
+    homes = {module: layer for layer, (_, alone) in table.items() for module in alone}
+    assert homes == {"onnx": "importer", "llvmlite": "emit", "onnxruntime": "verify"}
+    for module, layer in homes.items():
+        assert HOMES[module] - {"models"} == {layer}
 
 
 def test_the_check_sees_the_sources() -> None:
