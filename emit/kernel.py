@@ -179,7 +179,7 @@ class _KernelEmitter:
         self.expressions.forget_loads()
 
     def _loop(self, loop: Loop) -> None:
-        lo, hi = self.index.resolve(loop.lo), self.index.resolve(loop.hi)
+        lo, hi = self._bound(loop.lo), self._bound(loop.hi)
         match loop.kind:
             case Kind.UNROLL:
                 for i in range(lo.value, hi.value):
@@ -205,6 +205,13 @@ class _KernelEmitter:
                     self._stmts(loop.body)
             case _:
                 assert_never(loop.kind)
+
+    def _bound(self, index: Index) -> Index:
+        """A loop's bound, a constant where it has one value only."""
+        resolved = self.index.resolve(index)
+        bounds = resolved.bounds(self.index.ranges)
+        known = bounds is not None and bounds[0] == bounds[1]
+        return Index.of(bounds[0]) if bounds is not None and known else resolved
 
     def _vector(self, loop: Loop, lo: Index, hi: Index) -> None:
         bounds = hi.bounds(self.index.ranges)

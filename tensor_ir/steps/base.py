@@ -113,10 +113,10 @@ def check_independent(kernel: Kernel, loop: Loop) -> None:
             started.add(s.target.buffer)
     for s in walk_stmts(loop.body):
         if isinstance(s, Update | Merge):
-            shared = [a for a in s.states if a.buffer not in started and not _moves(a, loop.var)]
+            shared = [a for a in s.states if a.buffer not in started and not moves(a, loop.var)]
             if shared:
                 raise NotApplicable(f"{loop.var} carries the reduction in %{shared[0].buffer}")
-        elif isinstance(s, Assign) and s.target.buffer in memory and not _moves(s.target, loop.var):
+        elif isinstance(s, Assign) and s.target.buffer in memory and not moves(s.target, loop.var):
             raise NotApplicable(f"every iteration of {loop.var} writes %{s.target.buffer}")
 
 
@@ -166,7 +166,7 @@ def outer_ranges(kernel: Kernel) -> dict[str, Range]:
     return ranges
 
 
-def _moves(a: Access, var: str) -> bool:
+def moves(a: Access, var: str) -> bool:
     """Whether the place differs between iterations of `var` (or may)."""
     return any(var in (c.names() if isinstance(c, Index) else index_names(c)) for _, c in a.coords)
 

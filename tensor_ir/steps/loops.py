@@ -7,7 +7,17 @@ from itertools import pairwise
 from typing import assert_never
 
 from rutc.tensor_ir.affine import ZERO, Index, floordiv, minimum, mod
-from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Merge, Stmt, walk_stmts
+from rutc.tensor_ir.kernel import (
+    Branch,
+    Kernel,
+    Kind,
+    Loop,
+    Merge,
+    Space,
+    Stmt,
+    accesses,
+    walk_stmts,
+)
 from rutc.tensor_ir.steps.base import (
     NotApplicable,
     Step,
@@ -19,6 +29,7 @@ from rutc.tensor_ir.steps.base import (
     constant_extent,
     constant_start,
     find_loops,
+    moves,
     replace_loop,
     simplified,
     with_index,
@@ -237,8 +248,17 @@ class Mark(Step):
             case Kind.VECTOR:
                 check_independent(kernel, loop)
                 check_vector(kernel, loop)
+                self._check_stack(kernel, loop)
             case _:
                 assert_never(self.kind)
+
+
+    def _check_stack(self, kernel: Kernel, loop: Loop) -> None:
+        stack = {b.name for b in kernel.locals if b.space is Space.STACK}
+        for s in walk_stmts(loop.body):
+            for a in accesses(s):
+                if a.buffer in stack and not moves(a, loop.var):
+                    raise NotApplicable(f"the lanes of {self.var} share %{a.buffer}")
 
 
 def _is_outermost(body: tuple[Stmt, ...], var: str, names: set[str]) -> bool:
