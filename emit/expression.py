@@ -325,12 +325,12 @@ class ExpressionEmitter:
         return self.builder.gep(base, [offsets], source_etype=element)
 
     def prefetch(self, s: Prefetch) -> None:
-        """Bring a line of memory into the second cache."""
+        """Bring a line of memory into a cache."""
         place = self._place(self.buffers[s.buffer], self.index.resolve(s.address))
         types = [ir.PointerType(), I32, I32, I32]
         function = self._intrinsic("llvm.prefetch.p0", ir.VoidType(), types)
-        read, second_cache, data = (ir.Constant(I32, x) for x in (0, 2, 1))
-        self.builder.call(function, [place, read, second_cache, data])
+        read, locality, data = (ir.Constant(I32, x) for x in (0, 4 - s.level, 1))
+        self.builder.call(function, [place, read, locality, data])
 
     # -- targets --------------------------------------------------------------------------------
     def store(self, target: Access, value: ir.Value) -> None:

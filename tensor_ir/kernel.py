@@ -126,13 +126,14 @@ class Branch:
 
 @dataclass(frozen=True)
 class Prefetch:
-    """Bring the memory line of element number `address` of a buffer nearer; no other effect.
+    """Bring the memory line of element number `address` of a buffer into the cache of `level`.
 
-    The address may lie outside of the buffer.
+    There is no other effect, and the address may lie outside of the buffer.
     """
 
     buffer: str
     address: Index
+    level: int = 2
 
 
 Stmt = Loop | Assign | Init | Update | Merge | Branch | Prefetch

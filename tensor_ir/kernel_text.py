@@ -65,7 +65,7 @@ def _stmt(s: Stmt, depth: int, lines: list[str]) -> None:
                     _stmt(inner, depth + 1, lines)
             lines.append(f"{pad}}}")
         case Prefetch():
-            lines.append(f"{pad}prefetch %{s.buffer} @ {s.address}")
+            lines.append(f"{pad}prefetch %{s.buffer} @ {s.address} into {s.level}")
         case _:
             assert_never(s)
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import prod
 
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Apply, IndexValue, Lit, walk
+from rutc.tensor_ir.expr import Apply, IndexValue, Lit, Read, walk
 from rutc.tensor_ir.kernel import Assign, Kernel, Kind, Loop, Space, exprs, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import (
@@ -39,9 +40,7 @@ from rutc.tuner.access import Reduction, Shape, Touch, analyse
 from rutc.tuner.tiles import RegisterTile, choose_tile
 
 PARALLEL_CYCLES = 30_000
-"""Kernels estimated below this many cycles run on one thread: sharing costs a microsecond or two."""
-
-
+"""Kernels estimated below this many cycles run on one thread: sharing costs microseconds."""
 PANEL_SHARE = 0.6
 """Share of the first cache that the vector operand of a blocked reduction may take."""
 REUSE = 8
@@ -49,6 +48,8 @@ REUSE = 8
 LINE_BYTES = 64
 STREAM_BYTES = 16 << 10
 """How far ahead to ask for an operand that is read once: beyond the hardware's own prefetching."""
+NEAR_LINES = 16
+"""Lines ahead to ask for an operand that streams from the second cache."""
 FEW_TILES = 16
 """Up to so many tiles use the vector operand again: waiting for it from memory then shows."""
 SHORTEST_BLOCK = 400
@@ -152,12 +153,14 @@ def _tiled(
         blocked = [f"{v}.o", *blocked]
     order = [*blocked, *rest, *(v for v in loops if v not in blocked)]
     steps.append(Reorder((*order, *(v for v, _ in moved))))
-    outer, inner = order, []
-    if block is not None:
+    outer = order
+    inner: list[str] = []
+    output = _output(kernel)
+    if block is not None and output is not None:
         outer, inner, split = _reuse_loops(order, len(blocked), extents)
         steps += split
         if inner:
-            steps.append(BlockReduction(bound[-1], block, inner[0], _output(kernel)))
+            steps.append(BlockReduction(bound[-1], block, inner[0], output))
         else:
             block = None
     if _cycles(shape, machine) > PARALLEL_CYCLES:
@@ -172,7 +175,9 @@ def _tiled(
         wanted = [v for v in bound if v in names]
         if len(wanted) > 1 and wanted != names:
             steps.append(Reorder(tuple(wanted)))
-        steps += _unrolled(wanted, tile, extents, machine)
+        unrolled = _unrolled(wanted, tile, extents, machine)
+        steps += unrolled
+        split = {s.var for s in unrolled if isinstance(s, Split)}
         for t in r.reads:
             if t.packed:
                 packing[t.buffer] = _packing(
@@ -187,12 +192,19 @@ def _tiled(
                     alone = all(extents.get(v, 1) == 1 for v in order if v != f"{tile.vector}.o")
                     ahead = STREAM_BYTES // t.bytes if alone else 0
                     steps.append(PrefetchBlock(t.buffer, f"{tile.vector}.o", ahead, line))
+                elif tile.vectors <= 2 and wanted:
+                    first = wanted[0] if wanted[0] not in split else f"{wanted[0]}.o"
+                    if Mark(first, Kind.UNROLL) not in steps:
+                        ahead = NEAR_LINES * line
+                        steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
     return Choice(tuple(steps), packing)
 
 
 def _row_chunk(shape: Shape, tile: RegisterTile, machine: Machine) -> tuple[str, int] | None:
-    """(loop, factor) by which to split rows so that the rows' operand stays in the second cache
-    while all blocks of the vector pass by; None where it fits as a whole.
+    """(loop, factor) by which to split rows; None where their operand is small as a whole.
+
+    The part of the operand that goes with one factor stays in the second cache while all blocks
+    of the vector pass by.
     """
     vector_blocks = -(-shape.extents[tile.vector] // (tile.vectors * machine.width))
     reads = [t for r in shape.reductions for t in r.reads if not t.depends(tile.vector)]
@@ -226,8 +238,9 @@ def _row_chunk(shape: Shape, tile: RegisterTile, machine: Machine) -> tuple[str,
 def _reduction_block(
     kernel: Kernel, shape: Shape, tile: RegisterTile, bound: list[str], machine: Machine
 ) -> int | None:
-    """How much of the innermost reduction loop to do at a time, so that the vector operand's part
-    stays in the first cache while tiles use it again; None where it fits as a whole anyway.
+    """How much of the innermost reduction loop to do at a time; None where all of it fits.
+
+    The vector operand's part then stays in the first cache while tiles use it again.
     """
     if len(shape.reductions) != 1 or not tile.rows or _output(kernel) is None:
         return None
@@ -321,8 +334,6 @@ def _packing(
 
 
 def _dim_of_loop(kernel: Kernel, buffer: str) -> dict[str, str]:
-    from rutc.tensor_ir.expr import Read
-
     found: dict[str, str] = {}
     for s in walk_stmts(kernel.body):
         for e in exprs(s):
@@ -441,7 +452,7 @@ def _pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
         edges = [0, *cuts, extents[vector]]
         pieces = [
             (vector if i == 0 else f"{vector}.{i}", b - a)
-            for i, (a, b) in enumerate(zip(edges, edges[1:], strict=False))
+            for i, (a, b) in enumerate(pairwise(edges))
         ]
         for name, extent in pieces:
             steps += _vectorised(name, extent, machine)

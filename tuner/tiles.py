@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil, log2, prod
 
 from rutc.tensor_ir.machine import Machine
 from rutc.tuner.access import Shape, Touch
@@ -16,6 +16,8 @@ TIGHT = 0.015
 """Slow-down for every register that the allocator is short of `SPARE_REGISTERS`."""
 SPILL = 0.25
 """Slow-down for every register that does not exist."""
+FAR = 0.001
+"""Slow-down for every doubling of the bytes that a tile's rows lie apart."""
 STREAM_SHARE = 0.35
 """Share of the second cache's transfer time that is not hidden behind arithmetic."""
 
@@ -140,6 +142,15 @@ def _cost(
         each = 0.0 if stride == 0 else 1.0 if stride == 1 or t.packed else float(width)
         cycles += each * size
     cycles += 4.0 + 2 * len(rows)
+    # Rows that lie far apart share cache sets and take more pages.
+    far = [
+        abs(t.strides.get(v) or 0) * t.bytes * (f - 1)
+        for r in shape.reductions
+        for t in r.reads
+        if not t.packed
+        for v, f in rows
+    ]
+    cycles *= 1 + FAR * log2(1 + max(far, default=0))
     return RegisterTile(vector, vectors, rows, cycles * waste / (size * width))
 
 

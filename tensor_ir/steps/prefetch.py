@@ -26,18 +26,19 @@ class PrefetchBlock(Step):
     """Ask for memory that a later iteration of a block loop reads, spread evenly over this one.
 
     for b { for i in [0, m) { for k in [0, n) { acc.update(w[b, k]) } } }
-      ->  for b { for i { for k { prefetch w @ b*e + ahead + (i*n + k)*ceil(e / (m*n));
+      ->  for b { for i { for k { prefetch w @ b*e + ahead + (i*n + k)*ceil(e / (m*n)) into level;
                                   acc.update(w[b, k]) } } }
 
     e is the distance in memory between two iterations of the loop over `block`; `ahead` is in
     elements, 0 for e: the next iteration. What one iteration reads of `buffer` should lie in one
-    piece. One hint is made for each line of `line` elements.
+    piece. One hint is made for each line of `line` elements; `level` is the cache to bring it to.
     """
 
     buffer: str
     block: str
     ahead: int
     line: int
+    level: int = 2
 
     def apply(self, kernel: Kernel) -> Kernel:
         """The kernel with prefetches in the innermost reduction loops."""
@@ -45,6 +46,9 @@ class PrefetchBlock(Step):
         start, elements = self._next(kernel)
 
         def visit(loop: Loop) -> tuple[Stmt, ...]:
+            if _updates_directly(loop.body):
+                hints = self._hints([], start, elements)
+                return (replace(loop, body=(*hints, *loop.body)),)
             return (replace(loop, body=self._inside(loop.body, [], start, elements)),)
 
         return replace(kernel, body=replace_loop(kernel.body, self.block, visit))
@@ -99,7 +103,9 @@ class PrefetchBlock(Step):
             position = position * extent + Index.of(v)
         each = -(-elements // prod(extent for _, extent in loops))
         place = start + position * each
-        return tuple(Prefetch(self.buffer, place + at) for at in range(0, each, self.line))
+        return tuple(
+            Prefetch(self.buffer, place + at, self.level) for at in range(0, each, self.line)
+        )
 
 
 def _address(kernel: Kernel, r: Read, inner: dict[str, Index]) -> Index:
