@@ -177,7 +177,7 @@ def _tiled(
             steps.append(Reorder(tuple(wanted)))
         unrolled = _unrolled(wanted, tile, extents, machine)
         steps += unrolled
-        split = {s.var for s in unrolled if isinstance(s, Split)}
+        parted = {s.var for s in unrolled if isinstance(s, Split)}
         for t in r.reads:
             if t.packed:
                 packing[t.buffer] = _packing(
@@ -193,7 +193,7 @@ def _tiled(
                     ahead = STREAM_BYTES // t.bytes if alone else 0
                     steps.append(PrefetchBlock(t.buffer, f"{tile.vector}.o", ahead, line))
                 elif tile.vectors <= 2 and wanted:
-                    first = wanted[0] if wanted[0] not in split else f"{wanted[0]}.o"
+                    first = wanted[0] if wanted[0] not in parted else f"{wanted[0]}.o"
                     if Mark(first, Kind.UNROLL) not in steps:
                         ahead = NEAR_LINES * line
                         steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))

@@ -252,7 +252,6 @@ class Mark(Step):
             case _:
                 assert_never(self.kind)
 
-
     def _check_stack(self, kernel: Kernel, loop: Loop) -> None:
         stack = {b.name for b in kernel.locals if b.space is Space.STACK}
         for s in walk_stmts(loop.body):
