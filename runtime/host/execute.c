@@ -4,22 +4,40 @@
 #include "clock.h"
 #include "session.h"
 
+enum { CLAIMS_PER_PART = 8 };
+
 typedef struct launch {
   rutc_kernel kernel;
   void *const *buffers;
   const int64_t *symbols;
-  int64_t tasks;
-  int64_t parts;
+  rutc_part *parts;
+  int64_t count;
 } launch;
 
-/* Part `index` of an even split of the tasks; the first `tasks % parts` parts have one more. */
-static void run_part(void *arg, int64_t index) {
+/* Takes tasks until none is left: first those of part `index`, then what the others have left, for
+ * a thread may come late or not at all while other processes hold its CPU. */
+static void run_parts(void *arg, int64_t index) {
   const launch *self = arg;
-  int64_t each = self->tasks / self->parts;
-  int64_t more = self->tasks % self->parts;
-  int64_t begin = index * each + (index < more ? index : more);
-  int64_t end = begin + each + (index < more);
-  self->kernel(self->buffers, self->symbols, begin, end);
+  for (int64_t i = 0; i < self->count; i++) {
+    rutc_part *part = &self->parts[(index + i) % self->count];
+    for (;;) {
+      int64_t begin = atomic_fetch_add_explicit(&part->next, part->claim, memory_order_relaxed);
+      if (begin >= part->end) break;
+      int64_t end = begin + part->claim < part->end ? begin + part->claim : part->end;
+      self->kernel(self->buffers, self->symbols, begin, end);
+    }
+  }
+}
+
+/* An even split of the tasks; the first `tasks % count` parts have one more. */
+static void share_out(rutc_part *parts, int64_t tasks, int64_t count) {
+  int64_t begin = 0;
+  for (int64_t i = 0; i < count; i++) {
+    int64_t size = tasks / count + (i < tasks % count);
+    atomic_store_explicit(&parts[i].next, begin, memory_order_relaxed);
+    parts[i].end = begin += size;
+    parts[i].claim = (size + CLAIMS_PER_PART - 1) / CLAIMS_PER_PART;
+  }
 }
 
 static void run_launch(rutc_session *session, const rutc_step *step) {
@@ -29,12 +47,13 @@ static void run_launch(rutc_session *session, const rutc_step *step) {
     if (step->count > 0) step->kernel(buffers, session->symbols, 0, step->count);
     return;
   }
-  int64_t parts = step->count < threads ? step->count : threads;
-  launch job = {step->kernel, buffers, session->symbols, step->count, parts};
+  int64_t count = step->count < threads ? step->count : threads;
+  share_out(session->parts, step->count, count);
+  launch job = {step->kernel, buffers, session->symbols, session->parts, count};
   if (session->options.parallel_for != NULL) {
-    session->options.parallel_for(session->options.pool, run_part, &job, parts);
+    session->options.parallel_for(session->options.pool, run_parts, &job, count);
   } else {
-    rutc_pool_run(session->pool, (int)parts, run_part, &job);
+    rutc_pool_run(session->pool, (int)count, run_parts, &job);
   }
 }
 

@@ -15,9 +15,11 @@
 #include "clock.h"
 #include "cpu.h"
 
+#define CLOSED 0x80000000u
+
 enum { CACHE_LINE = 64, WATCH_NS = 20000, BUSY_WATCH_NS = 2000000, STACK_BYTES = 4 << 20 };
 
-/* A worker runs one task per increment of its ticket. `asleep` spares the caller a system call when
+/* A worker looks for work at every change of its ticket. `asleep` spares the caller a system call when
  * the worker still watches; both are accessed in sequentially consistent order, so either the
  * worker sees the new ticket or the caller sees it asleep. */
 typedef struct worker {
@@ -36,7 +38,7 @@ struct rutc_pool {
   void (*task)(void *arg, int64_t index);
   void *arg;
   atomic_int stop;
-  _Alignas(CACHE_LINE) atomic_uint pending; /* workers that have not finished the current run */
+  _Alignas(CACHE_LINE) atomic_uint inside; /* workers in the launch; CLOSED: none may enter */
   atomic_uint caller_asleep;
   worker *workers; /* threads - 1 of them; workers[i] is thread i + 1 */
 };
@@ -86,29 +88,29 @@ static void give_ticket(worker *target) {
   if (atomic_load(&target->asleep)) wake(&target->ticket);
 }
 
+/* A worker that comes late, after the launch has closed, leaves at once: nobody waits for it. */
 static void *work(void *arg) {
   worker *self = arg;
   rutc_pool *pool = self->pool;
-  for (unsigned ticket = 0;; ticket++) {
+  for (unsigned ticket = 0;;) {
     wait_for_ticket(self, ticket);
+    ticket = atomic_load(&self->ticket);
     if (atomic_load_explicit(&pool->stop, memory_order_relaxed)) return NULL;
-    pool->task(pool->arg, self->index);
-    if (atomic_fetch_sub(&pool->pending, 1) == 1 && atomic_load(&pool->caller_asleep)) {
-      wake(&pool->pending);
+    if (!(atomic_fetch_add(&pool->inside, 1) & CLOSED)) pool->task(pool->arg, self->index);
+    if (atomic_fetch_sub(&pool->inside, 1) == (CLOSED | 1) && atomic_load(&pool->caller_asleep)) {
+      wake(&pool->inside);
     }
   }
 }
 
 static void wait_for_workers(rutc_pool *pool) {
-  unsigned pending;
+  unsigned inside;
   do {
-    pending = atomic_load_explicit(&pool->pending, memory_order_acquire);
-    if (pending == 0) return;
-  } while (watch_until_not(pool, &pool->pending, pending));
+    inside = atomic_load_explicit(&pool->inside, memory_order_acquire);
+    if (inside == CLOSED) return;
+  } while (watch_until_not(pool, &pool->inside, inside));
   atomic_store(&pool->caller_asleep, 1);
-  while ((pending = atomic_load(&pool->pending)) != 0) {
-    sleep_while(&pool->pending, pending);
-  }
+  while ((inside = atomic_load(&pool->inside)) != CLOSED) sleep_while(&pool->inside, inside);
   atomic_store(&pool->caller_asleep, 0);
 }
 
@@ -116,9 +118,10 @@ void rutc_pool_run(rutc_pool *pool, int count, void (*task)(void *arg, int64_t i
   if (count <= 0) return;
   pool->task = task;
   pool->arg = arg;
-  atomic_store_explicit(&pool->pending, (unsigned)count - 1, memory_order_relaxed);
+  atomic_fetch_and(&pool->inside, ~CLOSED);
   for (int i = 0; i < count - 1; i++) give_ticket(&pool->workers[i]);
   task(arg, 0);
+  atomic_fetch_or(&pool->inside, CLOSED);
   wait_for_workers(pool);
 }
 
@@ -167,6 +170,7 @@ rutc_pool *rutc_pool_create(int threads, int pin, rutc_error *error, int *status
   }
   memset(pool, 0, sizeof *pool);
   memset(workers, 0, (size_t)threads * sizeof *workers);
+  atomic_store(&pool->inside, CLOSED);
   pool->workers = workers;
   pool->watch_ns = threads <= rutc_cpu_available() ? WATCH_NS : 0;
   pool->busy_watch_ns = threads <= rutc_cpu_available() ? BUSY_WATCH_NS : 0;

@@ -46,11 +46,14 @@ static int allocate(rutc_session *session) {
   session->buffers = calloc((size_t)program->buffer_count + 1, sizeof *session->buffers);
   session->symbols = calloc((size_t)program->symbol_count + 1, sizeof *session->symbols);
   session->bindings = calloc(ports + 1, sizeof *session->bindings);
+  session->parts = aligned_alloc(_Alignof(rutc_part),
+                                 (size_t)session->options.threads * sizeof *session->parts);
   if (session->options.profile) {
     session->timings = calloc((size_t)program->step_count + 1, sizeof *session->timings);
   }
   if (session->arena == NULL || session->buffers == NULL || session->symbols == NULL ||
-      session->bindings == NULL || (session->options.profile && session->timings == NULL)) {
+      session->bindings == NULL || session->parts == NULL ||
+      (session->options.profile && session->timings == NULL)) {
     return rutc_fail(&thread_error, RUTC_OUT_OF_MEMORY,
                      "no memory for the model's arena of %lld bytes",
                      (long long)program->arena_bytes);
@@ -123,6 +126,7 @@ void rutc_session_close(rutc_session *session) {
   free(session->bindings);
   free(session->timings);
   free(session->symbols);
+  free(session->parts);
   free(session->buffers);
   free(session->arena);
   pthread_mutex_destroy(&session->mutex);

@@ -6,6 +6,7 @@
 #define RUTC_SESSION_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/types.h>
 
 #include "error.h"
@@ -19,6 +20,13 @@ typedef struct rutc_timing {
   int64_t calls;
   int64_t ns;
 } rutc_timing;
+
+/* A thread's share of a launch: tasks [next, end), taken `claim` at a time. */
+typedef struct rutc_part {
+  _Alignas(64) atomic_llong next;
+  int64_t end;
+  int64_t claim;
+} rutc_part;
 
 /* What a run knows of one input or output. */
 typedef struct rutc_binding {
@@ -34,6 +42,7 @@ struct rutc_session {
   pthread_mutex_t mutex;
   pid_t process; /* threads do not survive fork() */
   rutc_pool *pool; /* NULL: one thread, or an external pool */
+  rutc_part *parts; /* one per thread */
   rutc_weights weights;
   char *arena;
   void **buffers;    /* program->buffers as addresses */
