@@ -49,6 +49,8 @@ class _Decider:
     halo: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
     fill: dict[str, Lit] = field(default_factory=dict)
     refusals: list[Refusal] = field(default_factory=list)
+    counters: list[str] = field(default_factory=list)
+    """The scanned dims of the bodies at hand: no value in them has such a dim."""
 
     def plan(self) -> Plan:
         graph = self.graph
@@ -84,7 +86,9 @@ class _Decider:
         result: list[Node] = []
         for n in nodes:
             if isinstance(n, Scan):
+                self.counters.append(n.dim)
                 result.append(replace(n, body=self._scope(n.body, defined)))
+                self.counters.pop()
             elif isinstance(n, If):
                 then = Body(self._scope(n.then.nodes, defined), n.then.results)
                 orelse = Body(self._scope(n.orelse.nodes, defined), n.orelse.results)
@@ -141,6 +145,8 @@ class _Decider:
         name = r.value
         own = self.fill.get(name)
         if name in self.fixed or (own is not None and own != r.fill):
+            if not set(self.counters).isdisjoint(self.values[name].dims):
+                return body
             copy = self.copier.whole(self.values[name], f"halo{_slug(r.fill)}")
             copies.append(replace(copy, origin=n.origin))
             self.values[copy.out.name] = copy.out
