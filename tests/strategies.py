@@ -89,7 +89,7 @@ def indices(draw: st.DrawFn, names: Sequence[str], depth: int = 3, largest: int 
 
 
 @dataclass
-class _Builder:
+class Builder:
     """A graph under construction; `limit` bounds the magnitude of every value."""
 
     draw: st.DrawFn
@@ -467,7 +467,7 @@ def graphs(
         dims["n"] = Index.of(SYMBOL)
         if draw(st.booleans()):
             dims["m"] = Index.of(SYMBOL) * 2 - 1
-    b = _Builder(draw, exact, dims)
+    b = Builder(draw, exact, dims)
     nodes: list[Node] = []
     for i in range(draw(st.integers(1, 3))):
         dtype = draw(st.sampled_from([DType.F32, DType.F32, DType.I64, DType.BOOL]))

@@ -25,6 +25,7 @@ from rutc.tensor_ir.steps.base import (
     NotApplicable,
     Step,
     check_independent,
+    check_no_registers,
     check_vector,
     constant_extent,
     find_loops,
@@ -87,6 +88,7 @@ def _check_moved(kernel: Kernel, loop: Loop, kind: Kind) -> None:
     if loop.lo != ZERO:
         raise NotApplicable(f"{loop.var} does not start at 0")
     check_independent(kernel, loop)
+    check_no_registers(kernel, loop.var)
     match kind:
         case Kind.UNROLL:
             constant_extent(loop)

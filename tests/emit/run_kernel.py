@@ -1,0 +1,65 @@
+"""Kernels compiled into this process and run, their memory surrounded by canaries."""
+
+import ctypes
+from collections.abc import Mapping
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from rutc.emit.codegen import optimise, start, target_machine
+from rutc.emit.kernel import ENTRY, emit_kernel
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.machine import Machine
+
+GUARD = 256
+"""Bytes on both sides of every buffer."""
+CANARY = 0xA5
+
+
+def run_kernel(
+    kernel: Kernel,
+    machine: Machine,
+    buffers: Mapping[str, np.ndarray],
+    symbols: Mapping[str, int] | None = None,
+    parts: int = 1,
+) -> None:
+    """Runs the kernel's code on `buffers`, changed in place, its tasks in `parts` calls.
+
+    Raises:
+        AssertionError: The code wrote outside of the buffers.
+    """
+    start()
+    emitted = emit_kernel(kernel, machine)
+    module = llvm.parse_assembly(emitted.text, llvm.create_context())
+    module.verify()
+    target = target_machine(machine)
+    optimise(module, target)
+    with llvm.create_mcjit_compiler(module, target) as engine:
+        engine.finalize_object()
+        memory = [_guarded(buffers[b.name]) for b in kernel.args]
+        pointers = (ctypes.c_void_p * max(len(memory), 1))(*(m.ctypes.data + GUARD for m in memory))
+        counters = [(symbols or {})[name] for name, _ in kernel.symbols]
+        table = (ctypes.c_int64 * max(len(counters), 1))(*counters)
+        call = ctypes.CFUNCTYPE(
+            None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
+        )(engine.get_function_address(ENTRY))
+        edges = [emitted.tasks * i // parts for i in range(parts + 1)]
+        # The last part first: tasks may run in any order.
+        for i in reversed(range(parts)):
+            call(pointers, table, edges[i], edges[i + 1])
+    for b, m in zip(kernel.args, memory, strict=True):
+        array = buffers[b.name]
+        inside = m[GUARD : len(m) - GUARD]
+        assert (m[:GUARD] == CANARY).all(), f"%{b.name} is written before its begin"
+        assert (m[len(m) - GUARD :] == CANARY).all(), f"%{b.name} is written behind its end"
+        array.view(np.uint8)[...] = inside
+
+
+def _guarded(array: np.ndarray) -> np.ndarray:
+    """The array's bytes between canaries, at an address that is a multiple of 64."""
+    size = array.nbytes + 2 * GUARD
+    raw = np.full(size + 64, CANARY, np.uint8)
+    shift = -raw.ctypes.data % 64
+    memory = raw[shift : shift + size]
+    memory[GUARD : GUARD + array.nbytes] = array.view(np.uint8)
+    return memory

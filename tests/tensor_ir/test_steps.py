@@ -1,0 +1,263 @@
+"""Schedule steps: golden texts of what they do and refuse, and that they keep kernels' meaning.
+
+A golden file holds a graph, whose nests are lowered as one group over the dims of the first one,
+and one section per schedule: the kernel after it, or why it does not apply.
+"""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from rutc.errors import InternalError
+from rutc.tensor_ir import DType, Index, Lit, Nest
+from rutc.tensor_ir.canonical import canonical
+from rutc.tensor_ir.expr import Read
+from rutc.tensor_ir.graph import Value
+from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.kernel import (
+    Access,
+    Assign,
+    Buffer,
+    Kernel,
+    Kind,
+    Loop,
+    Space,
+    Stmt,
+    walk_stmts,
+)
+from rutc.tensor_ir.layout import dense, pack
+from rutc.tensor_ir.lower import Group, halo_kernel, lower
+from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.steps import (
+    BlockReduction,
+    Cut,
+    Fuse,
+    NotApplicable,
+    Peel,
+    Reorder,
+    Split,
+    Tile,
+    apply_schedule,
+    parse_schedule,
+    print_schedule,
+)
+from rutc.tensor_ir.steps.text import STEPS
+from rutc.tensor_ir.verify import verify
+from tests.examples import examples
+from tests.kernels import Case, apply_random_steps, cases
+
+GOLDEN = sorted((Path(__file__).parent / "golden" / "steps").glob("*.txt"))
+
+
+def kernel_of(text: str) -> Kernel:
+    """The kernel of all nests of a graph, everything in the order of its axes."""
+    graph = parse(text)
+    verify(graph)
+    extents = {d: e.value for d, e in graph.dims}
+    stages = tuple(n for n in graph.nodes if isinstance(n, Nest))
+    layouts = {n.out.name: dense(n.axes, extents) for n in graph.inputs}
+    layouts |= {o.value: dense(o.axes, extents) for o in graph.outputs}
+    group = Group(graph.name, stages, stages[0].out.dims, tuple(o.value for o in graph.outputs))
+    return lower(group, graph.values, layouts, {d: (0, e - 1) for d, e in extents.items()})
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.stem)
+def test_golden(path: Path, update_golden: bool) -> None:
+    text = path.read_text(encoding="utf-8")
+    source, *_ = text.partition("=== ")
+    kernel = kernel_of(source)
+    schedules = [s for s in re.findall(r"^=== (.*) ===$", text, re.MULTILINE) if s != "lowered"]
+    sections = [source, f"=== lowered ===\n{kernel}\n\n"]
+    for schedule in schedules:
+        try:
+            result = str(apply_schedule(kernel, parse_schedule(schedule)))
+        except NotApplicable as reason:
+            result = f"does not apply: {reason}"
+        sections.append(f"=== {schedule} ===\n{result}\n\n")
+    got = "".join(sections).rstrip() + "\n"
+    if update_golden:
+        path.write_text(got, encoding="utf-8")
+    assert got == path.read_text(encoding="utf-8"), f"{path.name}: see --update-golden"
+
+
+def test_every_step_has_a_golden_text() -> None:
+    assert set(STEPS) <= {p.stem for p in GOLDEN}
+
+
+# -- the text form ------------------------------------------------------------------------------
+def test_schedules_print_and_parse_back() -> None:
+    schedule = (
+        Split("x", 12),
+        Tile(("a", "b c"), (Kind.UNROLL, Kind.VECTOR)),
+        Cut("x'\\\n", (1, -2)),
+        Reorder(("y", "x")),
+        BlockReduction("k", 4, "i", "out"),
+    )
+    text = print_schedule(schedule)
+    assert text.startswith("split(x, 12); tile([a, 'b c'], [unroll, vector]); cut(")
+    assert parse_schedule(text) == schedule
+    assert parse_schedule("") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("spilt(x, 2)", "'spilt' is no step"),
+        ("split(x)", "split takes var, factor: got 1 fields"),
+        ("split(2, x)", "split's var cannot be 2"),
+        ("mark(x, fast)", "mark's kind cannot be fast"),
+        ("tile(x, vector)", "tile's loops cannot be x"),
+        ("split(x, 2", "'the end' stands where ',' is missing"),
+        ("split(x,", "the schedule ends where ')' is missing"),
+        ("split(x, 2) peel(x)", "'peel' stands where ';' is missing"),
+        ("split(x; 2)", "';' stands where ',' is missing"),
+        ("split(x, )", "')' stands where a field is missing"),
+        ("split x", "'x' stands where '(' is missing"),
+        ("split(x, 2); ", "'' is no step"),
+        ("split(x, 2) ?", "no token of a schedule: ' ?'"),
+    ],
+)
+def test_what_is_no_schedule(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        parse_schedule(text)
+
+
+# -- meaning ------------------------------------------------------------------------------------
+def check(case: Case, kernel: Kernel) -> None:
+    """Run the kernel and compare what it stores with the graph's interpretation."""
+    arrays = case.arrays()
+    memory = case.memory(arrays)
+    interpret_kernel(kernel, memory)
+    case.check(memory, arrays)
+
+
+@examples(150)
+@given(cases())
+def test_lowering_keeps_the_meaning(case: Case) -> None:
+    check(case, case.kernel())
+
+
+@examples(300)
+@given(cases(), st.data())
+def test_steps_keep_the_meaning(case: Case, data: st.DataObject) -> None:
+    kernel, schedule = apply_random_steps(data.draw, case.kernel(), 6)
+    assert parse_schedule(print_schedule(schedule)) == schedule
+    check(case, kernel)
+
+
+@examples(60)
+@given(cases(["contraction", "window", "reduction"]), st.data())
+def test_blocked_reductions_keep_the_meaning(case: Case, data: st.DataObject) -> None:
+    kernel = case.kernel()
+    bound = case.group.stages[0].bound
+    blocked: list[Kernel] = []
+    for outside in case.group.shared[:1]:
+        for var in bound:
+            for output in case.group.stored:
+                step = BlockReduction(var, data.draw(st.sampled_from([2, 3, 8])), outside, output)
+                try:
+                    blocked.append(step.apply(kernel))
+                except NotApplicable:
+                    continue
+    assume(blocked)
+    for k in blocked:
+        check(case, apply_random_steps(data.draw, k, 4)[0])
+
+
+@examples(50)
+@given(cases(), st.data())
+def test_renaming_keeps_the_meaning(case: Case, data: st.DataObject) -> None:
+    kernel, _ = apply_random_steps(data.draw, case.kernel(), 3)
+    renamed = canonical(kernel)
+    arrays = case.arrays()
+    memory = case.memory(arrays)
+    names = {old: new for new, old in renamed.buffers.items()}
+    interpret_kernel(renamed.kernel, {names[name]: array for name, array in memory.items()})
+    case.check(memory, arrays)
+    again = canonical(renamed.kernel)
+    assert again.kernel == renamed.kernel
+
+
+def test_kernels_over_parts_of_different_values_are_different() -> None:
+    text = """
+        graph "part"
+        dims a = 4, b = {b}, c = 3
+        %x : f32{{b,c}} = input "x" [c, b]
+        %y : f32{{a,c}} = %x[b=a, c]
+        output "y" [a, c] = %y
+    """
+    short, long = (canonical(kernel_of(text.format(b=b))).kernel for b in (5, 6))
+    assert str(short) == str(long)
+    assert short != long
+
+
+@pytest.mark.parametrize("blocks", [{}, {"x": 4}], ids=["dense", "blocked"])
+def test_halos_are_filled_and_nothing_else(blocks: dict[str, int]) -> None:
+    extents = {"x": 5, "y": 3, "z": 2}
+    fill = Lit(-1.0, DType.F32)
+    halo = {"x": (1, 2), "y": (0, 1)}
+    layout = dense(["y", "z", "x"], extents, halo=halo, fill=fill, blocks=blocks)
+    kernel = halo_kernel(Value("v", DType.F32, ("x", "y", "z")), layout, extents)
+    assert kernel is not None
+    memory = np.zeros(layout.size, np.float32)
+    interpret_kernel(kernel, {"v": memory})
+    inside = np.zeros((5, 3, 2), np.float32)
+    assert (memory[pack(inside, ["x", "y", "z"], layout) == 0] == 0).all()
+    filled = (memory == -1).sum()
+    assert filled == (5 + 3) * (3 + 1) * 2 - 5 * 3 * 2
+
+
+# -- what the language forbids ------------------------------------------------------------------
+X = Buffer("x", DType.F32, dense(["i"], {"i": 4}))
+ACC = Buffer("acc", DType.F32, dense([], {}), Space.REGISTER)
+
+
+def loop(*body: Stmt, var: str = "i", extent: int = 4) -> Loop:
+    return Loop(var, Index.of(0), Index.of(extent), Kind.SERIAL, body)
+
+
+def element(at: Index | str) -> Read:
+    return Read("x", (("i", Index.of(at)),), DType.F32)
+
+
+@pytest.mark.parametrize(
+    ("stmt", "reason"),
+    [
+        (loop(Assign(Access("acc"), element(Index.of("i") + 1))), "%x[i=i + 1] is read at 4 of 4"),
+        (loop(Assign(Access("x", (("i", Index.of("i") - 1),)), Lit(0, DType.F32))), "at i=-1"),
+        (Assign(Access("x", (("i", Index.of(0)),)), Read("acc", (), DType.F32)), "before it was"),
+        (Assign(Access("acc"), element("i")), "i uses ['i'] outside of their loops"),
+        (Assign(Access("acc"), Lit(0, DType.F64)), "float64 is stored to %acc of f32"),
+    ],
+)
+def test_forbidden(stmt: Stmt, reason: str) -> None:
+    kernel = Kernel("k", (X,), (ACC,), (stmt,))
+    with pytest.raises(InternalError, match=re.escape(reason)):
+        interpret_kernel(kernel, {"x": np.zeros(4, np.float32)})
+
+
+def test_arguments_must_fit() -> None:
+    kernel = Kernel("k", (X,), (), ())
+    with pytest.raises(InternalError, match=r"%x takes 4 elements of f32, not float32\[3\]"):
+        interpret_kernel(kernel, {"x": np.zeros(3, np.float32)})
+    twice = Kernel("k", (X,), (replace(ACC, name="x"),), ())
+    with pytest.raises(InternalError, match="two buffers are named %x"):
+        interpret_kernel(twice, {"x": np.zeros(4, np.float32)})
+
+
+# -- refusals that no lowered kernel meets ------------------------------------------------------
+def test_bounds_that_are_not_constant() -> None:
+    inner = Loop("j", Index.of("i"), Index.of("i") + 2, Kind.SERIAL, ())
+    kernel = Kernel("k", (), (), (loop(inner),))
+    with pytest.raises(NotApplicable, match="the bounds of j are not constant"):
+        Peel("j").apply(kernel)
+    with pytest.raises(NotApplicable, match="the bounds of j depend on i"):
+        Fuse("i", "j", "ij").apply(kernel)
+    with pytest.raises(NotApplicable, match="j does not start at 0"):
+        Tile(("j",), (Kind.UNROLL,)).apply(kernel)
+    assert len(list(walk_stmts(Split("j", 2).apply(kernel).body))) == 3
