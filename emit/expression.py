@@ -368,7 +368,7 @@ class ExpressionEmitter:
             if lane.mask is None:
                 b.store(value, place, align=_align(buffer))
                 return
-            if _single(lane.mask):
+            if lane.end == Index.of(lane.base + 1):
                 # LLVM 22 widens a truncated lane that is stored alone under AVX-512.
                 first = b.extract_element(value, ir.Constant(I32, 0))
                 b.store(first, place, align=_align(buffer))
@@ -411,11 +411,6 @@ class ExpressionEmitter:
                 index = index.subs({lane.var: Index.of(lane.base)})
             key.append(index.value)
         return tuple(key), varies
-
-
-def _single(mask: ir.Value) -> bool:
-    """Whether the mask is known to leave the first lane alone."""
-    return isinstance(mask, ir.Constant) and sum(map(bool, mask.constant)) == 1
 
 
 def _align(buffer: Buffer) -> int:

@@ -24,6 +24,7 @@ from rutc.emit.index import I32, I64, IndexEmitter, Lane, i64, is_vector
 from rutc.emit.memory import memory_type
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Expr, Read, bind
 from rutc.tensor_ir.kernel import (
     Access,
@@ -36,6 +37,7 @@ from rutc.tensor_ir.kernel import (
     Loop,
     Merge,
     Prefetch,
+    Space,
     Stmt,
     Update,
     accesses,
@@ -224,10 +226,12 @@ class _KernelEmitter:
             return
         lanes = self.machine.lanes(self.merged.get(loop.var, extent))
         private = frozenset(a.buffer for s in walk_stmts(loop.body) for a in accesses(s))
+        narrow = any(self._stores_truncated(name) for name in private)
         for base in range(first, first + extent, lanes):
             mask = None
             if not hi.is_const:
-                mask = self._mask(self.index.emit(hi), base, lanes)
+                count = self.builder.trunc(self.index.emit(hi), I32)
+                mask = self._mask(self._hidden(count) if narrow else count, base, lanes)
             elif hi.value < base + lanes:
                 active = [base + i < hi.value for i in range(lanes)]
                 mask = ir.Constant(ir.VectorType(ir.IntType(1), lanes), active)
@@ -239,13 +243,29 @@ class _KernelEmitter:
             self.index.lane = None
             del self.index.ranges[loop.var]
 
+    def _stores_truncated(self, name: str) -> bool:
+        """Whether stores to the buffer may be truncations of wider integers."""
+        buffer = self.buffers[name]
+        wide = buffer.dtype in (DType.F32, DType.F64, DType.I64, DType.U64)
+        return buffer.space is not Space.REGISTER and not wide
+
+    def _hidden(self, count: ir.Value) -> ir.Value:
+        """The value, unknown to the optimiser.
+
+        LLVM 22 stores a single lane of a truncated vector in its full width under AVX-512 if it
+        learns that the mask has one lane; see `ExpressionEmitter._store_memory` for masks that are
+        constant here already.
+        """
+        if "avx512f" not in self.machine.features:
+            return count
+        return self.builder.asm(ir.FunctionType(I32, [I32]), "", "=r,0", [count], side_effect=False)
+
     def _mask(self, count: ir.Value, base: int, lanes: int) -> ir.Value:
         b = self.builder
-        narrow = b.trunc(count, I32)
         vector = ir.VectorType(I32, lanes)
         numbers = ir.Constant(vector, [base + i for i in range(lanes)])
         undefined = ir.Constant(vector, ir.Undefined)
-        one = b.insert_element(undefined, narrow, ir.Constant(I32, 0))
+        one = b.insert_element(undefined, count, ir.Constant(I32, 0))
         zeros = ir.Constant(vector, [0] * lanes)
         return b.icmp_signed("<", numbers, b.shuffle_vector(one, undefined, zeros))
 

@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 from hypothesis import strategies as st
+from hypothesis.vendor.pretty import RepresentationPrinter
 
 from rutc.tensor_ir import (
     Apply,
@@ -54,8 +55,8 @@ EXTENTS = (3, 2, 1, 5, 7, 8, 17, 4, 16, 20, 33, 3, 2, 5, 7, 9, 12, 40, 0)
 DIMS = ("i", "j", "k", "l", "m")
 POINTS = 1500
 """The most points that a nest runs over: what the interpreter takes a fraction of a second for."""
-SMALL = 40
-"""The longest reductions in types that hold few integers."""
+SMALL = 28
+"""The longest sums of products in bf16, which holds whole numbers up to 256."""
 TYPES = (
     DType.F32, DType.F32, DType.F32, DType.F64, DType.I64, DType.I32, DType.BF16, DType.F16,
     DType.I8, DType.U8, DType.I16, DType.BOOL,
@@ -112,6 +113,9 @@ class Case:
             f"{self.graph}\nshared {self.group.shared} stored {self.group.stored}\n{layouts}\n"
             f"seed {self.seed}"
         )
+
+    def _repr_pretty_(self, printer: RepresentationPrinter, cycle: bool) -> None:
+        printer.text(repr(self))
 
 
 def unpack(

@@ -1,0 +1,260 @@
+"""Kernels in machine code against the graph's interpretation, for every machine of this family."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rutc.emit.kernel import emit_kernel, parallel_loops
+from rutc.emit.targets import target_named
+from rutc.emit.targets.select import native_target
+from rutc.tensor_ir import DType, Index, Lit
+from rutc.tensor_ir.expr import IndexValue, Read, apply
+from rutc.tensor_ir.graph import Value
+from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop
+from rutc.tensor_ir.layout import dense
+from rutc.tensor_ir.lower import halo_kernel
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps import Schedule, apply_schedule, parse_schedule
+from rutc.tuner import choose
+from tests.emit.run_kernel import run_kernel
+from tests.examples import examples
+from tests.kernels import Case, apply_random_steps, cases
+from tests.tensor_ir.test_steps import kernel_of
+
+V3, V4 = (target_named(name).machine for name in ("x86-64-v3", "x86-64-v4"))
+MACHINES = [
+    pytest.param(V3, id=V3.name),
+    pytest.param(
+        V4,
+        id=V4.name,
+        marks=pytest.mark.skipif(
+            not V4.features <= native_target().machine.features,
+            reason="this processor has no AVX-512",
+        ),
+    ),
+]
+on_machines = pytest.mark.parametrize("machine", MACHINES)
+
+
+def tuned(
+    case: Case, machine: Machine, free: frozenset[str]
+) -> tuple[Kernel, Schedule, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """(kernel, schedule, its memory, all values) as `choose` wants it; `free` are its constants."""
+    kernel = case.kernel()
+    choice = choose(kernel, machine, free)
+    layouts = dict(case.layouts)
+    for name in free & choice.packing.keys():
+        order, blocks = choice.packing[name]
+        layouts[name] = dense(order, case.extents, blocks=blocks)
+    args = tuple(replace(b, layout=layouts[b.name]) for b in kernel.args)
+    arrays = case.arrays()
+    memory = case.memory(arrays, layouts)
+    scheduled = apply_schedule(replace(kernel, args=args), choice.schedule)
+    return scheduled, choice.schedule, memory, arrays
+
+
+@on_machines
+@examples(150)
+@given(case=cases(), data=st.data())
+def test_default_schedules(machine: Machine, case: Case, data: st.DataObject) -> None:
+    reads = [n for n in case.group.external_reads() if not case.layouts[n].halo]
+    free = data.draw(st.sets(st.sampled_from(reads))) if reads else set()
+    parts = data.draw(st.integers(1, 3))
+    kernel, _, memory, arrays = tuned(case, machine, frozenset(free))
+    run_kernel(kernel, machine, memory, parts=parts)
+    case.check(memory, arrays)
+
+
+@on_machines
+@examples(200)
+@given(case=cases(), data=st.data())
+def test_random_schedules(machine: Machine, case: Case, data: st.DataObject) -> None:
+    kernel, _ = apply_random_steps(data.draw, case.kernel(), 6)
+    parts = data.draw(st.integers(1, 3))
+    arrays = case.arrays()
+    memory = case.memory(arrays)
+    run_kernel(kernel, machine, memory, parts=parts)
+    case.check(memory, arrays)
+
+
+# -- every type and every kind of schedule ------------------------------------------------------
+PRODUCT = """
+    graph "product"
+    dims i = 7, j = 19, k = 11
+    %a : {t}{{i,k}} = input "a" [i, k]
+    %b : {t}{{j,k}} = input "b" [k, j]
+    %s : {t}{{i,j}} = {reducer}{{k}} {body}
+    %c : {t}{{i,j}} = {last}
+    output "c" [i, j] = %c
+"""
+SCHEDULES = [
+    "",
+    "mark(k, unroll)",
+    "mark(i, parallel); mark(j, vector)",
+    "fuse(i, j, ij); mark(ij, vector)",
+    "split(j, 8); peel(j.o); mark(j.i, vector)",
+    "split(j, 16); mark(j.i, vector); mark(i, parallel); mark(j.o, parallel)",
+    "cut(j, [3, 16]); mark(j, vector); mark(j.1, vector)",
+    "lanes(k, 4, k)",
+    "lanes(k, 20, k); tile([i], [unroll])",
+    "lanes(k, 3, k); mark(k.o, unroll)",
+    "block_reduction(k, 4, i, c)",
+    "block_reduction(k, 4, i, c); tile([j], [vector])",
+    "block_reduction(k, 3, i, c); split(j, 8); tile([j.o, j.i], [unroll, vector])",
+    "split(i, 3); split(j, 16); reorder([i.o, j.o, i.i, j.i]); peel(j.o); peel(i.o); "
+    "tile([i.i, j.i], [unroll, vector]); split(k, 4); peel(k.o); mark(k.i, unroll)",
+]
+NUMBERS = [
+    d for d in DType if (d.is_int or d.is_float) and d.bits >= 8 and not d.value.startswith("f8")
+]
+
+
+def filled(kernel: Kernel) -> dict[str, np.ndarray]:
+    """Arguments of small whole numbers, the same each time."""
+    rng = np.random.default_rng(1)
+    found = {}
+    for b in kernel.args:
+        low = -2 if b.dtype.is_signed else 0
+        found[b.name] = rng.integers(low, 3, b.layout.size).astype(b.dtype.numpy)
+    return found
+
+
+def check_schedules(source: str, machine: Machine, schedules: list[str]) -> None:
+    kernel = kernel_of(source)
+    expected = filled(kernel)
+    interpret_kernel(kernel, expected)
+    for schedule in schedules:
+        scheduled = apply_schedule(kernel, parse_schedule(schedule))
+        got = filled(kernel)
+        run_kernel(scheduled, machine, got, parts=2)
+        for name, array in expected.items():
+            np.testing.assert_array_equal(got[name], array, err_msg=f"%{name} after {schedule}")
+
+
+@on_machines
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+def test_types(machine: Machine, dtype: DType) -> None:
+    product = {"body": "%a[i, k] * %b[j, k]", "last": "max(%s[i, j], %a[i, k=j % 11])"}
+    check_schedules(PRODUCT.format(t=dtype, reducer="sum", **product), machine, SCHEDULES)
+
+
+@on_machines
+def test_bools(machine: Machine) -> None:
+    body = {"body": "%a[i, k] and %b[j, k]", "last": "%s[i, j] != %a[i, k=j % 11]"}
+    check_schedules(PRODUCT.format(t=DType.BOOL, reducer="any", **body), machine, SCHEDULES)
+
+
+STATES = """
+    graph "states"
+    dims i = 3, j = 5, k = 13
+    %a : {t}{{i,j,k}} = input "a" [i, j, k]
+    %v : {t}{{i,j}}, %p : {index}{{i,j}} = {reducer}{{k}} %a[i, j, k], {position}
+    output "v" [i, j] = %v
+    output "p" [i, j] = %p
+"""
+
+
+@on_machines
+@pytest.mark.parametrize("reducer", ["argmax", "argmin", "argmax_last", "argmin_last"])
+def test_extremes_and_their_places(machine: Machine, reducer: str) -> None:
+    schedules = [
+        "lanes(k, 4, k)",
+        "lanes(k, 16, k); mark(i, parallel)",
+        "tile([j], [vector])",
+        "tile([i, j], [unroll, vector]); mark(k, unroll)",
+    ]
+    for dtype in (DType.F32, DType.F64, DType.I64, DType.U8):
+        for index, position in (("i64", "index(k)"), ("i32", "i32(index(k))")):
+            source = STATES.format(t=dtype, index=index, position=position, reducer=reducer)
+            check_schedules(source, machine, schedules)
+
+
+@on_machines
+def test_idle_lanes_divide_by_nothing(machine: Machine) -> None:
+    source = """
+        graph "divide"
+        dims i = 5
+        %a : i32{i} = input "a" [i]
+        %b : i32{i} = input "b" [i]
+        %c : i32{i} = (%a[i] // %b[i]) + mod(%a[i], %b[i])
+        output "c" [i] = %c
+    """.replace("//", "/")
+    check_schedules(source, machine, ["mark(i, vector)", "split(i, 4); mark(i.i, vector)"])
+
+
+@on_machines
+def test_one_lane_of_a_narrow_store_writes_one_element(machine: Machine) -> None:
+    for dtype in (DType.BF16, DType.F16, DType.I16, DType.U8, DType.I8):
+        source = f"""
+            graph "narrow"
+            dims i = 17
+            %a : i64{{i}} = input "a" [i]
+            %c : {dtype}{{i}} = {dtype}(%a[i])
+            output "c" [i] = %c
+        """
+        check_schedules(source, machine, ["mark(i, vector)", "split(i, 16); mark(i.i, vector)"])
+
+
+# -- halos, counters, tasks ---------------------------------------------------------------------
+@on_machines
+@pytest.mark.parametrize("blocks", [{}, {"x": 4}], ids=["dense", "blocked"])
+def test_halos_are_filled(machine: Machine, blocks: dict[str, int]) -> None:
+    extents = {"x": 5, "y": 3, "z": 2}
+    halo = {"x": (1, 2), "y": (0, 1)}
+    fill = Lit(-1.0, DType.F32)
+    layout = dense(["y", "z", "x"], extents, halo=halo, fill=fill, blocks=blocks)
+    kernel = halo_kernel(Value("v", DType.F32, ("x", "y", "z")), layout, extents)
+    assert kernel is not None
+    expected, got = (np.zeros(layout.size, np.float32) for _ in range(2))
+    interpret_kernel(kernel, {"v": expected})
+    scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
+    run_kernel(scheduled, machine, {"v": got})
+    np.testing.assert_array_equal(got, expected)
+
+
+def counted(kind: Kind) -> Kernel:
+    """y[i] = x[(i + t) % 6] + t*100 for a counter t of the host program."""
+    t, i = Index.of("t"), Index.of("i")
+    x = Buffer("x", DType.I64, dense(["i"], {"i": 6}))
+    y = Buffer("y", DType.I64, dense(["i"], {"i": 6}))
+    body = apply("add", Read("x", (("i", (i + t) % 6),), DType.I64), IndexValue(t * 100))
+    store = Assign(Access("y", (("i", i),)), body)
+    loop = Loop("i", Index.of(0), Index.of(6), kind, (store,))
+    return Kernel("counted", (x, y), (), (loop,), symbols=(("t", 4),))
+
+
+@on_machines
+@pytest.mark.parametrize("kind", list(Kind), ids=lambda k: k.value)
+def test_counters_of_the_host_program(machine: Machine, kind: Kind) -> None:
+    for trip in range(4):
+        memory = {"x": np.arange(6), "y": np.zeros(6, np.int64)}
+        run_kernel(counted(kind), machine, memory, {"t": trip})
+        np.testing.assert_array_equal(memory["y"], (np.arange(6) + trip) % 6 + trip * 100)
+
+
+def test_tasks_are_the_iterations_of_the_outermost_parallel_loops() -> None:
+    source = PRODUCT.format(t="f32", reducer="sum", body="%a[i, k] * %b[j, k]", last="%s[i, j]")
+    kernel = kernel_of(source)
+    for schedule, tasks in (
+        ("", 1),
+        ("mark(i, parallel)", 7),
+        ("mark(j, parallel)", 1),
+        ("mark(i, parallel); mark(j, parallel)", 7 * 19),
+        ("split(j, 4); mark(i, parallel); mark(j.o, parallel); mark(j.i, parallel)", 7 * 5),
+    ):
+        scheduled = apply_schedule(kernel, parse_schedule(schedule))
+        assert emit_kernel(scheduled, V3).tasks == tasks
+    assert [x.var for x in parallel_loops(scheduled)] == ["i", "j.o"]
+
+
+@on_machines
+def test_equal_kernels_give_equal_text(machine: Machine) -> None:
+    kernel = kernel_of(
+        PRODUCT.format(t="f32", reducer="sum", body="%a[i, k] * %b[j, k]", last="%s[i, j]")
+    )
+    scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset({"b"})).schedule)
+    assert emit_kernel(scheduled, machine) == emit_kernel(scheduled, machine)
