@@ -327,7 +327,7 @@ class _Cases:
         row = tuple((d, Index.of(d)) for d in top.dims)
         shifted = apply("sub", whole, Read(top.name, row, dtype))
         (middle,) = self.stage([dtype], [k, *outer], [], None, shifted)
-        inner = Read(middle.name, tuple((d, Index.of(d)) for d in middle.dims), dtype)
+        inner: Expr = Read(middle.name, tuple((d, Index.of(d)) for d in middle.dims), dtype)
         if self.chance(50):
             (total,) = self.stage([dtype], outer, [k], "sum", inner)
             inner = apply("add", inner, Read(total.name, row, dtype))
@@ -438,7 +438,8 @@ REDUCERS = (
 )  # fmt: skip
 
 
-def apply_random_steps(draw: st.DrawFn, kernel: Kernel, most: int) -> tuple[Kernel, Schedule]:
+@st.composite
+def scheduled(draw: st.DrawFn, kernel: Kernel, most: int) -> tuple[Kernel, Schedule]:
     """The kernel after up to `most` random steps that apply, and those steps."""
     applied: list[Step] = []
     for _ in range(draw(st.integers(0, most))):

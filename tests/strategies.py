@@ -41,6 +41,7 @@ from rutc.tensor_ir import (
     reducer,
 )
 from rutc.tensor_ir.affine import maximum, minimum
+from rutc.tensor_ir.graph import outs
 
 EXTENTS = (2, 3, 0, 1, 4, 5, 6, 7, 2, 3, 3, 2)
 SYMBOL = "batch"
@@ -269,7 +270,7 @@ class Builder:
                 n = self.loop()
             case _:
                 n = self.pointwise(self.dtype(), self.some_dims(3))
-        self.values += list(n.outs) if not isinstance(n, Const | Scatter) else [n.out]
+        self.values += outs(n)
         return n
 
     def dtype(self) -> DType:

@@ -22,7 +22,7 @@ from rutc.tensor_ir.steps import Schedule, apply_schedule, parse_schedule
 from rutc.tuner import choose
 from tests.emit.run_kernel import run_kernel
 from tests.examples import examples
-from tests.kernels import Case, apply_random_steps, cases
+from tests.kernels import Case, cases, scheduled
 from tests.tensor_ir.test_steps import kernel_of
 
 V3, V4 = (target_named(name).machine for name in ("x86-64-v3", "x86-64-v4"))
@@ -73,7 +73,7 @@ def test_default_schedules(machine: Machine, case: Case, data: st.DataObject) ->
 @examples(200)
 @given(case=cases(), data=st.data())
 def test_random_schedules(machine: Machine, case: Case, data: st.DataObject) -> None:
-    kernel, _ = apply_random_steps(data.draw, case.kernel(), 6)
+    kernel, _ = data.draw(scheduled(case.kernel(), 6))
     parts = data.draw(st.integers(1, 3))
     arrays = case.arrays()
     memory = case.memory(arrays)

@@ -49,7 +49,7 @@ from rutc.tensor_ir.steps import (
 from rutc.tensor_ir.steps.text import STEPS
 from rutc.tensor_ir.verify import verify
 from tests.examples import examples
-from tests.kernels import Case, apply_random_steps, cases
+from tests.kernels import Case, cases, scheduled
 
 GOLDEN = sorted((Path(__file__).parent / "golden" / "steps").glob("*.txt"))
 
@@ -145,7 +145,7 @@ def test_lowering_keeps_the_meaning(case: Case) -> None:
 @examples(300)
 @given(cases(), st.data())
 def test_steps_keep_the_meaning(case: Case, data: st.DataObject) -> None:
-    kernel, schedule = apply_random_steps(data.draw, case.kernel(), 6)
+    kernel, schedule = data.draw(scheduled(case.kernel(), 6))
     assert parse_schedule(print_schedule(schedule)) == schedule
     check(case, kernel)
 
@@ -166,13 +166,13 @@ def test_blocked_reductions_keep_the_meaning(case: Case, data: st.DataObject) ->
                     continue
     assume(blocked)
     for k in blocked:
-        check(case, apply_random_steps(data.draw, k, 4)[0])
+        check(case, data.draw(scheduled(k, 4))[0])
 
 
 @examples(50)
 @given(cases(), st.data())
 def test_renaming_keeps_the_meaning(case: Case, data: st.DataObject) -> None:
-    kernel, _ = apply_random_steps(data.draw, case.kernel(), 3)
+    kernel, _ = data.draw(scheduled(case.kernel(), 3))
     renamed = canonical(kernel)
     arrays = case.arrays()
     memory = case.memory(arrays)

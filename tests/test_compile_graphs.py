@@ -1,0 +1,231 @@
+"""Whole graphs through every stage to a library that runs, against the graph's interpretation.
+
+Random graphs take about a tenth of a second each; a long run is
+
+    RUTC_EXAMPLES=50 pytest tests/test_compile_graphs.py
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rutc.tuner.heuristic
+from rutc.emit.targets import target_named
+from rutc.tensor_ir import Graph
+from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.verify import verify
+from tests.compiled import build, plan_or_reject, run
+from tests.examples import examples
+from tests.kernels import assert_agree
+from tests.strategies import graphs, random_inputs
+
+NATIVE = target_named("native").machine
+V3 = target_named("x86-64-v3").machine
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _parallel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """However small a kernel is, threads share it; objects are cached for the tests alone."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(rutc.tuner.heuristic, "PARALLEL_CYCLES", 0)
+    patch.setenv("RUTC_CACHE", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()
+
+
+def check(graph: Graph, seed: int = 0, *, exact: bool = True, machine: Machine = NATIVE) -> None:
+    """Compile the graph, run it with one thread and with two, compare all outputs."""
+    inputs = random_inputs(graph, seed)
+    expected = interpret(graph, inputs)
+    plan = plan_or_reject(graph)
+    with TemporaryDirectory() as folder:
+        library = build(plan, machine, Path(folder))
+        for threads in (1, 2):
+            got = run(library, inputs, threads)
+            assert list(got) == list(expected)
+            for name, array in expected.items():
+                assert got[name].dtype == array.dtype
+                assert got[name].shape == array.shape
+                if exact:
+                    np.testing.assert_array_equal(got[name], array, err_msg=name)
+                else:
+                    assert_agree(name, got[name], array, exact=False, reduction=SMOOTH)
+
+
+SMOOTH = 1 << 20
+"""Roundings that count as one reduction in smooth graphs: values cancel between their nodes."""
+
+
+@examples(60)
+@given(graphs(exact=True, symbolic=False), st.integers(0, 9))
+def test_exact_graphs(graph: Graph, seed: int) -> None:
+    check(graph, seed)
+
+
+@examples(30)
+@given(graphs(exact=False, symbolic=False), st.integers(0, 9))
+def test_smooth_graphs(graph: Graph, seed: int) -> None:
+    check(graph, seed, exact=False)
+
+
+@examples(30)
+@given(graphs(exact=True, symbolic=False, most=10), st.integers(0, 9))
+def test_larger_graphs_on_narrower_vectors(graph: Graph, seed: int) -> None:
+    check(graph, seed, machine=V3)
+
+
+# -- named cases --------------------------------------------------------------------------------
+CASES = {
+    "nothing but an input": """
+        dims a = 3, b = 2
+        %x : f32{a,b} = input "x" [b, a]
+        output "y" [a, b] = %x
+        output "z" [b, a] = %x
+        output "y again" [a, b] = %x
+    """,
+    "constants": """
+        dims a = 3
+        %x : f32{} = input "unused" []
+        %c : i64{a} = const [a] [1, -2, 3]
+        %t : bool{} = const [] true
+        output "c" [a] = %c
+        output "c again" [a] = %c
+        output "t" [] = %t
+    """,
+    "scalars": """
+        %x : f32{} = input "x" []
+        %y : f32{} = %x * %x + 1.0
+        %b : bool{} = %y > 2.0
+        output "y" [] = %y
+        output "b" [] = %b
+    """,
+    "no elements": """
+        dims a = 0, b = 4
+        %x : f32{a,b} = input "x" [a, b]
+        %w : f32{b} = input "w" [b]
+        %s : f32{b} = sum{a} %x[a, b] * %w[b]
+        %m : f32{a} = max{b} %x[a, b]
+        %p : f32{b} = %x[a=b, b else -1.0]
+        %n : f32{} = max{a,b} %x[a, b]
+        %e : f32{a,b} = exp(%x[a, b])
+        output "s" [b] = %s
+        output "m" [a] = %m
+        output "p" [b] = %p
+        output "n" [] = %n
+        output "e" [b, a] = %e
+        output "x" [b, a] = %x
+    """,
+    "a scan without trips": """
+        dims a = 3, t = 0
+        %x : f32{a} = input "x" [a]
+        %last : f32{a}, %all : f32{a,t} = scan t carry(%h : f32{a} = %x -> %n) collect(%n) {
+          %n : f32{a} = %h[a] + 1.0
+        }
+        output "last" [a] = %last
+        output "all" [a, t] = %all
+    """,
+    "a recurrence": """
+        dims b = 2, h = 5, k = 5, t = 4
+        %x : f32{b,h,t} = input "x" [t, b, h]
+        %w : f32{h,k} = input "w" [h, k]
+        %i : f32{b,h} = input "i" [h, b]
+        %last : f32{b,h}, %all : f32{b,h,t} = scan t carry(%s : f32{b,h} = %i -> %n) collect(%n) {
+          %p : f32{b,h} = sum{k} %s[b, h=k] * %w[h, k]
+          %n : f32{b,h} = max(min(%p[b, h] + %x[b, h, t], 4.0), -4.0)
+        }
+        output "all" [b, t, h] = %all
+        output "last" [h, b] = %last
+    """,
+    "carried values that change places": """
+        dims a = 3, t = 5
+        %x : f32{a} = input "x" [a]
+        %y : f32{a} = input "y" [a]
+        %p : f32{a}, %q : f32{a}, %all : f32{a,t} = scan t \
+carry(%u : f32{a} = %x -> %v, %v : f32{a} = %y -> %u) collect(%u) {
+        }
+        output "p" [a] = %p
+        output "q" [a] = %q
+        output "all" [t, a] = %all
+    """,
+    "scans in scans": """
+        dims a = 3, t = 2, u = 4
+        %x : f32{a,t,u} = input "x" [t, u, a]
+        %z : f32{a} = 0.0
+        %last : f32{a}, %rows : f32{a,t} = scan t carry(%h : f32{a} = %z -> %m) collect(%m) {
+          %m : f32{a}, %inner : f32{a,u} = scan u carry(%g : f32{a} = %h -> %n) collect(%n) {
+            %n : f32{a} = %g[a] + %x[a, t, u]
+          }
+        }
+        output "last" [a] = %last
+        output "rows" [a, t] = %rows
+    """,
+    "branches": """
+        dims a = 3, b = 2
+        %x : f32{a,b} = input "x" [b, a]
+        %c : bool{} = input "c" []
+        %r : f32{a,b}, %s : f32{a} = if %c {
+          %m : f32{a} = sum{b} %x[a, b]
+          yield %x, %m
+        } else {
+          %d : f32{a,b} = %x[a, b] * 2.0
+          %e : f32{a} = 1.0
+          yield %d, %e
+        }
+        output "r" [a, b] = %r
+        output "s" [a] = %s
+    """,
+    "a branch in a scan that yields what is outside": """
+        dims a = 3, t = 4
+        %x : f32{a} = input "x" [a]
+        %y : f32{a} = %x[a] + 1.0
+        %last : f32{a} = scan t carry(%h : f32{a} = %x -> %r) collect() {
+          %even : bool{} = mod(index(t), 2) == 0
+          %r : f32{a} = if %even {
+            yield %y
+          } else {
+            %d : f32{a} = %h[a] - %y[a]
+            yield %d
+          }
+        }
+        output "last" [a] = %last
+        output "y" [a] = %y
+    """,
+    "rows and their normalisation": """
+        dims b = 6, k = 50
+        %x : f32{b,k} = input "x" [b, k]
+        %m : f32{b} = max{k} %x[b, k]
+        %e : f32{b,k} = %x[b, k] - %m[b]
+        %s : f32{b} = sum{k} %e[b, k]
+        %p : f32{b,k} = %e[b, k] * %s[b]
+        %v : f32{b}, %at : i64{b} = argmax{k} %p[b, k], index(k)
+        output "p" [b, k] = %p
+        output "v" [b] = %v
+        output "at" [b] = %at
+    """,
+    "windows over windows": """
+        dims c = 3, d = 20, r = 3, s = 3, x = 9, y = 8
+        %i : f32{c,x,y} = input "i" [c, y, x]
+        %w : f32{c,d,r,s} = input "w" [d, c, r, s]
+        %f : f32{d,x,y} = sum{c,r,s} %i[c, x=x + r - 1, y=y + s - 1 else 0.0] * %w[c, d, r, s]
+        %g : f32{d,x,y} = max(%f[d, x, y], 0.0)
+        %m : f32{d,x,y} = max{r,s} %g[d, x=x + r - 1, y=y + s - 1 else -inf]
+        %n : f32{d,x,y} = sum{r,s} %g[d, x=x + 2*r - 2, y=y + s else 0.0]
+        output "m" [d, x, y] = %m
+        output "n" [d, x, y] = %n
+    """,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case(name: str) -> None:
+    graph = parse(f'graph "case"\n{CASES[name]}')
+    verify(graph)
+    for seed in range(2):
+        check(graph, seed)
