@@ -61,8 +61,8 @@ def measure(
 def _write_static(model: Model, path: Path) -> None:
     """Writes the model with the shapes of its inputs fixed, which every peer may then use.
 
-    A model that ONNX Runtime does not load so (a branch for other sizes contradicts them) is written
-    as it is.
+    A model that ONNX Runtime does not load so (a branch for other sizes contradicts them) is
+    written as it is.
     """
     proto = onnx.load(model.obtain())
     for value in proto.graph.input:
