@@ -1,6 +1,6 @@
 """The compiler: a model file in, an artifact out. Wires the stages; each stage knows no other.
 
-    import -> optimize -> decide -> build kernels, weights, host program -> link
+import -> optimize -> decide -> build kernels, weights, host program -> link
 """
 
 from __future__ import annotations
