@@ -204,7 +204,13 @@ def test_a_signal_leaves_nothing(
     environment = {**os.environ, "RUTC_CC": f"sh {slow}", "RUTC_CACHE": str(tmp_path / "cache")}
     script = Path(sys.executable).with_name("rutc")
     command = [script, "compile", model, "-o", output / "net.so"]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stderr=subprocess.PIPE,
+        # Shells start background jobs with SIGINT ignored, which children inherit.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
         deadline = time.monotonic() + 60
         while not started.exists():
             assert process.poll() is None, process.communicate()
