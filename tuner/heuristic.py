@@ -19,7 +19,7 @@ from math import prod
 
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Apply, IndexValue, Lit, Read, walk
-from rutc.tensor_ir.kernel import Assign, Kernel, Kind, Loop, Space, exprs, walk_stmts
+from rutc.tensor_ir.kernel import Assign, Init, Kernel, Kind, Loop, Space, exprs, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import (
     BlockReduction,
@@ -270,13 +270,16 @@ def _reduction_block(
 
 
 def _output(kernel: Kernel) -> str | None:
-    """The only buffer that the kernel stores to."""
-    stored = {
-        s.target.buffer
+    """The only buffer that the kernel stores to, if it can hold the only reduction's state."""
+    stored = [
+        kernel.buffer(s.target.buffer)
         for s in walk_stmts(kernel.body)
         if isinstance(s, Assign) and kernel.buffer(s.target.buffer).space is Space.MEMORY
-    }
-    return stored.pop() if len(stored) == 1 else None
+    ]
+    states = [s.reducer.state for s in walk_stmts(kernel.body) if isinstance(s, Init)]
+    if len(stored) != 1 or states != [(stored[0].dtype,)]:
+        return None
+    return stored[0].name
 
 
 def _reuse_loops(
