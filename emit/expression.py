@@ -325,8 +325,11 @@ class ExpressionEmitter:
         return self.builder.gep(base, [offsets], source_etype=element)
 
     def prefetch(self, s: Prefetch) -> None:
-        """Bring a line of memory into a cache."""
-        place = self._place(self.buffers[s.buffer], self.index.resolve(s.address))
+        """Bring a line of memory into a cache; of a vector, that of its first lane."""
+        address = self.index.resolve(s.address)
+        if self.index.lane is not None:
+            address = address.subs({self.index.lane.var: Index.of(self.index.lane.base)})
+        place = self._place(self.buffers[s.buffer], address)
         types = [ir.PointerType(), I32, I32, I32]
         function = self._intrinsic("llvm.prefetch.p0", ir.VoidType(), types)
         read, locality, data = (ir.Constant(I32, x) for x in (0, 4 - s.level, 1))
