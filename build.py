@@ -18,14 +18,14 @@ from rutc.emit.codegen import VERSION, compile_object
 from rutc.emit.kernel import ENTRY, emit_kernel
 from rutc.emit.toolchain import cached
 from rutc.errors import InternalError
-from rutc.graph_opt.plan import Choose, Fail, FillHalo, Plan, PlanStep, Repeat, Run
+from rutc.graph_opt.plan import Choose, Fail, FillHalo, Plan, PlanStep, Repeat, Run, Write
 from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.canonical import canonical
 from rutc.tensor_ir.expr import Apply, Cast, Read, walk
-from rutc.tensor_ir.graph import Const, Value, walk_nodes
+from rutc.tensor_ir.graph import Const, Scatter, Value, walk_nodes
 from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop
 from rutc.tensor_ir.layout import Layout, dense, pack
-from rutc.tensor_ir.lower import Group, halo_kernel, lower
+from rutc.tensor_ir.lower import Group, halo_kernel, lower, lower_scatter
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import NotApplicable, Schedule, apply_schedule
 from rutc.tuner import choose
@@ -134,6 +134,8 @@ class Builder:
             match s:
                 case Run(group):
                     result.append(self._run(group, symbols))
+                case Write(node):
+                    result.append(self._write(node, symbols))
                 case FillHalo(value):
                     kernel = halo_kernel(
                         self.plan.values[value], self.plan.layouts[value], self.extents
@@ -192,6 +194,11 @@ class Builder:
         self.done += 1
         self.on_kernel(self.done, self.total)
         return self._launch(group, kernel, symbols, constants)
+
+    def _write(self, node: Scatter, symbols: Symbols) -> host.Step:
+        kernel = lower_scatter(node, self.plan.values, self.plan.layouts, self.ranges, symbols)
+        constants = frozenset(b.name for b in kernel.args if b.name in self.constants)
+        return self._launch(None, kernel, symbols, constants)
 
     def _launch(
         self,
@@ -319,6 +326,8 @@ def _model_cycles(
             case Choose():
                 branches = (_model_cycles(x, extents, machine) for x in (s.then, s.orelse))
                 total += max(branches)
+            case Write(node):
+                total += prod(extents[d] for d in node.dims)
             case FillHalo() | Fail():
                 pass
     return total

@@ -14,7 +14,7 @@ from rutc.emit.scalar import emit_cast, emit_op, llvm_type
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Apply, Cast, Expr, IndexValue, Lit, Local, Read
+from rutc.tensor_ir.expr import Apply, Cast, Coord, Expr, IndexValue, Lit, Local, Read
 from rutc.tensor_ir.kernel import Access, Buffer, Prefetch, Space
 from rutc.tensor_ir.machine import Machine
 
@@ -132,7 +132,7 @@ class ExpressionEmitter:
             return self._read_register(buffer, r.coords)
         if buffer.layout.size == 0:
             return emit_literal(self.builder, r.fill or zero(buffer.dtype))
-        coords, guard = self._coords(r, buffer)
+        coords, guard = self._coords(r.coords, buffer, r.fill)
         if coords is None:
             return emit_literal(self.builder, r.fill or zero(buffer.dtype))
         address = buffer.layout.address(coords, self.index.ranges)
@@ -150,24 +150,36 @@ class ExpressionEmitter:
             self._loads[key] = value
         return value
 
-    def _coords(self, r: Read, buffer: Buffer) -> tuple[dict[str, Index] | None, ir.Value | None]:
-        """The coordinates as indices, and the condition under which they are inside.
+    def _coords(
+        self, places: tuple[tuple[str, Coord], ...], buffer: Buffer, fill: Lit | None
+    ) -> tuple[dict[str, Index] | None, ir.Value | None]:
+        """The coordinates of a read as indices, and the condition under which they are inside.
 
-        None for coordinates that are never inside.
+        None for coordinates that are never inside. Without a fill they always are.
         """
+        return self._tested(places, buffer, fill, guarded=fill is not None)
+
+    def _tested(
+        self,
+        places: tuple[tuple[str, Coord], ...],
+        buffer: Buffer,
+        fill: Lit | None,
+        *,
+        guarded: bool,
+    ) -> tuple[dict[str, Index] | None, ir.Value | None]:
         extents = dict(buffer.layout.extents)
         coords: dict[str, Index] = {}
         guard: ir.Value | None = None
-        for d, c in r.coords:
+        for d, c in places:
             if isinstance(c, Index):
                 index = self.index.resolve(c)
             else:
-                index = self._data_index(self.emit(c), extents[d], guarded=r.fill is not None)
+                index = self._data_index(self.emit(c), extents[d], guarded=guarded)
             coords[d] = index
-            if r.fill is None:
+            if not guarded:
                 continue
             low, high = 0, extents[d] - 1
-            if buffer.layout.fill == r.fill:
+            if fill is not None and buffer.layout.fill == fill:
                 low -= buffer.layout.before.get(d, 0)
                 high += buffer.layout.after.get(d, 0)
             bounds = index.bounds(self.index.ranges)
@@ -352,6 +364,22 @@ class ExpressionEmitter:
                 raise InternalError(f"a store to {buffer.name} at a data-dependent place")
             coords[d] = self.index.resolve(c)
         address = buffer.layout.address(coords, self.index.ranges)
+        self._store_memory(buffer, address, value)
+        self.forget_loads()
+
+    def target(
+        self, target: Access, buffer: Buffer
+    ) -> tuple[dict[str, Index] | None, ir.Value | None]:
+        """The coordinates of a put, and the condition under which there is such an element."""
+        return self._tested(target.coords, buffer, None, guarded=True)
+
+    def element(self, buffer: Buffer, address: Index) -> ir.Value:
+        """The element at an address of memory, or one for each lane; nothing is shared."""
+        value = self._load(buffer, address, None, None)
+        return from_memory(self.builder, value, buffer.dtype)
+
+    def put(self, buffer: Buffer, address: Index, value: ir.Value) -> None:
+        """Put a value at an address of memory, or one for each lane."""
         self._store_memory(buffer, address, value)
         self.forget_loads()
 

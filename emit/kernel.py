@@ -22,6 +22,7 @@ from llvmlite import ir
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import I32, I64, IndexEmitter, Lane, i64, is_vector
 from rutc.emit.memory import memory_type
+from rutc.emit.put import emit_put
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
@@ -37,6 +38,7 @@ from rutc.tensor_ir.kernel import (
     Loop,
     Merge,
     Prefetch,
+    Put,
     Space,
     Stmt,
     Update,
@@ -277,6 +279,9 @@ class _KernelEmitter:
                     self._loop(s)
                 case Assign():
                     self.expressions.store(s.target, self.expressions.emit(s.value))
+                case Put():
+                    emit_put(self.expressions, s)
+                    self.expressions.forget_loads()
                 case Init():
                     for a, identity in zip(s.states, s.reducer.identity, strict=True):
                         self.expressions.store(a, self.expressions.emit(identity))

@@ -1,7 +1,8 @@
 """The plan: everything decided about a graph before code is made, as printable data.
 
     plan   := graph, step*, layout of every stored value, place of every stored value, refusal*
-    step   := group (one kernel) | fill of a halo | repeat (a scan) | choose (an if) | fail
+    step   := group (one kernel) | write (a scatter's kernel) | fill of a halo
+            | repeat (a scan) | choose (an if) | fail
 
 The plan's graph is the optimized graph plus the copies that layouts ask for.
 """
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from rutc.tensor_ir.affine import quoted
-from rutc.tensor_ir.graph import Carry, Graph, Value
+from rutc.tensor_ir.graph import Carry, Graph, Scatter, Value
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.text import value_name
@@ -23,6 +24,13 @@ class Run:
     """Run the kernel of one fusion group."""
 
     group: Group
+
+
+@dataclass(frozen=True)
+class Write:
+    """Run the kernel of a scatter, whose output lies in the memory of its base."""
+
+    node: Scatter
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,7 @@ class Fail:
     message: str
 
 
-PlanStep = Run | FillHalo | Repeat | Choose | Fail
+PlanStep = Run | Write | FillHalo | Repeat | Choose | Fail
 
 
 @dataclass(frozen=True)
@@ -138,7 +146,7 @@ def groups_of(steps: tuple[PlanStep, ...]) -> Iterator[Group]:
             case Choose():
                 yield from groups_of(s.then)
                 yield from groups_of(s.orelse)
-            case FillHalo() | Fail():
+            case Write() | FillHalo() | Fail():
                 pass
 
 
@@ -153,6 +161,13 @@ def _print(plan: Plan, steps: tuple[PlanStep, ...], depth: int, lines: list[str]
                 )
                 shared = ", ".join(map(quoted, group.shared))
                 lines.append(f"{pad}{group.name} for {{{shared}}}: {inner} -> {stored}")
+            case Write(n):
+                over = ", ".join(map(quoted, n.dims))
+                out = f"{value_name(n.out.name)} {plan.layouts[n.out.name]}"
+                place = plan.places[n.out.name]
+                lines.append(
+                    f"{pad}scatter for {{{over}}} into {value_name(n.base)}: {out} @{place}"
+                )
             case FillHalo(value):
                 lines.append(f"{pad}fill the halo of {value_name(value)}")
             case Fail(message):

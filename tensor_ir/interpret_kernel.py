@@ -26,6 +26,7 @@ from rutc.tensor_ir.kernel import (
     Loop,
     Merge,
     Prefetch,
+    Put,
     Stmt,
     Update,
 )
@@ -88,6 +89,8 @@ class _Run:
                     self.loop(s)
                 case Assign():
                     self.store(s.target, self.value(s.value, {}))
+                case Put():
+                    self.put(s)
                 case Init():
                     for a, identity in zip(s.states, s.reducer.identity, strict=True):
                         self.store(a, literal(identity))
@@ -111,6 +114,22 @@ class _Run:
         self.env.pop(loop.var, None)
         if shadowed is not None:
             self.env[loop.var] = shadowed
+
+    def put(self, s: Put) -> None:
+        b = self.buffers[s.target.buffer]
+        at = self.place(s.target)
+        if not all(0 <= at[d] < extent for d, extent in b.layout.extents):
+            return
+        new = self.value(s.value, {})
+        if s.reducer is not None:
+            r = s.reducer
+            mine = [self.value(e, {"x0": self.element(b, at)}) for e in r.lift]
+            other = [self.value(e, {"x0": new}) for e in r.lift]
+            env = {f"a{i}": x for i, x in enumerate(mine)}
+            env |= {f"b{i}": x for i, x in enumerate(other)}
+            states = {f"s{i}": self.value(e, env) for i, e in enumerate(r.merge)}
+            new = self.value(r.finish[0], states)
+        self.store(s.target, new)
 
     def update(self, s: Update) -> None:
         elements = {f"x{i}": self.value(e, {}) for i, e in enumerate(s.elements)}

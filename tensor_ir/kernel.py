@@ -4,6 +4,7 @@
     buffer := name : dtype layout space              space: memory | stack | register
     stmt   := for v in [lo, hi) kind { stmt* }       kind: serial | parallel | unroll | vector
             | buffer[dim=coord, ...] = expr
+            | put buffer[dim=coord, ...] reducer= expr
             | reducer.init(state...)                  the states become the identity
             | reducer.update(state..., expr...)       the states take in one element
             | reducer.merge(state..., lanes..., v)    the states take in the states of all v
@@ -13,7 +14,9 @@
 Expressions are those of the graph language; a read names a buffer instead of a value. Loop bounds
 are index expressions over outer loops. The iterations of parallel, unrolled and vectorised loops
 are independent of each other, except that updates inside a vector loop of a `register` state
-without that loop's axis never occur (`merge` joins the lanes). Registers are private to a thread
+without that loop's axis never occur (`merge` joins the lanes). A `put` combines a value into an
+element, which the expression of a coordinate may choose (`set` replaces it), and does nothing where
+the coordinates are outside of the buffer. Registers are private to a thread
 and are indexed by unrolled and vector loops only.
 """
 
@@ -86,6 +89,15 @@ class Assign:
 
 
 @dataclass(frozen=True)
+class Put:
+    """The element at `target`, if there is one, takes `value` in, or becomes it (no reducer)."""
+
+    target: Access
+    reducer: Reducer | None
+    value: Expr
+
+
+@dataclass(frozen=True)
 class Init:
     """The states become the reducer's identity."""
 
@@ -136,7 +148,7 @@ class Prefetch:
     level: int = 2
 
 
-Stmt = Loop | Assign | Init | Update | Merge | Branch | Prefetch
+Stmt = Loop | Assign | Put | Init | Update | Merge | Branch | Prefetch
 
 
 @dataclass(frozen=True)
@@ -171,7 +183,7 @@ def blocks(s: Stmt) -> tuple[tuple[Stmt, ...], ...]:
             return (s.body,)
         case Branch():
             return (s.then, s.orelse)
-        case Assign() | Init() | Update() | Merge() | Prefetch():
+        case Assign() | Put() | Init() | Update() | Merge() | Prefetch():
             return ()
         case _:
             assert_never(s)
@@ -188,7 +200,7 @@ def walk_stmts(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
 def accesses(s: Stmt) -> tuple[Access, ...]:
     """The targets that a statement itself writes or updates."""
     match s:
-        case Assign():
+        case Assign() | Put():
             return (s.target,)
         case Init() | Update():
             return s.states
@@ -205,6 +217,8 @@ def exprs(s: Stmt) -> tuple[Expr, ...]:
     match s:
         case Assign():
             return (s.value,)
+        case Put():
+            return (s.value, *(c for _, c in s.target.coords if not isinstance(c, Index)))
         case Update():
             return s.elements
         case Init() | Merge() | Loop() | Branch() | Prefetch():
@@ -232,9 +246,7 @@ def rewrite(
         return on_expr(map_index(e, on_index) if index else e)
 
     def fix_access(a: Access) -> Access:
-        return on_access(
-            replace(a, coords=tuple((d, fix_coord(c)) for d, c in a.coords)) if index else a
-        )
+        return on_access(replace(a, coords=tuple((d, fix_coord(c)) for d, c in a.coords)))
 
     def fix(s: Stmt) -> Stmt:
         match s:
@@ -244,6 +256,8 @@ def rewrite(
                 )
             case Assign():
                 return Assign(fix_access(s.target), fix_expr(s.value))
+            case Put():
+                return Put(fix_access(s.target), s.reducer, fix_expr(s.value))
             case Init():
                 return replace(s, states=tuple(map(fix_access, s.states)))
             case Update():

@@ -16,6 +16,7 @@ from rutc.tensor_ir.kernel import (
     Loop,
     Merge,
     Prefetch,
+    Put,
     Stmt,
     Update,
 )
@@ -46,6 +47,9 @@ def _stmt(s: Stmt, depth: int, lines: list[str]) -> None:
             lines.append(f"{pad}}}")
         case Assign():
             lines.append(f"{pad}{_access(s.target)} = {_expr(s.value)}")
+        case Put():
+            how = s.reducer.name if s.reducer is not None else "set"
+            lines.append(f"{pad}put {_access(s.target)} {how}= {_expr(s.value)}")
         case Init():
             lines.append(f"{pad}{s.reducer.name}.init({', '.join(map(_access, s.states))})")
         case Update():

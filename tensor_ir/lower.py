@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from rutc.tensor_ir.affine import ZERO, Index, Range
 from rutc.tensor_ir.expr import Expr, Read, bind, reads, substitute, transform
-from rutc.tensor_ir.graph import Nest, Value
+from rutc.tensor_ir.graph import Nest, Scatter, Value, used
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -26,6 +26,7 @@ from rutc.tensor_ir.kernel import (
     Kernel,
     Kind,
     Loop,
+    Put,
     Space,
     Stmt,
     Update,
@@ -169,6 +170,25 @@ def _local_reads(e: Expr, places: Mapping[str, Buffer]) -> Expr:
 
 def _loop(var: str, extent: int, body: tuple[Stmt, ...]) -> Loop:
     return Loop(var, ZERO, Index.of(extent), Kind.SERIAL, body)
+
+
+def lower_scatter(
+    node: Scatter,
+    values: Mapping[str, Value],
+    layouts: Mapping[str, Layout],
+    ranges: Mapping[str, Range],
+    symbols: tuple[tuple[str, int], ...] = (),
+) -> Kernel:
+    """The kernel of a scatter whose output lies where its base does: one put for every point.
+
+    for dims in the order of their names { put out[coords] reducer= body }
+    """
+    names = [*dict.fromkeys(v for v in used(node) if v != node.base), node.out.name]
+    args = tuple(Buffer(v, values[v].dtype, layouts[v]) for v in names)
+    body: tuple[Stmt, ...] = (Put(Access(node.out.name, node.coords), node.reducer, node.body),)
+    for d in sorted(node.dims, reverse=True):
+        body = (_loop(d, ranges[d][1] + 1, body),)
+    return Kernel(f"{node.out.name}.scatter", args, (), body, node.origin, symbols)
 
 
 def halo_kernel(value: Value, layout: Layout, extents: Mapping[str, int]) -> Kernel | None:

@@ -13,6 +13,7 @@ from rutc.tensor_ir.kernel import (
     Buffer,
     Kernel,
     Loop,
+    Put,
     Space,
     Stmt,
     Update,
@@ -104,7 +105,7 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
                 if (t := _touch(r, buffers, names, ranges, constants)) is not None
             ]
             touches.extend(reads)
-            if isinstance(s, Assign) and buffers[s.target.buffer].space is not Space.REGISTER:
+            if isinstance(s, Assign | Put) and buffers[s.target.buffer].space is not Space.REGISTER:
                 target = buffers[s.target.buffer]
                 read = Read(target.name, s.target.coords, target.dtype)
                 store = _touch(read, buffers, names, ranges, frozenset(), is_store=True)

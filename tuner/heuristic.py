@@ -1,13 +1,14 @@
 """The default schedule: chosen by a model of the machine, without measuring.
 
-Three shapes of kernel, told apart by their accesses alone:
+Four shapes of kernel, told apart by their accesses alone:
 
 - *tiled*: a reduction with a shared loop along which memory is contiguous. That loop becomes the
   vector, another one or two the rows of a register tile, chosen to balance multiply-adds against
   loads [Goto & van de Geijn 2008];
 - *rows*: reductions along contiguous memory (softmax, normalisation, dot products): lanes of
   partial states per row;
-- *pointwise*: no reduction: long vectors in memory order.
+- *pointwise*: no reduction: long vectors in memory order;
+- *puts*: a scatter: loops that keep to elements of their own go outside, or become the vector.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from math import prod
 
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Apply, IndexValue, Lit, Read, walk
-from rutc.tensor_ir.kernel import Assign, Init, Kernel, Kind, Loop, Space, exprs, walk_stmts
+from rutc.tensor_ir.kernel import Assign, Init, Kernel, Kind, Loop, Put, Space, exprs, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import (
     BlockReduction,
@@ -37,6 +38,7 @@ from rutc.tensor_ir.steps import (
     Tile,
 )
 from rutc.tuner.access import Reduction, Shape, Touch, analyse
+from rutc.tuner.puts import put_order
 from rutc.tuner.tiles import RegisterTile, choose_tile
 
 PARALLEL_CYCLES = 30_000
@@ -69,6 +71,8 @@ def choose(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Choic
     shape = analyse(kernel, constants)
     if any(e == 0 for e in shape.extents.values()):
         return Choice(())
+    if any(isinstance(s, Put) for s in shape.body):
+        return Choice(_puts(kernel, shape, machine))
     if not shape.reductions and all(isinstance(s, Loop) is False for s in shape.body):
         return Choice(_pointwise(kernel, shape, machine))
     if all(_is_shared(r) for r in shape.reductions) and not _private_loops(shape):
@@ -488,6 +492,19 @@ def _pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
             steps.pop()
     steps += _vectorised(vector, extents[vector], machine)
     steps += _parallel(order, extents, shape, machine)
+    return tuple(steps)
+
+
+def _puts(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
+    apart, ordered, vector = put_order(kernel, shape)
+    order = [*apart, *ordered, *([vector] if vector is not None else [])]
+    steps: list[Step] = []
+    if len(order) > 1 and order != [x.var for x in shape.shared]:
+        steps.append(Reorder(tuple(order)))
+    if _cycles(shape, machine) * len(shape.touches) > PARALLEL_CYCLES:
+        steps += [Mark(v, Kind.PARALLEL) for v in apart]
+    if vector is not None:
+        steps += _vectorised(vector, shape.extents[vector], machine)
     return tuple(steps)
 
 

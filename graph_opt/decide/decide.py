@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from rutc.errors import UserError
 from rutc.graph_opt.cost import NestCost
 from rutc.graph_opt.decide.fusion import Fuser
+from rutc.graph_opt.decide.inplace import share_bases
 from rutc.graph_opt.decide.interface import with_interface_copies
 from rutc.graph_opt.decide.layout import (
     Copier,
@@ -18,7 +19,17 @@ from rutc.graph_opt.decide.layout import (
     wants_packing,
 )
 from rutc.graph_opt.decide.memory import place_values
-from rutc.graph_opt.plan import Choose, Fail, FillHalo, Plan, PlanStep, Refusal, Repeat, Run
+from rutc.graph_opt.plan import (
+    Choose,
+    Fail,
+    FillHalo,
+    Plan,
+    PlanStep,
+    Refusal,
+    Repeat,
+    Run,
+    Write,
+)
 from rutc.tensor_ir.expr import Expr, Lit, Read, reads
 from rutc.tensor_ir.graph import (
     Body,
@@ -29,6 +40,7 @@ from rutc.tensor_ir.graph import (
     Nest,
     Node,
     Scan,
+    Scatter,
     walk_nodes,
 )
 from rutc.tensor_ir.layout import Layout, dense
@@ -62,8 +74,9 @@ class _Decider:
                 "for example --dim " + " --dim ".join(f"{n}=1" for n in names.split(", "))
             )
         self.extents = {d: e.value for d, e in graph.dims}
-        self.fixed = fixed_orders(graph.nodes, graph.outputs)
-        self.inner = choose_innermost(graph.nodes, self.extents, self.fixed)
+        shared = share_bases(graph, fixed_orders(graph.nodes, graph.outputs))
+        graph, self.homes, self.fixed = shared.graph, shared.homes, shared.fixed
+        self.inner = choose_innermost(graph.nodes, self.extents, self.fixed, self.homes)
         self.copier = Copier(self.extents, set(graph.values), {})
         self.values = dict(graph.values)
         self.constants = frozenset(
@@ -73,11 +86,11 @@ class _Decider:
         graph = replace(graph, nodes=nodes)
         verify(graph)
         self.values = dict(graph.values)
-        self.order = order_dims(nodes, self.inner, self.fixed)
+        self.order = order_dims(nodes, self.inner, self.fixed, self.homes)
         layouts = self._layouts()
         outputs = {o.value for o in graph.outputs}
         steps = self._steps(nodes, outputs, "g")
-        places, arena = place_values(graph, steps, self.values, layouts)
+        places, arena = place_values(graph, steps, self.values, layouts, self.homes)
         return Plan(graph, self.values, steps, layouts, places, arena, tuple(self.refusals))
 
     # -- copies and halos -----------------------------------------------------------------------
@@ -142,12 +155,12 @@ class _Decider:
         halo = needed_halo(n, r, self.extents, self.values)
         if not halo or r.value in self.constants:
             return body
-        name = r.value
+        name = self.homes.get(r.value, r.value)
         own = self.fill.get(name)
         if name in self.fixed or (own is not None and own != r.fill):
             if not set(self.counters).isdisjoint(self.values[name].dims):
                 return body
-            copy = self.copier.whole(self.values[name], f"halo{_slug(r.fill)}")
+            copy = self.copier.whole(self.values[r.value], f"halo{_slug(r.fill)}")
             copies.append(replace(copy, origin=n.origin))
             self.values[copy.out.name] = copy.out
             self.inner[copy.out.name] = self.inner.get(name)
@@ -166,11 +179,12 @@ class _Decider:
         for name, v in self.values.items():
             order = self.order.get(name, v.dims)
             line = 0 if name in self.fixed else CACHE_LINE_BYTES // v.dtype.bytes
+            home = self.homes.get(name, name)
             layouts[name] = dense(
                 order,
                 self.extents,
-                halo=self.halo.get(name),
-                fill=self.fill.get(name),
+                halo=self.halo.get(home),
+                fill=self.fill.get(home),
                 line=line,
             )
         for n in walk_nodes(self.graph.nodes):
@@ -183,7 +197,7 @@ class _Decider:
     def _steps(
         self, nodes: tuple[Node, ...], needed: set[str], prefix: str
     ) -> tuple[PlanStep, ...]:
-        fuser = Fuser(self.extents, self.inner, self.order, self.constants)
+        fuser = Fuser(self.extents, self.inner, self.order, self.constants, self.homes)
         steps: list[PlanStep] = []
         fused = fuser.fuse(nodes, needed, prefix)
         self.refusals += fused.refusals
@@ -191,6 +205,8 @@ class _Decider:
             if isinstance(item, Group):
                 steps += [FillHalo(v) for v in item.stored if self.halo.get(v)]
                 steps.append(Run(item))
+            elif isinstance(item, Scatter):
+                steps.append(Write(item))
             elif isinstance(item, Scan):
                 steps.append(self._repeat(item, f"{prefix}s{len(steps)}_"))
             elif isinstance(item, If):

@@ -20,7 +20,7 @@ from rutc.graph_opt.cost import NestCost
 from rutc.graph_opt.plan import Refusal
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read, reads
-from rutc.tensor_ir.graph import Const, Input, Nest, Node, outs, used_deep
+from rutc.tensor_ir.graph import Const, Input, Nest, Node, Scatter, outs, used_deep
 from rutc.tensor_ir.lower import Group
 
 ROW_BYTES = 128 << 10
@@ -56,8 +56,10 @@ class Fuser:
         inner: Mapping[str, str | None],
         order: Mapping[str, tuple[str, ...]],
         constants: frozenset[str],
+        homes: Mapping[str, str],
     ) -> None:
-        """Decide with these layouts."""
+        """Decide with these layouts; `homes` are the values whose memory others take over."""
+        self.homes = homes
         self.extents = extents
         self.inner = inner
         self.order = order
@@ -67,11 +69,16 @@ class Fuser:
         """The scope's groups. `needed` are the values that something outside of it reads."""
         drafts: list[Draft] = []
         home: dict[str, int] = {}
+        reading: dict[str, set[int]] = {}
         refusals: list[Refusal] = []
         for position, n in enumerate(nodes):
             if isinstance(n, Input | Const):
                 continue
-            sources = {home[v] for v in used_deep(n) if v in home}
+            used = list(dict.fromkeys(used_deep(n)))
+            sources = {home[v] for v in used if v in home}
+            if isinstance(n, Scatter):
+                # It changes the memory of its base, so it runs after all that read the base.
+                sources |= reading.get(self.homes.get(n.base, n.base), set())
             target: int | None = None
             if isinstance(n, Nest):
                 for g in sorted(sources, key=lambda g: (-drafts[g].position, g)):
@@ -92,6 +99,8 @@ class Fuser:
             self._depend(target, sources, drafts)
             for v in outs(n):
                 home[v.name] = target
+            for name in used:
+                reading.setdefault(self.homes.get(name, name), set()).add(target)
         return Fused(self._finish(drafts, set(needed), prefix), tuple(refusals))
 
     # -- growing --------------------------------------------------------------------------------

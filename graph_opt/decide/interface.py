@@ -22,6 +22,7 @@ from rutc.tensor_ir import (
     Output,
     Read,
     Scan,
+    Scatter,
     Value,
 )
 from rutc.tensor_ir.graph import Origin, outs, walk_nodes
@@ -56,7 +57,9 @@ class _Interface:
                     self.orders[v.name] = (n.dim, *(d for d in v.dims if d != n.dim))
         for n in self.graph.nodes:
             for v in () if isinstance(n, Input | Const) else outs(n):
-                own[v.name] = None if isinstance(n, Nest) else self.orders.get(v.name, v.dims)
+                own[v.name] = (
+                    None if isinstance(n, Nest | Scatter) else self.orders.get(v.name, v.dims)
+                )
         copies: list[Node] = []
         outputs: list[Output] = []
         for o in self.graph.outputs:

@@ -23,6 +23,7 @@ from rutc.tensor_ir.graph import (
     Node,
     Output,
     Scan,
+    Scatter,
     Value,
     outs,
     walk_nodes,
@@ -70,8 +71,12 @@ def choose_innermost(
     nodes: tuple[Node, ...],
     extents: Mapping[str, int],
     fixed: Mapping[str, tuple[str, ...]],
+    homes: Mapping[str, str],
 ) -> dict[str, str | None]:
-    """The innermost dim of every value; None for a value without dims longer than 1."""
+    """The innermost dim of every value; None for a value without dims longer than 1.
+
+    Values that share memory (`homes`) have one.
+    """
     constants = frozenset(n.out.name for n in walk_nodes(nodes) if isinstance(n, Const))
     nests = [n for n in walk_nodes(nodes) if isinstance(n, Nest)]
     costs = [NestCost(n, extents, constants) for n in nests]
@@ -82,7 +87,7 @@ def choose_innermost(
         for v in c.nest.outs:
             values[v.name] = v
         for name in {*(u.read.value for u in c.uses), *(v.name for v in c.nest.outs)}:
-            touching.setdefault(name, []).append(c)
+            touching.setdefault(homes.get(name, name), []).append(c)
     for name, axes in fixed.items():
         long = [d for d in axes if extents[d] > 1]
         inner[name] = long[-1] if long else None
@@ -95,32 +100,46 @@ def choose_innermost(
             if v.name not in fixed:
                 longest = max(v.dims, key=lambda d: extents[d], default=None)
                 inner[v.name] = vector if vector in v.dims else longest
+    members: dict[str, list[str]] = {}
+    for name, home in homes.items():
+        members.setdefault(home, []).append(name)
+    for n in walk_nodes(nodes):
+        if isinstance(n, Scatter) and n.out.name not in fixed:
+            for name in (home := homes[n.out.name], *members[home]):
+                inner[name] = _scattered_whole(n, extents)
     for _ in range(SWEEPS):
         changed = False
         for v in free:
+            own = (v.name, *members.get(v.name, ()))
             candidates = [d for d in v.dims if extents[d] > 1]
             if len(candidates) < 2:
-                inner[v.name] = candidates[0] if candidates else None
+                inner.update(dict.fromkeys(own, candidates[0] if candidates else None))
                 continue
             current = inner[v.name]
 
-            def total(d: str | None, name: str = v.name) -> float:
-                inner[name] = d
-                return sum(c.best(inner)[0] for c in touching.get(name, ()))
-
-            scores = {d: total(d) for d in candidates}
+            scores: dict[str, float] = {}
+            for d in candidates:
+                inner.update(dict.fromkeys(own, d))
+                scores[d] = sum(c.best(inner)[0] for c in touching.get(v.name, ()))
             best = min(candidates, key=lambda d: (scores[d] * (0.999 if d == current else 1), d))
-            inner[v.name] = best
+            inner.update(dict.fromkeys(own, best))
             changed |= best != current
         if not changed:
             break
     return inner
 
 
+def _scattered_whole(n: Scatter, extents: Mapping[str, int]) -> str | None:
+    """The longest dim along which the scatter's points lie side by side; else the longest one."""
+    own = [d for d, c in n.coords if isinstance(c, Index) and c.as_var in n.dims]
+    return max(own or n.out.dims, key=lambda d: extents[d], default=None)
+
+
 def order_dims(
     nodes: tuple[Node, ...],
     inner: Mapping[str, str | None],
     fixed: Mapping[str, tuple[str, ...]],
+    homes: Mapping[str, str],
 ) -> dict[str, tuple[str, ...]]:
     """All values' dim orders: shared (batch) dims, then as in the operands, innermost last."""
     order: dict[str, tuple[str, ...]] = dict(fixed)
@@ -131,7 +150,7 @@ def order_dims(
                 order.setdefault(c.param.name, c.param.dims)
         if not isinstance(n, Nest):
             for v in outs(n):
-                order.setdefault(v.name, v.dims)
+                order.setdefault(v.name, order.get(homes.get(v.name, ""), v.dims))
             continue
         sequences = [
             _loop_order(r, order.get(r.value, ()))

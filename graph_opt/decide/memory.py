@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rutc.graph_opt.plan import Choose, FillHalo, Place, PlanStep, Repeat, Run
-from rutc.tensor_ir.graph import Graph, Value
+from rutc.graph_opt.plan import Choose, FillHalo, Place, PlanStep, Repeat, Run, Write
+from rutc.tensor_ir.graph import Graph, Value, used
 from rutc.tensor_ir.layout import Layout
 
 ALIGNMENT = 64
@@ -25,10 +25,14 @@ class Life:
 
 
 class Lifetimes:
-    """Times of definition and last use of all stored values over a step list."""
+    """Times of definition and last use of all stored values over a step list.
 
-    def __init__(self) -> None:
+    Values that share memory have one life, under the name of `homes`.
+    """
+
+    def __init__(self, homes: Mapping[str, str]) -> None:
         """Start at time 0."""
+        self.homes = homes
         self.time = 0
         self.lives: dict[str, Life] = {}
 
@@ -43,6 +47,10 @@ class Lifetimes:
                         self._use(v)
                     for v in group.stored:
                         self._define(v)
+                case Write(node):
+                    for v in used(node):
+                        self._use(v)
+                    self._define(node.out.name)
                 case FillHalo(value):
                     self._define(value)
                 case Repeat():
@@ -79,10 +87,12 @@ class Lifetimes:
                             self._use(v)
 
     def _define(self, name: str) -> None:
+        name = self.homes.get(name, name)
         life = self.lives.setdefault(name, Life(self.time, self.time))
         life.last = max(life.last, self.time)
 
     def _use(self, name: str) -> None:
+        name = self.homes.get(name, name)
         if name in self.lives:
             self.lives[name].last = max(self.lives[name].last, self.time)
 
@@ -92,9 +102,13 @@ def place_values(
     steps: tuple[PlanStep, ...],
     values: Mapping[str, Value],
     layouts: Mapping[str, Layout],
+    homes: Mapping[str, str],
 ) -> tuple[dict[str, Place], int]:
-    """(places, arena bytes) of all values that the steps store."""
-    times = Lifetimes()
+    """(places, arena bytes) of all values that the steps store.
+
+    `homes` names, for a value that lies in another one's memory, that one.
+    """
+    times = Lifetimes(homes)
     times.visit(steps)
     places: dict[str, Place] = {}
     for number, node in enumerate(graph.inputs):
@@ -102,7 +116,7 @@ def place_values(
         places[node.out.name] = Place("input", number, 0, size)
     for number, output in enumerate(graph.outputs):
         size = layouts[output.value].size * values[output.value].dtype.bytes
-        places[output.value] = Place("output", number, 0, size)
+        places[homes.get(output.value, output.value)] = Place("output", number, 0, size)
     todo = [(layouts[v].size * values[v].dtype.bytes, v) for v in times.lives if v not in places]
     placed: list[tuple[int, int, Life]] = []
     arena = 0
@@ -122,4 +136,5 @@ def place_values(
         placed.append((offset, end, life))
         places[name] = Place("arena", 0, offset, size)
         arena = max(arena, end)
+    places |= {name: places[home] for name, home in homes.items()}
     return places, arena

@@ -17,6 +17,7 @@ from rutc.tensor_ir.kernel import (
     Kind,
     Loop,
     Merge,
+    Put,
     Space,
     Stmt,
     Update,
@@ -118,6 +119,25 @@ def check_independent(kernel: Kernel, loop: Loop) -> None:
                 raise NotApplicable(f"{loop.var} carries the reduction in %{shared[0].buffer}")
         elif isinstance(s, Assign) and s.target.buffer in memory and not moves(s.target, loop.var):
             raise NotApplicable(f"every iteration of {loop.var} writes %{s.target.buffer}")
+        elif isinstance(s, Put) and not _separates(s.target, loop, outer_ranges(kernel)):
+            raise NotApplicable(f"iterations of {loop.var} may put to one place")
+
+
+def _separates(a: Access, loop: Loop, ranges: Mapping[str, Range]) -> bool:
+    """Whether some coordinate tells the iterations of `loop` apart, loops inside included."""
+    inside = {s.var for s in walk_stmts(loop.body) if isinstance(s, Loop)}
+    for _, c in a.coords:
+        if not isinstance(c, Index):
+            continue
+        step = c.coefficient(loop.var)
+        if step is None or step == 0:
+            continue
+        rest = c - Index.of(loop.var) * step
+        own = Index(tuple(t for t in rest.terms if Index((t,)).names() & inside))
+        bounds = own.bounds({v: ranges[v] for v in inside if v in ranges})
+        if bounds is not None and bounds[1] - bounds[0] < abs(step):
+            return True
+    return False
 
 
 def check_vector(kernel: Kernel, loop: Loop) -> None:

@@ -10,13 +10,13 @@ from math import prod
 
 import numpy as np
 
-from rutc.graph_opt.plan import Choose, Fail, FillHalo, Plan, PlanStep, Repeat, Run
+from rutc.graph_opt.plan import Choose, Fail, FillHalo, Plan, PlanStep, Repeat, Run, Write
 from rutc.tensor_ir import Const
 from rutc.tensor_ir.graph import walk_nodes
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.layout import pack
-from rutc.tensor_ir.lower import halo_kernel, lower
+from rutc.tensor_ir.lower import halo_kernel, lower, lower_scatter
 
 GARBAGE = 0x5A
 
@@ -48,6 +48,10 @@ class _Runner:
         for name, place in plan.places.items():
             base = arena[place.offset :] if place.space == "arena" else _garbage(place.bytes)
             self.memory[name] = base[: place.bytes].view(plan.values[name].dtype.numpy)
+        ports = {(p.space, p.index): n for n, p in plan.places.items() if p.space != "arena"}
+        for name, place in plan.places.items():
+            if place.space != "arena":
+                self.memory[name] = self.memory[ports[place.space, place.index]]
         for n in walk_nodes(plan.graph.nodes):
             if isinstance(n, Const):
                 data = pack(n.data.array, n.axes, plan.layouts[n.out.name])
@@ -60,6 +64,9 @@ class _Runner:
                 case Run(group):
                     layouts = self.plan.layouts
                     self.kernel(lower(group, self.plan.values, layouts, self.ranges, symbols))
+                case Write(node):
+                    layouts, known = self.plan.layouts, self.plan.values
+                    self.kernel(lower_scatter(node, known, layouts, self.ranges, symbols))
                 case FillHalo(value):
                     layout = self.plan.layouts[value]
                     kernel = halo_kernel(self.plan.values[value], layout, self.extents)

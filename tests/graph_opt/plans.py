@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, assume, settings
 
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Plan
-from rutc.tensor_ir import Call, Graph, Scatter, While
+from rutc.tensor_ir import Call, Graph, While
 from rutc.tensor_ir.graph import walk_nodes
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verify import verify
@@ -48,4 +48,4 @@ some_plans = settings(
 
 def planned(graph: Graph) -> None:
     """Leaves the example out if it holds nodes that no code is made for."""
-    assume(not any(isinstance(n, While | Scatter | Call) for n in walk_nodes(graph.nodes)))
+    assume(not any(isinstance(n, While | Call) for n in walk_nodes(graph.nodes)))

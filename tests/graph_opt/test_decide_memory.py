@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.decide.memory import ALIGNMENT
-from rutc.graph_opt.plan import Choose, Fail, FillHalo, Plan, PlanStep, Repeat, Run
+from rutc.graph_opt.plan import Choose, Fail, FillHalo, Plan, PlanStep, Repeat, Run, Write
 from rutc.tensor_ir import Graph
+from rutc.tensor_ir.graph import used
 from tests.graph_opt.plans import plan_of, planned, some_plans
 from tests.strategies import graphs
 
@@ -29,6 +30,9 @@ def events(steps: tuple[PlanStep, ...], branches: Iterator[bool]) -> Iterator[Ev
             case Run(group):
                 yield from (("read", v) for v in group.external_reads())
                 yield from (("write", v) for v in group.stored)
+            case Write(node):
+                yield from (("read", v) for v in used(node))
+                yield "write", node.out.name
             case FillHalo(value):
                 yield "write", value
             case Repeat():

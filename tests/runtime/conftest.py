@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,11 +51,11 @@ def unary(name: str, dtype: str, expression: str, ctype: str = "float") -> str:
     )
 
 
-def simple(name: str, steps: tuple[Step, ...], size: int = 8, **more: object) -> Program:
+def simple(name: str, steps: tuple[Step, ...], size: int = 8, **more: Any) -> Program:
     """A program from float32 input `x` to float32 output `y`, both `[size]`."""
-    port = {"dtype": "float32", "shape": (size,)}
-    facts: dict[str, object] = {"arena_bytes": 4096, "symbols": 2, **more}
-    return Program(name, (Port("x", **port),), (Port("y", **port),), steps=steps, **facts)
+    x, y = (Port(port, "float32", (size,)) for port in "xy")
+    facts: dict[str, Any] = {"arena_bytes": 4096, "symbols": 2, **more}
+    return Program(name, (x,), (y,), steps=steps, **facts)
 
 
 def elementwise(kernel_name: str, size: int = 8) -> tuple[Step, ...]:

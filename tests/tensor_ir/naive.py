@@ -155,7 +155,7 @@ class Naive:
                 assert inside or e.fill is not None or not isinstance(c, Index), e
                 at.append(min(max(i, 0), extent - 1))
             if outside and e.fill is not None:
-                return e.fill.value
+                return _number(e.fill)
             return self.tables[e.value][tuple(at)]
         if isinstance(e, Apply):
             return operate(e.op, [self.value(a, env) for a in e.args], e.args[-1].dtype, e.dtype)
@@ -165,11 +165,16 @@ class Naive:
 
 
 def fold(r: Reducer, items: Sequence[tuple[Scalar, ...]]) -> tuple[Scalar, ...]:
-    state = tuple(i.value for i in r.identity)
+    state = tuple(_number(i) for i in r.identity)
     for x in items:
         lifted = tuple(pure(e, _env(x=x)) for e in r.lift)
         state = tuple(pure(e, _env(a=state, b=lifted)) for e in r.merge)
     return tuple(pure(e, _env(s=state)) for e in r.finish)
+
+
+def _number(x: Lit) -> Scalar:
+    assert not isinstance(x.value, str)
+    return x.value
 
 
 def _env(**groups: Sequence[Scalar]) -> dict[str, Scalar]:
@@ -180,7 +185,7 @@ def pure(e: Expr, env: Mapping[str, Scalar]) -> Scalar:
     """An expression without reads and indices."""
     match e:
         case Lit():
-            return e.value
+            return _number(e)
         case Local():
             return env[e.name]
         case Apply():
@@ -315,7 +320,9 @@ def _float(op: str, args: list[float]) -> Scalar:
         case "floor" | "ceil" | "round":
             if not math.isfinite(a):
                 return a
-            return float({"floor": math.floor, "ceil": math.ceil, "round": round}[op](a))
+            return float(
+                math.floor(a) if op == "floor" else math.ceil(a) if op == "ceil" else round(a)
+            )
         case "div":
             if b == 0:
                 signs = math.copysign(1, a) * math.copysign(1, b)

@@ -1,0 +1,170 @@
+"""Scatters as machine code: duplicates, places outside, odd lengths, memory shared with the base.
+
+RUTC_EXAMPLES=50 pytest tests/test_compile_scatters.py
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rutc.tuner.heuristic
+from rutc.emit.targets import target_named
+from rutc.graph_opt.plan import Write
+from rutc.tensor_ir import Graph
+from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.verify import verify
+from tests.compiled import build, plan_or_reject, run
+from tests.examples import examples
+from tests.graph_opt.plans import plan_of
+
+MACHINES = {name: target_named(name).machine for name in ("x86-64-v3", "x86-64-v4")}
+LENGTHS = (0, 1, 2, 3, 7, 13, 17, 37, 67)
+TYPES = ("f32", "f64", "i64", "i32", "u8", "bf16", "f16", "bool")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _parallel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """However small a kernel is, threads share it; objects are cached for the tests alone."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(rutc.tuner.heuristic, "PARALLEL_CYCLES", 0)
+    patch.setenv("RUTC_CACHE", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()
+
+
+def check(graph: Graph, folder: Path, machine: str, seed: int) -> None:
+    """The compiled graph on small numbers, indices partly outside, against the interpreter."""
+    rng = np.random.default_rng(seed)
+    inputs: dict[str, np.ndarray] = {}
+    for n in graph.inputs:
+        shape = [graph.extent(d) for d in n.axes]
+        low, high = (-1, 2 + graph.extent("m")) if n.name == "at" else (0, 5)
+        inputs[n.name] = rng.integers(low, high, shape).astype(n.out.dtype.numpy)
+    expected = interpret(graph, inputs)
+    library = build(plan_or_reject(graph), MACHINES[machine], folder)
+    for threads in (1, 2):
+        got = run(library, inputs, threads)
+        for name, array in expected.items():
+            np.testing.assert_array_equal(got[name], array, err_msg=name)
+
+
+def rows(m: int, n: int, k: int, dtype: str, how: str, axes: str) -> Graph:
+    """Whole rows put at chosen places: {k, n} into {m, n}."""
+    graph = parse(
+        f"""graph "rows"
+        dims m = {m}, n = {n}, k = {k}
+        %x : {dtype}{{m,n}} = input "x" [{axes}]
+        %u : {dtype}{{k,n}} = input "u" [k, n]
+        %at : i64{{k}} = input "at" [k]
+        %y : {dtype}{{m,n}} = scatter{{k,n}} %x[m=%at[k], n=n] {how}= %u[k, n]
+        output "y" [{axes}] = %y
+        """
+    )
+    verify(graph)
+    return graph
+
+
+def reducers(dtype: str) -> tuple[str, ...]:
+    return ("set",) if dtype == "bool" else ("set", "sum", "prod", "max", "min")
+
+
+@examples(40)
+@given(st.data())
+def test_rows(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    m, n, k = (data.draw(st.sampled_from(LENGTHS)) for _ in range(3))
+    dtype = data.draw(st.sampled_from(TYPES))
+    how = data.draw(st.sampled_from(reducers(dtype)))
+    axes = data.draw(st.sampled_from(("m, n", "n, m")))
+    machine = data.draw(st.sampled_from(tuple(MACHINES)))
+    graph = rows(m, n, k, dtype, how if k < 8 or how != "prod" else "max", axes)
+    check(graph, tmp_path_factory.mktemp("rows"), machine, data.draw(st.integers(0, 9)))
+
+
+CASES = {
+    "elements along the last axis": """
+        dims m = 11, n = 5, k = 13
+        %x : f32{m,n} = input "x" [n, m]
+        %u : f32{k,n} = input "u" [n, k]
+        %at : i64{k,n} = input "at" [n, k]
+        %y : f32{m,n} = scatter{k,n} %x[m=%at[k, n], n=n] sum= %u[k, n]
+        output "y" [n, m] = %y
+    """,
+    "elements that lanes put to rows of their own": """
+        dims m = 11, n = 37, k = 13
+        %x : f32{m,n} = input "x" [m, n]
+        %u : f32{k,n} = input "u" [k, n]
+        %at : i64{k,n} = input "at" [k, n]
+        %y : f32{m,n} = scatter{k,n} %x[m=%at[k, n], n=n] max= %u[k, n]
+        output "y" [m, n] = %y
+    """,
+    "one element": """
+        dims m = 4
+        %x : f32{m} = input "x" [m]
+        %at : i64{} = input "at" []
+        %y : f32{m} = scatter{} %x[m=%at] set= 7.0
+        output "y" [m] = %y
+    """,
+    "the last of all that meet": """
+        dims a = 3, b = 7, m = 2
+        %x : f32{m} = input "x" [m]
+        %u : f32{a,b} = input "u" [b, a]
+        %y : f32{m} = scatter{a,b} %x[m=mod(index(b), 2)] set= %u[a, b]
+        output "y" [m] = %y
+    """,
+    "a base that is read again": """
+        dims m = 9, n = 20, k = 4
+        %x : f32{m,n} = input "x" [m, n]
+        %at : i64{k} = input "at" [k]
+        %z : f32{m,n} = %x[m, n] + 1.0
+        %y : f32{m,n} = scatter{k,n} %z[m=%at[k], n=n] sum= %z[m=k, n=n]
+        %w : f32{m,n} = %y[m, n] * %z[m, n=19-n]
+        output "w" [m, n] = %w
+    """,
+    "scatters into one memory, read with a halo": """
+        dims m = 9, n = 20, k = 4, r = 3
+        %x : f32{m,n} = input "x" [m, n]
+        %at : i64{k} = input "at" [k]
+        %z : f32{m,n} = %x[m=8-m, n] + 1.0
+        %y : f32{m,n} = scatter{k,n} %z[m=%at[k], n=n] sum= 3.0
+        %v : f32{m,n} = scatter{k,n} %y[m=%at[k]+1, n=n] max= 9.0
+        %w : f32{m,n} = max{r} %v[m=m+r-1, n else 0.0]
+        output "w" [n, m] = %w
+    """,
+    "a scatter on what a scan carries": """
+        dims m = 6, t = 9
+        %x : f32{m} = input "x" [m]
+        %at : i64{t} = input "at" [t]
+        %last : f32{m} = scan t carry(%h : f32{m} = %x -> %n) collect() {
+          %n : f32{m} = scatter{} %h[m=%at[t]] sum= %h[m=0] + 1.0
+        }
+        output "last" [m] = %last
+    """,
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("name", CASES)
+def test_case(name: str, machine: str, tmp_path: Path) -> None:
+    graph = parse(f'graph "case"\n{CASES[name]}')
+    verify(graph)
+    check(graph, tmp_path, machine, 1)
+
+
+def test_a_base_that_dies_lends_its_memory() -> None:
+    plan = plan_of(f'graph "case"\n{CASES["scatters into one memory, read with a halo"]}')
+    assert plan.places["z"] == plan.places["y"] == plan.places["v"]
+    assert not any(name.endswith(".base") for name in plan.values)
+    assert sum(isinstance(s, Write) for s in plan.steps) == 2
+
+
+@pytest.mark.parametrize("name", ["a base that is read again", "one element"])
+def test_a_base_that_others_need_is_copied(name: str) -> None:
+    plan = plan_of(f'graph "case"\n{CASES[name]}')
+    base = "z" if "z" in plan.values else "x"
+    assert plan.places["y.base"] == plan.places["y"]
+    assert plan.places[base] != plan.places["y"]
