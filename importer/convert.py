@@ -8,7 +8,9 @@ import numpy as np
 from onnx import (
     GraphProto,
     ModelProto,
+    NodeProto,
     TensorProto,
+    ValueInfoProto,
     helper,
     inliner,
     shape_inference,
@@ -17,7 +19,7 @@ from onnx import (
 from onnx.defs import OpSchema, SchemaError, get_schema
 
 from rutc.errors import UserError
-from rutc.importer.proto import array_of, subgraphs
+from rutc.importer.proto import array_of, dense_of, subgraphs
 
 OPSET = 28
 """The opset whose definitions the operators implement."""
@@ -45,26 +47,27 @@ def prepare(model: ModelProto, directory: Path) -> tuple[GraphProto, Weights]:
     graph = _converted(model).graph
     for t in graph.initializer:
         weights[t.name] = array_of(t, directory)
-    if graph.sparse_initializer:
-        raise UserError(
-            f"sparse initializers are not supported ({graph.sparse_initializer[0].values.name!r})"
-        )
     graph.ClearField("initializer")
     return graph, weights
 
 
 def _take_initializers(model: ModelProto, directory: Path) -> Weights:
-    """Takes the big initializers out of the model, which gets inputs in their place."""
+    """Takes the big and the sparse initializers out; the model gets inputs in their place."""
     graph = model.graph
     inputs = {i.name for i in graph.input}
     big = [t for t in graph.initializer if _is_big(t)]
     weights = {t.name: array_of(t, directory) for t in big}
-    if not big:
+    types = {t.name: (t.data_type, t.dims) for t in big}
+    for s in graph.sparse_initializer:
+        weights[s.values.name] = dense_of(s, directory)
+        types[s.values.name] = (s.values.data_type, s.dims)
+    if not weights:
         return weights
     small = [t for t in graph.initializer if not _is_big(t)]
-    for t in big:
-        if t.name not in inputs:
-            graph.input.append(helper.make_tensor_value_info(t.name, t.data_type, t.dims))
+    for name, (kind, dims) in types.items():
+        if name not in inputs:
+            graph.input.append(helper.make_tensor_value_info(name, kind, dims))
+    graph.ClearField("sparse_initializer")
     graph.ClearField("initializer")
     graph.initializer.extend(small)
     return weights
@@ -87,12 +90,13 @@ def _converted(model: ModelProto) -> ModelProto:
                 value = helper.make_tensor_value_info(t.name, t.data_type, t.dims)
                 model.graph.input.append(value)
         model.ir_version = 4
-    if version < 9 and any(n.op_type == "Scan" for g in subgraphs(model.graph) for n in g.node):
-        raise UserError(
-            f"Scan as opset {version} defines it is not supported; export with a newer opset"
-        )
+    # The converter takes the batch axis off the types of a Scan's operands, the inputs' too.
+    declared = [ValueInfoProto.FromString(i.SerializeToString()) for i in model.graph.input]
+    if version < 9:
+        for graph in reversed(subgraphs(model.graph)):
+            _unbatch_scans(graph)
     try:
-        return version_converter.convert_version(model, OPSET)
+        converted = version_converter.convert_version(model, OPSET)
     except _FAILURES as e:
         changed = _changed_operators(model, version)
         if changed:
@@ -102,6 +106,42 @@ def _converted(model: ModelProto) -> ModelProto:
                 "export the model with a newer opset"
             ) from e
         return model
+    types = {i.name: i for i in declared}
+    for info in converted.graph.input:
+        if info.name in types:
+            info.CopyFrom(types[info.name])
+    return converted
+
+
+def _unbatch_scans(graph: GraphProto) -> None:
+    """Makes a Scan over the batch, with Scan inside, of every Scan of opset 8.
+
+    The operator of opset 8 runs its body for every element of a batch, the first axis of all its
+    operands; later ones have no batch.
+    """
+    for node in graph.node:
+        if node.op_type != "Scan" or node.domain not in ("", "ai.onnx"):
+            continue
+        if node.input[0]:
+            raise UserError(
+                f"Scan (node {node.name or node.output[0]!r}): sequence lengths, as opset 8 has "
+                "them, are not supported; export the model with a newer opset"
+            )
+        inner = NodeProto.FromString(node.SerializeToString())
+        count = len(node.input) - 1
+        inputs = [f"{node.output[0]}_batch_in{i}" for i in range(count)]
+        outputs = [f"{node.output[0]}_batch_out{i}" for i in range(len(node.output))]
+        inner.input[1:] = inputs
+        inner.output[:] = outputs
+        body = helper.make_graph(
+            [inner],
+            "batch",
+            [ValueInfoProto(name=n) for n in inputs],
+            [ValueInfoProto(name=n) for n in outputs],
+        )
+        node.ClearField("attribute")
+        node.attribute.append(helper.make_attribute("body", body))
+        node.attribute.append(helper.make_attribute("num_scan_inputs", count))
 
 
 def opset_of(model: ModelProto) -> int:

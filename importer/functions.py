@@ -29,9 +29,9 @@ class _Schema(Protocol):
     ) -> bytes: ...
 
 
-def is_function(op: str) -> bool:
+def is_function(op: str, domain: str = "") -> bool:
     """Whether the standard defines an operator by a body."""
-    schema = _schema(op)
+    schema = _schema(op, domain)
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
@@ -40,8 +40,9 @@ def function_body(node: NodeProto, inputs: Sequence[Tensor | None]) -> FunctionP
 
     The body's formal inputs and outputs correspond to the node's by position.
     """
-    schema = _schema(node.op_type)
-    if schema is None or not is_function(node.op_type):
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    schema = _schema(node.op_type, domain)
+    if schema is None or not is_function(node.op_type, domain):
         return None
     complete = NodeProto()
     complete.CopyFrom(node)
@@ -68,8 +69,10 @@ def function_body(node: NodeProto, inputs: Sequence[Tensor | None]) -> FunctionP
     return body
 
 
-def _schema(op: str) -> _Schema | None:
+def _schema(op: str, domain: str) -> _Schema | None:
     try:
+        if domain:
+            return cast(_Schema, get_schema(op, domain))
         return cast(_Schema, get_schema(op, OPSET))
     except SchemaError:
         return None

@@ -18,7 +18,7 @@ from rutc.importer.builder import Builder, OperatorError
 from rutc.importer.convert import OPSET, prepare
 from rutc.importer.dims import clean_dim
 from rutc.importer.functions import function_body, is_function
-from rutc.importer.proto import array_of, attribute_value, dtype_of, load, subgraphs
+from rutc.importer.proto import array_of, attribute_value, dense_of, dtype_of, load, subgraphs
 from rutc.importer.registry import OPERATORS, Key
 from rutc.importer.shapes import folded
 from rutc.importer.tensor import Axis, Item, Tensor, TensorList
@@ -102,8 +102,9 @@ def _check_supported(graph: GraphProto, path: Path) -> None:
     missing: dict[Key, list[str]] = {}
     for g in subgraphs(graph):
         for node in g.node:
-            if _key(node) not in OPERATORS and (node.domain or not is_function(node.op_type)):
-                missing.setdefault(_key(node), []).append(_title(node))
+            domain, op = _key(node)
+            if (domain, op) not in OPERATORS and not is_function(op, domain):
+                missing.setdefault((domain, op), []).append(_title(node))
     if not missing:
         return
     lines = []
@@ -356,6 +357,10 @@ class _Importer:
         for initializer in graph.initializer:
             data = array_of(initializer, self.directory)
             env[initializer.name] = self.b.constant(data, _kind(data), initializer.name)
+        for sparse in graph.sparse_initializer:
+            name = sparse.values.name
+            data = dense_of(sparse, self.directory)
+            env[name] = self.b.constant(data, _kind(data), name)
         names = [o.name for o in graph.output]
         self.nodes(graph, env, names)
         made = [env[n] for n in names]

@@ -14,7 +14,14 @@ import ml_dtypes
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_helper
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    SparseTensorProto,
+    TensorProto,
+    numpy_helper,
+)
 
 from rutc.errors import UserError
 from rutc.tensor_ir import DType
@@ -48,6 +55,8 @@ _TYPES: dict[int, DType] = {
 _PACKED = frozenset({DType.F4E2M1, DType.U4, DType.I4, DType.U2, DType.I2})
 _NUMBERS = {kind: number for number, kind in _TYPES.items()}
 MAX_ELEMENTS = 1 << 40
+MAX_DENSE = 1 << 31
+"""A sparse tensor is made dense; its elements may not be more than these."""
 
 
 def dtype_of(onnx_type: int) -> DType:
@@ -110,6 +119,34 @@ def array_of(t: TensorProto, directory: Path) -> np.ndarray:
     if dtype is DType.BF16 and array.dtype != ml_dtypes.bfloat16:
         return array.astype(ml_dtypes.bfloat16)
     return np.asarray(array, dtype.numpy)
+
+
+def dense_of(t: SparseTensorProto, directory: Path) -> np.ndarray:
+    """A sparse tensor's elements, those that it leaves out as zeros.
+
+    Raises:
+        UserError: Its values and indices do not fit each other or its shape.
+    """
+    name = t.values.name or "(unnamed sparse tensor)"
+    shape = tuple(t.dims)
+    count = prod(shape)
+    if any(n < 0 for n in shape) or count > MAX_DENSE:
+        raise UserError(f"sparse tensor {name!r}: the shape {list(shape)} is not acceptable")
+    values = array_of(t.values, directory)
+    at = array_of(t.indices, directory)
+    stored = len(values) if values.ndim == 1 else -1
+    if at.dtype != np.int64 or at.shape not in ((stored,), (stored, len(shape))):
+        raise UserError(
+            f"sparse tensor {name!r}: indices of shape {list(at.shape)} do not fit "
+            f"values of shape {list(values.shape)} and the shape {list(shape)}"
+        )
+    limits = shape if at.ndim == 2 else (count,)
+    if at.size and ((at < 0) | (at >= np.array(limits))).any():
+        raise UserError(f"sparse tensor {name!r}: an index is out of range")
+    zero = "" if dtype_of(t.values.data_type) is DType.STRING else 0
+    dense = np.full(count, zero, values.dtype)
+    dense[np.ravel_multi_index(tuple(at.T), shape) if at.ndim == 2 else at] = values
+    return dense.reshape(shape)
 
 
 def _external(
@@ -188,6 +225,8 @@ def attribute_value(a: AttributeProto, directory: Path) -> object:
             return a.s.decode("utf-8", "replace")
         case AttributeProto.TENSOR:
             return array_of(a.t, directory)
+        case AttributeProto.SPARSE_TENSOR:
+            return dense_of(a.sparse_tensor, directory)
         case AttributeProto.GRAPH:
             return a.g
         case AttributeProto.FLOATS:

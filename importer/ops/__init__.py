@@ -4,6 +4,7 @@ from importlib import import_module
 
 FAMILIES = (
     "activations",
+    "attention",
     "contraction",
     "control",
     "convolution",
@@ -22,6 +23,7 @@ FAMILIES = (
     "sequences",
     "sorting",
     "spectral",
+    "training",
 )
 
 

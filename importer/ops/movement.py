@@ -352,6 +352,7 @@ def constant(
     b: Builder,
     *,
     value: object = None,
+    sparse_value: object = None,
     value_float: float | None = None,
     value_floats: Sequence[float] | None = None,
     value_int: int | None = None,
@@ -360,8 +361,9 @@ def constant(
     value_strings: Sequence[str] | None = None,
 ) -> Tensor:
     """The attribute's value."""
-    if isinstance(value, np.ndarray):
-        return b.constant(value)
+    for elements in (value, sparse_value):
+        if isinstance(elements, np.ndarray):
+            return b.constant(elements)
     for given, kind in (
         (value_float, np.float32),
         (value_floats, np.float32),

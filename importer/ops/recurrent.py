@@ -15,6 +15,7 @@ import numpy as np
 
 from rutc.importer.builder import Builder, OperatorError, lit
 from rutc.importer.ops.activations import (
+    clamped,
     elu_of,
     hard_sigmoid_of,
     leaky_relu_of,
@@ -26,7 +27,7 @@ from rutc.importer.ops.activations import (
 )
 from rutc.importer.ops.contraction import sum_products
 from rutc.importer.ops.loops import scanned
-from rutc.importer.ops.movement import concat, reverse_sequence
+from rutc.importer.ops.movement import concat, reverse_sequence, transpose
 from rutc.importer.ops.operands import static
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
@@ -71,25 +72,38 @@ def _function(name: str, alpha: float | None, beta: float | None) -> Function:
             raise OperatorError(f"activation {name!r} is unknown")
 
 
+def _clipped(function: Function, clip: float | None) -> Function:
+    """The function of its operand within [-clip, clip]; None or 0 is no limit."""
+    if not clip:
+        return function
+    return lambda e: function(clamped(e, -clip, clip))
+
+
 def _functions(
     names: Sequence[str],
     alphas: Sequence[float],
     betas: Sequence[float],
     defaults: Sequence[str],
     directions: int,
+    clip: float | None,
 ) -> list[list[Function]]:
-    """The activation functions of each direction."""
+    """The activation functions of each direction, the gates' operands within [-clip, clip].
+
+    The third function, of an LSTM's cell state, is not limited.
+    """
     given = list(names) or list(defaults) * directions
     if len(given) != len(defaults) * directions:
         raise OperatorError(f"{len(given)} activations, expected {len(defaults) * directions}")
     with_alpha = {"affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"}
     left_alpha, left_beta = list(alphas), list(betas)
     made: list[Function] = []
+    size = len(defaults)
     for name in given:
         alpha = left_alpha.pop(0) if name.lower() in with_alpha and left_alpha else None
         has_beta = name.lower() in {"affine", "scaledtanh", "hardsigmoid"}
-        made.append(_function(name, alpha, left_beta.pop(0) if has_beta and left_beta else None))
-    size = len(defaults)
+        beta = left_beta.pop(0) if has_beta and left_beta else None
+        place = len(made) % size
+        made.append(_clipped(_function(name, alpha, beta), clip if place < 2 else None))
     return [made[i * size : (i + 1) * size] for i in range(directions)]
 
 
@@ -206,6 +220,11 @@ def _reversed(b: Builder, x: Tensor, lengths: Tensor | None) -> Tensor:
     return b.view(x, x.shape, lambda t, *rest: [n - 1 - t, *rest])
 
 
+def swapped(b: Builder, t: Tensor) -> Tensor:
+    """`t` with its first two axes exchanged."""
+    return transpose(b, t, perm=(1, 0, *range(2, t.rank)))
+
+
 Cell = Callable[[Layer, Sequence[Function]], tuple[Tensor, list[Tensor]]]
 
 
@@ -236,7 +255,7 @@ class Operands:
         hidden = static(self.r.shape[2], "the hidden size")
         if self.hidden_size not in (None, hidden) or self.w.shape[0] != Index.of(len(ways)):
             raise OperatorError(f"the weights {self.w}, {self.r} do not fit the attributes")
-        x = _swapped(self.x) if self.layout else self.x
+        x = swapped(b, self.x) if self.layout else self.x
         lengths = self._lengths(x)
         outputs: list[Tensor] = []
         states: list[list[Tensor]] = []
@@ -253,8 +272,8 @@ class Operands:
             for last in zip(*states, strict=True)
         ]
         if self.layout:
-            y = _permuted(y, (2, 0, 1, 3))
-            ends = [_swapped(s) for s in ends]
+            y = transpose(b, y, perm=(2, 0, 1, 3))
+            ends = [swapped(b, s) for s in ends]
         return (y, *ends)
 
     def _lengths(self, x: Tensor) -> Tensor | None:
@@ -275,23 +294,12 @@ class Operands:
         if given is None:
             axes = b.axes(shape, ("n", "h"))
             return b.nest(axes, lit(0, self.x.dtype))
-        at = _swapped(given) if self.layout else given
+        at = swapped(b, given) if self.layout else given
         if at.rank != 3 or at.shape[1:] != shape:
             raise OperatorError(f"the initial state {given} does not fit {self.x}")
         if at.shape[0] == ONE:
             return b.reshaped(at, at.axes[1:])
         return b.view(at, shape, lambda n, h: [Index.of(direction), n, h], ("n", "h"))
-
-
-def _swapped(t: Tensor) -> Tensor:
-    return _permuted(t, (1, 0, *range(2, t.rank)))
-
-
-def _permuted(t: Tensor, order: Sequence[int]) -> Tensor:
-    known = None if t.known is None else t.known.transpose(order)
-    if known is not None:
-        raise OperatorError("a constant sequence is not supported")
-    return Tensor(t.name, t.dtype, tuple(t.axes[i] for i in order), None, t.units)
 
 
 @operator("LSTM")
@@ -316,12 +324,10 @@ def lstm(
     layout: int = 0,
 ) -> tuple[Tensor, ...]:
     """Long short-term memory: gates i, o, f, c; outputs Y, the last hidden and cell states."""
-    if clip is not None and clip != 0.0 and clip < np.finfo(np.float32).max:
-        raise OperatorError("clip is not supported")
     shared = Operands(b, x, w, r, bias, sequence_lens, 4, hidden_size, direction, layout)
     ways = 2 if direction == "bidirectional" else 1
     functions = _functions(
-        activations, activation_alpha, activation_beta, ("Sigmoid", "Tanh", "Tanh"), ways
+        activations, activation_alpha, activation_beta, ("Sigmoid", "Tanh", "Tanh"), ways, clip
     )
 
     def cell(layer: Layer, fn: Sequence[Function]) -> tuple[Tensor, list[Tensor]]:
@@ -382,12 +388,10 @@ def gru(
     linear_before_reset: int = 0,
 ) -> tuple[Tensor, ...]:
     """Gated recurrent units: gates z, r, h; outputs Y and the last state."""
-    if clip is not None and clip != 0.0 and clip < np.finfo(np.float32).max:
-        raise OperatorError("clip is not supported")
     shared = Operands(b, x, w, r, bias, sequence_lens, 3, hidden_size, direction, layout)
     ways = 2 if direction == "bidirectional" else 1
     functions = _functions(
-        activations, activation_alpha, activation_beta, ("Sigmoid", "Tanh"), ways
+        activations, activation_alpha, activation_beta, ("Sigmoid", "Tanh"), ways, clip
     )
 
     def cell(layer: Layer, fn: Sequence[Function]) -> tuple[Tensor, list[Tensor]]:
@@ -457,11 +461,9 @@ def rnn(
     layout: int = 0,
 ) -> tuple[Tensor, ...]:
     """`h` = f(x W' + h R' + bias); outputs Y and the last state."""
-    if clip is not None and clip != 0.0 and clip < np.finfo(np.float32).max:
-        raise OperatorError("clip is not supported")
     shared = Operands(b, x, w, r, bias, sequence_lens, 1, hidden_size, direction, layout)
     ways = 2 if direction == "bidirectional" else 1
-    functions = _functions(activations, activation_alpha, activation_beta, ("Tanh",), ways)
+    functions = _functions(activations, activation_alpha, activation_beta, ("Tanh",), ways, clip)
 
     def cell(layer: Layer, fn: Sequence[Function]) -> tuple[Tensor, list[Tensor]]:
         inputs = layer.projected()

@@ -37,7 +37,9 @@ def build(
     results = [onnx.ValueInfoProto(name=o) for o in outputs]
     data = [numpy_helper.from_array(a, n) for n, a in constants.items()]
     graph = helper.make_graph(nodes, "test", infos, results, data)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR)
+    imports = [helper.make_opsetid("", opset)]
+    imports += [helper.make_opsetid(d, 1) for d in sorted({n.domain for n in nodes} - {""})]
+    return helper.make_model(graph, opset_imports=imports, ir_version=IR)
 
 
 def tolerance(kind: DType) -> float:

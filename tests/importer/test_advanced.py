@@ -172,6 +172,25 @@ def test_scan(check, make_node, rng):
     check(step, inputs, outputs=("last", "all"))
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_scan_over_a_batch_as_opset_8_has_it(batch, check, make_node, rng):
+    infos = {
+        n: helper.make_tensor_value_info(n, TensorProto.FLOAT, (2,))
+        for n in ("total", "part", "next", "shown")
+    }
+    nodes = [make_node("Add", ["total", "part"], ["next"]), make_node("Neg", ["next"], ["shown"])]
+    graph = helper.make_graph(
+        nodes, "body", [infos["total"], infos["part"]], [infos["next"], infos["shown"]]
+    )
+    inputs = {
+        "t": rng.standard_normal((batch, 2)).astype("f4"),
+        "x": rng.standard_normal((batch, 4, 2)).astype("f4"),
+    }
+    options = {"body": graph, "num_scan_inputs": 1, "directions": [1]}
+    step = make_node("Scan", ["", "t", "x"], ["last", "all"], **options)
+    check(step, inputs, outputs=("last", "all"), opset=8)
+
+
 def test_functions_of_the_standard_are_expanded(check, make_node, rng):
     q, k, v = (rng.standard_normal((2, 3, s, 4)).astype("f4") for s in (5, 7, 7))
     inputs = {"q": q, "k": k, "v": v}

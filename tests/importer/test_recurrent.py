@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
@@ -66,6 +67,73 @@ def test_peepholes_and_activations(check, make_node, rng):
     names = ["x", "w", "r", "b", "", "h", "c"]
     choice = ["Sigmoid", "Relu", "Softsign"]
     check(make_node("LSTM", names, hidden_size=HIDDEN, activations=choice), arrays)
+
+
+@pytest.mark.parametrize(
+    ("op", "options"),
+    [
+        ("LSTM", {}),
+        ("LSTM", {"input_forget": 1}),
+        ("GRU", {}),
+        ("GRU", {"linear_before_reset": 1}),
+        ("RNN", {}),
+    ],
+)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_clip(op, options, direction, check, make_node, rng):
+    arrays = operands(op, 2 if direction == "bidirectional" else 1, 3, 2, rng)
+    names = ["x", "w", "r", "b", "", "h"] + (["c"] if op == "LSTM" else [])
+    step = make_node(op, names, direction=direction, hidden_size=HIDDEN, clip=0.4, **options)
+    check(step, {n: arrays[n] for n in names if n})
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_batch_first_layout(op, check, make_node, make_model, rng):
+    arrays = operands(op, 2, 4, 3, rng)
+    names = ["x", "w", "r", "b", "", "h"] + (["c"] if op == "LSTM" else [])
+    outputs = ["y", "y_h"] + (["y_c"] if op == "LSTM" else [])
+    options = {"direction": "bidirectional", "hidden_size": HIDDEN}
+    turned = {n: a.swapaxes(0, 1) if n in "xhc" else a for n, a in arrays.items() if n in names}
+    steps = [
+        make_node("Transpose", [n], [f"{n}t"], perm=[1, 0, 2]) for n in names if n and n in "xhc"
+    ]
+    inner = [f"{n}t" if n and n in "xhc" else n for n in names]
+    steps.append(make_node(op, inner, [f"{o}t" for o in outputs], **options))
+    steps.append(make_node("Transpose", ["yt"], ["y"], perm=[2, 0, 1, 3]))
+    steps += [make_node("Transpose", [f"{o}t"], [o], perm=[1, 0, 2]) for o in outputs[1:]]
+    model = make_model(steps, turned, outputs, {})
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    expected = session.run(outputs, turned)
+    step = make_node(op, names, outputs, layout=1, **options)
+    check(step, turned, outputs=outputs, expected=expected)
+
+
+ACTIVATIONS = {
+    "Affine": ([0.5], [0.2]),
+    "LeakyRelu": ([0.1], []),
+    "ThresholdedRelu": ([0.3], []),
+    "ScaledTanh": ([0.7], [0.4]),
+    "HardSigmoid": ([0.3], [0.4]),
+    "Elu": ([0.6], []),
+    "Relu": ([], []),
+    "Softsign": ([], []),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_of_both_directions(name, check, make_node, rng):
+    arrays = operands("RNN", 2, 3, 2, rng)
+    alpha, beta = ACTIVATIONS[name]
+    step = make_node(
+        "RNN",
+        list("xwrb"),
+        direction="bidirectional",
+        hidden_size=HIDDEN,
+        activations=[name, name],
+        activation_alpha=[alpha[0], alpha[0] / 2] if alpha else None,
+        activation_beta=[beta[0], beta[0] / 2] if beta else None,
+    )
+    check(step, {n: arrays[n] for n in "xwrb"})
 
 
 def branches(make_node):
