@@ -19,7 +19,7 @@ from rutc.emit.kernel import ENTRY, emit_kernel
 from rutc.emit.toolchain import cached
 from rutc.errors import InternalError
 from rutc.graph_opt.plan import Choose, Fail, FillHalo, Plan, PlanStep, Repeat, Run, Write
-from rutc.tensor_ir.affine import ZERO, Index
+from rutc.tensor_ir.affine import ZERO, Index, Range
 from rutc.tensor_ir.canonical import canonical
 from rutc.tensor_ir.expr import Apply, Cast, Read, walk
 from rutc.tensor_ir.graph import Const, Scatter, Value, walk_nodes
@@ -30,7 +30,7 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import NotApplicable, Schedule, apply_schedule
 from rutc.tuner import choose
 
-Symbols = tuple[tuple[str, int], ...]
+Symbols = Mapping[str, Range]
 Packing = Mapping[int, tuple[tuple[str, ...], Mapping[str, int]]]
 """Argument number -> (dim order, blocks), in canonical dim names."""
 
@@ -97,7 +97,6 @@ class Builder:
         }
         extents = {d: e.value for d, e in self.plan.graph.dims}
         self.extents = extents
-        self.ranges = {d: (0, e - 1) for d, e in extents.items()}
         self.total = sum(1 for _ in self.plan.groups())
         self.done = 0
         self.symbols = 0
@@ -105,7 +104,7 @@ class Builder:
             self.machine = replace(self.machine, cores=1)
         with ThreadPoolExecutor(self.jobs) as pool:
             self.pool = pool
-            steps = self._steps(self.plan.steps, ())
+            steps = self._steps(self.plan.steps, {})
             objects = [f.result() for f in self.futures.values()]
         graph = self.plan.graph
         program = host.Program(
@@ -151,7 +150,7 @@ class Builder:
         return tuple(result)
 
     def _repeat(self, s: Repeat, symbols: Symbols) -> list[host.Step]:
-        inner = (*symbols, (s.dim, s.trips))
+        inner = {**symbols, s.dim: (0, max(s.trips - 1, 0))}
         self.symbols = max(self.symbols, len(inner))
         result: list[host.Step] = [self._copy(c.param.name, c.init) for c in s.carries]
         body = list(self._steps(s.steps, inner))
@@ -189,14 +188,14 @@ class Builder:
 
     # -- kernels --------------------------------------------------------------------------------
     def _run(self, group: Group, symbols: Symbols) -> host.Step:
-        kernel = lower(group, self.plan.values, self.plan.layouts, self.ranges, symbols)
+        kernel = lower(group, self.plan.values, self.plan.layouts, self.extents, symbols)
         constants = frozenset(b.name for b in kernel.args if b.name in self.constants)
         self.done += 1
         self.on_kernel(self.done, self.total)
         return self._launch(group, kernel, symbols, constants)
 
     def _write(self, node: Scatter, symbols: Symbols) -> host.Step:
-        kernel = lower_scatter(node, self.plan.values, self.plan.layouts, self.ranges, symbols)
+        kernel = lower_scatter(node, self.plan.values, self.plan.layouts, self.extents, symbols)
         constants = frozenset(b.name for b in kernel.args if b.name in self.constants)
         return self._launch(None, kernel, symbols, constants)
 
@@ -207,7 +206,7 @@ class Builder:
         symbols: Symbols,
         constants: frozenset[str],
     ) -> host.Step:
-        kernel = replace(kernel, symbols=symbols)
+        kernel = replace(kernel, symbols=tuple(symbols.items()))
         renamed = canonical(kernel)
         forward = {old: new for new, old in renamed.buffers.items()}
         free = frozenset(forward[c] for c in constants)
@@ -234,7 +233,7 @@ class Builder:
         name = group.name if group is not None else kernel.name
         flops, moved = (
             _work(group, self.extents),
-            sum(b.layout.size * b.dtype.bytes for b in kernel.args),
+            sum(b.layout.elements * b.dtype.bytes for b in kernel.args),
         )
         schedule = "; ".join(map(str, built.schedule))
         self.facts.append(
@@ -262,7 +261,8 @@ class Builder:
         symbol = f"k_{digest[:24]}"
         if symbol not in self.futures:
             self.futures[symbol] = self.pool.submit(_compile, emitted.text, self.machine, symbol)
-        return BuiltKernel(symbol, emitted.tasks, choice.schedule, packing, scheduled, emitted.text)
+        tasks = Index.of(emitted.tasks).value
+        return BuiltKernel(symbol, tasks, choice.schedule, packing, scheduled, emitted.text)
 
     # -- memory ---------------------------------------------------------------------------------
     def _ref(self, name: str) -> host.Ref:

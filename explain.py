@@ -19,6 +19,7 @@ from rutc.graph_opt.plan import Choose, Plan, PlanStep, Repeat, Run
 from rutc.importer import import_model
 from rutc.importer.extract import ModelParts, NodeInfo
 from rutc.tensor_ir import Const, Graph, Input, Node
+from rutc.tensor_ir.affine import Range, plain
 from rutc.tensor_ir.graph import outs, walk_nodes
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
@@ -166,7 +167,7 @@ def _explanation(
         text = "\n".join(node_lines(n))
         parts.append(Part(text, None if group is None else group.name, kept))
     groups = dict.fromkeys(home[v.name].name for n in nodes for v in outs(n) if v.name in home)
-    by_name = {g.name: (g, symbols) for g, symbols in _launches(plan.steps, ())}
+    by_name = {g.name: (g, symbols) for g, symbols in _launches(plan.steps, {})}
     kernels = tuple(_launch(plan, machine, *by_name[g]) for g in groups)
     origin = {v.name: n.origin for n in walk_nodes(plan.graph.nodes) for v in outs(n)}
     apart = tuple(
@@ -177,7 +178,7 @@ def _explanation(
     return Explanation(name, operator, history, tuple(parts), kernels, apart)
 
 
-Symbols = tuple[tuple[str, int], ...]
+Symbols = Mapping[str, Range]
 
 
 def _launches(steps: tuple[PlanStep, ...], symbols: Symbols) -> list[tuple[Group, Symbols]]:
@@ -187,15 +188,15 @@ def _launches(steps: tuple[PlanStep, ...], symbols: Symbols) -> list[tuple[Group
         if isinstance(s, Run):
             found.append((s.group, symbols))
         elif isinstance(s, Repeat):
-            found += _launches(s.steps, (*symbols, (s.dim, s.trips)))
+            found += _launches(s.steps, {**symbols, s.dim: (0, max(s.trips - 1, 0))})
         elif isinstance(s, Choose):
             found += _launches((*s.then, *s.orelse), symbols)
     return found
 
 
 def _launch(plan: Plan, machine: Machine, group: Group, symbols: Symbols) -> Launch:
-    ranges = {d: (0, extent.value - 1) for d, extent in plan.graph.dims}
-    kernel = lower(group, plan.values, plan.layouts, ranges, symbols)
+    extents = {d: plain(e) for d, e in plan.graph.dims}
+    kernel = lower(group, plan.values, plan.layouts, extents, symbols)
     constants = {n.out.name for n in walk_nodes(plan.graph.nodes) if isinstance(n, Const)}
     free = frozenset(b.name for b in kernel.args if b.name in constants)
     schedule: Schedule = choose(kernel, machine, free).schedule

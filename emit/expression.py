@@ -12,7 +12,7 @@ from rutc.emit.index import I32, IndexEmitter, Lane, i64, is_vector, splat
 from rutc.emit.memory import emit_literal, from_memory, memory_type, to_memory, zero
 from rutc.emit.scalar import emit_cast, emit_op, llvm_type
 from rutc.errors import InternalError
-from rutc.tensor_ir.affine import ZERO, Index
+from rutc.tensor_ir.affine import ZERO, Index, Size
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, Cast, Coord, Expr, IndexValue, Lit, Local, Read
 from rutc.tensor_ir.kernel import Access, Buffer, Prefetch, Space
@@ -178,19 +178,20 @@ class ExpressionEmitter:
             coords[d] = index
             if not guarded:
                 continue
-            low, high = 0, extents[d] - 1
+            low, high = 0, Index.of(extents[d]) - 1
             if fill is not None and buffer.layout.fill == fill:
                 low -= buffer.layout.before.get(d, 0)
                 high += buffer.layout.after.get(d, 0)
-            bounds = index.bounds(self.index.ranges)
-            if bounds is not None and low <= bounds[0] and bounds[1] <= high:
-                continue
-            if bounds is not None and (bounds[1] < low or bounds[0] > high):
-                return None, None
-            guard = self._and(guard, self._within(index, low, high, bounds))
+            bounds, last = index.bounds(self.index.ranges), high.bounds(self.index.ranges)
+            if bounds is not None and last is not None:
+                if low <= bounds[0] and bounds[1] <= last[0]:
+                    continue
+                if bounds[1] < low or bounds[0] > last[1]:
+                    return None, None
+            guard = self._and(guard, self._within(index, low, high))
         return coords, guard
 
-    def _data_index(self, value: ir.Value, extent: int, *, guarded: bool) -> Index:
+    def _data_index(self, value: ir.Value, extent: Size, *, guarded: bool) -> Index:
         """A fresh variable for a data-dependent coordinate, clamped unless a guard tests it."""
         if not guarded:
             value = self._clamp(value, extent)
@@ -198,34 +199,34 @@ class ExpressionEmitter:
         name = f"${self._fresh}"
         self.index.values[name] = value
         if not guarded:
-            self.index.ranges[name] = (0, max(extent - 1, 0))
+            most = Index.of(extent).bounds(self.index.ranges)
+            if most is not None:
+                self.index.ranges[name] = (0, max(most[1] - 1, 0))
         return Index.of(name)
 
-    def _clamp(self, value: ir.Value, extent: int) -> ir.Value:
+    def _clamp(self, value: ir.Value, extent: Size) -> ir.Value:
         b = self.builder
         zero = ir.Constant(value.type, None) if is_vector(value) else i64(0)
-        high = (
-            ir.Constant(value.type, [extent - 1] * value.type.count)
-            if is_vector(value)
-            else (i64(extent - 1))
-        )
+        high = self._limit(Index.of(extent) - 1, value)
         value = b.select(b.icmp_signed("<", value, zero), zero, value)
         return b.select(b.icmp_signed(">", value, high), high, value)
 
-    def _within(
-        self, index: Index, low: int, high: int, bounds: tuple[int, int] | None
-    ) -> ir.Value:
+    def _limit(self, limit: Index, value: ir.Value) -> ir.Value:
+        """A limit to compare `value` with."""
+        emitted = self.index.emit(limit)
+        return splat(self.builder, emitted, value.type.count) if is_vector(value) else emitted
+
+    def _within(self, index: Index, low: int, high: Index) -> ir.Value:
+        ranges = self.index.ranges
+        bounds, last = index.bounds(ranges), high.bounds(ranges)
         value = self.index.emit(index)
         condition: ir.Value | None = None
         for op, limit, known in (
-            (">=", low, bounds is not None and bounds[0] >= low),
-            ("<=", high, bounds is not None and bounds[1] <= high),
+            (">=", Index.of(low), bounds is not None and bounds[0] >= low),
+            ("<=", high, bounds is not None and last is not None and bounds[1] <= last[0]),
         ):
             if not known:
-                constant = i64(limit)
-                if is_vector(value):
-                    constant = ir.Constant(value.type, [limit] * value.type.count)
-                test = self.builder.icmp_signed(op, value, constant)
+                test = self.builder.icmp_signed(op, value, self._limit(limit, value))
                 condition = test if condition is None else self.builder.and_(condition, test)
         assert condition is not None
         return condition
@@ -293,12 +294,13 @@ class ExpressionEmitter:
         if is_vector(guard):
             assert lane is not None
             one = b.load(self._place(buffer, ZERO), typ=element, align=_align(buffer))
-            bounds = address.bounds(self.index.ranges)
-            if bounds is not None and bounds[0] >= 0 and bounds[1] < buffer.layout.size:
+            bounds, size = address.bounds(self.index.ranges), buffer.layout.size
+            inside_always = bounds is not None and bounds[0] >= 0
+            if inside_always and bounds is not None and isinstance(size, int) and bounds[1] < size:
                 one = b.load(self._place(buffer, address), typ=element, align=_align(buffer))
             else:
                 offset = self.index.emit(address)
-                inside = b.icmp_unsigned("<", offset, i64(buffer.layout.size))
+                inside = b.icmp_unsigned("<", offset, self.index.emit(Index.of(size)))
                 safe = b.select(inside, offset, i64(0))
                 one = b.load(self._at(buffer, safe), typ=element, align=_align(buffer))
             wide = splat(b, one, lane.lanes)

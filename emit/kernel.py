@@ -4,8 +4,8 @@ The function emitted for a kernel is
 
     void kernel(ptr bufs, ptr syms, i64 begin, i64 end)
 
-`bufs` holds one pointer per buffer, `syms` the host program's loop counters; the iterations of the
-outermost parallel loops, numbered row-major, are the tasks, of which it carries out [begin, end).
+`bufs` holds one pointer per buffer, `syms` the values of the kernel's symbols; the iterations of
+the outermost parallel loops, numbered row-major, are the tasks, of which it does [begin, end).
 Unrolled and vectorised loops are expanded here: registers become one stack slot per element (or
 vector of elements), which LLVM promotes, and equal loads in one expansion are emitted once.
 """
@@ -24,7 +24,7 @@ from rutc.emit.index import I32, I64, IndexEmitter, Lane, i64, is_vector
 from rutc.emit.memory import memory_type
 from rutc.emit.put import emit_put
 from rutc.errors import InternalError
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.affine import ZERO, Index, Size, plain, product
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Expr, Read, bind
 from rutc.tensor_ir.kernel import (
@@ -56,16 +56,17 @@ class EmittedKernel:
     """A kernel's LLVM module as text, and its number of tasks."""
 
     text: str
-    tasks: int
+    tasks: Size
 
 
 def parallel_loops(kernel: Kernel) -> tuple[Loop, ...]:
     """The outermost directly nested parallel loops: their iterations are the tasks."""
     chain: list[Loop] = []
     body = kernel.body
+    symbols = {n for n, _ in kernel.symbols}
     while len(body) == 1 and isinstance(body[0], Loop) and body[0].kind is Kind.PARALLEL:
         loop = body[0]
-        if not (loop.lo.is_const and loop.hi.is_const):
+        if not (loop.lo.is_const and loop.hi.names() <= symbols):
             break
         chain.append(loop)
         body = loop.body
@@ -87,10 +88,8 @@ def emit_kernel(kernel: Kernel, machine: Machine) -> EmittedKernel:
         pointers.append(builder.load(place, typ=ir.PointerType()))
     builder.call(work, [*pointers, syms, begin, end], tail=True)
     builder.ret_void()
-    tasks = 1
-    for loop in parallel_loops(kernel):
-        tasks *= (loop.hi - loop.lo).value
-    return EmittedKernel(str(module), tasks)
+    tasks = product(loop.hi - loop.lo for loop in parallel_loops(kernel))
+    return EmittedKernel(str(module), plain(tasks))
 
 
 def _emit_work(module: ir.Module, kernel: Kernel, machine: Machine) -> ir.Function:
@@ -129,10 +128,10 @@ class _KernelEmitter:
     def run(self) -> None:
         syms, begin, end = self.function.args[-3:]
         with ExitStack() as stack:
-            for number, (name, trips) in enumerate(self.kernel.symbols):
+            for number, (name, bounds) in enumerate(self.kernel.symbols):
                 place = self.builder.gep(syms, [i64(number)], source_etype=I64, inbounds=True)
                 value = self.builder.load(place, typ=I64)
-                stack.enter_context(self.index.variable(name, value, (0, max(trips - 1, 0))))
+                stack.enter_context(self.index.variable(name, value, bounds))
             self._tasks(parallel_loops(self.kernel), begin, end)
         self.builder.ret_void()
         body = self.function.blocks[1]
@@ -143,23 +142,22 @@ class _KernelEmitter:
         if not loops:
             self._stmts(self.kernel.body)
             return
-        extents = [(x.hi - x.lo).value for x in loops]
-        total = 1
-        for e in extents:
-            total *= e
-        if total == 0:
+        extents = [x.hi - x.lo for x in loops]
+        if any(e == ZERO for e in extents):
             return
+        counts = [self.index.emit(e) for e in extents]
         with self._counted(begin, end) as task, ExitStack() as stack:
             rest = task
             values: list[ir.Value] = []
-            for e in reversed(extents[1:]):
-                values.append(self.builder.urem(rest, i64(e)))
-                rest = self.builder.udiv(rest, i64(e))
+            for count in reversed(counts[1:]):
+                values.append(self.builder.urem(rest, count))
+                rest = self.builder.udiv(rest, count)
             values.append(rest)
             for x, value in zip(loops, reversed(values), strict=True):
                 low = x.lo.value
                 moved = self.builder.add(value, i64(low)) if low else value
-                bound = (low, x.hi.value - 1)
+                high = x.hi.bounds(self.index.ranges)
+                bound = (low, high[1] - 1) if high is not None else None
                 stack.enter_context(self.index.variable(x.var, moved, bound))
             self._stmts(loops[-1].body)
 
@@ -403,7 +401,10 @@ class _KernelEmitter:
     def _pointer(self, buffer: Buffer) -> ir.Value:
         """The address of a memory or stack buffer's first element."""
         if buffer.name not in self.pointers:
-            size = max(buffer.layout.size, 1)
+            bounds = Index.of(buffer.layout.size).bounds(self.index.ranges)
+            if bounds is None:
+                raise InternalError(f"%{buffer.name} on the stack has no bound")
+            size = max(bounds[1], 1)
             element = memory_type(buffer.dtype)
             slot = ir.IRBuilder(self.entry).alloca(ir.ArrayType(element, size))
             slot.align = 64

@@ -32,12 +32,14 @@ __all__ = [
     "Mod",
     "Monomial",
     "Range",
+    "Size",
     "Var",
     "collect",
     "floordiv",
     "maximum",
     "minimum",
     "mod",
+    "plain",
     "product",
     "quoted",
 ]
@@ -172,6 +174,9 @@ class Index:
     def __floordiv__(self, other: Index | int) -> Index:
         return division.floordiv(self, Index.of(other), {})
 
+    def __rfloordiv__(self, other: Index | int) -> Index:
+        return division.floordiv(Index.of(other), self, {})
+
     def __mod__(self, other: Index | int) -> Index:
         return division.mod(self, Index.of(other), {})
 
@@ -210,6 +215,22 @@ class Index:
             elif any(name in _atom_names(a) for a in mono):
                 return None
         return found
+
+    def factor(self, name: str) -> Index | None:
+        """The f with self = f*name + rest, both free of `name`; None if there is none.
+
+        Unlike `coefficient`, f may hold other variables: of `n*i + j`, `i` has the factor `n`.
+        """
+        found: list[tuple[Monomial, int]] = []
+        for mono, c in self.terms:
+            own = [a for a in mono if name in _atom_names(a)]
+            if not own:
+                continue
+            if own != [Var(name)]:
+                return None
+            found.append((tuple(a for a in mono if a != Var(name)), c))
+        const = sum(c for m, c in found if not m)
+        return collect([(m, c) for m, c in found if m], const)
 
     def subs(self, env: Mapping[str, Index]) -> Index:
         """The expression with variables replaced, canonical again."""
@@ -269,6 +290,14 @@ class Index:
 
 ZERO = Index()
 ONE = Index((), 1)
+
+Size = int | Index
+"""A number of elements, bytes or iterations: an int, or an expression of symbolic sizes."""
+
+
+def plain(x: Size) -> Size:
+    """`x`, an int if it is constant."""
+    return x.const if isinstance(x, Index) and not x.terms else x
 
 
 def product(xs: Iterable[Index | int]) -> Index:

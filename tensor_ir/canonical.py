@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.affine import Index, Size
 from rutc.tensor_ir.expr import Coord, Expr, Read, transform
 from rutc.tensor_ir.kernel import (
     Access,
@@ -80,7 +80,7 @@ def canonical(kernel: Kernel) -> Canonical:
         ),
         body=_rename_loops(body, dims),
         origin=(),
-        symbols=tuple((dims[n], t) for n, t in kernel.symbols),
+        symbols=tuple((dims[n], r) for n, r in kernel.symbols),
     )
     back = {new: old for old, new in buffers.items()}
     return Canonical(renamed, back, {new: old for old, new in dims.items()})
@@ -88,15 +88,19 @@ def canonical(kernel: Kernel) -> Canonical:
 
 def rename_layout(layout: Layout, dims: Mapping[str, str]) -> Layout:
     """The layout with its dims renamed."""
+    env = {n: Index.of(dims[n]) for n in layout.names()}
+
+    def size(x: Size) -> Size:
+        return x.subs(env) if isinstance(x, Index) else x
 
     def axis(a: Axis) -> Axis:
-        return replace(a, dim=dims[a.dim])
+        return replace(a, dim=dims[a.dim], extent=size(a.extent), stride=size(a.stride))
 
     return Layout(
         tuple(axis(a) for a in layout.axes),
         tuple(sorted((dims[d], lo, hi) for d, lo, hi in layout.halo)),
         layout.fill,
-        tuple(sorted((dims[d], e) for d, e in layout.extents)),
+        tuple(sorted(((dims[d], size(e)) for d, e in layout.extents), key=lambda p: p[0])),
     )
 
 

@@ -8,6 +8,7 @@ were written.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import assert_never
 
 import numpy as np
@@ -30,6 +31,7 @@ from rutc.tensor_ir.kernel import (
     Stmt,
     Update,
 )
+from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.reducer import Reducer
 
 Locals = Mapping[str, np.ndarray]
@@ -45,7 +47,7 @@ def interpret_kernel(
     Args:
         kernel: The kernel.
         buffers: The flat array of every argument, `layout.size` elements each; changed in place.
-        symbols: The host program's loop counters.
+        symbols: The kernel's sizes and the host program's loop counters.
 
     Raises:
         InternalError: The kernel does what the language forbids, or an argument does not fit.
@@ -68,17 +70,17 @@ class _Run:
         for b in (*kernel.args, *kernel.locals):
             if b.name in self.buffers:
                 raise InternalError(f"two buffers are named %{b.name}")
-            self.buffers[b.name] = b
-        for b in kernel.args:
+            self.buffers[b.name] = replace(b, layout=b.layout.at(symbols))
+        for b in map(self.buffers.__getitem__, (b.name for b in kernel.args)):
             array = buffers[b.name]
-            if array.dtype != b.dtype.numpy or array.shape != (b.layout.size,):
+            if array.dtype != b.dtype.numpy or array.shape != (b.layout.elements,):
                 raise InternalError(
                     f"%{b.name} takes {b.layout.size} elements of {b.dtype}, "
                     f"not {array.dtype}{list(array.shape)}"
                 )
             self.memory[b.name] = array
-        for b in kernel.locals:
-            self.memory[b.name] = np.zeros(b.layout.size, b.dtype.numpy)
+        for b in map(self.buffers.__getitem__, (b.name for b in kernel.locals)):
+            self.memory[b.name] = np.zeros(b.layout.elements, b.dtype.numpy)
             self.written[b.name] = set()
 
     # -- statements -----------------------------------------------------------------------------
@@ -179,7 +181,7 @@ class _Run:
     # -- elements -------------------------------------------------------------------------------
     def read(self, r: Read, env: Locals) -> np.ndarray:
         b = self.buffers[r.value]
-        extents = dict(b.layout.extents)
+        extents = _extents(b.layout)
         at: dict[str, int] = {}
         for d, c in r.coords:
             at[d] = self.coord(c, env)
@@ -188,9 +190,12 @@ class _Run:
             inside = 0 <= at[d] < extents[d]
             if not inside and r.fill is not None:
                 return literal(r.fill)
-            if not inside and isinstance(c, Index):
-                raise InternalError(f"%{r.value}[{d}={c}] is read at {at[d]} of {extents[d]}")
-            at[d] = min(max(at[d], 0), extents[d] - 1)
+            if isinstance(c, Index):
+                low, high = -b.layout.before.get(d, 0), extents[d] + b.layout.after.get(d, 0)
+                if not low <= at[d] < high:
+                    raise InternalError(f"%{r.value}[{d}={c}] is read at {at[d]} of {extents[d]}")
+            else:
+                at[d] = min(max(at[d], 0), extents[d] - 1)
         if b.layout.size == 0:
             return np.zeros((), b.dtype.numpy)
         return self.element(b, at)
@@ -210,7 +215,7 @@ class _Run:
     def store(self, a: Access, x: np.ndarray) -> None:
         b = self.buffers[a.buffer]
         at = self.place(a)
-        for d, extent in b.layout.extents:
+        for d, extent in _extents(b.layout).items():
             low, high = -b.layout.before.get(d, 0), extent + b.layout.after.get(d, 0)
             if not low <= at[d] < high:
                 raise InternalError(f"%{b.name} is written at {d}={at[d]} of {extent}")
@@ -226,6 +231,10 @@ class _Run:
 
     def position(self, b: Buffer, at: Mapping[str, int]) -> int:
         position = b.layout.position(at)
-        if not 0 <= position < b.layout.size:
+        if not 0 <= position < b.layout.elements:
             raise InternalError(f"%{b.name}{dict(at)} is element {position} of {b.layout.size}")
         return position
+
+
+def _extents(layout: Layout) -> dict[str, int]:
+    return {d: Index.of(e).value for d, e in layout.extents}

@@ -22,12 +22,12 @@ and are indexed by unrolled and vector loops only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import assert_never
 
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Coord, Expr, map_index
 from rutc.tensor_ir.layout import Layout
@@ -160,8 +160,8 @@ class Kernel:
     locals: tuple[Buffer, ...]
     body: tuple[Stmt, ...]
     origin: tuple[str, ...] = ()
-    symbols: tuple[tuple[str, int], ...] = ()
-    """Loop counters of the host program and their trips, in the order of its symbol table."""
+    symbols: tuple[tuple[str, Range], ...] = ()
+    """The sizes and loop counters of the host program that the kernel reads, with their ranges."""
 
     def buffer(self, name: str) -> Buffer:
         """The buffer of that name. Raises KeyError when there is none."""
@@ -225,6 +225,18 @@ def exprs(s: Stmt) -> tuple[Expr, ...]:
             return ()
         case _:
             assert_never(s)
+
+
+def with_symbols(kernel: Kernel, symbols: Mapping[str, Range]) -> Kernel:
+    """The kernel with those of the symbols that it reads, in the order of the mapping."""
+    used = {n for b in (*kernel.args, *kernel.locals) for n in b.layout.names()}
+
+    def note(i: Index) -> Index:
+        used.update(i.names())
+        return i
+
+    rewrite(kernel.body, index=note)
+    return replace(kernel, symbols=tuple((n, r) for n, r in symbols.items() if n in used))
 
 
 def rewrite(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.affine import Index, quoted
 from rutc.tensor_ir.expr import Coord, Expr
 from rutc.tensor_ir.kernel import (
     Access,
@@ -27,6 +27,7 @@ def print_kernel(k: Kernel) -> str:
     """The kernel as indented text."""
     args = ", ".join(_buffer(b) for b in k.args)
     lines = [f"kernel {k.name}({args}) {{"]
+    lines += [f"  symbol {quoted(n)} = {lo}..{hi}" for n, (lo, hi) in k.symbols]
     lines += [f"  local {_buffer(b)}" for b in k.locals]
     for s in k.body:
         _stmt(s, 1, lines)

@@ -12,12 +12,12 @@ without a test. Blocked dims are padded up to whole blocks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from rutc.tensor_ir.affine import ZERO, Index, Range, floordiv, mod
+from rutc.tensor_ir.affine import ZERO, Index, Range, Size, floordiv, mod, plain
 from rutc.tensor_ir.expr import Lit
 
 ALIASING_LINES = 16
@@ -29,8 +29,8 @@ class Axis:
     """One axis: position ((index + halo) // div) % extent along `dim`, `stride` elements apart."""
 
     dim: str
-    extent: int
-    stride: int
+    extent: Size
+    stride: Size
     div: int = 1
     whole: bool = True
     """Whether this axis takes the whole quotient, so that no remainder needs to be taken."""
@@ -43,15 +43,45 @@ class Layout:
     axes: tuple[Axis, ...]
     halo: tuple[tuple[str, int, int], ...] = ()
     fill: Lit | None = None
-    extents: tuple[tuple[str, int], ...] = ()
+    extents: tuple[tuple[str, Size], ...] = ()
     """Every dim's extent, halo and padding left out."""
 
     @cached_property
-    def size(self) -> int:
-        """Elements from the first to one past the last, padding included."""
+    def size(self) -> Size:
+        """Elements from the first to one past the last, padding included.
+
+        Of a layout with symbolic extents, which are dense: all elements.
+        """
         if any(a.extent == 0 for a in self.axes):
             return 0
-        return 1 + sum((a.extent - 1) * a.stride for a in self.axes)
+        total = 1
+        for a in self.axes:
+            if isinstance(a.extent, Index) or isinstance(a.stride, Index):
+                return plain(self.axes[0].extent * self.axes[0].stride)
+            total += (a.extent - 1) * a.stride
+        return total
+
+    @property
+    def elements(self) -> int:
+        """`size` where it is constant. Raises ValueError where it is symbolic."""
+        return Index.of(self.size).value
+
+    def names(self) -> frozenset[str]:
+        """The symbols of the extents and strides."""
+        sizes = [x for a in self.axes for x in (a.extent, a.stride)]
+        found = [x.names() for x in (*sizes, *dict(self.extents).values()) if isinstance(x, Index)]
+        return frozenset().union(*found)
+
+    def at(self, symbols: Mapping[str, int]) -> Layout:
+        """The layout for given values of its symbols."""
+
+        def value(x: Size) -> int:
+            return x if isinstance(x, int) else int(x.evaluate(symbols))
+
+        if not self.names():
+            return self
+        axes = tuple(replace(a, extent=value(a.extent), stride=value(a.stride)) for a in self.axes)
+        return replace(self, axes=axes, extents=tuple((d, value(e)) for d, e in self.extents))
 
     @cached_property
     def before(self) -> Mapping[str, int]:
@@ -80,10 +110,11 @@ class Layout:
         total = 0
         for a in self.axes:
             position = (coords[a.dim] + self.before.get(a.dim, 0)) // a.div
-            total += (position if a.whole else position % a.extent) * a.stride
+            extent, stride = Index.of(a.extent).value, Index.of(a.stride).value
+            total += (position if a.whole else position % extent) * stride
         return total
 
-    def stride(self, dim: str) -> int | None:
+    def stride(self, dim: str) -> Size | None:
         """Elements between neighbours along `dim`; None where the dim is blocked."""
         own = [a for a in self.axes if a.dim == dim]
         return own[0].stride if len(own) == 1 else 0 if not own else None
@@ -107,7 +138,7 @@ class Layout:
 
 def dense(
     order: Sequence[str],
-    extents: Mapping[str, int],
+    extents: Mapping[str, Size],
     *,
     halo: Mapping[str, tuple[int, int]] | None = None,
     fill: Lit | None = None,
@@ -121,15 +152,16 @@ def dense(
     """
     halo, blocks = halo or {}, blocks or {}
     sizes = {d: extents[d] + sum(halo.get(d, (0, 0))) for d in order}
-    if line and len(order) > 1 and sizes[order[-1]] % (ALIASING_LINES * line) == 0:
-        sizes[order[-1]] += line
+    last = sizes[order[-1]] if order else 0
+    if line and len(order) > 1 and isinstance(last, int) and last % (ALIASING_LINES * line) == 0:
+        sizes[order[-1]] = last + line
     plan = [(d, -(-sizes[d] // blocks.get(d, 1)), blocks.get(d, 1), True) for d in order]
     plan += [(d, size, 1, False) for d, size in blocks.items()]
     axes: list[Axis] = []
-    stride = 1
+    stride: Size = 1
     for d, extent, div, whole in reversed(plan):
         axes.append(Axis(d, extent, stride, div, whole))
-        stride *= max(extent, 1)
+        stride = plain(stride * (max(extent, 1) if isinstance(extent, int) else extent))
     kept = tuple((d, *halo[d]) for d in sorted(halo) if halo[d] != (0, 0))
     own = tuple((d, extents[d]) for d in sorted(order))
     return Layout(tuple(reversed(axes)), kept, fill if kept else None, own)
@@ -147,12 +179,12 @@ def pack(array: np.ndarray, axes: Sequence[str], layout: Layout) -> np.ndarray:
     positions: list[tuple[Axis, int]] = []
     for d in order:
         own = sorted((a for a in layout.axes if a.dim == d), key=lambda a: -a.div)
-        total = own[0].extent * own[0].div
+        total = Index.of(own[0].extent).value * own[0].div
         lo = layout.before.get(d, 0)
         pads.append((lo, total - lo - x.shape[order.index(d)]))
         for a in own:
             positions.append((a, len(shape)))
-            shape.append(a.extent)
+            shape.append(Index.of(a.extent).value)
     if any(p != (0, 0) for p in pads):
         value = layout.fill.value if layout.fill is not None else 0
         x = np.pad(x, pads, constant_values=value)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from rutc.tensor_ir.affine import ZERO, Index, Range
+from rutc.tensor_ir.affine import ZERO, FloorDiv, Index, Range, Size
 from rutc.tensor_ir.expr import Expr, Read, bind, reads, substitute, transform
 from rutc.tensor_ir.graph import Nest, Scatter, Value, used
 from rutc.tensor_ir.kernel import (
@@ -30,6 +30,7 @@ from rutc.tensor_ir.kernel import (
     Space,
     Stmt,
     Update,
+    with_symbols,
 )
 from rutc.tensor_ir.layout import Layout, dense
 
@@ -64,16 +65,16 @@ def lower(
     group: Group,
     values: Mapping[str, Value],
     layouts: Mapping[str, Layout],
-    ranges: Mapping[str, Range],
-    symbols: tuple[tuple[str, int], ...] = (),
+    extents: Mapping[str, Size],
+    symbols: Mapping[str, Range] | None = None,
 ) -> Kernel:
-    """The kernel of a group. `ranges` gives every dim's index range, `layouts` memory's order."""
-    extents = {d: hi + 1 for d, (_, hi) in ranges.items()}
+    """The kernel of a group. `layouts` gives memory's order, `symbols` the ranges of sizes."""
+    symbols = symbols or {}
     memory = [*group.external_reads(), *group.stored]
     args = [Buffer(v, values[v].dtype, layouts[v]) for v in memory]
     locals_: list[Buffer] = []
     body: list[Stmt] = []
-    used_loops = set(group.shared)
+    used_loops = {*group.shared, *symbols}
     places: dict[str, Buffer] = {}
     for number, stage in enumerate(group.stages):
         private = tuple(d for d in stage.out.dims if d not in group.shared)
@@ -85,7 +86,8 @@ def lower(
             used_loops.add(name)
             loops[d] = name
         renames = {d: Index.of(name) for d, name in loops.items()}
-        elements = tuple(_local_reads(substitute(e, renames), places) for e in stage.body)
+        covered = tuple(_within_halo(e, layouts, extents, symbols) for e in stage.body)
+        elements = tuple(_local_reads(substitute(e, renames), places) for e in covered)
         results, inner = _point(stage, elements, number, locals_)
         for d in reversed(stage.bound):
             inner_loops = _loop(loops[d], extents[d], inner.updates)
@@ -99,7 +101,8 @@ def lower(
     for d in reversed(group.shared):
         body = [_loop(d, extents[d], tuple(body))]
     origin = tuple(dict.fromkeys(o for s in group.stages for o in s.origin))
-    return Kernel(group.name, tuple(args), tuple(locals_), tuple(body), origin, symbols)
+    kernel = Kernel(group.name, tuple(args), tuple(locals_), tuple(body), origin)
+    return with_symbols(kernel, symbols)
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ def _store(
     group: Group,
     private: tuple[str, ...],
     renames: Mapping[str, Index],
-    extents: Mapping[str, int],
+    extents: Mapping[str, Size],
     places: dict[str, Buffer],
     locals_: list[Buffer],
 ) -> list[Stmt]:
@@ -168,7 +171,76 @@ def _local_reads(e: Expr, places: Mapping[str, Buffer]) -> Expr:
     return transform(e, visit)
 
 
-def _loop(var: str, extent: int, body: tuple[Stmt, ...]) -> Loop:
+def _within_halo(
+    e: Expr,
+    layouts: Mapping[str, Layout],
+    extents: Mapping[str, Size],
+    symbols: Mapping[str, Range],
+) -> Expr:
+    """`e` without the fills of reads that stay within their value's halo of that fill.
+
+    Only where extents are symbolic: of constant ones, every range tells it by itself.
+    """
+
+    def visit(x: Expr) -> Expr:
+        if not isinstance(x, Read) or x.fill is None or x.value not in layouts:
+            return x
+        layout = layouts[x.value]
+        sizes = dict(layout.extents)
+        if all(isinstance(sizes[d], int) for d, _ in x.coords):
+            return x
+        own = layout.fill == x.fill
+        for d, c in x.coords:
+            after = layout.after.get(d, 0) if own else 0
+            before = layout.before.get(d, 0) if own else 0
+            if not isinstance(c, Index):
+                return x
+            reach = beyond(c, sizes[d], extents, symbols)
+            if reach is None or reach[0] > before or reach[1] > after:
+                return x
+        return replace(x, fill=None)
+
+    return transform(e, visit)
+
+
+def beyond(
+    c: Index, extent: Size, extents: Mapping[str, Size], symbols: Mapping[str, Range]
+) -> tuple[int, int] | None:
+    """How far a coordinate goes below 0, and beyond the last index; None where it is not known.
+
+    `extents` are those of the loops that occur in it. Loops without iterations count as if they
+    had one.
+    """
+    highest = lowest = c
+    for v in sorted(c.names() - symbols.keys()):
+        factor = c.factor(v)
+        bounds = factor.bounds(symbols) if factor is not None else None
+        if factor is None or bounds is None or not (bounds[0] >= 0 or bounds[1] <= 0):
+            return None
+        last = factor * (Index.of(extents[v]) - 1)
+        rest = factor * Index.of(v)
+        highest = highest - rest + (last if bounds[0] >= 0 else ZERO)
+        lowest = lowest - rest + (ZERO if bounds[0] >= 0 else last)
+    below = _without_quotients(lowest).bounds(symbols)
+    above = _without_quotients(highest - extent + 1).bounds(symbols)
+    if below is None or above is None:
+        return None
+    return max(0, -below[0]), max(0, above[1])
+
+
+def _without_quotients(x: Index) -> Index:
+    """`x` with d*(e // d) as e - e % d, whose terms may cancel others."""
+    total = Index((), x.const)
+    for mono, c in x.terms:
+        match mono:
+            case (FloorDiv(num, den),) if den.is_const and c % den.const == 0:
+                total = total + (num - num % den) * (c // den.const)
+            case _:
+                total = total + Index(((mono, c),))
+    return total
+
+
+def _loop(var: str, extent: Size, body: tuple[Stmt, ...]) -> Loop:
     return Loop(var, ZERO, Index.of(extent), Kind.SERIAL, body)
 
 
@@ -176,8 +248,8 @@ def lower_scatter(
     node: Scatter,
     values: Mapping[str, Value],
     layouts: Mapping[str, Layout],
-    ranges: Mapping[str, Range],
-    symbols: tuple[tuple[str, int], ...] = (),
+    extents: Mapping[str, Size],
+    symbols: Mapping[str, Range] | None = None,
 ) -> Kernel:
     """The kernel of a scatter whose output lies where its base does: one put for every point.
 
@@ -187,11 +259,17 @@ def lower_scatter(
     args = tuple(Buffer(v, values[v].dtype, layouts[v]) for v in names)
     body: tuple[Stmt, ...] = (Put(Access(node.out.name, node.coords), node.reducer, node.body),)
     for d in sorted(node.dims, reverse=True):
-        body = (_loop(d, ranges[d][1] + 1, body),)
-    return Kernel(f"{node.out.name}.scatter", args, (), body, node.origin, symbols)
+        body = (_loop(d, extents[d], body),)
+    kernel = Kernel(f"{node.out.name}.scatter", args, (), body, node.origin)
+    return with_symbols(kernel, symbols or {})
 
 
-def halo_kernel(value: Value, layout: Layout, extents: Mapping[str, int]) -> Kernel | None:
+def halo_kernel(
+    value: Value,
+    layout: Layout,
+    extents: Mapping[str, Size],
+    symbols: Mapping[str, Range] | None = None,
+) -> Kernel | None:
     """The kernel that fills a stored value's halo; None when it has none."""
     if not layout.halo or layout.fill is None:
         return None
@@ -200,15 +278,20 @@ def halo_kernel(value: Value, layout: Layout, extents: Mapping[str, int]) -> Ker
     done: set[str] = set()
     slab = 0
     for d, lo, hi in layout.halo:
-        for first, last in ((-lo, 0), (extents[d], extents[d] + hi)):
-            if first == last:
+        slabs: tuple[tuple[Size, Size, int], ...] = (
+            (-lo, 0, lo),
+            (extents[d], extents[d] + hi, hi),
+        )
+        for first, last, width in slabs:
+            if not width:
                 continue
             names = {x: f"{x}.{slab}" for x in order}
             slab += 1
             coords = tuple((x, Index.of(names[x])) for x in value.dims)
             inner: tuple[Stmt, ...] = (Assign(Access(value.name, coords), layout.fill),)
             for x in reversed(order):
-                low, high = 0, extents[x]
+                low: Size = 0
+                high: Size = extents[x]
                 if x == d:
                     low, high = first, last
                 elif x not in done:
@@ -218,4 +301,4 @@ def halo_kernel(value: Value, layout: Layout, extents: Mapping[str, int]) -> Ker
             body += inner
         done.add(d)
     buffer = Buffer(value.name, value.dtype, layout)
-    return Kernel(f"{value.name}.halo", (buffer,), (), tuple(body))
+    return with_symbols(Kernel(f"{value.name}.halo", (buffer,), (), tuple(body)), symbols or {})

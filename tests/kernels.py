@@ -79,8 +79,7 @@ class Case:
 
     def kernel(self) -> Kernel:
         """The lowered group."""
-        ranges = {d: (0, e - 1) for d, e in self.extents.items()}
-        return lower(self.group, self.graph.values, self.layouts, ranges)
+        return lower(self.group, self.graph.values, self.layouts, self.extents)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All values by name, axes in the order of sorted dims."""
@@ -127,7 +126,8 @@ def unpack(
     place = np.zeros(shape, np.int64)
     for a in layout.axes:
         position = (at[a.dim] + layout.before.get(a.dim, 0)) // a.div
-        place = place + (position if a.whole else position % a.extent) * a.stride
+        extent, stride = Index.of(a.extent).value, Index.of(a.stride).value
+        place = place + (position if a.whole else position % extent) * stride
     return flat[place] if place.size else np.zeros(shape, flat.dtype)
 
 

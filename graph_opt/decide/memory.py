@@ -112,12 +112,14 @@ def place_values(
     times.visit(steps)
     places: dict[str, Place] = {}
     for number, node in enumerate(graph.inputs):
-        size = layouts[node.out.name].size * node.out.dtype.bytes
+        size = layouts[node.out.name].elements * node.out.dtype.bytes
         places[node.out.name] = Place("input", number, 0, size)
     for number, output in enumerate(graph.outputs):
-        size = layouts[output.value].size * values[output.value].dtype.bytes
+        size = layouts[output.value].elements * values[output.value].dtype.bytes
         places[homes.get(output.value, output.value)] = Place("output", number, 0, size)
-    todo = [(layouts[v].size * values[v].dtype.bytes, v) for v in times.lives if v not in places]
+    todo = [
+        (layouts[v].elements * values[v].dtype.bytes, v) for v in times.lives if v not in places
+    ]
     placed: list[tuple[int, int, Life]] = []
     arena = 0
     for size, name in sorted(todo, key=lambda x: (-x[0], times.lives[x[1]].first, x[1])):

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from rutc.tensor_ir.affine import Index, Range
+from rutc.tensor_ir.affine import Index, Range, Size, plain
 from rutc.tensor_ir.expr import index_names, reads
 from rutc.tensor_ir.kernel import (
     Access,
@@ -26,6 +26,9 @@ from rutc.tensor_ir.kernel import (
     rewrite,
     walk_stmts,
 )
+
+MOST_LANES = 1024
+"""A vector loop whose extent is not constant has at most so many iterations."""
 
 
 class NotApplicable(Exception):
@@ -87,6 +90,17 @@ def constant_extent(loop: Loop) -> int:
     if not extent.is_const:
         raise NotApplicable(f"the bounds of {loop.var} are not constant")
     return extent.value
+
+
+def symbolic_extent(kernel: Kernel, loop: Loop) -> Size:
+    """The number of iterations: an int, or an expression of the kernel's symbols.
+
+    Raises NotApplicable for bounds that depend on other loops.
+    """
+    extent = loop.hi - loop.lo
+    if not extent.names() <= {n for n, _ in kernel.symbols}:
+        raise NotApplicable(f"the bounds of {loop.var} depend on other loops")
+    return plain(extent)
 
 
 def constant_start(loop: Loop) -> int:
@@ -151,8 +165,11 @@ def check_vector(kernel: Kernel, loop: Loop) -> None:
     for outer in walk_stmts(kernel.body):
         if isinstance(outer, Loop) and outer.kind is Kind.VECTOR and loop in walk_stmts(outer.body):
             raise NotApplicable(f"{loop.var} stands in the vector loop {outer.var}")
-    if not loop.lo.is_const or loop.hi.bounds(outer_ranges(kernel)) is None:
+    bounds = loop.hi.bounds(outer_ranges(kernel))
+    if not loop.lo.is_const or bounds is None:
         raise NotApplicable(f"the extent of {loop.var} has no bound")
+    if not loop.hi.is_const and bounds[1] > MOST_LANES:
+        raise NotApplicable(f"the extent of {loop.var} may be {bounds[1]}: split it first")
     for x in walk_stmts(loop.body):
         if isinstance(x, Branch) and loop.var in x.left.names() | x.right.names():
             raise NotApplicable(f"a branch depends on {loop.var}")
@@ -175,7 +192,7 @@ def check_no_registers(kernel: Kernel, var: str) -> None:
 
 def outer_ranges(kernel: Kernel) -> dict[str, Range]:
     """The range of every loop variable whose bounds are bounded, widest where it has several."""
-    ranges: dict[str, Range] = {n: (0, max(trips - 1, 0)) for n, trips in kernel.symbols}
+    ranges: dict[str, Range] = dict(kernel.symbols)
     for s in walk_stmts(kernel.body):
         if isinstance(s, Loop):
             low, high = s.lo.bounds(ranges), s.hi.bounds(ranges)

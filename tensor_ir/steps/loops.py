@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import assert_never
 
-from rutc.tensor_ir.affine import ZERO, Index, floordiv, minimum, mod
+from rutc.tensor_ir.affine import ZERO, Index, Min, floordiv, minimum, mod
 from rutc.tensor_ir.kernel import (
     Branch,
     Kernel,
@@ -32,13 +32,14 @@ from rutc.tensor_ir.steps.base import (
     moves,
     replace_loop,
     simplified,
+    symbolic_extent,
     with_index,
 )
 
 
 @dataclass(frozen=True)
 class Split(Step):
-    """Split a loop in blocks of `factor`.
+    """Split a loop in blocks of `factor`; its extent may be symbolic.
 
     for v in [0, n) { S }  ->  for v.o in [0, ceil(n/f)) { for v.i in [0, min(f, n - f*v.o)) { S } }
     """
@@ -47,7 +48,7 @@ class Split(Step):
     factor: int
 
     def apply(self, kernel: Kernel) -> Kernel:
-        """The kernel with the loop split. Raises NotApplicable for bounds that are no constants."""
+        """The split kernel. Raises NotApplicable for bounds that depend on other loops."""
         f = self.factor
         outer, inner = f"{self.var}.o", f"{self.var}.i"
         find_loops(kernel, self.var)
@@ -56,21 +57,27 @@ class Split(Step):
         check_fresh(kernel, outer, inner)
 
         def split(loop: Loop) -> tuple[Stmt, ...]:
-            n = constant_extent(loop)
+            n = symbolic_extent(kernel, loop)
             if loop.kind is Kind.VECTOR:
                 raise NotApplicable(f"{self.var} is a vector already")
-            if loop.kind is Kind.UNROLL and n % f:
+            if loop.kind is Kind.UNROLL and n % f != 0:
                 raise NotApplicable(f"{self.var} is unrolled and {f} does not divide {n}")
             position = Index.of(outer) * f + Index.of(inner) + loop.lo
-            count = Index.of(-(-n // f))
+            count = (Index.of(n) + (f - 1)) // f
             rest = Index.of(n) - Index.of(outer) * f
-            ranges = {outer: (0, count.value - 1)}
+            ranges = dict(kernel.symbols)
+            most = count.bounds(ranges)
+            if most is not None:
+                ranges[outer] = (0, most[1] - 1)
             width = minimum(f, rest, ranges)
             body = with_index(loop.body, {self.var: position})
             inside = Loop(inner, ZERO, width, loop.kind, body)
             return (Loop(outer, ZERO, count, loop.kind, (inside,)),)
 
-        return replace(kernel, body=simplified(replace_loop(kernel.body, self.var, split), {}))
+        return replace(
+            kernel,
+            body=simplified(replace_loop(kernel.body, self.var, split), dict(kernel.symbols)),
+        )
 
 
 @dataclass(frozen=True)
@@ -102,15 +109,23 @@ class Fuse(Step):
                 raise NotApplicable(f"{self.outer} is {loop.kind.value}, {self.inner} is not")
             if self.outer in inside.lo.names():
                 raise NotApplicable(f"the bounds of {self.inner} depend on {self.outer}")
-            m, n = constant_extent(loop), constant_extent(inside)
-            ranges = {self.name: (0, max(m * n - 1, 0))}
-            a = floordiv(var, Index.of(max(n, 1)), ranges)
-            b = mod(var, Index.of(max(n, 1)), ranges)
+            m, n = symbolic_extent(kernel, loop), symbolic_extent(kernel, inside)
+            total = Index.of(m * n)
+            ranges = dict(kernel.symbols)
+            most = total.bounds(ranges)
+            if most is not None:
+                ranges[self.name] = (0, max(most[1] - 1, 0))
+            divisor = Index.of(n if n != 0 else 1)
+            a = floordiv(var, divisor, ranges)
+            b = mod(var, divisor, ranges)
             env = {self.outer: a + loop.lo, self.inner: b + inside.lo}
             body = with_index(inside.body, env)
-            return (Loop(self.name, ZERO, Index.of(m * n), loop.kind, body),)
+            return (Loop(self.name, ZERO, total, loop.kind, body),)
 
-        return replace(kernel, body=simplified(replace_loop(kernel.body, self.outer, fuse), {}))
+        return replace(
+            kernel,
+            body=simplified(replace_loop(kernel.body, self.outer, fuse), dict(kernel.symbols)),
+        )
 
 
 @dataclass(frozen=True)
@@ -161,6 +176,12 @@ class Peel(Step):
     """Give the last iteration its own code, so that what depends on the edge is constant in both.
 
     for v in [0, n) { S }  ->  for v in [0, n) { if v < n-1 { S } else { S[v: n-1] } }
+
+    Where n is symbolic, the last iteration is told by the loop that it cuts short:
+
+    for v in [0, ceil(n/f)) { for i in [0, min(f, n - f*v)) { S } }
+      ->  for v in [0, ceil(n/f)) { if v < n//f { for i in [0, f) { S } }
+                                    else { for i in [0, min(f, n - f*v)) { S } } }
     """
 
     var: str
@@ -172,6 +193,8 @@ class Peel(Step):
         def peel(loop: Loop) -> tuple[Stmt, ...]:
             if loop.kind is Kind.VECTOR:
                 raise NotApplicable(f"the lanes of {self.var} cannot branch")
+            if not (loop.hi - loop.lo).is_const:
+                return (replace(loop, body=(_cut_short(loop),)),)
             low, n = constant_start(loop), constant_extent(loop)
             last = loop.lo + (n - 1)
             main = simplified(loop.body, {self.var: (low, max(low, low + n - 2))})
@@ -181,7 +204,9 @@ class Peel(Step):
             branch = Branch(Index.of(self.var), last, main, edge)
             return (replace(loop, body=(branch,)),)
 
-        return replace(kernel, body=simplified(replace_loop(kernel.body, self.var, peel), {}))
+        return replace(
+            kernel, body=simplified(replace_loop(kernel.body, self.var, peel), dict(kernel.symbols))
+        )
 
 
 @dataclass(frozen=True)
@@ -212,7 +237,9 @@ class Cut(Step):
                 pieces.append(Loop(name, ZERO, Index.of(b - a), loop.kind, body))
             return tuple(pieces)
 
-        return replace(kernel, body=simplified(replace_loop(kernel.body, self.var, cut), {}))
+        return replace(
+            kernel, body=simplified(replace_loop(kernel.body, self.var, cut), dict(kernel.symbols))
+        )
 
 
 @dataclass(frozen=True)
@@ -258,6 +285,44 @@ class Mark(Step):
             for a in accesses(s):
                 if a.buffer in stack and not moves(a, loop.var):
                     raise NotApplicable(f"the lanes of {self.var} share %{a.buffer}")
+
+
+def _cut_short(loop: Loop) -> Branch:
+    """The body of a loop by whether the loops inside, which all end with it, are whole."""
+    var = loop.var
+    ends: dict[Index, tuple[int, Index]] = {}
+    for s in walk_stmts(loop.body):
+        end = _shortened(s.hi, var) if isinstance(s, Loop) else None
+        if isinstance(s, Loop) and end is not None:
+            ends[s.hi] = end
+    whole = {total // factor for factor, total in ends.values()}
+    if len(whole) != 1:
+        raise NotApplicable(f"no loop, or several, are cut short by the last iteration of {var}")
+
+    def widened(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        result: list[Stmt] = []
+        for s in body:
+            match s:
+                case Loop():
+                    hi = Index.of(ends[s.hi][0]) if s.hi in ends else s.hi
+                    result.append(replace(s, hi=hi, body=widened(s.body)))
+                case Branch():
+                    result.append(replace(s, then=widened(s.then), orelse=widened(s.orelse)))
+                case _:
+                    result.append(s)
+        return tuple(result)
+
+    return Branch(Index.of(var), whole.pop(), widened(loop.body), loop.body)
+
+
+def _shortened(hi: Index, var: str) -> tuple[int, Index] | None:
+    """(f, n) where `hi` is min(f, n - f*var)."""
+    match hi.terms:
+        case (((Min(a, b),), 1),) if hi.const == 0:
+            factor, rest = (a, b) if a.is_const else (b, a)
+            if factor.is_const and rest.coefficient(var) == -factor.const:
+                return factor.const, rest + Index.of(var) * factor.const
+    return None
 
 
 def _is_outermost(body: tuple[Stmt, ...], var: str, names: set[str]) -> bool:

@@ -32,6 +32,7 @@ from rutc.tensor_ir.steps.base import (
     find_loops,
     replace_loop,
     simplified,
+    symbolic_extent,
     with_index,
 )
 
@@ -45,6 +46,7 @@ class Lanes(Step):
           for k.o in [0, ceil(n/w)) { for l in [0, min(w, n-w*k.o)) vector { lanes[l].update } }
           acc.merge(lanes, l)
 
+    Where n is symbolic, the whole blocks come first and the shorter one after them.
     `outer` is the outermost loop of the reduction that `var` belongs to (`var` itself if alone).
     """
 
@@ -54,17 +56,17 @@ class Lanes(Step):
 
     def apply(self, kernel: Kernel) -> Kernel:
         """The kernel with a vector of states. Raises NotApplicable unless only updates are held."""
-        lane, block = f"{self.var}.l", f"{self.var}.o"
+        lane, block, last = f"{self.var}.l", f"{self.var}.o", f"{self.var}.r"
         find_loops(kernel, self.var)
         check_positive("width", self.width)
-        check_fresh(kernel, lane, block)
+        check_fresh(kernel, lane, block, last)
         added: dict[str, Buffer] = {}
 
         def lift(reduction: Loop) -> tuple[Stmt, ...]:
-            n, *others = {constant_extent(x) for x in find_loops(kernel, self.var)}
+            n, *others = {symbolic_extent(kernel, x) for x in find_loops(kernel, self.var)}
             if others:
                 raise NotApplicable(f"the loops over {self.var} have different extents")
-            width = max(1, min(self.width, n))
+            width = max(1, min(self.width, n)) if isinstance(n, int) else self.width
             update = self._only_update(kernel, reduction)
             spread: list[Access] = []
             for a, t in zip(update.states, update.reducer.state, strict=True):
@@ -73,21 +75,31 @@ class Lanes(Step):
                 spread.append(Access(name, ((lane, Index.of(lane)),)))
             states = tuple(spread)
 
-            def split(loop: Loop) -> tuple[Stmt, ...]:
-                count = -(-n // width)
-                position = Index.of(block) * width + Index.of(lane) + loop.lo
-                rest = Index.of(n) - Index.of(block) * width
-                high = minimum(width, rest, {block: (0, count - 1)})
+            def blocks(loop: Loop, name: str, lo: Index, hi: Index, *, whole: bool) -> Loop:
+                position = Index.of(name) * width + Index.of(lane) + loop.lo
+                rest = Index.of(n) - Index.of(name) * width
+                ranges = {name: (0, hi.const - 1)} if hi.is_const else {}
+                high = Index.of(width) if whole else minimum(width, rest, ranges)
                 inner = with_index(loop.body, {self.var: position})
                 inner = _retarget(inner, states, lane)
                 vector = Loop(lane, ZERO, high, Kind.VECTOR, inner)
-                return (Loop(block, ZERO, Index.of(count), Kind.SERIAL, (vector,)),)
+                return Loop(name, lo, hi, Kind.SERIAL, (vector,))
+
+            def split(loop: Loop) -> tuple[Stmt, ...]:
+                count = (Index.of(n) + (width - 1)) // width
+                if count.is_const:
+                    return (blocks(loop, block, ZERO, count, whole=False),)
+                full = Index.of(n) // width
+                return (
+                    blocks(loop, block, ZERO, full, whole=True),
+                    blocks(loop, last, full, count, whole=False),
+                )
 
             start = Loop(lane, ZERO, Index.of(width), Kind.VECTOR, (Init(states, update.reducer),))
             join = Merge(update.states, states, update.reducer, lane, width)
             return (start, *replace_loop((reduction,), self.var, split), join)
 
-        body = simplified(replace_loop(kernel.body, self.outer, lift), {})
+        body = simplified(replace_loop(kernel.body, self.outer, lift), dict(kernel.symbols))
         return replace(kernel, body=body, locals=(*kernel.locals, *added.values()))
 
     def _only_update(self, kernel: Kernel, reduction: Loop) -> Update:
@@ -167,7 +179,10 @@ class BlockReduction(Step):
         def wrap(loop: Loop) -> tuple[Stmt, ...]:
             return (Loop(block, ZERO, Index.of(count), Kind.SERIAL, visit((loop,))),)
 
-        return replace(kernel, body=simplified(replace_loop(kernel.body, self.outside, wrap), {}))
+        return replace(
+            kernel,
+            body=simplified(replace_loop(kernel.body, self.outside, wrap), dict(kernel.symbols)),
+        )
 
     def _reduction(
         self, kernel: Kernel, body: tuple[Stmt, ...]

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from rutc.tensor_ir.affine import ZERO, Index
+from rutc.tensor_ir.affine import ZERO, Index, minimum
 from rutc.tensor_ir.expr import Expr, Read, transform, walk
 from rutc.tensor_ir.kernel import (
     Access,
@@ -27,11 +27,14 @@ from rutc.tensor_ir.steps.base import (
     check_independent,
     check_no_registers,
     check_vector,
-    constant_extent,
     find_loops,
     outer_ranges,
     replace_loop,
+    with_index,
 )
+
+MOST_UNROLLED = 64
+"""An unrolled loop whose extent is not constant has at most so many iterations."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,8 @@ class Tile(Step):
     for i { acc.init; for k { acc.update(a[i,k]) }; o[i] = acc }
       ->  for i { acc[i].init }; for k { for i { acc[i].update(a[i,k]) } }; for i { o[i] = acc[i] }
 
-    `kinds` says how the moved loops are carried out: unrolled or vectorised.
+    `kinds` says how the moved loops are carried out: unrolled or vectorised. An unrolled loop of
+    n iterations, n symbolic and at most f, does f: those from n on do the last one again.
     """
 
     loops: tuple[str, ...]
@@ -61,10 +65,20 @@ class Tile(Step):
                 _check_moved(kernel, x, kind)
         expanded = _expanded(kernel, chains)
 
+        ranges = outer_ranges(kernel)
+
         def tile(loop: Loop) -> tuple[Stmt, ...]:
             chain = self._chain(loop)
-            moved = [replace(x, kind=k, body=()) for x, k in zip(chain, self.kinds, strict=True)]
-            return _distribute(moved, _expand(chain[-1].body, set(expanded), self.loops))
+            again: dict[str, Index] = {}
+            moved: list[Loop] = []
+            for x, k in zip(chain, self.kinds, strict=True):
+                bounds = x.hi.bounds(ranges)
+                if k is Kind.UNROLL and not x.hi.is_const and bounds is not None:
+                    again[x.var] = minimum(Index.of(x.var), x.hi - 1, ranges)
+                    x = replace(x, hi=Index.of(bounds[1]))
+                moved.append(replace(x, kind=k, body=()))
+            body = with_index(chain[-1].body, again) if again else chain[-1].body
+            return _distribute(moved, _expand(body, set(expanded), self.loops))
 
         locals_ = tuple(
             replace(b, layout=_with_axes(b.layout, expanded[b.name])) if b.name in expanded else b
@@ -91,7 +105,9 @@ def _check_moved(kernel: Kernel, loop: Loop, kind: Kind) -> None:
     check_no_registers(kernel, loop.var)
     match kind:
         case Kind.UNROLL:
-            constant_extent(loop)
+            bounds = loop.hi.bounds(outer_ranges(kernel))
+            if bounds is None or (not loop.hi.is_const and bounds[1] > MOST_UNROLLED):
+                raise NotApplicable(f"the extent of {loop.var} is not constant")
         case Kind.VECTOR:
             check_vector(kernel, loop)
         case Kind.SERIAL | Kind.PARALLEL:

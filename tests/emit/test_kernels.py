@@ -119,7 +119,7 @@ def filled(kernel: Kernel) -> dict[str, np.ndarray]:
     found = {}
     for b in kernel.args:
         low = -2 if b.dtype.is_signed else 0
-        found[b.name] = rng.integers(low, 3, b.layout.size).astype(b.dtype.numpy)
+        found[b.name] = rng.integers(low, 3, b.layout.elements).astype(b.dtype.numpy)
     return found
 
 
@@ -209,7 +209,7 @@ def test_halos_are_filled(machine: Machine, blocks: dict[str, int]) -> None:
     layout = dense(["y", "z", "x"], extents, halo=halo, fill=fill, blocks=blocks)
     kernel = halo_kernel(Value("v", DType.F32, ("x", "y", "z")), layout, extents)
     assert kernel is not None
-    expected, got = (np.zeros(layout.size, np.float32) for _ in range(2))
+    expected, got = (np.zeros(layout.elements, np.float32) for _ in range(2))
     interpret_kernel(kernel, {"v": expected})
     scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
     run_kernel(scheduled, machine, {"v": got})
@@ -224,7 +224,7 @@ def counted(kind: Kind) -> Kernel:
     body = apply("add", Read("x", (("i", (i + t) % 6),), DType.I64), IndexValue(t * 100))
     store = Assign(Access("y", (("i", i),)), body)
     loop = Loop("i", Index.of(0), Index.of(6), kind, (store,))
-    return Kernel("counted", (x, y), (), (loop,), symbols=(("t", 4),))
+    return Kernel("counted", (x, y), (), (loop,), symbols=(("t", (0, 3)),))
 
 
 @on_machines

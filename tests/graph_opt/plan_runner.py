@@ -12,6 +12,7 @@ import numpy as np
 
 from rutc.graph_opt.plan import Choose, Fail, FillHalo, Plan, PlanStep, Repeat, Run, Write
 from rutc.tensor_ir import Const
+from rutc.tensor_ir.affine import Range
 from rutc.tensor_ir.graph import walk_nodes
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import Kernel
@@ -30,7 +31,7 @@ def run_plan(plan: Plan, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
     runner = _Runner(plan)
     for n in plan.graph.inputs:
         runner.memory[n.out.name][:] = inputs[n.name].reshape(-1)
-    runner.steps(plan.steps, ())
+    runner.steps(plan.steps, {})
     found = {}
     for o in plan.graph.outputs:
         shape = [plan.graph.extent(d) for d in o.axes]
@@ -42,7 +43,6 @@ class _Runner:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.extents = {d: e.value for d, e in plan.graph.dims}
-        self.ranges = {d: (0, e - 1) for d, e in self.extents.items()}
         self.memory: dict[str, np.ndarray] = {}
         arena = np.full(plan.arena_bytes, GARBAGE, np.uint8)
         for name, place in plan.places.items():
@@ -58,15 +58,15 @@ class _Runner:
                 self.memory[n.out.name] = data.copy()
         self.counters: dict[str, int] = {}
 
-    def steps(self, steps: tuple[PlanStep, ...], symbols: tuple[tuple[str, int], ...]) -> None:
+    def steps(self, steps: tuple[PlanStep, ...], symbols: Mapping[str, Range]) -> None:
         for s in steps:
             match s:
                 case Run(group):
                     layouts = self.plan.layouts
-                    self.kernel(lower(group, self.plan.values, layouts, self.ranges, symbols))
+                    self.kernel(lower(group, self.plan.values, layouts, self.extents, symbols))
                 case Write(node):
                     layouts, known = self.plan.layouts, self.plan.values
-                    self.kernel(lower_scatter(node, known, layouts, self.ranges, symbols))
+                    self.kernel(lower_scatter(node, known, layouts, self.extents, symbols))
                 case FillHalo(value):
                     layout = self.plan.layouts[value]
                     kernel = halo_kernel(self.plan.values[value], layout, self.extents)
@@ -83,12 +83,12 @@ class _Runner:
                 case Fail(message):
                     raise PlanFailed(message)
 
-    def repeat(self, s: Repeat, symbols: tuple[tuple[str, int], ...]) -> None:
+    def repeat(self, s: Repeat, symbols: Mapping[str, Range]) -> None:
         for c in s.carries:
             self.copy(c.param.name, c.init)
         for trip in range(s.trips):
             self.counters[s.dim] = trip
-            self.steps(s.steps, (*symbols, (s.dim, s.trips)))
+            self.steps(s.steps, {**symbols, s.dim: (0, max(s.trips - 1, 0))})
             for source, out in s.collect:
                 self.collect(source, out, s.dim, trip)
             for c in s.carries:

@@ -63,7 +63,7 @@ def kernel_of(text: str) -> Kernel:
     layouts = {n.out.name: dense(n.axes, extents) for n in graph.inputs}
     layouts |= {o.value: dense(o.axes, extents) for o in graph.outputs}
     group = Group(graph.name, stages, stages[0].out.dims, tuple(o.value for o in graph.outputs))
-    return lower(group, graph.values, layouts, {d: (0, e - 1) for d, e in extents.items()})
+    return lower(group, graph.values, layouts, extents)
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.stem)
@@ -204,7 +204,7 @@ def test_halos_are_filled_and_nothing_else(blocks: dict[str, int]) -> None:
     layout = dense(["y", "z", "x"], extents, halo=halo, fill=fill, blocks=blocks)
     kernel = halo_kernel(Value("v", DType.F32, ("x", "y", "z")), layout, extents)
     assert kernel is not None
-    memory = np.zeros(layout.size, np.float32)
+    memory = np.zeros(layout.elements, np.float32)
     interpret_kernel(kernel, {"v": memory})
     inside = np.zeros((5, 3, 2), np.float32)
     assert (memory[pack(inside, ["x", "y", "z"], layout) == 0] == 0).all()
