@@ -42,10 +42,14 @@ __all__ = [
     "plain",
     "product",
     "quoted",
+    "typical",
 ]
 
 Range = tuple[int, int]
 """An inclusive range (lowest, highest) of an integer variable."""
+
+COMMON_SIZE = 128
+"""The size that a symbol is thought to have where costs are weighed, if its range allows."""
 
 RESERVED = frozenset(("and", "else", "false", "inf", "nan", "not", "or", "true"))
 """Words of the text form that a variable's name must be quoted to use."""
@@ -306,6 +310,14 @@ def product(xs: Iterable[Index | int]) -> Index:
     for x in xs:
         total = total * x
     return total
+
+
+def typical(x: Size, symbols: Mapping[str, Range]) -> int:
+    """`x` where every symbol has a common value of its range, for weighing costs."""
+    if isinstance(x, int):
+        return x
+    common = {n: min(max(COMMON_SIZE, lo), hi) for n, (lo, hi) in symbols.items()}
+    return int(x.evaluate(common))
 
 
 # -- internals ----------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ class Case:
             v = self.graph.values[name]
             found[name] = pack(arrays[name], v.dims, (layouts or self.layouts)[name])
         for name in self.group.stored:
-            size = self.layouts[name].size
+            size = self.layouts[name].elements
             found[name] = np.full(size, 77).astype(self.graph.values[name].dtype.numpy)
         return found
 

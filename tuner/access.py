@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from rutc.tensor_ir.affine import Index, Range
+from rutc.tensor_ir.affine import Index, Range, typical
 from rutc.tensor_ir.expr import Expr, Read, walk
 from rutc.tensor_ir.kernel import (
     Assign,
@@ -58,13 +58,17 @@ class Reduction:
 
 @dataclass(frozen=True)
 class Shape:
-    """A freshly lowered kernel taken apart: shared loops, reductions, all accesses to memory."""
+    """A freshly lowered kernel taken apart: shared loops, reductions, all accesses to memory.
+
+    Of the loops in `symbolic`, `extents` holds what they commonly are.
+    """
 
     shared: tuple[Loop, ...]
     body: tuple[Stmt, ...]
     reductions: tuple[Reduction, ...]
     touches: tuple[Touch, ...]
     extents: Mapping[str, int]
+    symbolic: frozenset[str] = frozenset()
 
 
 def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
@@ -78,12 +82,16 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
         shared, body = [], kernel.body
     ranges: dict[str, Range] = {}
     extents: dict[str, int] = {}
+    symbols = dict(kernel.symbols)
+    symbolic: set[str] = set()
     for x in _loops(kernel.body):
-        low, high = x.lo.value, x.hi.value
-        ranges[x.var] = (low, max(high - 1, low))
+        low, high = x.lo.value, typical(x.hi, symbols)
+        most = x.hi.bounds(symbols)
+        ranges[x.var] = (low, max((most[1] if most is not None else high) - 1, low))
         extents[x.var] = high - low
-    for name, trips in kernel.symbols:
-        ranges[name] = (0, max(trips - 1, 0))
+        if not x.hi.is_const:
+            symbolic.add(x.var)
+    ranges |= symbols
     buffers = {b.name: b for b in (*kernel.args, *kernel.locals)}
     touches: list[Touch] = []
     reductions: list[Reduction] = []
@@ -116,7 +124,9 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
                 reductions.append(Reduction(s, own, tuple(reads)))
 
     visit(kernel.body, ())
-    return Shape(tuple(shared), body, tuple(reductions), tuple(touches), extents)
+    return Shape(
+        tuple(shared), body, tuple(reductions), tuple(touches), extents, frozenset(symbolic)
+    )
 
 
 def _has_work(body: tuple[Stmt, ...]) -> bool:
@@ -163,11 +173,22 @@ def _touch(
     else:
         address = buffer.layout.address(coords, ranges)
         for v in loops:
-            strides[v] = address.coefficient(v)
+            strides[v] = _stride(address, v, ranges)
     for v in scattered:
         strides[v] = None
-    size = buffer.layout.size * buffer.dtype.bytes
+    size = typical(buffer.layout.size, ranges) * buffer.dtype.bytes
     return Touch(buffer.name, is_store, strides, loops, packed, buffer.dtype.bytes, size)
+
+
+def _stride(address: Index, var: str, ranges: Mapping[str, Range]) -> int | None:
+    """Elements that a step of `var` moves by; None where it is not the same everywhere."""
+    factor = address.factor(var)
+    if factor is None or factor.is_const:
+        return None if factor is None else factor.const
+    bounds = factor.bounds(ranges)
+    if bounds is None or bounds[0] < 0:
+        return None
+    return max(typical(factor, ranges), 2)
 
 
 def _names(e: Expr) -> frozenset[str]:
