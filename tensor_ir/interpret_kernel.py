@@ -120,7 +120,7 @@ class _Run:
     def put(self, s: Put) -> None:
         b = self.buffers[s.target.buffer]
         at = self.place(s.target)
-        if not all(0 <= at[d] < extent for d, extent in b.layout.extents):
+        if not all(0 <= at[d] < extent for d, extent in _extents(b.layout).items()):
             return
         new = self.value(s.value, {})
         if s.reducer is not None:
