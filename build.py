@@ -18,11 +18,22 @@ from rutc.emit.codegen import VERSION, compile_object
 from rutc.emit.kernel import ENTRY, emit_kernel
 from rutc.emit.toolchain import cached
 from rutc.errors import InternalError
-from rutc.graph_opt.plan import Choose, Fail, FillHalo, Plan, PlanStep, Repeat, Run, Write
+from rutc.graph_opt.plan import (
+    Choose,
+    Fail,
+    FillHalo,
+    Invoke,
+    Plan,
+    PlanStep,
+    Repeat,
+    RepeatWhile,
+    Run,
+    Write,
+)
 from rutc.tensor_ir.affine import ZERO, Index, Range
 from rutc.tensor_ir.canonical import canonical
 from rutc.tensor_ir.expr import Apply, Cast, Read, walk
-from rutc.tensor_ir.graph import Const, Scatter, Value, walk_nodes
+from rutc.tensor_ir.graph import Call, Const, Scatter, Value, walk_nodes
 from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop
 from rutc.tensor_ir.layout import Layout, dense, pack
 from rutc.tensor_ir.lower import Group, halo_kernel, lower, lower_scatter
@@ -143,6 +154,10 @@ class Builder:
                         result.append(self._launch(None, kernel, symbols, frozenset()))
                 case Repeat():
                     result += self._repeat(s, symbols)
+                case RepeatWhile():
+                    result += self._repeat_while(s, symbols)
+                case Invoke(call):
+                    result.append(self._invoke(call))
                 case Choose():
                     result.append(self._choose(s, symbols))
                 case Fail(message):
@@ -162,6 +177,29 @@ class Builder:
             self._copy(out, c.param.name) for out, c in zip(s.results, s.carries, strict=True)
         ]
         return result
+
+    def _repeat_while(self, s: RepeatWhile, symbols: Symbols) -> list[host.Step]:
+        body = [*self._steps(s.steps, symbols)]
+        body += [self._copy(c.param.name, c.next) for c in s.carries]
+        return [
+            *(self._copy(c.param.name, c.init) for c in s.carries),
+            host.While(self._ref(s.cond), tuple(body)),
+            *(self._copy(out, c.param.name) for out, c in zip(s.results, s.carries, strict=True)),
+        ]
+
+    def _invoke(self, call: Call) -> host.Step:
+        args = [self._operand(v, axes) for v, axes in zip(call.args, call.arg_axes, strict=True)]
+        results = [
+            self._operand(v.name, axes) for v, axes in zip(call.outs, call.out_axes, strict=True)
+        ]
+        return host.Call(call.routine, tuple(args), tuple(results), call.attributes, call.origin)
+
+    def _operand(self, name: str, axes: tuple[str, ...]) -> host.Operand:
+        """A value as a routine sees it."""
+        layout = dense(axes, self.extents)
+        ref = self._weight(name, layout) if name in self.constants else self._ref(name)
+        shape = tuple(self.extents[d] for d in axes)
+        return host.Operand(ref, self.plan.values[name].dtype.numpy.name, shape)
 
     def _choose(self, s: Choose, symbols: Symbols) -> host.Step:
         branches: list[tuple[host.Step, ...]] = []
@@ -323,12 +361,14 @@ def _model_cycles(
                 total += _work(group, extents) / (machine.width * machine.fma_per_cycle)
             case Repeat():
                 total += s.trips * _model_cycles(s.steps, extents, machine)
+            case RepeatWhile():
+                total += _model_cycles(s.steps, extents, machine)
             case Choose():
                 branches = (_model_cycles(x, extents, machine) for x in (s.then, s.orelse))
                 total += max(branches)
             case Write(node):
                 total += prod(extents[d] for d in node.dims)
-            case FillHalo() | Fail():
+            case FillHalo() | Invoke() | Fail():
                 pass
     return total
 

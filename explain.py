@@ -15,7 +15,7 @@ from rutc.emit.targets import target_named
 from rutc.errors import UserError
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
-from rutc.graph_opt.plan import Choose, Plan, PlanStep, Repeat, Run
+from rutc.graph_opt.plan import Choose, Plan, PlanStep, Repeat, RepeatWhile, Run
 from rutc.importer import import_model
 from rutc.importer.extract import ModelParts, NodeInfo
 from rutc.tensor_ir import Const, Graph, Input, Node
@@ -189,6 +189,8 @@ def _launches(steps: tuple[PlanStep, ...], symbols: Symbols) -> list[tuple[Group
             found.append((s.group, symbols))
         elif isinstance(s, Repeat):
             found += _launches(s.steps, {**symbols, s.dim: (0, max(s.trips - 1, 0))})
+        elif isinstance(s, RepeatWhile):
+            found += _launches(s.steps, symbols)
         elif isinstance(s, Choose):
             found += _launches((*s.then, *s.orelse), symbols)
     return found

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, assert_never
 
-from rutc.emit.header import HOST_SOURCES, header_source
+from rutc.emit.header import HOST_SOURCES, ROUTINE_SOURCES, header_source
 from rutc.emit.manifest import JsonValue, manifest_json
-from rutc.emit.program import Program
+from rutc.emit.program import Call, Program, walk
 from rutc.emit.program_source import (
     WeightPlace,
     WeightsFile,
@@ -151,7 +151,14 @@ def _link(
         parts.append(Path(file).with_suffix(".o").name)
         compiling = ["-c", *_COMPILE, "-I", str(HOST_SOURCES), file, "-o", parts[-1]]
         toolchain.run(compiling, folder)
-    for number, part in enumerate([*_host_objects(toolchain), *objects]):
+    routines = {
+        s.routine: ROUTINE_SOURCES / f"{s.routine}.c"
+        for p in programs
+        for s in walk(p.steps)
+        if isinstance(s, Call)
+    }
+    runtime = [*sorted(HOST_SOURCES.glob("*.c")), *(routines[r] for r in sorted(routines))]
+    for number, part in enumerate([*_host_objects(runtime, toolchain), *objects]):
         parts.append(f"part{number}.o")
         (folder / parts[-1]).write_bytes(part)
     (folder / "data.s").write_text(data_source(embed_weights=image.byte_count > 0 and not external))
@@ -160,15 +167,15 @@ def _link(
     toolchain.run([*_LINK, *parts, "data.o", *_LIBRARIES, "-o", "model.so"], folder)
 
 
-def _host_objects(toolchain: Toolchain) -> list[bytes]:
+def _host_objects(sources: Sequence[Path], toolchain: Toolchain) -> list[bytes]:
     """Returns the compiled sources of the host runtime, from the cache where possible."""
-    headers = [path.read_bytes() for path in sorted(HOST_SOURCES.glob("*.h"))]
+    headers = [path.read_bytes() for path in sorted(HOST_SOURCES.glob("**/*.h"))]
 
     def build(source: Path) -> bytes:
         with tempfile.TemporaryDirectory(prefix="rutc-") as temporary:
             folder = Path(temporary)
             (folder / source.name).write_bytes(source.read_bytes())
-            include = ["-I", str(HOST_SOURCES)]
+            include = ["-I", str(HOST_SOURCES), "-I", str(ROUTINE_SOURCES)]
             toolchain.run(["-c", *_COMPILE, *include, source.name, "-o", "host.o"], folder)
             return (folder / "host.o").read_bytes()
 
@@ -182,4 +189,4 @@ def _host_objects(toolchain: Toolchain) -> list[bytes]:
         ]
         return cached("host", key, lambda: build(source))
 
-    return [compiled(source) for source in sorted(HOST_SOURCES.glob("*.c"))]
+    return [compiled(source) for source in sources]

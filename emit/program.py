@@ -2,12 +2,13 @@
 
     Program = inputs, outputs, weights, an arena, and a tuple of steps
     Step    = Launch a kernel | Copy bytes | Branch on a bool | Repeat a body
-            | Fail with a message
+            | Call a routine of the host runtime | While a bool holds | Fail with a message
     Ref     = a byte offset into the arena, the weights, or one input or output
 
 A launch calls `void kernel(void *const *bufs, const int64_t *syms, int64_t begin, int64_t end)`:
 `bufs` are its `args` in order, `syms` the session's symbol values (the counters of the enclosing
 `Repeat` steps), and `[begin, end)` the part of its `tasks` that the calling thread executes.
+A call names a C file of `runtime/host/routines/`, which is linked into this artifact then.
 Steps run one after the other; only the tasks of one launch run at the same time.
 """
 
@@ -22,6 +23,7 @@ import numpy.typing as npt
 from rutc.errors import InternalError
 
 Space = Literal["arena", "weights", "input", "output"]
+Attribute = int | float | str | tuple[int, ...]
 WeightData = bytes | bytearray | memoryview | npt.NDArray[np.generic]
 
 BUFFER_ALIGNMENT = 64
@@ -90,6 +92,43 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True)
+class While:
+    """Runs `body` again and again while the byte at `cond` is not zero, also before the first."""
+
+    cond: Ref
+    body: tuple["Step", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor that a routine reads or writes: dense, with the dtype's numpy name and the shape."""
+
+    ref: Ref
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.ref}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Calls the host runtime's `routine`; `origin` names the ONNX nodes that it computes."""
+
+    routine: str
+    args: tuple[Operand, ...]
+    results: tuple[Operand, ...]
+    attributes: tuple[tuple[str, Attribute], ...] = ()
+    origin: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        results = ", ".join(map(str, self.results))
+        parts = [*map(str, self.args), *(f"{k}={v!r}" for k, v in self.attributes)]
+        origin = f"  # {', '.join(self.origin)}" if self.origin else ""
+        return f"{results} = call {self.routine}({', '.join(parts)}){origin}"
+
+
+@dataclass(frozen=True, slots=True)
 class Fail:
     """Ends the run with an error that says `message`."""
 
@@ -99,7 +138,7 @@ class Fail:
         return f"fail {self.message!r}"
 
 
-Step = Launch | Copy | Branch | Repeat | Fail
+Step = Launch | Copy | Branch | Repeat | While | Call | Fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +197,12 @@ def walk(steps: Iterable[Step]) -> Iterator[Step]:
     for step in steps:
         yield step
         match step:
-            case Launch() | Copy() | Fail():
+            case Launch() | Copy() | Call() | Fail():
                 pass
             case Branch():
                 yield from walk(step.then)
                 yield from walk(step.orelse)
-            case Repeat():
+            case Repeat() | While():
                 yield from walk(step.body)
             case _:
                 assert_never(step)
@@ -172,7 +211,7 @@ def walk(steps: Iterable[Step]) -> Iterator[Step]:
 def _listing(steps: tuple[Step, ...], indent: str) -> Iterator[str]:
     for step in steps:
         match step:
-            case Launch() | Copy() | Fail():
+            case Launch() | Copy() | Call() | Fail():
                 yield f"{indent}{step}"
             case Branch():
                 yield f"{indent}branch {step.cond}"
@@ -182,6 +221,9 @@ def _listing(steps: tuple[Step, ...], indent: str) -> Iterator[str]:
                     yield from _listing(step.orelse, indent + "  ")
             case Repeat():
                 yield f"{indent}repeat s{step.symbol} trips={step.trips}"
+                yield from _listing(step.body, indent + "  ")
+            case While():
+                yield f"{indent}while {step.cond}"
                 yield from _listing(step.body, indent + "  ")
             case _:
                 assert_never(step)
@@ -226,6 +268,16 @@ def _step_problems(program: Program, step: Step) -> Iterator[str]:
             yield from _ref_problems(program, (step.dst, step.src))
         case Branch():
             yield from _ref_problems(program, (step.cond,))
+        case While():
+            yield from _ref_problems(program, (step.cond,))
+        case Call():
+            if not re.fullmatch(r"[a-z_][a-z0-9_]*", step.routine):
+                yield f"routine name {step.routine!r} is not a C identifier"
+            if any(extent < 0 for o in (*step.args, *step.results) for extent in o.shape):
+                yield "a negative extent"
+            if any(o.ref.space == "weights" for o in step.results):
+                yield "weights are read-only"
+            yield from _ref_problems(program, (o.ref for o in (*step.args, *step.results)))
         case Fail():
             pass
         case Repeat():

@@ -5,8 +5,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from rutc.emit.call_source import call_tables, routine_declarations
 from rutc.emit.elements import element_of
-from rutc.emit.program import Branch, Copy, Fail, Launch, Port, Program, Ref, Repeat, Step, walk
+from rutc.emit.program import (
+    Branch,
+    Call,
+    Copy,
+    Fail,
+    Launch,
+    Port,
+    Program,
+    Ref,
+    Repeat,
+    Step,
+    While,
+    walk,
+)
+from rutc.emit.text import c_comment, c_string
 from rutc.errors import InternalError
 
 MAX_NDIM = 64
@@ -42,22 +57,6 @@ def symbol_prefix(name: str) -> str:
     return f"model_{identifier.lstrip('_')}" if reserved else identifier
 
 
-def c_string(text: str) -> str:
-    """Returns a C string literal of the text's UTF-8 bytes."""
-    return '"' + "".join(map(_c_char, text.encode())) + '"'
-
-
-def _c_char(byte: int) -> str:
-    # A question mark could begin a trigraph.
-    plain = 32 <= byte < 127 and chr(byte) not in '"\\?'
-    return chr(byte) if plain else f"\\{byte:03o}"
-
-
-def c_comment(text: str) -> str:
-    """Returns the text on one line and unable to end a C comment."""
-    return re.sub(r"[^ -~]", "?", text).replace("*/", "* /").replace("/*", "/ *")
-
-
 @dataclass(frozen=True, slots=True)
 class _Row:
     """One entry of the flattened steps; fields as in `rutc_step`."""
@@ -84,6 +83,7 @@ class _Tables:
 
     rows: list[_Row] = field(default_factory=list)
     buffers: list[Ref] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
 
     def add_buffers(self, *refs: Ref) -> int:
         first = len(self.buffers)
@@ -110,6 +110,17 @@ class _Tables:
                     self.add_branch(step)
                 case Repeat():
                     self.add_repeat(step)
+                case While():
+                    self.add_while(step)
+                case Call():
+                    refs = [o.ref for o in (*step.args, *step.results)]
+                    origin = ", ".join(step.origin)
+                    first, number = self.add_buffers(*refs), len(self.calls)
+                    self.calls.append(step)
+                    name = step.routine
+                    self.rows.append(
+                        _Row("CALL", buffer=first, target=number, name=name, origin=origin)
+                    )
                 case Fail():
                     self.rows.append(_Row("FAIL", name=step.message))
                 case _:
@@ -137,6 +148,14 @@ class _Tables:
             "REPEAT", count=step.trips, target=len(self.rows), symbol=step.symbol
         )
 
+    def add_while(self, step: While) -> None:
+        """`while c; body` -> `L1: BRANCH c, L2; body; JUMP L1; L2:`."""
+        condition = self.add_buffers(step.cond)
+        branch = self.reserve()
+        self.add_steps(step.body)
+        self.rows.append(_Row("JUMP", target=branch))
+        self.rows[branch] = _Row("BRANCH", "", condition, 0, len(self.rows))
+
 
 def _with_names(row: _Row, name: str, origin: str) -> _Row:
     return _Row(row.op, row.kernel, row.buffer, row.count, name=name, origin=origin)
@@ -151,6 +170,7 @@ def program_source(program: Program, number: int, placement: WeightPlace) -> str
         '#include "session.h"',
         "",
         *_kernel_declarations(program),
+        *routine_declarations(tables.calls),
         "",
         f"extern const uint8_t {WEIGHTS_SYMBOL}[] {_HIDDEN};",
         "",
@@ -161,6 +181,8 @@ def program_source(program: Program, number: int, placement: WeightPlace) -> str
         *_buffer_table(program, tables.buffers),
         "",
         *_step_table(tables.rows),
+        "",
+        *call_tables(tables.calls),
         "",
         *_program_struct(program, tables, number, placement),
         "",
@@ -309,6 +331,10 @@ def _program_struct(
     yield "    .patches = patches,"
     yield "    .steps = steps,"
     yield f"    .step_count = {len(tables.rows)},"
+    yield "    .calls = calls,"
+    yield f"    .call_count = {len(tables.calls)},"
+    most = max((len(c.args) + len(c.results) for c in tables.calls), default=0)
+    yield f"    .most_operands = {most},"
     yield f"    .symbol_count = {program.symbols},"
     yield f"    .arena_bytes = {program.arena_bytes},"
     yield f"    .weights = {f'{WEIGHTS_SYMBOL} + {placement.offset}' if embedded else 'NULL'},"

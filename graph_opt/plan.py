@@ -2,7 +2,7 @@
 
     plan   := graph, step*, layout of every stored value, place of every stored value, refusal*
     step   := group (one kernel) | write (a scatter's kernel) | fill of a halo
-            | repeat (a scan) | choose (an if) | fail
+            | repeat (a scan) | repeat while (a while) | choose (an if) | invoke (a call) | fail
 
 The plan's graph is the optimized graph plus the copies that layouts ask for.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from rutc.tensor_ir.affine import quoted
-from rutc.tensor_ir.graph import Carry, Graph, Scatter, Value
+from rutc.tensor_ir.graph import Call, Carry, Graph, Scatter, Value
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.text import value_name
@@ -57,6 +57,24 @@ class Repeat:
 
 
 @dataclass(frozen=True)
+class RepeatWhile:
+    """A while: `steps` as long as `cond`, a carried parameter, holds before them."""
+
+    cond: str
+    carries: tuple[Carry, ...]
+    steps: tuple[PlanStep, ...]
+    results: tuple[str, ...]
+    origin: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Invoke:
+    """Call a routine of the host runtime."""
+
+    call: Call
+
+
+@dataclass(frozen=True)
 class Choose:
     """An if: one of two step lists; `results` are copied from the branch's values.
 
@@ -79,7 +97,7 @@ class Fail:
     message: str
 
 
-PlanStep = Run | Write | FillHalo | Repeat | Choose | Fail
+PlanStep = Run | Write | FillHalo | Repeat | RepeatWhile | Choose | Invoke | Fail
 
 
 @dataclass(frozen=True)
@@ -141,12 +159,12 @@ def groups_of(steps: tuple[PlanStep, ...]) -> Iterator[Group]:
         match s:
             case Run():
                 yield s.group
-            case Repeat():
+            case Repeat() | RepeatWhile():
                 yield from groups_of(s.steps)
             case Choose():
                 yield from groups_of(s.then)
                 yield from groups_of(s.orelse)
-            case Write() | FillHalo() | Fail():
+            case Write() | FillHalo() | Invoke() | Fail():
                 pass
 
 
@@ -175,6 +193,16 @@ def _print(plan: Plan, steps: tuple[PlanStep, ...], depth: int, lines: list[str]
             case Repeat():
                 lines.append(f"{pad}repeat {quoted(s.dim)} {s.trips} times")
                 _print(plan, s.steps, depth + 1, lines)
+            case RepeatWhile():
+                lines.append(f"{pad}while {value_name(s.cond)}")
+                _print(plan, s.steps, depth + 1, lines)
+            case Invoke(call):
+                results = ", ".join(
+                    f"{value_name(v.name)} {plan.layouts[v.name]} @{plan.places[v.name]}"
+                    for v in call.outs
+                )
+                args = ", ".join(map(value_name, call.args))
+                lines.append(f"{pad}call {call.routine}({args}) -> {results}")
             case Choose():
                 lines.append(f"{pad}if {value_name(s.cond)}")
                 _print(plan, s.then, depth + 1, lines)

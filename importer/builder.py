@@ -14,6 +14,8 @@ import numpy as np
 
 from rutc.importer.tensor import Axis, Item, Shape, Tensor, is_const, is_symbolic, shape_text
 from rutc.tensor_ir import (
+    Attribute,
+    Call,
     Const,
     Coord,
     Data,
@@ -299,10 +301,48 @@ class Builder:
         """The graph's value of a tensor."""
         return Value(t.name, t.dtype, tuple(sorted(a.dim for a in t.axes if a.dim is not None)))
 
+    def whole(self, t: Tensor) -> Tensor:
+        """`t` with a dim for every axis, as a routine sees it; a copy where it lacks some."""
+        if t.known is None and not t.units and all(a.dim is not None for a in t.axes):
+            return t
+        axes = self.full_axes(t.shape)
+        coords = [a.index if s.dim is not None else ZERO for a, s in zip(axes, t.axes, strict=True)]
+        return self._emit(axes, (t.dtype,), (), None, (self.read(t, coords),), None)[0]
+
+    def full_axes(self, shape: Sequence[Index | int]) -> tuple[Axis, ...]:
+        """New axes for a shape, each with a dim, whatever its extent."""
+        return tuple(Axis(self.dim(e), Index.of(e)) for e in shape)
+
+    def call(
+        self,
+        routine: str,
+        operands: Sequence[Tensor],
+        results: Sequence[tuple[DType, Sequence[Axis]]],
+        **attributes: Attribute,
+    ) -> tuple[Tensor, ...]:
+        """The results of a routine; operands and results need a dim for every axis."""
+        outs = tuple(self.tensor(kind, axes) for kind, axes in results)
+        self.nodes.append(
+            Call(
+                tuple(self.value(t) for t in outs),
+                routine,
+                tuple(t.name for t in operands),
+                tuple(attributes.items()),
+                self.origin,
+                tuple(_dims(t.axes) for t in operands),
+                tuple(_dims(t.axes) for t in outs),
+            )
+        )
+        return outs
+
     def relabelled(self, t: Tensor, axes: Sequence[Axis]) -> Tensor:
         """A copy of `t` over exactly these axes (of the same extents)."""
         coords = [a.index if s.dim is not None else ZERO for a, s in zip(axes, t.axes, strict=True)]
         return self.nest(axes, self.read(t, coords))
+
+
+def _dims(axes: Sequence[Axis]) -> tuple[str, ...]:
+    return tuple(a.dim for a in axes if a.dim is not None)
 
 
 def lit(value: float, like: DType) -> Lit:

@@ -233,8 +233,13 @@ class Renaming:
                     body=self.expr(n.body),
                 )
             case Call():
-                args = tuple(self.values[a] for a in n.args)
-                return replace(n, outs=self._outs(n.outs), args=args)
+                return replace(
+                    n,
+                    outs=self._outs(n.outs),
+                    args=tuple(self.values[a] for a in n.args),
+                    arg_axes=tuple(map(self._names, n.arg_axes)),
+                    out_axes=tuple(map(self._names, n.out_axes)),
+                )
 
     def value(self, v: Value) -> Value:
         """One value under its new names."""

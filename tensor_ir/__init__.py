@@ -15,6 +15,7 @@ from rutc.tensor_ir.expr import (
     cast,
 )
 from rutc.tensor_ir.graph import (
+    Attribute,
     Body,
     Call,
     Carry,
@@ -35,6 +36,7 @@ from rutc.tensor_ir.reducer import Reducer, reducer
 
 __all__ = [
     "Apply",
+    "Attribute",
     "Body",
     "Call",
     "Carry",

@@ -10,7 +10,7 @@
     if      := %v, ... = if %cond { node* yield %a, ... } else { node* yield %b, ... }
     while   := %v, ... = while carry(%p = %init -> %next, ...) if %cond { node* }
     scatter := %v = scatter{dims} %base[dim=coord, ...] reducer= expr     (set= keeps the last)
-    call    := %v, ... = call routine(%x, ..., key=literal, ...)
+    call    := %v, ... = call routine(%x[axis, ...], ..., key=literal, ...) -> [axis, ...], ...
     output  := output "name" [axis, ...] = %v
 
 A nest computes, for every point of its outputs' dims, the reduction of its body over every point of
@@ -19,7 +19,8 @@ its bound dims. A nest without a reducer has no bound dims and one output. Reads
 that counts 0, 1, ..; each trip sees the carried values of the trip before, and a collected value
 gains the scanned dim. Bodies see all values defined before them. A scatter starts as a copy of
 `base` and combines the body's values at their coordinates (`set` keeps the last in row-major order
-of the sorted dims; coordinates outside are dropped). A call names a routine of the host runtime.
+of the sorted dims; coordinates outside are dropped). A call names a routine of the host runtime
+(its meaning: `routines`), and the order of axes in which that sees each operand and result.
 
 The text form, token by token, is described in `text`; `parse(str(g)) == g`.
 
@@ -209,15 +210,30 @@ class Scatter:
     origin: Origin = ()
 
 
+Attribute = int | float | str | tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Call:
-    """A routine of the host runtime, for what is no loop nest (sorting, strings, ...)."""
+    """A routine of the host runtime, for what is no loop nest (sorting, strings, ...).
+
+    `arg_axes` and `out_axes` are the orders in which the routine sees the axes of its operands and
+    results; by default operands have none, and results' are in the order of their sorted dims.
+    """
 
     outs: tuple[Value, ...]
     routine: str
     args: tuple[str, ...]
-    attributes: tuple[tuple[str, int | float | str | tuple[int, ...]], ...] = ()
+    attributes: tuple[tuple[str, Attribute], ...] = ()
     origin: Origin = ()
+    arg_axes: tuple[tuple[str, ...], ...] = ()
+    out_axes: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.arg_axes:
+            object.__setattr__(self, "arg_axes", ((),) * len(self.args))
+        if not self.out_axes:
+            object.__setattr__(self, "out_axes", tuple(v.dims for v in self.outs))
 
 
 Node = Input | Const | Nest | Scan | If | While | Scatter | Call

@@ -7,7 +7,8 @@ special case: bound dims are folded pairwise with the reducer's own `merge`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import assert_never
 
@@ -27,27 +28,14 @@ from rutc.tensor_ir.graph import (
     Node,
     Scan,
     Scatter,
-    Value,
     While,
     outs,
 )
 from rutc.tensor_ir.reducer import Reducer
+from rutc.tensor_ir.routines import ROUTINES, Job, Result
 
 POINTS = 1 << 20
 """Points of one block: with 8 bytes an element and 32 live temporaries, 256 MiB."""
-
-Routine = Callable[[Call, Sequence[np.ndarray], Sequence[Value]], Sequence[np.ndarray]]
-"""(call, arguments, the arguments' values) -> outputs; all axes in the order of sorted dims."""
-
-
-def _fail(
-    call: Call, arguments: Sequence[np.ndarray], values: Sequence[Value]
-) -> Sequence[np.ndarray]:
-    raise UserError(str(dict(call.attributes)["message"]))
-
-
-ROUTINES: Mapping[str, Routine] = {"fail": _fail}
-"""The host runtime's routines, by name; `fail` ends the run with its `message`."""
 
 State = tuple[np.ndarray, ...]
 
@@ -97,6 +85,7 @@ class _Run:
         self.inputs = inputs
         self.symbols = {name: int(size) for name, size in symbols.items()}
         self.values: dict[str, np.ndarray] = {}
+        self.draws: Counter[str] = Counter()
         for n in graph.inputs:
             if n.name not in inputs:
                 raise UserError(f"input {n.name!r} is missing; given are {sorted(inputs)}")
@@ -253,11 +242,18 @@ class _Run:
                 f"the interpreter has no routine {n.routine!r} (called for "
                 f"%{n.outs[0].name}); it has {sorted(ROUTINES)}"
             )
-        arguments = [self.values[a] for a in n.args]
-        results = ROUTINES[n.routine](n, arguments, [self.graph.values[a] for a in n.args])
-        for v, array in zip(n.outs, results, strict=True):
-            self.bind_sizes(v.dims, array.shape)
-        return results
+        arguments = [
+            self.values[a].transpose([self.graph.values[a].dims.index(d) for d in axes])
+            for a, axes in zip(n.args, n.arg_axes, strict=True)
+        ]
+        results = tuple(
+            Result(v.dtype, self.shape(axes)) for v, axes in zip(n.outs, n.out_axes, strict=True)
+        )
+        name = n.outs[0].name
+        job = Job(arguments, results, dict(n.attributes), n.origin, self.draws[name])
+        self.draws[name] += 1
+        made = ROUTINES[n.routine](job)
+        return [_sort_axes(a, axes) for a, axes in zip(made, n.out_axes, strict=True)]
 
 
 # -- reducers -----------------------------------------------------------------------------------

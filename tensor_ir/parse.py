@@ -385,18 +385,24 @@ class _Parser:
         at = self.at
         routine = at.name()
         args: list[str] = []
+        arg_axes: list[tuple[str, ...]] = []
         attributes: list[Attribute] = []
 
         def part() -> None:
             if at.token.kind is Kind.VALUE:
                 args.append(self.known())
+                arg_axes.append(self.axes() if at.at("[") else ())
             else:
                 name = at.name()
                 at.expect("=")
                 attributes.append((name, self.attribute()))
 
         self.closed("(", part, ")")
-        return Call(outs, routine, tuple(args), tuple(attributes), self.origin())
+        out_axes = self.several(self.axes) if at.accept("->") else ()
+        origin = self.origin()
+        return Call(
+            outs, routine, tuple(args), tuple(attributes), origin, tuple(arg_axes), out_axes
+        )
 
     def attribute(self) -> float | str | tuple[int, ...]:
         if self.at.at("["):

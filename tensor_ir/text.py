@@ -14,7 +14,8 @@
               | while carry(def = %init -> %next, ...) if %cond origin { line* }
               | if %cond origin { line* yield %v, ... } else { line* yield %v, ... }
               | scatter{dim, ...} %base[coords] r= expr     set= keeps the last
-              | call routine(%v, ..., key=literal, ...)
+              | call routine(%v[axis, ...], ..., key=literal, ...) (-> [axis, ...], ...)?
+                        the axes' order; without ->, results' axes are the sorted dims
     origin   := (@ "onnx node", ...)?
     coords   := dim=coord, ... (else literal)?              `dim` alone is dim=dim
     coord    := index | expr of type i64 (data-dependent)
@@ -178,9 +179,14 @@ def node_lines(n: Node) -> Iterator[str]:
             body = print_expr(n.body, n.out.dtype)
             yield f"{head}scatter{_set(n.dims)} {target} {how}= {body}{end}"
         case Call():
-            args = [value_name(a) for a in n.args]
+            args = [
+                value_name(a) + (_axes(axes) if axes else "")
+                for a, axes in zip(n.args, n.arg_axes, strict=True)
+            ]
             args += [f"{quoted(k)}={_attribute(x)}" for k, x in n.attributes]
-            yield f"{head}call {quoted(n.routine)}({', '.join(args)}){end}"
+            plain = n.out_axes == tuple(v.dims for v in n.outs)
+            shown = "" if plain else f" -> {', '.join(map(_axes, n.out_axes))}"
+            yield f"{head}call {quoted(n.routine)}({', '.join(args)}){shown}{end}"
         case _:
             assert_never(n)
 

@@ -134,8 +134,12 @@ class _Verifier:
             case Scatter():
                 self.scatter(n, scope)
             case Call():
-                for name in n.args:
-                    self.known(name, scope)
+                if len(n.arg_axes) != len(n.args) or len(n.out_axes) != len(n.outs):
+                    self.fail("a call names the axes of each of its operands and results")
+                for name, axes in zip(n.args, n.arg_axes, strict=True):
+                    self.axes("the operand", axes, self.known(name, scope))
+                for v, axes in zip(n.outs, n.out_axes, strict=True):
+                    self.axes("the result", axes, v)
             case _:
                 assert_never(n)
 

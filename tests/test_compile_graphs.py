@@ -197,6 +197,70 @@ carry(%u : f32{a} = %x -> %v, %v : f32{a} = %y -> %u) collect(%u) {
         output "last" [a] = %last
         output "y" [a] = %y
     """,
+    "a while, and one that never runs": """
+        dims a = 3
+        %x : f32{a} = input "x" [a]
+        %zero : i64{} = const [] 0
+        %go : bool{} = %x[a=0] < 100.0
+        %no : bool{} = %x[a=0] > 100.0
+        %last : bool{}, %n : i64{}, %y : f32{a} = while carry(%g : bool{} = %go -> %g2, \
+%i : i64{} = %zero -> %i2, %s : f32{a} = %x -> %s2) if %g {
+          %i2 : i64{} = %i + 1
+          %s2 : f32{a} = %s[a] * 2.0 + 1.0
+          %m : f32{} = sum{a} %s2[a]
+          %g2 : bool{} = %i2 < 7 and %m < 60.0
+        }
+        %last2 : bool{}, %same : f32{a} = while carry(%h : bool{} = %no -> %h, \
+%t : f32{a} = %x -> %t2) if %h {
+          %t2 : f32{a} = %t[a] + 1.0
+        }
+        output "n" [] = %n
+        output "y" [a] = %y
+        output "same" [a] = %same
+    """,
+    "carried values that change places in a while": """
+        dims a = 2, b = 3
+        %x : f32{a,b} = input "x" [b, a]
+        %y : f32{a,b} = input "y" [a, b]
+        %zero : i64{} = const [] 0
+        %true : bool{} = const [] true
+        %end : bool{}, %n : i64{}, %p : f32{a,b}, %q : f32{a,b} = while carry(\
+%g : bool{} = %true -> %g2, %i : i64{} = %zero -> %i2, %u : f32{a,b} = %x -> %v, \
+%v : f32{a,b} = %y -> %u) if %g {
+          %i2 : i64{} = %i + 1
+          %g2 : bool{} = %i2 < 3
+        }
+        output "p" [b, a] = %p
+        output "q" [a, b] = %q
+    """,
+    "calls, their operands in other orders": """
+        dims a = 3, k = 2, n = 9, u = 5
+        %x : f32{a,n} = input "x" [n, a]
+        %c : f32{n} = const [n] [3, 1, 2, 9, 4, 4, 0, -1, 4]
+        %v : f32{a,k}, %i : i64{a,k} = call topk(%x[a, n], axis=1, largest=1) -> [a, k], [a, k]
+        %w : f32{a,k}, %j : i64{a,k} = call topk(%x[n, a], axis=0, largest=0) -> [k, a], [k, a]
+        %d : f32{k}, %e : i64{k} = call topk(%c[n], axis=0, largest=1)
+        %r : f64{u} = call uniform(seed=7)
+        %s : f64{} = max{u} %r[u]
+        %z : f32{a,k} = %v[a, k] + %w[a, k] * 2.0 + %d[k]
+        output "v" [k, a] = %v
+        output "i" [a, k] = %i
+        output "j" [a, k] = %j
+        output "e" [k] = %e
+        output "z" [a, k] = %z
+        output "s" [] = %s
+    """,
+    "calls in loops": """
+        dims a = 6, k = 6, t = 3, u = 2
+        %x : f32{a} = input "x" [a]
+        %y : f32{a}, %all : f64{t,u} = scan t carry(%h : f32{a} = %x -> %n) collect(%r) {
+          %r : f64{u} = call uniform(seed=1)
+          %v : f32{k}, %i : i64{k} = call topk(%h[a], axis=0, largest=1)
+          %n : f32{a} = %v[k=a] * 2.0 - %h[a]
+        }
+        output "y" [a] = %y
+        output "all" [u, t] = %all
+    """,
     "rows and their normalisation": """
         dims b = 6, k = 50
         %x : f32{b,k} = input "x" [b, k]

@@ -23,10 +23,12 @@ from rutc.graph_opt.plan import (
     Choose,
     Fail,
     FillHalo,
+    Invoke,
     Plan,
     PlanStep,
     Refusal,
     Repeat,
+    RepeatWhile,
     Run,
     Write,
 )
@@ -41,6 +43,7 @@ from rutc.tensor_ir.graph import (
     Node,
     Scan,
     Scatter,
+    While,
     walk_nodes,
 )
 from rutc.tensor_ir.layout import Layout, dense
@@ -102,6 +105,8 @@ class _Decider:
                 self.counters.append(n.dim)
                 result.append(replace(n, body=self._scope(n.body, defined)))
                 self.counters.pop()
+            elif isinstance(n, While):
+                result.append(replace(n, body=self._scope(n.body, defined)))
             elif isinstance(n, If):
                 then = Body(self._scope(n.then.nodes, defined), n.then.results)
                 orelse = Body(self._scope(n.orelse.nodes, defined), n.orelse.results)
@@ -213,6 +218,10 @@ class _Decider:
                 steps.append(self._choose(item, f"{prefix}i{len(steps)}_"))
             elif isinstance(item, Call) and item.routine == "fail":
                 steps.append(Fail(str(dict(item.attributes)["message"])))
+            elif isinstance(item, Call):
+                steps.append(Invoke(item))
+            elif isinstance(item, While):
+                steps.append(self._repeat_while(item, f"{prefix}w{len(steps)}_"))
             else:
                 kind = type(item).__name__
                 names = ", ".join(item.origin) or "?"
@@ -228,6 +237,10 @@ class _Decider:
         )
         results = tuple(v.name for v in n.outs[:count])
         return Repeat(n.dim, self.extents[n.dim], n.carries, collect, steps, results, n.origin)
+
+    def _repeat_while(self, n: While, prefix: str) -> RepeatWhile:
+        steps = self._steps(n.body, {c.next for c in n.carries}, prefix)
+        return RepeatWhile(n.cond, n.carries, steps, tuple(v.name for v in n.outs), n.origin)
 
     def _choose(self, n: If, prefix: str) -> Choose:
         then = self._steps(n.then.nodes, set(n.then.results), f"{prefix}t")

@@ -1,8 +1,8 @@
 """Copies where memory is not the plan's to arrange: the caller's outputs, and what the host copies.
 
-A scan and an if move whole values by copying bytes, so both sides of a copy must have one order:
-that of the sorted dims. A scan moves its carried values one after the other, so none may be the
-next state of another one.
+Scans, whiles and ifs move whole values by copying bytes, so both sides of a copy must have one
+order: that of the sorted dims. Carried values move one after the other, so none may be the next
+state of another one. A call's operands and results lie in the orders that the call gives.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from rutc.tensor_ir import (
     Body,
+    Call,
     Carry,
     Const,
     Graph,
@@ -24,8 +25,9 @@ from rutc.tensor_ir import (
     Scan,
     Scatter,
     Value,
+    While,
 )
-from rutc.tensor_ir.graph import Origin, outs, walk_nodes
+from rutc.tensor_ir.graph import Origin, defined, outs, walk_nodes
 
 
 def with_interface_copies(graph: Graph) -> Graph:
@@ -35,6 +37,7 @@ def with_interface_copies(graph: Graph) -> Graph:
     output a = %input                       ->  %input.out = %input; output a = %input.out
     scan carry(%p = %i -> %q, %q = ..)      ->  scan carry(%p = %i -> %q.next, ..) { %q.next = %q }
     input %i [h, b]; scan carry(%p = %i ..) ->  %i.init = %i; scan carry(%p = %i.init ..)
+    input %i [h, b]; call f(%i[b, h])       ->  %i.arg = %i; call f(%i.arg[b, h])
     """
     return _Interface(graph).run()
 
@@ -43,8 +46,9 @@ class _Interface:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.values = graph.values
+        self.constants = {n.out.name for n in walk_nodes(graph.nodes) if isinstance(n, Const)}
         self.taken = set(graph.values)
-        # The orders in which values lie that are not in the order of their sorted dims.
+        # The orders in which values have to lie, as far as something has said so.
         self.orders: dict[str, tuple[str, ...]] = {}
 
     def run(self) -> Graph:
@@ -52,6 +56,12 @@ class _Interface:
         for n in walk_nodes(self.graph.nodes):
             if isinstance(n, Input):
                 self.orders[n.out.name] = n.axes
+            elif isinstance(n, Scan | While | If):
+                for v in defined(n):
+                    self.orders[v.name] = v.dims
+            elif isinstance(n, Call):
+                for v, axes in zip(n.outs, n.out_axes, strict=True):
+                    self.orders[v.name] = axes
             if isinstance(n, Scan):
                 for v in n.outs[len(n.carries) :]:
                     self.orders[v.name] = (n.dim, *(d for d in v.dims if d != n.dim))
@@ -77,8 +87,10 @@ class _Interface:
     def nodes(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         result: list[Node] = []
         for n in nodes:
-            if isinstance(n, Scan):
-                result += self.scan(n)
+            if isinstance(n, Scan | While):
+                result += self.loop(n)
+            elif isinstance(n, Call):
+                result += self.call(n)
             elif isinstance(n, If):
                 then, orelse = self.branch(n.then, n.origin), self.branch(n.orelse, n.origin)
                 result.append(replace(n, then=then, orelse=orelse))
@@ -86,7 +98,15 @@ class _Interface:
                 result.append(n)
         return tuple(result)
 
-    def scan(self, n: Scan) -> list[Node]:
+    def call(self, n: Call) -> list[Node]:
+        before: list[Node] = []
+        args = [
+            name if name in self.constants else self.lying(name, axes, "arg", before, n.origin)
+            for name, axes in zip(n.args, n.arg_axes, strict=True)
+        ]
+        return [*before, replace(n, args=tuple(args))]
+
+    def loop(self, n: Scan | While) -> list[Node]:
         before: list[Node] = []
         body = list(self.nodes(n.body))
         params = {c.param.name for c in n.carries}
@@ -107,9 +127,24 @@ class _Interface:
     ) -> str:
         """The value, or a copy of it put at the end of `into`, in the order of its sorted dims."""
         dims = self.values[name].dims
-        if not always and self.orders.get(name, dims) == dims:
+        return self.lying(name, dims, kind, into, origin, always=always)
+
+    def lying(
+        self,
+        name: str,
+        axes: tuple[str, ...],
+        kind: str,
+        into: list[Node],
+        origin: Origin,
+        *,
+        always: bool = False,
+    ) -> str:
+        """The value, or a copy of it put at the end of `into`, in the order `axes`."""
+        if not always and self.orders.setdefault(name, axes) == axes:
             return name
         copy = self.copy(name, kind, origin)
+        self.orders[copy.out.name] = axes
+        self.values = {**self.values, copy.out.name: copy.out}
         into.append(copy)
         return copy.out.name
 

@@ -16,6 +16,7 @@ from rutc.graph_opt.cost import NestCost, ReadUse
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Expr, Lit, Read, reads, transform
 from rutc.tensor_ir.graph import (
+    Call,
     Const,
     If,
     Input,
@@ -25,6 +26,7 @@ from rutc.tensor_ir.graph import (
     Scan,
     Scatter,
     Value,
+    While,
     outs,
     walk_nodes,
 )
@@ -52,14 +54,22 @@ def fixed_orders(
     for o in outputs:
         fixed[o.value] = o.axes
     values = {v.name: v for n in walk_nodes(nodes) for v in outs(n)}
+    constants = {n.out.name for n in walk_nodes(nodes) if isinstance(n, Const)}
     for n in walk_nodes(nodes):
-        if isinstance(n, Scan):
+        if isinstance(n, Scan | While):
             for c, out in zip(n.carries, n.outs, strict=False):
                 for name in (c.init, c.next, out.name):
                     fixed.setdefault(name, c.param.dims)
                 fixed.setdefault(c.param.name, c.param.dims)
+        if isinstance(n, Scan):
             for out in n.outs[len(n.carries) :]:
                 fixed.setdefault(out.name, (n.dim, *(d for d in out.dims if d != n.dim)))
+        elif isinstance(n, Call):
+            for out, axes in zip(n.outs, n.out_axes, strict=True):
+                fixed.setdefault(out.name, axes)
+            for name, axes in zip(n.args, n.arg_axes, strict=True):
+                if name not in constants:
+                    fixed.setdefault(name, axes)
         elif isinstance(n, If):
             for out, a, b in zip(n.outs, n.then.results, n.orelse.results, strict=True):
                 for name in (out.name, a, b):
@@ -145,7 +155,7 @@ def order_dims(
     order: dict[str, tuple[str, ...]] = dict(fixed)
     constants = {n.out.name for n in walk_nodes(nodes) if isinstance(n, Const)}
     for n in walk_nodes(nodes):
-        if isinstance(n, Scan):
+        if isinstance(n, Scan | While):
             for c in n.carries:
                 order.setdefault(c.param.name, c.param.dims)
         if not isinstance(n, Nest):

@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rutc.graph_opt.plan import Choose, FillHalo, Place, PlanStep, Repeat, Run, Write
+from rutc.graph_opt.plan import (
+    Choose,
+    FillHalo,
+    Invoke,
+    Place,
+    PlanStep,
+    Repeat,
+    RepeatWhile,
+    Run,
+    Write,
+)
 from rutc.tensor_ir.graph import Graph, Value, used
 from rutc.tensor_ir.layout import Layout
 
@@ -53,11 +63,12 @@ class Lifetimes:
                     self._define(node.out.name)
                 case FillHalo(value):
                     self._define(value)
-                case Repeat():
+                case Repeat() | RepeatWhile():
+                    collect = s.collect if isinstance(s, Repeat) else ()
                     for c in s.carries:
                         self._use(c.init)
                         self._define(c.param.name)
-                    for _, out in s.collect:
+                    for _, out in collect:
                         self._define(out)
                     outside = set(self.lives)
                     self.visit(s.steps)
@@ -68,11 +79,16 @@ class Lifetimes:
                     for c in s.carries:
                         self._use(c.next)
                         self._use(c.param.name)
-                    for source, out in s.collect:
+                    for source, out in collect:
                         self._use(source)
                         self._use(out)
                     for v in s.results:
                         self._define(v)
+                case Invoke(call):
+                    for v in call.args:
+                        self._use(v)
+                    for result in call.outs:
+                        self._define(result.name)
                 case Choose():
                     self._use(s.cond)
                     for v in s.results:

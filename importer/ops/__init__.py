@@ -15,6 +15,7 @@ FAMILIES = (
     "pooling",
     "prefix",
     "quantization",
+    "random",
     "recurrent",
     "reductions",
     "resize",

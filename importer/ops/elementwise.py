@@ -83,24 +83,6 @@ def identity(b: Builder, x: Tensor | TensorList) -> Tensor | TensorList:
     return x
 
 
-@operator("Dropout")
-def dropout(
-    b: Builder,
-    x: Tensor,
-    ratio: Tensor | None = None,
-    training_mode: Tensor | None = None,
-    *,
-    seed: int = 0,
-) -> tuple[Tensor, ...]:
-    """The operand and a mask of ones: at inference nothing is dropped."""
-    if training_mode is not None and (training_mode.array is None or training_mode.array.any()):
-        raise OperatorError("training mode is not supported")
-    if len(b.outputs) == 1:
-        return (x,)
-    axes = b.axes(x.shape)
-    return x, b.nest(axes, lit(1, DType.BOOL))
-
-
 @operator("Reciprocal")
 def reciprocal(b: Builder, x: Tensor) -> Tensor:
     """1 / x."""

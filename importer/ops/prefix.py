@@ -19,7 +19,14 @@ _SHORT = 64
 @operator("CumSum")
 def cum_sum(b: Builder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
     """The sum of all elements up to each one along an axis."""
-    return _running(b, x, axis, "sum", exclusive=bool(exclusive), reverse=bool(reverse))
+    return running(
+        b,
+        x,
+        axis_of(int(array(axis, "the axis").reshape(-1)[0]), x.rank),
+        "sum",
+        exclusive=bool(exclusive),
+        reverse=bool(reverse),
+    )
 
 
 @operator("CumProd")
@@ -27,13 +34,24 @@ def cum_prod(
     b: Builder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0
 ) -> Tensor:
     """The product of all elements up to each one along an axis."""
-    return _running(b, x, axis, "prod", exclusive=bool(exclusive), reverse=bool(reverse))
+    return running(
+        b,
+        x,
+        axis_of(int(array(axis, "the axis").reshape(-1)[0]), x.rank),
+        "prod",
+        exclusive=bool(exclusive),
+        reverse=bool(reverse),
+    )
 
 
-def _running(
-    b: Builder, x: Tensor, axis: Tensor, how: str, *, exclusive: bool, reverse: bool
+def _axis(axis: Tensor, x: Tensor) -> int:
+    return axis_of(int(array(axis, "the axis").reshape(-1)[0]), x.rank)
+
+
+def running(
+    b: Builder, x: Tensor, at: int, how: str, *, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    at = axis_of(int(array(axis, "the axis").reshape(-1)[0]), x.rank)
+    """The sums or products (`how`) of all elements up to each one along the axis `at`."""
     extent = x.shape[at]
     identity = lit(0 if how == "sum" else 1, x.dtype)
     if extent == ZERO:

@@ -57,8 +57,35 @@ static void run_launch(rutc_session *session, const rutc_step *step) {
   }
 }
 
-/* Runs step `at` and returns the number of the next one. */
-static int64_t run_step(rutc_session *session, const rutc_step *step, int64_t at) {
+/* Describes the operands and results of a call, whose addresses are in the buffer table. */
+static int run_call(rutc_session *session, const rutc_step *step) {
+  const rutc_call_site *site = &session->program->calls[step->target];
+  void **buffers = session->buffers + step->buffer;
+  for (int32_t i = 0; i < site->arg_count + site->out_count; i++) {
+    const rutc_operand *operand = &site->operands[i];
+    session->operands[i] = (DLTensor){.data = buffers[i],
+                                      .device = {kDLCPU, 0},
+                                      .ndim = operand->ndim,
+                                      .dtype = operand->dtype,
+                                      .shape = (int64_t *)operand->shape};
+  }
+  rutc_call call = {.args = session->operands,
+                    .outs = session->operands + site->arg_count,
+                    .arg_count = site->arg_count,
+                    .out_count = site->out_count,
+                    .attributes = site->attributes,
+                    .attribute_count = site->attribute_count,
+                    .origin = step->origin,
+                    .draws = session->draws[step->target]++,
+                    .scratch = &session->scratch,
+                    .error = &session->error};
+  return site->routine(&call);
+}
+
+enum { FAILED = -1 };
+
+/* Runs step `at` and returns the number of the next one, or FAILED with the error's status. */
+static int64_t run_step(rutc_session *session, const rutc_step *step, int64_t at, int *status) {
   void **buffers = session->buffers + step->buffer;
   switch (step->op) {
     case RUTC_LAUNCH:
@@ -74,7 +101,12 @@ static int64_t run_step(rutc_session *session, const rutc_step *step, int64_t at
     case RUTC_REPEAT:
       session->symbols[step->symbol] = 0;
       return step->count > 0 ? at + 1 : step->target;
-    case RUTC_FAIL: /* ends the run before it comes here */
+    case RUTC_CALL:
+      *status = run_call(session, step);
+      return *status == RUTC_OK ? at + 1 : FAILED;
+    case RUTC_FAIL:
+      *status = rutc_fail(&session->error, RUTC_RUN_FAILED, "%s", step->name);
+      return FAILED;
     case RUTC_NEXT:
       return ++session->symbols[step->symbol] < step->count ? step->target : at + 1;
   }
@@ -84,21 +116,19 @@ static int64_t run_step(rutc_session *session, const rutc_step *step, int64_t at
 static int execute_steps(rutc_session *session) {
   const rutc_step *steps = session->program->steps;
   int64_t count = session->program->step_count;
-  for (int64_t at = 0; at < count;) {
-    if (steps[at].op == RUTC_FAIL) {
-      return rutc_fail(&session->error, RUTC_RUN_FAILED, "%s", steps[at].name);
-    }
+  int status = RUTC_OK;
+  for (int64_t at = 0; at != FAILED && at < count;) {
     if (session->timings == NULL) {
-      at = run_step(session, &steps[at], at);
+      at = run_step(session, &steps[at], at, &status);
     } else {
       rutc_timing *timing = &session->timings[at];
       int64_t start = rutc_now_ns();
-      at = run_step(session, &steps[at], at);
+      at = run_step(session, &steps[at], at, &status);
       timing->ns += rutc_now_ns() - start;
       timing->calls++;
     }
   }
-  return RUTC_OK;
+  return status;
 }
 
 int rutc_execute(rutc_session *session) {

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "call.h"
+
 #define RUTC_MAX_NDIM 64
 
 /* Computes tasks [begin, end) of a launch. */
@@ -41,6 +43,7 @@ typedef enum rutc_op {
   RUTC_JUMP,   /* go on at target */
   RUTC_REPEAT, /* symbol = 0; if count is 0, go on at target */
   RUTC_NEXT,   /* symbol += 1; if it is less than count, go on at target */
+  RUTC_CALL,   /* calls[target] with its operands from buffers[buffer] on, then its results */
   RUTC_FAIL    /* the run ends with the error message `name` */
 } rutc_op;
 
@@ -55,6 +58,23 @@ typedef struct rutc_step {
   const char *origin;
 } rutc_step;
 
+/* The type and shape of an operand or result of a call. */
+typedef struct rutc_operand {
+  DLDataType dtype;
+  int32_t ndim;
+  const int64_t *shape;
+} rutc_operand;
+
+/* A call of a routine. */
+typedef struct rutc_call_site {
+  rutc_routine routine;
+  int32_t arg_count;
+  int32_t out_count;
+  const rutc_operand *operands; /* those of the arguments, then those of the results */
+  const rutc_attribute *attributes;
+  int32_t attribute_count;
+} rutc_call_site;
+
 typedef struct rutc_program {
   const char *const *features; /* CPU features the kernels need, as LLVM spells them; NULL ends */
   const rutc_port *ports;
@@ -65,6 +85,9 @@ typedef struct rutc_program {
   const int64_t *patches;
   const rutc_step *steps;
   int64_t step_count;
+  const rutc_call_site *calls;
+  int64_t call_count;
+  int64_t most_operands; /* of one call */
   int64_t symbol_count;
   int64_t arena_bytes;
   const uint8_t *weights; /* NULL: weights_offset bytes into the file beside the library */

@@ -46,13 +46,16 @@ static int allocate(rutc_session *session) {
   session->buffers = calloc((size_t)program->buffer_count + 1, sizeof *session->buffers);
   session->symbols = calloc((size_t)program->symbol_count + 1, sizeof *session->symbols);
   session->bindings = calloc(ports + 1, sizeof *session->bindings);
+  session->operands = calloc((size_t)program->most_operands + 1, sizeof *session->operands);
+  session->draws = calloc((size_t)program->call_count + 1, sizeof *session->draws);
   session->parts = aligned_alloc(_Alignof(rutc_part),
                                  (size_t)session->options.threads * sizeof *session->parts);
   if (session->options.profile) {
     session->timings = calloc((size_t)program->step_count + 1, sizeof *session->timings);
   }
   if (session->arena == NULL || session->buffers == NULL || session->symbols == NULL ||
-      session->bindings == NULL || session->parts == NULL ||
+      session->bindings == NULL || session->operands == NULL || session->draws == NULL ||
+      session->parts == NULL ||
       (session->options.profile && session->timings == NULL)) {
     return rutc_fail(&thread_error, RUTC_OUT_OF_MEMORY,
                      "no memory for the model's arena of %lld bytes",
@@ -124,6 +127,9 @@ void rutc_session_close(rutc_session *session) {
     for (int32_t i = 0; i < ports; i++) free(session->bindings[i].memory);
   }
   free(session->bindings);
+  free(session->operands);
+  free(session->draws);
+  free(session->scratch.memory);
   free(session->timings);
   free(session->symbols);
   free(session->parts);
@@ -180,7 +186,7 @@ int32_t rutc_session_profile(rutc_session *session, rutc_profile_entry *entries,
   int32_t count = 0;
   for (int64_t i = 0; i < session->program->step_count; i++) {
     const rutc_step *step = &session->program->steps[i];
-    if (step->op != RUTC_LAUNCH && step->op != RUTC_COPY) continue;
+    if (step->op != RUTC_LAUNCH && step->op != RUTC_CALL && step->op != RUTC_COPY) continue;
     if (count < capacity && entries != NULL) {
       const rutc_timing *timing = &session->timings[i];
       entries[count] = (rutc_profile_entry){step->name, step->origin, timing->calls,

@@ -48,6 +48,9 @@ struct rutc_session {
   void **buffers;    /* program->buffers as addresses */
   int64_t *symbols;
   rutc_binding *bindings; /* inputs, then outputs */
+  DLTensor *operands; /* of the call at hand */
+  rutc_scratch scratch;
+  uint64_t *draws; /* how often each of program->calls was made */
   rutc_timing *timings; /* one per step; NULL: not asked for */
   rutc_error error;
 };

@@ -5,19 +5,32 @@ value is a window of it at its place, so a layout, a halo, a fusion or a place t
 in the outputs.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from math import prod
 
 import numpy as np
 
-from rutc.graph_opt.plan import Choose, Fail, FillHalo, Plan, PlanStep, Repeat, Run, Write
-from rutc.tensor_ir import Const
+from rutc.graph_opt.plan import (
+    Choose,
+    Fail,
+    FillHalo,
+    Invoke,
+    Plan,
+    PlanStep,
+    Repeat,
+    RepeatWhile,
+    Run,
+    Write,
+)
+from rutc.tensor_ir import Call, Const
 from rutc.tensor_ir.affine import Range
 from rutc.tensor_ir.graph import walk_nodes
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.layout import pack
 from rutc.tensor_ir.lower import halo_kernel, lower, lower_scatter
+from rutc.tensor_ir.routines import ROUTINES, Job, Result
 
 GARBAGE = 0x5A
 
@@ -52,11 +65,14 @@ class _Runner:
         for name, place in plan.places.items():
             if place.space != "arena":
                 self.memory[name] = self.memory[ports[place.space, place.index]]
+        self.constants: dict[str, Const] = {}
         for n in walk_nodes(plan.graph.nodes):
             if isinstance(n, Const):
+                self.constants[n.out.name] = n
                 data = pack(n.data.array, n.axes, plan.layouts[n.out.name])
                 self.memory[n.out.name] = data.copy()
         self.counters: dict[str, int] = {}
+        self.draws: Counter[str] = Counter()
 
     def steps(self, steps: tuple[PlanStep, ...], symbols: Mapping[str, Range]) -> None:
         for s in steps:
@@ -74,6 +90,10 @@ class _Runner:
                         self.kernel(kernel)
                 case Repeat():
                     self.repeat(s, symbols)
+                case RepeatWhile():
+                    self.repeat_while(s, symbols)
+                case Invoke(call):
+                    self.call(call)
                 case Choose():
                     taken = bool(self.memory[s.cond][0])
                     self.steps(s.then if taken else s.orelse, symbols)
@@ -95,6 +115,36 @@ class _Runner:
                 self.copy(c.param.name, c.next)
         for out, c in zip(s.results, s.carries, strict=True):
             self.copy(out, c.param.name)
+
+    def repeat_while(self, s: RepeatWhile, symbols: Mapping[str, Range]) -> None:
+        for c in s.carries:
+            self.copy(c.param.name, c.init)
+        while self.memory[s.cond][0]:
+            self.steps(s.steps, symbols)
+            for c in s.carries:
+                self.copy(c.param.name, c.next)
+        for out, c in zip(s.results, s.carries, strict=True):
+            self.copy(out, c.param.name)
+
+    def call(self, call: Call) -> None:
+        args = [
+            self.constant(v, axes) if v in self.constants else self.whole(v, axes)
+            for v, axes in zip(call.args, call.arg_axes, strict=True)
+        ]
+        outs = [self.whole(v.name, axes) for v, axes in zip(call.outs, call.out_axes, strict=True)]
+        results = tuple(Result(v.dtype, o.shape) for v, o in zip(call.outs, outs, strict=True))
+        job = Job(args, results, dict(call.attributes), call.origin, self.draws[call.outs[0].name])
+        self.draws[call.outs[0].name] += 1
+        for target, made in zip(outs, ROUTINES[call.routine](job), strict=True):
+            target[...] = made
+
+    def constant(self, name: str, axes: tuple[str, ...]) -> np.ndarray:
+        n = self.constants[name]
+        return n.data.array.transpose([n.axes.index(d) for d in axes])
+
+    def whole(self, name: str, axes: tuple[str, ...]) -> np.ndarray:
+        shape = [self.extents[d] for d in axes]
+        return self.memory[name][: prod(shape)].reshape(shape)
 
     def collect(self, source: str, out: str, dim: str, trip: int) -> None:
         layouts, dims = self.plan.layouts, self.plan.values[source].dims

@@ -18,7 +18,8 @@ from rutc.emit import toolchain
 from rutc.emit.header import HOST_SOURCES
 from rutc.emit.library import build_library
 from rutc.emit.program import Copy, Launch, Port, Program, Ref
-from rutc.emit.program_source import c_comment, c_string, symbol_prefix
+from rutc.emit.program_source import symbol_prefix
+from rutc.emit.text import c_comment, c_string
 from rutc.emit.toolchain import find_toolchain
 from rutc.emit.weights import write_weights
 from rutc.errors import InternalError, UserError

@@ -113,7 +113,7 @@ def test_a_missing_symbol_is_named() -> None:
 
 
 def test_an_unknown_routine_and_a_read_outside_are_internal_errors() -> None:
-    graph = parse(GRAPH + '%g : i64{k} = call frobnicate(%i)\noutput "y" [k] = %g')
+    graph = parse(GRAPH + '%g : i64{k} = call frobnicate(%i[k])\noutput "y" [k] = %g')
     with pytest.raises(InternalError, match="no routine 'frobnicate'"):
         interpret(graph, {"x": X, "i": I})
     graph = parse(GRAPH + '%g : f32{n,t} = %x[n, t=t + 1]\noutput "y" [n, t] = %g')

@@ -51,7 +51,7 @@ reducer mine(f32) identity(0.0:f32) lift($x0) merge($a0 + $b0 * 1.0) finish($s0 
 %w : bool{}, %last : f32{n} = while carry(%go : bool{} = %cond -> %no, %y : f32{n} = %o -> %y) if %go {
   %no : bool{} = false
 }
-%top : f32{k,n}, %where : i64{k,n} = call topk(%m, %c, dim="t", largest=1, pads=[1, -2], eps=1e-05)
+%top : f32{k,n}, %where : i64{k,n} = call topk(%m[n, t], %c[k], dim="t", largest=1, pads=[1, -2], eps=1e-05) -> [n, k], [k, n]
 output "o" [n] = %last
 output "ys" [t, n] = %ys
 """  # noqa: E501

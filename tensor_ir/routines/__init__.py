@@ -1,0 +1,31 @@
+"""The routines of the host runtime: what each computes, in numpy.
+
+A routine of an artifact is the C function of the same name in `runtime/host/routines/`; these twins
+are its meaning and the interpreter's implementation. `fail` alone is no function there but a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NoReturn
+
+from rutc.errors import UserError
+from rutc.tensor_ir.routines.job import Job, Result, Routine
+from rutc.tensor_ir.routines.random import normal, numpy_uniform, uniform
+from rutc.tensor_ir.routines.sorting import topk
+
+__all__ = ["ROUTINES", "Job", "Result", "Routine"]
+
+
+def _fail(job: Job) -> NoReturn:
+    raise UserError(job.text("message"))
+
+
+ROUTINES: Mapping[str, Routine] = {
+    "fail": _fail,
+    "normal": normal,
+    "numpy_uniform": numpy_uniform,
+    "topk": topk,
+    "uniform": uniform,
+}
+"""Every routine by name; `fail` ends the run with its `message`."""

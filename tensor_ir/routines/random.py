@@ -1,0 +1,69 @@
+"""Random numbers.
+
+`uniform` and `normal` come from Philox 4x32-10 [Salmon et al. 2011], a counter-based generator: the
+numbers are a function of the `seed`, of how often the session has made this call before, and of the
+element's position. So sessions are reproducible, their runs differ, and no order matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from rutc.tensor_ir.routines.job import Job
+
+_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_W0, _W1 = 0x9E3779B9, 0xBB67AE85
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+
+
+def philox(seed: int, draws: int, blocks: int) -> np.ndarray:
+    """{blocks, 4} words of 32 bits: block b is the counter (b, draws) under the key `seed`."""
+    b = np.arange(blocks, dtype=np.uint64)
+    d = np.uint64(draws)
+    x = [b & _LOW, b >> _HALF, np.full_like(b, d & _LOW), np.full_like(b, d >> _HALF)]
+    key = [seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF]
+    for _ in range(10):
+        p0, p1 = x[0] * _M0, x[2] * _M1
+        x = [
+            (p1 >> _HALF) ^ x[1] ^ np.uint64(key[0]),
+            p1 & _LOW,
+            (p0 >> _HALF) ^ x[3] ^ np.uint64(key[1]),
+            p0 & _LOW,
+        ]
+        key = [(key[0] + _W0) & 0xFFFFFFFF, (key[1] + _W1) & 0xFFFFFFFF]
+    return np.stack(x, axis=1)
+
+
+def _unit(job: Job, count: int) -> np.ndarray:
+    """`count` numbers of [0, 1) with 53 bits."""
+    words = philox(job.integer("seed"), job.draws, -(-count // 2)).reshape(-1, 2)
+    bits = (words[:count, 0] >> np.uint64(5)) * np.uint64(1 << 26)
+    bits += words[:count, 1] >> np.uint64(6)
+    return bits.astype(np.float64) * 2.0**-53
+
+
+def uniform(job: Job) -> Sequence[np.ndarray]:
+    """f64 numbers, uniform in [0, 1). Attribute: `seed`."""
+    shape = job.results[0].shape
+    return (_unit(job, prod(shape)).reshape(shape),)
+
+
+def normal(job: Job) -> Sequence[np.ndarray]:
+    """f64 numbers of the standard normal distribution [Box & Muller 1958]. Attribute: `seed`."""
+    shape = job.results[0].shape
+    pairs = _unit(job, 2 * prod(shape)).reshape(-1, 2)
+    radius = np.sqrt(-2.0 * np.log1p(-pairs[:, 0]))
+    return ((radius * np.cos(2.0 * np.pi * pairs[:, 1])).reshape(shape),)
+
+
+def numpy_uniform(job: Job) -> Sequence[np.ndarray]:
+    """f64 numbers as `numpy.random.seed(seed); numpy.random.uniform(size=shape)` makes them.
+
+    Attribute: `seed`, of 32 bits. The generator is MT19937 [Matsumoto & Nishimura 1998].
+    """
+    generator = np.random.RandomState(job.integer("seed"))
+    return (generator.uniform(size=job.results[0].shape),)
