@@ -164,7 +164,7 @@ EXAMPLES = {
     "if": "%v : f32{} = if %c {\n  yield %s\n} else {\n  %n : f32{} = -%s\n  yield %n\n}",
     "while": "%v : bool{} = while carry(%p : bool{} = %c -> %n) if %p {\n  %n : bool{} = not %p\n}",
     "scatter": "%v : f32{a,b} = scatter{} %x[a=0, b=i64(%s)] sum= 1.0",
-    "call": "%v : f32{a,b} = call sort(%x, axis=1)",
+    "call": "%v : f32{a,b} = call sort(%x[a, b], axis=1)",
 }
 """A node of every kind in the grammar of `tensor_ir.graph`, over the values of `FRAME`."""
 
