@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from onnx import (
+    AttributeProto,
     GraphProto,
     ModelProto,
     NodeProto,
@@ -95,6 +96,9 @@ def _converted(model: ModelProto) -> ModelProto:
     if version < 9:
         for graph in reversed(subgraphs(model.graph)):
             _unbatch_scans(graph)
+    if version < 13:
+        for graph in subgraphs(model.graph):
+            _flatten_hardmax(graph)
     try:
         converted = version_converter.convert_version(model, OPSET)
     except _FAILURES as e:
@@ -110,7 +114,44 @@ def _converted(model: ModelProto) -> ModelProto:
     for info in converted.graph.input:
         if info.name in types:
             info.CopyFrom(types[info.name])
+    if version < 11:
+        for graph in subgraphs(converted.graph):
+            _anchor_resizes(graph)
     return converted
+
+
+def _flatten_hardmax(graph: GraphProto) -> None:
+    """Gives every Hardmax before opset 13 the matrix that it works on: all axes from `axis` on."""
+    nodes: list[NodeProto] = []
+    for node in graph.node:
+        if node.op_type != "Hardmax" or node.domain not in ("", "ai.onnx"):
+            nodes.append(node)
+            continue
+        (x,), (y,) = node.input, node.output
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+        nodes += [
+            helper.make_node("Shape", [x], [f"{y}_shape"]),
+            helper.make_node("Flatten", [x], [f"{y}_rows"], axis=axis),
+            helper.make_node("Hardmax", [f"{y}_rows"], [f"{y}_hot"], name=node.name, axis=1),
+            helper.make_node("Reshape", [f"{y}_hot", f"{y}_shape"], [y]),
+        ]
+    kept = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
+    graph.ClearField("node")
+    graph.node.extend(kept)
+
+
+def _anchor_resizes(graph: GraphProto) -> None:
+    """Gives every Resize of a model before opset 11 the coordinates that it had then."""
+    for node in graph.node:
+        if node.op_type == "Resize" and node.domain in ("", "ai.onnx"):
+            kept = [a for a in node.attribute if a.name == "mode"]
+            kept += [
+                helper.make_attribute("coordinate_transformation_mode", "asymmetric"),
+                helper.make_attribute("nearest_mode", "floor"),
+            ]
+            copies = [AttributeProto.FromString(a.SerializeToString()) for a in kept]
+            node.ClearField("attribute")
+            node.attribute.extend(copies)
 
 
 def _unbatch_scans(graph: GraphProto) -> None:
