@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import assert_never
 
 from llvmlite import ir
@@ -11,6 +12,7 @@ from llvmlite import ir
 from rutc.emit.index import I32, IndexEmitter, Lane, i64, is_vector, splat
 from rutc.emit.memory import emit_literal, from_memory, memory_type, to_memory, zero
 from rutc.emit.scalar import emit_cast, emit_op, llvm_type
+from rutc.emit.transpose import transposable, transposed
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import ZERO, Index, Size
 from rutc.tensor_ir.dtype import DType
@@ -19,6 +21,22 @@ from rutc.tensor_ir.kernel import Access, Buffer, Prefetch, Space
 from rutc.tensor_ir.machine import Machine
 
 BOOL = ir.IntType(1)
+MIN_SHARED = 4
+"""Vectors across memory that share loads, below which gathers are no slower."""
+
+
+@dataclass(frozen=True)
+class Square:
+    """Vectors across memory that wait to be stored along it, by their distance from `start`.
+
+    They wait for the end of the unrolled `loop`.
+    """
+
+    loop: str
+    buffer: Buffer
+    start: Index
+    lane: Lane
+    vectors: dict[int, ir.Value]
 
 
 class ExpressionEmitter:
@@ -42,6 +60,8 @@ class ExpressionEmitter:
         self.machine = machine
         self.locals: dict[str, ir.Value] = {}
         self._loads: dict[object, ir.Value] = {}
+        self._squares: dict[object, list[ir.Value]] = {}
+        self._deferred: dict[tuple[object, ...], Square] = {}
         self._fresh = 0
         # Registers that the vector loop at hand writes: every lane has its own.
         self.private: frozenset[str] = frozenset()
@@ -49,13 +69,15 @@ class ExpressionEmitter:
     @contextmanager
     def region(self) -> Iterator[None]:
         """A straight-line region of its own: loads outside and inside are not shared."""
-        outer, self._loads = self._loads, {}
+        outer = self._loads, self._squares
+        self._loads, self._squares = {}, {}
         yield
-        self._loads = outer
+        self._loads, self._squares = outer
 
     def forget_loads(self) -> None:
         """Memory may have changed: load anew from here on."""
         self._loads.clear()
+        self._squares.clear()
 
     # -- expressions ----------------------------------------------------------------------------
     def emit(self, e: Expr) -> ir.Value:
@@ -130,6 +152,7 @@ class ExpressionEmitter:
         buffer = self.buffers[r.value]
         if buffer.space is Space.REGISTER:
             return self._read_register(buffer, r.coords)
+        self._store_squares(lambda s: s.buffer is buffer)
         if buffer.layout.size == 0:
             return emit_literal(self.builder, r.fill or zero(buffer.dtype))
         coords, guard = self._coords(r.coords, buffer, r.fill)
@@ -144,11 +167,89 @@ class ExpressionEmitter:
             key = (buffer.name, address, window)
             if key in self._loads:
                 return self._loads[key]
-        value = self._load(buffer, address, guard, r.fill)
+        value = self._across(r, buffer, address) if guard is None and varies else None
+        if value is None:
+            value = self._load(buffer, address, guard, r.fill)
         value = from_memory(self.builder, value, buffer.dtype)
         if key is not None and "$" not in str(address):
             self._loads[key] = value
         return value
+
+    def _across(self, r: Read, buffer: Buffer, address: Index) -> ir.Value | None:
+        """A vector across memory, transposed from loads along it; None where that does not pay.
+
+        It pays where an unrolled loop goes along the memory: its iterations share the loads.
+        """
+        lane = self.index.lane
+        if lane is None or not self._crosses(buffer, address):
+            return None
+        found = self._along(r.coords, buffer)
+        if found is None:
+            return None
+        v, first, count, start = found
+        key = (buffer.name, start, lane.key)
+        if key not in self._squares:
+            self._squares[key] = self._columns(buffer, start, lane, count)
+        return self._squares[key][self.index.constants[v].value - first]
+
+    def _crosses(self, buffer: Buffer, address: Index) -> bool:
+        """Whether the lanes lie apart in memory, in whole vectors that can be transposed."""
+        lane = self.index.lane
+        return (
+            lane is not None
+            and self.index.varies(address)
+            and not self._contiguous(address, lane)
+            and address.coefficient(lane.var) is not None
+            and not any(
+                n in self.index.values and is_vector(self.index.values[n]) for n in address.names()
+            )
+            and isinstance(lane.mask, ir.Constant | None)
+            and transposable(lane.lanes, buffer.dtype.bytes)
+        )
+
+    def _along(
+        self, place: Sequence[tuple[str, Coord]], buffer: Buffer
+    ) -> tuple[str, int, int, Index] | None:
+        """The unrolled loop that goes along memory here: (loop, first iteration, number, start).
+
+        The iterations are those that share a square with this one; `start` is the address of the
+        first. None where there is no such loop, or too few iterations.
+        """
+        lane = self.index.lane
+        assert lane is not None
+        indices = [(d, c) for d, c in place if isinstance(c, Index)]
+        if len(indices) < len(place):
+            return None
+        for v, loop in self.index.unrolled.items():
+            with self.index.symbolic(v, (loop.lo, loop.hi - 1)):
+                coords = {d: self.index.resolve(c) for d, c in indices}
+                general = buffer.layout.address(coords, self.index.ranges)
+            if general.coefficient(v) != 1:
+                continue
+            at = self.index.constants[v].value - loop.lo
+            first = loop.lo + at // lane.lanes * lane.lanes
+            count = min(lane.lanes, loop.hi - first)
+            if count < MIN_SHARED:
+                return None
+            return v, first, count, general.subs({v: Index.of(first)})
+        return None
+
+    def _columns(self, buffer: Buffer, start: Index, lane: Lane, count: int) -> list[ir.Value]:
+        """Of each lane `count` neighbours from `start`, transposed: one vector per neighbour."""
+        vector = ir.VectorType(memory_type(buffer.dtype), lane.lanes)
+        rows: list[ir.Value] = []
+        for number in range(lane.lanes):
+            if lane.mask is not None and not lane.mask.constant[number]:
+                rows.append(ir.Constant(vector, None))
+                continue
+            place = self._place(buffer, start.subs({lane.var: Index.of(lane.base + number)}))
+            if count == lane.lanes:
+                rows.append(self.builder.load(place, typ=vector, align=_align(buffer)))
+                continue
+            active = [number < count for number in range(lane.lanes)]
+            mask = ir.Constant(ir.VectorType(BOOL, lane.lanes), active)
+            rows.append(self._masked_load(buffer, place, vector, mask, ir.Constant(vector, None)))
+        return transposed(self.builder, rows, buffer.dtype.bytes)
 
     def _coords(
         self, places: tuple[tuple[str, Coord], ...], buffer: Buffer, fill: Lit | None
@@ -262,10 +363,7 @@ class ExpressionEmitter:
             place = self._place(buffer, start)
             if mask is None:
                 return b.load(place, typ=vector, align=_align(buffer))
-            name = f"llvm.masked.load.{_suffix(vector)}.p0"
-            types = [ir.PointerType(), I32, mask.type, vector]
-            function = self._intrinsic(name, vector, types)
-            return b.call(function, [place, ir.Constant(I32, _align(buffer)), mask, other])
+            return self._masked_load(buffer, place, vector, mask, other)
         if mask is None:
             mask = ir.Constant(ir.VectorType(BOOL, lanes), [1] * lanes)
         places = self._places(buffer, address, lanes)
@@ -273,6 +371,15 @@ class ExpressionEmitter:
         types = [places.type, I32, mask.type, vector]
         function = self._intrinsic(name, vector, types)
         return b.call(function, [places, ir.Constant(I32, _align(buffer)), mask, other])
+
+    def _masked_load(
+        self, buffer: Buffer, place: ir.Value, vector: ir.Type, mask: ir.Value, other: ir.Value
+    ) -> ir.Value:
+        name = f"llvm.masked.load.{_suffix(vector)}.p0"
+        types = [ir.PointerType(), I32, mask.type, vector]
+        function = self._intrinsic(name, vector, types)
+        align = ir.Constant(I32, _align(buffer))
+        return self.builder.call(function, [place, align, mask, other])
 
     def _contiguous(self, address: Index, lane: Lane) -> bool:
         """Whether neighbouring lanes are at neighbouring places."""
@@ -366,7 +473,8 @@ class ExpressionEmitter:
                 raise InternalError(f"a store to {buffer.name} at a data-dependent place")
             coords[d] = self.index.resolve(c)
         address = buffer.layout.address(coords, self.index.ranges)
-        self._store_memory(buffer, address, value)
+        if not self._defer(target, buffer, address, value):
+            self._store_memory(buffer, address, value)
         self.forget_loads()
 
     def target(
@@ -377,6 +485,7 @@ class ExpressionEmitter:
 
     def element(self, buffer: Buffer, address: Index) -> ir.Value:
         """The element at an address of memory, or one for each lane; nothing is shared."""
+        self._store_squares(lambda s: s.buffer is buffer)
         value = self._load(buffer, address, None, None)
         return from_memory(self.builder, value, buffer.dtype)
 
@@ -384,6 +493,58 @@ class ExpressionEmitter:
         """Put a value at an address of memory, or one for each lane."""
         self._store_memory(buffer, address, value)
         self.forget_loads()
+
+    def _defer(self, target: Access, buffer: Buffer, address: Index, value: ir.Value) -> bool:
+        """Keep a vector that lies across memory until its unrolled neighbours are there, too.
+
+        They are then transposed and stored along memory. Only straight-line code is deferred: it
+        ends with the unrolled loop, in `store_deferred`.
+        """
+        lane = self.index.lane
+        if lane is None or not self._crosses(buffer, address):
+            return False
+        found = self._along([(d, c) for d, c in target.coords], buffer)
+        if found is None:
+            return False
+        v, first, _, start = found
+        if self.index.unrolled[v].block is not self.builder.block:
+            return False
+        key = (buffer.name, start, lane.key)
+        square = self._deferred.setdefault(key, Square(v, buffer, start, lane, {}))
+        at = self.index.constants[v].value - first
+        square.vectors[at] = self.widen(to_memory(self.builder, value, buffer.dtype), lane.lanes)
+        return True
+
+    def store_deferred(self, var: str) -> None:
+        """Store what waits for the end of the unrolled loop over `var`."""
+        self._store_squares(lambda s: s.loop == var)
+
+    def _store_squares(self, chosen: Callable[[Square], bool]) -> None:
+        for key in [k for k, s in self._deferred.items() if chosen(s)]:
+            s = self._deferred.pop(key)
+            lanes = s.lane.lanes
+            vector = ir.VectorType(memory_type(s.buffer.dtype), lanes)
+            idle = ir.Constant(vector, ir.Undefined)
+            vectors = [s.vectors.get(i, idle) for i in range(lanes)]
+            rows = transposed(self.builder, vectors, s.buffer.dtype.bytes)
+            mask = ir.Constant(ir.VectorType(BOOL, lanes), [i in s.vectors for i in range(lanes)])
+            for number, row in enumerate(rows):
+                if s.lane.mask is not None and not s.lane.mask.constant[number]:
+                    continue
+                at = s.start.subs({s.lane.var: Index.of(s.lane.base + number)})
+                place = self._place(s.buffer, at)
+                if len(s.vectors) == lanes:
+                    self.builder.store(row, place, align=_align(s.buffer))
+                else:
+                    self._masked_store(s.buffer, row, place, mask)
+
+    def _masked_store(
+        self, buffer: Buffer, value: ir.Value, place: ir.Value, mask: ir.Value
+    ) -> None:
+        name = f"llvm.masked.store.{_suffix(value.type)}.p0"
+        types = [value.type, ir.PointerType(), I32, mask.type]
+        function = self._intrinsic(name, ir.VoidType(), types)
+        self.builder.call(function, [value, place, ir.Constant(I32, _align(buffer)), mask])
 
     def _store_memory(self, buffer: Buffer, address: Index, value: ir.Value) -> None:
         b = self.builder
@@ -406,10 +567,7 @@ class ExpressionEmitter:
                 first = b.extract_element(value, ir.Constant(I32, 0))
                 b.store(first, place, align=_align(buffer))
                 return
-            name = f"llvm.masked.store.{_suffix(value.type)}.p0"
-            types = [value.type, ir.PointerType(), I32, lane.mask.type]
-            function = self._intrinsic(name, ir.VoidType(), types)
-            b.call(function, [value, place, ir.Constant(I32, _align(buffer)), lane.mask])
+            self._masked_store(buffer, value, place, lane.mask)
             return
         places = self._places(buffer, address, lane.lanes)
         mask = lane.mask

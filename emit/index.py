@@ -54,6 +54,15 @@ class Lane:
         return self.var, self.base, self.lanes, self.end
 
 
+@dataclass(frozen=True)
+class Unrolled:
+    """An unrolled loop over [lo, hi) that is being emitted, and the block in which it began."""
+
+    lo: int
+    hi: int
+    block: ir.Block
+
+
 class IndexEmitter:
     """Computes index expressions; partial results are shared within the scopes they dominate."""
 
@@ -63,6 +72,8 @@ class IndexEmitter:
         self.values: dict[str, ir.Value] = {}
         self.constants: dict[str, Index] = {}
         self.ranges: dict[str, Range] = {}
+        self.unrolled: dict[str, Unrolled] = {}
+        """Unrolled loops around, outermost first; `constants` has the iteration."""
         self.lane: Lane | None = None
         self._scopes: list[dict[object, ir.Value]] = [{}]
 
@@ -92,6 +103,14 @@ class IndexEmitter:
         self.constants[name] = Index.of(value)
         yield
         _restore(self.constants, name, old)
+
+    @contextmanager
+    def symbolic(self, name: str, bound: Range) -> Iterator[None]:
+        """Treat a constant as the variable that it is a value of, with inclusive bounds."""
+        old = self.constants.pop(name)
+        with self.variable(name, None, bound):
+            yield
+        self.constants[name] = old
 
     def resolve(self, index: Index) -> Index:
         """The index with constant variables put in, simplified."""

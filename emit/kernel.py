@@ -20,7 +20,7 @@ from typing import assert_never
 from llvmlite import ir
 
 from rutc.emit.expression import ExpressionEmitter
-from rutc.emit.index import I32, I64, IndexEmitter, Lane, i64, is_vector
+from rutc.emit.index import I32, I64, IndexEmitter, Lane, Unrolled, i64, is_vector
 from rutc.emit.memory import memory_type
 from rutc.emit.put import emit_put
 from rutc.errors import InternalError
@@ -184,9 +184,13 @@ class _KernelEmitter:
         lo, hi = self._bound(loop.lo), self._bound(loop.hi)
         match loop.kind:
             case Kind.UNROLL:
+                unrolled = Unrolled(lo.value, hi.value, self.builder.block)
+                self.index.unrolled[loop.var] = unrolled
                 for i in range(lo.value, hi.value):
                     with self.index.constant(loop.var, i):
                         self._stmts(loop.body)
+                del self.index.unrolled[loop.var]
+                self.expressions.store_deferred(loop.var)
             case Kind.VECTOR:
                 self._vector(loop, lo, hi)
             case Kind.SERIAL | Kind.PARALLEL:

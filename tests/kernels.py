@@ -41,6 +41,7 @@ from rutc.tensor_ir.steps import (
     NotApplicable,
     Peel,
     PrefetchBlock,
+    Preload,
     Reorder,
     Schedule,
     Split,
@@ -430,7 +431,7 @@ UNROLLED = 64
 """The most copies of a statement that a random schedule makes."""
 KINDS_OF_STEPS = (
     "split", "split", "fuse", "reorder", "peel", "cut", "mark", "mark", "mark", "lanes", "lanes",
-    "block", "tile", "tile", "prefetch",
+    "block", "tile", "tile", "prefetch", "preload", "preload",
 )  # fmt: skip
 REDUCERS = (
     "argmax", "argmin", "argmax_last", "argmin_last", "logsumexp", "moments", "prod", "max",
@@ -504,6 +505,10 @@ def _random_step(draw: st.DrawFn, kernel: Kernel, loops: Sequence[Loop]) -> Step
         case "prefetch":
             buffer = draw(st.sampled_from([b.name for b in kernel.args]))
             return PrefetchBlock(buffer, var, draw(st.sampled_from([0, 40])), 16)
+        case "preload":
+            buffer = draw(st.sampled_from([b.name for b in kernel.args]))
+            chain = draw(st.sampled_from([*chains, [var]]))
+            return Preload(buffer, tuple(chain[-draw(st.integers(1, 2)) :]))
         case "tile":
             chain = draw(st.sampled_from([*chains, [var]]))
             start = draw(st.integers(0, len(chain) - 1))

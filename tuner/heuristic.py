@@ -36,8 +36,11 @@ from rutc.tensor_ir.steps import (
     Split,
     Step,
     Tile,
+    apply_schedule,
 )
 from rutc.tuner.access import Reduction, Shape, Touch, analyse
+from rutc.tuner.across import across
+from rutc.tuner.collapse import collapse
 from rutc.tuner.puts import put_order
 from rutc.tuner.tiles import RegisterTile, choose_tile
 
@@ -76,6 +79,10 @@ def choose(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Choic
     if not shape.reductions and all(isinstance(s, Loop) is False for s in shape.body):
         return Choice(_pointwise(kernel, shape, machine))
     if all(_is_shared(r) for r in shape.reductions) and not _private_loops(shape):
+        fused = collapse(shape)
+        if fused:
+            rest = choose(apply_schedule(kernel, fused), machine, constants)
+            return replace(rest, schedule=(*fused, *rest.schedule))
         tile = choose_tile(shape, machine)
         if tile is not None:
             return _tiled(kernel, shape, tile, machine, constants)
@@ -472,6 +479,10 @@ def _pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
             )
         )
     touches = shape.touches
+    squares = across(order, touches, extents, machine)
+    if squares is not None:
+        found, outside = squares
+        return (*found[:-2], *_parallel(outside, extents, shape, machine), *found[-2:])
     while len(order) > 1 and _contiguous(order[-2], order[-1], touches, extents):
         name = f"{order[-2]}_{order[-1]}"
         steps.append(Fuse(order[-2], order[-1], name))

@@ -1,0 +1,105 @@
+"""Transposing in registers: copies that change which dim is contiguous."""
+
+import numpy as np
+import pytest
+
+from rutc.emit.kernel import emit_kernel
+from rutc.tensor_ir import DType, Index
+from rutc.tensor_ir.expr import Lit, Read, apply
+from rutc.tensor_ir.graph import Nest, Value
+from rutc.tensor_ir.kernel import Kernel, Kind
+from rutc.tensor_ir.layout import dense
+from rutc.tensor_ir.lower import Group, lower
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.reducer import reducer
+from rutc.tensor_ir.steps import Mark, Reorder, Schedule, apply_schedule, parse_schedule
+from rutc.tuner import choose
+from tests.emit.run_kernel import run_kernel
+from tests.emit.test_kernels import on_machines
+
+SIZES = [(1, 1), (3, 5), (4, 4), (7, 16), (16, 16), (17, 33), (49, 35), (64, 8), (15, 130)]
+DTYPES = [DType.F32, DType.I8, DType.F16, DType.I64, DType.F64, DType.BOOL]
+
+
+def copy_kernel(x: int, c: int, dtype: DType) -> Kernel:
+    """%a [c, x] copied to %b [x, c]; both stand in rows of two images."""
+    extents = {"n": 2, "c": c, "x": x}
+    a, b = (Value(name, dtype, ("c", "n", "x")) for name in "ab")
+    read = Read("a", tuple((d, Index.of(d)) for d in a.dims), dtype)
+    group = Group("copy", (Nest((b,), (), None, (read,)),), ("n", "c", "x"), ("b",))
+    layouts = {"a": dense(("n", "c", "x"), extents), "b": dense(("n", "x", "c"), extents)}
+    return lower(group, {"a": a, "b": b}, layouts, {d: (0, e - 1) for d, e in extents.items()})
+
+
+def uses_gathers(kernel: Kernel, machine: Machine) -> bool:
+    """Whether the emitted code loads or stores vectors element by element."""
+    text = emit_kernel(kernel, machine).text
+    return "masked.gather" in text or "masked.scatter" in text
+
+
+@on_machines
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_copies(machine: Machine, size: tuple[int, int], dtype: DType) -> None:
+    kernel = copy_kernel(*size, dtype)
+    scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
+    x, c = size
+    values = np.random.default_rng(0).integers(0, 100, (2, c, x)).astype(dtype.numpy)
+    out = np.zeros(values.size, dtype.numpy)
+    run_kernel(scheduled, machine, {"a": values.reshape(-1), "b": out})
+    np.testing.assert_array_equal(out.reshape(2, x, c), values.transpose(0, 2, 1))
+
+
+@on_machines
+def test_squares_need_no_gathers(machine: Machine) -> None:
+    kernel = copy_kernel(64, 32, DType.F32)
+    assert uses_gathers(apply_schedule(kernel, choose_vector(kernel, "c")), machine), (
+        "a plain vector loop crosses memory: the test would show nothing"
+    )
+    scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
+    assert not uses_gathers(scheduled, machine)
+
+
+def choose_vector(kernel: Kernel, var: str) -> Schedule:
+    """The schedule that makes vectors of one loop and does nothing else."""
+    return (Reorder(("n", "x", "c")), Mark(var, Kind.VECTOR))
+
+
+@on_machines
+@pytest.mark.parametrize(("rows", "columns"), [(14, 32), (5, 16), (33, 50), (3, 64)])
+def test_products_stored_across(machine: Machine, rows: int, columns: int) -> None:
+    """The product's vectors run along columns, and its result's memory along rows."""
+    extents = {"m": rows, "n": columns, "k": 9}
+    f32 = DType.F32
+    values = {
+        v.name: v
+        for v in (
+            Value("a", f32, ("k", "m")),
+            Value("w", f32, ("k", "n")),
+            Value("s", f32, ("m", "n")),
+            Value("o", f32, ("m", "n")),
+        )
+    }
+    product = apply(
+        "mul",
+        Read("a", (("k", Index.of("k")), ("m", Index.of("m"))), f32),
+        Read("w", (("k", Index.of("k")), ("n", Index.of("n"))), f32),
+    )
+    here = (("m", Index.of("m")), ("n", Index.of("n")))
+    stages = (
+        Nest((values["s"],), ("k",), reducer("sum", f32), (product,)),
+        Nest((values["o"],), (), None, (apply("max", Read("s", here, f32), Lit(0.0, f32)),)),
+    )
+    layouts = {"a": dense(("m", "k"), extents), "w": dense(("k", "n"), extents)}
+    layouts["o"] = dense(("n", "m"), extents)
+    group = Group("product", stages, ("m", "n"), ("o",))
+    kernel = lower(group, values, layouts, {d: (0, e - 1) for d, e in extents.items()})
+    text = "split(n, 16); reorder([n.o, m, n.i])"
+    tile = f"{text}; peel(n.o); tile([m, n.i], [unroll, vector])" if rows < 20 else text
+    scheduled = apply_schedule(kernel, parse_schedule(tile))
+    rng = np.random.default_rng(1)
+    a = rng.integers(-8, 8, (rows, 9)).astype(np.float32)
+    w = rng.integers(-8, 8, (9, columns)).astype(np.float32)
+    out = np.zeros(rows * columns, np.float32)
+    run_kernel(scheduled, machine, {"a": a.reshape(-1), "w": w.reshape(-1), "o": out})
+    np.testing.assert_array_equal(out.reshape(columns, rows), np.maximum(a @ w, 0).T)

@@ -1,0 +1,79 @@
+"""The schedule of copies that change which dim is contiguous: squares transposed in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from rutc.tensor_ir.kernel import Kind
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps import Fuse, Peel, Preload, Reorder, Split, Step, Tile
+from rutc.tuner.access import Touch
+
+SHORTEST = 4
+"""Iterations of either loop below which a square would be mostly empty."""
+
+
+def across(
+    order: list[str],
+    touches: tuple[Touch, ...],
+    extents: Mapping[str, int],
+    machine: Machine,
+) -> tuple[list[Step], list[str]] | None:
+    """Steps for a kernel without reductions whose vector loop, the last one, crosses an operand.
+
+    Returns:
+        The steps and the loops left outside of the squares, or None where no operand's memory runs
+        along another loop, or where more than one operand's does.
+    """
+    *others, vector = order
+    crossing = [
+        t for t in touches if not t.is_store and not t.packed and t.strides.get(vector, 0) != 0
+    ]
+    crossing = [t for t in crossing if t.strides[vector] is not None and not t.unit(vector)]
+    if len(crossing) != 1 or extents[vector] < SHORTEST or crossing[0].bytes > 4:
+        return None
+    operand = crossing[0]
+    along = next((v for v in others if operand.unit(v)), None)
+    if along is None:
+        return None
+    others.remove(along)
+    steps: list[Step] = [Reorder((*others, along, vector))]
+    extent = extents[along]
+    while others and _continues(others[-1], along, extent, touches):
+        outer = others.pop()
+        name = f"{outer}_{along}"
+        steps.append(Fuse(outer, along, name))
+        touches = tuple(replace(t, strides={**t.strides, name: t.strides[along]}) for t in touches)
+        extent *= extents[outer]
+        along = name
+    if extent < SHORTEST:
+        return None
+    lanes = machine.width
+    outside = list(others)
+    inside: list[str] = []
+    for v, n in ((vector, extents[vector]), (along, extent)):
+        if n <= lanes:
+            inside.insert(0, v)
+            continue
+        steps.append(Split(v, lanes))
+        outside.append(f"{v}.o")
+        inside.insert(0, f"{v}.i")
+    steps.append(Reorder((*outside, *inside)))
+    steps += [
+        Peel(f"{v}.o")
+        for v, n in ((along, extent), (vector, extents[vector]))
+        if n > lanes and n % lanes
+    ]
+    steps.append(Tile(tuple(inside), (Kind.UNROLL, Kind.VECTOR)))
+    steps.append(Preload(operand.buffer, tuple(inside)))
+    return steps, outside
+
+
+def _continues(outer: str, inner: str, extent: int, touches: tuple[Touch, ...]) -> bool:
+    """Whether `outer` goes on where `inner` ends, in all operands."""
+    for t in touches:
+        o, i = t.strides.get(outer, 0), t.strides.get(inner, 0)
+        if o is None or i is None or o != i * extent:
+            return False
+    return True
