@@ -27,7 +27,8 @@ class Touch:
 
     `strides[v]` is 0 where v does not matter and None where the place is no affine function of v.
     A `packed` access is to a constant, whose layout follows the schedule: its strides are those of
-    the ideal layout, 1 for every variable that it depends on.
+    the ideal layout, 1 for every variable that it depends on. The place of a `gathered` access
+    depends on data.
     """
 
     buffer: str
@@ -37,6 +38,7 @@ class Touch:
     packed: bool
     bytes: int
     buffer_bytes: int
+    gathered: bool = False
 
     def depends(self, var: str) -> bool:
         """Whether the place differs between iterations of `var`."""
@@ -177,7 +179,9 @@ def _touch(
     for v in scattered:
         strides[v] = None
     size = typical(buffer.layout.size, ranges) * buffer.dtype.bytes
-    return Touch(buffer.name, is_store, strides, loops, packed, buffer.dtype.bytes, size)
+    gathered = any(not isinstance(c, Index) for _, c in r.coords)
+    each = buffer.dtype.bytes
+    return Touch(buffer.name, is_store, strides, loops, packed, each, size, gathered)
 
 
 def _stride(address: Index, var: str, ranges: Mapping[str, Range]) -> int | None:

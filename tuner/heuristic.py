@@ -194,7 +194,7 @@ def _tiled(
                 packing[t.buffer] = _packing(
                     kernel, t, wanted, tile.vector, width, shape.extents[tile.vector], block
                 )
-                if not t.depends(tile.vector) or not t.depends(bound[-1]):
+                if not t.depends(tile.vector) or not t.depends(bound[-1]) or t.gathered:
                     continue
                 line = LINE_BYTES // t.bytes
                 if block is not None:

@@ -9,6 +9,9 @@ FAMILIES = (
     "control",
     "convolution",
     "elementwise",
+    "features",
+    "linear_models",
+    "lookup",
     "loops",
     "movement",
     "normalization",
@@ -25,6 +28,7 @@ FAMILIES = (
     "sorting",
     "spectral",
     "training",
+    "trees",
 )
 
 

@@ -1,0 +1,207 @@
+"""Decision trees as tables: one row a node, the trees' nodes in one numbering.
+
+A leaf is a node whose two branches lead to itself, so that walking further does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rutc.importer.builder import OperatorError
+
+MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
+"""The comparisons of a branch; a mode is a position in this list."""
+MEMBER = 6
+"""The mode of a branch on membership in a set, which is replaced by a chain of EQ."""
+LEAF = 7
+
+
+Row = list[float]
+"""A node while chains are made: feature, threshold, mode, yes, no, missing."""
+_MODE, _NO = 2, 4
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """The nodes of all trees, `roots` of the trees, and the longest way down in steps."""
+
+    feature: np.ndarray
+    threshold: np.ndarray
+    mode: np.ndarray
+    yes: np.ndarray
+    no: np.ndarray
+    missing: np.ndarray
+    roots: np.ndarray
+    depth: int
+
+
+@dataclass(frozen=True, eq=False)
+class Votes:
+    """What leaves give: node `node[i]` adds `weight[i]` to target `target[i]`."""
+
+    node: np.ndarray
+    target: np.ndarray
+    weight: np.ndarray
+
+
+def forest(
+    feature: np.ndarray,
+    threshold: np.ndarray,
+    mode: np.ndarray,
+    yes: np.ndarray,
+    no: np.ndarray,
+    missing: np.ndarray,
+    roots: np.ndarray,
+) -> Forest:
+    """The forest of these tables. Raises OperatorError where they make no trees."""
+    n = len(feature)
+    own = np.arange(n)
+    leaf = mode == LEAF
+    yes, no = np.where(leaf, own, yes), np.where(leaf, own, no)
+    if n == 0 or len(roots) == 0:
+        raise OperatorError("the ensemble has no trees")
+    if min(yes.min(), no.min(), roots.min()) < 0 or max(yes.max(), no.max(), roots.max()) >= n:
+        raise OperatorError("a branch leads to a node that does not exist")
+    depth, level = 0, np.unique(roots)
+    while True:
+        level = level[~leaf[level]]
+        if not level.size:
+            break
+        level = np.unique(np.concatenate((yes[level], no[level])))
+        depth += 1
+        if depth > n:
+            raise OperatorError("the branches of a tree lead back to a node above them")
+    feature = np.where(leaf, 0, feature)
+    threshold = np.where(leaf, 0, threshold).astype(threshold.dtype)
+    return Forest(feature, threshold, mode, yes, no, missing & ~leaf, roots, depth)
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """The attributes of a TreeEnsembleClassifier or -Regressor that describe nodes."""
+
+    tree: Sequence[int]
+    node: Sequence[int]
+    feature: Sequence[int]
+    mode: Sequence[str]
+    threshold: np.ndarray
+    yes: Sequence[int]
+    no: Sequence[int]
+    missing: Sequence[int]
+
+    def forest(self) -> Forest:
+        """The forest; a tree's root is the node to which no branch of the tree leads."""
+        n = len(self.node)
+        lengths = {len(a) for a in (self.tree, self.feature, self.mode, self.yes, self.no)}
+        if lengths != {n} or len(self.threshold) != n or len(self.missing) not in (0, n):
+            raise OperatorError("the attributes nodes_* differ in length")
+        unknown = sorted(set(self.mode) - {*(f"BRANCH_{m}" for m in MODES), "LEAF"})
+        if unknown:
+            raise OperatorError(f"the node mode {unknown[0]!r} is unknown")
+        mode = np.array([LEAF if m == "LEAF" else MODES.index(m[7:]) for m in self.mode])
+        at = self._rows()
+        inner = mode != LEAF
+        yes, no = (
+            np.array([at.get(key, -1) for key in zip(self.tree, to, strict=True)])
+            for to in (self.yes, self.no)
+        )
+        reached = np.zeros(n + 1, bool)
+        reached[yes[inner]] = reached[no[inner]] = True
+        missing = np.array(self.missing, bool) if len(self.missing) else np.zeros(n, bool)
+        roots = np.flatnonzero(~reached[:n])
+        feature = np.array(self.feature, np.int64)
+        return forest(feature, self.threshold, mode, yes, no, missing, roots)
+
+    def votes(
+        self,
+        tree: Sequence[int],
+        node: Sequence[int],
+        target: Sequence[int],
+        weight: np.ndarray,
+    ) -> Votes:
+        """The votes that these attributes describe."""
+        if {len(node), len(target), len(weight)} != {len(tree)}:
+            raise OperatorError("the attributes of the leaves' votes differ in length")
+        at = self._rows()
+        rows = np.array([at.get(key, -1) for key in zip(tree, node, strict=True)], np.int64)
+        if (rows < 0).any():
+            raise OperatorError("a vote belongs to a node that does not exist")
+        return Votes(rows, np.array(target, np.int64), weight)
+
+    def _rows(self) -> dict[tuple[int, int], int]:
+        keys = list(zip(self.tree, self.node, strict=True))
+        at = {key: i for i, key in enumerate(keys)}
+        if len(at) != len(keys):
+            raise OperatorError("two nodes of a tree have the same id")
+        return at
+
+
+@dataclass(frozen=True, eq=False)
+class Branches:
+    """The attributes of a TreeEnsemble: branches and leaves are numbered apart."""
+
+    feature: Sequence[int]
+    mode: np.ndarray
+    threshold: np.ndarray
+    yes: Sequence[int]
+    no: Sequence[int]
+    yes_leaf: Sequence[int]
+    no_leaf: Sequence[int]
+    missing: Sequence[int]
+    members: np.ndarray | None
+    roots: Sequence[int]
+
+    def forest(self, leaves: int) -> Forest:
+        """The forest of the branches followed by the leaves."""
+        n = len(self.feature)
+        lengths = {len(a) for a in (self.mode, self.threshold, self.yes, self.no)}
+        lengths |= {len(self.yes_leaf), len(self.no_leaf)}
+        if lengths != {n} or len(self.missing) not in (0, n):
+            raise OperatorError("the attributes nodes_* differ in length")
+        if ((self.mode < 0) | (self.mode > MEMBER)).any():
+            raise OperatorError("a node mode is unknown")
+        missing = self.missing or [0] * n
+        yes = [i + n if leaf else i for i, leaf in zip(self.yes, self.yes_leaf, strict=True)]
+        no = [i + n if leaf else i for i, leaf in zip(self.no, self.no_leaf, strict=True)]
+        columns = (self.feature, self.threshold.tolist(), self.mode.tolist(), yes, no, missing)
+        rows = [list(row) for row in zip(*columns, strict=True)]
+        rows += [[0, 0.0, LEAF, 0, 0, 0]] * leaves
+        rows = _chained(rows, n, _sets(self.members))
+        feature, threshold, mode, yes_, no_, tracks = (np.array(c) for c in zip(*rows, strict=True))
+        threshold = threshold.astype(self.threshold.dtype)
+        roots = np.array(self.roots, np.int64)
+        return forest(feature, threshold, mode, yes_, no_, tracks.astype(bool), roots)
+
+
+def _chained(rows: list[Row], branches: int, sets: list[list[float]]) -> list[Row]:
+    """Branches on membership by chains: `x in {a, b}` -> `x == a`, where it fails `x == b`."""
+    places = [i for i in range(branches) if rows[i][_MODE] == MEMBER]
+    if len(sets) != len(places):
+        raise OperatorError(f"{len(sets)} sets of members for {len(places)} branches on them")
+    equal = MODES.index("EQ")
+    for i, members in zip(places, sets, strict=True):
+        feature, _, _, yes, last, missing = rows[i]
+        at = i
+        for k, m in enumerate(members or [float("nan")]):
+            if k:
+                rows.append([])
+                rows[at][_NO] = len(rows) - 1
+                at = len(rows) - 1
+            rows[at] = [feature, m, equal, yes, last, missing]
+    return rows
+
+
+def _sets(members: np.ndarray | None) -> list[list[float]]:
+    """The sets that NaNs end."""
+    sets: list[list[float]] = []
+    current: list[float] = []
+    for m in members.reshape(-1).tolist() if members is not None else ():
+        if m == m:
+            current.append(m)
+        else:
+            sets.append(current)
+            current = []
+    return [*sets, current] if current else sets

@@ -1,0 +1,307 @@
+"""Ensembles of decision trees: all trees walk down in step, by gathers from tables of nodes.
+
+node{n,t} = root[t]
+node{n,t} = yes[node] if x[n, feature[node]] <= threshold[node] else no[node]   (depth times)
+y{n,k}    = sum{t} weight[node[n,t], k]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.ops.forest import LEAF, MODES, Branches, Forest, Nodes, Votes
+from rutc.importer.ops.loops import scanned
+from rutc.importer.ops.scores import (
+    ML,
+    Labels,
+    above,
+    best,
+    floats,
+    matrix,
+    transformed,
+    two_classes,
+)
+from rutc.importer.registry import operator
+from rutc.importer.tensor import Tensor
+from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
+
+UNROLLED = 24
+"""Trees of up to this depth are walked without a loop."""
+DENSE = 1 << 22
+"""Weights of leaves for all targets are one table up to this many elements."""
+
+_COMPARE = dict(zip(MODES, ("le", "lt", "ge", "gt", "eq", "ne"), strict=True))
+_AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+
+
+def reached(b: Builder, x: Tensor, f: Forest) -> Tensor:
+    """The leaf {n, t} that each row of x {n, features} reaches in each tree."""
+    features = x.shape[1]
+    if features.is_const and not 0 <= f.feature.min() <= f.feature.max() < features.const:
+        raise OperatorError(f"a branch tests feature {f.feature.max()} of {features}")
+    feature, yes, no = (b.constant(a.astype(np.int64)) for a in (f.feature, f.yes, f.no))
+    threshold, missing = b.constant(f.threshold), b.constant(f.missing)
+    modes = [m for m in range(len(MODES)) if (f.mode == m).any()]
+    mode = b.constant(f.mode.astype(np.int64))
+    kind = DType.F64 if DType.F64 in (x.dtype, threshold.dtype) else DType.F32
+
+    def holds(node: Expr, value: Expr) -> Expr:
+        limit = cast(b.read(threshold, [node]), kind)
+        tests = [apply(_COMPARE[MODES[m]], value, limit) for m in modes]
+        found: Expr = tests[0]
+        for m, test in zip(modes[1:], tests[1:], strict=True):
+            here = apply("eq", b.read(mode, [node]), lit(m, DType.I64))
+            found = apply("select", here, test, found)
+        if f.missing.any() and x.dtype.is_float:
+            tracks = apply("and", b.read(missing, [node]), apply("isnan", value))
+            found = apply("or", found, tracks)
+        return found
+
+    def step(_: Index, states: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        axes = b.axes((x.shape[0], len(f.roots)), ("n", "tree"))
+        node = b.spread(states[0], axes)
+        value = cast(b.read(x, [axes[0].index, b.read(feature, [node])]), kind)
+        down = apply("select", holds(node, value), b.read(yes, [node]), b.read(no, [node]))
+        return [b.nest(axes, down)], []
+
+    roots = b.constant(f.roots.astype(np.int64))
+    axes = b.axes((x.shape[0], len(f.roots)), ("n", "tree"))
+    node = b.nest(axes, b.read(roots, [axes[1].index]))
+    if f.depth > UNROLLED:
+        return scanned(b, Index.of(f.depth), [node], step)[0][0]
+    for _ in range(f.depth):
+        (node,), _ = step(Index.of(0), [node])
+    return node
+
+
+def gathered(b: Builder, node: Tensor, f: Forest, v: Votes, targets: int, how: str) -> Tensor:
+    """{n, targets}: the sum, least or largest vote for each target of the leaves {n, t}."""
+    if len(v.target) and not 0 <= v.target.min() <= v.target.max() < targets:
+        raise OperatorError(f"a vote is for target {v.target.max()} of {targets}")
+    leaves = np.flatnonzero(f.mode == LEAF)
+    row_of = np.zeros(len(f.mode), np.int64)
+    row_of[leaves] = np.arange(len(leaves))
+    voting = f.mode[v.node] == LEAF
+    rows, target, weight = row_of[v.node[voting]], v.target[voting], v.weight[voting]
+    neutral = {"sum": 0.0, "min": np.inf, "max": -np.inf}[how]
+    row = b.constant(row_of)
+    counts = np.bincount(rows, minlength=len(leaves))
+    most = int(counts.max(initial=1))
+    axes = b.axes((node.shape[0], targets), ("n", "target"))
+    tree = b.axis(node.shape[1], "tree")
+    at = b.read(row, [b.read(node, [axes[0].index, tree.index])])
+    if len(leaves) * targets <= max(DENSE, 2 * most * len(leaves)):
+        dense = np.full((len(leaves), targets), neutral, weight.dtype)
+        ufunc = {"sum": np.add, "min": np.minimum, "max": np.maximum}[how]
+        ufunc.at(dense, (rows, target), weight)
+        return b.nest(axes, b.read(b.constant(dense), [at, axes[1].index]), (tree,), how)
+    order = np.argsort(rows, kind="stable")
+    starts = np.cumsum(counts) - counts
+    place = np.arange(len(rows)) - starts[rows[order]]
+    listed = np.full((len(leaves), most), -1, np.int64)
+    given = np.full((len(leaves), most), neutral, weight.dtype)
+    listed[rows[order], place] = target[order]
+    given[rows[order], place] = weight[order]
+    vote = b.axis(most, "vote")
+    mine = apply("eq", b.read(b.constant(listed), [at, vote.index]), IndexValue(axes[1].index))
+    share = b.read(b.constant(given), [at, vote.index])
+    body = apply("select", mine, share, lit(neutral, share.dtype))
+    return b.nest(axes, body, (tree, vote), how)
+
+
+def aggregated(
+    b: Builder, x: Tensor, f: Forest, v: Votes, targets: int, how: str, base: np.ndarray
+) -> Tensor:
+    """{n, targets}: the votes of all trees in one number, with the base values added.
+
+    A target without a vote has 0.
+    """
+    if how not in _AGGREGATES:
+        raise OperatorError(f"the aggregate function {how!r} is unknown")
+    reducer = "sum" if how in ("AVERAGE", "SUM") else how.lower()
+    y = gathered(b, reached(b, x, f), f, v, targets, reducer)
+    if how == "AVERAGE":
+        count = len(f.roots)
+        y = b.map(lambda e: apply("div", e, lit(count, e.dtype)), y)
+    elif how != "SUM":
+        y = b.map(lambda e: apply("select", apply("isinf", e), lit(0, e.dtype), e), y)
+    if not base.size:
+        return y
+    if base.size != targets:
+        raise OperatorError(f"{base.size} base values for {targets} targets")
+    return b.map(lambda e, s: apply("add", e, cast(s, e.dtype)), y, b.constant(base))
+
+
+def _numbers(tensor: object, plain: Sequence[float]) -> np.ndarray:
+    """The numbers of an attribute that is a tensor or a list."""
+    if isinstance(tensor, np.ndarray):
+        return tensor.reshape(-1)
+    return np.array(plain, np.float32)
+
+
+@operator("TreeEnsembleRegressor", ML)
+def tree_ensemble_regressor(
+    b: Builder,
+    x: Tensor,
+    *,
+    aggregate_function: str = "SUM",
+    base_values: Sequence[float] = (),
+    base_values_as_tensor: object = None,
+    n_targets: int = 1,
+    nodes_falsenodeids: Sequence[int] = (),
+    nodes_featureids: Sequence[int] = (),
+    nodes_hitrates: Sequence[float] = (),
+    nodes_hitrates_as_tensor: object = None,
+    nodes_missing_value_tracks_true: Sequence[int] = (),
+    nodes_modes: Sequence[str] = (),
+    nodes_nodeids: Sequence[int] = (),
+    nodes_treeids: Sequence[int] = (),
+    nodes_truenodeids: Sequence[int] = (),
+    nodes_values: Sequence[float] = (),
+    nodes_values_as_tensor: object = None,
+    post_transform: str = "NONE",
+    target_ids: Sequence[int] = (),
+    target_nodeids: Sequence[int] = (),
+    target_treeids: Sequence[int] = (),
+    target_weights: Sequence[float] = (),
+    target_weights_as_tensor: object = None,
+) -> Tensor:
+    """The targets' values {n, targets}: what the trees' leaves say, aggregated."""
+    nodes = Nodes(
+        nodes_treeids,
+        nodes_nodeids,
+        nodes_featureids,
+        nodes_modes,
+        _numbers(nodes_values_as_tensor, nodes_values),
+        nodes_truenodeids,
+        nodes_falsenodeids,
+        nodes_missing_value_tracks_true,
+    )
+    weights = _numbers(target_weights_as_tensor, target_weights)
+    votes = nodes.votes(target_treeids, target_nodeids, target_ids, weights)
+    base = _numbers(base_values_as_tensor, base_values)
+    rows = matrix(b, x)
+    y = aggregated(b, rows, nodes.forest(), votes, n_targets, aggregate_function, base)
+    return floats(b, transformed_targets(b, y, post_transform))
+
+
+def transformed_targets(b: Builder, y: Tensor, how: str) -> Tensor:
+    """The scores after a post transform, of which a single target knows PROBIT only."""
+    single = y.shape[1].is_const and y.shape[1].const == 1
+    return y if single and how != "PROBIT" else transformed(b, y, how)
+
+
+@operator("TreeEnsembleClassifier", ML)
+def tree_ensemble_classifier(
+    b: Builder,
+    x: Tensor,
+    *,
+    base_values: Sequence[float] = (),
+    base_values_as_tensor: object = None,
+    class_ids: Sequence[int] = (),
+    class_nodeids: Sequence[int] = (),
+    class_treeids: Sequence[int] = (),
+    class_weights: Sequence[float] = (),
+    class_weights_as_tensor: object = None,
+    classlabels_int64s: Sequence[int] = (),
+    classlabels_strings: Sequence[str] = (),
+    nodes_falsenodeids: Sequence[int] = (),
+    nodes_featureids: Sequence[int] = (),
+    nodes_hitrates: Sequence[float] = (),
+    nodes_hitrates_as_tensor: object = None,
+    nodes_missing_value_tracks_true: Sequence[int] = (),
+    nodes_modes: Sequence[str] = (),
+    nodes_nodeids: Sequence[int] = (),
+    nodes_treeids: Sequence[int] = (),
+    nodes_truenodeids: Sequence[int] = (),
+    nodes_values: Sequence[float] = (),
+    nodes_values_as_tensor: object = None,
+    post_transform: str = "NONE",
+) -> tuple[Tensor, Tensor]:
+    """The label {n} of the class with the highest score, and all scores {n, classes}.
+
+    Where all leaves vote for the first of two classes, their sum s is the second's score and the
+    first's is its complement: 1 - s if no weight is negative (the label then turns at 0.5), else
+    -s (it turns at 0).
+    """
+    nodes = Nodes(
+        nodes_treeids,
+        nodes_nodeids,
+        nodes_featureids,
+        nodes_modes,
+        _numbers(nodes_values_as_tensor, nodes_values),
+        nodes_truenodeids,
+        nodes_falsenodeids,
+        nodes_missing_value_tracks_true,
+    )
+    labels = Labels(classlabels_int64s, classlabels_strings)
+    weights = _numbers(class_weights_as_tensor, class_weights)
+    votes = nodes.votes(class_treeids, class_nodeids, class_ids, weights)
+    base = _numbers(base_values_as_tensor, base_values)
+    rows = matrix(b, x)
+    positive = len(labels) == 2 and bool((weights >= 0).all())
+    voted = np.unique(votes.target)
+    forest = nodes.forest()
+    if len(labels) <= 2 and voted.tolist() == [0] and base.size <= 1:
+        score = aggregated(b, rows, forest, votes, 1, "SUM", base)
+        found, scores = two_classes(b, score, post_transform, positive=positive)
+        alone = len(labels) == 1 and post_transform != "PROBIT"
+        return labels.two().of(b, found), floats(b, score if alone else scores)
+    y = aggregated(b, rows, forest, votes, len(labels), "SUM", base)
+    found = best(b, y)
+    if len(labels) == 2 and len(voted) == 1:
+        found = above(b, y, 1, 0.5 if positive else 0.0)
+    return labels.of(b, found), floats(b, transformed(b, y, post_transform))
+
+
+@operator("TreeEnsemble", ML)
+def tree_ensemble(
+    b: Builder,
+    x: Tensor,
+    *,
+    aggregate_function: int = 1,
+    leaf_targetids: Sequence[int],
+    leaf_weights: np.ndarray,
+    membership_values: np.ndarray | None = None,
+    n_targets: int = 1,
+    nodes_falseleafs: Sequence[int],
+    nodes_falsenodeids: Sequence[int],
+    nodes_featureids: Sequence[int],
+    nodes_hitrates: np.ndarray | None = None,
+    nodes_missing_value_tracks_true: Sequence[int] = (),
+    nodes_modes: np.ndarray,
+    nodes_splits: np.ndarray,
+    nodes_trueleafs: Sequence[int],
+    nodes_truenodeids: Sequence[int],
+    post_transform: int = 0,
+    tree_roots: Sequence[int],
+) -> Tensor:
+    """The targets' values {n, targets}: what the trees' leaves say, aggregated."""
+    if not 0 <= aggregate_function < len(_AGGREGATES):
+        raise OperatorError(f"the aggregate function {aggregate_function} is unknown")
+    if not 0 <= post_transform < len(_TRANSFORMS):
+        raise OperatorError(f"the post transform {post_transform} is unknown")
+    wide = x.dtype if x.dtype is DType.F64 else DType.F32
+    branches = Branches(
+        nodes_featureids,
+        nodes_modes,
+        nodes_splits.astype(wide.numpy),
+        nodes_truenodeids,
+        nodes_falsenodeids,
+        nodes_trueleafs,
+        nodes_falseleafs,
+        nodes_missing_value_tracks_true,
+        membership_values,
+        tree_roots,
+    )
+    leaves = np.arange(len(leaf_weights)) + len(nodes_featureids)
+    votes = Votes(leaves, np.array(leaf_targetids, np.int64), leaf_weights.astype(wide.numpy))
+    how = _AGGREGATES[aggregate_function]
+    forest = branches.forest(len(leaves))
+    y = aggregated(b, matrix(b, x), forest, votes, n_targets, how, np.empty(0))
+    y = transformed_targets(b, y, _TRANSFORMS[post_transform])
+    return y if y.dtype is x.dtype else b.map(lambda e: cast(e, x.dtype), y)
