@@ -1,0 +1,181 @@
+"""One test through the compiler: import, plan, build, link, run, compare."""
+
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+from onnx import ModelProto
+
+from rutc.build import Builder
+from rutc.emit.library import build_library
+from rutc.emit.targets import target_named
+from rutc.errors import UserError
+from rutc.graph_opt import optimize
+from rutc.graph_opt.decide import decide
+from rutc.graph_opt.plan import Plan
+from rutc.importer import import_model
+from rutc.runtime import InferenceSession
+from rutc.tensor_ir import Graph
+from rutc.tensor_ir.interpret import interpret
+from tests.conformance.modes import MODES, Variants
+from tests.conformance.suite import Case, graph_inputs
+
+OnStage = Callable[[str], None]
+Feed = Mapping[str, object]
+
+_numbers = count()
+
+
+@dataclass
+class Result:
+    """What came of a test.
+
+    `stage` is the last one begun and `reason` what went wrong there. `frozen` are the inputs whose
+    elements had to be fixed when compiling, `variant` the mode's variant that ran. `interpreted` is
+    what came of running the graph in the interpreter, if it was: "pass" or a reason.
+    """
+
+    name: str
+    kind: str
+    passed: bool = False
+    stage: str = ""
+    reason: str = ""
+    frozen: tuple[str, ...] = ()
+    variant: str = ""
+    interpreted: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def run_case(case: Case, mode: str, on_stage: OnStage, *, interpreted: bool = False) -> Result:
+    """Compiles a test's model as the mode says, runs it on the test's data and compares."""
+    run = _Run(case, Result(case.name, case.kind), on_stage, interpreted)
+    try:
+        with tempfile.TemporaryDirectory(prefix="rutc-") as folder:
+            run.all(MODES[mode](case), Path(folder))
+        run.result.passed = True
+    except Exception as error:
+        run.result.reason = describe(error)
+    return run.result
+
+
+def describe(error: Exception) -> str:
+    """The error on one line, with its place where it is not meant for the user."""
+    text = " ".join(str(error).split())[:400]
+    where = ""
+    if not isinstance(error, AssertionError | UserError):
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f" [{Path(frame.filename).name}:{frame.lineno}]"
+    return f"{type(error).__name__}: {text}{where}"
+
+
+@dataclass
+class _Run:
+    case: Case
+    result: Result
+    on_stage: OnStage
+    interpreted: bool
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        self.result.stage = name
+        self.on_stage(name)
+        start = perf_counter()
+        yield
+        self.result.seconds[name] = round(perf_counter() - start, 4)
+
+    def all(self, variants: Variants, folder: Path) -> None:
+        """Compiles, runs and compares."""
+        names = [i.name for i in graph_inputs(self.case.proto())]
+        feeds: list[Feed] = [dict(zip(names, d.inputs, strict=False)) for d in self.case.data_sets]
+        wanted = [o.name for o in self.case.proto().graph.output]
+        with self.stage("plan"):
+            graph, plan = self.planned(variants, folder / "model.onnx", feeds[0])
+        with self.stage("build"):
+            machine = target_named("native").machine
+            built = Builder(plan, machine, f"m{next(_numbers)}", 1).build()
+        with self.stage("link"):
+            library = folder / "model.so"
+            build_library(built.program, built.objects, library, {})
+        with self.stage("run"), InferenceSession(library, threads=1) as session:
+            inputs = [i.name for i in session.get_inputs()]
+            got = [session.run(wanted, {n: _value(feed[n]) for n in inputs}) for feed in feeds]
+        with self.stage("compare"):
+            for outputs, data in zip(got, self.case.data_sets, strict=True):
+                self.case.compare(outputs, data.outputs)
+        if self.interpreted:
+            self.interpret(graph, feeds, wanted)
+
+    def planned(self, variants: Variants, path: Path, feed: Feed) -> tuple[Graph, Plan]:
+        """The graph and plan of the first variant that has one, with few inputs fixed.
+
+        Raises:
+            UserError: None has; this is the error of the first variant as it is.
+        """
+        refusals: list[UserError] = []
+        for values in _trials(variants[0][1], feed):
+            for name, model in variants:
+                path.write_bytes(model.SerializeToString())
+                try:
+                    made = _plan(path, values)
+                except UserError as error:
+                    refusals.append(error)
+                    continue
+                self.result.variant = name
+                return self.unfrozen(path, values, made)
+        raise refusals[0]
+
+    def unfrozen(
+        self, path: Path, values: dict[str, np.ndarray], made: tuple[Graph, Plan]
+    ) -> tuple[Graph, Plan]:
+        """The graph and plan with only those inputs fixed without which there is none."""
+        for name in list(values):
+            fewer = {n: v for n, v in values.items() if n != name}
+            try:
+                made = _plan(path, fewer)
+            except UserError:
+                continue
+            values = fewer
+        self.result.frozen = tuple(values)
+        return made
+
+    def interpret(self, graph: Graph, feeds: list[Feed], wanted: list[str]) -> None:
+        """Notes whether the graph gives the expected outputs when it is interpreted."""
+        with self.stage("interpret"):
+            self.result.interpreted = "pass"
+            try:
+                for feed, data in zip(feeds, self.case.data_sets, strict=True):
+                    got = interpret(graph, {i.name: _value(feed[i.name]) for i in graph.inputs})
+                    self.case.compare([got[n] for n in wanted], data.outputs)
+            except Exception as error:
+                self.result.interpreted = describe(error)
+
+
+def _plan(path: Path, values: Mapping[str, np.ndarray]) -> tuple[Graph, Plan]:
+    graph = import_model(path, values=values)
+    return graph, decide(optimize(graph))
+
+
+def _trials(model: ModelProto, feed: Feed) -> list[dict[str, np.ndarray]]:
+    """Values to fix when compiling: none, then those of all inputs that may say how to compute.
+
+    Those are scalars and lists; the first input, which most operators are about, only if it holds
+    no list of floats.
+    """
+    found: dict[str, np.ndarray] = {}
+    for number, info in enumerate(graph_inputs(model)):
+        value = feed[info.name]
+        if isinstance(value, np.ndarray | np.generic) and value.ndim <= 1:
+            array = np.asarray(value)
+            if number > 0 or array.ndim == 0 or array.dtype.kind in "iub":
+                found[info.name] = array
+    return [{}, found] if found else [{}]
+
+
+def _value(value: object) -> np.ndarray:
+    return np.asarray(value)
