@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from rutc.arguments import check_writable
 from rutc.compiler import Options, Report, compile_model
 from rutc.errors import UserError
@@ -53,6 +55,7 @@ def compile(
     precision: str = "fp32",
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
+    values: Mapping[str, np.ndarray] | None = None,
     verify: bool = True,
     threads: int | None = None,
     dump: str | os.PathLike[str] | None = None,
@@ -68,6 +71,8 @@ def compile(
         precision: `fp32`.
         shapes: Extents of inputs by name, for models that leave them open.
         dims: Extents of symbolic dims by name, like `{"batch": 1}`.
+        values: What inputs hold in every run, by name, for operands that decide how to compute
+            (axes, a count, a shape); a run with anything else fails.
         verify: Whether to compare with ONNX Runtime on generated inputs.
         threads: Threads of the verification; None leaves the choice to each runtime.
         dump: A folder for the intermediate forms of every step.
@@ -90,6 +95,7 @@ def compile(
         precision=precision,
         shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
         dims=dict(dims or {}),
+        values=dict(values or {}),
         dump=None if dump is None else Path(dump),
         jobs=jobs,
     )
@@ -125,6 +131,7 @@ def verify(
     target: str = "native",
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
+    values: Mapping[str, np.ndarray] | None = None,
     threads: int | None = None,
     on_progress: Progress | None = None,
 ) -> Verification:
@@ -137,6 +144,7 @@ def verify(
         target: The target of a library that is compiled now; so are `shapes` and `dims`.
         shapes: See `compile`.
         dims: See `compile`.
+        values: See `compile`.
         threads: Threads of both; None leaves the choice to each.
         on_progress: See `compile`.
 
@@ -152,6 +160,7 @@ def verify(
                 target=target,
                 shapes=shapes,
                 dims=dims,
+                values=values,
                 verify=False,
                 on_progress=on_progress,
             )
@@ -160,11 +169,11 @@ def verify(
             )
     if not source.is_file():
         raise UserError(f"there is no file {source}")
-    values = None
+    given = None
     if inputs:
         with load(library, threads=1) as session:
-            values = gather(session_inputs(session), inputs)
-    return verify_model(source, Path(library), values, threads=threads, on_progress=on_progress)
+            given = gather(session_inputs(session), inputs)
+    return verify_model(source, Path(library), given, threads=threads, on_progress=on_progress)
 
 
 def _check_destination(output: Path, source: Path) -> Path:

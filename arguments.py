@@ -48,6 +48,49 @@ def parse_shapes(items: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def parse_values(items: Sequence[str] | None) -> dict[str, np.ndarray]:
+    """Returns the arrays of `["k=3", "axes=0,1", "x=x.npy"]`: a scalar, a list, a file's array.
+
+    Raises:
+        UserError: an item is neither numbers (or true, false) nor a readable file, or repeats a
+            name.
+    """
+    values: dict[str, np.ndarray] = {}
+    for item in items or ():
+        name, equals, text = item.partition("=")
+        if not name or not equals:
+            raise UserError(f"--value {item}: write NAME=1,2,... or NAME=FILE.npy")
+        if name in values:
+            raise UserError(f"--value {item}: {name!r} is given twice")
+        values[name] = _read_array(item, text) if text.endswith(".npy") else _numbers(item, text)
+    return values
+
+
+def _read_array(item: str, path: str) -> np.ndarray:
+    try:
+        return np.asarray(np.load(path, allow_pickle=False))
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"--value {item}: cannot read the array: {error}") from error
+
+
+def _numbers(item: str, text: str) -> np.ndarray:
+    words = [word.strip() for word in text.removesuffix(",").split(",")] if text else []
+    for kind in (_boolean, int, float):
+        try:
+            found = np.array([kind(word) for word in words])
+        except (ValueError, OverflowError):
+            continue
+        if found.dtype.kind in "bif":
+            return found if "," in text or not text else found[0].reshape(())
+    raise UserError(f"--value {item}: write numbers (or true, false) with commas between them")
+
+
+def _boolean(word: str) -> bool:
+    if word not in ("true", "false"):
+        raise ValueError(word)
+    return word == "true"
+
+
 def check_peer(against: str | None, model: Path | None) -> None:
     """Checks the options of a comparison.
 

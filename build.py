@@ -17,7 +17,7 @@ from rutc.emit import program as host
 from rutc.emit.codegen import VERSION, compile_object
 from rutc.emit.kernel import ENTRY, emit_kernel
 from rutc.emit.toolchain import cached
-from rutc.errors import InternalError
+from rutc.errors import InternalError, UserError
 from rutc.graph_opt.plan import (
     Choose,
     Fail,
@@ -32,8 +32,9 @@ from rutc.graph_opt.plan import (
 )
 from rutc.tensor_ir.affine import ZERO, Index, Range
 from rutc.tensor_ir.canonical import canonical
+from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, Cast, Read, walk
-from rutc.tensor_ir.graph import Call, Const, Scatter, Value, walk_nodes
+from rutc.tensor_ir.graph import Call, Const, Input, Scatter, Value, walk_nodes
 from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop
 from rutc.tensor_ir.layout import Layout, dense, pack
 from rutc.tensor_ir.lower import Group, halo_kernel, lower, lower_scatter
@@ -120,7 +121,7 @@ class Builder:
         graph = self.plan.graph
         program = host.Program(
             name=self.name,
-            inputs=tuple(self._port(n.name, n.out.dtype.numpy.name, n.axes) for n in graph.inputs),
+            inputs=tuple(self._input(n) for n in graph.inputs),
             outputs=tuple(
                 self._port(o.name, self.plan.values[o.value].dtype.numpy.name, o.axes)
                 for o in graph.outputs
@@ -133,6 +134,15 @@ class Builder:
             features=tuple(sorted(self.machine.features)),
         )
         return Built(program, objects, self.facts)
+
+    def _input(self, n: Input) -> host.Port:
+        port = self._port(n.name, n.out.dtype.numpy.name, n.axes)
+        if n.fixed is None:
+            return port
+        array = n.fixed.array
+        if n.out.dtype is DType.STRING:
+            raise UserError(f"input {n.name!r} is of strings, which cannot be given when compiling")
+        return replace(port, fixed=host.Fixed(array.tobytes(), str(n.fixed)))
 
     def _port(self, name: str, dtype: str, axes: tuple[str, ...]) -> host.Port:
         return host.Port(name, dtype, tuple(self.extents[d] for d in axes))

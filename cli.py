@@ -41,6 +41,14 @@ Shapes = Annotated[
     list[str] | None,
     typer.Option("--shape", metavar="NAME=1,3,...", help="Shape of an input; repeatable."),
 ]
+Values = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--value",
+        metavar="NAME=1,2,...",
+        help="What an input holds in every run: numbers or a .npy file; repeatable.",
+    ),
+]
 Inputs = Annotated[
     list[str] | None,
     typer.Option(
@@ -78,6 +86,7 @@ def compile_command(
     precision: Precision = "fp32",
     dim: Dims = None,
     shape: Shapes = None,
+    value: Values = None,
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Do not compare with ONNX Runtime.")
     ] = False,
@@ -95,7 +104,7 @@ def compile_command(
     with command(as_json=as_json, debug=debug) as screen:
         from rutc import views
         from rutc.api import compile
-        from rutc.arguments import parse_dims, parse_shapes
+        from rutc.arguments import parse_dims, parse_shapes, parse_values
         from rutc.verify import VerificationFailed
 
         try:
@@ -107,6 +116,7 @@ def compile_command(
                     precision=precision,
                     shapes=parse_shapes(shape),
                     dims=parse_dims(dim),
+                    values=parse_values(value),
                     verify=not no_verify,
                     threads=threads,
                     dump=dump,
@@ -179,6 +189,7 @@ def verify(
     ] = False,
     dim: Dims = None,
     shape: Shapes = None,
+    value: Values = None,
     target: Target = "native",
     threads: Threads = None,
     as_json: AsJson = False,
@@ -188,7 +199,7 @@ def verify(
     with command(as_json=as_json, debug=debug) as screen:
         from rutc import views
         from rutc.api import verify as verify_now
-        from rutc.arguments import parse_dims, parse_shapes
+        from rutc.arguments import parse_dims, parse_shapes, parse_values
         from rutc.verify.bisect import bisect as find_divergence
 
         with screen.progress() as on_progress:
@@ -199,6 +210,7 @@ def verify(
                 target=target,
                 shapes=parse_shapes(shape),
                 dims=parse_dims(dim),
+                values=parse_values(value),
                 threads=threads,
                 on_progress=on_progress,
             )
@@ -276,13 +288,14 @@ def inspect(
     inputs: Inputs = None,
     dim: Dims = None,
     shape: Shapes = None,
+    value: Values = None,
     threads: Threads = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Show what is inside an artifact (kernels, memory, time) or a model (inputs, operators)."""
     with command(as_json=as_json, debug=debug) as screen:
-        from rutc.arguments import parse_dims, parse_shapes
+        from rutc.arguments import parse_dims, parse_shapes, parse_values
         from rutc.inspection import inspect_library, inspect_model, is_library
 
         if is_library(path):
@@ -291,7 +304,11 @@ def inspect(
             )
         else:
             payload, shown = inspect_model(
-                path, shapes=parse_shapes(shape), dims=parse_dims(dim), profile=profile
+                path,
+                shapes=parse_shapes(shape),
+                dims=parse_dims(dim),
+                values=parse_values(value),
+                profile=profile,
             )
         screen.result(payload, *shown)
 
@@ -302,6 +319,7 @@ def explain(
     node: Annotated[str, typer.Argument(metavar="NODE", help="A node's name, or an output's.")],
     dim: Dims = None,
     shape: Shapes = None,
+    value: Values = None,
     target: Target = "native",
     as_json: AsJson = False,
     debug: Debug = False,
@@ -309,11 +327,16 @@ def explain(
     """Show what became of a node: its kernels, layouts and schedules, and why it did not fuse."""
     with command(as_json=as_json, debug=debug) as screen:
         from rutc import views
-        from rutc.arguments import parse_dims, parse_shapes
+        from rutc.arguments import parse_dims, parse_shapes, parse_values
         from rutc.explain import explain as explain_node
 
         explanation = explain_node(
-            model, node, shapes=parse_shapes(shape), dims=parse_dims(dim), target=target
+            model,
+            node,
+            shapes=parse_shapes(shape),
+            dims=parse_dims(dim),
+            values=parse_values(value),
+            target=target,
         )
         screen.result(views.explanation_json(explanation), views.explanation_text(explanation))
 

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
+
 from rutc.build import Builder, BuiltKernel
 from rutc.emit.library import build_library
 from rutc.emit.targets import target_named
@@ -33,14 +35,16 @@ OnProgress = Callable[[str, int, int], None]
 class Options:
     """How to compile.
 
-    `shapes` and `dims` fix symbolic sizes: by input name, or by the model's own dim names. `dump`
-    names a folder for every intermediate form. `jobs` is the number of compiler threads.
+    `shapes` and `dims` fix symbolic sizes: by input name, or by the model's own dim names. `values`
+    fixes the elements of inputs; a run with others fails. `dump` names a folder for every
+    intermediate form. `jobs` is the number of compiler threads.
     """
 
     target: str = "native"
     precision: str = "fp32"
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     dims: Mapping[str, int] = field(default_factory=dict)
+    values: Mapping[str, np.ndarray] = field(default_factory=dict)
     dump: Path | None = None
     jobs: int | None = None
 
@@ -92,7 +96,7 @@ def compile_model(
         tell(name, total, total)
 
     with stage("import"):
-        graph = import_model(model, shapes=options.shapes, dims=options.dims)
+        graph = import_model(model, shapes=options.shapes, dims=options.dims, values=options.values)
     dump = DumpFolder(options.dump) if options.dump is not None else None
     with stage("optimize"):
         graph = optimize(graph, on_step=dump)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+import numpy as np
+
 from rutc.emit.targets import target_named
 from rutc.errors import UserError
 from rutc.graph_opt import optimize
@@ -98,6 +100,7 @@ def explain(
     *,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     dims: Mapping[str, int] | None = None,
+    values: Mapping[str, np.ndarray] | None = None,
     target: str = "native",
 ) -> Explanation:
     """The explanation of a node, named by its name or by one of its outputs.
@@ -106,7 +109,7 @@ def explain(
         UserError: The model cannot be planned, or has no such node.
     """
     machine = target_named(target).machine
-    graph = import_model(model, shapes=shapes, dims=dims)
+    graph = import_model(model, shapes=shapes, dims=dims, values=values)
     info = _find(ModelParts(model).nodes, graph, node)
     name = node if info is None else info.name or info.outputs[0]
     history = [Stage("import", _count(graph, name))]

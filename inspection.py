@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 from rich.console import RenderableType
 
 from rutc import views
@@ -76,6 +77,7 @@ def inspect_model(
     *,
     shapes: Mapping[str, tuple[int, ...]],
     dims: Mapping[str, int],
+    values: Mapping[str, np.ndarray],
     profile: bool,
 ) -> Shown:
     """Returns a model's inputs, outputs and what it became after import.
@@ -85,7 +87,7 @@ def inspect_model(
     """
     if profile:
         raise UserError(f"{path} is a model: compile it, then profile the artifact")
-    graph = import_model(path, shapes=shapes, dims=dims)
+    graph = import_model(path, shapes=shapes, dims=dims, values=values)
     kinds = Counter(type(node).__name__ for node in graph.nodes)
     counted = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
     payload: dict[str, object] = {"model": path, "nodes": dict(sorted(kinds.items()))}

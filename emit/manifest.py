@@ -48,4 +48,11 @@ def _needs(program: Program) -> dict[str, JsonValue]:
 
 
 def _port(port: Port) -> dict[str, JsonValue]:
-    return {"name": port.name, "dtype": port.dtype, "shape": list(port.shape)}
+    about: dict[str, JsonValue] = {
+        "name": port.name,
+        "dtype": port.dtype,
+        "shape": list(port.shape),
+    }
+    if port.fixed is not None:
+        about["fixed"] = port.fixed.data.hex()
+    return about

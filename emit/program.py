@@ -142,15 +142,28 @@ Step = Launch | Copy | Branch | Repeat | While | Call | Fail
 
 
 @dataclass(frozen=True, slots=True)
+class Fixed:
+    """The bytes that alone an input may hold, last dimension fastest, and how to show them."""
+
+    data: bytes
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Port:
-    """One input or output of the model: its ONNX name, dtype (as `'float32'`) and shape."""
+    """One input or output of the model: its ONNX name, dtype (as `'float32'`) and shape.
+
+    A run fails unless an input with `fixed` holds that.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    fixed: Fixed | None = None
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+        fixed = f" fixed {self.fixed.text}" if self.fixed is not None else ""
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]{fixed}"
 
 
 @dataclass(frozen=True)

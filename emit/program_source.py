@@ -265,13 +265,18 @@ def _port_tables(program: Program, buffers: list[Ref]) -> Iterator[str]:
             places = [n for n, r in enumerate(buffers) if (r.space, r.index) == (space, index)]
             shape = f"{space}_{index}_shape"
             yield f"static const int64_t {shape}[] = {{{', '.join(map(str, port.shape)) or '0'}}};"
-            rows.append(_port_row(port, shape, len(patches), len(places)))
+            fixed = "NULL"
+            if port.fixed is not None:
+                fixed = f"{space}_{index}_fixed"
+                listed = ", ".join(map(str, port.fixed.data)) or "0"
+                yield f"static const uint8_t {fixed}[] = {{{listed}}};"
+            rows.append(_port_row(port, shape, len(patches), len(places), fixed))
             patches += places
     yield from _array("static const int64_t patches[]", map(str, patches), "0")
     yield from _array("static const rutc_port ports[]", rows, "{0}")
 
 
-def _port_row(port: Port, shape: str, first_patch: int, patch_count: int) -> str:
+def _port_row(port: Port, shape: str, first_patch: int, patch_count: int, fixed: str) -> str:
     element = element_of(port.dtype)
     if len(port.shape) > MAX_NDIM:
         raise InternalError(f"{port} has more than {MAX_NDIM} dimensions")
@@ -282,7 +287,8 @@ def _port_row(port: Port, shape: str, first_patch: int, patch_count: int) -> str
         raise InternalError(f"{port} has {size} bytes, more than can be addressed")
     fields = [c_string(port.name), c_string(port.dtype), element.code, element.bits]
     fields += [element.bytes, element.alignment, len(port.shape), shape, size]
-    fields += [first_patch, patch_count]
+    text = "NULL" if port.fixed is None else c_string(port.fixed.text)
+    fields += [first_patch, patch_count, fixed, text]
     return f"{{{', '.join(map(str, fields))}}}"
 
 

@@ -23,7 +23,7 @@ from rutc.importer.registry import OPERATORS, Key
 from rutc.importer.shapes import folded
 from rutc.importer.tensor import Axis, Item, Tensor, TensorList
 from rutc.importer.types import check_types
-from rutc.tensor_ir import DType, Graph, Index, Input, Value
+from rutc.tensor_ir import Data, DType, Graph, Index, Input, Value
 from rutc.tensor_ir.affine import ONE, ZERO, Range
 
 SYMBOL_RANGE: Range = (1, 1 << 31)
@@ -50,25 +50,31 @@ def import_model(
         path: The .onnx file.
         shapes: Fixed shapes of inputs, by the input's name.
         dims: Fixed values of the model's symbolic sizes, by their name.
-        values: Fixed elements of inputs, by the input's name; these are inputs no more.
+        values: Fixed elements of inputs, by the input's name. They are constants to the import,
+            and a run fails where such an input holds anything else.
 
     Raises:
         UserError: The file is no acceptable model, uses what is not supported (all of it is
-            listed), or contradicts `shapes` or `dims`.
+            listed), or contradicts `shapes`, `dims` or `values`.
     """
     model = load(path)
     name = clean_dim(path.stem)
     graph, weights = prepare(model, path.parent)
     _check_supported(graph, path)
-    _fix(graph, weights, values or {})
-    importer = _Importer(path.parent, Builder(), dict(dims or {}), dict(shapes or {}))
+    fixed = _fixed([i for i in graph.input if i.name not in weights], values or {})
+    given = {**(shapes or {}), **{n: array.shape for n, array in fixed.items()}}
+    importer = _Importer(path.parent, Builder(), dict(dims or {}), given, fixed)
     return importer.run(graph, weights, name)
 
 
-def _fix(graph: GraphProto, weights: dict[str, np.ndarray], values: Values) -> None:
-    """Makes constants of inputs whose elements are given."""
-    infos = {i.name: i for i in graph.input if i.name not in weights}
-    for name, array in values.items():
+def _fixed(inputs: Sequence[ValueInfoProto], values: Values) -> dict[str, np.ndarray]:
+    """The fixed elements of inputs, in their declared types.
+
+    A single element fits any shape of one element, and numbers any type that holds them all.
+    """
+    infos = {i.name: i for i in inputs}
+    fixed: dict[str, np.ndarray] = {}
+    for name, given in values.items():
         if name not in infos:
             raise UserError(
                 f"a value is given for {name!r}, which is no input; "
@@ -76,17 +82,25 @@ def _fix(graph: GraphProto, weights: dict[str, np.ndarray], values: Values) -> N
             )
         tensor = infos[name].type.tensor_type
         dims = tensor.shape.dim
-        kind = dtype_of(tensor.elem_type)
+        array = given
+        if array.size == 1 and tensor.HasField("shape"):
+            array = array.reshape([1] * len(dims))
         fits = len(dims) == array.ndim and all(
             not d.HasField("dim_value") or d.dim_value == n
             for d, n in zip(dims, array.shape, strict=True)
         )
+        kind = dtype_of(tensor.elem_type)
+        if kind is not _kind(array) and array.dtype.kind in "iuf" and kind is not DType.BOOL:
+            array = array.astype(kind.numpy)
+            fits &= bool(np.array_equal(array.astype(given.dtype), given.reshape(array.shape)))
         if (tensor.HasField("shape") and not fits) or kind is not _kind(array):
+            declared = ", ".join(d.dim_param or str(d.dim_value) for d in dims)
             raise UserError(
-                f"input {name!r}: the given value is {array.dtype}{list(array.shape)}, "
-                f"which does not fit its declared type"
+                f"input {name!r}: the given value, {given.dtype}{list(given.shape)}, "
+                f"does not fit its declared type, {kind}[{declared}]"
             )
-        weights[name] = array
+        fixed[name] = array
+    return fixed
 
 
 def _kind(array: np.ndarray) -> DType:
@@ -127,6 +141,7 @@ class _Importer:
     b: Builder
     dims: dict[str, int]
     shapes: dict[str, tuple[int, ...]]
+    fixed: dict[str, np.ndarray]
 
     def __post_init__(self) -> None:
         self.symbols: dict[str, str] = {}
@@ -185,7 +200,11 @@ class _Importer:
         env[info.name] = (
             replace(tensor, name=b.fresh(info.name), units=()) if known is not None else tensor
         )
-        return Input(value, info.name, tuple(axes), (info.name,))
+        fixed = self.fixed.get(info.name)
+        if fixed is None:
+            return Input(value, info.name, tuple(axes), (info.name,))
+        env[info.name] = b.constant(fixed, kind, info.name)
+        return Input(value, info.name, tuple(axes), (info.name,), Data(np.array(fixed)))
 
     def _declared(self, info: ValueInfoProto) -> tuple[DType, list[Index], list[str]]:
         """An input's type, extents and the names of its symbolic sizes ("" for none)."""

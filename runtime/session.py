@@ -6,7 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -21,11 +21,15 @@ from rutc.runtime.tensors import Array, Slot, TensorInfo, tensor_infos
 
 @dataclass(frozen=True, slots=True)
 class NodeArg:
-    """An input or output of the model; `type` is spelled as in `"tensor(float)"`."""
+    """An input or output of the model; `type` is spelled as in `"tensor(float)"`.
+
+    `value` is what an input must hold, where the model was compiled for it.
+    """
 
     name: str
     shape: list[int]
     type: str
+    value: Array | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +262,10 @@ def _infos(library: Library, key: str) -> tuple[TensorInfo, ...]:
 
 
 def _node_arg(info: TensorInfo) -> NodeArg:
-    return NodeArg(info.name, list(info.shape), onnx_type(info.dtype_name))
+    value = None
+    if info.fixed is not None:
+        value = np.frombuffer(info.fixed, info.dtype).reshape(info.shape)
+    return NodeArg(info.name, list(info.shape), onnx_type(info.dtype_name), value)
 
 
 def _profile_entry(record: ProfileRecord) -> ProfileEntry:

@@ -30,12 +30,13 @@ class DLPackTensor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """An input or output: its name, shape and numpy dtype."""
+    """An input or output: its name, shape and numpy dtype; `fixed` is what alone it may hold."""
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[np.generic]
     dtype_name: str
+    fixed: bytes | None = None
 
     def __str__(self) -> str:
         return f"{self.dtype_name}{list(self.shape)}"
@@ -48,7 +49,8 @@ def tensor_infos(entries: Sequence[Mapping[str, object]]) -> tuple[TensorInfo, .
         dtype, shape = str(entry["dtype"]), entry["shape"]
         if not isinstance(shape, list):
             raise ModelError(f"the manifest gives {entry['name']} no shape")
-        infos.append(TensorInfo(str(entry["name"]), tuple(shape), numpy_dtype(dtype), dtype))
+        fixed = bytes.fromhex(str(entry["fixed"])) if "fixed" in entry else None
+        infos.append(TensorInfo(str(entry["name"]), tuple(shape), numpy_dtype(dtype), dtype, fixed))
     return tuple(infos)
 
 

@@ -3,7 +3,7 @@
     graph   := input* node* output*
     value   := %name : dtype{dim, ...}             a set of dims; no order, no memory
     dim     := name = extent                       one table for the whole graph; extent: an Index
-    input   := %v = input "name" [axis, ...]       the order of axes is the model's interface
+    input   := %v = input "name" [axis, ...] (fixed data)?     the axes' order is the interface
     const   := %v = const [axis, ...] data
     nest    := %v, ... = reducer{bound dims} expr, ...      for all dims of %v; no reducer: one expr
     scan    := %v, ... = scan t carry(%p = %init -> %next, ...) collect(%x, ...) { node* }
@@ -21,6 +21,7 @@ gains the scanned dim. Bodies see all values defined before them. A scatter star
 `base` and combines the body's values at their coordinates (`set` keeps the last in row-major order
 of the sorted dims; coordinates outside are dropped). A call names a routine of the host runtime
 (its meaning: `routines`), and the order of axes in which that sees each operand and result.
+A run whose fixed input has other elements, bit for bit, fails.
 
 The text form, token by token, is described in `text`; `parse(str(g)) == g`.
 
@@ -78,6 +79,10 @@ class Data:
             h.update(np.ascontiguousarray(self.array).view(np.uint8).data)
         return h.hexdigest()
 
+    def __str__(self) -> str:
+        """The elements on one line, those of a large array shortened."""
+        return np.array2string(self.array, separator=", ", threshold=16, max_line_width=1 << 20)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Data) and (
             self.array is other.array or self.digest == other.digest
@@ -89,12 +94,13 @@ class Data:
 
 @dataclass(frozen=True)
 class Input:
-    """A model input: `name` and axis order are the interface."""
+    """A model input: `name` and axis order are the interface; `fixed` what alone it may hold."""
 
     out: Value
     name: str
     axes: tuple[str, ...]
     origin: Origin = ()
+    fixed: Data | None = None
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from rutc.tensor_ir.graph import (
     Call,
     Carry,
     Const,
+    Data,
     Graph,
     If,
     Input,
@@ -154,6 +155,8 @@ class _Run:
                 f"input {n.name!r} is {n.out.dtype} of shape {list(wanted)} "
                 f"but {array.dtype} of shape {list(array.shape)} is given"
             )
+        if n.fixed is not None and Data(array.copy()) != n.fixed:
+            raise UserError(f"input {n.name!r} must be {n.fixed}, which the model is compiled for")
         return _sort_axes(array, n.axes)
 
     def nest(self, n: Nest) -> list[np.ndarray]:

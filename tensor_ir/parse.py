@@ -266,7 +266,9 @@ class _Parser:
 
     def input(self, outs: tuple[Value, ...]) -> Input:
         name = self.at.of(Kind.STRING).text
-        return Input(outs[0], name, self.axes(), self.origin())
+        axes = self.axes()
+        fixed = self.data(outs[0], axes) if self.at.accept("fixed") else None
+        return Input(outs[0], name, axes, self.origin(), fixed)
 
     def const(self, outs: tuple[Value, ...]) -> Const:
         axes = self.axes()

@@ -7,7 +7,7 @@
                         finish(expr, ...)                   one that is not in `reducer`'s table
               | def, ... = node origin                      def := %v : type{dim, ...}
               | output "name" [axis, ...] = %v
-    node     := input "name" [axis, ...]
+    node     := input "name" [axis, ...] (fixed data)?
               | const [axis, ...] data                  data: nested [...] or data "digest"
               | expr | r{dim, ...} expr, ...            a nest: for the outputs' dims, r over {..}
               | scan t carry(def = %init -> %next, ...) collect(%v, ...) origin { line* }
@@ -122,7 +122,9 @@ def print_graph(g: Graph) -> str:
 
 def constants_of(g: Graph) -> dict[str, Data]:
     """All constants of a graph by digest, as `parse` takes them."""
-    return {n.data.digest: n.data for n in walk_nodes(g.nodes) if isinstance(n, Const)}
+    found = [n.data for n in walk_nodes(g.nodes) if isinstance(n, Const)]
+    found += [n.fixed for n in g.inputs if n.fixed is not None]
+    return {data.digest: data for data in found}
 
 
 def value_name(name: str) -> str:
@@ -147,9 +149,10 @@ def node_lines(n: Node) -> Iterator[str]:
     end = _origin(n.origin)
     match n:
         case Input():
-            yield f"{head}input {_string(n.name)} {_axes(n.axes)}{end}"
+            fixed = "" if n.fixed is None else f" fixed {_data(n.fixed, n.out.dtype)}"
+            yield f"{head}input {_string(n.name)} {_axes(n.axes)}{fixed}{end}"
         case Const():
-            yield f"{head}const {_axes(n.axes)} {_data(n)}{end}"
+            yield f"{head}const {_axes(n.axes)} {_data(n.data, n.out.dtype)}{end}"
         case Nest():
             r = n.reducer
             name = "" if r is None else f"{quoted(r.name)}{_set(n.bound)} "
@@ -337,16 +340,16 @@ def _reducer(r: Reducer) -> str:
     return " ".join(parts)
 
 
-def _data(n: Const) -> str:
-    array, dtype = n.data.array, n.out.dtype
+def _data(data: Data, dtype: DType) -> str:
+    array = data.array
     if array.size <= INLINE:
         wide = array.astype(np.float64) if dtype.is_float else array
         wide = array.astype(np.int8) if dtype.is_int and dtype.bits < 8 else wide
         items = [_item(x, dtype) for x in wide.reshape(-1).tolist()]
         restored = elements([read_item(x) for x in items], dtype, array.shape)
-        if restored == n.data:
+        if restored == data:
             return _nested(items, array.shape)
-    return f"data {_string(n.data.digest)}"
+    return f"data {_string(data.digest)}"
 
 
 def _item(x: float | bool | str, dtype: DType) -> str:

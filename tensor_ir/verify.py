@@ -18,6 +18,7 @@ from rutc.tensor_ir.graph import (
     Call,
     Carry,
     Const,
+    Data,
     Graph,
     If,
     Input,
@@ -114,8 +115,11 @@ class _Verifier:
                 if n not in self.graph.nodes:
                     self.fail("an input stands in a body")
                 self.axes(f"input {n.name!r}", n.axes, n.out)
+                if n.fixed is not None:
+                    self.data(f"the fixed input {n.name!r}", n.fixed, n.axes, n.out)
             case Const():
-                self.const(n)
+                self.axes("the constant", n.axes, n.out)
+                self.data("the constant", n.data, n.axes, n.out)
             case Nest():
                 self.nest(n, scope)
             case Scan():
@@ -144,16 +148,15 @@ class _Verifier:
                 assert_never(n)
 
     # -- nodes ----------------------------------------------------------------------------------
-    def const(self, n: Const) -> None:
-        self.axes("the constant", n.axes, n.out)
-        symbolic = [d for d in n.axes if not self.graph.extents[d].is_const]
+    def data(self, what: str, data: Data, axes: tuple[str, ...], out: Value) -> None:
+        symbolic = [d for d in axes if not self.graph.extents[d].is_const]
         if symbolic:
-            self.fail(f"the constant has the symbolic dims {symbolic}")
-        shape = tuple(self.graph.extent(d) for d in n.axes)
-        array = n.data.array
-        if array.dtype != n.out.dtype.numpy or array.shape != shape:
+            self.fail(f"{what} has the symbolic dims {symbolic}")
+        shape = tuple(self.graph.extent(d) for d in axes)
+        array = data.array
+        if array.dtype != out.dtype.numpy or array.shape != shape:
             self.fail(
-                f"the data are {array.dtype}{list(array.shape)}, not {n.out.dtype}{list(shape)}"
+                f"the data are {array.dtype}{list(array.shape)}, not {out.dtype}{list(shape)}"
             )
 
     def nest(self, n: Nest, scope: Scope) -> None:

@@ -48,14 +48,20 @@ ONNX_DTYPES: Mapping[str, npt.DTypeLike] = {
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """One input of a model: its name, dtype, and shape with symbols for what is not fixed."""
+    """One input of a model: its name, dtype, and shape with symbols for what is not fixed.
+
+    `value` is what alone it may hold.
+    """
 
     name: str
     dtype: np.dtype[np.generic]
     shape: tuple[int | str, ...]
+    value: Array | None = None
 
 
-def spec(name: str, onnx_type: str, shape: Iterable[int | str | None]) -> InputSpec:
+def spec(
+    name: str, onnx_type: str, shape: Iterable[int | str | None], value: Array | None = None
+) -> InputSpec:
     """Returns the spec of an input whose type is written as ONNX Runtime does: `tensor(float)`.
 
     Raises:
@@ -69,7 +75,7 @@ def spec(name: str, onnx_type: str, shape: Iterable[int | str | None]) -> InputS
     extents = tuple(
         f"{name}.{axis}" if extent is None else extent for axis, extent in enumerate(shape)
     )
-    return InputSpec(name, np.dtype(ONNX_DTYPES[element]), extents)
+    return InputSpec(name, np.dtype(ONNX_DTYPES[element]), extents, value)
 
 
 def generate(
@@ -79,13 +85,15 @@ def generate(
 
     Floats are standard normal. 8-bit integers take all values. Wider integers are 0 or 1, which is
     valid as an index, a token, a mask and a length alike. A symbol of a shape has the extent that
-    `dims` gives it, or else 2.
+    `dims` gives it, or else 2. An input that may hold one value only gets that.
     """
     extents = dict(dims or {})
     return {item.name: _draw(item, seed, extents) for item in specs}
 
 
 def _draw(item: InputSpec, seed: int, dims: Mapping[str, int]) -> Array:
+    if item.value is not None:
+        return item.value.copy()
     random = np.random.default_rng([seed, crc32(item.name.encode())])
     shape = tuple(
         extent if isinstance(extent, int) else dims.get(extent, DEFAULT_SYMBOL_EXTENT)

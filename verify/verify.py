@@ -110,7 +110,9 @@ def verify_model(
 
 def session_inputs(session: InferenceSession) -> tuple[InputSpec, ...]:
     """Returns what a compiled model takes."""
-    return tuple(spec(port.name, port.type, port.shape) for port in session.get_inputs())
+    return tuple(
+        spec(port.name, port.type, port.shape, port.value) for port in session.get_inputs()
+    )
 
 
 def session_level(session: InferenceSession) -> Level:

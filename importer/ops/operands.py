@@ -27,7 +27,10 @@ def axes_of(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
 def indices(t: Tensor, what: str) -> tuple[Index, ...]:
     """The elements of a known integer operand, as expressions of the symbolic sizes."""
     if t.known is None:
-        raise OperatorError(f"{what} is computed at run time; it must be known when compiling")
+        raise OperatorError(
+            f"{what} is computed at run time; it must be known when compiling "
+            "(where it is an input, --value fixes it)"
+        )
     return ints_of(t.known)
 
 
@@ -43,7 +46,10 @@ def ints(t: Tensor, what: str) -> tuple[int, ...]:
 def array(t: Tensor, what: str) -> np.ndarray:
     """The elements of a known operand."""
     if t.array is None:
-        raise OperatorError(f"{what} is computed at run time; it must be known when compiling")
+        raise OperatorError(
+            f"{what} is computed at run time; it must be known when compiling "
+            "(where it is an input, --value fixes it)"
+        )
     return t.array
 
 

@@ -1,4 +1,5 @@
 #include <stddef.h>
+#include <string.h>
 
 #include "memory.h"
 #include "session.h"
@@ -102,6 +103,16 @@ static int overlaps_an_output(const rutc_session *session, const DLTensor *tenso
   return 0;
 }
 
+static int check_fixed(rutc_session *session, int32_t index) {
+  const rutc_port *description = &session->program->ports[index];
+  if (description->fixed == NULL || description->bytes == 0) return RUTC_OK;
+  const char *given = session->bindings[index].bound;
+  if (memcmp(given, description->fixed, (size_t)description->bytes) == 0) return RUTC_OK;
+  return rutc_fail(&session->error, RUTC_BAD_TENSOR,
+                   "input \"%s\" must be %s: the model was compiled for this value",
+                   description->name, description->fixed_text);
+}
+
 /* Kernels read dense inputs that no output overwrites; any other input is copied first. */
 static int bind_input(rutc_session *session, int32_t index, const DLTensor *tensor) {
   const rutc_port *description = &session->program->ports[index];
@@ -116,13 +127,13 @@ static int bind_input(rutc_session *session, int32_t index, const DLTensor *tens
   if (rutc_tensor_is_dense(tensor) &&
       !overlaps_an_output(session, tensor, description->bytes)) {
     point_buffers(session, index, rutc_tensor_data(tensor));
-    return RUTC_OK;
+    return check_fixed(session, index);
   }
   status = allocate_memory(session, index, "input");
   if (status != RUTC_OK) return status;
   rutc_tensor_gather(session->bindings[index].memory, tensor, description->element_bytes);
   point_buffers(session, index, session->bindings[index].memory);
-  return RUTC_OK;
+  return check_fixed(session, index);
 }
 
 int rutc_bind(rutc_session *session, const DLTensor *const *inputs, DLTensor *const *outputs) {

@@ -25,6 +25,8 @@ typedef struct rutc_port {
   int64_t bytes;
   int64_t first_patch; /* where patches[] lists the buffers that lie in this port */
   int64_t patch_count;
+  const uint8_t *fixed; /* the bytes that alone an input may hold; NULL: any */
+  const char *fixed_text;
 } rutc_port;
 
 typedef enum rutc_space { RUTC_ARENA, RUTC_WEIGHTS, RUTC_PORT } rutc_space;

@@ -11,7 +11,7 @@ from onnx import TensorProto, external_data_helper, helper
 
 from rutc.errors import UserError
 from rutc.importer import import_model
-from rutc.tensor_ir import Const
+from rutc.tensor_ir import Const, Data
 
 X = np.zeros((2, 3), "f4")
 
@@ -218,8 +218,9 @@ def test_inputs_can_be_given_values(tmp_path, make_node, make_model):
     with pytest.raises(UserError, match="the shape is computed at run time"):
         import_model(path)
     graph = import_model(path, values={"s": shape})
-    assert [i.name for i in graph.inputs] == ["x"]
+    assert [(i.name, i.fixed) for i in graph.inputs] == [("x", None), ("s", Data(shape))]
     assert [graph.extent(d) for d in graph.outputs[0].axes] == [3, 2]
-    for wrong in ({"t": shape}, {"s": shape[:1]}, {"s": shape.astype("i4")}):
+    assert import_model(path, values={"s": shape.astype("f4")}) == graph
+    for wrong in ({"t": shape}, {"s": shape[:1]}, {"s": shape + 0.5}, {"s": shape > 0}):
         with pytest.raises(UserError, match=next(iter(wrong))):
             import_model(path, values=wrong)
