@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.conformance.adapter import Result
 
-FOLDER = Path(__file__).resolve().parent / "expected"
+FOLDER = Path(__file__).resolve().parent / "expected_failures"
 
 
 def read_expected(mode: str, folder: Path = FOLDER) -> dict[str, str]:

@@ -27,7 +27,7 @@ Written by `python -m tests.conformance --report`; do not edit. How the tests ar
 modes are, is in [conformance.md](conformance.md).
 
 The suite is that of onnx {onnx}. A test that is not named in
-`tests/conformance/expected/` passes, and a run of the suite fails where that is not so.
+`tests/conformance/expected_failures/` passes, and a run of the suite fails where that is not so.
 """
 
 
