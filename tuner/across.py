@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import Fuse, Peel, Preload, Reorder, Split, Step, Tile
+from rutc.tensor_ir.steps import Fuse, Peel, Preload, Reorder, Schedule, Split, Step, Tile
 from rutc.tuner.access import Touch
 
 SHORTEST = 4
@@ -19,12 +19,12 @@ def across(
     touches: tuple[Touch, ...],
     extents: Mapping[str, int],
     machine: Machine,
-) -> tuple[list[Step], list[str]] | None:
+    parallel: Callable[[list[str]], list[Step]],
+) -> Schedule | None:
     """Steps for a kernel without reductions whose vector loop, the last one, crosses an operand.
 
-    Returns:
-        The steps and the loops left outside of the squares, or None where no operand's memory runs
-        along another loop, or where more than one operand's does.
+    `parallel` gives the steps that share out the loops around the squares. None where no operand's
+    memory runs along another loop, or where more than one operand's does.
     """
     *others, vector = order
     crossing = [
@@ -44,7 +44,9 @@ def across(
         outer = others.pop()
         name = f"{outer}_{along}"
         steps.append(Fuse(outer, along, name))
-        touches = tuple(replace(t, strides={**t.strides, name: t.strides[along]}) for t in touches)
+        touches = tuple(
+            replace(t, strides={**t.strides, name: t.strides.get(along, 0)}) for t in touches
+        )
         extent *= extents[outer]
         along = name
     if extent < SHORTEST:
@@ -60,6 +62,7 @@ def across(
         outside.append(f"{v}.o")
         inside.insert(0, f"{v}.i")
     steps.append(Reorder((*outside, *inside)))
+    steps += parallel(outside)
     steps += [
         Peel(f"{v}.o")
         for v, n in ((along, extent), (vector, extents[vector]))
@@ -67,7 +70,11 @@ def across(
     ]
     steps.append(Tile(tuple(inside), (Kind.UNROLL, Kind.VECTOR)))
     steps.append(Preload(operand.buffer, tuple(inside)))
-    return steps, outside
+    return tuple(steps)
+
+
+def _renamed(t: Touch, loop: str, name: str) -> Touch:
+    return replace(t, strides={**t.strides, name: t.strides.get(loop, 0)})
 
 
 def _continues(outer: str, inner: str, extent: int, touches: tuple[Touch, ...]) -> bool:

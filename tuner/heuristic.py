@@ -479,10 +479,15 @@ def _pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
             )
         )
     touches = shape.touches
-    squares = across(order, touches, extents, machine)
+    squares = across(
+        order,
+        touches,
+        extents,
+        machine,
+        lambda outside: _parallel(outside, extents, shape, machine),
+    )
     if squares is not None:
-        found, outside = squares
-        return (*found[:-2], *_parallel(outside, extents, shape, machine), *found[-2:])
+        return squares
     while len(order) > 1 and _contiguous(order[-2], order[-1], touches, extents):
         name = f"{order[-2]}_{order[-1]}"
         steps.append(Fuse(order[-2], order[-1], name))

@@ -17,7 +17,18 @@ from rutc.tuner import choose
 from tests.emit.run_kernel import run_kernel
 from tests.emit.test_kernels import on_machines
 
-SIZES = [(1, 1), (3, 5), (4, 4), (7, 16), (16, 16), (17, 33), (49, 35), (64, 8), (15, 130)]
+SIZES = [
+    (1, 1),
+    (3, 5),
+    (4, 4),
+    (7, 16),
+    (16, 16),
+    (17, 33),
+    (49, 35),
+    (64, 8),
+    (15, 130),
+    (40, 1000),
+]
 DTYPES = [DType.F32, DType.I8, DType.F16, DType.I64, DType.F64, DType.BOOL]
 
 
