@@ -39,7 +39,7 @@ def copy_kernel(x: int, c: int, dtype: DType) -> Kernel:
     read = Read("a", tuple((d, Index.of(d)) for d in a.dims), dtype)
     group = Group("copy", (Nest((b,), (), None, (read,)),), ("n", "c", "x"), ("b",))
     layouts = {"a": dense(("n", "c", "x"), extents), "b": dense(("n", "x", "c"), extents)}
-    return lower(group, {"a": a, "b": b}, layouts, {d: (0, e - 1) for d, e in extents.items()})
+    return lower(group, {"a": a, "b": b}, layouts, extents)
 
 
 def uses_gathers(kernel: Kernel, machine: Machine) -> bool:
@@ -104,7 +104,7 @@ def test_products_stored_across(machine: Machine, rows: int, columns: int) -> No
     layouts = {"a": dense(("m", "k"), extents), "w": dense(("k", "n"), extents)}
     layouts["o"] = dense(("n", "m"), extents)
     group = Group("product", stages, ("m", "n"), ("o",))
-    kernel = lower(group, values, layouts, {d: (0, e - 1) for d, e in extents.items()})
+    kernel = lower(group, values, layouts, extents)
     text = "split(n, 16); reorder([n.o, m, n.i])"
     tile = f"{text}; peel(n.o); tile([m, n.i], [unroll, vector])" if rows < 20 else text
     scheduled = apply_schedule(kernel, parse_schedule(tile))
