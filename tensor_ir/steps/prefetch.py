@@ -43,9 +43,14 @@ class PrefetchBlock(Step):
     def apply(self, kernel: Kernel) -> Kernel:
         """The kernel with prefetches in the innermost reduction loops."""
         check_positive("line", self.line)
-        start, elements = self._next(kernel)
+        if not any(self._reads(loop) for loop in find_loops(kernel, self.block)):
+            raise NotApplicable(f"%{self.buffer} is not read in {self.block}")
 
         def visit(loop: Loop) -> tuple[Stmt, ...]:
+            found = self._reads(loop)
+            if not found:
+                return (loop,)
+            start, elements = self._next(kernel, loop, found[0])
             if _updates_directly(loop.body):
                 hints = self._hints([], start, elements)
                 return (replace(loop, body=(*hints, *loop.body)),)
@@ -53,20 +58,20 @@ class PrefetchBlock(Step):
 
         return replace(kernel, body=replace_loop(kernel.body, self.block, visit))
 
-    def _next(self, kernel: Kernel) -> tuple[Index, int]:
-        """(where the next iteration starts to read, elements from one iteration to the next)."""
-        loop = find_loops(kernel, self.block)[0]
-        found = [
+    def _reads(self, loop: Loop) -> list[Read]:
+        """The reads of the buffer in a loop."""
+        return [
             r
             for s in walk_stmts(loop.body)
             for e in exprs(s)
             for r in reads(e)
             if r.value == self.buffer
         ]
-        if not found:
-            raise NotApplicable(f"%{self.buffer} is not read in {self.block}")
+
+    def _next(self, kernel: Kernel, loop: Loop, read: Read) -> tuple[Index, int]:
+        """(where the next iteration starts to read, elements from one iteration to the next)."""
         inner = {s.var: ZERO for s in walk_stmts(loop.body) if isinstance(s, Loop)}
-        address = _address(kernel, found[0], inner)
+        address = _address(kernel, read, inner)
         elements = address.coefficient(self.block)
         if not elements or elements < 0:
             raise NotApplicable(f"%{self.buffer} does not lie in blocks of {self.block}")

@@ -99,6 +99,7 @@ SCHEDULES = [
     "split(j, 8); peel(j.o); mark(j.i, vector)",
     "split(j, 16); mark(j.i, vector); mark(i, parallel); mark(j.o, parallel)",
     "cut(j, [3, 16]); mark(j, vector); mark(j.1, vector)",
+    "split(i, 2); cut(i.o, [1]); prefetch_block(a, i.i, 0, 16, 2)",
     "lanes(k, 4, k)",
     "lanes(k, 20, k); tile([i], [unroll])",
     "lanes(k, 3, k); mark(k.o, unroll)",
