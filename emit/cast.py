@@ -79,6 +79,15 @@ def emit_cast(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType) ->
     return _int_to_int(builder, value, src, dst)
 
 
+def emit_bit_cast(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType) -> ir.Value:
+    """The bits of `value` as `dst`, a type of the same width (see `tensor_ir.expr`)."""
+    if src is DType.BOOL:
+        value = emit_cast(builder, value, src, DType.U8)
+    if dst is DType.BOOL:
+        return emit_cast(builder, value, DType.U8, dst)
+    return builder.bitcast(value, llvm_type(dst, lane_count(value)))
+
+
 def _from_float(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType) -> ir.Value:
     if dst is DType.BOOL:
         return builder.fcmp_unordered("!=", value, ir.Constant(value.type, None))

@@ -38,6 +38,8 @@ _ELEMENTS = {
     "uint32": Element(_UINT, 32, 4),
     "uint64": Element(_UINT, 64, 8),
     "float4_e2m1fn": Element(_UINT, 8, 1),
+    "float6_e2m3fn": Element(_UINT, 8, 1),
+    "float6_e3m2fn": Element(_UINT, 8, 1),
     "float8_e4m3fn": Element(10, 8, 1),
     "float8_e4m3fnuz": Element(11, 8, 1),
     "float8_e5m2": Element(12, 8, 1),

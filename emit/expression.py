@@ -11,12 +11,22 @@ from llvmlite import ir
 
 from rutc.emit.index import I32, IndexEmitter, Lane, i64, is_vector, splat
 from rutc.emit.memory import emit_literal, from_memory, memory_type, to_memory, zero
-from rutc.emit.scalar import emit_cast, emit_op, llvm_type
+from rutc.emit.scalar import emit_bit_cast, emit_cast, emit_op, llvm_type
 from rutc.emit.transpose import transposable, transposed
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import ZERO, Index, Size
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Apply, Cast, Coord, Expr, IndexValue, Lit, Local, Read
+from rutc.tensor_ir.expr import (
+    Apply,
+    BitCast,
+    Cast,
+    Coord,
+    Expr,
+    IndexValue,
+    Lit,
+    Local,
+    Read,
+)
 from rutc.tensor_ir.kernel import Access, Buffer, Prefetch, Space
 from rutc.tensor_ir.machine import Machine
 
@@ -93,6 +103,8 @@ class ExpressionEmitter:
                 return self._read(e)
             case Cast():
                 return emit_cast(self.builder, self.emit(e.arg), e.arg.dtype, e.dtype)
+            case BitCast():
+                return emit_bit_cast(self.builder, self.emit(e.arg), e.arg.dtype, e.dtype)
             case Apply():
                 return self._apply(e)
             case _:
@@ -153,7 +165,9 @@ class ExpressionEmitter:
         if buffer.space is Space.REGISTER:
             return self._read_register(buffer, r.coords)
         self._store_squares(lambda s: s.buffer is buffer)
-        if buffer.layout.size == 0:
+        extents = dict(buffer.layout.extents)
+        gathered = [d for d, c in r.coords if not isinstance(c, Index)]
+        if buffer.layout.size == 0 or any(extents.get(d) == 0 for d in gathered):
             return emit_literal(self.builder, r.fill or zero(buffer.dtype))
         coords, guard = self._coords(r.coords, buffer, r.fill)
         if coords is None:

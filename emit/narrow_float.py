@@ -57,6 +57,8 @@ class NarrowFloat:
 
 BYTE_FLOATS = {
     DType.F4E2M1: NarrowFloat(2, 1, 1, Special.NOTHING),
+    DType.F6E2M3: NarrowFloat(2, 3, 1, Special.NOTHING),
+    DType.F6E3M2: NarrowFloat(3, 2, 3, Special.NOTHING),
     DType.F8E4M3FN: NarrowFloat(4, 3, 7, Special.NAN_AT_TOP),
     DType.F8E4M3FNUZ: NarrowFloat(4, 3, 8, Special.NAN_AT_MINUS_ZERO),
     DType.F8E5M2: NarrowFloat(5, 2, 15, Special.INFINITY_AND_NAN),

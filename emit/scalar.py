@@ -14,6 +14,7 @@ from llvmlite import ir
 from rutc.emit.cast import (
     computing_type,
     element_of,
+    emit_bit_cast,
     emit_cast,
     llvm_type,
     splat_int,
@@ -25,7 +26,7 @@ from rutc.emit.vector_math.lanes import declared
 from rutc.errors import InternalError
 from rutc.tensor_ir.dtype import DType
 
-__all__ = ["emit_cast", "emit_op", "llvm_type"]
+__all__ = ["emit_bit_cast", "emit_cast", "emit_op", "llvm_type"]
 
 Args = Sequence[ir.Value]
 

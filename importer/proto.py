@@ -47,12 +47,14 @@ _TYPES: dict[int, DType] = {
     TensorProto.FLOAT8E5M2FNUZ: DType.F8E5M2FNUZ,
     TensorProto.FLOAT8E8M0: DType.F8E8M0,
     TensorProto.FLOAT4E2M1: DType.F4E2M1,
+    TensorProto.FLOAT6E2M3: DType.F6E2M3,
+    TensorProto.FLOAT6E3M2: DType.F6E3M2,
     TensorProto.UINT4: DType.U4,
     TensorProto.INT4: DType.I4,
     TensorProto.UINT2: DType.U2,
     TensorProto.INT2: DType.I2,
 }
-_PACKED = frozenset({DType.F4E2M1, DType.U4, DType.I4, DType.U2, DType.I2})
+_PACKED = frozenset(d for d in DType if 0 < d.bits < 8)
 _NUMBERS = {kind: number for number, kind in _TYPES.items()}
 MAX_ELEMENTS = 1 << 40
 MAX_DENSE = 1 << 31
@@ -160,8 +162,7 @@ def _external(
     except ValueError as e:
         raise UserError(f"tensor {name!r}: offset or length of its external data is bad") from e
     count = prod(shape)
-    bits = {DType.F4E2M1: 4, DType.U4: 4, DType.I4: 4, DType.U2: 2, DType.I2: 2}
-    need = -(-count * bits[dtype] // 8) if dtype in bits else count * dtype.bytes
+    need = -(-count * dtype.bits // 8) if dtype in _PACKED else count * dtype.bytes
     size = path.stat().st_size
     if length is not None and length != need:
         raise UserError(

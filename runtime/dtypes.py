@@ -13,6 +13,8 @@ _ONNX_NAMES: Final = {
     "float32": "float",
     "float64": "double",
     "float4_e2m1fn": "float4e2m1",
+    "float6_e2m3fn": "float6e2m3",
+    "float6_e3m2fn": "float6e3m2",
     "float8_e4m3fn": "float8e4m3fn",
     "float8_e4m3fnuz": "float8e4m3fnuz",
     "float8_e5m2": "float8e5m2",
@@ -30,7 +32,15 @@ _DLPACK_FLOAT8: Final = {
 _DLPACK_KINDS: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 
 # Elements narrower than a byte take a byte each; a model's library knows them as 8-bit integers.
-_PADDED: Final = {"int2": 0, "int4": 0, "uint2": 1, "uint4": 1, "float4_e2m1fn": 1}
+_PADDED: Final = {
+    "int2": 0,
+    "int4": 0,
+    "uint2": 1,
+    "uint4": 1,
+    "float4_e2m1fn": 1,
+    "float6_e2m3fn": 1,
+    "float6_e3m2fn": 1,
+}
 
 
 def numpy_dtype(name: str) -> np.dtype[np.generic]:

@@ -4,6 +4,7 @@ from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
     Apply,
+    BitCast,
     Cast,
     Coord,
     Expr,
@@ -40,6 +41,7 @@ __all__ = [
     "Body",
     "Call",
     "Carry",
+    "BitCast",
     "Cast",
     "Const",
     "Coord",

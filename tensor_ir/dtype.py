@@ -12,7 +12,7 @@ import numpy as np
 class DType(Enum):
     """An element type; the value is its name in the text form.
 
-    Narrow kinds (`f16`, `bf16`, `f8*`, `f4*`, 2- and 4-bit integers) are storage types: they are
+    Narrow kinds (`f16`, `bf16`, `f8*`, `f6*`, `f4*`, 2- and 4-bit integers) are storage types: they are
     widened to `f32` (or `i32`) when read and rounded when stored.
     """
 
@@ -30,6 +30,8 @@ class DType(Enum):
     I64 = "i64"
     U64 = "u64"
     F4E2M1 = "f4e2m1"
+    F6E2M3 = "f6e2m3"
+    F6E3M2 = "f6e3m2"
     F8E4M3FN = "f8e4m3fn"
     F8E4M3FNUZ = "f8e4m3fnuz"
     F8E5M2 = "f8e5m2"
@@ -99,6 +101,8 @@ _NUMPY: dict[DType, np.dtype] = {
     DType.I64: np.dtype(np.int64),
     DType.U64: np.dtype(np.uint64),
     DType.F4E2M1: np.dtype(ml_dtypes.float4_e2m1fn),
+    DType.F6E2M3: np.dtype(ml_dtypes.float6_e2m3fn),
+    DType.F6E3M2: np.dtype(ml_dtypes.float6_e3m2fn),
     DType.F8E4M3FN: np.dtype(ml_dtypes.float8_e4m3fn),
     DType.F8E4M3FNUZ: np.dtype(ml_dtypes.float8_e4m3fnuz),
     DType.F8E5M2: np.dtype(ml_dtypes.float8_e5m2),

@@ -22,6 +22,7 @@ from rutc.tensor_ir.affine import Index, Var
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
     Apply,
+    BitCast,
     Cast,
     Expr,
     IndexValue,
@@ -104,6 +105,8 @@ def evaluate_expr(
         case Cast():
             with np.errstate(all="ignore"):
                 return convert(evaluate_expr(e.arg, env, values, block), e.dtype)
+        case BitCast():
+            return reinterpret(evaluate_expr(e.arg, env, values, block), e.dtype)
         case _:
             assert_never(e)
 
@@ -328,6 +331,14 @@ def convert(x: np.ndarray, dtype: DType) -> np.ndarray:
     if source.is_float:
         return _saturate(wide.astype(np.float64), dtype)
     return _wrap(wide, dtype)
+
+
+def reinterpret(x: np.ndarray, dtype: DType) -> np.ndarray:
+    """The bits of `x` as `dtype`, which is of the same width."""
+    bits = np.array(x).view(f"u{x.dtype.itemsize}")
+    if dtype is DType.BOOL:
+        return np.asarray(bits != 0)
+    return (bits & ((1 << dtype.bits) - 1)).astype(bits.dtype).view(dtype.numpy)
 
 
 def _saturate(x: np.ndarray, dtype: DType) -> np.ndarray:

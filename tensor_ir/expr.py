@@ -1,6 +1,6 @@
 """Scalar expressions: what a nest computes at one point of its iteration space.
 
-    expr  := literal | index | read | local | op(expr, ...) | cast(expr)
+    expr  := literal | index | read | local | op(expr, ...) | cast(expr) | bits_type(expr)
     read  := %value[dim=coord, ... else literal]
     coord := index                     (affine, with // and %)
            | expr of type i64          (data-dependent: a gather)
@@ -11,7 +11,8 @@ three give 0 for an integer divisor of 0, an integer power with a negative expon
 it gives 0), `round` takes ties to even, `sign` of NaN is NaN, `min` and `max` give NaN when an
 operand is NaN, shifts by the width or more (or by a negative count) give 0 (the sign for a negative
 `shr`), casts from float to integer saturate (NaN gives 0), from integer to integer wrap and to bool
-test `!= 0`. `select` evaluates both arms; a read outside its value's extents gives the literal
+test `!= 0`. `bits_type` reads an element's bits as another type of the same width (those of a
+bool are 0 or 1, and any but 0 are true). `select` evaluates both arms; a read outside its value's extents gives the literal
 after `else`, and without one it never happens (the verifier proves it, or for a data-dependent
 coordinate the reader clamps).
 """
@@ -165,7 +166,15 @@ class Cast:
     dtype: DType
 
 
-Expr = Lit | IndexValue | Read | Local | Apply | Cast
+@dataclass(frozen=True)
+class BitCast:
+    """The bits of `arg` as an element of `dtype`, which is of the same width."""
+
+    arg: Expr
+    dtype: DType
+
+
+Expr = Lit | IndexValue | Read | Local | Apply | Cast | BitCast
 Coord = Index | Expr
 
 
@@ -188,7 +197,7 @@ def children(e: Expr) -> tuple[Expr, ...]:
             return tuple(c for _, c in e.coords if not isinstance(c, Index))
         case Apply():
             return e.args
-        case Cast():
+        case Cast() | BitCast():
             return (e.arg,)
         case _:
             assert_never(e)
@@ -217,9 +226,9 @@ def transform(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
         case Apply():
             args = tuple(transform(a, f) for a in e.args)
             return f(e if args == e.args else Apply(e.op, args))
-        case Cast():
+        case Cast() | BitCast():
             arg = transform(e.arg, f)
-            return f(e if arg is e.arg else Cast(arg, e.dtype))
+            return f(e if arg is e.arg else replace(e, arg=arg))
         case _:
             assert_never(e)
 

@@ -15,8 +15,18 @@ import numpy as np
 
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.evaluate import convert, literal, operate
-from rutc.tensor_ir.expr import Apply, Cast, Coord, Expr, IndexValue, Lit, Local, Read
+from rutc.tensor_ir.evaluate import convert, literal, operate, reinterpret
+from rutc.tensor_ir.expr import (
+    Apply,
+    BitCast,
+    Cast,
+    Coord,
+    Expr,
+    IndexValue,
+    Lit,
+    Local,
+    Read,
+)
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -167,6 +177,8 @@ class _Run:
                 return self.read(e, env)
             case Cast():
                 return convert(self.value(e.arg, env), e.dtype)
+            case BitCast():
+                return reinterpret(self.value(e.arg, env), e.dtype)
             case Apply():
                 return operate(e.op, [self.value(a, env) for a in e.args])
             case _:
@@ -194,6 +206,8 @@ class _Run:
                 low, high = -b.layout.before.get(d, 0), extents[d] + b.layout.after.get(d, 0)
                 if not low <= at[d] < high:
                     raise InternalError(f"%{r.value}[{d}={c}] is read at {at[d]} of {extents[d]}")
+            elif extents[d] == 0:
+                return np.zeros((), b.dtype.numpy)
             else:
                 at[d] = min(max(at[d], 0), extents[d] - 1)
         if b.layout.size == 0:

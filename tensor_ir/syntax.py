@@ -17,6 +17,7 @@ from rutc.tensor_ir.expr import (
     LOGIC,
     OPS,
     Apply,
+    BitCast,
     Cast,
     Coord,
     Expr,
@@ -29,6 +30,7 @@ from rutc.tensor_ir.lexer import Kind, ParseError, Token, error
 from rutc.tensor_ir.text import INFIX, NEGATION, NOT
 
 DTYPES: Mapping[str, DType] = {t.value: t for t in DType}
+BIT_CASTS: Mapping[str, DType] = {f"bits_{t}": t for t in DType if t is not DType.STRING}
 _OPERATORS: Mapping[str, tuple[str, int]] = {
     **{sign: (op, strength) for op, (sign, strength) in INFIX.items()},
     "//": ("//", INFIX["mul"][1]),
@@ -318,6 +320,8 @@ class Cursor:
             return IndexValue(self._index(t.args[0]))
         if t.op in DTYPES and len(t.args) == 1:
             return Cast(self._expr(t.args[0], None), DTYPES[t.op])
+        if t.op in BIT_CASTS and len(t.args) == 1:
+            return BitCast(self._expr(t.args[0], None), BIT_CASTS[t.op])
         if OPS.get(t.op) != len(t.args):
             count = OPS.get(t.op)
             wanted = f"takes {count} operands" if count else "is no operator of expressions"
@@ -384,7 +388,7 @@ def _is_typed(t: Tree) -> bool:
         case Name():
             return False
         case Operation():
-            if t.op == "index" or t.op in DTYPES or _gives_bool(t.op):
+            if t.op == "index" or t.op in DTYPES or t.op in BIT_CASTS or _gives_bool(t.op):
                 return True
             return any(_is_typed(a) for a in (t.args[1:] if t.op == "select" else t.args))
         case _:

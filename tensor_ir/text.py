@@ -46,6 +46,7 @@ from rutc.tensor_ir.expr import (
     COMPARE,
     LOGIC,
     Apply,
+    BitCast,
     Cast,
     Coord,
     Expr,
@@ -216,6 +217,8 @@ def _expr(e: Expr, expected: DType | None) -> tuple[str, int]:
             return f"${e.name}", ATOM
         case Cast():
             return f"{e.dtype}({print_expr(e.arg)})", ATOM
+        case BitCast():
+            return f"bits_{e.dtype}({print_expr(e.arg)})", ATOM
         case Apply():
             return _apply(e, expected)
         case _:

@@ -12,6 +12,7 @@ from rutc.tensor_ir.expr import (
     LOGIC,
     UNARY_FLOAT,
     Apply,
+    BitCast,
     Cast,
     Expr,
     IndexValue,
@@ -79,6 +80,9 @@ def _fault(e: Expr) -> str | None:
         case Cast():
             strings = DType.STRING in (e.dtype, e.arg.dtype)
             return f"there is no cast from {e.arg.dtype} to {e.dtype}" if strings else None
+        case BitCast():
+            fits = e.dtype.bits == e.arg.dtype.bits > 0
+            return None if fits else f"the bits of {e.arg.dtype} are not those of {e.dtype}"
         case Apply():
             return _apply_fault(e)
         case _:

@@ -18,6 +18,7 @@ from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.elements import plain_coord, read_element
 from rutc.tensor_ir import (
     Apply,
+    BitCast,
     Cast,
     DType,
     Expr,
@@ -89,6 +90,8 @@ def _step(e: Expr, editor: Editor) -> Expr | None:
             return read_element(e, editor)
         case Cast():
             return _cast(e)
+        case BitCast():
+            return e.arg if e.arg.dtype is e.dtype else None
         case Apply():
             if all(isinstance(a, Lit) and a.dtype is not DType.STRING for a in e.args):
                 return _literal(e)

@@ -241,12 +241,10 @@ def converted(b: Builder, x: Tensor, kind: DType, *, saturate: bool = True) -> T
 @operator("Trilu")
 def trilu(b: Builder, x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
     """The upper (or lower) triangle of the last two axes, 0 elsewhere; `k` shifts the diagonal."""
-    shift = 0
-    if k is not None:
-        if k.array is None:
-            raise OperatorError("the diagonal k must be a constant")
-        shift = int(np.asarray(k.array).reshape(-1)[0])
+    if x.rank < 2:
+        raise OperatorError(f"matrices are expected, not {x}")
     axes = b.axes(x.shape)
-    distance = axes[-1].index - axes[-2].index - shift
-    keep = apply("ge" if upper else "le", IndexValue(distance), lit(0, DType.I64))
+    distance = IndexValue(axes[-1].index - axes[-2].index)
+    shift = lit(0, DType.I64) if k is None else b.read(_scalar(k), [])
+    keep = apply("ge" if upper else "le", distance, shift)
     return b.nest(axes, apply("select", keep, b.spread(x, axes), lit(0, x.dtype)))

@@ -217,6 +217,32 @@ def test_halos_are_filled(machine: Machine, blocks: dict[str, int]) -> None:
     np.testing.assert_array_equal(got, expected)
 
 
+@on_machines
+def test_a_gather_from_nothing_is_zero_whatever_its_halo_holds(machine: Machine) -> None:
+    extents = {"i": 0, "j": 3}
+    layout = dense(["i", "j"], extents, halo={"i": (0, 1)}, fill=Lit(7.0, DType.F32))
+    at = apply("add", Read("p", (), DType.I64), Lit(1, DType.I64))
+    read = Read("x", (("i", at), ("j", Index.of("j"))), DType.F32)
+    loop = Loop(
+        "j",
+        Index.of(0),
+        Index.of(3),
+        Kind.SERIAL,
+        (Assign(Access("y", (("j", Index.of("j")),)), read),),
+    )
+    args = (
+        Buffer("x", DType.F32, layout),
+        Buffer("p", DType.I64, dense([], {})),
+        Buffer("y", DType.F32, dense(["j"], extents)),
+    )
+    kernel = Kernel("nothing", args, (), (loop,))
+    for run in (interpret_kernel, lambda k, m: run_kernel(k, machine, m)):
+        memory = {"x": np.full(3, 7, np.float32), "p": np.zeros(1, np.int64)}
+        memory["y"] = np.ones(3, np.float32)
+        run(kernel, memory)
+        np.testing.assert_array_equal(memory["y"], np.zeros(3, np.float32))
+
+
 def counted(kind: Kind) -> Kernel:
     """y[i] = x[(i + t) % 6] + t*100 for a counter t of the host program."""
     t, i = Index.of("t"), Index.of("i")
