@@ -183,7 +183,7 @@ class Builder:
             (out,) = self._emit(axes, (body.dtype,), (), None, (body,), hint)
             return out
         kind = body.dtype
-        wide = DType.F32 if kind.is_float and kind.bits < 32 and reduce in ("sum", "prod") else kind
+        wide = computing(kind) if reduce in ("sum", "prod") else kind
         made = self.multi(axes, (cast(body, wide),), bound, reducer(reduce, wide), hint)[0]
         return made if wide is kind else self.map(lambda x: cast(x, kind), made)
 
@@ -228,6 +228,15 @@ class Builder:
         shape = self.broadcast([t.shape for t in operands])
         axes = self.axes(shape)
         return self.nest(axes, fn(*(self.spread(t, axes) for t in operands)), hint=hint)
+
+    def wide(self, fn: ExprFunction, *operands: Tensor, hint: str | None = None) -> Tensor:
+        """`map`, narrow floats computed with in f32 and rounded once, to the first's type."""
+        kind = operands[0].dtype
+
+        def widened(*elements: Expr) -> Expr:
+            return cast(fn(*(cast(e, computing(e.dtype)) for e in elements)), kind)
+
+        return self.map(widened, *operands, hint=hint)
 
     def spread(self, t: Tensor, axes: Sequence[Axis]) -> Expr:
         """The element of `t`, broadcast to `axes`, at their dims."""
@@ -343,6 +352,11 @@ class Builder:
 
 def _dims(axes: Sequence[Axis]) -> tuple[str, ...]:
     return tuple(a.dim for a in axes if a.dim is not None)
+
+
+def computing(kind: DType) -> DType:
+    """The type in which several operations on elements of a type are chained."""
+    return DType.F32 if kind.is_float and kind.bits < 32 else kind
 
 
 def lit(value: float, like: DType) -> Lit:

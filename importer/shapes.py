@@ -270,7 +270,9 @@ def _cast(
     kind = dtype_of(int(str(attributes["to"])))
     if x.dtype == object:
         return x
-    if kind is DType.STRING or (x.dtype.kind == "f" and kind.is_int and not _exact(x)):
+    narrow = 0 < kind.bits < 8 or (kind.is_float and kind.bits == 8)
+    inexact = DType.of(x.dtype).is_float and kind.is_int and not _exact(x)
+    if kind is DType.STRING or narrow or inexact:
         return None
     return x.astype(kind.numpy)
 

@@ -12,8 +12,8 @@ import numpy as np
 class DType(Enum):
     """An element type; the value is its name in the text form.
 
-    Narrow kinds (`f16`, `bf16`, `f8*`, `f6*`, `f4*`, 2- and 4-bit integers) are storage types: they are
-    widened to `f32` (or `i32`) when read and rounded when stored.
+    Narrow kinds (`f16`, `bf16`, `f8*`, `f6*`, `f4*`, 2- and 4-bit integers) are storage types:
+    they are widened to `f32` (or `i32`) when read and rounded when stored.
     """
 
     BOOL = "bool"

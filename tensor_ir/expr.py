@@ -11,10 +11,10 @@ three give 0 for an integer divisor of 0, an integer power with a negative expon
 it gives 0), `round` takes ties to even, `sign` of NaN is NaN, `min` and `max` give NaN when an
 operand is NaN, shifts by the width or more (or by a negative count) give 0 (the sign for a negative
 `shr`), casts from float to integer saturate (NaN gives 0), from integer to integer wrap and to bool
-test `!= 0`. `bits_type` reads an element's bits as another type of the same width (those of a
-bool are 0 or 1, and any but 0 are true). `select` evaluates both arms; a read outside its value's extents gives the literal
-after `else`, and without one it never happens (the verifier proves it, or for a data-dependent
-coordinate the reader clamps).
+test `!= 0`. `bits_type` reads an element's bits as another type of the same width (those of a bool
+are 0 or 1, and any but 0 are true). `select` evaluates both arms; a read outside its value's
+extents gives the literal after `else`, and without one it never happens (the verifier proves it, or
+for a data-dependent coordinate the reader clamps; of a value without elements it gives 0).
 """
 
 from __future__ import annotations

@@ -48,7 +48,11 @@ def relu_of(e: Expr) -> Expr:
 
 def softplus_of(e: Expr) -> Expr:
     """log(1 + exp(e)) as max(e, 0) + log(1 + exp(-|e|)), which does not overflow."""
-    tail = apply("log", shifted(apply("exp", apply("neg", apply("abs", e))), 1))
+    small = apply("exp", apply("neg", apply("abs", e)))
+    one = shifted(small, 1)
+    # log(1 + s) as log(u) * s / (u - 1) with u = 1 + s, as rounded: exact for small s too.
+    ratio = apply("div", mul(apply("log", one), small), shifted(one, -1))
+    tail = apply("select", apply("eq", one, lit(1, e.dtype)), small, ratio)
     return add(relu_of(e), tail)
 
 
@@ -71,31 +75,31 @@ def hard_sigmoid_of(e: Expr, alpha: float, beta: float) -> Expr:
 @operator("Sigmoid")
 def sigmoid(b: Builder, x: Tensor) -> Tensor:
     """1 / (1 + exp(-x))."""
-    return b.map(sigmoid_of, x)
+    return b.wide(sigmoid_of, x)
 
 
 @operator("Relu")
 def relu(b: Builder, x: Tensor) -> Tensor:
     """max(x, 0)."""
-    return b.map(relu_of, x)
+    return b.wide(relu_of, x)
 
 
 @operator("Softplus")
 def softplus(b: Builder, x: Tensor) -> Tensor:
     """log(1 + exp(x))."""
-    return b.map(softplus_of, x)
+    return b.wide(softplus_of, x)
 
 
 @operator("Softsign")
 def softsign(b: Builder, x: Tensor) -> Tensor:
     """`x` / (1 + |x|)."""
-    return b.map(lambda e: apply("div", e, shifted(apply("abs", e), 1)), x)
+    return b.wide(lambda e: apply("div", e, shifted(apply("abs", e), 1)), x)
 
 
 @operator("LeakyRelu")
 def leaky_relu(b: Builder, x: Tensor, *, alpha: float = 0.01) -> Tensor:
     """`x` where x >= 0, else alpha * x."""
-    return b.map(lambda e: leaky_relu_of(e, alpha), x)
+    return b.wide(lambda e: leaky_relu_of(e, alpha), x)
 
 
 @operator("PRelu")
@@ -104,7 +108,7 @@ def prelu(b: Builder, x: Tensor, slope: Tensor) -> Tensor:
     if slope.rank == 1 < x.rank and slope.shape[0] not in (ONE, x.shape[-1]):
         # Models of opset 6 give one slope a channel.
         slope = b.reshaped(slope, (*slope.axes, *b.axes((1,) * (x.rank - 2))))
-    return b.map(
+    return b.wide(
         lambda e, s: apply("select", apply("lt", e, lit(0, e.dtype)), mul(s, e), e), x, slope
     )
 
@@ -112,7 +116,7 @@ def prelu(b: Builder, x: Tensor, slope: Tensor) -> Tensor:
 @operator("ThresholdedRelu")
 def thresholded_relu(b: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
     """`x` where x > alpha, else 0."""
-    return b.map(
+    return b.wide(
         lambda e: apply("select", apply("gt", e, lit(alpha, e.dtype)), e, lit(0, e.dtype)), x
     )
 
@@ -120,7 +124,7 @@ def thresholded_relu(b: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
 @operator("Elu")
 def elu(b: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
     """`x` where x > 0, else alpha * (exp(x) - 1)."""
-    return b.map(lambda e: elu_of(e, alpha), x)
+    return b.wide(lambda e: elu_of(e, alpha), x)
 
 
 @operator("Selu")
@@ -132,7 +136,7 @@ def selu(
     gamma: float = 1.05070102214813232421875,
 ) -> Tensor:
     """`gamma` * elu(x)."""
-    return b.map(lambda e: scaled(elu_of(e, alpha), gamma), x)
+    return b.wide(lambda e: scaled(elu_of(e, alpha), gamma), x)
 
 
 @operator("Celu")
@@ -144,31 +148,38 @@ def celu(b: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
         low = scaled(shifted(grown, -1), alpha)
         return add(relu_of(e), apply("min", low, lit(0, e.dtype)))
 
-    return b.map(fn, x)
+    return b.wide(fn, x)
 
 
 @operator("HardSigmoid")
 def hard_sigmoid(b: Builder, x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
     """`alpha` * x + beta between 0 and 1."""
-    return b.map(lambda e: hard_sigmoid_of(e, alpha, beta), x)
+    return b.wide(lambda e: hard_sigmoid_of(e, alpha, beta), x)
 
 
 @operator("HardSwish")
 def hard_swish(b: Builder, x: Tensor) -> Tensor:
     """`x` * hard_sigmoid(x), alpha = 1/6, beta = 1/2."""
-    return b.map(lambda e: mul(e, hard_sigmoid_of(e, 1 / 6, 0.5)), x)
+    return b.wide(lambda e: mul(e, hard_sigmoid_of(e, 1 / 6, 0.5)), x)
 
 
 @operator("Mish")
 def mish(b: Builder, x: Tensor) -> Tensor:
-    """`x` * tanh(softplus(x))."""
-    return b.map(lambda e: mul(e, apply("tanh", softplus_of(e))), x)
+    """`x` * tanh(softplus(x)) as x * n / (n + 2) with n = exp(x) * (exp(x) + 2)."""
+
+    def fn(e: Expr) -> Expr:
+        # Beyond 20 the quotient is 1 in f64 too, and n must not overflow.
+        raised = apply("exp", apply("min", e, lit(20, e.dtype)))
+        n = mul(raised, shifted(raised, 2))
+        return mul(e, apply("div", n, shifted(n, 2)))
+
+    return b.wide(fn, x)
 
 
 @operator("Swish")
 def swish(b: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
     """`x` * sigmoid(alpha * x)."""
-    return b.map(lambda e: mul(e, sigmoid_of(e if alpha == 1.0 else scaled(e, alpha))), x)
+    return b.wide(lambda e: mul(e, sigmoid_of(e if alpha == 1.0 else scaled(e, alpha))), x)
 
 
 @operator("Gelu")
@@ -183,7 +194,7 @@ def gelu(b: Builder, x: Tensor, *, approximate: str = "none") -> Tensor:
             curve = apply("erf", scaled(e, 1 / sqrt(2)))
         return mul(scaled(e, 0.5), shifted(curve, 1))
 
-    return b.map(fn, x)
+    return b.wide(fn, x)
 
 
 @operator("Shrink")
@@ -196,4 +207,4 @@ def shrink(b: Builder, x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> T
         low = apply("lt", e, lit(-lambd, e.dtype))
         return apply("select", low, shifted(e, bias), upper)
 
-    return b.map(fn, x)
+    return b.wide(fn, x)

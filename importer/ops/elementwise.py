@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ml_dtypes
-import numpy as np
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import Builder, OperatorError, computing, lit
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor, TensorList
-from rutc.tensor_ir import DType, Expr, IndexValue, apply, cast
+from rutc.tensor_ir import BitCast, DType, Expr, IndexValue, apply, cast
 
 _UNARY = {
     "Abs": "abs",
@@ -134,15 +133,27 @@ def mod(b: Builder, x: Tensor, y: Tensor, *, fmod: int = 0) -> Tensor:
 
 @operator("Pow")
 def power(b: Builder, x: Tensor, y: Tensor) -> Tensor:
-    """`x` ** y in x's type; an integer base with a float exponent is raised in floating point."""
+    """`x` ** y in x's type, raised in the type that holds both operands."""
     kind = x.dtype
-    work = y.dtype if y.dtype.is_float and not kind.is_float else kind
-    work = DType.F64 if work is not kind else kind
+    work = _power_type(kind, y)
 
     def fn(p: Expr, q: Expr) -> Expr:
         return cast(apply("pow", cast(p, work), cast(q, work)), kind)
 
     return b.map(fn, x, y)
+
+
+def _power_type(kind: DType, y: Tensor) -> DType:
+    """The type in which a base of type `kind` is raised to the power y."""
+    if y.dtype.is_int:
+        if not kind.is_float:
+            return DType.I64 if y.dtype is not kind else kind
+        # f32 does not tell a large odd exponent from an even one.
+        exact = y.dtype.bits <= 16 or y.array is not None
+        return computing(kind) if exact else DType.F64
+    if kind.is_float and DType.F64 not in (kind, y.dtype):
+        return DType.F32
+    return DType.F64
 
 
 @operator("BitShift")
@@ -204,7 +215,7 @@ def _scalar(t: Tensor) -> Tensor:
 @operator("Cast")
 def cast_to(b: Builder, x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Tensor:
     """`x` in another element type."""
-    return converted(b, x, dtype_of(to), saturate=bool(saturate))
+    return converted(b, x, dtype_of(to), saturate=bool(saturate), round_mode=round_mode)
 
 
 @operator("CastLike")
@@ -212,22 +223,31 @@ def cast_like(
     b: Builder, x: Tensor, target: Tensor, *, saturate: int = 1, round_mode: str = "up"
 ) -> Tensor:
     """`x` in the target's element type."""
-    return converted(b, x, target.dtype, saturate=bool(saturate))
+    return converted(b, x, target.dtype, saturate=bool(saturate), round_mode=round_mode)
 
 
-def converted(b: Builder, x: Tensor, kind: DType, *, saturate: bool = True) -> Tensor:
+def converted(
+    b: Builder, x: Tensor, kind: DType, *, saturate: bool = True, round_mode: str = "up"
+) -> Tensor:
     """x in another element type, as ONNX defines it for narrow types.
 
     A float becomes a narrow integer through i32, of which the low bits stay; it becomes an 8-bit
-    float clamped to the largest finite one, or without `saturate` infinite or NaN.
+    float clamped to the largest finite one, or without `saturate` infinite or NaN. `round_mode` is
+    how it becomes a power of two (f8e8m0).
     """
     if x.dtype is kind:
         return x
     if DType.STRING in (x.dtype, kind):
         raise OperatorError(f"conversion from {x.dtype} to {kind} is not supported")
+    if kind is DType.F8E8M0:
+        if round_mode not in ("up", "down", "nearest"):
+            raise OperatorError(f"round_mode {round_mode!r} is unknown")
+        return b.map(
+            lambda e: _power_of_two(cast(e, DType.F32), round_mode, saturate=saturate), x
+        )
     if x.dtype.is_float and kind.is_int and kind.bits < 8:
         return b.map(lambda e: cast(cast(e, DType.I32), kind), x)
-    if x.dtype.is_float and kind.value.startswith("f8e") and kind is not DType.F8E8M0 and saturate:
+    if x.dtype.is_float and kind.value.startswith("f8e") and kind and saturate:
         largest = float(ml_dtypes.finfo(kind.numpy).max)  # type: ignore[no-untyped-call]
         return b.map(
             lambda e: cast(
@@ -236,6 +256,36 @@ def converted(b: Builder, x: Tensor, kind: DType, *, saturate: bool = True) -> T
             x,
         )
     return b.map(lambda e: cast(e, kind), x)
+
+
+def _power_of_two(e: Expr, round_mode: str, *, saturate: bool) -> Expr:
+    """The f8e8m0 of an f32's magnitude.
+
+    The result is the exponent, one more where the mantissa asks for it. What is below or above all
+    powers that the type has becomes the least or the greatest, or without `saturate` NaN.
+    """
+
+    def number(k: int) -> Expr:
+        return lit(k, DType.I32)
+
+    bits = apply("bitand", BitCast(e, DType.I32), number(0x7FFFFFFF))
+    exponent = apply("shr", bits, number(23))
+    mantissa = apply("bitand", bits, number(0x7FFFFF))
+    subnormal = apply("eq", exponent, number(0))
+    code: Expr = exponent
+    if round_mode != "down":
+        # The least power, 2**-127, is subnormal: its mantissa is a half.
+        least, tiny = (0x400000, 0x600000) if round_mode == "nearest" else (1, 0x400001)
+        enough = apply("select", subnormal, number(tiny), number(least))
+        code = apply("add", exponent, cast(apply("ge", mantissa, enough), DType.I32))
+    nan = apply("isnan", e)
+    if saturate:
+        code = apply("min", code, number(254))
+    else:
+        nan = apply("or", nan, apply("lt", bits, number(0x400000)))
+        code = apply("min", code, number(255))
+    code = apply("select", nan, number(255), code)
+    return BitCast(cast(code, DType.U8), DType.F8E8M0)
 
 
 @operator("Trilu")

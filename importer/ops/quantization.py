@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import ml_dtypes
-import numpy as np
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import Builder, OperatorError, computing, lit
 from rutc.importer.ops.contraction import matmul_of
 from rutc.importer.ops.convolution import conv_integer
 from rutc.importer.ops.elementwise import converted
@@ -15,7 +14,7 @@ from rutc.importer.ops.operands import axis_of
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
-from rutc.tensor_ir import DType, Expr, Index, apply, cast
+from rutc.tensor_ir import BitCast, DType, Expr, Index, apply, cast
 from rutc.tensor_ir.affine import ONE, floordiv
 
 
@@ -26,9 +25,11 @@ def _per_axis(
     if t.size == ONE:
         return b.read(t, [0] * t.rank)
     at = axis_of(axis, x.rank)
-    if t.rank == 1:
+    if t.rank == 1 and not block:
+        if t.shape[0] != x.shape[at]:
+            raise OperatorError(f"{t} does not hold one element for each index of axis {at} of {x}")
         return b.read(t, [axes[at].index])
-    if not block:
+    if not block or t.rank != x.rank:
         raise OperatorError(f"the scale {t} does not fit {x}")
     coords: list[Index] = [a.index for a in axes]
     coords[at] = floordiv(coords[at], Index.of(block), b.ranges)
@@ -38,7 +39,7 @@ def _per_axis(
 def _rounded_to(b: Builder, e: Expr, zero: Expr | None, kind: DType) -> Expr:
     """A real number in units of the scale as a stored one: rounded, shifted, saturated."""
     if kind.is_float:
-        return e
+        return e if zero is None else apply("add", e, cast(zero, e.dtype))
     whole = apply("round", e)
     if zero is not None:
         whole = apply("add", whole, cast(zero, e.dtype))
@@ -66,12 +67,13 @@ def quantize_linear(
     if zero is None and output_dtype:
         kind = dtype_of(output_dtype)
     work = dtype_of(precision) if precision else scale.dtype
-    if work is DType.F8E8M0 or not work.is_float:
+    if not work.is_float:
+        work = DType.F64
+    elif work is DType.F8E8M0:
         work = DType.F32
-    work = DType.F32 if work.bits < 32 and not precision else work
     axes = b.axes(x.shape)
     step = cast(_per_axis(b, x, scale, axes, axis, block_size), work)
-    units = apply("div", cast(b.spread(x, axes), work), step)
+    units = cast(apply("div", cast(b.spread(x, axes), work), step), computing(work))
     offset = _per_axis(b, x, zero, axes, axis, block_size) if zero is not None else None
     whole = b.nest(axes, _rounded_to(b, units, offset, kind))
     return converted(b, whole, kind, saturate=bool(saturate))
@@ -95,6 +97,9 @@ def dequantize_linear(
     step = cast(_per_axis(b, x, scale, axes, axis, block_size), DType.F32)
     if x.dtype.is_float:
         real = cast(value, DType.F32)
+        if zero is not None:
+            offset = _per_axis(b, x, zero, axes, axis, block_size)
+            real = apply("sub", real, cast(offset, DType.F32))
     else:
         wide = cast(value, DType.I32)
         if zero is not None:
@@ -188,8 +193,8 @@ def qlinear_conv(
 
 @operator("BitCast")
 def bit_cast(b: Builder, x: Tensor, *, to: int) -> Tensor:
-    """The bits of a constant as another type of the same width."""
+    """The bits of the elements as another type of the same width."""
     kind = dtype_of(to)
-    if x.array is None or kind.bits != x.dtype.bits:
-        raise OperatorError("only a constant can be read as another type of the same width")
-    return b.constant(np.ascontiguousarray(x.array).view(kind.numpy), kind)
+    if kind.bits != x.dtype.bits or not kind.bits:
+        raise OperatorError(f"{x.dtype} and {kind} differ in width")
+    return b.map(lambda e: BitCast(e, kind), x)
