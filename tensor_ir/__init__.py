@@ -38,10 +38,10 @@ from rutc.tensor_ir.reducer import Reducer, reducer
 __all__ = [
     "Apply",
     "Attribute",
+    "BitCast",
     "Body",
     "Call",
     "Carry",
-    "BitCast",
     "Cast",
     "Const",
     "Coord",

@@ -10,6 +10,7 @@ FAMILIES = (
     "convolution",
     "elementwise",
     "features",
+    "linalg",
     "linear_models",
     "lookup",
     "loops",

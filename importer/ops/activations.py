@@ -179,7 +179,12 @@ def mish(b: Builder, x: Tensor) -> Tensor:
 @operator("Swish")
 def swish(b: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
     """`x` * sigmoid(alpha * x)."""
-    return b.wide(lambda e: mul(e, sigmoid_of(e if alpha == 1.0 else scaled(e, alpha))), x)
+    return b.wide(lambda e: _gated(e, e if alpha == 1.0 else scaled(e, alpha)), x)
+
+
+def _gated(e: Expr, gate: Expr) -> Expr:
+    """`e` * sigmoid(gate)."""
+    return apply("div", e, shifted(apply("exp", apply("neg", gate)), 1))
 
 
 @operator("Gelu")
@@ -188,10 +193,10 @@ def gelu(b: Builder, x: Tensor, *, approximate: str = "none") -> Tensor:
 
     def fn(e: Expr) -> Expr:
         if approximate == "tanh":
+            # (1 + tanh(u)) / 2 is sigmoid(2 * u), without its cancellation.
             cube = mul(mul(e, e), e)
-            curve = apply("tanh", scaled(add(e, scaled(cube, 0.044715)), sqrt(2 / pi)))
-        else:
-            curve = apply("erf", scaled(e, 1 / sqrt(2)))
+            return _gated(e, scaled(add(e, scaled(cube, 0.044715)), 2 * sqrt(2 / pi)))
+        curve = apply("erf", scaled(e, 1 / sqrt(2)))
         return mul(scaled(e, 0.5), shifted(curve, 1))
 
     return b.wide(fn, x)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import Builder, OperatorError, computing, lit
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Expr, apply, cast
 from rutc.tensor_ir.affine import ONE, ZERO
 
 
-def accumulator(kind: DType) -> DType:
-    """The type in which products of a type are summed."""
-    return DType.F32 if kind.is_float and kind.bits < 32 else kind
-
-
 def sum_products(
     b: Builder, axes: Sequence[Axis], bound: Sequence[Axis], factors: Sequence[Expr], kind: DType
 ) -> Tensor:
     """sum{bound} of the product of the factors, accumulated wide, as `kind`."""
-    wide = accumulator(kind)
+    wide = computing(kind)
     body = cast(factors[0], wide)
     for f in factors[1:]:
         body = apply("mul", body, cast(f, wide))
@@ -103,14 +98,25 @@ def gemm(
         b.read(x, left[::-1] if transA else left),
         b.read(y, right[::-1] if transB else right),
     )
-    total = sum_products(b, (rows, columns), (inner,), factors, x.dtype)
-    if alpha != 1.0:
-        total = b.map(lambda e: apply("mul", e, lit(alpha, e.dtype)), total)
-    if c is None or beta == 0.0:
+    wide = computing(x.dtype)
+    if wide.is_int and not (float(alpha).is_integer() and float(beta).is_integer()):
+        wide = DType.F64
+    total = sum_products(b, (rows, columns), (inner,), factors, wide)
+
+    def finish(e: Expr, *added: Expr) -> Expr:
+        y = _times(e, alpha)
+        for z in added:
+            y = apply("add", y, _times(cast(z, wide), beta))
+        return cast(y, x.dtype)
+
+    if alpha == 1.0 and c is None and wide is x.dtype:
         return total
-    if beta == 1.0:
-        return b.map(lambda e, z: apply("add", e, z), total, c)
-    return b.map(lambda e, z: apply("add", e, apply("mul", z, lit(beta, z.dtype))), total, c)
+    addends = () if c is None or beta == 0.0 else (c,)
+    return b.map(finish, total, *addends)
+
+
+def _times(e: Expr, factor: float) -> Expr:
+    return e if factor == 1.0 else apply("mul", e, lit(factor, e.dtype))
 
 
 @operator("Einsum")
@@ -150,12 +156,32 @@ def einsum(b: Builder, *operands: Tensor, equation: str) -> Tensor:
                 raise OperatorError(f"{c!r} of {equation!r} is both {axes[c].extent} and {extent}")
     if any(c not in axes for c in result):
         raise OperatorError(f"equation {equation!r} has an output letter that no operand has")
+    kind = operands[0].dtype
+    parts = list(zip(spelled, operands, strict=True))
+    while len(parts) > 2:
+        # Two at a time: all at once would run over all letters together.
+        later = {c for s, _ in parts[2:] for c in s} | set(result)
+        kept = [c for c in axes if c in later and any(c in s for s, _ in parts[:2])]
+        parts[:2] = [(kept, _contracted(b, parts[:2], kept, axes, computing(kind)))]
+    return _contracted(b, parts, result, axes, kind)
+
+
+def _contracted(
+    b: Builder,
+    parts: Sequence[tuple[Sequence[str], Tensor]],
+    kept: Sequence[str],
+    extents: Mapping[str, Axis],
+    kind: DType,
+) -> Tensor:
+    """The product of tensors, whose axes have letters, summed over all letters but the kept."""
+    used = [c for c in extents if any(c in s for s, _ in parts)]
+    axes = {c: b.axis(extents[c].extent, c if len(c) == 1 else "") for c in used}
     factors = [
         b.read(t, [ZERO if e == ONE else axes[c].index for c, e in zip(s, t.shape, strict=True)])
-        for s, t in zip(spelled, operands, strict=True)
+        for s, t in parts
     ]
-    bound = [a for c, a in axes.items() if c not in result]
-    return sum_products(b, [axes[c] for c in result], bound, factors, operands[0].dtype)
+    bound = [a for c, a in axes.items() if c not in kept]
+    return sum_products(b, [axes[c] for c in kept], bound, factors, kind)
 
 
 def _letters(term: str, own: int, wild: int) -> list[str]:

@@ -242,9 +242,7 @@ def converted(
     if kind is DType.F8E8M0:
         if round_mode not in ("up", "down", "nearest"):
             raise OperatorError(f"round_mode {round_mode!r} is unknown")
-        return b.map(
-            lambda e: _power_of_two(cast(e, DType.F32), round_mode, saturate=saturate), x
-        )
+        return b.map(lambda e: _power_of_two(cast(e, DType.F32), round_mode, saturate=saturate), x)
     if x.dtype.is_float and kind.is_int and kind.bits < 8:
         return b.map(lambda e: cast(cast(e, DType.I32), kind), x)
     if x.dtype.is_float and kind.value.startswith("f8e") and kind and saturate:

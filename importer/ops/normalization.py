@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import Builder, OperatorError, computing, lit
 from rutc.importer.ops.activations import shifted
 from rutc.importer.ops.operands import axis_of, static
 from rutc.importer.ops.reductions import reduced
 from rutc.importer.ops.reshape import reshape
+from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast, reducer
+from rutc.tensor_ir.affine import ZERO
 
 
 def _wide(b: Builder, x: Tensor) -> Tensor:
     """`x` in a type wide enough to sum in."""
-    if x.dtype.is_float and x.dtype.bits < 32:
-        return b.map(lambda e: cast(e, DType.F32), x)
-    return x
+    return _narrow(b, x, computing(x.dtype))
 
 
 def _narrow(b: Builder, x: Tensor, kind: DType) -> Tensor:
@@ -27,6 +27,8 @@ def _narrow(b: Builder, x: Tensor, kind: DType) -> Tensor:
 
 def softmax_over(b: Builder, x: Tensor, axis: int) -> Tensor:
     """exp(x - max) / sum of exp(x - max) along one axis."""
+    if x.shape[axis] == ZERO:
+        return x
     peak = reduced(b, x, (axis,), "max", keepdims=True)
     raised = b.map(lambda e, m: apply("exp", apply("sub", e, m)), x, peak)
     total = reduced(b, raised, (axis,), "sum", keepdims=True)
@@ -80,18 +82,50 @@ def batch_normalization(
     epsilon: float = 1e-5,
     momentum: float = 0.9,
     training_mode: int = 0,
+) -> tuple[Tensor, ...]:
+    """`x` * s + t with s = scale / sqrt(variance + epsilon) and t = shift - mean * s.
+
+    In training, mean and variance are those of x; then the given ones, moved towards them, follow.
+    """
+    kind = computing(variance.dtype)
+    if not training_mode:
+        return (_batch_affine(b, x, scale, shift, mean, variance, epsilon, kind),)
+    at = tuple(i for i in range(x.rank) if i != 1)
+    wide = _narrow(b, x, kind if kind.bits > computing(x.dtype).bits else computing(x.dtype))
+    found = reduced(b, wide, at, "mean", keepdims=False)
+    spread = b.reshaped(found, (*found.axes, *b.axes((1,) * (x.rank - 2))))
+    centered = b.map(lambda e, m: apply("sub", e, m), wide, spread)
+    square = reduced(b, centered, at, "mean", keepdims=False, lift=lambda e: apply("mul", e, e))
+
+    def moved(old: Expr, new: Expr) -> Expr:
+        kept = apply("mul", old, lit(momentum, old.dtype))
+        return apply("add", kept, apply("mul", cast(new, old.dtype), lit(1 - momentum, old.dtype)))
+
+    y = _batch_affine(b, x, scale, shift, found, square, epsilon, wide.dtype)
+    return y, b.wide(moved, mean, found), b.wide(moved, variance, square)
+
+
+def _batch_affine(
+    b: Builder,
+    x: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    epsilon: float,
+    kind: DType,
 ) -> Tensor:
-    """`x` * s + t with s = scale / sqrt(variance + epsilon) and t = shift - mean * s."""
-    if training_mode:
-        raise OperatorError("training mode is not supported")
-    kind = variance.dtype
+    """`x` normalised by a mean and a variance for each channel, scaled and shifted."""
     factor = b.map(
-        lambda g, v: apply("div", cast(g, kind), apply("sqrt", shifted(v, epsilon))),
+        lambda g, v: apply("div", cast(g, kind), apply("sqrt", shifted(cast(v, kind), epsilon))),
         scale,
         variance,
     )
     offset = b.map(
-        lambda t, m, s: apply("sub", cast(t, kind), apply("mul", m, s)), shift, mean, factor
+        lambda t, m, s: apply("sub", cast(t, kind), apply("mul", cast(m, kind), s)),
+        shift,
+        mean,
+        factor,
     )
     units = b.axes((1,) * (x.rank - 2))
     factor = b.reshaped(factor, (*factor.axes, *units))
@@ -137,8 +171,10 @@ def layer_normalization(
 ) -> tuple[Tensor, ...]:
     """The last axes from `axis` on normalised, scaled and shifted; mean and 1 / deviation."""
     at = tuple(range(axis_of(axis, x.rank), x.rank))
+    stash = dtype_of(stash_type)
     y, mean, inverse = centered_and_scaled(b, _wide(b, x), at, epsilon)
-    return _affine(b, y, scale, shift, x.dtype), mean, inverse
+    made = _affine(b, y, scale, shift, x.dtype)
+    return made, _narrow(b, mean, stash), _narrow(b, inverse, stash)
 
 
 @operator("RMSNormalization")
@@ -215,25 +251,31 @@ def mean_variance_normalization(
 ) -> Tensor:
     """(x - mean) / (deviation + 1e-9) over the named axes."""
     at = tuple(axis_of(a, x.rank) for a in axes)
-    mean = reduced(b, x, at, "mean", keepdims=True)
-    centered = b.map(lambda e, m: apply("sub", e, m), x, mean)
+    wide = _wide(b, x)
+    mean = reduced(b, wide, at, "mean", keepdims=True)
+    centered = b.map(lambda e, m: apply("sub", e, m), wide, mean)
     square = reduced(b, centered, at, "mean", keepdims=True, lift=lambda e: apply("mul", e, e))
-    return b.map(lambda e, v: apply("div", e, shifted(apply("sqrt", v), 1e-9)), centered, square)
+    y = b.map(lambda e, v: apply("div", e, shifted(apply("sqrt", v), 1e-9)), centered, square)
+    return _narrow(b, y, x.dtype)
 
 
 @operator("LpNormalization")
 def lp_normalization(b: Builder, x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
     """`x` divided by its norm along an axis; 0 where the norm is 0."""
     at = (axis_of(axis, x.rank),)
+    wide = _wide(b, x)
     if p == 1:
-        norm = reduced(b, x, at, "sum", keepdims=True, lift=lambda e: apply("abs", e))
-    else:
-        square = reduced(b, x, at, "sum", keepdims=True, lift=lambda e: apply("mul", e, e))
+        norm = reduced(b, wide, at, "sum", keepdims=True, lift=lambda e: apply("abs", e))
+    elif p == 2:
+        square = reduced(b, wide, at, "sum", keepdims=True, lift=lambda e: apply("mul", e, e))
         norm = b.map(lambda e: apply("sqrt", e), square)
+    else:
+        raise OperatorError(f"p is {p}; the standard knows 1 and 2")
 
     def fn(e: Expr, s: Expr) -> Expr:
         none = apply("eq", s, lit(0, s.dtype))
-        return apply("select", none, lit(0, e.dtype), apply("div", e, s))
+        quotient = apply("select", none, lit(0, s.dtype), apply("div", cast(e, s.dtype), s))
+        return cast(quotient, x.dtype)
 
     return b.map(fn, x, norm)
 
@@ -253,11 +295,11 @@ def lrn(
     k = b.axis(size, "k")
     at = [a.index for a in axes]
     at[1] = at[1] + k.index - (size - 1) // 2
-    element = b.read(x, at, lit(0, x.dtype))
+    element = cast(b.read(x, at, lit(0, x.dtype)), computing(x.dtype))
     total = b.nest(axes, apply("mul", element, element), (k,))
 
     def fn(e: Expr, s: Expr) -> Expr:
         base = shifted(apply("mul", s, lit(alpha / size, s.dtype)), bias)
         return apply("div", e, apply("pow", base, lit(beta, e.dtype)))
 
-    return b.map(fn, x, total)
+    return b.wide(fn, x, total)

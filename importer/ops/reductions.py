@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rutc.importer.builder import Builder, lit
+from rutc.importer.builder import Builder, computing, lit
 from rutc.importer.ops.operands import axes_of, axis_of, ints
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
-from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast, reducer
+from rutc.tensor_ir import DType, Expr, Index, IndexValue, Local, apply, cast, reducer
 from rutc.tensor_ir.affine import ONE, product
 
 Lift = Callable[[Expr], Expr]
@@ -22,23 +22,28 @@ def reduced(
     *,
     keepdims: bool,
     lift: Lift = lambda e: e,
+    finish: Lift = lambda e: e,
 ) -> Tensor:
-    """The reduction of `lift` of x's elements over `axes`; `how` is a reducer's name or `mean`."""
+    """`finish` of the reduction of `lift` of x's elements; `how` is a reducer's name or `mean`.
+
+    All of it is computed in f32 for narrow floats, and rounded in the end.
+    """
     mean = how == "mean"
     space = [b.axis(e) for e in x.shape]
     bound = [space[a] for a in axes]
     kept = [a for i, a in enumerate(space) if i not in axes]
-    body = lift(b.read(x, [a.index for a in space]))
-    narrow = body.dtype.is_float and body.dtype.bits < 32
-    kind = x.dtype if narrow else body.dtype
-    if narrow and (mean or how == "sum"):
-        body = cast(body, DType.F32)
+    element = b.read(x, [a.index for a in space])
+    exact = how in ("max", "min", "any", "all")
+    body = lift(element if exact else cast(element, computing(x.dtype)))
     total = b.nest(kept, body, bound, "sum" if mean else how)
     count = product(x.shape[a] for a in axes)
-    if mean and count != ONE:
-        total = b.map(lambda e: _divided(e, count), total)
-    if total.dtype is not kind:
-        total = b.map(lambda e: cast(e, kind), total)
+
+    def finished(e: Expr) -> Expr:
+        return cast(finish(_divided(e, count) if mean and count != ONE else e), x.dtype)
+
+    probe = Local("e", total.dtype)
+    if finished(probe) != probe:
+        total = b.map(finished, total)
     if not keepdims:
         return total
     return b.reshaped(total, keep_units(b, total.axes, axes, x.rank))
@@ -66,7 +71,7 @@ def _chosen(x: Tensor, axes: Tensor | None, *, noop_with_empty_axes: int) -> tup
     return None if noop_with_empty_axes else tuple(range(x.rank))
 
 
-def _register(name: str, how: str, lift: Lift, finish: Lift | None) -> None:
+def _register(name: str, how: str, lift: Lift, finish: Lift) -> None:
     @operator(name)
     def reduction(
         b: Builder,
@@ -81,10 +86,8 @@ def _register(name: str, how: str, lift: Lift, finish: Lift | None) -> None:
         if x.dtype is DType.BOOL:
             kind = {"max": "any", "min": "all"}.get(how, how)
         if chosen is None:
-            total = b.map(lift, x)
-        else:
-            total = reduced(b, x, chosen, kind, keepdims=bool(keepdims), lift=lift)
-        return b.map(finish, total) if finish is not None else total
+            return b.wide(lambda e: finish(lift(e)), x)
+        return reduced(b, x, chosen, kind, keepdims=bool(keepdims), lift=lift, finish=finish)
 
 
 def _same(e: Expr) -> Expr:
@@ -101,14 +104,14 @@ def _root(e: Expr) -> Expr:
     return cast(apply("sqrt", cast(e, DType.F64)), e.dtype)
 
 
-_register("ReduceSum", "sum", _same, None)
-_register("ReduceMean", "mean", _same, None)
-_register("ReduceMax", "max", _same, None)
-_register("ReduceMin", "min", _same, None)
-_register("ReduceProd", "prod", _same, None)
-_register("ReduceL1", "sum", lambda e: apply("abs", e), None)
+_register("ReduceSum", "sum", _same, _same)
+_register("ReduceMean", "mean", _same, _same)
+_register("ReduceMax", "max", _same, _same)
+_register("ReduceMin", "min", _same, _same)
+_register("ReduceProd", "prod", _same, _same)
+_register("ReduceL1", "sum", lambda e: apply("abs", e), _same)
 _register("ReduceL2", "sum", _square, _root)
-_register("ReduceSumSquare", "sum", _square, None)
+_register("ReduceSumSquare", "sum", _square, _same)
 _register("ReduceLogSum", "sum", _same, lambda e: apply("log", e))
 
 
@@ -125,14 +128,16 @@ def reduce_log_sum_exp(
     chosen = _chosen(x, axes, noop_with_empty_axes=noop_with_empty_axes)
     if chosen is None:
         return x
-    peak = reduced(b, x, chosen, "max", keepdims=True)
+    kind = x.dtype
+    wide = b.map(lambda e: cast(e, computing(kind)), x) if computing(kind) is not kind else x
+    peak = reduced(b, wide, chosen, "max", keepdims=True)
 
     def finite(m: Expr) -> Expr:
         return apply("select", apply("isinf", m), lit(0, m.dtype), m)
 
-    shifted = b.map(lambda e, m: apply("exp", apply("sub", e, finite(m))), x, peak)
+    shifted = b.map(lambda e, m: apply("exp", apply("sub", e, finite(m))), wide, peak)
     total = reduced(b, shifted, chosen, "sum", keepdims=True)
-    y = b.map(lambda s, m: apply("add", apply("log", s), finite(m)), total, peak)
+    y = b.map(lambda s, m: cast(apply("add", apply("log", s), finite(m)), kind), total, peak)
     if keepdims:
         return y
     return b.reshaped(y, tuple(a for i, a in enumerate(y.axes) if i not in chosen))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import log
+
 import numpy as np
 
-from rutc.importer.builder import Builder, OperatorError, lit
-from rutc.importer.ops.contraction import accumulator
+from rutc.importer.builder import Builder, OperatorError, computing, lit
 from rutc.importer.ops.operands import array, axis_of, ints, static
+from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
@@ -37,7 +39,7 @@ def dft(
     shape = (*x.shape[:at], Index.of(size), *x.shape[at + 1 : -1], Index.of(1 if real_only else 2))
     used = min(have, length // 2 + 1 if half_given else length)
     table = _table(length, size, used, inverse=bool(inverse), folded=half_given)
-    wide = accumulator(x.dtype)
+    wide = computing(x.dtype)
     cosines, sines = (b.constant(t.astype(wide.numpy)) for t in table)
     axes = b.axes(shape)
     j = b.axis(used, "j")
@@ -104,3 +106,72 @@ def stft(
         framed = b.map(lambda e, w: apply("mul", e, w), framed, weights)
     axis = b.constant(np.array(2))
     return dft(b, framed, None, axis, onesided=onesided)
+
+
+@operator("MelWeightMatrix")
+def mel_weight_matrix(
+    b: Builder,
+    num_mel_bins: Tensor,
+    dft_length: Tensor,
+    sample_rate: Tensor,
+    lower_edge_hertz: Tensor,
+    upper_edge_hertz: Tensor,
+    *,
+    output_datatype: int = 1,
+) -> Tensor:
+    """{spectrogram bin, mel bin}: triangles, even and overlapping by half on the mel scale.
+
+    Triangle i rises from edge i to edge i + 1 and falls to edge i + 2; an edge is a number of
+    spectrogram bins, rounded down. A triangle that does not rise is 1 at its peak.
+    """
+    kind = dtype_of(output_datatype)
+    bins = ints(num_mel_bins, "num_mel_bins")[0]
+    length = ints(dft_length, "dft_length")[0]
+    edges = _mel_edges(b, bins, length, sample_rate, lower_edge_hertz, upper_edge_hertz)
+    axes = b.axes((length // 2 + 1, bins), ("f", "mel"))
+    at = cast(IndexValue(axes[0].index), DType.F64)
+    low, peak, high = (b.read(edges, [axes[1].index + i]) for i in range(3))
+    zero = lit(0, DType.F64)
+
+    def within(first: Expr, last: Expr, value: Expr) -> Expr:
+        inside = apply("and", apply("ge", at, first), apply("le", at, last))
+        return apply("select", inside, value, zero)
+
+    rise, fall = apply("sub", peak, low), apply("sub", high, peak)
+    rising = within(low, peak, apply("div", apply("sub", at, low), rise))
+    flat = within(peak, peak, lit(1, DType.F64))
+    y: Expr = apply("select", apply("eq", rise, zero), flat, rising)
+    falls = apply(
+        "and", apply("gt", fall, zero), apply("and", apply("ge", at, peak), apply("lt", at, high))
+    )
+    y = apply("select", falls, apply("div", apply("sub", high, at), fall), y)
+    return b.nest(axes, cast(y, kind))
+
+
+def _mel_edges(
+    b: Builder, bins: int, length: int, rate: Tensor, lower: Tensor, upper: Tensor
+) -> Tensor:
+    """{bins + 2}: the edges as numbers of spectrogram bins.
+
+    mel = 2595 * log10(1 + hertz / 700).
+    """
+    scale = 2595 / log(10)
+
+    def real(t: Tensor) -> Expr:
+        return cast(b.read(t, [0] * t.rank), DType.F64)
+
+    def times(e: Expr, k: float) -> Expr:
+        return apply("mul", e, lit(k, DType.F64))
+
+    def plus(e: Expr, k: float) -> Expr:
+        return apply("add", e, lit(k, DType.F64))
+
+    def mel(hertz: Expr) -> Expr:
+        return times(apply("log", plus(times(hertz, 1 / 700), 1)), scale)
+
+    axes = b.axes((bins + 2,))
+    low = mel(real(lower))
+    step = times(apply("sub", mel(real(upper)), low), 1 / (bins + 2))
+    at = apply("add", apply("mul", cast(IndexValue(axes[0].index), DType.F64), step), low)
+    hertz = times(plus(apply("exp", times(at, 1 / scale)), -1), 700)
+    return b.nest(axes, apply("floor", apply("div", times(hertz, length + 1), real(rate))))

@@ -49,7 +49,10 @@ def tolerance(kind: DType) -> float:
 
 @pytest.fixture
 def check(tmp_path: Path) -> Check:
-    """`check(nodes, inputs, constants=..)`: import, verify, interpret, compare; the graph."""
+    """`check(nodes, inputs, constants=..)`: import, verify, interpret, compare; the graph.
+
+    The error may be a part of the largest result, or with `relative=True` of each one.
+    """
 
     def run(
         nodes: Sequence[NodeProto] | NodeProto,
@@ -58,6 +61,8 @@ def check(tmp_path: Path) -> Check:
         outputs: Sequence[str] = ("y",),
         opset: int = OPSET,
         expected: Sequence[np.ndarray] | None = None,
+        *,
+        relative: bool = False,
     ) -> Graph:
         steps = [nodes] if isinstance(nodes, NodeProto) else list(nodes)
         model = build(steps, inputs, outputs, constants or {}, opset)
@@ -77,7 +82,8 @@ def check(tmp_path: Path) -> Check:
             assert got[name].shape == want.shape, name
             assert got[name].dtype == want.dtype, name
             bound = tolerance(DType.of(want.dtype))
-            scale = float(np.abs(want[np.isfinite(want)]).max(initial=0)) if bound else 0.0
+            finite = want[np.isfinite(want)] if bound and not relative else np.zeros(0)
+            scale = float(np.abs(finite).max(initial=0))
             np.testing.assert_allclose(
                 got[name], want, rtol=bound, atol=bound * scale, err_msg=name
             )
