@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf, sqrt
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import Builder, OperatorError, computing, lit
 from rutc.importer.ops.activations import add, scaled
-from rutc.importer.ops.contraction import accumulator, sum_products
+from rutc.importer.ops.contraction import sum_products
 from rutc.importer.ops.movement import concat, transpose
 from rutc.importer.ops.normalization import softmax_over
 from rutc.importer.ops.operands import static
@@ -71,7 +71,7 @@ def scores_of(b: Builder, q: Tensor, k: Tensor, scale: float | None = None) -> T
         b.read(q, [n.index, h.index, i.index, d.index]),
         b.read(k, [n.index if k.shape[0] != ONE else ZERO, shared, j.index, d.index]),
     )
-    total = sum_products(b, (n, h, i, j), (d,), factors, accumulator(q.dtype))
+    total = sum_products(b, (n, h, i, j), (d,), factors, computing(q.dtype))
     return b.map(lambda e: scaled(e, scale), total)
 
 
