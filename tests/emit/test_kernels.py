@@ -237,7 +237,8 @@ def test_a_gather_from_nothing_is_zero_whatever_its_halo_holds(machine: Machine)
     )
     kernel = Kernel("nothing", args, (), (loop,))
     for run in (interpret_kernel, lambda k, m: run_kernel(k, machine, m)):
-        memory = {"x": np.full(3, 7, np.float32), "p": np.zeros(1, np.int64)}
+        memory: dict[str, np.ndarray] = {"x": np.full(3, 7, np.float32)}
+        memory["p"] = np.zeros(1, np.int64)
         memory["y"] = np.ones(3, np.float32)
         run(kernel, memory)
         np.testing.assert_array_equal(memory["y"], np.zeros(3, np.float32))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -92,7 +93,9 @@ def check(tmp_path: Path) -> Check:
     return run
 
 
-def node(op: str, inputs: Sequence[str], outputs: Sequence[str] = ("y",), **attributes: object):
+def node(
+    op: str, inputs: Sequence[str], outputs: Sequence[str] = ("y",), **attributes: Any
+) -> NodeProto:
     """One ONNX node."""
     return helper.make_node(op, inputs, outputs, name=f"{op}_{outputs[0]}", **attributes)
 
