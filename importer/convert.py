@@ -80,6 +80,8 @@ def _is_big(t: TensorProto) -> bool:
 
 def _converted(model: ModelProto) -> ModelProto:
     version = opset_of(model)
+    for graph in subgraphs(model.graph):
+        _name_domains(graph, version)
     if version == OPSET:
         return model
     if version > OPSET:
@@ -118,6 +120,20 @@ def _converted(model: ModelProto) -> ModelProto:
         for graph in subgraphs(converted.graph):
             _anchor_resizes(graph)
     return converted
+
+
+def _name_domains(graph: GraphProto, version: int) -> None:
+    """Names the domain of what ONNX Runtime's optimiser writes as if it were ONNX's own.
+
+    It has these operators in the standard's domain at every opset.
+    """
+    for node in graph.node:
+        if node.domain in ("", "ai.onnx") and version < _FIRST.get(node.op_type, 0):
+            node.domain = "com.microsoft"
+
+
+_FIRST = {"SimplifiedLayerNormalization": OPSET + 1, "LayerNormalization": 17}
+"""The first opset whose operator of a name is the standard's."""
 
 
 def _flatten_hardmax(graph: GraphProto) -> None:

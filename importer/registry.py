@@ -48,6 +48,13 @@ class Operator:
         return least, None if variadic else len(places)
 
     @cached_property
+    def required(self) -> tuple[int, ...]:
+        """The places of the inputs that must be there (others are `Tensor | None`)."""
+        parameters = list(inspect.signature(self.function).parameters.values())[1:]
+        least, _ = self.arity
+        return tuple(i for i in range(least) if "None" not in str(parameters[i].annotation))
+
+    @cached_property
     def takes_lists(self) -> bool:
         """Whether an operand may be a sequence of tensors."""
         parameters = inspect.signature(self.function).parameters.values()
@@ -66,7 +73,7 @@ class Operator:
         least, most = self.arity
         if most is not None and len(given) > most:
             raise OperatorError(f"{len(given)} inputs are given, at most {most} are supported")
-        if len(given) < least or any(t is None for t in given[:least]):
+        if len(given) < least or any(given[i] is None for i in self.required):
             raise OperatorError(f"a required input is missing ({least} are required)")
         if not self.takes_lists and any(isinstance(t, TensorList) for t in given):
             raise OperatorError("it takes tensors, not sequences")

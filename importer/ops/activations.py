@@ -187,19 +187,22 @@ def _gated(e: Expr, gate: Expr) -> Expr:
     return apply("div", e, shifted(apply("exp", apply("neg", gate)), 1))
 
 
+def gelu_of(e: Expr) -> Expr:
+    """`e` * Phi(e) through erf."""
+    return mul(scaled(e, 0.5), shifted(apply("erf", scaled(e, 1 / sqrt(2))), 1))
+
+
+def tanh_gelu_of(e: Expr) -> Expr:
+    """`e` * Phi(e) by the tanh approximation."""
+    # (1 + tanh(u)) / 2 is sigmoid(2 * u), without its cancellation.
+    cube = mul(mul(e, e), e)
+    return _gated(e, scaled(add(e, scaled(cube, 0.044715)), 2 * sqrt(2 / pi)))
+
+
 @operator("Gelu")
 def gelu(b: Builder, x: Tensor, *, approximate: str = "none") -> Tensor:
     """`x` * Phi(x), exactly through erf, or by the tanh approximation."""
-
-    def fn(e: Expr) -> Expr:
-        if approximate == "tanh":
-            # (1 + tanh(u)) / 2 is sigmoid(2 * u), without its cancellation.
-            cube = mul(mul(e, e), e)
-            return _gated(e, scaled(add(e, scaled(cube, 0.044715)), 2 * sqrt(2 / pi)))
-        curve = apply("erf", scaled(e, 1 / sqrt(2)))
-        return mul(scaled(e, 0.5), shifted(curve, 1))
-
-    return b.wide(fn, x)
+    return b.wide(tanh_gelu_of if approximate == "tanh" else gelu_of, x)
 
 
 @operator("Shrink")

@@ -62,15 +62,16 @@ def matmul_integer(
     y_zero: Tensor | None = None,
 ) -> Tensor:
     """The i32 product of 8-bit matrices, their zero points subtracted."""
+    return matmul_of(b, centered(b, x, x_zero, rows=True), centered(b, y, y_zero, rows=False))
 
-    def centered(t: Tensor, zero: Tensor | None, *, rows: bool) -> Tensor:
-        if zero is None:
-            return b.map(lambda e: cast(e, DType.I32), t)
-        if zero.rank == 1 and rows and t.rank > 1:
-            zero = b.reshaped(zero, (*zero.axes, b.axis(1)))
-        return b.map(lambda e, z: apply("sub", cast(e, DType.I32), cast(z, DType.I32)), t, zero)
 
-    return matmul_of(b, centered(x, x_zero, rows=True), centered(y, y_zero, rows=False))
+def centered(b: Builder, t: Tensor, zero: Tensor | None, *, rows: bool) -> Tensor:
+    """A quantised matrix less its zero point, as i32; there may be one for every row or column."""
+    if zero is None:
+        return b.map(lambda e: cast(e, DType.I32), t)
+    if zero.rank == 1 and rows and t.rank > 1:
+        zero = b.reshaped(zero, (*zero.axes, b.axis(1)))
+    return b.map(lambda e, z: apply("sub", cast(e, DType.I32), cast(z, DType.I32)), t, zero)
 
 
 @operator("Gemm")

@@ -16,7 +16,7 @@ from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast, reducer
 from rutc.tensor_ir.affine import ZERO
 
 
-def _wide(b: Builder, x: Tensor) -> Tensor:
+def widened(b: Builder, x: Tensor) -> Tensor:
     """`x` in a type wide enough to sum in."""
     return _narrow(b, x, computing(x.dtype))
 
@@ -38,14 +38,14 @@ def softmax_over(b: Builder, x: Tensor, axis: int) -> Tensor:
 @operator("Softmax")
 def softmax(b: Builder, x: Tensor, *, axis: int = -1) -> Tensor:
     """exp(x - max) / sum of exp(x - max) along an axis."""
-    return _narrow(b, softmax_over(b, _wide(b, x), axis_of(axis, x.rank)), x.dtype)
+    return _narrow(b, softmax_over(b, widened(b, x), axis_of(axis, x.rank)), x.dtype)
 
 
 @operator("LogSoftmax")
 def log_softmax(b: Builder, x: Tensor, *, axis: int = -1) -> Tensor:
     """(x - max) - log of the sum of exp(x - max) along an axis."""
     at = (axis_of(axis, x.rank),)
-    wide = _wide(b, x)
+    wide = widened(b, x)
     peak = reduced(b, wide, at, "max", keepdims=True)
     lowered = b.map(lambda e, m: apply("sub", e, m), wide, peak)
     total = reduced(b, lowered, at, "sum", keepdims=True, lift=lambda e: apply("exp", e))
@@ -144,13 +144,14 @@ def centered_and_scaled(
     """(x - mean) / sqrt(mean square + epsilon), the mean, and 1 / sqrt(mean square + epsilon)."""
     mean = reduced(b, x, axes, "mean", keepdims=True)
     centered = b.map(lambda e, m: apply("sub", e, m), x, mean)
-    y, inverse = _scaled_to_unit(b, centered, axes, epsilon)
+    y, inverse = scaled_to_unit(b, centered, axes, epsilon)
     return y, mean, inverse
 
 
-def _scaled_to_unit(
+def scaled_to_unit(
     b: Builder, x: Tensor, axes: Sequence[int], epsilon: float
 ) -> tuple[Tensor, Tensor]:
+    """`x` / sqrt(mean square + epsilon), and 1 / sqrt(mean square + epsilon)."""
     square = reduced(b, x, axes, "mean", keepdims=True, lift=lambda e: apply("mul", e, e))
     inverse = b.map(
         lambda v: apply("div", lit(1, v.dtype), apply("sqrt", shifted(v, epsilon))), square
@@ -159,6 +160,7 @@ def _scaled_to_unit(
 
 
 @operator("LayerNormalization")
+@operator("LayerNormalization", "com.microsoft")
 def layer_normalization(
     b: Builder,
     x: Tensor,
@@ -172,8 +174,8 @@ def layer_normalization(
     """The last axes from `axis` on normalised, scaled and shifted; mean and 1 / deviation."""
     at = tuple(range(axis_of(axis, x.rank), x.rank))
     stash = dtype_of(stash_type)
-    y, mean, inverse = centered_and_scaled(b, _wide(b, x), at, epsilon)
-    made = _affine(b, y, scale, shift, x.dtype)
+    y, mean, inverse = centered_and_scaled(b, widened(b, x), at, epsilon)
+    made = affine(b, y, scale, shift, x.dtype)
     return made, _narrow(b, mean, stash), _narrow(b, inverse, stash)
 
 
@@ -189,11 +191,11 @@ def rms_normalization(
 ) -> Tensor:
     """`x` / sqrt(mean square + epsilon) * scale over the last axes from `axis` on."""
     at = tuple(range(axis_of(axis, x.rank), x.rank))
-    y, _ = _scaled_to_unit(b, _wide(b, x), at, epsilon)
-    return _affine(b, y, scale, None, x.dtype)
+    y, _ = scaled_to_unit(b, widened(b, x), at, epsilon)
+    return affine(b, y, scale, None, x.dtype)
 
 
-def _affine(b: Builder, y: Tensor, scale: Tensor, shift: Tensor | None, kind: DType) -> Tensor:
+def affine(b: Builder, y: Tensor, scale: Tensor, shift: Tensor | None, kind: DType) -> Tensor:
     """`y` * scale + shift as `kind`."""
     wide = y.dtype
 
@@ -211,10 +213,10 @@ def instance_normalization(
     b: Builder, x: Tensor, scale: Tensor, shift: Tensor, *, epsilon: float = 1e-5
 ) -> Tensor:
     """Every channel of every image normalised, scaled and shifted."""
-    y, _, _ = centered_and_scaled(b, _wide(b, x), tuple(range(2, x.rank)), epsilon)
+    y, _, _ = centered_and_scaled(b, widened(b, x), tuple(range(2, x.rank)), epsilon)
     units = b.axes((1,) * (x.rank - 2))
     by, plus = (b.reshaped(t, (*t.axes, *units)) for t in (scale, shift))
-    return _affine(b, y, by, plus, x.dtype)
+    return affine(b, y, by, plus, x.dtype)
 
 
 @operator("GroupNormalization")
@@ -238,11 +240,11 @@ def group_normalization(
         Index.of(channels // num_groups),
         *x.shape[2:],
     )
-    grouped = reshape(b, _wide(b, x), grouped_shape)
+    grouped = reshape(b, widened(b, x), grouped_shape)
     y, _, _ = centered_and_scaled(b, grouped, tuple(range(2, grouped.rank)), epsilon)
     units = b.axes((1,) * (x.rank - 2))
     by, plus = (b.reshaped(t, (*t.axes, *units)) for t in (scale, shift))
-    return _affine(b, reshape(b, y, x.shape), by, plus, x.dtype)
+    return affine(b, reshape(b, y, x.shape), by, plus, x.dtype)
 
 
 @operator("MeanVarianceNormalization")
@@ -251,7 +253,7 @@ def mean_variance_normalization(
 ) -> Tensor:
     """(x - mean) / (deviation + 1e-9) over the named axes."""
     at = tuple(axis_of(a, x.rank) for a in axes)
-    wide = _wide(b, x)
+    wide = widened(b, x)
     mean = reduced(b, wide, at, "mean", keepdims=True)
     centered = b.map(lambda e, m: apply("sub", e, m), wide, mean)
     square = reduced(b, centered, at, "mean", keepdims=True, lift=lambda e: apply("mul", e, e))
@@ -263,7 +265,7 @@ def mean_variance_normalization(
 def lp_normalization(b: Builder, x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
     """`x` divided by its norm along an axis; 0 where the norm is 0."""
     at = (axis_of(axis, x.rank),)
-    wide = _wide(b, x)
+    wide = widened(b, x)
     if p == 1:
         norm = reduced(b, wide, at, "sum", keepdims=True, lift=lambda e: apply("abs", e))
     elif p == 2:

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import ml_dtypes
 
 from rutc.importer.builder import Builder, OperatorError, computing, lit
+from rutc.importer.ops.activations import clamped
 from rutc.importer.ops.contraction import matmul_of
 from rutc.importer.ops.convolution import conv_integer
 from rutc.importer.ops.elementwise import converted
 from rutc.importer.ops.operands import axis_of
+from rutc.importer.ops.reductions import reduced
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
@@ -77,6 +79,28 @@ def quantize_linear(
     offset = _per_axis(b, x, zero, axes, axis, block_size) if zero is not None else None
     whole = b.nest(axes, _rounded_to(b, units, offset, kind))
     return converted(b, whole, kind, saturate=bool(saturate))
+
+
+@operator("DynamicQuantizeLinear")
+def dynamic_quantize_linear(b: Builder, x: Tensor) -> tuple[Tensor, ...]:
+    """`x` as u8 by its own range with 0 in it: y, the scale and the zero point."""
+    every = tuple(range(x.rank))
+    low, high = (reduced(b, x, every, how, keepdims=False) for how in ("min", "max"))
+    nothing = lit(0, x.dtype)
+
+    def step(least: Expr, most: Expr) -> Expr:
+        width = apply("sub", apply("max", most, nothing), apply("min", least, nothing))
+        flat = apply("eq", width, nothing)
+        return apply("select", flat, lit(1, x.dtype), apply("div", width, lit(255, x.dtype)))
+
+    scale = b.map(step, low, high)
+
+    def middle(least: Expr, by: Expr) -> Expr:
+        units = apply("div", apply("neg", apply("min", least, nothing)), by)
+        return cast(apply("round", clamped(units, 0, 255)), DType.U8)
+
+    zero = b.map(middle, low, scale)
+    return quantize_linear(b, x, scale, zero), scale, zero
 
 
 @operator("DequantizeLinear")

@@ -1,0 +1,3 @@
+"""Operators of the domain com.microsoft, which ONNX Runtime's optimiser and exporters write."""
+
+DOMAIN = "com.microsoft"

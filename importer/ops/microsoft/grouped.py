@@ -1,0 +1,183 @@
+"""Rotary embedding, and attention with shared heads over a cache that grows, of language models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+import numpy as np
+
+from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.ops.activations import scaled
+from rutc.importer.ops.attention import (
+    biased,
+    capped,
+    changed,
+    merge_heads,
+    mixed,
+    scores_of,
+    split_heads,
+    weights_of,
+)
+from rutc.importer.ops.microsoft import DOMAIN
+from rutc.importer.ops.operands import indices, static
+from rutc.importer.ops.rotary import position_at, rotated
+from rutc.importer.registry import operator
+from rutc.importer.tensor import Axis, Tensor
+from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, apply, cast
+from rutc.tensor_ir.affine import ZERO, maximum
+
+
+@operator("RotaryEmbedding", DOMAIN)
+def rotary_embedding(
+    b: Builder,
+    x: Tensor,
+    positions: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    *,
+    interleaved: int = 0,
+    is_packed_batching: int = 0,
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+    scale: float = 1.0,
+) -> Tensor:
+    """x{n, h, s, d}, or {n, s, h*d}, rotated; one position is that of the first in the sequence."""
+    heads = x
+    if x.rank == 3:
+        width = static(x.shape[2], "the hidden size")
+        size = 2 * static(cos.shape[1], "the caches' extent")
+        heads = split_heads(b, x, num_heads or width // size)
+
+    def row(n: Index, s: Index) -> Sequence[Coord]:
+        if positions.rank == 2:
+            return (position_at(b, positions, n, s),)
+        first = cast(b.read(positions, [ZERO]), DType.I64)
+        return (apply("add", first, IndexValue(s)),)
+
+    y = rotated(b, heads, cos, sin, row, interleaved=bool(interleaved), size=rotary_embedding_dim)
+    if scale not in (0.0, 1.0):
+        y = b.map(lambda e: scaled(e, scale), y)
+    return y if x.rank == 4 else merge_heads(b, y)
+
+
+def _separated(
+    b: Builder, query: Tensor, key: Tensor | None, value: Tensor | None, heads: int, shared: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries {n, h, s, d}, keys and values {n, g, s, d}, of operands that may be packed in one."""
+    if key is not None and value is not None:
+        return (
+            split_heads(b, query, heads),
+            split_heads(b, key, shared),
+            split_heads(b, value, shared),
+        )
+    every = split_heads(b, query, heads + 2 * shared)
+
+    def part(start: int, count: int) -> Tensor:
+        shape = (every.shape[0], Index.of(count), *every.shape[2:])
+        return b.view(every, shape, lambda n, h, s, d: [n, h + start, s, d])
+
+    return part(0, heads), part(heads, shared), part(heads + shared, shared)
+
+
+def _extended(b: Builder, past: Tensor | None, new: Tensor, length: Index, seen: Tensor) -> Tensor:
+    """A cache {n, g, length, d}: `seen{n}` steps of the past, then the new ones, then 0."""
+    axes = b.axes((*new.shape[:2], length, new.shape[3]))
+    n, g, t, d = (a.index for a in axes)
+    zero = lit(0, new.dtype)
+    before = b.read(seen, [n])
+    fresh = b.read(new, [n, g, apply("sub", IndexValue(t), before), d], zero)
+    if past is None or past.shape[2] == ZERO:
+        return b.nest(axes, fresh)
+    old = b.read(past, [n, g, t, d], zero)
+    return b.nest(axes, apply("select", apply("lt", IndexValue(t), before), old, fresh))
+
+
+@operator("GroupQueryAttention", DOMAIN)
+def group_query_attention(
+    b: Builder,
+    query: Tensor,
+    key: Tensor | None = None,
+    value: Tensor | None = None,
+    past_key: Tensor | None = None,
+    past_value: Tensor | None = None,
+    last_key: Tensor | None = None,
+    total_length: Tensor | None = None,
+    cos: Tensor | None = None,
+    sin: Tensor | None = None,
+    positions: Tensor | None = None,
+    attention_bias: Tensor | None = None,
+    sink: Tensor | None = None,
+    *,
+    causal: int = 1,
+    do_rotary: int = 0,
+    k_quant_type: str = "NONE",
+    kv_num_heads: int,
+    local_window_size: int = -1,
+    num_heads: int,
+    qk_output: int = 0,
+    rotary_interleaved: int = 0,
+    scale: float | None = None,
+    smooth_softmax: int = -1,
+    softcap: float = 0.0,
+    v_quant_type: str = "NONE",
+) -> tuple[Tensor, ...]:
+    """Causal attention of the last steps over a cache of keys and values, and the longer cache.
+
+    `last_key{n}` is the position of each sequence's last key; `total_length` the longest sequence.
+    A call whose queries are as many as that is the first: its cache is empty, and sequences may
+    end earlier.
+    """
+    if last_key is None or total_length is None:
+        raise OperatorError("seqlens_k and total_sequence_length are required")
+    if qk_output or k_quant_type != "NONE" or v_quant_type != "NONE":
+        raise OperatorError("quantised caches and the scores as an output are not supported")
+    q, k, v = _separated(b, query, key, value, num_heads, kv_num_heads)
+    steps = q.shape[2]
+    (total,) = indices(total_length, "the total sequence length")
+    held = ZERO if past_key is None else past_key.shape[2]
+    first = total == steps
+    rows = b.axes((q.shape[0],))
+    ends = apply("add", cast(b.read(last_key, [rows[0].index]), DType.I64), lit(1, DType.I64))
+    before = lit(0, DType.I64) if first else apply("sub", ends, IndexValue(steps))
+    seen = b.nest(rows, before)
+    if do_rotary:
+        if cos is None or sin is None:
+            raise OperatorError("rotary embedding needs cos_cache and sin_cache")
+
+        def row(n: Index, s: Index) -> Sequence[Coord]:
+            if positions is not None:
+                return (position_at(b, positions, n, s),)
+            return (apply("add", b.read(seen, [n]), IndexValue(s)),)
+
+        size = 2 * static(cos.shape[1], "the caches' extent")
+        q, k = (
+            rotated(b, t, cos, sin, row, interleaved=bool(rotary_interleaved), size=size)
+            for t in (q, k)
+        )
+    length = maximum(held, total, b.ranges)
+    k, v = _extended(b, past_key, k, length, seen), _extended(b, past_value, v, length, seen)
+    scores = capped(b, scores_of(b, q, k, scale or None), softcap)
+    if attention_bias is not None:
+        scores = biased(b, scores, attention_bias)
+
+    def change(e: Expr, axes: Sequence[Axis]) -> Expr:
+        n, _, i, j = (a.index for a in axes)
+        distance = apply("sub", IndexValue(j - i), b.read(seen, [n]))
+        conditions = [apply("le", distance, lit(0, DType.I64))]
+        if not causal:
+            end = cast(b.read(last_key, [n]), DType.I64)
+            conditions = [apply("le", IndexValue(j), end)]
+        if local_window_size > 0:
+            conditions.append(apply("gt", distance, lit(-local_window_size, DType.I64)))
+        for condition in conditions:
+            e = apply("select", condition, e, lit(-inf, e.dtype))
+        return e
+
+    scores = changed(b, scores, change)
+    if sink is None and smooth_softmax == 1:
+        sink = b.constant(np.zeros(num_heads, np.float32))
+    if sink is not None:
+        sink = b.reshaped(sink, (b.axis(1), sink.axes[0], b.axis(1), b.axis(1)))
+    weights = weights_of(b, scores, sink=sink)
+    return merge_heads(b, mixed(b, weights, v, q.dtype)), k, v
