@@ -66,33 +66,33 @@ def activation_of(name: str, parameters: Sequence[float] = ()) -> Function:
 
 def activated(b: Builder, y: Tensor, name: str | None, parameters: Sequence[float] = ()) -> Tensor:
     """`y` with the named activation applied; without a name `y` itself."""
-    return b.map(activation_of(name, parameters), y) if name else y
+    return b.wide(activation_of(name, parameters), y) if name else y
 
 
 @operator("Gelu", DOMAIN)
 def gelu(b: Builder, x: Tensor) -> Tensor:
     """`x` * Phi(x)."""
-    return b.map(gelu_of, x)
+    return b.wide(gelu_of, x)
 
 
 @operator("FastGelu", DOMAIN)
 def fast_gelu(b: Builder, x: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x` * Phi(x) by the tanh approximation, of x + bias where one is given."""
     if bias is None:
-        return b.map(tanh_gelu_of, x)
-    return b.map(lambda e, c: tanh_gelu_of(add(e, c)), x, bias)
+        return b.wide(tanh_gelu_of, x)
+    return b.wide(lambda e, c: tanh_gelu_of(add(e, c)), x, bias)
 
 
 @operator("BiasGelu", DOMAIN)
 def bias_gelu(b: Builder, x: Tensor, bias: Tensor) -> Tensor:
     """`z` * Phi(z) with z = x + bias."""
-    return b.map(lambda e, c: gelu_of(add(e, c)), x, bias)
+    return b.wide(lambda e, c: gelu_of(add(e, c)), x, bias)
 
 
 @operator("QuickGelu", DOMAIN)
 def quick_gelu(b: Builder, x: Tensor, *, alpha: float = 1.702) -> Tensor:
     """`x` * sigmoid(alpha * x)."""
-    return b.map(lambda e: mul(e, sigmoid_of(scaled(e, alpha))), x)
+    return b.wide(lambda e: mul(e, sigmoid_of(scaled(e, alpha))), x)
 
 
 @operator("BiasSplitGelu", DOMAIN)

@@ -114,7 +114,7 @@ def gemm_fast_gelu(b: Builder, x: Tensor, w: Tensor, bias: Tensor | None = None)
     total = matmul_of(b, x, w)
     if bias is None:
         return b.map(tanh_gelu_of, total)
-    return b.map(lambda e, c: tanh_gelu_of(add(e, c)), total, bias)
+    return b.wide(lambda e, c: tanh_gelu_of(add(e, c)), total, bias)
 
 
 @operator("FusedConv", DOMAIN)
