@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import prod
 
 from rutc.importer.builder import Builder, OperatorError, lit
 from rutc.importer.ops.contraction import sum_products
-from rutc.importer.ops.operands import static
+from rutc.importer.ops.operands import indices, ints, static
+from rutc.importer.ops.reshape import reshape
 from rutc.importer.ops.window import Window, kernel_roles, spatial_roles, window
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor
+from rutc.importer.tensor import Axis, Tensor, shape_text
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply, cast
-from rutc.tensor_ir.affine import ONE, floordiv, mod
+from rutc.tensor_ir.affine import ONE, floordiv, mod, product
 
 
 @operator("Conv")
@@ -47,6 +49,27 @@ def conv(
 def _convolved(
     b: Builder, x: Tensor, w: Tensor, group: int, geometry: Window, kind: DType
 ) -> Tensor:
+    zero = lit(0, x.dtype)
+
+    def element(n: Axis, c: Index, taps: Sequence[Axis], space: Sequence[Axis]) -> Expr:
+        return b.read(x, [n.index, c, *geometry.coords(space, taps)], zero)
+
+    return grouped_product(b, w, group, geometry, element, x, kind)
+
+
+def grouped_product(
+    b: Builder,
+    w: Tensor,
+    group: int,
+    geometry: Window,
+    element: Callable[[Axis, Index, Sequence[Axis], Sequence[Axis]], Expr],
+    x: Tensor,
+    kind: DType,
+) -> Tensor:
+    """sum{ci, taps} element(n, channel, taps, space) * w, each group of channels by itself.
+
+    `x` is the operand that the elements are of: {n, channels, ..}.
+    """
     if x.rank < 3 or w.rank != x.rank:
         raise OperatorError(f"the operand {x} and the weights {w} do not fit a convolution")
     per_group = static(w.shape[1], "the weights' channel extent")
@@ -61,22 +84,20 @@ def _convolved(
     taps = b.axes(geometry.kernel, kernel_roles(rank))
     ci = b.axis(per_group, "c")
     outputs = channels // group
-    zero = lit(0, x.dtype)
-    at = geometry.coords(space, taps)
 
-    def product(group_index: Index, out_channel: Index) -> tuple[Expr, Expr]:
+    def factors_of(group_index: Index, out_channel: Index) -> tuple[Expr, Expr]:
         return (
-            b.read(x, [n.index, group_index * per_group + ci.index, *at], zero),
+            element(n, group_index * per_group + ci.index, taps, space),
             b.read(w, [out_channel, ci.index, *(k.index for k in taps)]),
         )
 
     if group == 1 or per_group == 1:
         co = b.axis(channels, "c")
         source = floordiv(co.index, Index.of(outputs), b.ranges) if group > 1 else Index.of(0)
-        factors = product(source, co.index)
+        factors = factors_of(source, co.index)
         return sum_products(b, (n, co, *space), (ci, *taps), factors, kind)
     g, inner = b.axis(group, "g"), b.axis(outputs, "c")
-    factors = product(g.index, g.index * outputs + inner.index)
+    factors = factors_of(g.index, g.index * outputs + inner.index)
     parts = sum_products(b, (n, g, inner, *space), (ci, *taps), factors, kind)
 
     def merged(i: Index, c: Index, *rest: Index) -> tuple[Index, ...]:
@@ -202,6 +223,46 @@ def conv_transpose(
         shape = (x.shape[0], Index.of(group * per_group_out), *out)
         y = b.view(parts, shape, merged, ("n", "c", *spatial_roles(rank)))
     return with_bias(b, y, bias)
+
+
+@operator("Col2Im")
+def col2im(
+    b: Builder,
+    x: Tensor,
+    image_shape: Tensor,
+    block_shape: Tensor,
+    *,
+    dilations: Sequence[int] = (),
+    pads: Sequence[int] = (),
+    strides: Sequence[int] = (),
+) -> Tensor:
+    """out{n,c,y} = sum{k} x[n, c, k, y'], y' * stride = y + pad - dilation * k: blocks added up."""
+    image, block = indices(image_shape, "image_shape"), ints(block_shape, "block_shape")
+    rank = len(block)
+    geometry = window(
+        b,
+        image,
+        block,
+        auto_pad="NOTSET",
+        dilations=dilations,
+        pads=pads,
+        strides=strides,
+    )
+    if x.rank != 3 or x.shape[2] != product(geometry.out):
+        raise OperatorError(f"{x} does not hold the blocks {block} of an image {shape_text(image)}")
+    channels = static(x.shape[1], "the number of channels")
+    if channels % prod(block):
+        raise OperatorError(f"{channels} channels are no whole number of blocks {block}")
+    shape = (x.shape[0], Index.of(channels // prod(block)), *map(Index.of, block), *geometry.out)
+    parts = reshape(b, x, shape)
+    n, c = b.axis(shape[0], "n"), b.axis(shape[1], "c")
+    space = b.axes(image, spatial_roles(rank))
+    taps = b.axes(block, kernel_roles(rank))
+    at, guards = _upsampled(b, space, taps, geometry.strides, geometry.dilations, geometry.begin)
+    element = b.read(parts, [n.index, c.index, *(k.index for k in taps), *at], lit(0, x.dtype))
+    for guard in guards:
+        element = apply("select", guard, element, lit(0, x.dtype))
+    return b.nest((n, c, *space), element, taps)
 
 
 def _upsampled(

@@ -427,6 +427,20 @@ def gather(b: Builder, x: Tensor, at: Tensor, *, axis: int = 0) -> Tensor:
     return b.nest(axes, b.read(x, coords))
 
 
+@operator("Compress")
+def compress(b: Builder, x: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor:
+    """The elements along an axis (without one: of the flat tensor) where the condition holds."""
+    chosen = np.flatnonzero(array(condition, "the condition"))
+    if axis is None:
+        x, at = reshape(b, x, (x.size,)), 0
+    else:
+        at = axis_of(axis, x.rank)
+    n = x.shape[at]
+    if n.is_const and len(chosen) and chosen[-1] >= n.const:
+        raise OperatorError(f"the condition holds at {chosen[-1]} of {n} elements")
+    return gather(b, x, b.constant(chosen.astype(np.int64)), axis=at)
+
+
 def position_in(b: Builder, at: Tensor, coords: Sequence[Index], extent: Index) -> Coord:
     """The position at[coords] along an axis, negative ones counted from its end."""
     if at.known is not None and at.known.size == 1:

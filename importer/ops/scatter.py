@@ -27,30 +27,28 @@ def scattered(
     if reduction not in _REDUCERS:
         raise OperatorError(f"reduction {reduction!r} is unknown")
     name = _REDUCERS[reduction]
-    axes = b.axes(base.shape)
+    # An axis of extent 1 needs a dim where a coordinate along it may miss its only element.
+    axes = [
+        Axis(b.dim(e), e) if e == ONE and not _stays(b, c) else b.axis(e)
+        for e, c in zip(base.shape, coords, strict=True)
+    ]
     copy = b.relabelled(base, axes)
     if any(a.extent == ZERO for a in (*space, *axes)):
         return copy
-    out = b.tensor(base.dtype, axes)
-    inside: Expr | None = None
-    placed: list[tuple[str, Coord]] = []
-    for a, c in zip(axes, coords, strict=True):
-        if a.dim is not None:
-            placed.append((a.dim, c))
-            continue
-        # A coordinate along an axis of extent 1 has no dim to miss.
-        if isinstance(c, Index) and b.inside(c, ONE):
-            continue
-        here = IndexValue(c) if isinstance(c, Index) else c
-        hit = apply("eq", here, lit(0, DType.I64))
-        inside = hit if inside is None else apply("and", inside, hit)
-    if inside is not None:
-        raise OperatorError("a computed coordinate along an axis of extent 1 is not supported")
+    placed = [(a.dim, c) for a, c in zip(axes, coords, strict=True) if a.dim is not None]
+    placed.sort(key=lambda dc: dc[0])
     dims = tuple(a.dim for a in space if a.dim is not None)
     how = reducer(name, base.dtype) if name is not None else None
-    placed.sort(key=lambda dc: dc[0])
-    b.nodes.append(Scatter(b.value(out), copy.name, dims, tuple(placed), how, element, b.origin))
-    return out
+    out = b.value(b.tensor(base.dtype, axes))
+    b.nodes.append(Scatter(out, copy.name, dims, tuple(placed), how, element, b.origin))
+    units = tuple(a.dim for a in axes if a.dim is not None and a.extent == ONE)
+    seen = tuple(Axis(None, ONE) if a.extent == ONE else a for a in axes)
+    return Tensor(out.name, base.dtype, seen, None, units)
+
+
+def _stays(b: Builder, c: Coord) -> bool:
+    """Whether a coordinate is always that of the only element."""
+    return isinstance(c, Index) and b.inside(c, ONE)
 
 
 def _wrapped(element: Expr, extent: Index) -> Expr:
@@ -67,10 +65,7 @@ def scatter_elements(
     space = b.axes(at.shape)
     here = [i.index for i in space]
     coords: list[Coord] = list(here)
-    if x.shape[a] == ONE:
-        coords[a] = ZERO
-    else:
-        coords[a] = _wrapped(cast(b.read(at, here), DType.I64), x.shape[a])
+    coords[a] = _wrapped(cast(b.read(at, here), DType.I64), x.shape[a])
     return scattered(b, x, space, coords, b.read(updates, here), reduction)
 
 
@@ -84,9 +79,6 @@ def scatter_nd(
     outer = [i.index for i in space[: at.rank - 1]]
     coords: list[Coord] = []
     for k in range(depth):
-        if x.shape[k] == ONE:
-            coords.append(ZERO)
-            continue
         element = cast(b.read(at, [*outer, Index.of(k)]), DType.I64)
         coords.append(_wrapped(element, x.shape[k]))
     coords += [i.index for i in space[at.rank - 1 :]]
