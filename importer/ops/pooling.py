@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import Builder, lit
 from rutc.importer.ops.reductions import reduced
 from rutc.importer.ops.window import Window, kernel_roles, spatial_roles, window
 from rutc.importer.registry import operator
@@ -42,8 +42,6 @@ def max_pool(
     element = b.read(x, [*(a.index for a in axes[:2]), *at], lowest(x.dtype))
     if len(b.outputs) == 1:
         return (b.nest(axes, element, taps, "max"),)
-    if all(t.dim is None for t in taps):
-        raise OperatorError("the indices of a window of one element are not supported")
     order = list(range(len(at)))
     if storage_order:
         order.reverse()
@@ -59,6 +57,8 @@ def max_pool(
             low = apply("ge", IndexValue(c), lit(0, DType.I64))
             high = apply("lt", IndexValue(c - n), lit(0, DType.I64))
             valid = apply("select", apply("and", low, high), valid, lit(-1, DType.I64))
+    if all(t.dim is None for t in taps):
+        return b.nest(axes, element), b.nest(axes, valid)
     how = reducer("argmax", x.dtype, DType.I64)
     return b.multi(axes, (element, valid), taps, how)
 
