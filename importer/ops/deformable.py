@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder, OperatorError, lit
-from rutc.importer.ops.contraction import accumulator
+from rutc.importer.builder import Builder, OperatorError, computing, lit
 from rutc.importer.ops.convolution import grouped_product, with_bias
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import reshape
@@ -82,7 +81,7 @@ def _sampled(
 ) -> Tensor:
     """What every tap of every output position reads {n, c, taps, space}."""
     rank = len(geometry.kernel)
-    kind = accumulator(x.dtype)
+    kind = computing(x.dtype)
     n, g = b.axis(x.shape[0], "n"), b.axis(groups, "g")
     taps = b.axes(geometry.kernel, kernel_roles(rank))
     space = b.axes(geometry.out, spatial_roles(rank))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder, OperatorError, lit
-from rutc.importer.ops.contraction import accumulator
+from rutc.importer.builder import Builder, OperatorError, computing, lit
 from rutc.importer.ops.loops import scanned
 from rutc.importer.ops.operands import static
 from rutc.importer.registry import operator
@@ -19,7 +18,7 @@ def det(b: Builder, x: Tensor) -> Tensor:
     if x.rank < 2 or x.shape[-1] != x.shape[-2]:
         raise OperatorError(f"{x} does not hold square matrices")
     n = static(x.shape[-1], "the matrices' extent")
-    kind = accumulator(x.dtype)
+    kind = computing(x.dtype)
     batch = x.shape[:-2]
     one = b.nest(b.axes(batch), lit(1, kind))
     if n == 0:
