@@ -12,6 +12,7 @@ from typing import assert_never
 
 from rutc.errors import InternalError
 from rutc.tensor_ir import (
+    Bind,
     Call,
     Const,
     Coord,
@@ -84,6 +85,8 @@ def rename_uses(n: Node, names: Mapping[str, str]) -> Node:
         case Scatter():
             coords = tuple((d, coord(c)) for d, c in n.coords)
             return replace(n, base=new(n.base), coords=coords, body=rename_reads(n.body, names))
+        case Bind():
+            return replace(n, value=new(n.value))
         case Call():
             return replace(n, args=tuple(map(new, n.args)))
         case _:
@@ -334,7 +337,7 @@ class Editor:
         queue = list(names)
         while queue:
             n = self.producer(queue.pop())
-            if n is None or isinstance(n, Input):
+            if n is None or isinstance(n, Input | Bind):
                 continue
             if not any(self._readers.get(v.name) or self.is_output(v.name) for v in outs(n)):
                 self.changed = True

@@ -9,9 +9,9 @@ from dataclasses import replace
 from rutc.importer.builder import Builder
 from rutc.importer.dims import named
 from rutc.importer.tensor import Axis, Tensor
-from rutc.tensor_ir import Graph, Input, Nest, Node, Output, Scan, Scatter, Value
+from rutc.tensor_ir import Bind, Graph, Input, Nest, Node, Output, Scan, Scatter, Value
 from rutc.tensor_ir.affine import ZERO, Range
-from rutc.tensor_ir.graph import defined, outs, used_deep, walk_nodes
+from rutc.tensor_ir.graph import defined, mentioned, outs, used_deep, walk_nodes
 
 
 def assembled(
@@ -24,10 +24,12 @@ def assembled(
     """The named graph of what the builder collected."""
     shared = Counter(t.name for _, t in outputs)
     made = [_with_units(b, n, t, alone=shared[t.name] == 1) for n, t in outputs]
-    nodes = _used_nodes([*inputs, *b.consts, *b.nodes], {o.value for o in made})
+    nodes = _used_nodes([*inputs, *b.consts, *b.nodes], made, b)
     used = _used_dims(nodes, made)
     table = tuple((d, e) for d, e in b.extents.items() if d in used)
-    return named(Graph(name, table, tuple(nodes), tuple(made), tuple(symbols)), b.roles, b.hints)
+    there = {n.symbol for n in walk_nodes(tuple(nodes)) if isinstance(n, Bind)}
+    kept = tuple((s, r) for s, r in symbols if s in there or s not in b.bound)
+    return named(Graph(name, table, tuple(nodes), tuple(made), kept), b.roles, b.hints)
 
 
 def _with_units(b: Builder, name: str, t: Tensor, *, alone: bool) -> Output:
@@ -59,14 +61,19 @@ def _with_units(b: Builder, name: str, t: Tensor, *, alone: bool) -> Output:
     return Output(name, value.name, tuple(space))
 
 
-def _used_nodes(nodes: Sequence[Node], wanted: set[str]) -> list[Node]:
-    """The nodes that the wanted values need; inputs stay, they are the interface."""
+def _used_nodes(nodes: Sequence[Node], outputs: Sequence[Output], b: Builder) -> list[Node]:
+    """The nodes that the outputs need; inputs stay, they are the interface."""
+    wanted = {o.value for o in outputs}
+    sizes = {s for o in outputs for d in o.axes for s in b.extents[d].names()}
     kept: list[Node] = []
     for n in reversed(nodes):
-        names = {v.name for v in outs(n)}
-        if isinstance(n, Input) or not names.isdisjoint(wanted):
+        needed = isinstance(n, Input) or (isinstance(n, Bind) and n.symbol in sizes)
+        if needed or not wanted.isdisjoint(v.name for v in outs(n)):
             kept.append(n)
             wanted.update(used_deep(n))
+            for inner in walk_nodes((n,)):
+                for d in mentioned(inner):
+                    sizes.update(b.extents[d].names() if d in b.extents else (d,))
     return kept[::-1]
 
 

@@ -12,9 +12,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rutc.importer.tensor import Axis, Item, Shape, Tensor, is_const, is_symbolic, shape_text
+from rutc.importer.tensor import (
+    Axis,
+    Item,
+    Shape,
+    Tensor,
+    ints_of,
+    is_const,
+    is_symbolic,
+    shape_text,
+)
 from rutc.tensor_ir import (
     Attribute,
+    Bind,
     Call,
     Const,
     Coord,
@@ -42,6 +52,9 @@ ExprFunction = Callable[..., Expr]
 MAX_ELEMENTS = 1 << 40
 """No tensor may have more."""
 
+MOST = (1 << 31) - 1
+"""What a size that nothing else limits may be."""
+
 
 class OperatorError(ValueError):
     """An operator cannot be imported as it is used; the message says why."""
@@ -63,6 +76,8 @@ class Builder:
     outputs: tuple[str, ...] = ()
     scope: dict[str, Item] = field(default_factory=dict)
     run_graph: Callable[..., tuple[Tensor, ...]] | None = None
+    bound: dict[str, Range] = field(default_factory=dict)
+    """The sizes that the program computes, and their ranges."""
     _claimed: set[str] = field(default_factory=set)
 
     # -- names ----------------------------------------------------------------------------------
@@ -309,6 +324,26 @@ class Builder:
     def value(self, t: Tensor) -> Value:
         """The graph's value of a tensor."""
         return Value(t.name, t.dtype, tuple(sorted(a.dim for a in t.axes if a.dim is not None)))
+
+    def size(self, t: Tensor, role: str, most: int = MOST, least: int = 0) -> Index:
+        """The i64 scalar `t` as a size, which the program learns when it runs.
+
+        Raises OperatorError where it is known and lies outside of [least, most].
+        """
+        if t.known is not None:
+            (size,) = ints_of(t.known)
+            if size.is_const and not least <= size.const <= most:
+                raise OperatorError(f"the size {role} is {size}, outside of {least}..{most}")
+            return size
+        symbol, count = role, 1
+        while symbol in self.ranges or symbol in self.extents:
+            count += 1
+            symbol = f"{role}{count}"
+        self.ranges[symbol] = self.bound[symbol] = (least, most)
+        scalar = self.nest((), self.read(t, [0] * t.rank))
+        out = self.tensor(DType.I64, (), symbol)
+        self.nodes.append(Bind(self.value(out), symbol, scalar.name, self.origin))
+        return Index.of(symbol)
 
     def whole(self, t: Tensor) -> Tensor:
         """`t` with a dim for every axis, as a routine sees it; a copy where it lacks some."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from rutc.tensor_ir import (
+    Bind,
     Body,
     Call,
     Carry,
@@ -34,7 +35,9 @@ from rutc.tensor_ir import (
 from rutc.tensor_ir.expr import Coord, Expr, reads, transform
 from rutc.tensor_ir.graph import defined, walk_nodes
 
-RESERVED = frozenset({"else", "if", "while", "scan", "call", "yield", "input", "output", "const"})
+RESERVED = frozenset(
+    {"bind", "else", "if", "while", "scan", "call", "yield", "input", "output", "const"}
+)
 
 
 def named(g: Graph, roles: Mapping[str, str], hints: Mapping[str, str]) -> Graph:
@@ -232,6 +235,8 @@ class Renaming:
                     coords=tuple(coords),
                     body=self.expr(n.body),
                 )
+            case Bind():
+                return replace(n, out=self.value(n.out), value=self.values[n.value])
             case Call():
                 return replace(
                     n,

@@ -159,7 +159,7 @@ class _Importer:
             env[initializer] = b.constant(data, _kind(data), initializer)
         self.nodes(graph, env, [o.name for o in graph.output])
         outputs = [self.output(o.name, env) for o in graph.output]
-        ranges = [(s, SYMBOL_RANGE) for s in self.symbols.values()]
+        ranges = [*((s, SYMBOL_RANGE) for s in self.symbols.values()), *b.bound.items()]
         return assembled(name, b, inputs, outputs, ranges)
 
     def _check_names(self, inputs: list[str]) -> None:

@@ -17,6 +17,7 @@ from rutc.tensor_ir.expr import (
 )
 from rutc.tensor_ir.graph import (
     Attribute,
+    Bind,
     Body,
     Call,
     Carry,
@@ -38,6 +39,7 @@ from rutc.tensor_ir.reducer import Reducer, reducer
 __all__ = [
     "Apply",
     "Attribute",
+    "Bind",
     "BitCast",
     "Body",
     "Call",

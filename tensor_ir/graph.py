@@ -10,6 +10,7 @@
     if      := %v, ... = if %cond { node* yield %a, ... } else { node* yield %b, ... }
     while   := %v, ... = while carry(%p = %init -> %next, ...) if %cond { node* }
     scatter := %v = scatter{dims} %base[dim=coord, ...] reducer= expr     (set= keeps the last)
+    bind    := %v = bind symbol = %n               the symbol is a size that the program computes
     call    := %v, ... = call routine(%x[axis, ...], ..., key=literal, ...) -> [axis, ...], ...
     output  := output "name" [axis, ...] = %v
 
@@ -22,6 +23,9 @@ gains the scanned dim. Bodies see all values defined before them. A scatter star
 of the sorted dims; coordinates outside are dropped). A call names a routine of the host runtime
 (its meaning: `routines`), and the order of axes in which that sees each operand and result.
 A run whose fixed input has other elements, bit for bit, fails.
+A bind gives a symbol its value, an i64 scalar, for the nodes after it in its block and their
+bodies; a value outside of the symbol's range ends the run. A symbol without a bind is known from
+the inputs' shapes. So all sizes are known before anything has them.
 
 The text form, token by token, is described in `text`; `parse(str(g)) == g`.
 
@@ -41,7 +45,7 @@ import numpy as np
 
 from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Coord, Expr, Read, reads
+from rutc.tensor_ir.expr import Coord, Expr, IndexValue, Read, reads, walk
 from rutc.tensor_ir.reducer import Reducer
 
 Origin = tuple[str, ...]
@@ -242,7 +246,17 @@ class Call:
             object.__setattr__(self, "out_axes", tuple(v.dims for v in self.outs))
 
 
-Node = Input | Const | Nest | Scan | If | While | Scatter | Call
+@dataclass(frozen=True)
+class Bind:
+    """The size `symbol` is the i64 scalar `value`, which `out` equals."""
+
+    out: Value
+    symbol: str
+    value: str
+    origin: Origin = ()
+
+
+Node = Input | Const | Nest | Scan | If | While | Scatter | Call | Bind
 
 
 @dataclass(frozen=True)
@@ -303,7 +317,7 @@ class Graph:
 def outs(n: Node) -> tuple[Value, ...]:
     """The values that a node gives to the nodes after it."""
     match n:
-        case Input() | Const() | Scatter():
+        case Input() | Const() | Scatter() | Bind():
             return (n.out,)
         case Nest() | Scan() | If() | While() | Call():
             return n.outs
@@ -318,7 +332,7 @@ def bodies(n: Node) -> tuple[tuple[Node, ...], ...]:
             return (n.body,)
         case If():
             return (n.then.nodes, n.orelse.nodes)
-        case Input() | Const() | Nest() | Scatter() | Call():
+        case Input() | Const() | Nest() | Scatter() | Call() | Bind():
             return ()
         case _:
             assert_never(n)
@@ -365,8 +379,42 @@ def used(n: Node) -> Iterator[str]:
                     yield from (r.value for r in reads(coord))
         case Call():
             yield from n.args
+        case Bind():
+            yield n.value
         case _:
             assert_never(n)
+
+
+def mentioned(n: Node) -> Iterator[str]:
+    """The dims and symbols that a node itself mentions, those of values that it reads left out."""
+    for v in defined(n):
+        yield from v.dims
+    exprs: tuple[Expr, ...] = ()
+    coords: tuple[Coord, ...] = ()
+    match n:
+        case Nest():
+            exprs = n.body
+            yield from n.bound
+        case Scan():
+            yield n.dim
+        case Scatter():
+            exprs, coords = (n.body,), tuple(c for _, c in n.coords)
+            yield from n.dims
+        case _:
+            pass
+    for c in coords:
+        if isinstance(c, Index):
+            yield from c.names()
+        else:
+            exprs = (*exprs, c)
+    for e in exprs:
+        for x in walk(e):
+            if isinstance(x, IndexValue):
+                yield from x.index.names()
+            elif isinstance(x, Read):
+                for _, c in x.coords:
+                    if isinstance(c, Index):
+                        yield from c.names()
 
 
 def used_deep(n: Node) -> Iterator[str]:

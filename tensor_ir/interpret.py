@@ -18,6 +18,7 @@ from rutc.errors import InternalError, UserError
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.evaluate import Block, Env, blocks, evaluate_expr, literal
 from rutc.tensor_ir.graph import (
+    Bind,
     Call,
     Carry,
     Const,
@@ -84,6 +85,7 @@ class _Run:
     ) -> None:
         self.graph = graph
         self.inputs = inputs
+        self.bounds = dict(graph.symbols)
         self.symbols = {name: int(size) for name, size in symbols.items()}
         self.values: dict[str, np.ndarray] = {}
         self.draws: Counter[str] = Counter()
@@ -144,6 +146,8 @@ class _Run:
                 return [self.scatter(n)]
             case Call():
                 return self.call(n)
+            case Bind():
+                return [self.bind(n)]
             case _:
                 assert_never(n)
 
@@ -238,6 +242,15 @@ class _Run:
                 flat = flat * extent + p
             _combine(n.reducer, result.reshape(-1), flat[inside], items[inside])
         return result
+
+    def bind(self, n: Bind) -> np.ndarray:
+        size = int(self.values[n.value])
+        low, high = self.bounds[n.symbol]
+        if not low <= size <= high:
+            names = ", ".join(n.origin) or "the model"
+            raise UserError(f"{names}: the size {n.symbol} is {size}, outside of {low}..{high}")
+        self.symbols[n.symbol] = size
+        return self.values[n.value]
 
     def call(self, n: Call) -> Sequence[np.ndarray]:
         if n.routine not in ROUTINES:

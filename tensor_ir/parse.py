@@ -10,6 +10,7 @@ from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Expr
 from rutc.tensor_ir.graph import (
+    Bind,
     Body,
     Call,
     Carry,
@@ -248,6 +249,7 @@ class _Parser:
             ("while", self.loop),
             ("if", self.conditional),
             ("scatter", self.scatter),
+            ("bind", self.bind),
             ("call", self.call),
         ):
             if at.accept(keyword):
@@ -382,6 +384,11 @@ class _Parser:
         body = at.expr(outs[0].dtype)
         combine = None if token.text == "set" else self.reducer_of(token, (body,))
         return Scatter(outs[0], target.value, dims, target.coords, combine, body, self.origin())
+
+    def bind(self, outs: tuple[Value, ...]) -> Bind:
+        symbol = self.at.name()
+        self.at.expect("=")
+        return Bind(outs[0], symbol, self.known(), self.origin())
 
     def call(self, outs: tuple[Value, ...]) -> Call:
         at = self.at

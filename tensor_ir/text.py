@@ -14,6 +14,7 @@
               | while carry(def = %init -> %next, ...) if %cond origin { line* }
               | if %cond origin { line* yield %v, ... } else { line* yield %v, ... }
               | scatter{dim, ...} %base[coords] r= expr     set= keeps the last
+              | bind symbol = %v
               | call routine(%v[axis, ...], ..., key=literal, ...) (-> [axis, ...], ...)?
                         the axes' order; without ->, results' axes are the sorted dims
     origin   := (@ "onnx node", ...)?
@@ -57,6 +58,7 @@ from rutc.tensor_ir.expr import (
     walk,
 )
 from rutc.tensor_ir.graph import (
+    Bind,
     Call,
     Carry,
     Const,
@@ -182,6 +184,8 @@ def node_lines(n: Node) -> Iterator[str]:
             how = "set" if n.reducer is None else quoted(n.reducer.name)
             body = print_expr(n.body, n.out.dtype)
             yield f"{head}scatter{_set(n.dims)} {target} {how}= {body}{end}"
+        case Bind():
+            yield f"{head}bind {quoted(n.symbol)} = {value_name(n.value)}{end}"
         case Call():
             args = [
                 value_name(a) + (_axes(axes) if axes else "")

@@ -14,6 +14,7 @@ from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Coord, Expr, IndexValue, Local, Read, walk
 from rutc.tensor_ir.graph import (
+    Bind,
     Body,
     Call,
     Carry,
@@ -28,7 +29,9 @@ from rutc.tensor_ir.graph import (
     Scatter,
     Value,
     While,
+    mentioned,
     outs,
+    walk_nodes,
 )
 from rutc.tensor_ir.reducer import Reducer
 from rutc.tensor_ir.text import node_lines, print_graph, value_name
@@ -65,6 +68,9 @@ class _Verifier:
         self.seen: set[str] = set()
         self.counters: tuple[str, ...] = ()
         self.node: Node | None = None
+        binds = [n.symbol for n in walk_nodes(graph.nodes) if isinstance(n, Bind)]
+        self.distinct("binds", binds)
+        self.unbound = set(binds)
 
     def fail(self, message: str) -> NoReturn:
         """Raise the error `message` about the node at hand."""
@@ -99,15 +105,31 @@ class _Verifier:
     def nodes(self, nodes: Iterable[Node], scope: Scope) -> Scope:
         """Check a list of nodes; the values known after it."""
         known = dict(scope)
+        bound: list[str] = []
         for n in nodes:
             self.node = n
+            self.sizes(n)
             for v in outs(n):
                 self.value(v)
             self.node_rules(n, known)
             self.node = n
             for v in outs(n):
                 known[v.name] = v
+            if isinstance(n, Bind):
+                bound.append(n.symbol)
+                self.unbound.discard(n.symbol)
+        self.unbound.update(bound)
         return known
+
+    def sizes(self, n: Node) -> None:
+        """Check that the node mentions no size that a later node binds."""
+        if not self.unbound:
+            return
+        extents = self.graph.extents
+        names = {s for d in mentioned(n) for s in (extents[d].names() if d in extents else (d,))}
+        early = sorted(names & self.unbound)
+        if early:
+            self.fail(f"the size {early[0]} is used where nothing has bound it")
 
     def node_rules(self, n: Node, scope: Scope) -> None:
         match n:
@@ -137,6 +159,11 @@ class _Verifier:
                     self.branch(n, branch, scope)
             case Scatter():
                 self.scatter(n, scope)
+            case Bind():
+                if n.symbol not in self.symbols:
+                    self.fail(f"the symbol {n.symbol} is unknown")
+                scalar = Value(n.out.name, DType.I64, ())
+                self.same((n.out, self.known(n.value, scope)), (scalar, scalar))
             case Call():
                 if len(n.arg_axes) != len(n.args) or len(n.out_axes) != len(n.outs):
                     self.fail("a call names the axes of each of its operands and results")

@@ -164,15 +164,18 @@ EXAMPLES = {
     "if": "%v : f32{} = if %c {\n  yield %s\n} else {\n  %n : f32{} = -%s\n  yield %n\n}",
     "while": "%v : bool{} = while carry(%p : bool{} = %c -> %n) if %p {\n  %n : bool{} = not %p\n}",
     "scatter": "%v : f32{a,b} = scatter{} %x[a=0, b=i64(%s)] sum= 1.0",
+    "bind": "%v : i64{} = bind m = %i",
     "call": "%v : f32{a,b} = call sort(%x[a, b], axis=1)",
 }
 """A node of every kind in the grammar of `tensor_ir.graph`, over the values of `FRAME`."""
 
 FRAME = """graph "example"
+symbols m = 0..9
 dims a = 2, b = 3, t = 4
 %x : f32{{a,b}} = input "x" [a, b]
 %s : f32{{}} = input "s" []
 %c : bool{{}} = input "c" []
+%i : i64{{}} = input "i" []
 {node}
 output "v" [{axes}] = %v
 """

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from rutc.graph_opt.editor import Editor, merge_origins, rename_uses
 from rutc.graph_opt.exprs import indices, node_reads
 from rutc.tensor_ir import (
+    Bind,
     Call,
     Const,
     Expr,
@@ -33,8 +34,8 @@ class MergeEqual:
     %a{i} = sum{j} %x[i=i, j=j]
     %b{i} = sum{k} %x[i=i, j=k]        ->   %a in the place of %b
 
-    Inputs stay, and calls, which may have state. A node in a body becomes one outside of it. Two
-    outputs of the graph stay two values.
+    Inputs and binds stay, and calls, which may have state. A node in a body becomes one outside of
+    it. Two outputs of the graph stay two values.
     """
 
     name: str = "merge equal nodes"
@@ -62,9 +63,9 @@ class MergeEqual:
 
 
 def _may_merge(n: Node) -> bool:
-    if isinstance(n, Input | Call):
+    if isinstance(n, Input | Call | Bind):
         return False
-    return not any(isinstance(inner, Call) for b in bodies(n) for inner in walk_nodes(b))
+    return not any(isinstance(inner, Call | Bind) for b in bodies(n) for inner in walk_nodes(b))
 
 
 def _merges(first: Node, n: Node, editor: Editor) -> bool:

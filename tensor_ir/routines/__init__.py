@@ -12,6 +12,7 @@ from typing import NoReturn
 from rutc.errors import UserError
 from rutc.tensor_ir.routines.job import Job, Result, Routine
 from rutc.tensor_ir.routines.random import normal, numpy_uniform, uniform
+from rutc.tensor_ir.routines.selection import non_max_suppression, nonzero, unique
 from rutc.tensor_ir.routines.sorting import topk
 
 __all__ = ["ROUTINES", "Job", "Result", "Routine"]
@@ -23,9 +24,12 @@ def _fail(job: Job) -> NoReturn:
 
 ROUTINES: Mapping[str, Routine] = {
     "fail": _fail,
+    "non_max_suppression": non_max_suppression,
+    "nonzero": nonzero,
     "normal": normal,
     "numpy_uniform": numpy_uniform,
     "topk": topk,
     "uniform": uniform,
+    "unique": unique,
 }
 """Every routine by name; `fail` ends the run with its `message`."""

@@ -8,6 +8,7 @@ import pytest
 
 from rutc.emit.library import build_library
 from rutc.emit.program import Attribute, Call, Operand, Port, Program, Ref
+from rutc.errors import UserError
 from rutc.runtime import ModelError, load
 from rutc.tensor_ir import DType
 from rutc.tensor_ir.routines import ROUTINES, Job, Result
@@ -99,3 +100,56 @@ def test_random_numbers(routine: str, shape: tuple[int, ...], tmp_path: Path) ->
     for draws, (got,) in enumerate(calling.runs(3)):
         (want,) = calling.expected(draws)
         np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-15)
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 4, 2), (0, 3), ()])
+def test_nonzero(shape: tuple[int, ...], tmp_path: Path) -> None:
+    x = np.random.default_rng(1).random(shape) < 0.5
+    results = [Result(DType.I64, (len(shape), int(x.sum())))]
+    calling = Calling(tmp_path, "nonzero", [x], results, {})
+    np.testing.assert_array_equal(calling.runs()[0][0], calling.expected()[0])
+
+
+def test_nonzero_of_another_number_names_the_node(tmp_path: Path) -> None:
+    results = [Result(DType.I64, (1, 2))]
+    calling = Calling(tmp_path, "nonzero", [np.array([True, True, True])], results, {})
+    with pytest.raises(ModelError, match="the node: 3 elements, not 2"):
+        calling.runs()
+    with pytest.raises(UserError, match="the node: 3 elements, not 2"):
+        calling.expected()
+
+
+@pytest.mark.parametrize("kind", [DType(k) for k in KINDS])
+@pytest.mark.parametrize("ascending", [0, 1])
+def test_unique(kind: DType, ascending: int, tmp_path: Path) -> None:
+    x = _numbers(kind, (15, 2) if ascending else (30,))
+    n = (len(x),)
+    results = [*(Result(DType.I64, n) for _ in range(3)), Result(DType.I64, ())]
+    calling = Calling(tmp_path, "unique", [x], results, {"sorted": ascending})
+    for got, want in zip(calling.runs()[0], calling.expected(), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("boxes", "most", "centered", "filtered"),
+    [(20, 20, 0, 1), (20, 2, 1, 0), (0, 3, 0, 1), (20, 0, 0, 0)],
+)
+def test_non_max_suppression(
+    boxes: int, most: int, centered: int, filtered: int, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(2)
+    args = [
+        rng.integers(0, 8, (2, boxes, 4)).astype(np.float32),
+        rng.integers(0, 5, (2, 3, boxes)).astype(np.float32),
+        np.array(most),
+        np.array(0.3, np.float32),
+        np.array(1, np.float32),
+    ]
+    room = 6 * min(most, boxes)
+    results = [Result(DType.I64, (room, 3)), Result(DType.I64, ())]
+    attributes = {"center_point_box": centered, "filtered": filtered}
+    calling = Calling(tmp_path, "non_max_suppression", args, results, attributes)
+    got, want = calling.runs()[0], calling.expected()
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert (int(got[1]) > 0) == (room > 0)

@@ -8,6 +8,7 @@ import numpy as np
 
 from rutc.tensor_ir import (
     Apply,
+    Bind,
     Call,
     Cast,
     Const,
@@ -126,6 +127,9 @@ class Naive:
                         old = table[at]
                         table[at] = x if n.reducer is None else fold(n.reducer, [(old,), (x,)])[0]
                 self.tables[n.out.name] = table
+            case Bind():
+                self.tables[n.out.name] = self.tables[n.value]
+                self.env[n.symbol] = int(self.tables[n.value][()])
             case Call():
                 raise NotImplementedError(n.routine)
 

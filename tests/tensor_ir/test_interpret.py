@@ -142,3 +142,24 @@ output "y" [a, c] = %y
     tracemalloc.stop()
     assert peak < 256 * 2**20
     np.testing.assert_allclose(got, np.exp(x) @ np.where(x < 0, x, 1), rtol=1e-3, atol=1e-3)
+
+
+BOUND = """
+graph "g"
+symbols s = 1..4
+dims n = s, t = 3
+%c : i64{} = input "c" []
+%b : i64{} = bind s = %c @ "Count"
+%y : i64{n} = index(n) + index(2*s)
+%again : i64{} = %b + index(s)
+output "y" [n] = %y
+output "again" [] = %again
+"""
+
+
+def test_a_size_that_the_program_computes() -> None:
+    got = interpret(parse(BOUND), {"c": np.array(3)})
+    assert got["y"].tolist() == [6, 7, 8]
+    assert got["again"] == 6
+    with pytest.raises(UserError, match=r"Count: the size s is 5, outside of 1\.\.4"):
+        interpret(parse(BOUND), {"c": np.array(5)})

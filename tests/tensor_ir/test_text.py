@@ -27,8 +27,8 @@ from tests.strategies import indices
 
 EXAMPLE = """\
 graph "example"
-symbols batch = 1..8
-dims n = batch, t = 5, k = 3, 'b x' = 2
+symbols batch = 1..8, found = 0..5
+dims n = batch, t = 5, k = 3, 'b x' = 2, f = found
 reducer mine(f32) identity(0.0:f32) lift($x0) merge($a0 + $b0 * 1.0) finish($s0 / 2.0)
 %x : f32{k,n,t} = input "x" [n, t, k]
 %c : f32{k} = const [k] [1.0, -0.0, nan] @ "conv/weight", "q\\"uote"
@@ -52,6 +52,9 @@ reducer mine(f32) identity(0.0:f32) lift($x0) merge($a0 + $b0 * 1.0) finish($s0 
   %no : bool{} = false
 }
 %top : f32{k,n}, %where : i64{k,n} = call topk(%m[n, t], %c[k], dim="t", largest=1, pads=[1, -2], eps=1e-05) -> [n, k], [k, n]
+%count : i64{} = sum{t} %i[t]
+%size : i64{} = bind found = %count @ "NonZero"
+%some : i64{f} = %i[t=f]
 output "o" [n] = %last
 output "ys" [t, n] = %ys
 """  # noqa: E501

@@ -7,8 +7,8 @@ from rutc.tensor_ir.verify import VerifyError, verify
 
 GRAPH = """
 graph "g"
-symbols batch = 1..8
-dims n = batch, t = 5, k = 3, j = 5, z = 0
+symbols batch = 1..8, found = 0..4
+dims n = batch, t = 5, k = 3, j = 5, z = 0, f = found
 %x : f32{k,n,t} = input "x" [n, t, k]
 %i : i64{t} = const [t] [0, 4, 4, 1, -7]
 %c : f32{k} = const [k] [1.0, 2.0, 3.0]
@@ -33,6 +33,9 @@ dims n = batch, t = 5, k = 3, j = 5, z = 0
 %none : f32{z} = %c[k=z + 7]
 %split : f32{t} = %c[k=(2*t) % 5 // 2]
 %some : f32{n} = %c[k=min(n, 2)]
+%count : i64{} = sum{t} %i[t]
+%size : i64{} = bind found = %count
+%front : f32{f} = %c[k=min(f, 2)]
 output "o" [n] = %last
 output "ys" [t, n] = %ys
 """  # noqa: E501
@@ -57,6 +60,15 @@ def test_a_valid_graph_passes() -> None:
         ("* %c[k=k]", "* index(k)", "'mul' has operands of different types: f32, i64"),
         ("* %c[k=k]", "* f32(index(j))", "j uses ['j']"),
         ("%x[k=0, n, t=%i[t] + 1]", "%x[k=0, n, t=%c[k=0]]", "coordinate t of %x is f32, not i64"),
+        ("bind found = %count", "bind lost = %count", "the symbol lost is unknown"),
+        ("bind found = %count", "bind found = %cond", "must agree with"),
+        ("%none : f32{z} = %c[k=z + 7]", "%none : f32{f} = 1.0", "found is used where nothing"),
+        ("%split : f32{t} = %c[k=(2*t) % 5 // 2]", "%b : i64{} = index(found)", "found is used"),
+        (
+            "%size : i64{} = bind found = %count",
+            "%size : i64{} = bind found = %count\n%again : i64{} = bind found = %count",
+            "binds occur twice: found",
+        ),
         ("%e[k, n, t], index(k)", "index(k), index(k)", "argmax makes (i64, i64) of (i64, i64)"),
         ("%m : f32{n,t}, %at : i64{n,t}", "%m : f32{n,t}, %at : i64{n}", "must have the same dims"),
         ("argmax{k}", "argmax{t}", "dims of one space occur twice: t"),

@@ -1,0 +1,138 @@
+"""Counts of n-grams in rows of numbers or strings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.registry import operator
+from rutc.importer.tensor import Tensor
+from rutc.tensor_ir import DType, Expr, IndexValue, Lit, apply, cast
+from rutc.tensor_ir.affine import ZERO
+
+Gram = tuple[int | str, ...]
+
+
+@operator("TfIdfVectorizer")
+def tf_idf_vectorizer(
+    b: Builder,
+    x: Tensor,
+    *,
+    max_gram_length: int,
+    max_skip_count: int,
+    min_gram_length: int,
+    mode: str,
+    ngram_counts: Sequence[int],
+    ngram_indexes: Sequence[int],
+    pool_int64s: Sequence[int] = (),
+    pool_strings: Sequence[str] = (),
+    weights: Sequence[float] = (),
+) -> Tensor:
+    """How often each n-gram of the pool occurs in the operand (in each row of it).
+
+    count[g] = sum{p,d} and_j x[p + d * j] == gram_g[j]     for distances d = 1 .. skips + 1
+
+    Unigrams are counted for d = 1 only. `ngram_indexes` gives each n-gram of the pool its column of
+    the output, `weights` its weight. The mode IDF tells whether there is one, times the weight;
+    TFIDF is the count times the weight.
+    """
+    if x.rank not in (1, 2):
+        raise OperatorError(f"the operand must have one or two axes, not {x}")
+    pool: list[int | str] = [*pool_int64s, *pool_strings]
+    grams = _Grams.of(pool, ngram_counts, ngram_indexes, min_gram_length, max_gram_length)
+    counts = _counted(b, x, grams, max_skip_count + 1)
+
+    def shown(count: Expr, *weight: Expr) -> Expr:
+        if mode == "IDF":
+            factor: Expr = weight[0] if weight else lit(1, count.dtype)
+            return apply(
+                "select", apply("gt", count, lit(0, count.dtype)), factor, lit(0, DType.F32)
+            )
+        return apply("mul", count, weight[0]) if weight and mode == "TFIDF" else count
+
+    if weights and len(weights) != len(ngram_indexes):
+        raise OperatorError(f"{len(weights)} weights for {len(ngram_indexes)} n-grams")
+    if not weights:
+        return b.map(shown, counts)
+    factors = np.zeros(len(grams.elements), np.float32)
+    factors[list(ngram_indexes)] = weights
+    return b.map(shown, counts, b.constant(factors))
+
+
+@dataclass(frozen=True)
+class _Grams:
+    """The n-grams of every column: elements {column, slot, place}, and lengths {column, slot}.
+
+    A slot of length 0 is empty.
+    """
+
+    elements: np.ndarray
+    lengths: np.ndarray
+
+    @staticmethod
+    def of(
+        pool: Sequence[int | str],
+        starts: Sequence[int],
+        columns: Sequence[int],
+        least: int,
+        most: int,
+    ) -> _Grams:
+        """Those of at least `least` and at most `most` elements."""
+        found: list[list[Gram]] = [[] for _ in range(max(columns, default=-1) + 1)]
+        number = 0
+        for k, start in enumerate(starts):
+            size = k + 1
+            end = starts[k + 1] if size < len(starts) else len(pool)
+            for first in range(start, end - size + 1, size):
+                if number >= len(columns):
+                    raise OperatorError(f"more n-grams than the {len(columns)} indexes")
+                if least <= size <= most:
+                    found[columns[number]].append(tuple(pool[first : first + size]))
+                number += 1
+        slots = max((len(c) for c in found), default=0) or 1
+        kind: type = object if pool and isinstance(pool[0], str) else np.int64
+        elements: np.ndarray = np.zeros((len(found), slots, max(most, 1)), kind)
+        lengths = np.zeros((len(found), slots), np.int64)
+        for c, grams in enumerate(found):
+            for s, gram in enumerate(grams):
+                elements[c, s, : len(gram)] = gram
+                lengths[c, s] = len(gram)
+        if kind is object:
+            elements[elements == 0] = ""
+        return _Grams(elements, lengths)
+
+
+def _counted(b: Builder, x: Tensor, grams: _Grams, distances: int) -> Tensor:
+    """{row, column} f32: how often the n-grams of each column occur."""
+    if x.dtype is DType.STRING:
+        elements = b.constant(grams.elements, DType.STRING)
+        fill = Lit("", DType.STRING)
+    else:
+        elements = b.constant(grams.elements.astype(x.dtype.numpy))
+        fill = lit(0, x.dtype)
+    lengths = b.constant(grams.lengths)
+    columns, slots, places = grams.elements.shape
+    extent = x.shape[-1]
+    outer = b.axes((*x.shape[:-1], columns))
+    column = outer[-1].index
+    bound = b.axes((slots, extent, distances), ("slot", "p", "d"))
+    slot, p, distance = bound[0].index, bound[1].index, bound[2].index + 1
+    length = b.read(lengths, [column, slot])
+
+    def holds(op: str, left: Expr, right: Expr | int) -> Expr:
+        return apply(op, left, lit(right, left.dtype) if isinstance(right, int) else right)
+
+    once = apply("or", holds("eq", IndexValue(distance), 1), holds("gt", length, 1))
+    hit = apply("and", holds("gt", length, 0), once)
+    for j in range(places):
+        place = p + distance * j
+        element = b.read(x, [*(a.index for a in outer[:-1]), place], fill)
+        same = apply("eq", element, b.read(elements, [column, slot, ZERO + j]))
+        if j:
+            inside = holds("lt", IndexValue(place - extent), 0)
+            same = apply("or", holds("le", length, j), apply("and", inside, same))
+        hit = apply("and", hit, same)
+    return b.nest(outer, cast(hit, DType.F32), bound)

@@ -1,0 +1,99 @@
+"""Which elements there are, which are distinct, which boxes remain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rutc.tensor_ir.routines.job import Job
+from rutc.tensor_ir.routines.sorting import order_keys
+
+
+def nonzero(job: Job) -> Sequence[np.ndarray]:
+    """{rank, n}: the coordinates of the true elements, in row-major order; there must be n."""
+    (x,) = job.args
+    found = np.argwhere(x).T.astype(np.int64)
+    if found.shape != job.results[0].shape:
+        job.fail(f"{found.shape[1]} elements, not {job.results[0].shape[1]}")
+    return (found,)
+
+
+def unique(job: Job) -> Sequence[np.ndarray]:
+    """(first, inverse, counts, number) of the distinct rows of {n, ..}.
+
+    `first` {n} holds the position of each distinct row's first occurrence, `counts` {n} how many
+    rows equal it, both in their first `number` elements and 0 after; `inverse` {n} says which of
+    them each row is. Rows compare element by element, NaN equal to NaN and above all numbers.
+    Attribute: `sorted`: 1 for ascending order, 0 for that of first occurrence.
+    """
+    (x,) = job.args
+    rows = order_keys(x).reshape(len(x), int(np.prod(x.shape[1:])))
+    order = np.lexsort((*rows.T[::-1], np.zeros(len(x)))) if len(x) else np.zeros(0, np.int64)
+    new = np.ones(len(x), np.bool_)
+    new[1:] = (rows[order[1:]] != rows[order[:-1]]).any(axis=1)
+    group = np.cumsum(new) - 1
+    starts = order[new]
+    rank = np.arange(len(starts))
+    if not job.integer("sorted"):
+        by_position = np.argsort(starts)
+        rank[by_position] = np.arange(len(starts))
+    first, inverse, counts = (np.zeros(len(x), np.int64) for _ in range(3))
+    first[rank] = starts
+    inverse[order] = rank[group]
+    np.add.at(counts, inverse, 1)
+    return first, inverse, counts, np.array(len(starts), np.int64)
+
+
+def non_max_suppression(job: Job) -> Sequence[np.ndarray]:
+    """(chosen, number): rows (batch, class, box) of the boxes that are kept, and how many.
+
+    Operands: boxes {batch, box, 4}, scores {batch, class, box}, the most boxes of a class, the
+    overlap and the score from which on boxes are dropped. `chosen` is 0 after `number` rows.
+    Attributes: `filtered`: whether only scores above the last operand count; `center_point_box`:
+    whether boxes are (x, y, width, height) of their centers, or (y, x, y, x) of two corners.
+
+    Of each class, boxes are taken by descending score, the earlier box first among equals, unless
+    they share more than the allowed part of their union with one that is taken.
+    """
+    boxes, scores, most, overlap, least = job.args
+    rows: list[tuple[int, int, int]] = []
+    for batch in range(scores.shape[0]):
+        corners = _corners(boxes[batch], centered=bool(job.integer("center_point_box")))
+        for kind in range(scores.shape[1]):
+            keys = order_keys(scores[batch, kind])
+            kept: list[int] = []
+            for box in np.argsort(~keys, kind="stable").tolist():
+                if len(kept) >= int(most):
+                    break
+                if job.integer("filtered") and not scores[batch, kind, box] > least:
+                    continue
+                if not any(_overlap(corners[box], corners[k]) > overlap for k in kept):
+                    kept.append(box)
+            rows += [(batch, kind, box) for box in kept]
+    room = job.results[0].shape[0]
+    if len(rows) > room:
+        job.fail(f"{len(rows)} boxes, more than {room}")
+    chosen = np.zeros((room, 3), np.int64)
+    chosen[: len(rows)] = np.array(rows, np.int64).reshape(-1, 3)
+    return chosen, np.array(len(rows), np.int64)
+
+
+def _corners(boxes: np.ndarray, *, centered: bool) -> np.ndarray:
+    """{box, 4} f32: the least y and x, then the greatest."""
+    boxes = boxes.astype(np.float32)
+    if centered:
+        half = boxes[:, [3, 2]] / np.float32(2)
+        return np.concatenate([boxes[:, [1, 0]] - half, boxes[:, [1, 0]] + half], axis=1)
+    low, high = boxes[:, :2], boxes[:, 2:]
+    return np.concatenate([np.minimum(low, high), np.maximum(low, high)], axis=1)
+
+
+def _overlap(a: np.ndarray, b: np.ndarray) -> np.float32:
+    """The intersection of two boxes as a part of their union; 0 where a box is empty."""
+    sides = np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2])
+    inside, first, second = sides[0] * sides[1], *((x[2] - x[0]) * (x[3] - x[1]) for x in (a, b))
+    union = first + second - inside
+    if not (sides > 0).all() or min(inside, first, second, union) <= 0:
+        return np.float32(0)
+    return np.float32(inside / union)

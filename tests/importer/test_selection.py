@@ -1,0 +1,145 @@
+"""Operators with outputs as long as the operands' elements say, and top-k, against ONNX Runtime."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from rutc.errors import UserError
+from rutc.graph_opt import optimize
+from rutc.importer import import_model
+from rutc.tensor_ir import Bind
+from rutc.tensor_ir.graph import walk_nodes
+from rutc.tensor_ir.interpret import interpret
+
+
+@pytest.mark.parametrize("kind", ["f4", "i8", "?", "u1"])
+@pytest.mark.parametrize("shape", [(6,), (3, 1, 5), (2, 4)])
+def test_nonzero(kind, shape, check, make_node, rng):
+    graph = check(make_node("NonZero", ["x"]), {"x": rng.integers(0, 2, shape).astype(kind)})
+    assert any(isinstance(n, Bind) for n in graph.nodes)
+
+
+def test_nothing_is_nonzero(check, make_node):
+    check(make_node("NonZero", ["x"]), {"x": np.zeros((2, 3), "f4")})
+
+
+@pytest.mark.parametrize(("axis", "length"), [(None, 9), (0, 3), (1, 2), (-1, 4)])
+def test_compress(axis, length, check, make_node, rng):
+    inputs = {"x": rng.standard_normal((3, 4, 4)).astype("f4"), "c": rng.random(length) < 0.5}
+    attributes = {} if axis is None else {"axis": axis}
+    check(make_node("Compress", ["x", "c"], **attributes), inputs)
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@pytest.mark.parametrize("sorted_", [0, 1])
+def test_unique(axis, sorted_, check, make_node, rng):
+    inputs = {"x": rng.integers(0, 2, (5, 2, 3)).astype("f4")}
+    names = ("y", "first", "inverse", "counts")
+    attributes = {"sorted": sorted_} | ({} if axis is None else {"axis": axis})
+    check(make_node("Unique", ["x"], names, **attributes), inputs, outputs=names)
+
+
+@pytest.mark.parametrize("centered", [0, 1])
+@pytest.mark.parametrize("most", [0, 2, 50])
+@pytest.mark.parametrize("threshold", [None, 0.4])
+@pytest.mark.parametrize("fixed", [True, False])
+def test_non_max_suppression(centered, most, threshold, fixed, check, make_node, rng):
+    boxes = {"b": rng.random((2, 12, 4)).astype("f4"), "s": rng.random((2, 3, 12)).astype("f4")}
+    limits = {"m": np.array([most]), "o": np.array([0.25], "f4")}
+    if threshold is not None:
+        limits["t"] = np.array([threshold], "f4")
+    node = make_node("NonMaxSuppression", ["b", "s", *limits], center_point_box=centered)
+    check(node, boxes if fixed else {**boxes, **limits}, limits if fixed else {}, opset=11)
+
+
+@pytest.mark.parametrize("k", [0, 1, 4, 6])
+def test_top_k_of_a_number_known_when_it_runs(k, check, make_node, rng):
+    inputs = {"x": rng.integers(0, 3, (4, 6)).astype("f4"), "k": np.array([k])}
+    check(make_node("TopK", ["x", "k"], ["y", "i"], axis=1), inputs, outputs=("y", "i"))
+
+
+def test_sizes_outside_of_their_range_name_the_node(tmp_path, make_node, make_model):
+    inputs = {"x": np.zeros((2, 3), "f4"), "k": np.array([4])}
+    node = make_node("TopK", ["x", "k"], ["y", "i"])
+    onnx.save(make_model([node], inputs, ["y"], {}), tmp_path / "m.onnx")
+    with pytest.raises(UserError, match=r"TopK_y: the size k is 4, outside of 0\.\.3"):
+        interpret(import_model(tmp_path / "m.onnx"), inputs)
+    onnx.save(
+        make_model([node], {"x": inputs["x"]}, ["y"], {"k": inputs["k"]}), tmp_path / "m.onnx"
+    )
+    with pytest.raises(UserError, match=r"the size k is 4, outside of 0\.\.3"):
+        import_model(tmp_path / "m.onnx")
+
+
+def test_what_follows_has_the_found_size(tmp_path, make_node, make_model, rng):
+    x = rng.standard_normal((5, 4)).astype("f4")
+    nodes = [
+        make_node("Greater", ["x", "zero"], ["mask"]),
+        make_node("NonZero", ["mask"], ["at"]),
+        make_node("Transpose", ["at"], ["rows"]),
+        make_node("GatherND", ["x", "rows"], ["found"]),
+        make_node("Exp", ["found"], ["powers"]),
+        make_node("ReduceSum", ["powers"], ["y"], keepdims=0),
+    ]
+    constants = {"zero": np.array(0, "f4"), "unused": np.array(1, "f4")}
+    onnx.save(make_model(nodes, {"x": x}, ["y", "powers"], constants), tmp_path / "m.onnx")
+    graph = import_model(tmp_path / "m.onnx")
+    for g in (graph, optimize(graph)):
+        got = interpret(g, {"x": x})
+        np.testing.assert_allclose(got["powers"], np.exp(x[x > 0]), rtol=1e-6)
+        np.testing.assert_allclose(got["y"], np.exp(x[x > 0]).sum(), rtol=1e-5)
+
+
+def test_sizes_that_nothing_needs_are_not_computed(tmp_path, make_node, make_model):
+    nodes = [
+        make_node("NonZero", ["x"], ["at"]),
+        make_node("Shape", ["x"], ["y"]),
+        make_node("Add", ["x", "x"], ["z"]),
+    ]
+    model = make_model(nodes, {"x": np.zeros(3, "f4")}, ["y", "z"], {})
+    onnx.save(model, tmp_path / "m.onnx")
+    graph = import_model(tmp_path / "m.onnx")
+    assert not any(isinstance(n, Bind) for n in walk_nodes(graph.nodes))
+    assert graph.symbols == ()
+
+
+@pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
+@pytest.mark.parametrize("shape", [(12,), (3, 12)])
+@pytest.mark.parametrize(("least", "longest", "skips"), [(1, 1, 3), (2, 2, 0), (1, 3, 2)])
+def test_n_grams(mode, shape, least, longest, skips, check, make_node, rng):
+    node = make_node(
+        "TfIdfVectorizer",
+        ["x"],
+        mode=mode,
+        min_gram_length=least,
+        max_gram_length=longest,
+        max_skip_count=skips,
+        ngram_counts=[0, 3, 9],
+        ngram_indexes=[4, 0, 2, 1, 3, 5, 6],
+        pool_int64s=[1, 2, 3, 1, 2, 3, 3, 2, 1, 2, 2, 1],
+        weights=[0.5, 2.0, 1.0, 3.0, 0.25, 1.5, 4.0],
+    )
+    check(node, {"x": rng.integers(1, 4, shape)})
+
+
+def test_n_grams_of_text(tmp_path):
+    node = helper.make_node(
+        "TfIdfVectorizer",
+        ["x"],
+        ["y"],
+        mode="TF",
+        min_gram_length=1,
+        max_gram_length=2,
+        max_skip_count=1,
+        ngram_counts=[0, 1],
+        ngram_indexes=[1, 0],
+        pool_strings=["a", "a", "b"],
+    )
+    x = helper.make_tensor_value_info("x", TensorProto.STRING, [6])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])
+    opsets = [helper.make_opsetid("", 21)]
+    model = helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets)
+    onnx.save(model, tmp_path / "m.onnx")
+    words = np.array(["a", "b", "a", "c", "b", ""], object)
+    assert interpret(import_model(tmp_path / "m.onnx"), {"x": words})["y"].tolist() == [2, 2]
