@@ -191,9 +191,7 @@ def _tiled(
         parted = {s.var for s in unrolled if isinstance(s, Split)}
         for t in r.reads:
             if t.packed:
-                packing[t.buffer] = _packing(
-                    kernel, t, wanted, tile.vector, width, shape.extents[tile.vector], block
-                )
+                packing[t.buffer] = _packing(kernel, t, wanted, tile, width, shape.extents, block)
                 if not t.depends(tile.vector) or not t.depends(bound[-1]) or t.gathered:
                     continue
                 line = LINE_BYTES // t.bytes
@@ -322,28 +320,33 @@ def _packing(
     kernel: Kernel,
     t: Touch,
     bound: list[str],
-    vector: str,
+    tile: RegisterTile,
     width: int,
-    extent: int,
+    extents: Mapping[str, int],
     block: int | None,
 ) -> tuple[tuple[str, ...], Mapping[str, int]]:
     """The dim order of a constant operand: in the order in which the tiles read it."""
     dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
     of_loop = _dim_of_loop(kernel, t.buffer)
     inner = [of_loop[v] for v in bound if v in of_loop]
-    lane = of_loop.get(vector)
-    front = [d for d in dims if d not in inner and d != lane]
+    lane = of_loop.get(tile.vector)
     blocks: dict[str, int] = {}
     last = of_loop.get(bound[-1])
     if block is not None and last is not None and lane is not None:
         inner = [last, *(d for d in inner if d != last)]
         blocks[last] = block
+    # What a tile reads at one step of the reduction lies together.
+    rows = [(of_loop[v], f, extents[v]) for v, f in tile.rows if v in of_loop]
+    whole = [d for d, f, extent in rows if f == extent and not blocks]
+    blocks |= {d: f for d, f, _ in rows if d not in whole}
+    front = [d for d in dims if d not in inner and d not in whole and d != lane]
+    inner += whole
     if lane is None:
-        return (*front, *inner), {}
-    if width >= extent:
+        return (*front, *inner), blocks
+    if width >= extents[tile.vector]:
         if not blocks:
             return (*front, *inner, lane), {}
-        return (*front, lane, *inner), {**blocks, lane: extent}
+        return (*front, lane, *inner), {**blocks, lane: extents[tile.vector]}
     return (*front, lane, *inner), {**blocks, lane: width}
 
 

@@ -128,7 +128,9 @@ def _cost(
         )
         if panel * steps > machine.l1 // 2:
             work += STREAM_SHARE * panel / machine.l2_bytes_per_cycle
-        registers = size * len(r.update.states) + vectors + 1
+        # One operand's part of a step is held, the others pass by one at a time.
+        held = min((_loads(t, vector, vectors, rows, width) for t in r.reads), default=0.0)
+        registers = size * len(r.update.states) + max(held, vectors) + 1
         spare = machine.registers - registers
         if spare < SPARE_REGISTERS:
             work *= 1 + TIGHT * (SPARE_REGISTERS - max(spare, 0))
