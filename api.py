@@ -60,6 +60,7 @@ def compile(
     threads: int | None = None,
     dump: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
+    exact_algorithms: bool = False,
     on_progress: Progress | None = None,
 ) -> Compiled:
     """Compiles an ONNX model into a shared library and a header beside it.
@@ -77,6 +78,7 @@ def compile(
         threads: Threads of the verification; None leaves the choice to each runtime.
         dump: A folder for the intermediate forms of every step.
         jobs: How many kernels to compile at once; None: as many as there are CPUs.
+        exact_algorithms: Whether to use no algorithm that rounds more than the model's own sums.
         on_progress: Called with a stage, how many of its steps are done, and how many there are.
 
     Raises:
@@ -98,6 +100,7 @@ def compile(
         values=dict(values or {}),
         dump=None if dump is None else Path(dump),
         jobs=jobs,
+        exact_algorithms=exact_algorithms,
     )
     with tempfile.TemporaryDirectory(prefix=".rutc-", dir=destination.parent) as folder:
         report = compile_model(source, Path(folder) / destination.name, options, on_progress)

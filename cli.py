@@ -94,6 +94,10 @@ def compile_command(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Kernels compiled at once; default: all CPUs.")
     ] = None,
+    exact_algorithms: Annotated[
+        bool,
+        typer.Option("--exact-algorithms", help="Use no algorithm that rounds more than sums do."),
+    ] = False,
     dump: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write every step's form into a folder.")
     ] = None,
@@ -121,6 +125,7 @@ def compile_command(
                     threads=threads,
                     dump=dump,
                     jobs=jobs,
+                    exact_algorithms=exact_algorithms,
                     on_progress=on_progress,
                 )
         except VerificationFailed as failure:

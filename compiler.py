@@ -21,8 +21,9 @@ from rutc.emit.library import build_library
 from rutc.emit.targets import target_named
 from rutc.emit.toolchain import find_toolchain
 from rutc.errors import UserError
-from rutc.graph_opt import DumpFolder, optimize
+from rutc.graph_opt import DumpFolder, optimize, pipeline_for
 from rutc.graph_opt.decide import decide
+from rutc.graph_opt.pipeline import PIPELINE
 from rutc.importer import import_model
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.lower import Group
@@ -37,7 +38,8 @@ class Options:
 
     `shapes` and `dims` fix symbolic sizes: by input name, or by the model's own dim names. `values`
     fixes the elements of inputs; a run with others fails. `dump` names a folder for every
-    intermediate form. `jobs` is the number of compiler threads.
+    intermediate form. `jobs` is the number of compiler threads. `exact_algorithms` leaves out
+    rewrites that round more than the model's own sums do.
     """
 
     target: str = "native"
@@ -47,6 +49,7 @@ class Options:
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
     dump: Path | None = None
     jobs: int | None = None
+    exact_algorithms: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,8 @@ def compile_model(
         graph = import_model(model, shapes=options.shapes, dims=options.dims, values=options.values)
     dump = DumpFolder(options.dump) if options.dump is not None else None
     with stage("optimize"):
-        graph = optimize(graph, on_step=dump)
+        pipeline = PIPELINE if options.exact_algorithms else pipeline_for(machine)
+        graph = optimize(graph, on_step=dump, pipeline=pipeline)
     with stage("plan"):
         plan = decide(graph)
     if options.dump is not None:

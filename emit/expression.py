@@ -26,6 +26,7 @@ from rutc.tensor_ir.expr import (
     Lit,
     Local,
     Read,
+    children,
 )
 from rutc.tensor_ir.kernel import Access, Buffer, Prefetch, Space
 from rutc.tensor_ir.machine import Machine
@@ -60,34 +61,42 @@ class ExpressionEmitter:
         pointer: Callable[[Buffer], ir.Value],
         register: Callable[[Buffer, tuple[object, ...], ir.Type], ir.Value],
         machine: Machine,
+        written: frozenset[str],
     ) -> None:
-        """Evaluate at `builder`'s place; `pointer` and `register` give buffers their memory."""
+        """Evaluate at `builder`'s place; `pointer` and `register` give buffers their memory.
+
+        `written` are the buffers that the kernel writes.
+        """
         self.builder = builder
         self.index = index
         self.buffers = buffers
         self.pointer = pointer
         self.register = register
         self.machine = machine
+        self.written = written
         self.locals: dict[str, ir.Value] = {}
-        self._loads: dict[object, ir.Value] = {}
+        self._loads: dict[tuple[object, ...], ir.Value] = {}
         self._squares: dict[object, list[ir.Value]] = {}
         self._deferred: dict[tuple[object, ...], Square] = {}
+        self._results: dict[tuple[object, ...], ir.Value] = {}
+        self._needs: dict[int, tuple[Expr, frozenset[str] | None]] = {}
         self._fresh = 0
         # Registers that the vector loop at hand writes: every lane has its own.
         self.private: frozenset[str] = frozenset()
 
     @contextmanager
     def region(self) -> Iterator[None]:
-        """A straight-line region of its own: loads outside and inside are not shared."""
-        outer = self._loads, self._squares
-        self._loads, self._squares = {}, {}
+        """A straight-line region of its own: values outside and inside are not shared."""
+        outer = self._loads, self._squares, self._results
+        self._loads, self._squares, self._results = {}, {}, {}
         yield
-        self._loads, self._squares = outer
+        self._loads, self._squares, self._results = outer
 
     def forget_loads(self) -> None:
         """Memory may have changed: load anew from here on."""
         self._loads.clear()
         self._squares.clear()
+        self._results.clear()
 
     # -- expressions ----------------------------------------------------------------------------
     def emit(self, e: Expr) -> ir.Value:
@@ -106,9 +115,53 @@ class ExpressionEmitter:
             case BitCast():
                 return emit_bit_cast(self.builder, self.emit(e.arg), e.arg.dtype, e.dtype)
             case Apply():
-                return self._apply(e)
+                return self._shared(e)
             case _:
                 assert_never(e)
+
+    def _shared(self, e: Apply) -> ir.Value:
+        """The value of an operation, computed once for equal values of the unrolled loops."""
+        names = self._index_names(e)
+        if names is None:
+            return self._apply(e)
+        constants = self.index.constants
+        at = tuple((v, constants[v].value) for v in sorted(names) if v in constants)
+        lane = self.index.lane
+        key = (id(e), at, lane.key if lane is not None else None)
+        if key not in self._results:
+            self._results[key] = self._apply(e)
+        return self._results[key]
+
+    def _index_names(self, e: Expr) -> frozenset[str] | None:
+        """The index variables that `e` depends on; None if on more than these and constant memory.
+
+        The table keeps the expression, so that nothing else gets its identity.
+        """
+        if id(e) in self._needs:
+            return self._needs[id(e)][1]
+        found: frozenset[str] | None = frozenset()
+        match e:
+            case IndexValue():
+                found = e.index.names()
+            case Read():
+                buffer = self.buffers[e.value]
+                plain = all(isinstance(c, Index) for _, c in e.coords)
+                if buffer.space is not Space.MEMORY or buffer.name in self.written or not plain:
+                    found = None
+                else:
+                    found = frozenset(
+                        n for _, c in e.coords if isinstance(c, Index) for n in c.names()
+                    )
+            case Local():
+                found = None
+            case Lit() | Apply() | Cast() | BitCast():
+                parts = [self._index_names(x) for x in children(e)]
+                kept = [p for p in parts if p is not None]
+                found = frozenset().union(*kept) if len(kept) == len(parts) else None
+            case _:
+                assert_never(e)
+        self._needs[id(e)] = (e, found)
+        return found
 
     def widen(self, value: ir.Value, lanes: int) -> ir.Value:
         """The value with lanes."""
@@ -116,6 +169,10 @@ class ExpressionEmitter:
 
     def _apply(self, e: Apply) -> ir.Value:
         dtype = e.args[-1].dtype
+        if e.op == "select":
+            decided = self._decided(e.args[0])
+            if decided is not None:
+                return self.emit(e.args[1] if decided else e.args[2])
         if e.op in ("add", "sub") and dtype in (DType.F32, DType.F64):
             fused = self._multiply_add(e)
             if fused is not None:
@@ -127,6 +184,19 @@ class ExpressionEmitter:
             dtype,
             self.machine.features,
         )
+
+    def _decided(self, condition: Expr) -> bool | None:
+        """Whether an index is equal to a literal, where its range at hand tells."""
+        match condition:
+            case Apply(op="eq", args=(IndexValue(index), Lit(value))):
+                bounds = self.index.resolve(index).bounds(self.index.ranges)
+            case _:
+                return None
+        if bounds is None:
+            return None
+        if bounds[0] == bounds[1]:
+            return bounds[0] == value
+        return None if bounds[0] <= int(value) <= bounds[1] else False
 
     def _same_width(self, values: list[ir.Value]) -> list[ir.Value]:
         lanes = max((v.type.count for v in values if is_vector(v)), default=0)
@@ -489,7 +559,9 @@ class ExpressionEmitter:
         address = buffer.layout.address(coords, self.index.ranges)
         if not self._defer(target, buffer, address, value):
             self._store_memory(buffer, address, value)
-        self.forget_loads()
+        # Buffers do not overlap.
+        self._loads = {k: v for k, v in self._loads.items() if k[0] != buffer.name}
+        self._squares.clear()
 
     def target(
         self, target: Access, buffer: Buffer

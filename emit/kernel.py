@@ -122,7 +122,13 @@ class _KernelEmitter:
         # Loops over lanes that are merged all have the merge's vectors, however few lanes they use.
         self.merged = {s.var: s.extent for s in walk_stmts(kernel.body) if isinstance(s, Merge)}
         self.expressions = ExpressionEmitter(
-            self.builder, self.index, self.buffers, self._pointer, self._register, machine
+            self.builder,
+            self.index,
+            self.buffers,
+            self._pointer,
+            self._register,
+            machine,
+            frozenset(a.buffer for s in walk_stmts(kernel.body) for a in accesses(s)),
         )
 
     def run(self) -> None:

@@ -12,7 +12,7 @@ from functools import cached_property
 from math import ceil, prod
 
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Read, index_names, reads
+from rutc.tensor_ir.expr import Apply, IndexValue, Read, index_names, reads, walk
 from rutc.tensor_ir.graph import Nest
 
 LANES = 16
@@ -48,7 +48,8 @@ class NestCost:
         self.extents = extents
         self.points = prod(extents[d] for d in nest.dims)
         self.stored = prod(extents[d] for d in nest.out.dims)
-        self.uses = tuple(self._use(r, r.value in constants) for e in nest.body for r in reads(e))
+        found = dict.fromkeys(r for e in nest.body for r in reads(e))
+        self.uses = tuple(self._use(r, r.value in constants) for r in found)
 
     def _use(self, r: Read, is_const: bool) -> ReadUse:
         moves: dict[str, str | None] = {}
@@ -64,8 +65,26 @@ class NestCost:
 
     @cached_property
     def loops(self) -> tuple[str, ...]:
-        """The loops that can be vectors."""
-        return tuple(d for d in self.nest.dims if self.extents[d] > 1)
+        """The loops that can be vectors: neighbours along them do the same."""
+        return tuple(d for d in self.nest.dims if self.extents[d] > 1 and d not in self.arms)
+
+    @cached_property
+    def arms(self) -> frozenset[str]:
+        """The loops whose index decides what is computed: all arms of a choice are, in a vector."""
+        found: set[str] = set()
+        for e in self.nest.body:
+            for x in walk(e):
+                if isinstance(x, Apply) and x.op == "eq" and isinstance(x.args[0], IndexValue):
+                    found |= x.args[0].index.names()
+        return frozenset(found)
+
+    @cached_property
+    def windows(self) -> frozenset[str]:
+        """The values that an elementwise nest reads at several places, some of them outside."""
+        if self.nest.bound:
+            return frozenset()
+        names = [u.read.value for u in self.uses if u.read.fill is not None and not u.is_const]
+        return frozenset(name for name in names if names.count(name) > 1)
 
     def best(self, inner: Mapping[str, str | None]) -> tuple[float, str | None]:
         """(cycles, vector loop) given each value's innermost dim."""
@@ -90,6 +109,7 @@ class NestCost:
         extent = self.extents[v]
         vectors = self.points / extent * ceil(extent / LANES)
         total = 0.0
+        copied: set[str] = set()
         for u in self.uses:
             if v not in u.moves:
                 total += vectors * BROADCAST
@@ -99,8 +119,13 @@ class NestCost:
                 total += vectors * CONTIGUOUS
             else:
                 scattered = vectors * SCATTERED
-                packed = vectors * CONTIGUOUS + u.touched * COPY
-                total += min(scattered, packed) if self.nest.bound else scattered
+                packed = vectors * CONTIGUOUS
+                if u.read.value not in copied:
+                    packed += u.touched * COPY
+                window = u.read.value in self.windows and u.moves[v] is not None
+                if window and packed < scattered:
+                    copied.add(u.read.value)
+                total += min(scattered, packed) if self.nest.bound or window else scattered
         if v in self.nest.bound:
             total += self.points / extent * MERGE + self.stored * 0.5
         else:

@@ -18,6 +18,7 @@ from rutc.graph_opt.rules.contraction import (
     fuse_sums,
 )
 from rutc.graph_opt.rules.cse import MergeEqual
+from rutc.graph_opt.rules.filtering import MinimalFiltering
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax
 from rutc.graph_opt.rules.phases import solve_phase
@@ -25,6 +26,7 @@ from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill
 from rutc.tensor_ir import Graph
+from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.verify import verify
 
 CLEAN = (
@@ -66,6 +68,15 @@ PIPELINE: tuple[Pass, ...] = (
 )
 
 OnStep = Callable[[str, Graph, bool], None]
+
+
+def pipeline_for(machine: Machine) -> tuple[Pass, ...]:
+    """The pipeline with what pays on this machine and changes rounding: other algorithms."""
+    # After everything that looks for sums of products, scales their weights or splits their dims;
+    # before equal nodes are merged, since several filters may read one transformed input.
+    filtering = Sweep("filter with fewer products", (MinimalFiltering(machine),))
+    at = next(i for i, step in enumerate(PIPELINE) if step.name == "merge equal nodes again")
+    return (*PIPELINE[:at], filtering, *PIPELINE[at:])
 
 
 def optimize(

@@ -204,10 +204,17 @@ def children(e: Expr) -> tuple[Expr, ...]:
 
 
 def walk(e: Expr) -> Iterator[Expr]:
-    """`e` and all its subexpressions, parents first."""
-    yield e
-    for child in children(e):
-        yield from walk(child)
+    """`e` and all its subexpressions, parents first; an operation shared by several, only once."""
+    seen: set[int] = set()
+    stack = [e]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, Apply):
+            if id(x) in seen:
+                continue
+            seen.add(id(x))
+        yield x
+        stack.extend(reversed(children(x)))
 
 
 def reads(e: Expr) -> Iterator[Read]:
@@ -216,21 +223,31 @@ def reads(e: Expr) -> Iterator[Read]:
 
 
 def transform(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
-    """`e` rebuilt from the leaves up, `f` applied to every node after its children."""
-    match e:
-        case Lit() | IndexValue() | Local():
-            return f(e)
-        case Read():
-            coords = tuple((d, c if isinstance(c, Index) else transform(c, f)) for d, c in e.coords)
-            return f(e if coords == e.coords else replace(e, coords=coords))
-        case Apply():
-            args = tuple(transform(a, f) for a in e.args)
-            return f(e if args == e.args else Apply(e.op, args))
-        case Cast() | BitCast():
-            arg = transform(e.arg, f)
-            return f(e if arg is e.arg else replace(e, arg=arg))
-        case _:
-            assert_never(e)
+    """`e` rebuilt from the leaves up, `f` applied to every node after its children.
+
+    Operations that are shared stay shared: `f` sees them once.
+    """
+    done: dict[int, Expr] = {}
+
+    def visit(x: Expr) -> Expr:
+        match x:
+            case Lit() | IndexValue() | Local():
+                return f(x)
+            case Read():
+                coords = tuple((d, c if isinstance(c, Index) else visit(c)) for d, c in x.coords)
+                return f(x if coords == x.coords else replace(x, coords=coords))
+            case Apply():
+                if id(x) not in done:
+                    args = tuple(map(visit, x.args))
+                    done[id(x)] = f(x if args == x.args else Apply(x.op, args))
+                return done[id(x)]
+            case Cast() | BitCast():
+                arg = visit(x.arg)
+                return f(x if arg is x.arg else replace(x, arg=arg))
+            case _:
+                assert_never(x)
+
+    return visit(e)
 
 
 def map_index(e: Expr, f: Callable[[Index], Index]) -> Expr:
@@ -241,7 +258,7 @@ def map_index(e: Expr, f: Callable[[Index], Index]) -> Expr:
             return IndexValue(f(x.index))
         if isinstance(x, Read):
             coords = tuple((d, f(c) if isinstance(c, Index) else c) for d, c in x.coords)
-            return replace(x, coords=coords)
+            return x if coords == x.coords else replace(x, coords=coords)
         return x
 
     return transform(e, visit)

@@ -110,8 +110,7 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
                 continue
             reads = [
                 t
-                for e in exprs(s)
-                for r in _memory_reads(e, buffers)
+                for r in dict.fromkeys(r for e in exprs(s) for r in _memory_reads(e, buffers))
                 if (t := _touch(r, buffers, names, ranges, constants)) is not None
             ]
             touches.extend(reads)

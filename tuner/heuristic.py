@@ -40,6 +40,7 @@ from rutc.tensor_ir.steps import (
 )
 from rutc.tuner.access import Reduction, Shape, Touch, analyse
 from rutc.tuner.across import across
+from rutc.tuner.arms import choosing_loops, unrolled_arms
 from rutc.tuner.collapse import collapse
 from rutc.tuner.puts import put_order
 from rutc.tuner.tiles import RegisterTile, choose_tile
@@ -458,6 +459,15 @@ def _pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
     steps: list[Step] = []
     loops = [x.var for x in shape.shared]
     extents = dict(shape.extents)
+    chosen = choosing_loops(kernel, extents)
+    free = [v for v in loops if v not in chosen]
+    if chosen and free:
+        vector = _best_vector(free, shape)
+        others = _memory_order([v for v in loops if v != vector], shape)
+        parallel = bool(_parallel(others, extents, shape, machine))
+        return tuple(
+            unrolled_arms(others, vector, chosen, extents, machine.width, parallel=parallel)
+        )
     vector = _best_vector(loops, shape)
     order = _memory_order([v for v in loops if v != vector], shape)
     cuts = _cut_points(kernel, vector, extents[vector])

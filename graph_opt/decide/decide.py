@@ -132,9 +132,9 @@ class _Decider:
     def _fed(self, n: Nest) -> tuple[Nest, list[Nest]]:
         """The nest with its operands copied where that pays, and the copies."""
         copies: list[Nest] = []
-        if n.reducer is None:
-            return n, copies
         cost = NestCost(n, self.extents, self.constants)
+        if n.reducer is None and not cost.windows:
+            return n, copies
         _, vector = cost.best(self.inner)
         body = n.body
         if vector is not None and vector in n.out.dims:
@@ -146,29 +146,44 @@ class _Decider:
                     self.values[copy_out.name] = copy_out
                     self.inner[copy_out.name] = vector
                     body = tuple(replace_read(e, u.read, read) for e in body)
-        for e in body:
-            for r in reads(e):
-                if r.fill is not None:
-                    body = self._with_halo(n, r, body, copies)
+        lanes = {
+            u.read.value: u.moves[vector]
+            for u in cost.uses
+            if u.read.value in cost.windows and vector is not None and u.moves.get(vector)
+        }
+        for r in dict.fromkeys(r for e in body for r in reads(e)):
+            if r.fill is not None:
+                body = self._with_halo(n, r, body, copies, lanes.get(r.value))
         return replace(n, body=body), copies
 
     def _with_halo(
-        self, n: Nest, r: Read, body: tuple[Expr, ...], copies: list[Nest]
+        self,
+        n: Nest,
+        r: Read,
+        body: tuple[Expr, ...],
+        copies: list[Nest],
+        lanes: str | None,
     ) -> tuple[Expr, ...]:
-        """The body reading a value that has a halo: the value's own, or a copy's."""
+        """The body reading a value that has a halo: the value's own, or a copy's.
+
+        `lanes` is the dim to be innermost in the copy, if that matters.
+        """
         assert r.fill is not None
         halo = needed_halo(n, r, self.extents, self.values)
         if not halo or r.value in self.constants:
             return body
         name = self.homes.get(r.value, r.value)
         own = self.fill.get(name)
-        if name in self.fixed or (own is not None and own != r.fill):
+        strided = lanes is not None and self.inner.get(name) != lanes
+        if name in self.fixed or strided or (own is not None and own != r.fill):
             if not set(self.counters).isdisjoint(self.values[name].dims):
                 return body
-            copy = self.copier.whole(self.values[r.value], f"halo{_slug(r.fill)}")
+            inner = lanes or self.inner.get(name)
+            kind = f"halo{_slug(r.fill)}" + (f".{lanes}" if strided else "")
+            copy = self.copier.whole(self.values[r.value], kind)
             copies.append(replace(copy, origin=n.origin))
             self.values[copy.out.name] = copy.out
-            self.inner[copy.out.name] = self.inner.get(name)
+            self.inner[copy.out.name] = inner
             new = replace(r, value=copy.out.name)
             body = tuple(replace_read(e, r, new) for e in body)
             name = copy.out.name

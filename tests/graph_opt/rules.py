@@ -1,5 +1,8 @@
 """The rules under test, by the names of their folders of golden files."""
 
+from math import inf
+
+from rutc.emit.targets import target_named
 from rutc.graph_opt.rewrite import Rule, rule_name
 from rutc.graph_opt.rules.algebra import simplify_expressions
 from rutc.graph_opt.rules.constants import split_constant
@@ -9,6 +12,7 @@ from rutc.graph_opt.rules.contraction import (
     fuse_product_into_sum,
     fuse_sums,
 )
+from rutc.graph_opt.rules.filtering import MinimalFiltering
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax
 from rutc.graph_opt.rules.phases import solve_phase
@@ -18,6 +22,8 @@ from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill
 
 RULES: tuple[Rule, ...] = (
     FoldConstants(),
+    # Filters however small the gain: graphs that show a rule are small.
+    MinimalFiltering(target_named("x86-64-v4").machine, inf, -inf),
     OnePassMoments(),
     OnePassSoftmax(),
     SplitForReaders(),

@@ -1,0 +1,197 @@
+r"""Minimal filtering: `m` outputs of a filter with `r` taps from m + r - 1 products.
+
+    y[i] = sum{k} d[i+k] * g[k]      i < m, k < r      =      A^T ((G g) * (B^T d))
+
+d and g are evaluated as polynomials at n - 1 points and at infinity (n = m + r - 1), multiplied
+point by point, and the result is interpolated; transposing this algorithm turns the product of
+polynomials into a filter [Winograd 1980; Lavin & Gray 2016]. A filter over several dims transforms
+one dim after the other.
+
+The points decide how far rounding errors grow. Pairs a, -a share half of their arithmetic; the
+points below have the smallest mean error found over pairs of simple binary fractions (measured for
+64 channels and two dims, relative to the largest output: 0.7 times the direct sum's for 4 points,
+twice for 6; points 1 and 2 instead give four times).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, reduce
+
+import numpy as np
+
+from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply
+
+Row = tuple[Fraction, ...]
+Matrix = tuple[Row, ...]
+
+POINTS: Mapping[int, tuple[Fraction, ...]] = {
+    4: (Fraction(0), Fraction(1), Fraction(-1)),
+    6: (Fraction(0), Fraction(3, 4), Fraction(-3, 4), Fraction(3, 2), Fraction(-3, 2)),
+}
+"""The finite points to use, by the number of products."""
+
+
+@dataclass(frozen=True)
+class Filter:
+    """The algorithm that gives `outputs` outputs at a time of a filter with `taps` taps.
+
+    `inputs` products, one for each of as many points, take the place of outputs * taps.
+    """
+
+    outputs: int
+    taps: int
+
+    @property
+    def inputs(self) -> int:
+        """Elements of a tile of the input, and products."""
+        return self.outputs + self.taps - 1
+
+    @property
+    def _points(self) -> tuple[Fraction, ...]:
+        return POINTS[self.inputs]
+
+    @cached_property
+    def of_input(self) -> Matrix:
+        """B^T {points, inputs}: coefficients of the products of all (x - point) but one's own."""
+        rows = [
+            _product([p for p in self._points if p != own], self.inputs) for own in self._points
+        ]
+        return (*rows, _product(self._points, self.inputs))
+
+    @cached_property
+    def of_weights(self) -> Matrix:
+        """G {points, taps}: the value of a polynomial at each point, scaled for interpolation."""
+        rows: list[Row] = []
+        for own in self._points:
+            others = (own - p for p in self._points if p != own)
+            scale = reduce(lambda a, b: a * b, others, Fraction(1))
+            rows.append(tuple(own**k / scale for k in range(self.taps)))
+        return (*rows, _unit(self.taps))
+
+    @cached_property
+    def of_output(self) -> Matrix:
+        """A^T {outputs, points}."""
+        last = _unit(self.outputs)
+        return tuple((*(p**i for p in self._points), last[i]) for i in range(self.outputs))
+
+
+def _unit(size: int) -> Row:
+    """The last unit vector."""
+    return tuple(Fraction(int(i == size - 1)) for i in range(size))
+
+
+def _product(roots: Sequence[Fraction], size: int) -> Row:
+    """Coefficients, lowest first, of the polynomial with these roots."""
+    found = [Fraction(1)]
+    for root in roots:
+        shifted = [Fraction(0), *found]
+        found = [s - root * c for s, c in zip(shifted, [*found, Fraction(0)], strict=True)]
+    return tuple(found + [Fraction(0)] * (size - len(found)))
+
+
+def transform_weights(filters: Mapping[int, Filter], weights: np.ndarray) -> np.ndarray:
+    """`weights` with its taps, along the axes that are keys, replaced by points.
+
+    Computed in float64 and rounded once.
+    """
+    found = weights.astype(np.float64)
+    for axis, f in filters.items():
+        matrix = np.array([[float(c) for c in row] for row in f.of_weights])
+        found = np.moveaxis(np.tensordot(matrix, found, (1, axis)), 0, axis)
+    return np.ascontiguousarray(found.astype(weights.dtype))
+
+
+def transformed(
+    axes: Sequence[tuple[Matrix, Index]], leaf: Callable[[tuple[int, ...]], Expr]
+) -> Expr:
+    """The element at the indices of `axes` of an array transformed along all of its axes.
+
+    `leaf` gives the array's elements; index i of an axis takes row i of its matrix.
+    """
+    if not axes:
+        return leaf(())
+    (matrix, index), rest = axes[0], axes[1:]
+
+    def operand(k: int) -> Expr:
+        return transformed(rest, lambda at: leaf((k, *at)))
+
+    rows = products(matrix, [operand(k) for k in range(len(matrix[0]))])
+    found = rows[-1]
+    for i, row in reversed(list(enumerate(rows[:-1]))):
+        here = apply("eq", IndexValue(index), Lit(i, DType.I64))
+        found = apply("select", here, row, found)
+    return found
+
+
+def products(matrix: Matrix, operands: Sequence[Expr]) -> list[Expr]:
+    """The matrix times a vector, one expression per row.
+
+    Rows that are equal but for the signs of every other coefficient, and columns of which that
+    is true, are sums and differences of the same two expressions, which are computed once.
+    """
+    halves = _paired_columns(matrix)
+    if halves:
+        return _by_columns(matrix, operands, halves)
+    found: dict[int, Expr] = {}
+    for i, row in enumerate(matrix):
+        mirror = tuple(c if k % 2 == 0 else -c for k, c in enumerate(row))
+        partner = matrix.index(mirror) if mirror in matrix else i
+        if i in found:
+            continue
+        if partner == i:
+            found[i] = _sum(list(zip(row, operands, strict=True)))
+            continue
+        even = _sum([(c, x) for c, x in list(zip(row, operands, strict=True))[::2]])
+        odd = [(c, x) for c, x in list(zip(row, operands, strict=True))[1::2] if c]
+        scale = odd[-1][0]
+        part = _sum([(c / scale, x) for c, x in odd])
+        found[i] = _sum([(Fraction(1), even), (scale, part)])
+        found[partner] = _sum([(Fraction(1), even), (-scale, part)])
+    return [found[i] for i in range(len(matrix))]
+
+
+def _paired_columns(matrix: Matrix) -> list[tuple[int, int]]:
+    """Pairs of columns that differ in the signs of every other row only."""
+    columns = list(zip(*matrix, strict=True))
+    pairs: list[tuple[int, int]] = []
+    for j, column in enumerate(columns):
+        mirror = tuple(c if i % 2 == 0 else -c for i, c in enumerate(column))
+        if mirror != column and mirror in columns[j + 1 :]:
+            pairs.append((j, columns.index(mirror)))
+    return pairs
+
+
+def _by_columns(
+    matrix: Matrix, operands: Sequence[Expr], pairs: Sequence[tuple[int, int]]
+) -> list[Expr]:
+    """Rows from the sums (in even rows) and differences (in odd rows) of paired operands."""
+    paired = {j for pair in pairs for j in pair}
+    found: list[Expr] = []
+    for i, row in enumerate(matrix):
+        op = "add" if i % 2 == 0 else "sub"
+        terms: list[tuple[Fraction, Expr]] = [
+            (row[j], apply(op, operands[j], operands[k])) for j, k in pairs
+        ]
+        terms += [
+            (c, x) for j, (c, x) in enumerate(zip(row, operands, strict=True)) if j not in paired
+        ]
+        found.append(_sum(terms))
+    return found
+
+
+def _sum(terms: Sequence[tuple[Fraction, Expr]]) -> Expr:
+    """The sum of coefficients times operands, as additions and fused multiply-adds."""
+    kept = sorted(((c, x) for c, x in terms if c), key=lambda t: t[0] != 1)
+    (first, x), *rest = kept
+    found: Expr = x if first == 1 else apply("mul", _literal(first), x)
+    for c, y in rest:
+        op = "add" if c > 0 else "sub"
+        found = apply(op, found, y if abs(c) == 1 else apply("mul", _literal(abs(c)), y))
+    return found
+
+
+def _literal(c: Fraction) -> Lit:
+    return Lit(float(c), DType.F32)

@@ -1,0 +1,321 @@
+"""Filters over small windows become products of transformed tiles, where that is cheaper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import ceil, prod
+
+from rutc.graph_opt.editor import Editor
+from rutc.graph_opt.exprs import index_coords
+from rutc.graph_opt.minimal_filter import POINTS, Filter, transform_weights, transformed
+from rutc.graph_opt.rewrite import Reason, Result
+from rutc.tensor_ir import (
+    Apply,
+    Const,
+    Data,
+    DType,
+    Expr,
+    Index,
+    Lit,
+    Nest,
+    Node,
+    Read,
+    Value,
+    apply,
+)
+from rutc.tensor_ir.affine import floordiv, mod
+from rutc.tensor_ir.machine import Machine
+
+ATTAINABLE = 0.8
+"""Share of the multiply-add peak that sums of products reach."""
+TRANSFORM_CYCLES = 3.5
+"""Cycles per vector that a transform reads or writes."""
+MOST_GROWTH = 4.0
+"""How much larger than the weights the transformed weights may be."""
+MOST_FILTERED = 2
+"""Window dims to transform: with each, errors and tiles at the edges grow."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A bound dim `tap` that the input is read at `out + tap + offset` along its dim `along`."""
+
+    tap: str
+    out: str
+    along: str
+    offset: int
+    axis: str
+    """The dim of the weights that is read at `tap`."""
+
+
+@dataclass(frozen=True)
+class MinimalFiltering:
+    """A sum over a small window becomes sums over channels at fewer points per output.
+
+    %y{o,z} = sum{c,k} %x[c, x=z+k-1 else 0] * %w[c, k, o]
+      ->  %x.points{c,p,t} = select(p == 0, %x[c, x=2*t+1 else 0] - .., ..)     (B^T d, per tile t)
+          %y.points{o,p,t} = sum{c} %x.points[c, p, t] * %w.points[c, p, o]
+          %y{o,z} = select(z % 2 == 0, %y.points[o, p=0, t=z//2] + .., ..)      (A^T m)
+
+    With 2 (or 4) outputs per tile of a window of 3, it takes 4/6 (6/12) of the products per dim.
+    For one or two dims of the window, where the time by a model of `machine` is less than `share`
+    of the direct sum's, and `saving` cycles less: constants and code are larger. Rounding errors
+    grow up to twofold on average; an infinity makes its whole tile NaN.
+    """
+
+    machine: Machine
+    share: float = 0.8
+    saving: float = 40_000.0
+
+    def __str__(self) -> str:
+        return f"MinimalFiltering({self.machine.name})"
+
+    def __call__(self, n: Node, editor: Editor) -> Result:
+        """The weights, three nests, or why not."""
+        if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
+            return Reason("not a sum")
+        operands = _operands(n, editor)
+        if isinstance(operands, Reason):
+            return operands
+        source, weights, const = operands
+        windows = _windows(n, source, weights, editor)
+        if not windows:
+            return Reason("no bound dim is a window of unit stride and known size")
+        work = _Work(n, source, const, tuple(windows), self.machine, editor)
+        direct = work.cycles({})
+        choices = [
+            (work.cycles(f), f) for f in _choices(windows, editor) if work.growth(f) <= MOST_GROWTH
+        ]
+        if not choices:
+            return Reason("its windows are too long")
+        cycles, filters = min(choices, key=lambda c: c[0])
+        if cycles > min(self.share * direct, direct - self.saving):
+            return Reason(f"it saves too little: about {cycles:.0f} cycles instead of {direct:.0f}")
+        return _rewritten(n, source, weights, const, filters, editor)
+
+
+def _operands(n: Nest, editor: Editor) -> tuple[Read, Read, Const] | Reason:
+    """(input, weights, the weights' node) of a nest that sums products of two reads."""
+    match n.body[0]:
+        case Apply(op="mul", args=(Read() as a, Read() as b)):
+            pass
+        case _:
+            return Reason("it does not sum products of two reads")
+    const = editor.constant(b.value)
+    if const is None:
+        a, b, const = b, a, editor.constant(a.value)
+    if const is None or editor.constant(a.value) is not None:
+        return Reason("not one of its factors is constant")
+    if n.out.dtype is not DType.F32 or a.dtype is not DType.F32:
+        return Reason(f"its type is {n.out.dtype}, not f32")
+    if len(index_coords(a)) != len(a.coords):
+        return Reason(f"%{a.value} is gathered")
+    if a.fill is not None and a.fill.value != 0:
+        return Reason(f"outside of %{a.value} is {a.fill.value}, not 0")
+    loops = [c.as_var for _, c in index_coords(b)]
+    if b.fill is not None or None in loops or len(set(loops)) < len(b.coords):
+        return Reason(f"%{b.value} is not read at one loop per dim")
+    if any(
+        editor.extents[d] != editor.extents[v] for d, v in zip(_dims(b), loops, strict=True) if v
+    ):
+        return Reason(f"not all of %{b.value} is read")
+    return a, b, const
+
+
+def _dims(r: Read) -> list[str]:
+    return [d for d, _ in r.coords]
+
+
+def _windows(n: Nest, source: Read, weights: Read, editor: Editor) -> list[Window]:
+    coords = index_coords(source)
+    found: list[Window] = []
+    for axis, loop in index_coords(weights):
+        tap = loop.as_var
+        at = [(d, c) for d, c in coords if tap in c.names()]
+        if tap not in n.bound or len(at) != 1 or editor.size((tap,)) is None:
+            continue
+        d, c = at[0]
+        rest = c - Index.of(tap)
+        out = Index(rest.terms, 0).as_var
+        if out is None or out not in n.out.dims or editor.size((out, d)) is None:
+            continue
+        elsewhere = [x for e, x in (*coords, *index_coords(weights)) if e != d or x != c]
+        if any(out in x.names() for x in elsewhere):
+            continue
+        found.append(Window(tap, out, d, rest.const, axis))
+    return found
+
+
+def _choices(windows: list[Window], editor: Editor) -> Iterator[dict[Window, Filter]]:
+    """The filters to consider for every window; windows without one are summed directly."""
+    sizes: list[list[Filter | None]] = []
+    for w in windows:
+        taps = editor.size((w.tap,)) or 0
+        sizes.append([None, *(Filter(n - taps + 1, taps) for n in POINTS if 2 <= taps < n)])
+    for choice in product(*sizes):
+        chosen = {w: f for w, f in zip(windows, choice, strict=True) if f is not None}
+        if 1 <= len(chosen) <= MOST_FILTERED and all(f.outputs > 1 for f in chosen.values()):
+            yield chosen
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What the nest costs, in cycles of one core, with some of its windows filtered."""
+
+    nest: Nest
+    source: Read
+    const: Const
+    windows: tuple[Window, ...]
+    machine: Machine
+    editor: Editor
+
+    def growth(self, filters: Mapping[Window, Filter]) -> float:
+        """The transformed weights' size in sizes of the weights."""
+        return prod(f.inputs / f.taps for f in filters.values())
+
+    def cycles(self, filters: Mapping[Window, Filter]) -> float:
+        """The time of the sum, or of the transforms and the sums that take its place."""
+        loops = {d: self._least(d) for d in self.nest.dims}
+        for w, f in filters.items():
+            loops[w.out] = ceil(loops[w.out] / f.outputs)
+            loops[w.tap] = f.inputs
+        machine, width = self.machine, self.machine.width
+        mine = {v for _, c in index_coords(self.source) for v in c.names()}
+        kept = {v for _, c in index_coords(self.source) if (v := c.as_var) is not None}
+        wide = prod(loops[d] for d in self.nest.out.dims if d not in mine)
+        tiles = prod(loops[d] for d in self.nest.out.dims if d in mine)
+        deep = prod(loops[d] for d in self.nest.bound if d in kept)
+        points = prod(f.inputs for f in filters.values())
+        around = prod(loops.values()) / (wide * tiles * deep)
+        lanes = ceil(wide / width)
+        cycles = tiles * deep * around * lanes / (machine.fma_per_cycle * ATTAINABLE)
+        weights = self.const.data.array.nbytes * self.growth(filters)
+        cycles += self._far(weights)
+        if filters:
+            moved = tiles * (ceil(deep / width) + lanes)
+            cycles += moved * TRANSFORM_CYCLES * points
+            cycles += moved * (points + prod(f.outputs for f in filters.values()))
+            cycles += self._far(moved * points * width * 4)
+        return cycles
+
+    def _far(self, size: float) -> float:
+        """Cycles to move so many bytes if they do not fit the second cache."""
+        return max(size - self.machine.l2 / 2, 0.0) / self.machine.far_bytes_per_cycle
+
+    def _least(self, d: str) -> int:
+        """A dim's extent, the least one of a symbolic dim."""
+        extent = self.editor.extents[d]
+        bounds = extent.bounds(dict(self.editor.graph.symbols))
+        return max(bounds[0], 1) if bounds is not None else 1
+
+
+def _rewritten(
+    n: Nest,
+    source: Read,
+    weights: Read,
+    const: Const,
+    filters: Mapping[Window, Filter],
+    editor: Editor,
+) -> tuple[Node, ...]:
+    order = list(filters)
+    points = {w: editor.fresh_dim(f"{w.out}.point", Index.of(filters[w].inputs)) for w in order}
+    tiles: dict[Window, str] = {}
+    for w in order:
+        count = ceil(editor.extents[w.out].const / filters[w].outputs)
+        tiles[w] = editor.fresh_dim(f"{w.out}.tile", Index.of(count))
+    new_const, new_weights = _transformed_weights(const, weights, filters, points, editor)
+    tiled, read = _transformed_input(n, source, filters, points, tiles, editor)
+    # One sum per point.
+    out_dims = {*n.out.dims, *points.values(), *tiles.values()} - {w.out for w in order}
+    summed = Value(editor.fresh_value(f"{n.out.name}.points"), DType.F32, tuple(sorted(out_dims)))
+    bound = tuple(d for d in n.bound if d not in {w.tap for w in order})
+    products = apply("mul", read, new_weights)
+    reducer = n.reducer if bound else None
+    sums = Nest((summed,), bound, reducer, (products,), n.origin)
+    # The outputs of each tile.
+    axes = [
+        (filters[w].of_output, mod(Index.of(w.out), Index.of(filters[w].outputs), editor.ranges))
+        for w in order
+    ]
+    place = {d: Index.of(d) for d in summed.dims}
+    for w in order:
+        size = Index.of(filters[w].outputs)
+        place[tiles[w]] = floordiv(Index.of(w.out), size, editor.ranges)
+
+    def element(at: tuple[int, ...]) -> Expr:
+        here = place | {points[w]: Index.of(p) for w, p in zip(order, at, strict=True)}
+        return Read(summed.name, tuple(sorted(here.items())), DType.F32)
+
+    result = Nest(n.outs, (), None, (transformed(axes, element),), n.origin)
+    return new_const, tiled, sums, result
+
+
+def _transformed_weights(
+    const: Const,
+    weights: Read,
+    filters: Mapping[Window, Filter],
+    points: Mapping[Window, str],
+    editor: Editor,
+) -> tuple[Const, Read]:
+    along = {w.axis: w for w in filters}
+    position = {const.axes.index(w.axis): f for w, f in filters.items()}
+    axes = tuple(points[along[d]] if d in along else d for d in const.axes)
+    name = editor.fresh_value(f"{const.out.name}.points")
+    array = transform_weights(position, const.data.array)
+    value = Value(name, DType.F32, tuple(sorted(axes)))
+    coords = [
+        (points[along[d]], Index.of(points[along[d]])) if d in along else (d, c)
+        for d, c in weights.coords
+    ]
+    read = Read(name, tuple(sorted(coords, key=lambda p: p[0])), DType.F32)
+    return Const(value, axes, Data(array), const.origin), read
+
+
+def _transformed_input(
+    n: Nest,
+    source: Read,
+    filters: Mapping[Window, Filter],
+    points: Mapping[Window, str],
+    tiles: Mapping[Window, str],
+    editor: Editor,
+) -> tuple[Nest, Read]:
+    """The nest of transformed tiles, with the input's own other dims, and the read of it."""
+    order = list(filters)
+    along = {w.along: w for w in order}
+    others = [d for d, _ in source.coords if d not in along]
+    dims = (*others, *points.values(), *tiles.values())
+    name = editor.fresh_value(f"{source.value}.points")
+    value = Value(name, DType.F32, tuple(sorted(dims)))
+    outside = any(_reaches_out(w, filters[w], editor) for w in order)
+    fill = Lit(0.0, DType.F32) if outside else None
+
+    def element(at: tuple[int, ...]) -> Expr:
+        place = {d: Index.of(d) for d in others}
+        for w, i in zip(order, at, strict=True):
+            place[w.along] = Index.of(tiles[w]) * filters[w].outputs + (i + w.offset)
+        return Read(source.value, tuple(sorted(place.items())), DType.F32, fill)
+
+    axes = [(filters[w].of_input, Index.of(points[w])) for w in order]
+    tiled = Nest((value,), (), None, (transformed(axes, element),), n.origin)
+    coords = {d: c for d, c in index_coords(source) if d not in along}
+    inside = all(_stays_inside(d, c, editor) for d, c in coords.items())
+    coords |= {d: Index.of(d) for d in (*points.values(), *tiles.values())}
+    kept = None if inside else source.fill
+    return tiled, Read(name, tuple(sorted(coords.items())), DType.F32, kept)
+
+
+def _reaches_out(w: Window, f: Filter, editor: Editor) -> bool:
+    """Whether tiles contain elements outside of the input."""
+    count = ceil(editor.extents[w.out].const / f.outputs)
+    last = (count - 1) * f.outputs + f.inputs - 1 + w.offset
+    return w.offset < 0 or last >= editor.extents[w.along].const
+
+
+def _stays_inside(d: str, c: Index, editor: Editor) -> bool:
+    bounds = c.bounds(editor.ranges)
+    extent = editor.extents[d]
+    if c.as_var is not None and editor.extents.get(c.as_var) == extent:
+        return True
+    return extent.is_const and bounds is not None and bounds[0] >= 0 and bounds[1] < extent.const

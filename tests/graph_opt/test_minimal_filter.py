@@ -1,0 +1,169 @@
+"""Minimal filtering: exact over the rationals, accurate in float32, used only where it pays."""
+
+from fractions import Fraction
+from math import inf, prod
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rutc.emit.targets import target_named
+from rutc.graph_opt.minimal_filter import POINTS, Filter
+from rutc.graph_opt.rewrite import Sweep, why_not
+from rutc.graph_opt.rules.filtering import MinimalFiltering
+from rutc.tensor_ir import (
+    Const,
+    Data,
+    DType,
+    Graph,
+    Index,
+    Input,
+    Lit,
+    Nest,
+    Output,
+    Read,
+    Value,
+    apply,
+    reducer,
+)
+from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.verify import verify
+from rutc.verify.tolerance import Level, tolerance
+from tests.examples import examples
+
+MACHINE = target_named("x86-64-v4").machine
+ALWAYS = MinimalFiltering(MACHINE, inf, -inf)
+FILTERS = [Filter(n - taps + 1, taps) for n in POINTS for taps in range(2, n)]
+
+
+@pytest.mark.parametrize("f", FILTERS, ids=lambda f: f"F({f.outputs},{f.taps})")
+def test_filters_are_exact(f: Filter) -> None:
+    rng = np.random.default_rng(0)
+    inputs = [Fraction(int(v)) for v in rng.integers(-99, 99, f.inputs)]
+    taps = [Fraction(int(v)) for v in rng.integers(-99, 99, f.taps)]
+
+    def times(matrix: tuple[tuple[Fraction, ...], ...], x: list[Fraction]) -> list[Fraction]:
+        return [sum((c * v for c, v in zip(row, x, strict=True)), Fraction(0)) for row in matrix]
+
+    pairs = zip(times(f.of_input, inputs), times(f.of_weights, taps), strict=True)
+    products = [a * b for a, b in pairs]
+    wanted = [
+        sum((inputs[i + k] * taps[k] for k in range(f.taps)), Fraction(0)) for i in range(f.outputs)
+    ]
+    assert times(f.of_output, products) == wanted
+
+
+def convolution(
+    sizes: tuple[int, ...],
+    windows: tuple[int, ...],
+    before: tuple[int, ...],
+    after: tuple[int, ...],
+    *,
+    channels: int = 3,
+    outputs: int = 4,
+    groups: int = 1,
+    batch: int = 1,
+) -> Graph:
+    """y{b,g,o,y0,..} = sum{c,k0,..} x[b, g, c, x0=y0+k0-before, ..] * w[g, o, c, k0, ..]."""
+    dims = {"b": batch, "g": groups, "c": channels, "o": outputs}
+    coords = {d: Index.of(d) for d in "bgc"}
+    names = range(len(sizes))
+    for i in names:
+        dims[f"x{i}"], dims[f"k{i}"] = sizes[i], windows[i]
+        dims[f"y{i}"] = sizes[i] + before[i] + after[i] - windows[i] + 1
+        coords[f"x{i}"] = Index.of(f"y{i}") + Index.of(f"k{i}") - before[i]
+    x_axes = ("b", "g", "c", *(f"x{i}" for i in names))
+    w_axes = ("g", "o", "c", *(f"k{i}" for i in names))
+    y_axes = ("b", "g", "o", *(f"y{i}" for i in names))
+    weights = np.random.default_rng(1).standard_normal([dims[d] for d in w_axes])
+    f32 = DType.F32
+    fill = Lit(0.0, f32) if any((*before, *after)) else None
+    x_read = Read("x", tuple(sorted(coords.items())), f32, fill)
+    w_read = Read("w", tuple((d, Index.of(d)) for d in sorted(w_axes)), f32)
+    bound = tuple(sorted({*x_axes, *w_axes} - {*y_axes, *(f"x{i}" for i in names)}))
+    total = reducer("sum", f32)
+    graph = Graph(
+        "convolution",
+        tuple((d, Index.of(e)) for d, e in dims.items()),
+        (
+            Input(Value("x", f32, tuple(sorted(x_axes))), "x", x_axes),
+            Const(Value("w", f32, tuple(sorted(w_axes))), w_axes, Data(weights.astype(np.float32))),
+            Nest(
+                (Value("y", f32, tuple(sorted(y_axes))),),
+                bound,
+                total,
+                (apply("mul", x_read, w_read),),
+            ),
+        ),
+        (Output("y", "y", y_axes),),
+    )
+    verify(graph)
+    return graph
+
+
+def compare(graph: Graph, seed: int) -> float:
+    """The filtered graph's error as a share of what the table allows one kernel."""
+    filtered = Sweep("filter", (ALWAYS,)).run(graph)
+    assert filtered is not graph
+    verify(filtered)
+    rng = np.random.default_rng(seed)
+    (x,) = graph.inputs
+    shape = [graph.extent(d) for d in x.axes]
+    inputs = {"x": rng.standard_normal(shape).astype(np.float32)}
+    wanted = interpret(graph, inputs)["y"].astype(np.float64)
+    got = interpret(filtered, inputs)["y"]
+    (nest,) = (n for n in graph.nodes if isinstance(n, Nest))
+    reduction = prod(graph.extent(d) for d in nest.bound)
+    allowed = tolerance(Level.KERNEL, np.float32, reduction).allowed(wanted)
+    return float((np.abs(got - wanted) / np.maximum(allowed, 1e-30)).max())
+
+
+@examples(40)
+@given(st.data())
+def test_filtering_keeps_every_output(data: st.DataObject) -> None:
+    rank = data.draw(st.integers(1, 2))
+    pick = lambda values: tuple(data.draw(values) for _ in range(rank))  # noqa: E731
+    windows = pick(st.sampled_from([2, 3, 5]))
+    before, after = pick(st.integers(0, 3)), pick(st.integers(0, 3))
+    sizes = tuple(
+        max(1, w - a - b) + data.draw(st.integers(0, 6))
+        for w, a, b in zip(windows, before, after, strict=True)
+    )
+    graph = convolution(
+        sizes,
+        windows,
+        before,
+        after,
+        channels=data.draw(st.integers(1, 3)),
+        groups=data.draw(st.integers(1, 2)),
+        batch=data.draw(st.integers(1, 3)),
+    )
+    assert compare(graph, data.draw(st.integers(0, 9))) < 1.0
+
+
+@pytest.mark.parametrize("channels", [16, 256])
+def test_errors_stay_below_half_of_what_is_allowed(channels: int) -> None:
+    graph = convolution((13, 13), (3, 3), (1, 1), (1, 1), channels=channels, outputs=16)
+    assert compare(graph, 0) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [
+        ((56, 56), {"channels": 4, "outputs": 8}),
+        ((2, 2), {"channels": 512, "outputs": 512}),
+        ((1, 1), {"channels": 64, "outputs": 64}),
+        ((56, 56), {"channels": 1, "outputs": 1, "groups": 64}),
+    ],
+    ids=["few channels", "small image", "one pixel", "one channel per group"],
+)
+def test_it_is_left_where_it_does_not_pay(sizes: tuple[int, int], options: dict[str, int]) -> None:
+    graph = convolution(sizes, (3, 3), (1, 1), (1, 1), **options)
+    assert "it saves too little" in (why_not(MinimalFiltering(MACHINE), graph, "y") or "")
+
+
+@pytest.mark.parametrize(("size", "channels"), [(56, 64), (28, 128), (14, 256)])
+def test_it_is_used_where_it_pays(size: int, channels: int) -> None:
+    graph = convolution((size, size), (3, 3), (1, 1), (1, 1), channels=channels, outputs=channels)
+    assert why_not(MinimalFiltering(MACHINE), graph, "y") is None

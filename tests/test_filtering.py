@@ -1,0 +1,87 @@
+"""Convolutions compiled with minimal filtering, against ONNX Runtime."""
+
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from rutc.emit.targets import target_named
+from rutc.graph_opt import optimize
+from rutc.graph_opt.decide import decide
+from rutc.graph_opt.pipeline import PIPELINE
+from rutc.graph_opt.rewrite import Sweep
+from rutc.graph_opt.rules.filtering import MinimalFiltering
+from rutc.importer import import_model
+from rutc.verify.reference import Reference
+from rutc.verify.tolerance import Level, tolerance
+from tests.compiled import build, run
+
+NATIVE = target_named("native").machine
+V3 = target_named("x86-64-v3").machine
+
+
+def model(
+    path: Path, shape: tuple[int, ...], outputs: int, window: tuple[int, int], pads: list[int]
+) -> None:
+    """relu(conv(max(x, -1)) + x') with x' the input where the shapes agree, else nothing."""
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((outputs, shape[1], *window)).astype(np.float32)
+    bias = rng.standard_normal(outputs).astype(np.float32)
+    nodes = [
+        helper.make_node("LeakyRelu", ["x"], ["leaky"]),
+        helper.make_node("Conv", ["leaky", "w", "b"], ["conv"], pads=pads),
+        helper.make_node("Relu", ["conv"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "model",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(bias, "b")],
+    )
+    opsets = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+
+
+@pytest.mark.parametrize(
+    ("shape", "outputs", "window", "pads"),
+    [
+        ((1, 16, 8, 8), 16, (3, 3), [1, 1, 1, 1]),
+        ((3, 5, 13, 9), 7, (3, 3), [1, 1, 1, 1]),
+        ((1, 33, 6, 17), 20, (3, 3), [0, 2, 1, 0]),
+        ((1, 4, 1, 1), 3, (3, 3), [1, 1, 1, 1]),
+        ((2, 4, 2, 1), 3, (3, 3), [1, 1, 1, 1]),
+        ((1, 3, 11, 12), 4, (5, 3), [2, 1, 2, 1]),
+        ((1, 3, 11, 12), 4, (2, 2), [0, 0, 0, 0]),
+        ((1, 6, 9, 30), 8, (1, 3), [0, 1, 0, 1]),
+        ((1, 6, 9, 12), 8, (7, 3), [3, 1, 3, 1]),
+    ],
+)
+@pytest.mark.parametrize("target", ["native", "x86-64-v3"])
+def test_filtered_convolutions_agree(
+    tmp_path: Path,
+    shape: tuple[int, ...],
+    outputs: int,
+    window: tuple[int, int],
+    pads: list[int],
+    target: str,
+) -> None:
+    path = tmp_path / "model.onnx"
+    model(path, shape, outputs, window, pads)
+    machine = target_named(target).machine
+    filtering = Sweep("filter", (MinimalFiltering(machine, inf, -inf),))
+    graph = optimize(import_model(path), pipeline=(*PIPELINE, filtering))
+    # Dims of extent 1 are no windows: the importer takes them out of the sum.
+    assert any(v.endswith(".points") for v in graph.values) or 1 in shape[2:]
+    library = build(decide(graph), machine, tmp_path)
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    (wanted,) = Reference(path, 1).run({"x": x}).values()
+    wanted = np.asarray(wanted, np.float64)
+    allowed = tolerance(Level.KERNEL, np.float32, shape[1] * window[0] * window[1])
+    for threads in (1, 2):
+        got = run(library, {"x": x}, threads)["y"]
+        assert got.shape == wanted.shape
+        assert (np.abs(got - wanted) <= allowed.allowed(wanted)).all()
