@@ -323,7 +323,7 @@ class ExpressionEmitter:
         vector = ir.VectorType(memory_type(buffer.dtype), lane.lanes)
         rows: list[ir.Value] = []
         for number in range(lane.lanes):
-            if lane.mask is not None and not lane.mask.constant[number]:
+            if _is_idle(lane, number):
                 rows.append(ir.Constant(vector, None))
                 continue
             place = self._place(buffer, start.subs({lane.var: Index.of(lane.base + number)}))
@@ -615,7 +615,7 @@ class ExpressionEmitter:
             rows = transposed(self.builder, vectors, s.buffer.dtype.bytes)
             mask = ir.Constant(ir.VectorType(BOOL, lanes), [i in s.vectors for i in range(lanes)])
             for number, row in enumerate(rows):
-                if s.lane.mask is not None and not s.lane.mask.constant[number]:
+                if _is_idle(s.lane, number):
                     continue
                 at = s.start.subs({s.lane.var: Index.of(s.lane.base + number)})
                 place = self._place(s.buffer, at)
@@ -688,6 +688,11 @@ class ExpressionEmitter:
                 index = index.subs({lane.var: Index.of(lane.base)})
             key.append(index.value)
         return tuple(key), varies
+
+
+def _is_idle(lane: Lane, number: int) -> bool:
+    """Whether a lane whose mask is constant is no iteration."""
+    return lane.mask is not None and not lane.mask.constant[number].constant
 
 
 def _align(buffer: Buffer) -> int:
