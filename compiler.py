@@ -21,9 +21,8 @@ from rutc.emit.library import build_library
 from rutc.emit.targets import target_named
 from rutc.emit.toolchain import find_toolchain
 from rutc.errors import UserError
-from rutc.graph_opt import DumpFolder, optimize, pipeline_for
+from rutc.graph_opt import EXACT, PIPELINE, DumpFolder, optimize
 from rutc.graph_opt.decide import decide
-from rutc.graph_opt.pipeline import PIPELINE
 from rutc.importer import import_model
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.lower import Group
@@ -102,7 +101,7 @@ def compile_model(
         graph = import_model(model, shapes=options.shapes, dims=options.dims, values=options.values)
     dump = DumpFolder(options.dump) if options.dump is not None else None
     with stage("optimize"):
-        pipeline = PIPELINE if options.exact_algorithms else pipeline_for(machine)
+        pipeline = EXACT if options.exact_algorithms else PIPELINE
         graph = optimize(graph, on_step=dump, pipeline=pipeline)
     with stage("plan"):
         plan = decide(graph)

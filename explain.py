@@ -15,7 +15,7 @@ import numpy as np
 
 from rutc.emit.targets import target_named
 from rutc.errors import UserError
-from rutc.graph_opt import optimize, pipeline_for
+from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Choose, Plan, PlanStep, Repeat, RepeatWhile, Run
 from rutc.importer import import_model
@@ -119,7 +119,7 @@ def explain(
         if changed and found != history[-1].nodes:
             history.append(Stage(step, found))
 
-    plan = decide(optimize(graph, on_step=note, pipeline=pipeline_for(machine)))
+    plan = decide(optimize(graph, on_step=note))
     return _explanation(plan, machine, name, "" if info is None else info.op, tuple(history))
 
 

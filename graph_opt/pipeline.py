@@ -26,8 +26,10 @@ from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.verify import verify
+
+FILTERING = Sweep("filter with fewer products", (MinimalFiltering(),))
+"""The step that changes how sums round."""
 
 CLEAN = (
     # Literals and decided comparisons first: they are what lets a branch or a nest be folded.
@@ -62,21 +64,18 @@ PIPELINE: tuple[Pass, ...] = (
     Sweep("split dims", (split_bound_dim, split_free_dim, SplitForReaders(), *CLEAN), again=True),
     # After the splits, which are what makes a constant's dim a multiple of one loop plus another.
     Sweep("split constants", (split_constant,), again=True),
+    # After all that looks for sums of products, scales their weights or splits their dims. Several
+    # filters may read one transformed input: before equal nodes are merged.
+    FILTERING,
     # New constants may be equal, and what was different up to its scale may be too.
     MergeEqual("merge equal nodes again"),
     DropDims(),
 )
 
+EXACT = tuple(step for step in PIPELINE if step is not FILTERING)
+"""The pipeline without other algorithms: every sum adds the products that the model states."""
+
 OnStep = Callable[[str, Graph, bool], None]
-
-
-def pipeline_for(machine: Machine) -> tuple[Pass, ...]:
-    """The pipeline with what pays on this machine and changes rounding: other algorithms."""
-    # After everything that looks for sums of products, scales their weights or splits their dims;
-    # before equal nodes are merged, since several filters may read one transformed input.
-    filtering = Sweep("filter with fewer products", (MinimalFiltering(machine),))
-    at = next(i for i, step in enumerate(PIPELINE) if step.name == "merge equal nodes again")
-    return (*PIPELINE[:at], filtering, *PIPELINE[at:])
 
 
 def optimize(

@@ -10,9 +10,8 @@ class Machine:
     """One target.
 
     `vector_bits` is the width of a vector register, `registers` their number; `fma_per_cycle` and
-    `loads_per_cycle` are vector operations; caches are bytes per core, and
-    `far_bytes_per_cycle` is what comes from beyond the second. With `cores` 1 no kernel is split
-    among threads; otherwise their number is left to the time of running.
+    `loads_per_cycle` are vector operations; caches are bytes per core. With `cores` 1 no kernel is
+    split among threads; otherwise their number is left to the time of running.
     """
 
     name: str
@@ -26,7 +25,6 @@ class Machine:
     l1: int = 32 << 10
     l2: int = 1 << 20
     l2_bytes_per_cycle: float = 32.0
-    far_bytes_per_cycle: float = 4.0
     cores: int = 2
 
     @property

@@ -72,7 +72,7 @@ def test_filtered_convolutions_agree(
     path = tmp_path / "model.onnx"
     model(path, shape, outputs, window, pads)
     machine = target_named(target).machine
-    filtering = Sweep("filter", (MinimalFiltering(machine, inf, -inf),))
+    filtering = Sweep("filter", (MinimalFiltering(inf, -inf),))
     graph = optimize(import_model(path), pipeline=(*PIPELINE, filtering))
     # Dims of extent 1 are no windows: the importer takes them out of the sum.
     assert any(v.endswith(".points") for v in graph.values) or 1 in shape[2:]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import ceil, prod
 
+from rutc.graph_opt.cost import LANES
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.minimal_filter import POINTS, Filter, transform_weights, transformed
@@ -26,10 +27,12 @@ from rutc.tensor_ir import (
     apply,
 )
 from rutc.tensor_ir.affine import floordiv, mod
-from rutc.tensor_ir.machine import Machine
 
-ATTAINABLE = 0.8
-"""Share of the multiply-add peak that sums of products reach."""
+PRODUCTS = 1.6
+"""Vectors of products per cycle that sums reach."""
+NEAR_BYTES = 1 << 20
+"""What is nearer than memory, and costs nothing to move, from one kernel to the next."""
+FAR_BYTES_PER_CYCLE = 4.0
 TRANSFORM_CYCLES = 3.5
 """Cycles per vector that a transform reads or writes."""
 MOST_GROWTH = 4.0
@@ -60,17 +63,16 @@ class MinimalFiltering:
           %y{o,z} = select(z % 2 == 0, %y.points[o, p=0, t=z//2] + .., ..)      (A^T m)
 
     With 2 (or 4) outputs per tile of a window of 3, it takes 4/6 (6/12) of the products per dim.
-    For one or two dims of the window, where the time by a model of `machine` is less than `share`
-    of the direct sum's, and `saving` cycles less: constants and code are larger. Rounding errors
-    grow up to twofold on average; an infinity makes its whole tile NaN.
+    For one or two dims of the window, where the estimated time is less than `share` of the direct
+    sum's, and `saving` cycles less: constants and code are larger. Rounding errors grow up to
+    twofold on average; an infinity makes its whole tile NaN.
     """
 
-    machine: Machine
     share: float = 0.8
     saving: float = 40_000.0
 
     def __str__(self) -> str:
-        return f"MinimalFiltering({self.machine.name})"
+        return "MinimalFiltering"
 
     def __call__(self, n: Node, editor: Editor) -> Result:
         """The weights, three nests, or why not."""
@@ -83,7 +85,7 @@ class MinimalFiltering:
         windows = _windows(n, source, weights, editor)
         if not windows:
             return Reason("no bound dim is a window of unit stride and known size")
-        work = _Work(n, source, const, tuple(windows), self.machine, editor)
+        work = _Work(n, source, const, tuple(windows), editor)
         direct = work.cycles({})
         choices = [
             (work.cycles(f), f) for f in _choices(windows, editor) if work.growth(f) <= MOST_GROWTH
@@ -168,7 +170,6 @@ class _Work:
     source: Read
     const: Const
     windows: tuple[Window, ...]
-    machine: Machine
     editor: Editor
 
     def growth(self, filters: Mapping[Window, Filter]) -> float:
@@ -181,7 +182,6 @@ class _Work:
         for w, f in filters.items():
             loops[w.out] = ceil(loops[w.out] / f.outputs)
             loops[w.tap] = f.inputs
-        machine, width = self.machine, self.machine.width
         mine = {v for _, c in index_coords(self.source) for v in c.names()}
         kept = {v for _, c in index_coords(self.source) if (v := c.as_var) is not None}
         wide = prod(loops[d] for d in self.nest.out.dims if d not in mine)
@@ -189,20 +189,20 @@ class _Work:
         deep = prod(loops[d] for d in self.nest.bound if d in kept)
         points = prod(f.inputs for f in filters.values())
         around = prod(loops.values()) / (wide * tiles * deep)
-        lanes = ceil(wide / width)
-        cycles = tiles * deep * around * lanes / (machine.fma_per_cycle * ATTAINABLE)
+        lanes = ceil(wide / LANES)
+        cycles = tiles * deep * around * lanes / PRODUCTS
         weights = self.const.data.array.nbytes * self.growth(filters)
         cycles += self._far(weights)
         if filters:
-            moved = tiles * (ceil(deep / width) + lanes)
+            moved = tiles * (ceil(deep / LANES) + lanes)
             cycles += moved * TRANSFORM_CYCLES * points
             cycles += moved * (points + prod(f.outputs for f in filters.values()))
-            cycles += self._far(moved * points * width * 4)
+            cycles += self._far(moved * points * LANES * 4)
         return cycles
 
     def _far(self, size: float) -> float:
         """Cycles to move so many bytes if they do not fit the second cache."""
-        return max(size - self.machine.l2 / 2, 0.0) / self.machine.far_bytes_per_cycle
+        return max(size - NEAR_BYTES, 0.0) / FAR_BYTES_PER_CYCLE
 
     def _least(self, d: str) -> int:
         """A dim's extent, the least one of a symbolic dim."""

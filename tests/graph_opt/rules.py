@@ -2,7 +2,6 @@
 
 from math import inf
 
-from rutc.emit.targets import target_named
 from rutc.graph_opt.rewrite import Rule, rule_name
 from rutc.graph_opt.rules.algebra import simplify_expressions
 from rutc.graph_opt.rules.constants import split_constant
@@ -23,7 +22,7 @@ from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill
 RULES: tuple[Rule, ...] = (
     FoldConstants(),
     # Filters however small the gain: graphs that show a rule are small.
-    MinimalFiltering(target_named("x86-64-v4").machine, inf, -inf),
+    MinimalFiltering(inf, -inf),
     OnePassMoments(),
     OnePassSoftmax(),
     SplitForReaders(),
