@@ -21,6 +21,8 @@ FAMILIES = (
     "microsoft.contraction",
     "microsoft.grouped",
     "microsoft.normalization",
+    "microsoft.quantized",
+    "microsoft.tensors",
     "movement",
     "ngrams",
     "normalization",

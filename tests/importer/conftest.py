@@ -52,7 +52,8 @@ def tolerance(kind: DType) -> float:
 def check(tmp_path: Path) -> Check:
     """`check(nodes, inputs, constants=..)`: import, verify, interpret, compare; the graph.
 
-    The error may be a part of the largest result, or with `relative=True` of each one.
+    The error may be a part of the largest result, or with `relative=True` of each one; integers
+    may differ by `steps`.
     """
 
     def run(
@@ -64,9 +65,10 @@ def check(tmp_path: Path) -> Check:
         expected: Sequence[np.ndarray] | None = None,
         *,
         relative: bool = False,
+        steps: int = 0,
     ) -> Graph:
-        steps = [nodes] if isinstance(nodes, NodeProto) else list(nodes)
-        model = build(steps, inputs, outputs, constants or {}, opset)
+        listed = [nodes] if isinstance(nodes, NodeProto) else list(nodes)
+        model = build(listed, inputs, outputs, constants or {}, opset)
         path = tmp_path / "model.onnx"
         onnx.save(model, path)
         graph = import_model(path)
@@ -85,9 +87,9 @@ def check(tmp_path: Path) -> Check:
             bound = tolerance(DType.of(want.dtype))
             finite = want[np.isfinite(want)] if bound and not relative else np.zeros(0)
             scale = float(np.abs(finite).max(initial=0))
-            np.testing.assert_allclose(
-                got[name], want, rtol=bound, atol=bound * scale, err_msg=name
-            )
+            absolute = steps if DType.of(want.dtype).is_int else bound * scale
+            exact = got[name].astype("i8") if steps else got[name]
+            np.testing.assert_allclose(exact, want, rtol=bound, atol=absolute, err_msg=name)
         return graph
 
     return run

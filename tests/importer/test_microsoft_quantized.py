@@ -1,0 +1,163 @@
+"""Quantised operators of com.microsoft, within one unit of ONNX Runtime's (its own roundings)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+DOMAIN = "com.microsoft"
+
+
+@pytest.fixture
+def node(make_node):
+    """`node(op, inputs, outputs=("y",), **attributes)` of com.microsoft."""
+
+    def make(op, inputs, outputs=("y",), **attributes):
+        return make_node(op, inputs, outputs, domain=DOMAIN, **attributes)
+
+    return make
+
+
+@pytest.fixture
+def stored(rng):
+    """`stored(kind, *shape)`: numbers of a quantised type."""
+
+    def make(kind, *shape):
+        info = np.iinfo(kind)
+        return rng.integers(info.min, info.max + 1, shape).astype(kind)
+
+    return make
+
+
+KINDS = pytest.mark.parametrize("kind", ["u1", "i1"])
+
+
+def parameters(kind, *names):
+    """Scales and zero points: `as` and `az` of the operand `a`."""
+    made = {}
+    for i, name in enumerate(names):
+        made[f"{name}s"] = np.float32(0.02 + 0.013 * i)
+        made[f"{name}z"] = np.array(3 + 7 * i, kind)
+    return made
+
+
+@KINDS
+@pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul"])
+@pytest.mark.parametrize("shape", [(3, 4), (4,), (1,)])
+def test_pairs(op, shape, kind, check, node, stored):
+    inputs = {"a": stored(kind, 3, 4), "b": stored(kind, *shape)}
+    names = ["a", "as", "az", "b", "bs", "bz", "cs", "cz"]
+    check(node(op, names), inputs, parameters(kind, "a", "b", "c"), steps=1)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("op", "options"), [("QLinearSigmoid", {}), ("QLinearLeakyRelu", {"alpha": 0.2})]
+)
+def test_functions(op, options, kind, check, node, stored):
+    constants = parameters(kind, "a", "c")
+    check(
+        node(op, ["a", "as", "az", "cs", "cz"], **options),
+        {"a": stored(kind, 5, 7)},
+        constants,
+        steps=1,
+    )
+
+
+@KINDS
+@pytest.mark.parametrize(("opset", "axis"), [(13, -1), (13, 1), (12, 1), (11, 2)])
+def test_softmax(opset, axis, kind, check, node, stored):
+    constants = {**parameters(kind, "a"), "cs": np.float32(1 / 256)}
+    constants["cz"] = np.array(0 if kind == "u1" else -128, kind)
+    step = node("QLinearSoftmax", ["a", "as", "az", "cs", "cz"], opset=opset, axis=axis)
+    check(step, {"a": stored(kind, 2, 3, 5)}, constants, steps=1)
+
+
+@KINDS
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize(
+    "options", [{}, {"pads": [1, 1, 1, 1]}, {"pads": [1, 0, 1, 1], "count_include_pad": 1}], ids=str
+)
+def test_average_pool(options, last, kind, check, node, stored):
+    step = node(
+        "QLinearAveragePool",
+        ["a", "as", "az", "cs", "cz"],
+        kernel_shape=[3, 2],
+        strides=[2, 1],
+        channels_last=last,
+        **options,
+    )
+    check(step, {"a": stored(kind, 2, 6, 6, 6)}, parameters(kind, "a", "c"), steps=1)
+
+
+@KINDS
+@pytest.mark.parametrize("last", [0, 1])
+def test_global_average_pool(last, kind, check, node, stored):
+    step = node("QLinearGlobalAveragePool", ["a", "as", "az", "cs", "cz"], channels_last=last)
+    check(step, {"a": stored(kind, 2, 3, 4, 5)}, parameters(kind, "a", "c"), steps=1)
+
+
+@KINDS
+def test_max_pool_with_channels_last(kind, check, node, stored):
+    step = node("NhwcMaxPool", ["a"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    check(step, {"a": stored(kind, 2, 6, 5, 3)})
+
+
+@KINDS
+@pytest.mark.parametrize("axis", [0, 1])
+def test_concat(axis, kind, check, node, stored):
+    names = ["cs", "cz", "a", "as", "az", "b", "bs", "bz"]
+    inputs = {"a": stored(kind, 3, 3), "b": stored(kind, 3, 3)}
+    check(node("QLinearConcat", names, axis=axis), inputs, parameters(kind, "a", "b", "c"), steps=1)
+
+
+@KINDS
+def test_where(kind, check, node, stored):
+    inputs = {"m": np.array([[True], [False]]), "a": stored(kind, 2, 3), "b": stored(kind, 1, 3)}
+    names = ["m", "a", "as", "az", "b", "bs", "bz", "cs", "cz"]
+    check(node("QLinearWhere", names), inputs, parameters(kind, "a", "b", "c"), steps=1)
+
+
+@KINDS
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_convolution(last, per_channel, kind, check, node, stored, rng):
+    size = (4,) if per_channel else ()
+    constants = {
+        **parameters(kind, "a", "c"),
+        "w": stored("i1", 4, 3, 3, 3),
+        "ws": rng.uniform(0.001, 0.01, size).astype("f4"),
+        "wz": np.zeros(size, "i1"),
+        "b": rng.integers(-999, 999, 4).astype("i4"),
+    }
+    names = ["a", "as", "az", "w", "ws", "wz", "cs", "cz", "b"]
+    step = node("QLinearConv", names, channels_last=last, pads=[1, 1, 1, 1])
+    shape = (2, 5, 5, 3) if last else (2, 3, 5, 5)
+    check(step, {"a": stored(kind, *shape)}, constants, steps=1)
+
+
+@KINDS
+@pytest.mark.parametrize("turned", [(0, 0), (1, 1)])
+@pytest.mark.parametrize("real", [False, True])
+def test_gemm(real, turned, kind, check, node, stored, rng):
+    left, right = turned
+    constants = {**parameters(kind, "a", "b", "c"), "b": stored(kind, 5, 4)}
+    constants["b"] = constants["b"].T.copy() if right else constants["b"]
+    constants["k"] = rng.integers(-999, 999, 4).astype("i4")
+    x = stored(kind, 3, 5)
+    names = ["a", "as", "az", "b", "bs", "bz", "k", *(() if real else ("cs", "cz"))]
+    used = {n: a for n, a in constants.items() if n in names}
+    step = node("QGemm", names, transA=left, transB=right, alpha=1.0)
+    check(step, {"a": x.T.copy() if left else x}, used, steps=1 - real)
+
+
+@pytest.mark.parametrize("kind", ["u1", "i1", "u2", "i2"])
+@pytest.mark.parametrize("axis", [None, 0])
+def test_quantize_and_dequantize(axis, kind, check, node, stored, rng):
+    size = () if axis is None else (3,)
+    constants = {"s": rng.uniform(0.01, 0.1, size).astype("f4"), "z": np.full(size, 5, kind)}
+    options = {} if axis is None else {"axis": axis}
+    x = rng.standard_normal((3, 4)).astype("f4")
+    check(node("QuantizeLinear", ["x", "s", "z"], **options), {"x": x}, constants)
+    values = {"x": stored(kind, 3, 4)}
+    check(node("DequantizeLinear", ["x", "s", "z"], **options), values, constants)
