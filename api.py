@@ -61,6 +61,7 @@ def compile(
     dump: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
     exact_algorithms: bool = False,
+    keep_subnormals: bool = False,
     on_progress: Progress | None = None,
 ) -> Compiled:
     """Compiles an ONNX model into a shared library and a header beside it.
@@ -79,6 +80,7 @@ def compile(
         dump: A folder for the intermediate forms of every step.
         jobs: How many kernels to compile at once; None: as many as there are CPUs.
         exact_algorithms: Whether to use no algorithm that rounds more than the model's own sums.
+        keep_subnormals: Whether to compute with subnormal numbers, slowly; else they are zeros.
         on_progress: Called with a stage, how many of its steps are done, and how many there are.
 
     Raises:
@@ -101,6 +103,7 @@ def compile(
         dump=None if dump is None else Path(dump),
         jobs=jobs,
         exact_algorithms=exact_algorithms,
+        keep_subnormals=keep_subnormals,
     )
     with tempfile.TemporaryDirectory(prefix=".rutc-", dir=destination.parent) as folder:
         report = compile_model(source, Path(folder) / destination.name, options, on_progress)

@@ -93,6 +93,7 @@ class Builder:
     machine: Machine
     name: str
     jobs: int
+    keep_subnormals: bool = False
     on_kernel: Callable[[int, int], None] = lambda done, total: None
     on_built: Callable[[Group | None, Kernel, BuiltKernel], None] = lambda g, k, b: None
     kernels: dict[tuple[Kernel, frozenset[str]], BuiltKernel] = field(default_factory=dict)
@@ -132,6 +133,7 @@ class Builder:
             weights=tuple(self.images),
             weight_bytes=self.weight_bytes,
             features=tuple(sorted(self.machine.features)),
+            keep_subnormals=self.keep_subnormals,
         )
         return Built(program, objects, self.facts)
 

@@ -101,6 +101,10 @@ def compile_command(
     dump: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write every step's form into a folder.")
     ] = None,
+    keep_subnormals: Annotated[
+        bool,
+        typer.Option("--keep-subnormals", help="Compute with subnormals, slowly, not with zeros."),
+    ] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -126,6 +130,7 @@ def compile_command(
                     dump=dump,
                     jobs=jobs,
                     exact_algorithms=exact_algorithms,
+                    keep_subnormals=keep_subnormals,
                     on_progress=on_progress,
                 )
         except VerificationFailed as failure:

@@ -38,7 +38,8 @@ class Options:
     `shapes` and `dims` fix symbolic sizes: by input name, or by the model's own dim names. `values`
     fixes the elements of inputs; a run with others fails. `dump` names a folder for every
     intermediate form. `jobs` is the number of compiler threads. `exact_algorithms` leaves out
-    rewrites that round more than the model's own sums do.
+    rewrites that round more than the model's own sums do. Subnormal numbers count as zeros in a run
+    unless `keep_subnormals` is set.
     """
 
     target: str = "native"
@@ -49,6 +50,7 @@ class Options:
     dump: Path | None = None
     jobs: int | None = None
     exact_algorithms: bool = False
+    keep_subnormals: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ def compile_model(
             machine,
             _identifier(output.stem),
             options.jobs or len(os.sched_getaffinity(0)),
+            options.keep_subnormals,
             on_kernel=lambda done, count: tell("kernels", done, count),
         )
         if options.dump is not None:

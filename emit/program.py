@@ -173,6 +173,7 @@ class Program:
     `weights` are pairs (offset, data) inside `weight_bytes` bytes; gaps read as zero. `symbols` is
     the length of the table of symbol values. `features` names the CPU features that the kernels
     need, as LLVM spells them (`'avx2'`, `'avx512f'`, `'amx-tile'`); opening a session checks them.
+    Subnormal numbers count as zeros while the program runs unless `keep_subnormals` is set.
 
     Raises:
         InternalError: an offset, index or count lies outside its range.
@@ -187,6 +188,7 @@ class Program:
     weights: tuple[tuple[int, WeightData], ...] = field(default=(), compare=False, repr=False)
     weight_bytes: int = 0
     features: tuple[str, ...] = ()
+    keep_subnormals: bool = False
 
     def __post_init__(self) -> None:
         problems = list(_problems(self))

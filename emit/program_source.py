@@ -342,6 +342,7 @@ def _program_struct(
     most = max((len(c.args) + len(c.results) for c in tables.calls), default=0)
     yield f"    .most_operands = {most},"
     yield f"    .symbol_count = {program.symbols},"
+    yield f"    .keep_subnormals = {int(program.keep_subnormals)},"
     yield f"    .arena_bytes = {program.arena_bytes},"
     yield f"    .weights = {f'{WEIGHTS_SYMBOL} + {placement.offset}' if embedded else 'NULL'},"
     yield f"    .weights_offset = {placement.offset},"

@@ -30,7 +30,7 @@ def plan_or_reject(graph: Graph) -> Plan:
 
 def build(plan: Plan, machine: Machine, folder: Path) -> Path:
     """The library of a plan, in a new file."""
-    built = Builder(plan, machine, "model", 1).build()
+    built = Builder(plan, machine, "model", 1, keep_subnormals=True).build()
     library = folder / "model.so"
     build_library(built.program, built.objects, library, {})
     return library

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "float_mode.h"
 #include "session.h"
 
 enum { CLAIMS_PER_PART = 8 };
@@ -12,12 +13,14 @@ typedef struct launch {
   const int64_t *symbols;
   rutc_part *parts;
   int64_t count;
+  int keep_subnormals;
 } launch;
 
 /* Takes tasks until none is left: first those of part `index`, then what the others have left, for
  * a thread may come late or not at all while other processes hold its CPU. */
 static void run_parts(void *arg, int64_t index) {
   const launch *self = arg;
+  uint64_t mode = rutc_begin_flushing(self->keep_subnormals);
   for (int64_t i = 0; i < self->count; i++) {
     rutc_part *part = &self->parts[(index + i) % self->count];
     for (;;) {
@@ -27,6 +30,7 @@ static void run_parts(void *arg, int64_t index) {
       self->kernel(self->buffers, self->symbols, begin, end);
     }
   }
+  rutc_set_float_mode(mode);
 }
 
 /* An even split of the tasks; the first `tasks % count` parts have one more. */
@@ -49,7 +53,8 @@ static void run_launch(rutc_session *session, const rutc_step *step) {
   }
   int64_t count = step->count < threads ? step->count : threads;
   share_out(session->parts, step->count, count);
-  launch job = {step->kernel, buffers, session->symbols, session->parts, count};
+  launch job = {step->kernel,    buffers, session->symbols,
+                session->parts, count,   session->program->keep_subnormals};
   if (session->options.parallel_for != NULL) {
     session->options.parallel_for(session->options.pool, run_parts, &job, count);
   } else {

@@ -91,6 +91,7 @@ typedef struct rutc_program {
   int64_t call_count;
   int64_t most_operands; /* of one call */
   int64_t symbol_count;
+  int keep_subnormals; /* 0: they count as zeros */
   int64_t arena_bytes;
   const uint8_t *weights; /* NULL: weights_offset bytes into the file beside the library */
   int64_t weights_offset;

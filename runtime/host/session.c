@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include "float_mode.h"
 #include "session.h"
 
 #include <stdlib.h>
@@ -159,7 +160,9 @@ static int run(rutc_session *session, const DLTensor *const *inputs, int32_t inp
   }
   int status = rutc_bind(session, inputs, outputs);
   if (status != RUTC_OK) return status;
+  uint64_t mode = rutc_begin_flushing(program->keep_subnormals);
   status = rutc_execute(session);
+  rutc_set_float_mode(mode);
   rutc_unbind(session, outputs);
   return status;
 }

@@ -102,7 +102,8 @@ class _Run:
             graph, plan = self.planned(variants, folder / "model.onnx", feeds[0])
         with self.stage("build"):
             machine = target_named("native").machine
-            built = Builder(plan, machine, f"m{next(_numbers)}", 1).build()
+            name = f"m{next(_numbers)}"
+            built = Builder(plan, machine, name, 1, keep_subnormals=True).build()
         with self.stage("link"):
             library = folder / "model.so"
             build_library(built.program, built.objects, library, {})

@@ -1,0 +1,40 @@
+"""Subnormal numbers: zeros by default, kept on request, and the caller's own are left alone."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import rutc
+
+SUBNORMAL = np.float32(1e-40)
+COUNT = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def halving(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """y = 0.5 * x, for enough elements to be shared among threads."""
+    path = tmp_path_factory.mktemp("subnormals") / "halving.onnx"
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [COUNT]) for n in "xy")
+    half = helper.make_tensor("half", TensorProto.FLOAT, [], [0.5])
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["x", "half"], ["y"])], "g", [x], [y], [half]
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), path)
+    return path
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("keep", "expected"), [(False, np.float32(0)), (True, SUBNORMAL / 2)])
+def test_subnormals(
+    halving: Path, tmp_path: Path, threads: int, *, keep: bool, expected: np.float32
+) -> None:
+    library = tmp_path / "halving.so"
+    rutc.compile(halving, library, keep_subnormals=keep, verify=False)
+    session = rutc.load(library, threads=threads)
+    (y,) = session.run(None, {"x": np.full(COUNT, SUBNORMAL)})
+    # Summed as integers: numpy's own arithmetic must not decide.
+    assert set(np.asarray(y).view(np.int32).tolist()) == {int(expected.view(np.int32))}
+    assert np.full(8, SUBNORMAL) @ np.ones(8, np.float32) > 0, "the caller's mode has changed"
