@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rutc.importer.builder import Builder
 from rutc.importer.dims import named
 from rutc.importer.tensor import Axis, Tensor
-from rutc.tensor_ir import Bind, Graph, Input, Nest, Node, Output, Scan, Scatter, Value
+from rutc.tensor_ir import Bind, Graph, Index, Input, Nest, Node, Output, Scan, Scatter, Value
 from rutc.tensor_ir.affine import ZERO, Range
 from rutc.tensor_ir.graph import defined, mentioned, outs, used_deep, walk_nodes
 
@@ -65,6 +65,13 @@ def _used_nodes(nodes: Sequence[Node], outputs: Sequence[Output], b: Builder) ->
     """The nodes that the outputs need; inputs stay, they are the interface."""
     wanted = {o.value for o in outputs}
     sizes = {s for o in outputs for d in o.axes for s in b.extents[d].names()}
+    return needed_nodes(nodes, wanted, sizes, b.extents)
+
+
+def needed_nodes(
+    nodes: Sequence[Node], wanted: set[str], sizes: set[str], extents: Mapping[str, Index]
+) -> list[Node]:
+    """The nodes that define the `wanted` values and `sizes`, and all inputs."""
     kept: list[Node] = []
     for n in reversed(nodes):
         needed = isinstance(n, Input) or (isinstance(n, Bind) and n.symbol in sizes)
@@ -73,7 +80,7 @@ def _used_nodes(nodes: Sequence[Node], outputs: Sequence[Output], b: Builder) ->
             wanted.update(used_deep(n))
             for inner in walk_nodes((n,)):
                 for d in mentioned(inner):
-                    sizes.update(b.extents[d].names() if d in b.extents else (d,))
+                    sizes.update(extents[d].names() if d in extents else (d,))
     return kept[::-1]
 
 

@@ -44,6 +44,7 @@ from rutc.tensor_ir import (
     reducer,
 )
 from rutc.tensor_ir.affine import ONE, ZERO, Range, product
+from rutc.tensor_ir.graph import outs
 
 CoordLike = Coord | int | str
 ExprFunction = Callable[..., Expr]
@@ -75,7 +76,7 @@ class Builder:
     base: str = "v"
     outputs: tuple[str, ...] = ()
     scope: dict[str, Item] = field(default_factory=dict)
-    run_graph: Callable[..., tuple[Tensor, ...]] | None = None
+    run_graph: Callable[..., tuple[Item, ...]] | None = None
     bound: dict[str, Range] = field(default_factory=dict)
     """The sizes that the program computes, and their ranges."""
     _claimed: set[str] = field(default_factory=set)
@@ -311,7 +312,17 @@ class Builder:
             self.emitted = emitted | {n for n in self.emitted if n in consts}
             self.nodes = outer
 
-    def subgraph(self, graph: object, inputs: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
+    def defined(self, t: Tensor) -> Tensor:
+        """`t`, its value defined even if it is known."""
+        self._materialize(t)
+        return t
+
+    def restore(self, count: int) -> None:
+        """Drops all nodes but the first `count` ones of the body at hand."""
+        self.emitted -= {v.name for n in self.nodes[count:] for v in outs(n)}
+        del self.nodes[count:]
+
+    def subgraph(self, graph: object, inputs: Sequence[Item] = ()) -> tuple[Item, ...]:
         """The outputs of a nested graph, which sees the values of the one around it."""
         if self.run_graph is None:
             raise OperatorError("nested graphs cannot be imported here")
@@ -380,9 +391,11 @@ class Builder:
         return outs
 
     def relabelled(self, t: Tensor, axes: Sequence[Axis]) -> Tensor:
-        """A copy of `t` over exactly these axes (of the same extents)."""
+        """A copy of `t` over exactly these axes; 0 where they are longer."""
         coords = [a.index if s.dim is not None else ZERO for a, s in zip(axes, t.axes, strict=True)]
-        return self.nest(axes, self.read(t, coords))
+        same = all(a.extent == s.extent for a, s in zip(axes, t.axes, strict=True))
+        fill = None if same else lit(0, t.dtype)
+        return self.nest(axes, self.read(t, coords, fill))
 
 
 def _dims(axes: Sequence[Axis]) -> tuple[str, ...]:

@@ -367,8 +367,8 @@ class _Importer:
         return tuple(next(known) if o else unused for o in node.output)
 
     def subgraph(
-        self, graph: GraphProto, scope: Environment, inputs: Iterable[Tensor] = ()
-    ) -> tuple[Tensor, ...]:
+        self, graph: GraphProto, scope: Environment, inputs: Iterable[Item] = ()
+    ) -> tuple[Item, ...]:
         """Imports a nested graph whose inputs are given; it sees the values of `scope`."""
         env = dict(scope)
         for info, t in zip(graph.input, inputs, strict=True):
@@ -382,10 +382,7 @@ class _Importer:
             env[name] = self.b.constant(data, _kind(data), name)
         names = [o.name for o in graph.output]
         self.nodes(graph, env, names)
-        made = [env[n] for n in names]
-        if any(isinstance(t, TensorList) for t in made):
-            raise OperatorError("a nested graph gives a sequence, which is not supported")
-        return tuple(t for t in made if isinstance(t, Tensor))
+        return tuple(env[n] for n in names)
 
 
 def _check_node(node: NodeProto) -> None:

@@ -15,6 +15,7 @@ FAMILIES = (
     "linalg",
     "linear_models",
     "lookup",
+    "iteration",
     "loops",
     "microsoft.activation",
     "microsoft.attention",

@@ -1,17 +1,17 @@
-"""Loops: a number of trips known at import as a scan, any other as a while."""
+"""Scans: the body of a loop run for every index of a dim."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 from onnx import GraphProto
 
-from rutc.importer.builder import Builder, OperatorError, lit
-from rutc.importer.ops.operands import axis_of, indices
+from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.ops.control import tensors
+from rutc.importer.ops.operands import axis_of
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor, known_ints
-from rutc.tensor_ir import Carry, DType, Index, Node, Scan, While, apply
+from rutc.importer.tensor import Axis, Tensor
+from rutc.tensor_ir import Carry, Index, Scan
 from rutc.tensor_ir.affine import ONE, ZERO
 
 Step = Callable[[Index, Sequence[Tensor]], tuple[Sequence[Tensor], Sequence[Tensor]]]
@@ -31,22 +31,22 @@ def scanned(
     t = b.axis(trips, "t")
     assert t.dim is not None
     spaces = [b.axes(s.shape) for s in inits]
-    starts = [b.relabelled(s, a) for s, a in zip(inits, spaces, strict=True)]
+    starts = [b.defined(b.relabelled(s, a)) for s, a in zip(inits, spaces, strict=True)]
     params = [b.tensor(s.dtype, a, f"{b.base}_state") for s, a in zip(inits, spaces, strict=True)]
     with b.body([]) as nodes:
         after, collected = step(t.index, params)
-        nexts = _states(b, params, after, spaces)
-        shown = [b.relabelled(c, b.axes(c.shape)) for c in collected]
+        nexts = states_after(b, params, after, spaces)
+        shown = [b.defined(b.relabelled(c, b.axes(c.shape))) for c in collected]
     outs = [b.tensor(p.dtype, p.axes) for p in params]
     every = [b.tensor(c.dtype, (t, *c.axes)) for c in shown]
-    carries = _carries(b, params, starts, nexts)
     values = tuple(b.value(o) for o in (*outs, *every))
     names = tuple(c.name for c in shown)
-    b.nodes.append(Scan(values, t.dim, carries, names, tuple(nodes), b.origin))
+    moved = carries(b, params, starts, nexts)
+    b.nodes.append(Scan(values, t.dim, moved, names, tuple(nodes), b.origin))
     return outs, every
 
 
-def _states(
+def states_after(
     b: Builder,
     params: Sequence[Tensor],
     after: Sequence[Tensor],
@@ -57,13 +57,14 @@ def _states(
     for old, new, axes in zip(params, after, spaces, strict=True):
         if old.shape != new.shape or old.dtype is not new.dtype:
             raise OperatorError(f"a carried value changes from {old} to {new} in the loop")
-        made.append(b.relabelled(new, axes))
+        made.append(b.defined(b.relabelled(new, axes)))
     return made
 
 
-def _carries(
+def carries(
     b: Builder, params: Sequence[Tensor], starts: Sequence[Tensor], nexts: Sequence[Tensor]
 ) -> tuple[Carry, ...]:
+    """What a loop carries: parameters, their values before the first trip and after each."""
     return tuple(
         Carry(b.value(p), s.name, n.name) for p, s, n in zip(params, starts, nexts, strict=True)
     )
@@ -113,7 +114,7 @@ def scan(
             _step_of(b, x, a, trips - 1 - t if back else t)
             for x, a, back in zip(sources, axes, backward, strict=True)
         ]
-        results = b.subgraph(body, (*states, *parts))
+        results = tensors(b.subgraph(body, (*states, *parts)))
         return results[:count], results[count:]
 
     lasts, every = scanned(b, trips, inits, step)
@@ -124,84 +125,3 @@ def scan(
         for y, p, way in zip(every, places, ways, strict=True)
     ]
     return (*lasts, *stacked)
-
-
-@operator("Loop")
-def loop(
-    b: Builder,
-    trip_count: Tensor | None = None,
-    condition: Tensor | None = None,
-    *inits: Tensor,
-    body: GraphProto,
-) -> tuple[Tensor, ...]:
-    """The body run a number of times or while a condition holds; states, then stacked outputs."""
-    start = True if condition is None else _known_bool(condition)
-    if start is False:
-        raise OperatorError("a loop that never runs is not supported")
-    count = len(inits)
-    always = True
-
-    def run(trip: Tensor, states: Sequence[Tensor], going: Tensor) -> tuple[Tensor, ...]:
-        return b.subgraph(body, (trip, going, *states))
-
-    def step(t: Index, states: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        nonlocal always
-        trip = b.constant(known_ints([t], (), DType.I64), DType.I64)
-        results = run(trip, states, b.constant(np.array(True)))
-        always = always and _known_bool(results[0]) is True
-        return results[1 : count + 1], results[count + 1 :]
-
-    if start and trip_count is not None and trip_count.known is not None:
-        before = len(b.nodes)
-        (trips,) = indices(trip_count, "the trip count")
-        if trips == ZERO:
-            raise OperatorError("a loop that never runs is not supported")
-        lasts, every = scanned(b, trips, inits, step)
-        if always:
-            return (*lasts, *every)
-        del b.nodes[before:]
-    if len(b.outputs) > count:
-        raise OperatorError("the length of its stacked outputs is known at run time only")
-    return _while(b, trip_count, condition, inits, run)
-
-
-def _known_bool(t: Tensor) -> bool | None:
-    return None if t.array is None else bool(t.array.reshape(-1)[0])
-
-
-def _while(
-    b: Builder,
-    trip_count: Tensor | None,
-    condition: Tensor | None,
-    inits: Sequence[Tensor],
-    run: Callable[[Tensor, Sequence[Tensor], Tensor], tuple[Tensor, ...]],
-) -> tuple[Tensor, ...]:
-    """The loop as a while that carries its condition, the trip and the states."""
-
-    def scalar(t: Tensor) -> Tensor:
-        return b.nest((), b.read(t, [0] * t.rank))
-
-    def within(trip: Tensor, going: Tensor) -> Tensor:
-        if trip_count is None:
-            return going
-        limit = b.read(trip_count, [0] * trip_count.rank)
-        left = apply("lt", b.read(trip, []), limit)
-        return b.nest((), apply("and", b.read(going, []), left))
-
-    first = b.nest((), lit(0, DType.I64))
-    given = scalar(condition) if condition is not None else b.nest((), lit(1, DType.BOOL))
-    going = within(first, given)
-    spaces = [b.axes(s.shape) for s in inits]
-    starts = [going, first, *(b.relabelled(s, a) for s, a in zip(inits, spaces, strict=True))]
-    params = [b.tensor(s.dtype, s.axes, f"{b.base}_state") for s in starts]
-    with b.body([]) as nodes:
-        results = run(params[1], params[2:], params[0])
-        trip = b.map(lambda i: apply("add", i, lit(1, DType.I64)), params[1])
-        after = [within(trip, scalar(results[0])), trip]
-        after += _states(b, params[2:], results[1 : len(inits) + 1], spaces)
-    outs = [b.tensor(p.dtype, p.axes) for p in params]
-    carries = _carries(b, params, starts, after)
-    values = tuple(b.value(o) for o in outs)
-    inner: tuple[Node, ...] = tuple(nodes)
-    b.nodes.append(While(values, params[0].name, carries, inner, b.origin))
-    return tuple(outs[2:])

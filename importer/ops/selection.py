@@ -82,11 +82,11 @@ def unique(
         "unique", (rows,), [results(), results(), results(), scalar], sorted=int(sorted)
     )
     found = b.size(number, "distinct", most(b, long.extent))
-    first, counts = (_front(b, t, found) for t in (first, counts))
+    first, counts = (front(b, t, found) for t in (first, counts))
     return gather(b, x, first, axis=at), first, inverse, counts
 
 
-def _front(b: Builder, t: Tensor, length: Index) -> Tensor:
+def front(b: Builder, t: Tensor, length: Index) -> Tensor:
     """The first elements of a tensor along its first axis."""
     axes = (Axis(b.dim(length), length), *b.axes(t.shape[1:]))
     return b.nest(axes, b.read(t, [a.index for a in axes]))
@@ -133,4 +133,4 @@ def non_max_suppression(
         center_point_box=int(center_point_box),
         filtered=int(score_threshold is not None),
     )
-    return _front(b, chosen, b.size(number, "selected", most(b, room)))
+    return front(b, chosen, b.size(number, "selected", most(b, room)))
