@@ -1,5 +1,7 @@
 """A part of ONNX's backend suite, another one each day, and the runner itself."""
 
+import ctypes
+import mmap
 import os
 import signal
 import time
@@ -15,6 +17,7 @@ import pytest
 from tests.conformance import results
 from tests.conformance.adapter import OnStage, Result, run_case
 from tests.conformance.expected import judge, read_expected, revised, write_expected
+from tests.conformance.guarded import guarded_copy
 from tests.conformance.modes import MODES
 from tests.conformance.report import DOCUMENT, operators_document
 from tests.conformance.results import ResultFile
@@ -190,3 +193,34 @@ def test_results_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert ResultFile("constant").read() == {}
     monkeypatch.setattr(results, "sources_digest", lambda: "other")
     assert ResultFile("plain").read() == {}
+
+
+# -- guard pages -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("shape", [(), (3,), (0, 2), (1025,)])
+@pytest.mark.parametrize("offset", [0, -1])
+def test_bytes_beside_a_guarded_array_cannot_be_accessed(
+    shape: tuple[int, ...], offset: int
+) -> None:
+    def work(number: int, on_stage: OnStage) -> Result:
+        array = guarded_copy(np.ones(shape, np.float32))
+        on_stage("inside")
+        if array.size:
+            ctypes.memset(array.ctypes.data, number, array.nbytes)
+        on_stage("outside")
+        end = array.ctypes.data + array.nbytes
+        page = end - -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        ctypes.memset(end if offset == 0 else page - 1, 0, 1)
+        return Result("test", "node", passed=True)
+
+    def lost(number: int, stage: str, reason: str) -> Result:
+        return Result("test", "node", stage=stage, reason=reason)
+
+    (result,) = run_all([0], work, lost, jobs=1, timeout=30)
+    assert (result.stage, result.reason) == ("outside", "Crash: SIGSEGV")
+
+
+def test_guarded_copies_are_equal() -> None:
+    for array in (np.arange(6.0).reshape(2, 3), np.array(3), np.array(["a", "b"], object)):
+        copy = guarded_copy(array)
+        assert copy.dtype == array.dtype
+        np.testing.assert_array_equal(copy, array)

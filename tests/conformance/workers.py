@@ -1,5 +1,6 @@
 """Worker processes that survive crashes and hangs of the work given to them."""
 
+import faulthandler
 import multiprocessing
 import os
 import signal
@@ -104,6 +105,7 @@ def _stop(worker: _Worker) -> None:
 
 def _serve(work: Work, pipe: Connection, other: Connection) -> None:
     other.close()
+    faulthandler.disable()
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, 2)
     while True:
