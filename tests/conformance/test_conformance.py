@@ -196,8 +196,10 @@ def test_results_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 # -- guard pages -----------------------------------------------------------------------------------
-@pytest.mark.parametrize("shape", [(), (3,), (0, 2), (1025,)])
-@pytest.mark.parametrize("offset", [0, -1])
+@pytest.mark.parametrize(
+    ("shape", "offset"),
+    [((), 0), ((), -1), ((3,), 0), ((3,), -1), ((0, 2), 0), ((1025,), 0), ((1025,), -1)],
+)
 def test_bytes_beside_a_guarded_array_cannot_be_accessed(
     shape: tuple[int, ...], offset: int
 ) -> None:
