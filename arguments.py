@@ -13,20 +13,27 @@ from rutc.errors import UserError
 from rutc.verify.compare import Value
 
 
-def parse_dims(items: Sequence[str] | None) -> dict[str, int]:
-    """Returns `["batch=2"]` as `{"batch": 2}`.
+def parse_dims(items: Sequence[str] | None) -> dict[str, int | tuple[int, int]]:
+    """Returns `["batch=2", "seq=1..512"]` as `{"batch": 2, "seq": (1, 512)}`.
 
     Raises:
-        UserError: an item is no NAME=N with a positive whole number, or repeats a name.
+        UserError: an item is no NAME=N or NAME=LOW..HIGH, or repeats a name.
     """
-    dims: dict[str, int] = {}
+    dims: dict[str, int | tuple[int, int]] = {}
     for item in items or ():
         name, _, text = item.partition("=")
-        if not name or not text.isdecimal() or int(text) < 1:
-            raise UserError(f"--dim {item}: write NAME=N with a positive whole number, batch=1")
+        low, dots, high = text.partition("..")
+        numbers = [low, high] if dots else [low]
+        if not name or not all(n.isdecimal() for n in numbers) or (not dots and int(low) < 1):
+            raise UserError(
+                f"--dim {item}: write NAME=N with a positive whole number, batch=1, or a range "
+                "NAME=LOW..HIGH, batch=1..64"
+            )
+        if dots and int(low) > int(high):
+            raise UserError(f"--dim {item}: the range is empty: write the smaller number first")
         if name in dims:
             raise UserError(f"--dim {item}: {name!r} is given twice")
-        dims[name] = int(text)
+        dims[name] = (int(low), int(high)) if dots else int(low)
     return dims
 
 

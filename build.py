@@ -30,12 +30,20 @@ from rutc.graph_opt.plan import (
     Run,
     Write,
 )
-from rutc.tensor_ir.affine import ZERO, Index, Range
+from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, product, typical
 from rutc.tensor_ir.canonical import canonical
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, Cast, Read, walk
 from rutc.tensor_ir.graph import Call, Const, Input, Scatter, Value, walk_nodes
-from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop
+from rutc.tensor_ir.kernel import (
+    Access,
+    Assign,
+    Buffer,
+    Kernel,
+    Kind,
+    Loop,
+    with_symbols,
+)
 from rutc.tensor_ir.layout import Layout, dense, pack
 from rutc.tensor_ir.lower import Group, halo_kernel, lower, lower_scatter
 from rutc.tensor_ir.machine import Machine
@@ -56,7 +64,7 @@ class BuiltKernel:
     """A scheduled and emitted kernel: its symbol, tasks, and how it wants constants packed."""
 
     symbol: str
-    tasks: int
+    tasks: Size
     schedule: Schedule
     packing: Packing
     kernel: Kernel
@@ -65,7 +73,7 @@ class BuiltKernel:
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """What the manifest says of one launch."""
+    """What the manifest says of one launch; numbers are those at common sizes."""
 
     name: str
     symbol: str
@@ -108,16 +116,19 @@ class Builder:
         self.constants = {
             n.out.name: n for n in walk_nodes(self.plan.graph.nodes) if isinstance(n, Const)
         }
-        extents = {d: e.value for d, e in self.plan.graph.dims}
-        self.extents = extents
+        self.sizes = dict(self.plan.graph.symbols)
+        self.extents = {d: plain(e) for d, e in self.plan.graph.dims}
+        self.common = {d: typical(e, self.sizes) for d, e in self.extents.items()}
         self.total = sum(1 for _ in self.plan.groups())
         self.done = 0
-        self.symbols = 0
-        if _model_cycles(self.plan.steps, extents, self.machine) < SMALL_MODEL_CYCLES:
+        if (
+            _model_cycles(self.plan.steps, self.common, self.sizes, self.machine)
+            < SMALL_MODEL_CYCLES
+        ):
             self.machine = replace(self.machine, cores=1)
         with ThreadPoolExecutor(self.jobs) as pool:
             self.pool = pool
-            steps = self._steps(self.plan.steps, {})
+            steps = self._steps(self.plan.steps, self.sizes)
             objects = [f.result() for f in self.futures.values()]
         graph = self.plan.graph
         program = host.Program(
@@ -128,8 +139,8 @@ class Builder:
                 for o in graph.outputs
             ),
             arena_bytes=self.plan.arena_bytes,
-            symbols=self.symbols,
             steps=steps,
+            symbols=self.plan.graph.symbols,
             weights=tuple(self.images),
             weight_bytes=self.weight_bytes,
             features=tuple(sorted(self.machine.features)),
@@ -160,7 +171,10 @@ class Builder:
                     result.append(self._write(node, symbols))
                 case FillHalo(value):
                     kernel = halo_kernel(
-                        self.plan.values[value], self.plan.layouts[value], self.extents
+                        self.plan.values[value],
+                        self.plan.layouts[value],
+                        self.extents,
+                        self.sizes,
                     )
                     if kernel is not None:
                         result.append(self._launch(None, kernel, symbols, frozenset()))
@@ -177,14 +191,15 @@ class Builder:
         return tuple(result)
 
     def _repeat(self, s: Repeat, symbols: Symbols) -> list[host.Step]:
-        inner = {**symbols, s.dim: (0, max(s.trips - 1, 0))}
-        self.symbols = max(self.symbols, len(inner))
+        bounds = Index.of(s.trips).bounds(self.sizes)
+        last = max(bounds[1] - 1, 0) if bounds is not None else 1 << 62
+        inner = {**symbols, s.dim: (0, last)}
         result: list[host.Step] = [self._copy(c.param.name, c.init) for c in s.carries]
         body = list(self._steps(s.steps, inner))
         for source, out in s.collect:
-            body.append(self._launch(None, self._collect(source, out, s.dim), inner, frozenset()))
+            body.append(self._launch(None, self._collect(source, out, inner), inner, frozenset()))
         body += [self._copy(c.param.name, c.next) for c in s.carries]
-        result.append(host.Repeat(len(symbols), s.trips, tuple(body)))
+        result.append(host.Repeat(s.dim, s.trips, tuple(body)))
         result += [
             self._copy(out, c.param.name) for out, c in zip(s.results, s.carries, strict=True)
         ]
@@ -220,7 +235,7 @@ class Builder:
             branches.append((*self._steps(steps, symbols), *copies))
         return host.Branch(self._ref(s.cond), branches[0], branches[1])
 
-    def _collect(self, source: str, out: str, dim: str) -> Kernel:
+    def _collect(self, source: str, out: str, symbols: Symbols) -> Kernel:
         """The kernel that puts one trip's value in its place in the collected output."""
         v, o = self.plan.values[source], self.plan.values[out]
         args = (
@@ -234,7 +249,7 @@ class Builder:
         )
         for d in reversed(v.dims):
             body = (Loop(d, ZERO, Index.of(self.extents[d]), Kind.SERIAL, body),)
-        return Kernel(f"{out}.collect", args, (), body)
+        return with_symbols(Kernel(f"{out}.collect", args, (), body), symbols)
 
     # -- kernels --------------------------------------------------------------------------------
     def _run(self, group: Group, symbols: Symbols) -> host.Step:
@@ -256,7 +271,6 @@ class Builder:
         symbols: Symbols,
         constants: frozenset[str],
     ) -> host.Step:
-        kernel = replace(kernel, symbols=tuple(symbols.items()))
         renamed = canonical(kernel)
         forward = {old: new for new, old in renamed.buffers.items()}
         free = frozenset(forward[c] for c in constants)
@@ -282,14 +296,18 @@ class Builder:
                 args.append(self._ref(b.name))
         name = group.name if group is not None else kernel.name
         flops, moved = (
-            _work(group, self.extents),
-            sum(b.layout.elements * b.dtype.bytes for b in kernel.args),
+            _work(group, self.common),
+            sum(typical(b.layout.size, self.sizes) * b.dtype.bytes for b in kernel.args),
         )
         schedule = "; ".join(map(str, built.schedule))
+        names = {n: Index.of(renamed.dims[n]) for n, _ in renamed.kernel.symbols}
+        tasks = plain(Index.of(built.tasks).subs(names))
+        read = tuple(n for n, _ in kernel.symbols)
+        common = typical(tasks, self.sizes)
         self.facts.append(
-            KernelFacts(name, built.symbol, kernel.origin, flops, moved, built.tasks, schedule)
+            KernelFacts(name, built.symbol, kernel.origin, flops, moved, common, schedule)
         )
-        return host.Launch(built.symbol, tuple(args), built.tasks, kernel.origin)
+        return host.Launch(built.symbol, tuple(args), tasks, kernel.origin, read)
 
     def _build(self, kernel: Kernel, free: frozenset[str]) -> BuiltKernel:
         choice = choose(kernel, self.machine, free)
@@ -311,8 +329,7 @@ class Builder:
         symbol = f"k_{digest[:24]}"
         if symbol not in self.futures:
             self.futures[symbol] = self.pool.submit(_compile, emitted.text, self.machine, symbol)
-        tasks = Index.of(emitted.tasks).value
-        return BuiltKernel(symbol, tasks, choice.schedule, packing, scheduled, emitted.text)
+        return BuiltKernel(symbol, emitted.tasks, choice.schedule, packing, scheduled, emitted.text)
 
     # -- memory ---------------------------------------------------------------------------------
     def _ref(self, name: str) -> host.Ref:
@@ -344,8 +361,8 @@ class Builder:
 
     def _copy(self, target: str, source: str) -> host.Step:
         value: Value = self.plan.values[target]
-        size = prod(self.extents[d] for d in value.dims) * value.dtype.bytes
-        return host.Copy(self._ref(target), self._ref(source), size)
+        size = product(self.extents[d] for d in value.dims) * value.dtype.bytes
+        return host.Copy(self._ref(target), self._ref(source), plain(size))
 
 
 def rename(layout: Layout, position: Mapping[str, int]) -> Layout:
@@ -363,7 +380,10 @@ def _compile(text: str, machine: Machine, symbol: str) -> bytes:
 
 
 def _model_cycles(
-    steps: tuple[PlanStep, ...], extents: Mapping[str, int], machine: Machine
+    steps: tuple[PlanStep, ...],
+    extents: Mapping[str, int],
+    sizes: Mapping[str, Range],
+    machine: Machine,
 ) -> float:
     """A rough count of cycles of one run on one thread."""
     total = 0.0
@@ -372,11 +392,12 @@ def _model_cycles(
             case Run(group):
                 total += _work(group, extents) / (machine.width * machine.fma_per_cycle)
             case Repeat():
-                total += s.trips * _model_cycles(s.steps, extents, machine)
+                trips = typical(s.trips, sizes)
+                total += trips * _model_cycles(s.steps, extents, sizes, machine)
             case RepeatWhile():
-                total += _model_cycles(s.steps, extents, machine)
+                total += _model_cycles(s.steps, extents, sizes, machine)
             case Choose():
-                branches = (_model_cycles(x, extents, machine) for x in (s.then, s.orelse))
+                branches = (_model_cycles(x, extents, sizes, machine) for x in (s.then, s.orelse))
                 total += max(branches)
             case Write(node):
                 total += prod(extents[d] for d in node.dims)

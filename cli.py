@@ -35,7 +35,11 @@ Target = Annotated[str, typer.Option(help="The machine to compile for.")]
 Precision = Annotated[str, typer.Option(help="Precision of the computation: fp32.")]
 Dims = Annotated[
     list[str] | None,
-    typer.Option("--dim", metavar="NAME=N", help="Extent of a symbolic dim; repeatable."),
+    typer.Option(
+        "--dim",
+        metavar="NAME=N|LOW..HIGH",
+        help="Extent of a symbolic dim, or the range of its extents; repeatable.",
+    ),
 ]
 Shapes = Annotated[
     list[str] | None,

@@ -24,6 +24,7 @@ from rutc.errors import UserError
 from rutc.graph_opt import EXACT, PIPELINE, DumpFolder, optimize
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
+from rutc.tensor_ir.affine import Range, typical
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.lower import Group
 
@@ -35,17 +36,18 @@ OnProgress = Callable[[str, int, int], None]
 class Options:
     """How to compile.
 
-    `shapes` and `dims` fix symbolic sizes: by input name, or by the model's own dim names. `values`
-    fixes the elements of inputs; a run with others fails. `dump` names a folder for every
-    intermediate form. `jobs` is the number of compiler threads. `exact_algorithms` leaves out
-    rewrites that round more than the model's own sums do. Subnormal numbers count as zeros in a run
-    unless `keep_subnormals` is set.
+    `shapes` and `dims` fix symbolic sizes, by input name or by the model's own dim names; a pair in
+    `dims` is an inclusive range, and sizes that nothing fixes stay symbolic. `values` fixes the
+    elements of inputs; a run with others fails. `dump` names a folder for every intermediate form.
+    `jobs` is the number of compiler threads. `exact_algorithms` leaves out rewrites that round more
+    than the model's own sums do. Subnormal numbers count as zeros in a run unless `keep_subnormals`
+    is set.
     """
 
     target: str = "native"
     precision: str = "fp32"
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    dims: Mapping[str, int] = field(default_factory=dict)
+    dims: Mapping[str, int | Range] = field(default_factory=dict)
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
     dump: Path | None = None
     jobs: int | None = None
@@ -55,7 +57,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Report:
-    """What compiling made and cost. `arena_bytes` is the memory of one session beside weights."""
+    """What compiling made and cost. `arena_bytes` is the memory of one session beside weights.
+
+    Where sizes are symbolic, numbers are those at common sizes, and `arena_formula` says how much
+    memory a session takes at any.
+    """
 
     library: Path
     header: Path
@@ -65,6 +71,7 @@ class Report:
     arena_bytes: int
     weight_bytes: int
     flops: int
+    arena_formula: str | None = None
 
 
 def compile_model(
@@ -141,9 +148,10 @@ def compile_model(
         seconds,
         len(built.facts),
         len(built.objects),
-        plan.arena_bytes,
+        typical(plan.arena_bytes, dict(graph.symbols)),
         built.program.weight_bytes,
         sum(f.flops for f in built.facts),
+        str(plan.arena_bytes) if graph.symbols else None,
     )
 
 

@@ -21,7 +21,7 @@ from rutc.graph_opt.plan import Choose, Plan, PlanStep, Repeat, RepeatWhile, Run
 from rutc.importer import import_model
 from rutc.importer.extract import ModelParts, NodeInfo
 from rutc.tensor_ir import Const, Graph, Input, Node
-from rutc.tensor_ir.affine import Range, plain
+from rutc.tensor_ir.affine import Index, Range, Size, plain
 from rutc.tensor_ir.graph import outs, walk_nodes
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
@@ -45,7 +45,7 @@ class StoredValue:
     name: str
     layout: str
     place: str
-    bytes: int
+    bytes: Size
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def explain(
     node: str,
     *,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
-    dims: Mapping[str, int] | None = None,
+    dims: Mapping[str, int | tuple[int, int]] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
     target: str = "native",
 ) -> Explanation:
@@ -170,7 +170,9 @@ def _explanation(
         text = "\n".join(node_lines(n))
         parts.append(Part(text, None if group is None else group.name, kept))
     groups = dict.fromkeys(home[v.name].name for n in nodes for v in outs(n) if v.name in home)
-    by_name = {g.name: (g, symbols) for g, symbols in _launches(plan.steps, {})}
+    by_name = {
+        g.name: (g, symbols) for g, symbols in _launches(plan.steps, dict(plan.graph.symbols))
+    }
     kernels = tuple(_launch(plan, machine, *by_name[g]) for g in groups)
     origin = {v.name: n.origin for n in walk_nodes(plan.graph.nodes) for v in outs(n)}
     apart = tuple(
@@ -191,7 +193,9 @@ def _launches(steps: tuple[PlanStep, ...], symbols: Symbols) -> list[tuple[Group
         if isinstance(s, Run):
             found.append((s.group, symbols))
         elif isinstance(s, Repeat):
-            found += _launches(s.steps, {**symbols, s.dim: (0, max(s.trips - 1, 0))})
+            bounds = Index.of(s.trips).bounds(symbols)
+            last = max(bounds[1] - 1, 0) if bounds is not None else 1 << 62
+            found += _launches(s.steps, {**symbols, s.dim: (0, last)})
         elif isinstance(s, RepeatWhile):
             found += _launches(s.steps, symbols)
         elif isinstance(s, Choose):

@@ -76,7 +76,7 @@ def inspect_model(
     path: Path,
     *,
     shapes: Mapping[str, tuple[int, ...]],
-    dims: Mapping[str, int],
+    dims: Mapping[str, int | tuple[int, int]],
     values: Mapping[str, np.ndarray],
     profile: bool,
 ) -> Shown:

@@ -36,6 +36,7 @@ def report_json(report: Report) -> Json:
         "seconds": dict(report.seconds),
         "kernels": report.kernels,
         "arena_bytes": report.arena_bytes,
+        "arena_formula": report.arena_formula,
         "weight_bytes": report.weight_bytes,
         "flops": report.flops,
     }
@@ -47,9 +48,16 @@ def report_text(report: Report) -> str:
         f"{report.library}: {report.kernels} kernels, "
         f"{quantity(report.flops, 'FLOP')} per run, "
         f"{quantity(report.weight_bytes, 'B', BYTES)} of weights, "
-        f"{quantity(report.arena_bytes, 'B', BYTES)} of working memory\n"
+        f"{quantity(report.arena_bytes, 'B', BYTES)} of working memory"
+        f"{_formula(report)}\n"
         f"compiled in {sum(report.seconds.values()):.2f} s; C header: {report.header}"
     )
+
+
+def _formula(report: Report) -> str:
+    if report.arena_formula is None:
+        return ""
+    return f" at common sizes, in bytes {report.arena_formula}"
 
 
 def verification_json(verification: Verification) -> Json:

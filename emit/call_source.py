@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from rutc.emit.elements import element_of
 from rutc.emit.program import Attribute, Call, Operand
+from rutc.emit.size_source import SizeTable
 from rutc.emit.text import c_integer, c_number, c_string
 
 
@@ -13,13 +14,13 @@ def routine_declarations(calls: Sequence[Call]) -> Iterator[str]:
         yield f"int rutc_routine_{routine}(const rutc_call *call);"
 
 
-def call_tables(calls: Sequence[Call]) -> Iterator[str]:
+def call_tables(calls: Sequence[Call], sizes: SizeTable) -> Iterator[str]:
     """Yields `calls`, the table that the steps' targets number, and what it points to."""
     sites: list[str] = []
     for number, call in enumerate(calls):
         operands = [*call.args, *call.results]
         for i, operand in enumerate(operands):
-            shape = ", ".join(map(str, operand.shape)) or "0"
+            shape = ", ".join(str(sizes.code(x)) for x in operand.shape) or "0"
             yield f"static const int64_t call_{number}_shape_{i}[] = {{{shape}}};"
         for i, (_, value) in enumerate(call.attributes):
             integers = ", ".join(map(c_integer, _integers(value))) or "0"

@@ -64,6 +64,12 @@ const char *{prefix}_manifest(void);
 /* Opens a session; options may be NULL. On failure returns NULL: see {prefix}_last_error(NULL). */
 rutc_session *{prefix}_open(const rutc_options *options);
 
+/* Fills in the outputs' descriptors, except for their data, for inputs of these shapes. A shape of
+ * the caller's is written to; with shape == NULL it points to the session's own numbers, which the
+ * next call changes. The inputs' data is not looked at. */
+int32_t {prefix}_output_shapes(rutc_session *session, const DLTensor *const *inputs,
+    int32_t input_count, DLTensor *const *outputs, int32_t output_count);
+
 /* Runs the model and returns RUTC_OK or why not. Inputs are dense or strided. Outputs are memory of
  * the caller, dense or strided; an output with data == NULL is given memory of the session, which
  * the next run overwrites, and with shape == NULL too, its whole descriptor is filled in. */

@@ -25,6 +25,7 @@ def manifest_json(
         "name": program.name,
         "inputs": [_port(port) for port in program.inputs],
         "outputs": [_port(port) for port in program.outputs],
+        "symbols": {name: list(bounds) for name, bounds in program.symbols},
         **_needs(program),
         "fallbacks": [_needs(fallback) for fallback in fallbacks],
         "weights_sha256": weights_sha256,
@@ -42,17 +43,23 @@ def manifest_json(
 def _needs(program: Program) -> dict[str, JsonValue]:
     return {
         "features": list(program.features),
-        "arena_bytes": program.arena_bytes,
+        **_arena(program),
         "weight_bytes": program.weight_bytes,
     }
 
 
+def _arena(program: Program) -> dict[str, JsonValue]:
+    """Returns the arena's size; of a symbolic one the formula, and its largest value as well."""
+    size = program.arena_bytes
+    if isinstance(size, int):
+        return {"arena_bytes": size}
+    bounds = size.bounds(dict(program.symbols))
+    return {"arena_bytes": str(size), "arena_bytes_most": None if bounds is None else bounds[1]}
+
+
 def _port(port: Port) -> dict[str, JsonValue]:
-    about: dict[str, JsonValue] = {
-        "name": port.name,
-        "dtype": port.dtype,
-        "shape": list(port.shape),
-    }
+    shape: list[JsonValue] = [x if isinstance(x, int) else str(x) for x in port.shape]
+    about: dict[str, JsonValue] = {"name": port.name, "dtype": port.dtype, "shape": shape}
     if port.fixed is not None:
         about["fixed"] = port.fixed.data.hex()
     return about

@@ -6,8 +6,9 @@
     Ref     = a byte offset into the arena, the weights, or one input or output
 
 A launch calls `void kernel(void *const *bufs, const int64_t *syms, int64_t begin, int64_t end)`:
-`bufs` are its `args` in order, `syms` the session's symbol values (the counters of the enclosing
-`Repeat` steps), and `[begin, end)` the part of its `tasks` that the calling thread executes.
+`bufs` are its `args` in order, `syms` the values of its `symbols` (sizes of the model, counters of
+the enclosing `Repeat` steps), and `[begin, end)` the part of its `tasks` that the thread executes.
+All sizes may be expressions of the program's symbols, which the inputs' shapes give values to.
 A call names a C file of `runtime/host/routines/`, which is linked into this artifact then.
 Steps run one after the other; only the tasks of one launch run at the same time.
 """
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rutc.errors import InternalError
+from rutc.tensor_ir.affine import Index, Range, Size, plain, quoted
 
 Space = Literal["arena", "weights", "input", "output"]
 Attribute = int | float | str | tuple[int, ...]
@@ -36,7 +38,7 @@ class Ref:
 
     space: Space
     index: int = 0
-    offset: int = 0
+    offset: Size = 0
 
     def __str__(self) -> str:
         number = str(self.index) if self.space in {"input", "output"} else ""
@@ -52,13 +54,15 @@ class Launch:
 
     kernel: str
     args: tuple[Ref, ...]
-    tasks: int
+    tasks: Size
     origin: tuple[str, ...] = ()
+    symbols: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         args = ", ".join(map(str, self.args))
         origin = f"  # {', '.join(self.origin)}" if self.origin else ""
-        return f"launch {self.kernel}({args}) tasks={self.tasks}{origin}"
+        symbols = f" symbols={','.join(self.symbols)}" if self.symbols else ""
+        return f"launch {self.kernel}({args}) tasks={self.tasks}{symbols}{origin}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class Copy:
 
     dst: Ref
     src: Ref
-    bytes: int
+    bytes: Size
 
     def __str__(self) -> str:
         return f"copy {self.dst} <- {self.src} bytes={self.bytes}"
@@ -84,10 +88,10 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """Runs `body` `trips` times with `syms[symbol]` = 0, 1, ..., trips - 1."""
+    """Runs `body` `trips` times with `symbol` = 0, 1, ..., trips - 1."""
 
-    symbol: int
-    trips: int
+    symbol: str
+    trips: Size
     body: tuple["Step", ...]
 
 
@@ -105,7 +109,7 @@ class Operand:
 
     ref: Ref
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
 
     def __str__(self) -> str:
         return f"{self.ref}: {self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -158,7 +162,7 @@ class Port:
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
     fixed: Fixed | None = None
 
     def __str__(self) -> str:
@@ -170,10 +174,11 @@ class Port:
 class Program:
     """Everything the host runtime needs besides the kernels' code.
 
-    `weights` are pairs (offset, data) inside `weight_bytes` bytes; gaps read as zero. `symbols` is
-    the length of the table of symbol values. `features` names the CPU features that the kernels
-    need, as LLVM spells them (`'avx2'`, `'avx512f'`, `'amx-tile'`); opening a session checks them.
-    Subnormal numbers count as zeros while the program runs unless `keep_subnormals` is set.
+    `weights` are pairs (offset, data) inside `weight_bytes` bytes; gaps read as zero. `symbols` are
+    the sizes that inputs have as extents, each with the range that a run accepts. `features` names
+    the CPU features that the kernels need, as LLVM spells them (`'avx2'`, `'avx512f'`); opening a
+    session checks them. Subnormal numbers count as zeros while the program runs unless
+    `keep_subnormals` is set.
 
     Raises:
         InternalError: an offset, index or count lies outside its range.
@@ -182,13 +187,13 @@ class Program:
     name: str
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    arena_bytes: int
-    symbols: int
+    arena_bytes: Size
     steps: tuple[Step, ...]
     weights: tuple[tuple[int, WeightData], ...] = field(default=(), compare=False, repr=False)
     weight_bytes: int = 0
     features: tuple[str, ...] = ()
     keep_subnormals: bool = False
+    symbols: tuple[tuple[str, Range], ...] = ()
 
     def __post_init__(self) -> None:
         problems = list(_problems(self))
@@ -198,13 +203,18 @@ class Program:
     def __str__(self) -> str:
         features = f" features={','.join(self.features)}" if self.features else ""
         lines = [
-            f"program {self.name} arena={self.arena_bytes} weights={self.weight_bytes}"
-            f" symbols={self.symbols}{features}"
+            f"program {self.name} arena={self.arena_bytes} weights={self.weight_bytes}{features}"
         ]
+        lines += [f"  symbol {quoted(name)} = {lo}..{hi}" for name, (lo, hi) in self.symbols]
         lines += [f"  input{i} {port}" for i, port in enumerate(self.inputs)]
         lines += [f"  output{i} {port}" for i, port in enumerate(self.outputs)]
         lines += _listing(self.steps, "  ")
         return "\n".join(lines) + "\n"
+
+
+def counters(steps: Iterable[Step]) -> tuple[str, ...]:
+    """Returns the symbols that the steps count with, each once."""
+    return tuple(dict.fromkeys(s.symbol for s in walk(steps) if isinstance(s, Repeat)))
 
 
 def walk(steps: Iterable[Step]) -> Iterator[Step]:
@@ -235,7 +245,7 @@ def _listing(steps: tuple[Step, ...], indent: str) -> Iterator[str]:
                     yield f"{indent}else"
                     yield from _listing(step.orelse, indent + "  ")
             case Repeat():
-                yield f"{indent}repeat s{step.symbol} trips={step.trips}"
+                yield f"{indent}repeat {quoted(step.symbol)} trips={step.trips}"
                 yield from _listing(step.body, indent + "  ")
             case While():
                 yield f"{indent}while {step.cond}"
@@ -246,11 +256,15 @@ def _listing(steps: tuple[Step, ...], indent: str) -> Iterator[str]:
 
 def _problems(program: Program) -> Iterator[str]:
     """Yields what is wrong with the program, one clause each."""
-    if min(program.arena_bytes, program.weight_bytes, program.symbols) < 0:
-        yield "a negative size"
-    for port in program.inputs + program.outputs:
-        if any(extent < 0 for extent in port.shape):
-            yield f"the shape of {port} has a negative extent"
+    ranges = dict(program.symbols)
+    bound = {e.as_var for p in program.inputs for e in p.shape if isinstance(e, Index)}
+    for name in ranges.keys() - bound:
+        yield f"no input tells the size {name}"
+    for name, (low, high) in program.symbols:
+        if not 0 <= low <= high:
+            yield f"the range {low}..{high} of {name} is empty or negative"
+    shapes = [extent for port in (*program.inputs, *program.outputs) for extent in port.shape]
+    yield from _size_problems(program, (program.arena_bytes, program.weight_bytes, *shapes))
     for offset, data in program.weights:
         end = offset + (data.nbytes if isinstance(data, np.ndarray) else memoryview(data).nbytes)
         if offset < 0 or end > program.weight_bytes:
@@ -272,12 +286,14 @@ def _step_problems(program: Program, step: Step) -> Iterator[str]:
                 yield f"kernel name {step.kernel!r} is not a C identifier"
             if step.kernel.startswith("rutc_"):
                 yield "kernel names must not begin with rutc_ (the host runtime's prefix)"
-            if step.tasks < 0:
-                yield "a negative task count"
+            yield from _size_problems(program, (step.tasks,))
             yield from _ref_problems(program, step.args)
+            known = {*dict(program.symbols), *counters(program.steps)}
+            for name in step.symbols:
+                if name not in known:
+                    yield f"{name} is no symbol of the program"
         case Copy():
-            if step.bytes < 0:
-                yield "a negative byte count"
+            yield from _size_problems(program, (step.bytes,))
             if step.dst.space == "weights":
                 yield "weights are read-only"
             yield from _ref_problems(program, (step.dst, step.src))
@@ -288,20 +304,29 @@ def _step_problems(program: Program, step: Step) -> Iterator[str]:
         case Call():
             if not re.fullmatch(r"[a-z_][a-z0-9_]*", step.routine):
                 yield f"routine name {step.routine!r} is not a C identifier"
-            if any(extent < 0 for o in (*step.args, *step.results) for extent in o.shape):
-                yield "a negative extent"
+            operands = (*step.args, *step.results)
+            yield from _size_problems(program, (x for o in operands for x in o.shape))
             if any(o.ref.space == "weights" for o in step.results):
                 yield "weights are read-only"
             yield from _ref_problems(program, (o.ref for o in (*step.args, *step.results)))
         case Fail():
             pass
         case Repeat():
-            if not 0 <= step.symbol < program.symbols:
-                yield f"symbol {step.symbol} is not one of {program.symbols}"
-            if step.trips < 0:
-                yield "a negative trip count"
+            if step.symbol in dict(program.symbols):
+                yield f"{step.symbol} is a size, not a counter"
+            yield from _size_problems(program, (step.trips,))
         case _:
             assert_never(step)
+
+
+def _size_problems(program: Program, sizes: Iterable[Size]) -> Iterator[str]:
+    known = dict(program.symbols).keys()
+    for size in sizes:
+        if isinstance(size, int):
+            if size < 0:
+                yield "a negative size"
+        elif not size.names() <= known:
+            yield f"{size} uses unknown symbols"
 
 
 def _ref_problems(program: Program, refs: Iterable[Ref]) -> Iterator[str]:
@@ -310,7 +335,9 @@ def _ref_problems(program: Program, refs: Iterable[Ref]) -> Iterator[str]:
     for ref in refs:
         if not 0 <= ref.index < counts.get(ref.space, 1):
             yield f"{ref} names no {ref.space}"
-        if ref.offset < 0 or ref.offset > sizes.get(ref.space, ref.offset):
+        yield from _size_problems(program, (ref.offset,))
+        end = sizes.get(ref.space, ref.offset)
+        if isinstance(ref.offset, int) and isinstance(end, int) and ref.offset > end:
             yield f"{ref} lies outside its space"
-        if ref.space in sizes and ref.offset % BUFFER_ALIGNMENT:
+        if ref.space in sizes and plain(ref.offset % BUFFER_ALIGNMENT) != 0:
             yield f"{ref} is not aligned to {BUFFER_ALIGNMENT} bytes"

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from rutc.emit.call_source import call_tables, routine_declarations
@@ -19,12 +19,16 @@ from rutc.emit.program import (
     Repeat,
     Step,
     While,
+    counters,
     walk,
 )
+from rutc.emit.size_source import LARGEST_BYTES, SizeTable
 from rutc.emit.text import c_comment, c_string
 from rutc.errors import InternalError
+from rutc.tensor_ir.affine import Size, plain, product
 
 MAX_NDIM = 64
+MAX_SYMBOLS = 64
 MANIFEST_SYMBOL = "rutc_manifest"
 WEIGHTS_SYMBOL = "rutc_embedded_weights"
 
@@ -67,12 +71,13 @@ class _Row:
     count: int = 0
     target: int = 0
     symbol: int = 0
+    symbols: int = 0
     name: str = ""
     origin: str = ""
 
     def __str__(self) -> str:
         fields = [f"RUTC_{self.op}", self.kernel or "NULL"]
-        fields += map(str, (self.buffer, self.count, self.target, self.symbol))
+        fields += map(str, (self.buffer, self.count, self.target, self.symbol, self.symbols))
         fields += [c_string(self.name), c_string(self.origin)]
         return f"{{{', '.join(fields)}}}"
 
@@ -81,9 +86,11 @@ class _Row:
 class _Tables:
     """The flattened program while it is being built."""
 
+    sizes: SizeTable
     rows: list[_Row] = field(default_factory=list)
     buffers: list[Ref] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    launch_symbols: list[int] = field(default_factory=list)
 
     def add_buffers(self, *refs: Ref) -> int:
         first = len(self.buffers)
@@ -101,11 +108,25 @@ class _Tables:
                 case Launch():
                     first = self.add_buffers(*step.args)
                     origin = ", ".join(step.origin)
-                    row = _Row("LAUNCH", step.kernel, first, step.tasks)
+                    if len(step.symbols) > MAX_SYMBOLS:
+                        raise InternalError(f"{step.kernel} has more than {MAX_SYMBOLS} symbols")
+                    row = _Row(
+                        "LAUNCH",
+                        step.kernel,
+                        first,
+                        self.sizes.code(step.tasks),
+                        symbol=len(self.launch_symbols),
+                        symbols=len(step.symbols),
+                    )
+                    self.launch_symbols += [self.sizes.places[s] for s in step.symbols]
                     self.rows.append(_with_names(row, step.kernel, origin))
                 case Copy():
                     first = self.add_buffers(step.dst, step.src)
-                    self.rows.append(_with_names(_Row("COPY", "", first, step.bytes), "copy", ""))
+                    self.rows.append(
+                        _with_names(
+                            _Row("COPY", "", first, self.sizes.code(step.bytes)), "copy", ""
+                        )
+                    )
                 case Branch():
                     self.add_branch(step)
                 case Repeat():
@@ -143,10 +164,9 @@ class _Tables:
         """`repeat s n; body` -> `REPEAT s, n, L2; L1: body; NEXT s, n, L1; L2:`."""
         repeat = self.reserve()
         self.add_steps(step.body)
-        self.rows.append(_Row("NEXT", count=step.trips, target=repeat + 1, symbol=step.symbol))
-        self.rows[repeat] = _Row(
-            "REPEAT", count=step.trips, target=len(self.rows), symbol=step.symbol
-        )
+        trips, symbol = self.sizes.code(step.trips), self.sizes.places[step.symbol]
+        self.rows.append(_Row("NEXT", count=trips, target=repeat + 1, symbol=symbol))
+        self.rows[repeat] = _Row("REPEAT", count=trips, target=len(self.rows), symbol=symbol)
 
     def add_while(self, step: While) -> None:
         """`while c; body` -> `L1: BRANCH c, L2; body; JUMP L1; L2:`."""
@@ -158,13 +178,28 @@ class _Tables:
 
 
 def _with_names(row: _Row, name: str, origin: str) -> _Row:
-    return _Row(row.op, row.kernel, row.buffer, row.count, name=name, origin=origin)
+    return replace(row, name=name, origin=origin)
 
 
 def program_source(program: Program, number: int, placement: WeightPlace) -> str:
     """Returns `program<number>.c`: the tables that the host runtime executes."""
-    tables = _Tables()
+    symbols = [name for name, _ in program.symbols]
+    sizes = SizeTable((*symbols, *counters(program.steps)))
+    tables = _Tables(sizes)
     tables.add_steps(program.steps)
+    body = [
+        *_port_tables(program, tables),
+        "",
+        *_buffer_table(program, tables),
+        "",
+        *_step_table(tables),
+        "",
+        *call_tables(tables.calls, sizes),
+        "",
+        *_program_struct(program, tables, number, placement),
+        "",
+    ]
+    memory = (program.arena_bytes, *map(_port_bytes, (*program.inputs, *program.outputs)))
     return "\n".join([
         f"/* Host program {number} of {c_comment(program.name)}, generated by rutc. */",
         '#include "session.h"',
@@ -176,16 +211,11 @@ def program_source(program: Program, number: int, placement: WeightPlace) -> str
         "",
         *_feature_table(program),
         "",
-        *_port_tables(program, tables.buffers),
+        *sizes.source(memory),
         "",
-        *_buffer_table(program, tables.buffers),
+        *_symbol_table(program),
         "",
-        *_step_table(tables.rows),
-        "",
-        *call_tables(tables.calls),
-        "",
-        *_program_struct(program, tables, number, placement),
-        "",
+        *body,
     ])  # fmt: skip
 
 
@@ -240,7 +270,8 @@ def export_map(name: str) -> str:
 def exported_symbols(name: str) -> tuple[str, ...]:
     """Returns the names of the artifact's entry points, and the string that tells their prefix."""
     prefix = symbol_prefix(name)
-    entries = ("abi_version", "manifest", "open", "run", "profile", "last_error", "close")
+    entries = ["abi_version", "manifest", "open", "output_shapes", "run", "profile", "last_error"]
+    entries += ["close"]
     return (*(f"{prefix}_{entry}" for entry in entries), "rutc_artifact_prefix")
 
 
@@ -256,62 +287,77 @@ def _feature_table(program: Program) -> Iterator[str]:
     yield f"static const char *const features[] = {{{names}NULL}};"
 
 
-def _port_tables(program: Program, buffers: list[Ref]) -> Iterator[str]:
+def _symbol_table(program: Program) -> Iterator[str]:
+    rows = [f"{{{c_string(name)}, {low}, {high}}}" for name, (low, high) in program.symbols]
+    yield from _array("static const rutc_symbol symbols[]", rows, "{0}")
+
+
+def _port_tables(program: Program, tables: _Tables) -> Iterator[str]:
     """Yields the ports with, for each, the numbers of the buffers that lie in it."""
     rows: list[str] = []
     patches: list[int] = []
     for space, ports in (("input", program.inputs), ("output", program.outputs)):
         for index, port in enumerate(ports):
-            places = [n for n, r in enumerate(buffers) if (r.space, r.index) == (space, index)]
+            places = [
+                n for n, r in enumerate(tables.buffers) if (r.space, r.index) == (space, index)
+            ]
             shape = f"{space}_{index}_shape"
-            yield f"static const int64_t {shape}[] = {{{', '.join(map(str, port.shape)) or '0'}}};"
+            codes = ", ".join(str(tables.sizes.code(x)) for x in port.shape)
+            yield f"static const int64_t {shape}[] = {{{codes or '0'}}};"
             fixed = "NULL"
             if port.fixed is not None:
                 fixed = f"{space}_{index}_fixed"
                 listed = ", ".join(map(str, port.fixed.data)) or "0"
                 yield f"static const uint8_t {fixed}[] = {{{listed}}};"
-            rows.append(_port_row(port, shape, len(patches), len(places), fixed))
+            row = [*_port_fields(port, shape, tables.sizes), len(patches), len(places), fixed]
+            row.append("NULL" if port.fixed is None else c_string(port.fixed.text))
+            rows.append(f"{{{', '.join(map(str, row))}}}")
             patches += places
     yield from _array("static const int64_t patches[]", map(str, patches), "0")
     yield from _array("static const rutc_port ports[]", rows, "{0}")
 
 
-def _port_row(port: Port, shape: str, first_patch: int, patch_count: int, fixed: str) -> str:
+def _port_bytes(port: Port) -> Size:
+    return plain(product(port.shape) * element_of(port.dtype).bytes)
+
+
+def _port_fields(port: Port, shape: str, sizes: SizeTable) -> list[str | int]:
     element = element_of(port.dtype)
     if len(port.shape) > MAX_NDIM:
         raise InternalError(f"{port} has more than {MAX_NDIM} dimensions")
-    size = element.bytes
-    for extent in port.shape:
-        size *= extent
-    if size >= 1 << 62:
+    size = _port_bytes(port)
+    if isinstance(size, int) and size >= LARGEST_BYTES:
         raise InternalError(f"{port} has {size} bytes, more than can be addressed")
-    fields = [c_string(port.name), c_string(port.dtype), element.code, element.bits]
-    fields += [element.bytes, element.alignment, len(port.shape), shape, size]
-    text = "NULL" if port.fixed is None else c_string(port.fixed.text)
-    fields += [first_patch, patch_count, fixed, text]
-    return f"{{{', '.join(map(str, fields))}}}"
+    fields: list[str | int] = [c_string(port.name), c_string(port.dtype)]
+    fields += [element.code, element.bits]
+    fields += [element.bytes, element.alignment, len(port.shape), shape]
+    text = ", ".join(map(str, port.shape))
+    fields += [c_string(f"[{text}]"), sizes.code(size)]
+    return fields
 
 
-def _buffer_table(program: Program, buffers: list[Ref]) -> Iterator[str]:
+def _buffer_table(program: Program, tables: _Tables) -> Iterator[str]:
     def row(ref: Ref) -> str:
+        offset = tables.sizes.code(ref.offset)
         match ref.space:
             case "arena":
-                return f"{{RUTC_ARENA, 0, {ref.offset}}}"
+                return f"{{RUTC_ARENA, 0, {offset}}}"
             case "weights":
-                return f"{{RUTC_WEIGHTS, 0, {ref.offset}}}"
+                return f"{{RUTC_WEIGHTS, 0, {offset}}}"
             case "input":
-                return f"{{RUTC_PORT, {ref.index}, {ref.offset}}}"
+                return f"{{RUTC_PORT, {ref.index}, {offset}}}"
             case "output":
-                return f"{{RUTC_PORT, {len(program.inputs) + ref.index}, {ref.offset}}}"
+                return f"{{RUTC_PORT, {len(program.inputs) + ref.index}, {offset}}}"
             case _:
                 assert_never(ref.space)
 
-    yield from _array("static const rutc_ref buffers[]", map(row, buffers), "{0}")
+    yield from _array("static const rutc_ref buffers[]", map(row, tables.buffers), "{0}")
 
 
-def _step_table(rows: list[_Row]) -> Iterator[str]:
-    yield "/* op, kernel, buffer, count, target, symbol, name, origin */"
-    yield from _array("static const rutc_step steps[]", map(str, rows), "{0}")
+def _step_table(tables: _Tables) -> Iterator[str]:
+    yield from _array("static const int64_t launch_symbols[]", map(str, tables.launch_symbols), "0")
+    yield "/* op, kernel, buffer, count, target, symbol, symbol_count, name, origin */"
+    yield from _array("static const rutc_step steps[]", map(str, tables.rows), "{0}")
 
 
 def _array(declaration: str, rows: Iterator[str] | list[str], empty: str) -> Iterator[str]:
@@ -341,9 +387,15 @@ def _program_struct(
     yield f"    .call_count = {len(tables.calls)},"
     most = max((len(c.args) + len(c.results) for c in tables.calls), default=0)
     yield f"    .most_operands = {most},"
-    yield f"    .symbol_count = {program.symbols},"
+    yield "    .symbols = symbols,"
+    yield f"    .symbol_count = {len(program.symbols)},"
     yield f"    .keep_subnormals = {int(program.keep_subnormals)},"
-    yield f"    .arena_bytes = {program.arena_bytes},"
+    arena = tables.sizes.code(program.arena_bytes)
+    yield f"    .arena_bytes = {arena},"
+    yield f"    .size_count = {len(tables.sizes)},"
+    yield "    .compute_sizes = compute_sizes,"
+    yield "    .largest_bytes = largest_bytes,"
+    yield "    .launch_symbols = launch_symbols,"
     yield f"    .weights = {f'{WEIGHTS_SYMBOL} + {placement.offset}' if embedded else 'NULL'},"
     yield f"    .weights_offset = {placement.offset},"
     yield f"    .weight_bytes = {program.weight_bytes},"
@@ -364,6 +416,12 @@ EXPORT const char *{prefix}_manifest(void) {{ return {MANIFEST_SYMBOL}; }}
 
 EXPORT rutc_session *{prefix}_open(const rutc_options *options) {{
   return rutc_session_open(&model, options);
+}}
+
+EXPORT int32_t {prefix}_output_shapes(rutc_session *session, const DLTensor *const *inputs,
+                                      int32_t input_count, DLTensor *const *outputs,
+                                      int32_t output_count) {{
+  return rutc_session_output_shapes(session, &model, inputs, input_count, outputs, output_count);
 }}
 
 EXPORT int32_t {prefix}_run(rutc_session *session, const DLTensor *const *inputs,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from rutc.tensor_ir.affine import quoted
+from rutc.tensor_ir.affine import Size, quoted
 from rutc.tensor_ir.graph import Call, Carry, Graph, Scatter, Value
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.lower import Group
@@ -48,7 +48,7 @@ class Repeat:
     """
 
     dim: str
-    trips: int
+    trips: Size
     carries: tuple[Carry, ...]
     collect: tuple[tuple[str, str], ...]
     steps: tuple[PlanStep, ...]
@@ -109,8 +109,8 @@ class Place:
 
     space: str
     index: int
-    offset: int
-    bytes: int
+    offset: Size
+    bytes: Size
 
     def __str__(self) -> str:
         number = "" if self.space == "arena" else str(self.index)
@@ -138,7 +138,7 @@ class Plan:
     steps: tuple[PlanStep, ...]
     layouts: Mapping[str, Layout]
     places: Mapping[str, Place]
-    arena_bytes: int
+    arena_bytes: Size
     refusals: tuple[Refusal, ...] = ()
 
     def groups(self) -> Iterator[Group]:
@@ -147,6 +147,7 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"plan {self.graph.name}: arena {self.arena_bytes} bytes"]
+        lines += [f"  size {quoted(s)} = {lo}..{hi}" for s, (lo, hi) in self.graph.symbols]
         _print(self, self.steps, 1, lines)
         if self.refusals:
             lines += ["not fused:", *(f"  {r}" for r in self.refusals)]

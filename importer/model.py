@@ -30,7 +30,7 @@ SYMBOL_RANGE: Range = (1, 1 << 31)
 """What a size that nothing fixes may be."""
 
 Shapes = Mapping[str, tuple[int, ...]]
-Dims = Mapping[str, int]
+Dims = Mapping[str, int | Range]
 Values = Mapping[str, np.ndarray]
 Environment = dict[str, Item]
 
@@ -49,7 +49,7 @@ def import_model(
     Args:
         path: The .onnx file.
         shapes: Fixed shapes of inputs, by the input's name.
-        dims: Fixed values of the model's symbolic sizes, by their name.
+        dims: Fixed values or inclusive ranges of the model's symbolic sizes, by their name.
         values: Fixed elements of inputs, by the input's name. They are constants to the import,
             and a run fails where such an input holds anything else.
 
@@ -139,7 +139,7 @@ class _Importer:
 
     directory: Path
     b: Builder
-    dims: dict[str, int]
+    dims: dict[str, int | Range]
     shapes: dict[str, tuple[int, ...]]
     fixed: dict[str, np.ndarray]
 
@@ -159,7 +159,7 @@ class _Importer:
             env[initializer] = b.constant(data, _kind(data), initializer)
         self.nodes(graph, env, [o.name for o in graph.output])
         outputs = [self.output(o.name, env) for o in graph.output]
-        ranges = [*((s, SYMBOL_RANGE) for s in self.symbols.values()), *b.bound.items()]
+        ranges = [*((s, b.ranges[s]) for s in self.symbols.values()), *b.bound.items()]
         return assembled(name, b, inputs, outputs, ranges)
 
     def _check_names(self, inputs: list[str]) -> None:
@@ -250,10 +250,13 @@ class _Importer:
                     f"and elsewhere as {self.dims[param]}"
                 )
             return Index.of(fixed)
-        if param in self.dims:
-            return Index.of(self.dims[param])
+        given = self.dims.get(param, SYMBOL_RANGE)
+        if isinstance(given, int):
+            return Index.of(given)
+        if given[0] == given[1]:
+            return Index.of(given[0])
         symbol = self.symbols.setdefault(param, clean_dim(param))
-        self.b.ranges[symbol] = SYMBOL_RANGE
+        self.b.ranges[symbol] = given
         return Index.of(symbol)
 
     def output(self, name: str, env: Environment) -> tuple[str, Tensor]:

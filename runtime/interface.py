@@ -70,6 +70,9 @@ class EntryPoints:
         tensors = ctypes.POINTER(ctypes.c_void_p)
         self.run.argtypes = (ctypes.c_void_p, tensors, ctypes.c_int32, tensors, ctypes.c_int32)
         self.run.restype = ctypes.c_int32
+        self.output_shapes = library[f"{prefix}_output_shapes"]
+        self.output_shapes.argtypes = self.run.argtypes
+        self.output_shapes.restype = ctypes.c_int32
         self.profile = library[f"{prefix}_profile"]
         self.profile.argtypes = (ctypes.c_void_p, ctypes.POINTER(ProfileRecord), ctypes.c_int32)
         self.profile.restype = ctypes.c_int32

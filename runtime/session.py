@@ -5,7 +5,7 @@ import difflib
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -23,11 +23,12 @@ from rutc.runtime.tensors import Array, Slot, TensorInfo, tensor_infos
 class NodeArg:
     """An input or output of the model; `type` is spelled as in `"tensor(float)"`.
 
+    An extent that the shapes of the inputs tell is the name of a size, or a formula of such.
     `value` is what an input must hold, where the model was compiled for it.
     """
 
     name: str
-    shape: list[int]
+    shape: list[int | str]
     type: str
     value: Array | None = field(default=None, compare=False)
 
@@ -139,13 +140,29 @@ class InferenceSession:
         del run_options
         names = list(output_names or ()) or [info.name for info in self._outputs]
         self._check_names("output", names, self._output_slots)
+        shapes = self._output_shapes(input_feed)
         results: dict[str, Array] = {
-            info.name: np.empty(info.shape, info.dtype)
-            for info in self._outputs
+            info.name: np.empty(shape, info.dtype)
+            for info, shape in zip(self._outputs, shapes, strict=True)
             if info.name in names
         }
         self.run_into(input_feed, results)
         return [results[name] for name in names]
+
+    def _output_shapes(self, inputs: Mapping[str, object]) -> list[tuple[int, ...]]:
+        """Returns the shape of every output for inputs of these shapes."""
+        if all(info.is_static for info in self._outputs):
+            return [tuple(int(extent) for extent in info.shape) for info in self._outputs]
+        self._check_inputs(inputs)
+        with self._lock:
+            try:
+                self._describe(inputs, {})
+                for number, slot in enumerate(self._output_slots.values()):
+                    self._output_addresses[number] = slot.describe_shape()
+                self._call(self._library.entries.output_shapes)
+                return [slot.shape for slot in self._output_slots.values()]
+            finally:
+                self._release()
 
     def run_into(self, inputs: Mapping[str, object], outputs: Mapping[str, object]) -> None:
         """Runs the model and writes the named outputs into the caller's tensors.
@@ -155,22 +172,29 @@ class InferenceSession:
         Raises:
             ModelError: a tensor is missing, unknown, or has the wrong dtype or shape.
         """
-        self._check_names("input", inputs, self._input_slots)
+        self._check_inputs(inputs)
         self._check_names("output", outputs, self._output_slots)
+        with self._lock:
+            try:
+                self._describe(inputs, outputs)
+                self._call(self._library.entries.run)
+            finally:
+                self._release()
+
+    def _check_inputs(self, inputs: Mapping[str, object]) -> None:
+        self._check_names("input", inputs, self._input_slots)
         missing = [name for name in self._input_slots if name not in inputs]
         if missing:
             raise ModelError(
                 f"missing {_list('input', missing)}: the model needs "
                 f"{_list('input', self._input_slots)}"
             )
-        with self._lock:
-            try:
-                self._run(inputs, outputs)
-            finally:
-                for slot in (*self._input_slots.values(), *self._output_slots.values()):
-                    slot.release()
 
-    def _run(self, inputs: Mapping[str, object], outputs: Mapping[str, object]) -> None:
+    def _release(self) -> None:
+        for slot in (*self._input_slots.values(), *self._output_slots.values()):
+            slot.release()
+
+    def _describe(self, inputs: Mapping[str, object], outputs: Mapping[str, object]) -> None:
         if not self._close.alive:
             raise ModelError(f"the session of {self._library.path} is closed")
         for number, (name, slot) in enumerate(self._input_slots.items()):
@@ -179,8 +203,9 @@ class InferenceSession:
             given = name in outputs
             address = slot.describe(outputs[name]) if given else slot.describe_nothing()
             self._output_addresses[number] = address
-        entries = self._library.entries
-        status = entries.run(
+
+    def _call(self, entry: Callable[..., int]) -> None:
+        status = entry(
             self._handle,
             self._input_addresses,
             len(self._input_addresses),
@@ -188,7 +213,8 @@ class InferenceSession:
             len(self._output_addresses),
         )
         if status != 0:
-            raise ModelError(entries.last_error(self._handle).decode(errors="replace"))
+            message = self._library.entries.last_error(self._handle)
+            raise ModelError(message.decode(errors="replace"))
 
     def profile(self) -> list[ProfileEntry]:
         """Returns the time of every step, summed over all runs so far.
@@ -264,7 +290,7 @@ def _infos(library: Library, key: str) -> tuple[TensorInfo, ...]:
 def _node_arg(info: TensorInfo) -> NodeArg:
     value = None
     if info.fixed is not None:
-        value = np.frombuffer(info.fixed, info.dtype).reshape(info.shape)
+        value = np.frombuffer(info.fixed, info.dtype).reshape([int(x) for x in info.shape])
     return NodeArg(info.name, list(info.shape), onnx_type(info.dtype_name), value)
 
 

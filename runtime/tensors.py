@@ -30,13 +30,28 @@ class DLPackTensor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """An input or output: its name, shape and numpy dtype; `fixed` is what alone it may hold."""
+    """An input or output: its name, shape and numpy dtype; `fixed` is what alone it may hold.
+
+    An extent that is known only when the model runs is the name or formula of a size.
+    """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
     dtype: np.dtype[np.generic]
     dtype_name: str
     fixed: bytes | None = None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether all extents are known."""
+        return all(isinstance(extent, int) for extent in self.shape)
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Returns whether a tensor has this shape, as far as it is known."""
+        return len(shape) == len(self.shape) and all(
+            isinstance(mine, str) or mine == given
+            for mine, given in zip(self.shape, shape, strict=True)
+        )
 
     def __str__(self) -> str:
         return f"{self.dtype_name}{list(self.shape)}"
@@ -61,7 +76,8 @@ class Slot:
         self._role: Final = role
         self._info: Final = info
         ndim = len(info.shape)
-        self._shape = (ctypes.c_int64 * ndim)(*info.shape)
+        fixed = [extent if isinstance(extent, int) else 0 for extent in info.shape]
+        self._shape = (ctypes.c_int64 * ndim)(*fixed)
         self._strides = (ctypes.c_int64 * ndim)()
         code, bits = dlpack_type(info.dtype_name)
         self._tensor = DLTensor(None, CPU, 0, ndim, code, bits, 1, self._shape, None, 0)
@@ -87,7 +103,19 @@ class Slot:
         """Returns the address of a descriptor that asks for the session's own memory."""
         self._tensor.data = None
         self._tensor.strides = None
+        if not self._info.is_static:
+            self._tensor.shape = None
         return self._address
+
+    def describe_shape(self) -> int:
+        """Returns the address of a descriptor whose `shape` is to be filled in."""
+        self._tensor.shape = self._shape
+        return self._address
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape in the descriptor."""
+        return tuple(self._shape)
 
     def release(self) -> None:
         """Lets go of the caller's tensor."""
@@ -99,7 +127,7 @@ class Slot:
             raise ModelError(
                 f"{self._role} {info.name!r} must have dtype {info.dtype_name}, not {array.dtype}"
             )
-        if array.shape != info.shape:
+        if not info.fits(array.shape):
             raise ModelError(
                 f"{self._role} {info.name!r} must have shape {list(info.shape)}, not "
                 f"{list(array.shape)}"
@@ -111,6 +139,10 @@ class Slot:
         elif not flags.aligned:
             array = np.array(array)
             flags = array.flags
+        if not info.is_static:
+            for axis, extent in enumerate(array.shape):
+                self._shape[axis] = extent
+            self._tensor.shape = self._shape
         if flags.c_contiguous:
             self._tensor.strides = None
         else:

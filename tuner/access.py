@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from rutc.tensor_ir.affine import Index, Range, typical
+from rutc.tensor_ir.affine import Index, Range, Size, plain, typical
 from rutc.tensor_ir.expr import Expr, Read, walk
 from rutc.tensor_ir.kernel import (
     Assign,
@@ -26,6 +26,7 @@ class Touch:
     """One access: the elements it moves per step of each variable.
 
     `strides[v]` is 0 where v does not matter and None where the place is no affine function of v.
+    Strides that are no constants are what they commonly are; `exact` has them as they are.
     A `packed` access is to a constant, whose layout follows the schedule: its strides are those of
     the ideal layout, 1 for every variable that it depends on. The place of a `gathered` access
     depends on data.
@@ -39,6 +40,7 @@ class Touch:
     bytes: int
     buffer_bytes: int
     gathered: bool = False
+    exact: Mapping[str, Size | None] = field(default_factory=dict)
 
     def depends(self, var: str) -> bool:
         """Whether the place differs between iterations of `var`."""
@@ -47,6 +49,16 @@ class Touch:
     def unit(self, var: str) -> bool:
         """Whether neighbours along `var` are neighbours in memory."""
         return self.strides.get(var, 0) == 1
+
+    def continues(self, outer: str, inner: str, extent: Size) -> bool:
+        """Whether `outer` goes on where `inner`, of that extent, ends."""
+        o, i = self.exact.get(outer, 0), self.exact.get(inner, 0)
+        return o is not None and i is not None and o == plain(i * extent)
+
+    def renamed(self, loop: str, name: str) -> Touch:
+        """The access with a loop `name` that moves as `loop` does."""
+        strides = {**self.strides, name: self.strides.get(loop, 0)}
+        return replace(self, strides=strides, exact={**self.exact, name: self.exact.get(loop, 0)})
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,7 @@ class Reduction:
 class Shape:
     """A freshly lowered kernel taken apart: shared loops, reductions, all accesses to memory.
 
-    Of the loops in `symbolic`, `extents` holds what they commonly are.
+    `sizes` are the loops' extents; of those in `symbolic`, `extents` holds what they commonly are.
     """
 
     shared: tuple[Loop, ...]
@@ -70,6 +82,7 @@ class Shape:
     reductions: tuple[Reduction, ...]
     touches: tuple[Touch, ...]
     extents: Mapping[str, int]
+    sizes: Mapping[str, Size]
     symbolic: frozenset[str] = frozenset()
 
 
@@ -86,11 +99,13 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
     extents: dict[str, int] = {}
     symbols = dict(kernel.symbols)
     symbolic: set[str] = set()
+    sizes: dict[str, Size] = {}
     for x in _loops(kernel.body):
         low, high = x.lo.value, typical(x.hi, symbols)
         most = x.hi.bounds(symbols)
         ranges[x.var] = (low, max((most[1] if most is not None else high) - 1, low))
         extents[x.var] = high - low
+        sizes[x.var] = plain(x.hi - low)
         if not x.hi.is_const:
             symbolic.add(x.var)
     ranges |= symbols
@@ -126,7 +141,7 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
 
     visit(kernel.body, ())
     return Shape(
-        tuple(shared), body, tuple(reductions), tuple(touches), extents, frozenset(symbolic)
+        tuple(shared), body, tuple(reductions), tuple(touches), extents, sizes, frozenset(symbolic)
     )
 
 
@@ -166,26 +181,28 @@ def _touch(
             coords[d] = Index.of(0)
             scattered |= {v for x in walk(c) for v in _names(x)}
     strides: dict[str, int | None] = {}
+    exact: dict[str, Size | None] = {}
     packed = buffer.name in constants
     if packed:
         for c in coords.values():
             for v in c.names():
-                strides[v] = 1 if c.as_var == v else None
+                strides[v] = exact[v] = 1 if c.as_var == v else None
     else:
         address = buffer.layout.address(coords, ranges)
         for v in loops:
-            strides[v] = _stride(address, v, ranges)
+            factor = address.factor(v)
+            exact[v] = None if factor is None else plain(factor)
+            strides[v] = _stride(factor, ranges)
     for v in scattered:
-        strides[v] = None
+        strides[v] = exact[v] = None
     size = typical(buffer.layout.size, ranges) * buffer.dtype.bytes
     gathered = any(not isinstance(c, Index) for _, c in r.coords)
     each = buffer.dtype.bytes
-    return Touch(buffer.name, is_store, strides, loops, packed, each, size, gathered)
+    return Touch(buffer.name, is_store, strides, loops, packed, each, size, gathered, exact)
 
 
-def _stride(address: Index, var: str, ranges: Mapping[str, Range]) -> int | None:
-    """Elements that a step of `var` moves by; None where it is not the same everywhere."""
-    factor = address.factor(var)
+def _stride(factor: Index | None, ranges: Mapping[str, Range]) -> int | None:
+    """Elements that a step of a loop commonly moves by; None where that may be backward."""
     if factor is None or factor.is_const:
         return None if factor is None else factor.const
     bounds = factor.bounds(ranges)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from rutc.tensor_ir.affine import Size, plain
 from rutc.tensor_ir.steps import Fuse, Reorder, Step
-from rutc.tuner.access import Shape
+from rutc.tuner.access import Shape, Touch
 
 
 def collapse(shape: Shape) -> tuple[Step, ...]:
@@ -12,10 +15,10 @@ def collapse(shape: Shape) -> tuple[Step, ...]:
     One long loop is tiled with less waste at the edges than several short ones.
     """
     order = [x.var for x in shape.shared]
-    extents = dict(shape.extents)
-    strides = [dict(t.strides) for t in shape.touches]
+    sizes = dict(shape.sizes)
+    touches = shape.touches
     steps: list[Step] = []
-    while (pair := _pair(order, extents, strides)) is not None:
+    while (pair := _pair(order, sizes, touches)) is not None:
         outer, inner = pair
         name = f"{outer}_{inner}"
         moved = [v for v in order if v != outer]
@@ -24,25 +27,19 @@ def collapse(shape: Shape) -> tuple[Step, ...]:
             steps.append(Reorder(tuple(moved)))
         steps.append(Fuse(outer, inner, name))
         order = [name if v == inner else v for v in moved if v != outer]
-        extents[name] = extents[outer] * extents[inner]
-        for s in strides:
-            s[name] = s.get(inner, 0)
+        sizes[name] = plain(sizes[outer] * sizes[inner])
+        touches = tuple(t.renamed(inner, name) for t in touches)
     return tuple(steps)
 
 
 def _pair(
-    order: list[str], extents: dict[str, int], strides: list[dict[str, int | None]]
+    order: list[str], sizes: Mapping[str, Size], touches: tuple[Touch, ...]
 ) -> tuple[str, str] | None:
     """(outer, inner): two loops such that `outer` goes on where `inner` ends, in all accesses."""
     for inner in order:
         for outer in order:
-            if outer == inner or extents[outer] == 1 or extents[inner] == 1:
+            if outer == inner or sizes[outer] == 1 or sizes[inner] == 1:
                 continue
-            if all(
-                (a := s.get(outer, 0)) is not None
-                and (b := s.get(inner, 0)) is not None
-                and a == b * extents[inner]
-                for s in strides
-            ):
+            if all(t.continues(outer, inner, sizes[inner]) for t in touches):
                 return outer, inner
     return None

@@ -14,11 +14,12 @@ Four shapes of kernel, told apart by their accesses alone:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import prod
 
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.affine import Index, plain
 from rutc.tensor_ir.expr import Apply, IndexValue, Lit, Read, walk
 from rutc.tensor_ir.kernel import Assign, Init, Kernel, Kind, Loop, Put, Space, exprs, walk_stmts
 from rutc.tensor_ir.machine import Machine
@@ -73,7 +74,7 @@ class Choice:
 def choose(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Choice:
     """The default schedule of a freshly lowered kernel. `constants` may still be laid out."""
     shape = analyse(kernel, constants)
-    if any(e == 0 for e in shape.extents.values()):
+    if any(e == 0 for e in shape.sizes.values()):
         return Choice(())
     if any(isinstance(s, Put) for s in shape.body):
         return Choice(_puts(kernel, shape, machine))
@@ -115,8 +116,8 @@ def _cycles(shape: Shape, machine: Machine) -> float:
     """A rough count of cycles, for deciding whether threads pay; none where there is one core."""
     if machine.cores == 1:
         return 0.0
-    points = prod(x.hi.value - x.lo.value for x in shape.shared)
-    inner = sum(prod(x.hi.value - x.lo.value for x in r.loops) for r in shape.reductions)
+    points = prod(shape.extents[x.var] for x in shape.shared)
+    inner = sum(prod(shape.extents[x.var] for x in r.loops) for r in shape.reductions)
     private = sum(shape.extents[v] for v in _private_loops(shape))
     return points * (inner + 4 * private + 4) / machine.width
 
@@ -147,14 +148,14 @@ def _tiled(
         *((v, f, Kind.UNROLL) for v, f in tile.rows),
         (tile.vector, width, Kind.VECTOR),
     ):
-        if f >= extents[v]:
+        if f >= extents[v] and v not in shape.symbolic:
             moved.append((v, kind))
             continue
         steps.append(Split(v, f))
         moved.append((f"{v}.i", kind))
         loops.append(f"{v}.o")
         extents[f"{v}.o"] = -(-extents[v] // f)
-        if extents[v] % f:
+        if extents[v] % f or v in shape.symbolic:
             edges.append(f"{v}.o")
     blocked = [f"{tile.vector}.o"] if f"{tile.vector}.o" in loops else []
     tiled = {v for v, _ in tile.rows} | {tile.vector}
@@ -169,7 +170,9 @@ def _tiled(
     inner: list[str] = []
     output = _output(kernel)
     if block is not None and output is not None:
-        outer, inner, split = _reuse_loops(order, len(blocked), extents)
+        # The blocks of a symbolic loop are never split again.
+        whole = {f"{v}.o" for v in shape.symbolic} | shape.symbolic
+        outer, inner, split = _reuse_loops(order, len(blocked), extents, whole)
         steps += split
         if inner:
             steps.append(BlockReduction(bound[-1], block, inner[0], output))
@@ -187,7 +190,8 @@ def _tiled(
         wanted = [v for v in bound if v in names]
         if len(wanted) > 1 and wanted != names:
             steps.append(Reorder(tuple(wanted)))
-        unrolled = _unrolled(wanted, tile, extents, machine)
+        fixed = [v for v in wanted if v not in shape.symbolic]
+        unrolled = _unrolled(fixed if wanted[-1:] == fixed[-1:] else [], tile, extents, machine)
         steps += unrolled
         parted = {s.var for s in unrolled if isinstance(s, Split)}
         for t in r.reads:
@@ -233,6 +237,7 @@ def _row_chunk(shape: Shape, tile: RegisterTile, machine: Machine) -> tuple[str,
         return None
     rows = [x.var for x in shape.shared if x.var != tile.vector]
     rows = [v for v in rows if all(t.depends(v) for t in reads) and shape.extents[v] > 1]
+    rows = [v for v in rows if v not in shape.symbolic]
     if not rows:
         return None
     factors = dict(tile.rows)
@@ -252,7 +257,9 @@ def _reduction_block(
 
     The vector operand's part then stays in the first cache while tiles use it again.
     """
-    if len(shape.reductions) != 1 or not tile.rows or _output(kernel) is None:
+    if len(shape.reductions) != 1 or not tile.rows or bound[-1] in shape.symbolic:
+        return None
+    if _output(kernel) is None:
         return None
     reduction = shape.reductions[0]
     if len(reduction.update.states) != 1:
@@ -293,7 +300,7 @@ def _output(kernel: Kernel) -> str | None:
 
 
 def _reuse_loops(
-    order: list[str], first: int, extents: dict[str, int]
+    order: list[str], first: int, extents: dict[str, int], whole: AbstractSet[str]
 ) -> tuple[list[str], list[str], list[Step]]:
     """(outer, inner, steps): the innermost loops that go around about `REUSE` tiles."""
     inner: list[str] = []
@@ -303,7 +310,7 @@ def _reuse_loops(
             inner.insert(0, v)
             tiles *= extents[v]
             continue
-        if tiles < REUSE:
+        if tiles < REUSE and v not in whole:
             factor = -(-REUSE // tiles)
             parts = -(-extents[v] // factor)
             factor = -(-extents[v] // parts)
@@ -428,7 +435,7 @@ def _rows(kernel: Kernel, shape: Shape, machine: Machine) -> Choice:
         own = [t for t in shape.touches if v in t.loops]
         if holds_loops or not any(t.unit(v) for t in own):
             continue
-        steps += _vectorised(v, shape.extents[v], machine)
+        steps += _vectorised(v, shape.extents[v], machine, v in shape.symbolic)
     return Choice(tuple(steps), packing)
 
 
@@ -441,13 +448,13 @@ def _best_lane(bound: list[str], reads: tuple[Touch, ...], shape: Shape) -> str 
     return best if best is not None and shape.extents[best] > 1 else None
 
 
-def _vectorised(v: str, extent: int, machine: Machine) -> list[Step]:
+def _vectorised(v: str, extent: int, machine: Machine, symbolic: bool = False) -> list[Step]:
     """Steps that make vectors of a loop without reductions."""
-    if extent <= machine.width:
+    if extent <= machine.width and not symbolic:
         return [Mark(v, Kind.VECTOR)]
-    block = machine.width * min(4, extent // machine.width)
+    block = machine.width * max(1, min(4, extent // machine.width))
     steps: list[Step] = [Split(v, block), Mark(f"{v}.i", Kind.VECTOR)]
-    if extent % block:
+    if extent % block or symbolic:
         steps.append(Peel(f"{v}.o"))
     return steps
 
@@ -458,8 +465,8 @@ def _pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
         return ()
     steps: list[Step] = []
     loops = [x.var for x in shape.shared]
-    extents = dict(shape.extents)
-    chosen = choosing_loops(kernel, extents)
+    extents, sizes = dict(shape.extents), dict(shape.sizes)
+    chosen = () if shape.symbolic else choosing_loops(kernel, extents)
     free = [v for v in loops if v not in chosen]
     if chosen and free:
         vector = _best_vector(free, shape)
@@ -470,7 +477,8 @@ def _pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
         )
     vector = _best_vector(loops, shape)
     order = _memory_order([v for v in loops if v != vector], shape)
-    cuts = _cut_points(kernel, vector, extents[vector])
+    symbolic = set(shape.symbolic)
+    cuts = () if vector in symbolic else _cut_points(kernel, vector, extents[vector])
     order.append(vector)
     if len(order) > 1 and order != loops:
         steps.append(Reorder(tuple(order)))
@@ -492,24 +500,36 @@ def _pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
             )
         )
     touches = shape.touches
-    squares = across(
-        order,
-        touches,
-        extents,
-        machine,
-        lambda outside: _parallel(outside, extents, shape, machine),
+    squares = (
+        None
+        if symbolic
+        else across(
+            order,
+            touches,
+            extents,
+            machine,
+            lambda outside: _parallel(outside, extents, shape, machine),
+        )
     )
     if squares is not None:
         return squares
-    while len(order) > 1 and _contiguous(order[-2], order[-1], touches, extents):
+    while len(order) > 1 and all(
+        t.continues(order[-2], order[-1], sizes[order[-1]]) for t in touches
+    ):
         name = f"{order[-2]}_{order[-1]}"
         steps.append(Fuse(order[-2], order[-1], name))
         extents[name] = extents[order[-2]] * extents[order[-1]]
+        sizes[name] = plain(sizes[order[-2]] * sizes[order[-1]])
+        if not isinstance(sizes[name], int):
+            symbolic.add(name)
         inner = order[-1]
-        touches = tuple(_fused(t, inner, name) for t in touches)
+        touches = tuple(t.renamed(inner, name) for t in touches)
         order[-2:] = [name]
     vector = order.pop()
     if not order and machine.cores > 1 and extents[vector] * len(touches) > PARALLEL_CYCLES * 2:
+        if vector in symbolic:
+            steps += _vectorised(vector, extents[vector], machine, symbolic=True)
+            return (*steps, Mark(f"{vector}.o", Kind.PARALLEL))
         chunk = _chunk(extents[vector], machine)
         if chunk < extents[vector]:
             steps.append(Split(vector, chunk))
@@ -519,7 +539,7 @@ def _pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
                 steps += _vectorised(inner, chunk, machine)
                 return tuple(steps)
             steps.pop()
-    steps += _vectorised(vector, extents[vector], machine)
+    steps += _vectorised(vector, extents[vector], machine, vector in symbolic)
     steps += _parallel(order, extents, shape, machine)
     return tuple(steps)
 
@@ -533,7 +553,7 @@ def _puts(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
     if _cycles(shape, machine) * len(shape.touches) > PARALLEL_CYCLES:
         steps += [Mark(v, Kind.PARALLEL) for v in apart]
     if vector is not None:
-        steps += _vectorised(vector, shape.extents[vector], machine)
+        steps += _vectorised(vector, shape.extents[vector], machine, vector in shape.symbolic)
     return tuple(steps)
 
 
@@ -582,20 +602,6 @@ def _memory_order(loops: list[str], shape: Shape) -> list[str]:
         return max((abs(t.strides.get(v) or 0) for t in stores), default=0)
 
     return sorted(loops, key=lambda v: -distance(v))
-
-
-def _contiguous(
-    outer: str, inner: str, touches: tuple[Touch, ...], extents: Mapping[str, int]
-) -> bool:
-    for t in touches:
-        o, i = t.strides.get(outer, 0), t.strides.get(inner, 0)
-        if o is None or i is None or o != i * extents[inner]:
-            return False
-    return True
-
-
-def _fused(t: Touch, inner: str, name: str) -> Touch:
-    return replace(t, strides={**t.strides, name: t.strides.get(inner, 0)})
 
 
 def _cut_points(kernel: Kernel, var: str, extent: int) -> tuple[int, ...]:

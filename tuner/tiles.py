@@ -110,7 +110,7 @@ def _cost(
     cycles = 0.0
     length = 0.0
     for r in shape.reductions:
-        steps = prod(x.hi.value - x.lo.value for x in r.loops)
+        steps = prod(shape.extents[x.var] for x in r.loops)
         loads = sum(_loads(t, vector, vectors, rows, width) for t in r.reads)
         work = max(
             size / machine.fma_per_cycle,

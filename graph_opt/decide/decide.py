@@ -32,6 +32,7 @@ from rutc.graph_opt.plan import (
     Run,
     Write,
 )
+from rutc.tensor_ir.affine import Index, plain, typical
 from rutc.tensor_ir.expr import Expr, Lit, Read, reads
 from rutc.tensor_ir.graph import (
     Body,
@@ -69,14 +70,10 @@ class _Decider:
 
     def plan(self) -> Plan:
         graph = self.graph
-        symbolic = [d for d, e in graph.dims if not e.is_const]
-        if symbolic:
-            names = ", ".join(sorted({n for d, e in graph.dims for n in e.names()}))
-            raise UserError(
-                f"the model's sizes {names} are not fixed: give each a value, "
-                "for example --dim " + " --dim ".join(f"{n}=1" for n in names.split(", "))
-            )
-        self.extents = {d: e.value for d, e in graph.dims}
+        self.symbols = dict(graph.symbols)
+        self.sizes = {d: plain(e) for d, e in graph.dims}
+        # What dims commonly are: costs are weighed with it, nothing that must hold depends on it.
+        self.extents = {d: typical(e, self.symbols) for d, e in self.sizes.items()}
         shared = share_bases(graph, fixed_orders(graph.nodes, graph.outputs))
         graph, self.homes, self.fixed = shared.graph, shared.homes, shared.fixed
         self.inner = choose_innermost(graph.nodes, self.extents, self.fixed, self.homes)
@@ -169,7 +166,7 @@ class _Decider:
         `lanes` is the dim to be innermost in the copy, if that matters.
         """
         assert r.fill is not None
-        halo = needed_halo(n, r, self.extents, self.values)
+        halo = needed_halo(n, r, self.sizes, self.values, self.symbols)
         if not halo or r.value in self.constants:
             return body
         name = self.homes.get(r.value, r.value)
@@ -202,7 +199,7 @@ class _Decider:
             home = self.homes.get(name, name)
             layouts[name] = dense(
                 order,
-                self.extents,
+                self.sizes,
                 halo=self.halo.get(home),
                 fill=self.fill.get(home),
                 line=line,
@@ -210,14 +207,24 @@ class _Decider:
         for n in walk_nodes(self.graph.nodes):
             if isinstance(n, Const):
                 axes = self.fixed.get(n.out.name, n.axes)
-                layouts[n.out.name] = dense(axes, self.extents)
+                layouts[n.out.name] = dense(axes, self.sizes)
         return layouts
+
+    def _limits(self) -> dict[str, int]:
+        """The largest extent that every dim may have."""
+        limits: dict[str, int] = {}
+        for d, size in self.sizes.items():
+            bounds = Index.of(size).bounds(self.symbols)
+            limits[d] = bounds[1] if bounds is not None else 1 << 62
+        return limits
 
     # -- steps ----------------------------------------------------------------------------------
     def _steps(
         self, nodes: tuple[Node, ...], needed: set[str], prefix: str
     ) -> tuple[PlanStep, ...]:
-        fuser = Fuser(self.extents, self.inner, self.order, self.constants, self.homes)
+        fuser = Fuser(
+            self.extents, self._limits(), self.inner, self.order, self.constants, self.homes
+        )
         steps: list[PlanStep] = []
         fused = fuser.fuse(nodes, needed, prefix)
         self.refusals += fused.refusals
@@ -251,7 +258,7 @@ class _Decider:
             (name, out.name) for name, out in zip(n.collected, n.outs[count:], strict=True)
         )
         results = tuple(v.name for v in n.outs[:count])
-        return Repeat(n.dim, self.extents[n.dim], n.carries, collect, steps, results, n.origin)
+        return Repeat(n.dim, self.sizes[n.dim], n.carries, collect, steps, results, n.origin)
 
     def _repeat_while(self, n: While, prefix: str) -> RepeatWhile:
         steps = self._steps(n.body, {c.next for c in n.carries}, prefix)

@@ -53,14 +53,19 @@ class Fuser:
     def __init__(
         self,
         extents: Mapping[str, int],
+        limits: Mapping[str, int],
         inner: Mapping[str, str | None],
         order: Mapping[str, tuple[str, ...]],
         constants: frozenset[str],
         homes: Mapping[str, str],
     ) -> None:
-        """Decide with these layouts; `homes` are the values whose memory others take over."""
+        """Decide with these layouts; `homes` are the values whose memory others take over.
+
+        `extents` is what the dims commonly are, `limits` the most that they can be.
+        """
         self.homes = homes
         self.extents = extents
+        self.limits = limits
         self.inner = inner
         self.order = order
         self.constants = constants
@@ -171,7 +176,7 @@ class Fuser:
         shared = draft.shared if shared is None else shared
         total = 0
         for s in (*draft.stages, n):
-            row = prod(self.extents[d] for d in s.out.dims if d not in shared)
+            row = prod(self.limits[d] for d in s.out.dims if d not in shared)
             total += row * sum(v.dtype.bytes for v in s.outs) if row > 1 else 0
         return total
 

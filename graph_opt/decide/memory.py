@@ -1,7 +1,8 @@
 """The arena: a byte offset for every stored value, values that never live together sharing bytes.
 
 Offsets are chosen largest value first, each at the lowest place free during its life (the
-greedy-by-size strategy of [Pisarchyk & Lee 2020]).
+greedy-by-size strategy of [Pisarchyk & Lee 2020]). Values of symbolic size lie in slots after those
+of fixed size: a slot's size is the maximum of formulas, and its offset a sum of sizes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rutc.graph_opt.plan import (
     Run,
     Write,
 )
+from rutc.tensor_ir.affine import Index, Range, Size, maximum, plain, typical
 from rutc.tensor_ir.graph import Graph, Value, used
 from rutc.tensor_ir.layout import Layout
 
@@ -119,7 +121,7 @@ def place_values(
     values: Mapping[str, Value],
     layouts: Mapping[str, Layout],
     homes: Mapping[str, str],
-) -> tuple[dict[str, Place], int]:
+) -> tuple[dict[str, Place], Size]:
     """(places, arena bytes) of all values that the steps store.
 
     `homes` names, for a value that lies in another one's memory, that one.
@@ -128,23 +130,36 @@ def place_values(
     times.visit(steps)
     places: dict[str, Place] = {}
     for number, node in enumerate(graph.inputs):
-        size = layouts[node.out.name].elements * node.out.dtype.bytes
+        size = plain(layouts[node.out.name].size * node.out.dtype.bytes)
         places[node.out.name] = Place("input", number, 0, size)
     for number, output in enumerate(graph.outputs):
-        size = layouts[output.value].elements * values[output.value].dtype.bytes
+        size = plain(layouts[output.value].size * values[output.value].dtype.bytes)
         places[homes.get(output.value, output.value)] = Place("output", number, 0, size)
-    todo = [
-        (layouts[v].elements * values[v].dtype.bytes, v) for v in times.lives if v not in places
-    ]
+    fixed: list[tuple[int, str]] = []
+    symbolic: list[tuple[Index, str]] = []
+    for v in times.lives:
+        size = plain(layouts[v].size * values[v].dtype.bytes)
+        if v in places:
+            continue
+        if isinstance(size, int):
+            fixed.append((size, v))
+        else:
+            symbolic.append((size, v))
+    arena = _place_fixed(fixed, times.lives, places)
+    total = _place_symbolic(symbolic, times.lives, places, arena, dict(graph.symbols))
+    places |= {name: places[home] for name, home in homes.items()}
+    return places, total
+
+
+def _place_fixed(
+    todo: list[tuple[int, str]], lives: Mapping[str, Life], places: dict[str, Place]
+) -> int:
+    """The bytes in which the values are placed, the largest first."""
     placed: list[tuple[int, int, Life]] = []
     arena = 0
-    for size, name in sorted(todo, key=lambda x: (-x[0], times.lives[x[1]].first, x[1])):
-        life = times.lives[name]
-        conflicts = sorted(
-            (a, b)
-            for a, b, other in placed
-            if other.first <= life.last and life.first <= other.last
-        )
+    for size, name in sorted(todo, key=lambda x: (-x[0], lives[x[1]].first, x[1])):
+        life = lives[name]
+        conflicts = sorted((a, b) for a, b, other in placed if _meet(life, other))
         offset = 0
         for a, b in conflicts:
             if offset + size <= a:
@@ -154,5 +169,53 @@ def place_values(
         placed.append((offset, end, life))
         places[name] = Place("arena", 0, offset, size)
         arena = max(arena, end)
-    places |= {name: places[home] for name, home in homes.items()}
-    return places, arena
+    return arena
+
+
+@dataclass
+class _Slot:
+    """A part of the arena for values that never live together: as large as the largest of them."""
+
+    bytes: Index
+    lives: list[Life]
+    names: list[str]
+
+
+def _place_symbolic(
+    todo: list[tuple[Index, str]],
+    lives: Mapping[str, Life],
+    places: dict[str, Place],
+    start: int,
+    symbols: Mapping[str, Range],
+) -> Size:
+    """The end of the slots from `start` on in which the values are placed.
+
+    Each value, the commonly largest first, takes the free slot that it commonly makes least use
+    of, where the slot need not grow; or else the free slot that is commonly nearest to its size.
+    """
+    slots: list[_Slot] = []
+    common = {name: typical(size, symbols) for size, name in todo}
+    for size, name in sorted(todo, key=lambda x: (-common[x[1]], lives[x[1]].first, x[1])):
+        life = lives[name]
+        free = [s for s in slots if not any(_meet(life, other) for other in s.lives)]
+        enough = [s for s in free if maximum(s.bytes, size, symbols) == s.bytes]
+        if enough or free:
+            slot = min(enough or free, key=lambda s: typical(s.bytes, symbols))
+            slot.bytes = maximum(slot.bytes, size, symbols)
+            slot.lives.append(life)
+            slot.names.append(name)
+        else:
+            slots.append(_Slot(size, [life], [name]))
+    sizes = {name: size for size, name in todo}
+    offset: Size = start
+    for slot in slots:
+        for name in slot.names:
+            places[name] = Place("arena", 0, offset, sizes[name])
+        # A slot is never empty: what has no elements has an address all the same.
+        whole = (slot.bytes + (2 * ALIGNMENT - 1)).simplify(symbols) // ALIGNMENT
+        offset = plain(offset + whole * ALIGNMENT)
+    return offset
+
+
+def _meet(a: Life, b: Life) -> bool:
+    return a.first <= b.last and b.first <= a.last

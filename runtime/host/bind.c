@@ -1,18 +1,27 @@
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "memory.h"
 #include "session.h"
+#include "sizes.h"
 #include "tensor.h"
+
+static int64_t port_bytes(const rutc_session *session, int32_t port) {
+  return rutc_size(session->sizes, session->program->ports[port].bytes);
+}
 
 static int allocate_memory(rutc_session *session, int32_t port, const char *role) {
   rutc_binding *binding = &session->bindings[port];
-  if (binding->memory != NULL) return RUTC_OK;
-  const rutc_port *description = &session->program->ports[port];
-  binding->memory = rutc_allocate(description->bytes);
+  int64_t bytes = port_bytes(session, port);
+  if (binding->memory != NULL && bytes <= binding->capacity) return RUTC_OK;
+  free(binding->memory);
+  binding->bound = NULL;
+  binding->memory = rutc_allocate(bytes);
+  binding->capacity = bytes;
   if (binding->memory != NULL) return RUTC_OK;
   return rutc_fail(&session->error, RUTC_OUT_OF_MEMORY, "no memory for %lld bytes of %s \"%s\"",
-                   (long long)description->bytes, role, description->name);
+                   (long long)bytes, role, session->program->ports[port].name);
 }
 
 static void point_buffers(rutc_session *session, int32_t port, char *address) {
@@ -22,7 +31,8 @@ static void point_buffers(rutc_session *session, int32_t port, char *address) {
   const rutc_port *description = &program->ports[port];
   const int64_t *patches = program->patches + description->first_patch;
   for (int64_t i = 0; i < description->patch_count; i++) {
-    session->buffers[patches[i]] = address + program->buffers[patches[i]].offset;
+    int64_t offset = rutc_size(session->sizes, program->buffers[patches[i]].offset);
+    session->buffers[patches[i]] = address + offset;
   }
 }
 
@@ -40,9 +50,10 @@ static int provide_output(rutc_session *session, int32_t port, DLTensor *tensor)
     tensor->device = (DLDevice){kDLCPU, 0};
     tensor->dtype = (DLDataType){description->dtype_code, description->dtype_bits, 1};
     tensor->ndim = description->ndim;
-    tensor->shape = (int64_t *)description->shape;
+    tensor->shape = session->bindings[port].shape;
   } else {
-    status = rutc_tensor_check(description, "output", tensor, &session->error);
+    status = rutc_tensor_check(description, "output", tensor, session->bindings[port].shape,
+                               &session->error);
     if (status != RUTC_OK) return status;
   }
   tensor->data = session->bindings[port].memory;
@@ -62,9 +73,11 @@ static int bind_output(rutc_session *session, int32_t index, DLTensor *tensor) {
   if (tensor->data == NULL) {
     status = provide_output(session, port, tensor);
   } else {
-    status = rutc_tensor_check(description, "output", tensor, &session->error);
+    status = rutc_tensor_check(description, "output", tensor, session->bindings[port].shape,
+                               &session->error);
     if (status == RUTC_OK) {
-      status = rutc_tensor_check_data(description, "output", tensor, &session->error);
+      int64_t bytes = port_bytes(session, port);
+      status = rutc_tensor_check_data(description, "output", tensor, bytes, &session->error);
     }
   }
   if (status != RUTC_OK) return status;
@@ -81,8 +94,10 @@ static int check_outputs_apart(rutc_session *session) {
   const rutc_port *ports = program->ports + program->input_count;
   const rutc_binding *bindings = session->bindings + program->input_count;
   for (int32_t i = 0; i < program->output_count; i++) {
+    int64_t bytes = port_bytes(session, program->input_count + i);
     for (int32_t j = 0; j < i; j++) {
-      if (!overlap(bindings[i].bound, ports[i].bytes, bindings[j].bound, ports[j].bytes)) continue;
+      int64_t others = port_bytes(session, program->input_count + j);
+      if (!overlap(bindings[i].bound, bytes, bindings[j].bound, others)) continue;
       return rutc_fail(&session->error, RUTC_BAD_TENSOR,
                        "outputs \"%s\" and \"%s\" overlap in memory", ports[j].name,
                        ports[i].name);
@@ -96,7 +111,7 @@ static int overlaps_an_output(const rutc_session *session, const DLTensor *tenso
   for (int32_t i = 0; i < program->output_count; i++) {
     int32_t port = program->input_count + i;
     if (overlap(rutc_tensor_data(tensor), bytes, session->bindings[port].bound,
-                program->ports[port].bytes)) {
+                port_bytes(session, port))) {
       return 1;
     }
   }
@@ -116,16 +131,16 @@ static int check_fixed(rutc_session *session, int32_t index) {
 /* Kernels read dense inputs that no output overwrites; any other input is copied first. */
 static int bind_input(rutc_session *session, int32_t index, const DLTensor *tensor) {
   const rutc_port *description = &session->program->ports[index];
-  if (tensor == NULL) {
-    return rutc_fail(&session->error, RUTC_BAD_ARGUMENT, "input \"%s\" is NULL",
-                     description->name);
+  int64_t bytes = port_bytes(session, index);
+  int status = rutc_tensor_check_data(description, "input", tensor, bytes, &session->error);
+  if (status != RUTC_OK) return status;
+  if (bytes == 0) {
+    /* Kernels may look at the first element of a tensor that has none. */
+    status = allocate_memory(session, index, "input");
+    if (status == RUTC_OK) point_buffers(session, index, session->bindings[index].memory);
+    return status;
   }
-  int status = rutc_tensor_check(description, "input", tensor, &session->error);
-  if (status != RUTC_OK) return status;
-  status = rutc_tensor_check_data(description, "input", tensor, &session->error);
-  if (status != RUTC_OK) return status;
-  if (rutc_tensor_is_dense(tensor) &&
-      !overlaps_an_output(session, tensor, description->bytes)) {
+  if (rutc_tensor_is_dense(tensor) && !overlaps_an_output(session, tensor, bytes)) {
     point_buffers(session, index, rutc_tensor_data(tensor));
     return check_fixed(session, index);
   }
@@ -134,6 +149,80 @@ static int bind_input(rutc_session *session, int32_t index, const DLTensor *tens
   rutc_tensor_gather(session->bindings[index].memory, tensor, description->element_bytes);
   point_buffers(session, index, session->bindings[index].memory);
   return check_fixed(session, index);
+}
+
+/* The first input axis that has the symbol of this place as its extent. */
+static void find_axis(const rutc_program *program, int64_t place, int32_t *input, int32_t *axis) {
+  for (*input = 0; *input < program->input_count; ++*input) {
+    const rutc_port *port = &program->ports[*input];
+    for (*axis = 0; *axis < port->ndim; ++*axis) {
+      if (port->shape[*axis] == -1 - place) return;
+    }
+  }
+}
+
+/* Compares one axis of an input with the symbol that its first occurrence told. An axis whose
+ * extent is computed from symbols is compared later. */
+static int check_axis(rutc_session *session, const DLTensor *const *inputs, int32_t index,
+                      int32_t axis) {
+  const rutc_program *program = session->program;
+  const rutc_port *port = &program->ports[index];
+  int64_t place = -1 - port->shape[axis], extent = inputs[index]->shape[axis];
+  if (place >= program->symbol_count) return RUTC_OK;
+  const rutc_symbol *symbol = &program->symbols[place];
+  int32_t first, first_axis;
+  find_axis(program, place, &first, &first_axis);
+  int64_t value = inputs[first]->shape[first_axis];
+  if (extent != value) {
+    return rutc_fail(&session->error, RUTC_BAD_TENSOR,
+                     "axis %d of input \"%s\" is %s, which is %lld by axis %d of input \"%s\", "
+                     "but %lld here",
+                     (int)axis, port->name, symbol->name, (long long)value, (int)first_axis,
+                     program->ports[first].name, (long long)extent);
+  }
+  if (value < symbol->low || value > symbol->high) {
+    return rutc_fail(&session->error, RUTC_BAD_TENSOR,
+                     "axis %d of input \"%s\" is %s = %lld; the model was compiled for %s from "
+                     "%lld to %lld",
+                     (int)axis, port->name, symbol->name, (long long)value, symbol->name,
+                     (long long)symbol->low, (long long)symbol->high);
+  }
+  return RUTC_OK;
+}
+
+int rutc_bind_sizes(rutc_session *session, const DLTensor *const *inputs) {
+  const rutc_program *program = session->program;
+  int changed = !session->sized;
+  for (int32_t i = 0; i < program->input_count; i++) {
+    const rutc_port *port = &program->ports[i];
+    if (inputs[i] == NULL) {
+      return rutc_fail(&session->error, RUTC_BAD_ARGUMENT, "input \"%s\" is NULL", port->name);
+    }
+    int status = rutc_tensor_check(port, "input", inputs[i], NULL, &session->error);
+    if (status != RUTC_OK) return status;
+  }
+  if (program->symbol_count == 0) return RUTC_OK;
+  for (int32_t i = 0; i < program->input_count; i++) {
+    for (int32_t axis = 0; axis < program->ports[i].ndim; axis++) {
+      if (program->ports[i].shape[axis] >= 0) continue;
+      int status = check_axis(session, inputs, i, axis);
+      if (status != RUTC_OK) return status;
+      changed |= inputs[i]->shape[axis] != session->bindings[i].shape[axis];
+    }
+  }
+  if (!changed) return RUTC_OK;
+  for (int64_t place = 0; place < program->symbol_count; place++) {
+    int32_t input, axis;
+    find_axis(program, place, &input, &axis);
+    session->sizes[place] = inputs[input]->shape[axis];
+  }
+  int status = rutc_resize(session);
+  for (int32_t i = 0; i < program->input_count && status == RUTC_OK; i++) {
+    status = rutc_tensor_check(&program->ports[i], "input", inputs[i], session->bindings[i].shape,
+                               &session->error);
+  }
+  if (status != RUTC_OK) session->sized = 0;
+  return status;
 }
 
 int rutc_bind(rutc_session *session, const DLTensor *const *inputs, DLTensor *const *outputs) {

@@ -46,14 +46,17 @@ static void share_out(rutc_part *parts, int64_t tasks, int64_t count) {
 
 static void run_launch(rutc_session *session, const rutc_step *step) {
   void *const *buffers = session->buffers + step->buffer;
-  int64_t threads = session->options.threads;
-  if (step->count <= 1 || threads == 1) {
-    if (step->count > 0) step->kernel(buffers, session->symbols, 0, step->count);
+  int64_t threads = session->options.threads, tasks = rutc_size(session->sizes, step->count);
+  const int64_t *places = session->program->launch_symbols + step->symbol;
+  int64_t symbols[RUTC_MAX_SYMBOLS];
+  for (int64_t i = 0; i < step->symbol_count; i++) symbols[i] = session->sizes[places[i]];
+  if (tasks <= 1 || threads == 1) {
+    if (tasks > 0) step->kernel(buffers, symbols, 0, tasks);
     return;
   }
-  int64_t count = step->count < threads ? step->count : threads;
-  share_out(session->parts, step->count, count);
-  launch job = {step->kernel,    buffers, session->symbols,
+  int64_t count = tasks < threads ? tasks : threads;
+  share_out(session->parts, tasks, count);
+  launch job = {step->kernel,    buffers, symbols,
                 session->parts, count,   session->program->keep_subnormals};
   if (session->options.parallel_for != NULL) {
     session->options.parallel_for(session->options.pool, run_parts, &job, count);
@@ -68,11 +71,15 @@ static int run_call(rutc_session *session, const rutc_step *step) {
   void **buffers = session->buffers + step->buffer;
   for (int32_t i = 0; i < site->arg_count + site->out_count; i++) {
     const rutc_operand *operand = &site->operands[i];
+    int64_t *shape = session->operand_shapes + i * RUTC_MAX_NDIM;
+    for (int32_t d = 0; d < operand->ndim; d++) {
+      shape[d] = rutc_size(session->sizes, operand->shape[d]);
+    }
     session->operands[i] = (DLTensor){.data = buffers[i],
                                       .device = {kDLCPU, 0},
                                       .ndim = operand->ndim,
                                       .dtype = operand->dtype,
-                                      .shape = (int64_t *)operand->shape};
+                                      .shape = shape};
   }
   rutc_call call = {.args = session->operands,
                     .outs = session->operands + site->arg_count,
@@ -92,20 +99,21 @@ enum { FAILED = -1 };
 /* Runs step `at` and returns the number of the next one, or FAILED with the error's status. */
 static int64_t run_step(rutc_session *session, const rutc_step *step, int64_t at, int *status) {
   void **buffers = session->buffers + step->buffer;
+  int64_t count = rutc_size(session->sizes, step->count);
   switch (step->op) {
     case RUTC_LAUNCH:
       run_launch(session, step);
       break;
     case RUTC_COPY:
-      if (step->count > 0) memmove(buffers[0], buffers[1], (size_t)step->count);
+      if (count > 0) memmove(buffers[0], buffers[1], (size_t)count);
       break;
     case RUTC_BRANCH:
       return *(const uint8_t *)buffers[0] != 0 ? at + 1 : step->target;
     case RUTC_JUMP:
       return step->target;
     case RUTC_REPEAT:
-      session->symbols[step->symbol] = 0;
-      return step->count > 0 ? at + 1 : step->target;
+      session->sizes[step->symbol] = 0;
+      return count > 0 ? at + 1 : step->target;
     case RUTC_CALL:
       *status = run_call(session, step);
       return *status == RUTC_OK ? at + 1 : FAILED;
@@ -113,7 +121,7 @@ static int64_t run_step(rutc_session *session, const rutc_step *step, int64_t at
       *status = rutc_fail(&session->error, RUTC_RUN_FAILED, "%s", step->name);
       return FAILED;
     case RUTC_NEXT:
-      return ++session->symbols[step->symbol] < step->count ? step->target : at + 1;
+      return ++session->sizes[step->symbol] < count ? step->target : at + 1;
   }
   return at + 1;
 }

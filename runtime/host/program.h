@@ -6,13 +6,22 @@
 #include <stdint.h>
 
 #include "call.h"
+#include "sizes.h"
 
 #define RUTC_MAX_NDIM 64
+#define RUTC_MAX_SYMBOLS 64
 
 /* Computes tasks [begin, end) of a launch. */
 typedef void (*rutc_kernel)(void *const *bufs, const int64_t *syms, int64_t begin, int64_t end);
 
-/* An input or output. */
+/* A size that the inputs' shapes tell, and the range that it must lie in. */
+typedef struct rutc_symbol {
+  const char *name;
+  int64_t low;
+  int64_t high;
+} rutc_symbol;
+
+/* An input or output; `shape` and `bytes` hold sizes as sizes.h says. */
 typedef struct rutc_port {
   const char *name;
   const char *dtype;
@@ -22,6 +31,7 @@ typedef struct rutc_port {
   int32_t alignment; /* of the first element, in bytes */
   int32_t ndim;
   const int64_t *shape;
+  const char *shape_text;
   int64_t bytes;
   int64_t first_patch; /* where patches[] lists the buffers that lie in this port */
   int64_t patch_count;
@@ -35,16 +45,17 @@ typedef enum rutc_space { RUTC_ARENA, RUTC_WEIGHTS, RUTC_PORT } rutc_space;
 typedef struct rutc_ref {
   rutc_space space;
   int32_t port; /* inputs first, then outputs */
-  int64_t offset;
+  int64_t offset; /* a size */
 } rutc_ref;
 
 typedef enum rutc_op {
-  RUTC_LAUNCH, /* kernel(&buffers[buffer], symbols, 0, count), shared out to the threads */
+  RUTC_LAUNCH, /* kernel(&buffers[buffer], the symbol_count sizes at the places that launch_symbols
+                  lists from symbol on, 0, count), shared out to the threads */
   RUTC_COPY,   /* count bytes from buffers[buffer + 1] to buffers[buffer] */
   RUTC_BRANCH, /* if the byte at buffers[buffer] is 0, go on at target */
   RUTC_JUMP,   /* go on at target */
-  RUTC_REPEAT, /* symbol = 0; if count is 0, go on at target */
-  RUTC_NEXT,   /* symbol += 1; if it is less than count, go on at target */
+  RUTC_REPEAT, /* size symbol = 0; if count is 0, go on at target */
+  RUTC_NEXT,   /* size symbol += 1; if it is less than count, go on at target */
   RUTC_CALL,   /* calls[target] with its operands from buffers[buffer] on, then its results */
   RUTC_FAIL    /* the run ends with the error message `name` */
 } rutc_op;
@@ -53,9 +64,10 @@ typedef struct rutc_step {
   rutc_op op;
   rutc_kernel kernel;
   int64_t buffer;
-  int64_t count;
+  int64_t count; /* a size */
   int64_t target;
   int64_t symbol;
+  int64_t symbol_count;
   const char *name;
   const char *origin;
 } rutc_step;
@@ -64,7 +76,7 @@ typedef struct rutc_step {
 typedef struct rutc_operand {
   DLDataType dtype;
   int32_t ndim;
-  const int64_t *shape;
+  const int64_t *shape; /* sizes */
 } rutc_operand;
 
 /* A call of a routine. */
@@ -90,9 +102,14 @@ typedef struct rutc_program {
   const rutc_call_site *calls;
   int64_t call_count;
   int64_t most_operands; /* of one call */
+  const rutc_symbol *symbols; /* the first places of the table of sizes */
   int64_t symbol_count;
   int keep_subnormals; /* 0: they count as zeros */
-  int64_t arena_bytes;
+  int64_t size_count;
+  void (*compute_sizes)(int64_t *sizes); /* fills in what follows from the symbols */
+  double (*largest_bytes)(const int64_t *sizes); /* of any memory of symbolic size */
+  const int64_t *launch_symbols;
+  int64_t arena_bytes; /* a size */
   const uint8_t *weights; /* NULL: weights_offset bytes into the file beside the library */
   int64_t weights_offset;
   int64_t weight_bytes;

@@ -43,38 +43,33 @@ static int read_options(rutc_options *options, const rutc_options *given) {
 static int allocate(rutc_session *session) {
   const rutc_program *program = session->program;
   size_t ports = (size_t)program->input_count + (size_t)program->output_count;
-  session->arena = rutc_allocate(program->arena_bytes);
   session->buffers = calloc((size_t)program->buffer_count + 1, sizeof *session->buffers);
-  session->symbols = calloc((size_t)program->symbol_count + 1, sizeof *session->symbols);
+  session->sizes = calloc((size_t)program->size_count + 1, sizeof *session->sizes);
   session->bindings = calloc(ports + 1, sizeof *session->bindings);
   session->operands = calloc((size_t)program->most_operands + 1, sizeof *session->operands);
+  session->operand_shapes = calloc((size_t)program->most_operands + 1,
+                                   RUTC_MAX_NDIM * sizeof *session->operand_shapes);
   session->draws = calloc((size_t)program->call_count + 1, sizeof *session->draws);
   session->parts = aligned_alloc(_Alignof(rutc_part),
                                  (size_t)session->options.threads * sizeof *session->parts);
   if (session->options.profile) {
     session->timings = calloc((size_t)program->step_count + 1, sizeof *session->timings);
   }
-  if (session->arena == NULL || session->buffers == NULL || session->symbols == NULL ||
+  int shapes = 1;
+  for (size_t i = 0; session->bindings != NULL && i < ports; i++) {
+    session->bindings[i].shape =
+        calloc((size_t)program->ports[i].ndim + 1, sizeof *session->bindings[i].shape);
+    shapes &= session->bindings[i].shape != NULL;
+  }
+  if (session->buffers == NULL || session->sizes == NULL || !shapes ||
+      session->operand_shapes == NULL ||
       session->bindings == NULL || session->operands == NULL || session->draws == NULL ||
       session->parts == NULL ||
       (session->options.profile && session->timings == NULL)) {
     return rutc_fail(&thread_error, RUTC_OUT_OF_MEMORY,
-                     "no memory for the model's arena of %lld bytes",
-                     (long long)program->arena_bytes);
+                     "no memory for the tables of a session");
   }
   return RUTC_OK;
-}
-
-/* Points the buffer table to the arena and the weights; rutc_bind adds inputs and outputs. */
-static void point_buffers(rutc_session *session) {
-  const rutc_program *program = session->program;
-  for (int64_t i = 0; i < program->buffer_count; i++) {
-    const rutc_ref *ref = &program->buffers[i];
-    if (ref->space == RUTC_ARENA) session->buffers[i] = session->arena + ref->offset;
-    if (ref->space == RUTC_WEIGHTS) {
-      session->buffers[i] = (char *)session->weights.data + ref->offset;
-    }
-  }
 }
 
 /* Takes the first program that this CPU can run; the error is that of the last, which asks least. */
@@ -97,7 +92,11 @@ static int open_session(rutc_session *session, const rutc_options *options) {
   }
   if (status == RUTC_OK) status = allocate(session);
   if (status != RUTC_OK) return status;
-  point_buffers(session);
+  if (session->program->symbol_count == 0) status = rutc_resize(session);
+  if (status != RUTC_OK) {
+    thread_error = session->error;
+    return status;
+  }
   if (session->options.threads > 1 && session->options.parallel_for == NULL) {
     session->pool = rutc_pool_create(session->options.threads, session->options.pin_threads,
                                      &thread_error, &status);
@@ -125,14 +124,18 @@ void rutc_session_close(rutc_session *session) {
   rutc_weights_close(&session->weights);
   if (session->bindings != NULL) {
     int32_t ports = session->program->input_count + session->program->output_count;
-    for (int32_t i = 0; i < ports; i++) free(session->bindings[i].memory);
+    for (int32_t i = 0; i < ports; i++) {
+      free(session->bindings[i].memory);
+      free(session->bindings[i].shape);
+    }
   }
   free(session->bindings);
   free(session->operands);
   free(session->draws);
   free(session->scratch.memory);
   free(session->timings);
-  free(session->symbols);
+  free(session->sizes);
+  free(session->operand_shapes);
   free(session->parts);
   free(session->buffers);
   free(session->arena);
@@ -140,14 +143,9 @@ void rutc_session_close(rutc_session *session) {
   free(session);
 }
 
-static int run(rutc_session *session, const DLTensor *const *inputs, int32_t input_count,
-               DLTensor *const *outputs, int32_t output_count) {
+static int check_counts(rutc_session *session, const DLTensor *const *inputs, int32_t input_count,
+                        DLTensor *const *outputs, int32_t output_count) {
   const rutc_program *program = session->program;
-  if (session->pool != NULL && session->process != getpid()) {
-    return rutc_fail(&session->error, RUTC_UNSUPPORTED,
-                     "the session was opened before fork() and its threads did not survive; open "
-                     "a session in this process, or use threads = 1");
-  }
   if (input_count != program->input_count || output_count != program->output_count) {
     return rutc_fail(&session->error, RUTC_BAD_ARGUMENT,
                      "the model takes %d inputs and %d outputs, not %d and %d",
@@ -158,7 +156,19 @@ static int run(rutc_session *session, const DLTensor *const *inputs, int32_t inp
     return rutc_fail(&session->error, RUTC_BAD_ARGUMENT, "the array of %s is NULL",
                      inputs == NULL && input_count > 0 ? "inputs" : "outputs");
   }
-  int status = rutc_bind(session, inputs, outputs);
+  return RUTC_OK;
+}
+
+static int run(rutc_session *session, const DLTensor *const *inputs, int32_t input_count,
+               DLTensor *const *outputs, int32_t output_count) {
+  if (session->pool != NULL && session->process != getpid()) {
+    return rutc_fail(&session->error, RUTC_UNSUPPORTED,
+                     "the session was opened before fork() and its threads did not survive; open "
+                     "a session in this process, or use threads = 1");
+  }
+  int status = check_counts(session, inputs, input_count, outputs, output_count);
+  if (status == RUTC_OK) status = rutc_bind_sizes(session, inputs);
+  if (status == RUTC_OK) status = rutc_bind(session, inputs, outputs);
   if (status != RUTC_OK) return status;
   uint64_t mode = rutc_begin_flushing(program->keep_subnormals);
   status = rutc_execute(session);
@@ -167,9 +177,35 @@ static int run(rutc_session *session, const DLTensor *const *inputs, int32_t inp
   return status;
 }
 
-int rutc_session_run(rutc_session *session, const rutc_model *model,
-                     const DLTensor *const *inputs, int32_t input_count, DLTensor *const *outputs,
-                     int32_t output_count) {
+static int output_shapes(rutc_session *session, const DLTensor *const *inputs, int32_t input_count,
+                         DLTensor *const *outputs, int32_t output_count) {
+  const rutc_program *program = session->program;
+  int status = check_counts(session, inputs, input_count, outputs, output_count);
+  if (status == RUTC_OK) status = rutc_bind_sizes(session, inputs);
+  if (status != RUTC_OK) return status;
+  for (int32_t i = 0; i < output_count; i++) {
+    const rutc_port *port = &program->ports[program->input_count + i];
+    const int64_t *shape = session->bindings[program->input_count + i].shape;
+    DLTensor *output = outputs[i];
+    if (output == NULL || (output->shape != NULL && output->ndim != port->ndim)) {
+      return rutc_fail(&session->error, RUTC_BAD_ARGUMENT,
+                       "the descriptor of output \"%s\" must have %d dimensions, or no shape",
+                       port->name, (int)port->ndim);
+    }
+    output->device = (DLDevice){kDLCPU, 0};
+    output->dtype = (DLDataType){port->dtype_code, port->dtype_bits, 1};
+    output->ndim = port->ndim;
+    if (output->shape == NULL) {
+      output->shape = (int64_t *)shape;
+    } else {
+      memcpy(output->shape, shape, (size_t)port->ndim * sizeof *shape);
+    }
+  }
+  return RUTC_OK;
+}
+
+/* Locks the session if it is one of the model. */
+static int enter(rutc_session *session, const rutc_model *model) {
   if (session == NULL) {
     return rutc_fail(&thread_error, RUTC_BAD_ARGUMENT, "the session is NULL");
   }
@@ -177,7 +213,25 @@ int rutc_session_run(rutc_session *session, const rutc_model *model,
     return rutc_fail(&thread_error, RUTC_BAD_ARGUMENT, "the session is one of another model");
   }
   pthread_mutex_lock(&session->mutex);
-  int status = run(session, inputs, input_count, outputs, output_count);
+  return RUTC_OK;
+}
+
+int rutc_session_output_shapes(rutc_session *session, const rutc_model *model,
+                               const DLTensor *const *inputs, int32_t input_count,
+                               DLTensor *const *outputs, int32_t output_count) {
+  int status = enter(session, model);
+  if (status != RUTC_OK) return status;
+  status = output_shapes(session, inputs, input_count, outputs, output_count);
+  pthread_mutex_unlock(&session->mutex);
+  return status;
+}
+
+int rutc_session_run(rutc_session *session, const rutc_model *model,
+                     const DLTensor *const *inputs, int32_t input_count, DLTensor *const *outputs,
+                     int32_t output_count) {
+  int status = enter(session, model);
+  if (status != RUTC_OK) return status;
+  status = run(session, inputs, input_count, outputs, output_count);
   pthread_mutex_unlock(&session->mutex);
   return status;
 }

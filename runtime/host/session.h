@@ -1,6 +1,7 @@
 /* Sessions: what the entry points NAME_open, NAME_run, ... of a model do.
  *
- * session.c opens and closes, bind.c connects the caller's tensors, execute.c runs the steps.
+ * session.c opens and closes, resize.c gives the sizes their values, bind.c connects the caller's
+ * tensors, execute.c runs the steps.
  */
 #ifndef RUTC_SESSION_H
 #define RUTC_SESSION_H
@@ -33,6 +34,8 @@ typedef struct rutc_binding {
   char *bound;  /* where the kernels find it; the buffer table holds addresses from here */
   char *memory; /* owned by the session, allocated when first needed: a dense copy of a strided
                    tensor, or an output that the caller gave no memory for */
+  int64_t capacity; /* bytes of `memory` */
+  int64_t *shape; /* the port's, at the sizes of this run */
 } rutc_binding;
 
 struct rutc_session {
@@ -45,10 +48,13 @@ struct rutc_session {
   rutc_part *parts; /* one per thread */
   rutc_weights weights;
   char *arena;
+  int64_t arena_capacity;
+  int64_t *sizes; /* symbols, counters of loops, and what is computed from the symbols */
+  int sized;      /* whether the sizes have values, and memory is there for them */
   void **buffers;    /* program->buffers as addresses */
-  int64_t *symbols;
   rutc_binding *bindings; /* inputs, then outputs */
   DLTensor *operands; /* of the call at hand */
+  int64_t *operand_shapes; /* RUTC_MAX_NDIM for each */
   rutc_scratch scratch;
   uint64_t *draws; /* how often each of program->calls was made */
   rutc_timing *timings; /* one per step; NULL: not asked for */
@@ -63,6 +69,11 @@ int rutc_session_run(rutc_session *session, const rutc_model *model,
                      const DLTensor *const *inputs, int32_t input_count, DLTensor *const *outputs,
                      int32_t output_count);
 
+/* Fills in the descriptors of the outputs, but for their data, for inputs of these shapes. */
+int rutc_session_output_shapes(rutc_session *session, const rutc_model *model,
+                               const DLTensor *const *inputs, int32_t input_count,
+                               DLTensor *const *outputs, int32_t output_count);
+
 /* Writes up to `capacity` entries and returns how many there are. */
 int32_t rutc_session_profile(rutc_session *session, rutc_profile_entry *entries, int32_t capacity);
 
@@ -73,7 +84,13 @@ const char *rutc_session_error(const rutc_session *session);
 /* Stops the session's threads and releases its memory. Accepts NULL. */
 void rutc_session_close(rutc_session *session);
 
-/* Checks the tensors and points the buffer table to them. */
+/* Computes all sizes from the symbols, allocates the arena and points the buffer table to it. */
+int rutc_resize(rutc_session *session);
+
+/* Checks the inputs' types and shapes, and gives the symbols the values that these tell. */
+int rutc_bind_sizes(rutc_session *session, const DLTensor *const *inputs);
+
+/* Checks the tensors and points the buffer table to them, after rutc_bind_sizes. */
 int rutc_bind(rutc_session *session, const DLTensor *const *inputs, DLTensor *const *outputs);
 
 /* Copies outputs that were computed in session memory to the caller's strided tensors. */

@@ -33,16 +33,18 @@ static void write_dtype(char *text, size_t size, DLDataType dtype) {
   }
 }
 
-static int same_shape(const rutc_port *port, const DLTensor *tensor) {
+/* Whether a tensor has the shape; NULL: that of the port, whose symbols may be any size. */
+static int same_shape(const rutc_port *port, const DLTensor *tensor, const int64_t *shape) {
   if (tensor->ndim != port->ndim) return 0;
   for (int32_t i = 0; i < port->ndim; i++) {
-    if (tensor->shape[i] != port->shape[i]) return 0;
+    int64_t wanted = shape == NULL ? port->shape[i] : shape[i];
+    if (wanted >= 0 ? tensor->shape[i] != wanted : tensor->shape[i] < 0) return 0;
   }
   return 1;
 }
 
 int rutc_tensor_check(const rutc_port *port, const char *role, const DLTensor *tensor,
-                      rutc_error *error) {
+                      const int64_t *shape, rutc_error *error) {
   if (tensor->device.device_type != kDLCPU) {
     return rutc_fail(error, RUTC_BAD_TENSOR,
                      "%s \"%s\" is on DLPack device type %d; this model takes CPU memory (%d)",
@@ -63,19 +65,19 @@ int rutc_tensor_check(const rutc_port *port, const char *role, const DLTensor *t
     return rutc_fail(error, RUTC_BAD_TENSOR, "%s \"%s\" has %d dimensions but no shape", role,
                      port->name, (int)tensor->ndim);
   }
-  if (!same_shape(port, tensor)) {
+  if (!same_shape(port, tensor, shape)) {
     char wanted[256], given[256];
-    write_shape(wanted, sizeof wanted, port->ndim, port->shape);
+    if (shape != NULL) write_shape(wanted, sizeof wanted, port->ndim, shape);
     write_shape(given, sizeof given, tensor->ndim, tensor->shape);
     return rutc_fail(error, RUTC_BAD_TENSOR, "%s \"%s\" must have shape %s, not %s", role,
-                     port->name, wanted, given);
+                     port->name, shape != NULL ? wanted : port->shape_text, given);
   }
   return RUTC_OK;
 }
 
 int rutc_tensor_check_data(const rutc_port *port, const char *role, const DLTensor *tensor,
-                           rutc_error *error) {
-  if (port->bytes == 0) return RUTC_OK;
+                           int64_t bytes, rutc_error *error) {
+  if (bytes == 0) return RUTC_OK;
   if (tensor->data == NULL) {
     return rutc_fail(error, RUTC_BAD_TENSOR, "%s \"%s\" has no data (NULL)", role, port->name);
   }

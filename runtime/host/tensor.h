@@ -6,13 +6,14 @@
 #include "program.h"
 #include "rutc_dlpack.h"
 
-/* Checks everything but the data pointer: device, dtype, shape. `role` is "input" or "output". */
+/* Checks everything but the data pointer: device, dtype, shape. `role` is "input" or "output";
+ * `shape` NULL: the port's, whose symbols may have any size. */
 int rutc_tensor_check(const rutc_port *port, const char *role, const DLTensor *tensor,
-                      rutc_error *error);
+                      const int64_t *shape, rutc_error *error);
 
-/* Checks that the data pointer is set and aligned to the element type. */
+/* Checks that the data pointer to `bytes` bytes is set and aligned to the element type. */
 int rutc_tensor_check_data(const rutc_port *port, const char *role, const DLTensor *tensor,
-                           rutc_error *error);
+                           int64_t bytes, rutc_error *error);
 
 /* The address of the first element. */
 char *rutc_tensor_data(const DLTensor *tensor);

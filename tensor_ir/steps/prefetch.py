@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from rutc.tensor_ir.affine import ZERO, Index
+from rutc.tensor_ir.affine import ZERO, Index, Range, typical
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.kernel import (
     Branch,
@@ -31,7 +32,8 @@ class PrefetchBlock(Step):
 
     e is the distance in memory between two iterations of the loop over `block`; `ahead` is in
     elements, 0 for e: the next iteration. What one iteration reads of `buffer` should lie in one
-    piece. One hint is made for each line of `line` elements; `level` is the cache to bring it to.
+    piece. One hint is made for each line of `line` elements; `level` is the cache to bring it
+    to. Loops inside, of symbolic extent, are taken to have a common one.
     """
 
     buffer: str
@@ -45,6 +47,9 @@ class PrefetchBlock(Step):
         check_positive("line", self.line)
         if not any(self._reads(loop) for loop in find_loops(kernel, self.block)):
             raise NotApplicable(f"%{self.buffer} is not read in {self.block}")
+        symbols = dict(kernel.symbols)
+        common = {n: (size, size) for n in symbols for size in (typical(Index.of(n), symbols),)}
+        common[self.block] = (0, 0)
 
         def visit(loop: Loop) -> tuple[Stmt, ...]:
             found = self._reads(loop)
@@ -54,7 +59,7 @@ class PrefetchBlock(Step):
             if _updates_directly(loop.body):
                 hints = self._hints([], start, elements)
                 return (replace(loop, body=(*hints, *loop.body)),)
-            return (replace(loop, body=self._inside(loop.body, [], start, elements)),)
+            return (replace(loop, body=self._inside(loop.body, [], start, elements, common)),)
 
         return replace(kernel, body=replace_loop(kernel.body, self.block, visit))
 
@@ -78,23 +83,28 @@ class PrefetchBlock(Step):
         return address + (self.ahead or elements), elements
 
     def _inside(
-        self, body: tuple[Stmt, ...], loops: list[tuple[str, int]], start: Index, elements: int
+        self,
+        body: tuple[Stmt, ...],
+        loops: list[tuple[str, int]],
+        start: Index,
+        elements: int,
+        common: Mapping[str, Range],
     ) -> tuple[Stmt, ...]:
         result: list[Stmt] = []
         for s in body:
             match s:
                 case Loop(kind=Kind.SERIAL | Kind.PARALLEL):
-                    extent = (s.hi - s.lo).bounds({self.block: (0, 0)})
+                    extent = (s.hi - s.lo).bounds(common)
                     inner = [*loops, (s.var, max(extent[1] if extent else 1, 1))]
                     if _updates_directly(s.body):
                         hints = self._hints(inner, start, elements)
                         result.append(replace(s, body=(*hints, *s.body)))
                     else:
-                        nested = self._inside(s.body, inner, start, elements)
+                        nested = self._inside(s.body, inner, start, elements, common)
                         result.append(replace(s, body=nested))
                 case Branch():
-                    then = self._inside(s.then, loops, start, elements)
-                    orelse = self._inside(s.orelse, loops, start, elements)
+                    then = self._inside(s.then, loops, start, elements, common)
+                    orelse = self._inside(s.orelse, loops, start, elements, common)
                     result.append(replace(s, then=then, orelse=orelse))
                 case _:
                     result.append(s)

@@ -24,7 +24,7 @@ from rutc.graph_opt.plan import (
     Write,
 )
 from rutc.tensor_ir import Call, Const
-from rutc.tensor_ir.affine import Range
+from rutc.tensor_ir.affine import Index, Range, Size, plain
 from rutc.tensor_ir.graph import walk_nodes
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import Kernel
@@ -41,26 +41,40 @@ class PlanFailed(Exception):
 
 def run_plan(plan: Plan, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The outputs by name, axes in each output's order."""
-    runner = _Runner(plan)
+    runner = _Runner(plan, _symbols(plan, inputs))
     for n in plan.graph.inputs:
         runner.memory[n.out.name][:] = inputs[n.name].reshape(-1)
-    runner.steps(plan.steps, {})
+    runner.steps(plan.steps, dict(plan.graph.symbols))
     found = {}
     for o in plan.graph.outputs:
-        shape = [plan.graph.extent(d) for d in o.axes]
+        shape = [runner.extents[d] for d in o.axes]
         found[o.name] = runner.memory[o.value][: prod(shape)].reshape(shape).copy()
     return found
 
 
+def _symbols(plan: Plan, inputs: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """The sizes that the inputs' shapes tell."""
+    found: dict[str, int] = {}
+    for n in plan.graph.inputs:
+        for d, extent in zip(n.axes, inputs[n.name].shape, strict=True):
+            name = plan.graph.extents[d].as_var
+            if name is not None:
+                found[name] = extent
+    return found
+
+
 class _Runner:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, symbols: Mapping[str, int]) -> None:
         self.plan = plan
-        self.extents = {d: e.value for d, e in plan.graph.dims}
+        self.symbols = symbols
+        self.sizes = {d: plain(e) for d, e in plan.graph.dims}
+        self.extents = {d: self.value(e) for d, e in plan.graph.dims}
         self.memory: dict[str, np.ndarray] = {}
-        arena = np.full(plan.arena_bytes, GARBAGE, np.uint8)
+        arena = np.full(self.value(plan.arena_bytes), GARBAGE, np.uint8)
         for name, place in plan.places.items():
-            base = arena[place.offset :] if place.space == "arena" else _garbage(place.bytes)
-            self.memory[name] = base[: place.bytes].view(plan.values[name].dtype.numpy)
+            offset, size = self.value(place.offset), self.value(place.bytes)
+            base = arena[offset:] if place.space == "arena" else _garbage(size)
+            self.memory[name] = base[:size].view(plan.values[name].dtype.numpy)
         ports = {(p.space, p.index): n for n, p in plan.places.items() if p.space != "arena"}
         for name, place in plan.places.items():
             if place.space != "arena":
@@ -71,21 +85,24 @@ class _Runner:
                 self.constants[n.out.name] = n
                 data = pack(n.data.array, n.axes, plan.layouts[n.out.name])
                 self.memory[n.out.name] = data.copy()
-        self.counters: dict[str, int] = {}
+        self.counters: dict[str, int] = dict(symbols)
         self.draws: Counter[str] = Counter()
+
+    def value(self, size: Size) -> int:
+        return int(Index.of(size).evaluate(self.symbols))
 
     def steps(self, steps: tuple[PlanStep, ...], symbols: Mapping[str, Range]) -> None:
         for s in steps:
             match s:
                 case Run(group):
                     layouts = self.plan.layouts
-                    self.kernel(lower(group, self.plan.values, layouts, self.extents, symbols))
+                    self.kernel(lower(group, self.plan.values, layouts, self.sizes, symbols))
                 case Write(node):
                     layouts, known = self.plan.layouts, self.plan.values
-                    self.kernel(lower_scatter(node, known, layouts, self.extents, symbols))
+                    self.kernel(lower_scatter(node, known, layouts, self.sizes, symbols))
                 case FillHalo(value):
                     layout = self.plan.layouts[value]
-                    kernel = halo_kernel(self.plan.values[value], layout, self.extents)
+                    kernel = halo_kernel(self.plan.values[value], layout, self.sizes, symbols)
                     if kernel is not None:
                         self.kernel(kernel)
                 case Repeat():
@@ -106,9 +123,10 @@ class _Runner:
     def repeat(self, s: Repeat, symbols: Mapping[str, Range]) -> None:
         for c in s.carries:
             self.copy(c.param.name, c.init)
-        for trip in range(s.trips):
+        trips = self.value(s.trips)
+        for trip in range(trips):
             self.counters[s.dim] = trip
-            self.steps(s.steps, {**symbols, s.dim: (0, max(s.trips - 1, 0))})
+            self.steps(s.steps, {**symbols, s.dim: (0, max(trips - 1, 0))})
             for source, out in s.collect:
                 self.collect(source, out, s.dim, trip)
             for c in s.carries:
@@ -147,7 +165,8 @@ class _Runner:
         return self.memory[name][: prod(shape)].reshape(shape)
 
     def collect(self, source: str, out: str, dim: str, trip: int) -> None:
-        layouts, dims = self.plan.layouts, self.plan.values[source].dims
+        layouts = {n: self.plan.layouts[n].at(self.symbols) for n in (source, out)}
+        dims = self.plan.values[source].dims
         for point in np.ndindex(*(self.extents[d] for d in dims)):
             at = dict(zip(dims, point, strict=True))
             element = self.memory[source][layouts[source].position(at)]

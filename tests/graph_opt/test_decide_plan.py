@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rutc.errors import UserError
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.tensor_ir import Graph
@@ -180,16 +179,37 @@ def test_scans_print_their_bodies_indented() -> None:
     assert kernels(plan) == [{"n"}]
 
 
-def test_symbolic_sizes_are_the_users_to_give() -> None:
+def test_memory_is_a_formula_of_symbolic_sizes() -> None:
     graph = parse(
         """
         graph "symbolic"
-        symbols batch = 1..100
-        dims n = batch
-        %x : f32{n} = input "x" [n]
-        %y : f32{n} = -%x[n]
-        output "y" [n] = %y
+        symbols batch = 0..100, seq = 1..9
+        dims i = 16, n = batch, s = seq, t = seq
+        %x : f32{i,n,s} = input "x" [n, s, i]
+        %w : f32{n,s,t} = sum{i} %x[i, n, s] * %x[i, n, s=t]
+        %e : f32{n,s,t} = exp(%w[n, s, t])
+        %y : f32{i,n,s} = sum{t} %e[n, s, t] * %x[i, n, s=t]
+        output "y" [n, s, i] = %y
         """
     )
-    with pytest.raises(UserError, match=r"batch.*--dim batch=1"):
-        decide(graph)
+    plan = decide(graph)
+    assert str(plan).startswith(
+        "plan symbolic: arena 64*((batch*seq*seq + 15) // 16) + 64*batch*seq + 128 bytes\n"
+        "  size batch = 0..100\n  size seq = 1..9\n"
+    )
+    for batch, seq in ((0, 3), (1, 1), (5, 7), (2, 9)):
+        x = np.random.default_rng(0).standard_normal((batch, seq, 16)).astype(np.float32)
+        expected = interpret(graph, {"x": x})["y"]
+        np.testing.assert_allclose(run_plan(plan, {"x": x})["y"], expected, rtol=1e-5)
+
+
+@some_plans
+@given(graphs(exact=True, symbolic=True, most=4), st.data(), st.booleans())
+def test_one_plan_serves_all_sizes(graph: Graph, data: st.DataObject, optimized: bool) -> None:
+    graph = optimize(graph) if optimized else graph
+    plan = decide(graph)
+    for seed in data.draw(st.lists(st.integers(0, 99), min_size=1, max_size=3, unique=True)):
+        inputs = random_inputs(graph, seed)
+        got = run_plan(plan, inputs)
+        for name, array in interpret(graph, inputs).items():
+            np.testing.assert_array_equal(got[name], array, err_msg=f"{name} of\n{graph}\n{plan}")

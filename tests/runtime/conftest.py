@@ -54,7 +54,7 @@ def unary(name: str, dtype: str, expression: str, ctype: str = "float") -> str:
 def simple(name: str, steps: tuple[Step, ...], size: int = 8, **more: Any) -> Program:
     """A program from float32 input `x` to float32 output `y`, both `[size]`."""
     x, y = (Port(port, "float32", (size,)) for port in "xy")
-    facts: dict[str, Any] = {"arena_bytes": 4096, "symbols": 2, **more}
+    facts: dict[str, Any] = {"arena_bytes": 4096, **more}
     return Program(name, (x,), (y,), steps=steps, **facts)
 
 

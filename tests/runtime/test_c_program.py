@@ -164,7 +164,7 @@ no shape: 2 input "x" has 1 dimensions but no shape
 ndim: 2 input "x" must have shape [8], not [8, 1]
 negative ndim: 2 input "x" must have 1 dimensions, not -1
 large ndim: 2 input "x" must have 1 dimensions, not 1000
-shape: 2 output "y" must have shape [8], not [9]
+shape: 2 input "x" must have shape [8], not [9]
 dtype: 2 input "x" must have dtype float32, not float64
 output dtype: 2 output "y" must have dtype float32, not int32
 lanes: 2 input "x" must have dtype float32, not float32x4
@@ -191,7 +191,7 @@ def test_overlapping_outputs_are_refused(tmp_path: Path) -> None:
     x = (Port("x", "float32", (4,)),)
     outputs = (Port("a", "float32", (4,)), Port("b", "float32", (4,)))
     steps = (Copy(Ref("output", 0), Ref("input"), 16), Copy(Ref("output", 1), Ref("input"), 16))
-    build_library(Program("two", x, outputs, 0, 0, steps), [], tmp_path / "m.so", {})
+    build_library(Program("two", x, outputs, 0, steps), [], tmp_path / "m.so", {})
     memory = np.zeros(8, np.float32)
     feed = {"x": np.arange(4, dtype=np.float32)}
     with load(tmp_path / "m.so") as session:

@@ -37,7 +37,7 @@ def test_it_fails_only_where_the_inputs_lead_there(tmp_path: Path, profile: bool
     take = Copy(Ref("output"), Ref("input", 1), X.nbytes)
     steps = (Branch(Ref("input"), (Fail(MESSAGE),), (take,)),)
     path = tmp_path / "m.so"
-    program = Program("m", inputs, (Port("y", "float32", (8,)),), 0, 0, steps)
+    program = Program("m", inputs, (Port("y", "float32", (8,)),), 0, steps)
     build_library(program, [], path, {})
     with load(path, profile=profile) as session:
         for refuse in (False, True, False):
@@ -50,18 +50,18 @@ def test_it_fails_only_where_the_inputs_lead_there(tmp_path: Path, profile: bool
 
 
 def test_it_ends_loops(tmp_path: Path) -> None:
-    steps = (Repeat(0, 3, (Repeat(1, 2, (Fail("in two loops"),)),)), COPY)
+    steps = (Repeat("i", 3, (Repeat("j", 2, (Fail("in two loops"),)),)), COPY)
     with load(_build(tmp_path, steps)) as session, pytest.raises(ModelError, match="in two loops"):
         session.run(None, {"x": X})
 
 
 def test_loops_without_trips_do_not_fail(tmp_path: Path) -> None:
-    with load(_build(tmp_path, (Repeat(0, 0, (Fail(MESSAGE),)), COPY))) as session:
+    with load(_build(tmp_path, (Repeat("i", 0, (Fail(MESSAGE),)), COPY))) as session:
         np.testing.assert_array_equal(session.run(None, {"x": X})[0], X)
 
 
 def test_the_status_is_its_own(tmp_path: Path) -> None:
-    build_library(Program("m", (), (), 0, 0, (Fail(MESSAGE),)), [], tmp_path / "m.so", {})
+    build_library(Program("m", (), (), 0, (Fail(MESSAGE),)), [], tmp_path / "m.so", {})
     assert f"RUTC_RUN_FAILED = {RUN_FAILED} " in (tmp_path / "m.h").read_text()
     library = ctypes.CDLL(str(tmp_path / "m.so"))
     library.m_open.restype = ctypes.c_void_p

@@ -34,7 +34,7 @@ def _constant(name: str = "model", weight_bytes: int = 32, **more: object) -> Pr
     port = (Port("y", "float32", (8,)),)
     steps = (Copy(Ref("output"), Ref("weights", 0, 64), 32),)
     weights = ((64, WEIGHTS), (0, b"\x01\x02"))
-    return Program(name, (), port, 0, 0, steps, weights, max(96, weight_bytes), **more)
+    return Program(name, (), port, 0, steps, weights, max(96, weight_bytes), **more)
 
 
 def _bytes(folder: Path) -> dict[str, bytes]:
@@ -64,7 +64,8 @@ def test_only_the_entry_points_are_exported(doubling: Path) -> None:
     listing = subprocess.run(
         ["nm", "-D", "--defined-only", doubling], capture_output=True, text=True, check=True
     ).stdout
-    entries = ("abi_version", "close", "last_error", "manifest", "open", "profile", "run")
+    entries = ["abi_version", "close", "last_error", "manifest", "open", "output_shapes"]
+    entries += ["profile", "run"]
     exported = sorted(line.split()[-1] for line in listing.splitlines())
     assert exported == [*(f"doubling_{entry}" for entry in entries), "rutc_artifact_prefix"]
 
@@ -143,8 +144,8 @@ def test_the_first_program_that_the_cpu_can_run_is_chosen(
     impossible = _constant(features=("no-such-feature",))
     port = (Port("y", "float32", (8,)),)
     steps = (Copy(Ref("output"), Ref("weights"), 32),)
-    second = Program("model", (), port, 128, 0, steps, ((0, WEIGHTS + 1),), 32)
-    third = Program("model", (), port, 128, 0, steps, ((0, WEIGHTS + 2),), 32)
+    second = Program("model", (), port, 128, steps, ((0, WEIGHTS + 1),), 32)
+    third = Program("model", (), port, 128, steps, ((0, WEIGHTS + 2),), 32)
     fallbacks = (second, third) if runs else (impossible, impossible)
     output = tmp_path / "m.so"
     build_library(impossible, [], output, {}, weights=placement, fallbacks=fallbacks)
@@ -171,7 +172,7 @@ def test_weights_of_narrow_dtypes(tmp_path: Path) -> None:
     values = np.arange(8).astype(ml_dtypes.bfloat16)
     port = (Port("y", "bfloat16", (8,)),)
     steps = (Copy(Ref("output"), Ref("weights"), 16),)
-    program = Program("narrow", (), port, 0, 0, steps, ((0, values),), 16)
+    program = Program("narrow", (), port, 0, steps, ((0, values),), 16)
     build_library(program, [], tmp_path / "m.so", {})
     with load(tmp_path / "m.so") as session:
         np.testing.assert_array_equal(session.run(None, {})[0], values)
@@ -216,7 +217,7 @@ def test_unusual_names_are_made_safe(tmp_path: Path) -> None:
     names = ['a"b*/c', "??/\\\n", "ünï", "%s"]
     ports = tuple(Port(name, "float32", (8,)) for name in names)
     steps = tuple(Copy(Ref("output", n), Ref("input", n), 32) for n in range(len(names)))
-    program = Program("3/*d model*/\n", ports, ports, 0, 0, steps)
+    program = Program("3/*d model*/\n", ports, ports, 0, steps)
     build_library(program, [], tmp_path / "m.so", {})
     with load(tmp_path / "m.so") as session:
         results = session.run(names, {name: WEIGHTS + n for n, name in enumerate(names)})
@@ -254,9 +255,9 @@ def test_a_program_is_checked_and_printed() -> None:
     with pytest.raises(InternalError, match=r"arena.8192 lies outside its space"):
         simple("m", (Copy(Ref("arena", 0, 8192), Ref("input"), 4),))
     with pytest.raises(InternalError, match="weights are read-only"):
-        _ = Program("m", (), (), 64, 0, (Copy(Ref("weights"), Ref("arena"), 0),), (), 64)
+        _ = Program("m", (), (), 64, (Copy(Ref("weights"), Ref("arena"), 0),), (), 64)
     assert str(simple("m", elementwise("twice"))) == (
-        "program m arena=4096 weights=0 symbols=2\n"
+        "program m arena=4096 weights=0\n"
         "  input0 x: float32[8]\n"
         "  output0 y: float32[8]\n"
         "  launch twice(input0+0, output0+0) tasks=8  # node_0\n"

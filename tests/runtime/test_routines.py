@@ -39,7 +39,7 @@ class Calling:
             ("the node",),
         )
         self.path = folder / "m.so"
-        build_library(Program("m", inputs, outputs, 0, 0, (call,)), [], self.path, {})
+        build_library(Program("m", inputs, outputs, 0, (call,)), [], self.path, {})
 
     def runs(self, count: int = 1) -> list[list[np.ndarray]]:
         """The outputs of so many runs of one session."""

@@ -99,7 +99,7 @@ def test_every_dtype_passes_through(tmp_path: Path) -> None:
     dtypes = [np.dtype(getattr(ml_dtypes, name, name)) for name in DTYPES]
     sizes = [6 * dtype.itemsize for dtype in dtypes]
     steps = tuple(Copy(Ref("output", n), Ref("input", n), size) for n, size in enumerate(sizes))
-    program = Program("copies", tuple(ports), tuple(ports), 0, 0, steps)
+    program = Program("copies", tuple(ports), tuple(ports), 0, steps)
     build_library(program, [], tmp_path / "m.so", {})
     feed = {name: np.ones((2, 3), dtype) for name, dtype in zip(DTYPES, dtypes, strict=True)}
     with load(tmp_path / "m.so") as session:
@@ -111,7 +111,7 @@ def test_every_dtype_passes_through(tmp_path: Path) -> None:
 def test_scalars_and_empty_tensors(tmp_path: Path) -> None:
     ports = (Port("s", "float64", ()), Port("e", "float32", (0, 4)))
     steps = (Copy(Ref("output"), Ref("input"), 8), Copy(Ref("output", 1), Ref("input", 1), 0))
-    build_library(Program("small", ports, ports, 0, 0, steps), [], tmp_path / "m.so", {})
+    build_library(Program("small", ports, ports, 0, steps), [], tmp_path / "m.so", {})
     with load(tmp_path / "m.so") as session:
         s, e = session.run(None, {"s": np.float64(3), "e": np.empty((0, 4), np.float32)})
     assert (s.shape, s[()], e.shape) == ((), 3.0, (0, 4))
@@ -130,8 +130,10 @@ def test_branch_repeat_and_copy(compile_c: Compile, tmp_path: Path, threads: int
         )
     )
     flag, total = Ref("arena", 0, 0), Ref("arena", 0, 64)
-    loop = Repeat(0, 3, (Repeat(1, 2, (Launch("add", (Ref("input"), total), 8),)),))
-    never = Repeat(1, 0, (Launch("zero", (total,), 8),))
+    loop = Repeat(
+        "i", 3, (Repeat("j", 2, (Launch("add", (Ref("input"), total), 8, (), ("i", "j")),)),)
+    )
+    never = Repeat("k", 0, (Launch("zero", (total,), 8),))
     steps = (
         Launch("is_set", (Ref("input"), flag), 1),
         Launch("zero", (total,), 8),
@@ -161,10 +163,10 @@ def test_many_small_launches(compile_c: Compile, tmp_path: Path) -> None:
     body = (Launch("rotate", (a, b), size), Launch("rotate", (b, a), size))
     steps = (
         Copy(a, Ref("input"), 4 * size),
-        Repeat(0, 1000, body),
+        Repeat("i", 1000, body),
         Copy(Ref("output"), a, 4 * size),
     )
-    program = Program("rotate", port, (Port("y", "int32", (size,)),), 512, 1, steps)
+    program = Program("rotate", port, (Port("y", "int32", (size,)),), 512, steps)
     build_library(program, [compile_c(source)], tmp_path / "m.so", {})
     x = np.arange(size, dtype=np.int32)
     for threads in (1, 2, 4, 7):

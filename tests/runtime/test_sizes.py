@@ -1,0 +1,101 @@
+"""Programs of symbolic sizes: what the inputs' shapes tell, and what they must not."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rutc.emit.library import build_library
+from rutc.emit.program import Copy, Launch, Port, Program, Ref, Repeat
+from rutc.runtime import ModelError, load
+from rutc.tensor_ir.affine import Index
+from tests.runtime.conftest import kernel
+
+BATCH, SEQ = Index.of("batch"), Index.of("seq")
+ROWS = BATCH * SEQ
+
+
+@pytest.fixture
+def library(tmp_path: Path, compile_c: Callable[[str], bytes]) -> Path:
+    """y[batch, 2*seq] = x and x again, w[batch] = its row sums by way of the arena, + trips."""
+    double = (
+        "const float *x = bufs[0]; float *y = bufs[1]; int64_t seq = syms[0];"
+        "for (int64_t i = begin; i < end; i++) {"
+        "  y[i / seq * 2 * seq + i % seq] = x[i]; y[i / seq * 2 * seq + seq + i % seq] = x[i]; }"
+    )
+    total = (
+        "const float *x = bufs[0]; float *w = bufs[1]; int64_t seq = syms[1];"
+        "for (int64_t b = begin; b < end; b++) { if (syms[0] == 0) w[b] = 0;"
+        "  w[b] += x[b * seq + syms[0]]; }"
+    )
+    arena = Ref("arena", 0, (ROWS * 4 + 127) // 64 * 64)
+    steps = (
+        Launch("duplicate", (Ref("input"), Ref("output", 0)), ROWS, (), ("seq",)),
+        Repeat("s", SEQ, (Launch("total", (Ref("input"), arena), BATCH, (), ("s", "seq")),)),
+        Copy(Ref("output", 1), arena, BATCH * 4),
+    )
+    program = Program(
+        "sized",
+        (Port("x", "float32", (BATCH, SEQ)), Port("z", "int64", (BATCH, 3))),
+        (Port("y", "float32", (BATCH, SEQ * 2)), Port("w", "float32", (BATCH,))),
+        (ROWS * 4 + 127) // 64 * 64 + BATCH * 4,
+        steps,
+        symbols=(("batch", (0, 64)), ("seq", (1, 9))),
+    )
+    objects = [compile_c(kernel("duplicate", double) + kernel("total", total))]
+    build_library(program, objects, tmp_path / "m.so", {})
+    return tmp_path / "m.so"
+
+
+def _inputs(batch: int, seq: int) -> dict[str, np.ndarray]:
+    x = np.arange(batch * seq, dtype=np.float32).reshape(batch, seq)
+    return {"x": x, "z": np.zeros((batch, 3), np.int64)}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_one_session_runs_all_sizes(library: Path, threads: int) -> None:
+    with load(library, threads=threads) as session:
+        assert session.get_inputs()[0].shape == ["batch", "seq"]
+        assert session.get_outputs()[0].shape == ["batch", "2*seq"]
+        assert session.manifest["symbols"] == {"batch": [0, 64], "seq": [1, 9]}
+        for batch, seq in ((2, 3), (64, 9), (1, 1), (0, 4), (7, 5), (2, 3)):
+            feed = _inputs(batch, seq)
+            y, w = session.run(None, feed)
+            np.testing.assert_array_equal(y, np.concatenate([feed["x"]] * 2, 1))
+            np.testing.assert_allclose(w, feed["x"].sum(1))
+            # A strided input, and one output alone.
+            strided = np.repeat(feed["x"], 2, axis=1)[:, ::2]
+            (w,) = session.run(["w"], {**feed, "x": strided})
+            np.testing.assert_allclose(w, feed["x"].sum(1))
+
+
+def test_the_manifest_bounds_the_memory(library: Path) -> None:
+    with load(library) as session:
+        assert session.manifest["arena_bytes"] == "4*batch + 64*((batch*seq + 15) // 16) + 64"
+        assert session.manifest["arena_bytes_most"] == (64 * 9 * 4 + 127) // 64 * 64 + 64 * 4
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (((2, 10), (2, 3)), 'axis 1 of input "x" is seq = 10; .* compiled for seq from 1 to 9'),
+        (((65, 1), (65, 3)), 'axis 0 of input "x" is batch = 65; .* for batch from 0 to 64'),
+        (((2, 0), (2, 3)), 'axis 1 of input "x" is seq = 0'),
+        (
+            ((2, 2), (3, 3)),
+            'input "z" is batch, which is 2 by axis 0 of input "x", but 3 here',
+        ),
+        (((2, 2), (2, 4)), r"input 'z' must have shape \['batch', 3\], not \[2, 4\]"),
+        (((2,), (2, 3)), r"input 'x' must have shape \['batch', 'seq'\], not \[2\]"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(
+    library: Path, shapes: tuple[tuple[int, ...], tuple[int, ...]], message: str
+) -> None:
+    x, z = shapes
+    with load(library) as session:
+        with pytest.raises(ModelError, match=message):
+            session.run(None, {"x": np.zeros(x, np.float32), "z": np.zeros(z, np.int64)})
+        y, _ = session.run(None, _inputs(2, 2))
+        assert y.shape == (2, 4)
