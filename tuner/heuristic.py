@@ -130,6 +130,7 @@ def _tiled(
     steps: list[Step] = []
     extents = dict(shape.extents)
     bound = _bound_order(shape)
+    batch = _batch(shape, tile)
     block = _reduction_block(kernel, shape, tile, bound, machine)
     chunk = _row_chunk(shape, tile, machine) if block is None else None
     if chunk is not None:
@@ -158,12 +159,13 @@ def _tiled(
         if extents[v] % f or v in shape.symbolic:
             edges.append(f"{v}.o")
     blocked = [f"{tile.vector}.o"] if f"{tile.vector}.o" in loops else []
-    tiled = {v for v, _ in tile.rows} | {tile.vector}
+    tiled = {v for v, _ in tile.rows} | {tile.vector, *batch}
     rest = [x.var for x in shape.shared if x.var not in tiled]
     if chunk is not None:
         v = chunk[0]
         rest = [f"{v}.i" if x == v else x for x in rest if x != v or f"{v}.i" not in tiled]
         blocked = [f"{v}.o", *blocked]
+    blocked = [*batch, *blocked]
     order = [*blocked, *rest, *(v for v in loops if v not in blocked)]
     steps.append(Reorder((*order, *(v for v, _ in moved))))
     outer = order
@@ -202,6 +204,9 @@ def _tiled(
                 line = LINE_BYTES // t.bytes
                 if block is not None:
                     steps.append(PrefetchBlock(t.buffer, f"{bound[-1]}.b", 0, line))
+                elif batch and t.depends(batch[-1]):
+                    panel = f"{tile.vector}.o" if f"{tile.vector}.o" in order else batch[-1]
+                    steps.append(PrefetchBlock(t.buffer, panel, 0, line))
                 elif t.buffer_bytes > machine.l2 // 2 and f"{tile.vector}.o" in order:
                     alone = all(extents.get(v, 1) == 1 for v in order if v != f"{tile.vector}.o")
                     ahead = STREAM_BYTES // t.bytes if alone else 0
@@ -212,6 +217,19 @@ def _tiled(
                         ahead = NEAR_LINES * line
                         steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
     return Choice(tuple(steps), packing)
+
+
+def _batch(shape: Shape, tile: RegisterTile) -> list[str]:
+    """The loops between whose iterations no operand is used again: they go around all others."""
+    tiled = {v for v, _ in tile.rows} | {tile.vector}
+    reads = [t for r in shape.reductions for t in r.reads]
+    return [
+        x.var
+        for x in shape.shared
+        if x.var not in tiled
+        and shape.extents[x.var] > 1
+        and all(t.depends(x.var) for t in reads)
+    ]
 
 
 def _row_chunk(shape: Shape, tile: RegisterTile, machine: Machine) -> tuple[str, int] | None:
