@@ -226,9 +226,7 @@ def _batch(shape: Shape, tile: RegisterTile) -> list[str]:
     return [
         x.var
         for x in shape.shared
-        if x.var not in tiled
-        and shape.extents[x.var] > 1
-        and all(t.depends(x.var) for t in reads)
+        if x.var not in tiled and shape.extents[x.var] > 1 and all(t.depends(x.var) for t in reads)
     ]
 
 

@@ -1,0 +1,66 @@
+"""What the default schedule does with loops: which go outermost, which are unrolled."""
+
+from rutc.emit.targets import target_named
+from rutc.tensor_ir import Const
+from rutc.tensor_ir.graph import walk_nodes
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
+from rutc.tensor_ir.lower import lower
+from rutc.tensor_ir.steps import apply_schedule
+from rutc.tuner import choose
+from rutc.tuner.arms import choosing_loops
+from tests.graph_opt.plans import plan_of
+
+MACHINE = target_named("x86-64-v4").machine
+
+
+def lowered(text: str) -> tuple[Kernel, frozenset[str]]:
+    """The kernel of a graph of one group, and the constants that it reads."""
+    plan = plan_of(text)
+    (group,) = plan.groups()
+    constants = frozenset(n.out.name for n in walk_nodes(plan.graph.nodes) if isinstance(n, Const))
+    extents = {d: e.value for d, e in plan.graph.dims}
+    return lower(group, plan.values, plan.layouts, extents), constants
+
+
+def scheduled(text: str) -> Kernel:
+    kernel, constants = lowered(text)
+    return apply_schedule(kernel, choose(kernel, MACHINE, constants).schedule)
+
+
+PRODUCTS = """
+graph "products"
+dims b = 6, i = 64, j = 96, k = 64
+%x : f32{b,i,k} = input "x" [b, i, k]
+%w : f32{b,j,k} = input "w" [b, k, j]
+%y : f32{b,i,j} = sum{k} %x[b, i, k] * %w[b, j, k]
+output "y" [b, i, j] = %y
+"""
+
+
+def test_the_loop_without_reuse_goes_outermost() -> None:
+    outermost = scheduled(PRODUCTS).body[0]
+    assert isinstance(outermost, Loop)
+    assert outermost.var == "b"
+
+
+CHOICE = """
+graph "choice"
+dims c = 32, p = 3, t = 8, u = 12
+%x : f32{c,t} = input "x" [t, c]
+%y : f32{c,p,t,u} = select(index(p) == 0, %x[c, t], select(index(u % 4) == 1, %x[c, t] * 2.0, 0.0))
+output "y" [u, p, t, c] = %y
+"""
+
+
+def test_loops_that_choose_an_arm_are_found_with_their_period() -> None:
+    kernel, _ = lowered(CHOICE)
+    assert choosing_loops(kernel, {"c": 32, "p": 3, "t": 8, "u": 12}) == {"p": 3, "u": 4}
+    assert choosing_loops(kernel, {"c": 32, "p": 17, "t": 8, "u": 12}) == {"u": 4}
+
+
+def test_loops_that_choose_an_arm_are_unrolled_inside_of_the_vector() -> None:
+    loops = {s.var: s for s in walk_stmts(scheduled(CHOICE).body) if isinstance(s, Loop)}
+    assert {v for v, s in loops.items() if s.kind is Kind.UNROLL} == {"p", "u.i"}
+    (vector,) = (s for s in loops.values() if s.kind is Kind.VECTOR)
+    inside = [s.var for s in walk_stmts(vector.body) if isinstance(s, Loop)]
+    assert inside == ["p", "u.i"]
