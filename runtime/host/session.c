@@ -170,7 +170,7 @@ static int run(rutc_session *session, const DLTensor *const *inputs, int32_t inp
   if (status == RUTC_OK) status = rutc_bind_sizes(session, inputs);
   if (status == RUTC_OK) status = rutc_bind(session, inputs, outputs);
   if (status != RUTC_OK) return status;
-  uint64_t mode = rutc_begin_flushing(program->keep_subnormals);
+  uint64_t mode = rutc_begin_flushing(session->program->keep_subnormals);
   status = rutc_execute(session);
   rutc_set_float_mode(mode);
   rutc_unbind(session, outputs);
