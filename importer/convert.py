@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 from onnx import (
     AttributeProto,
+    FunctionProto,
     GraphProto,
     ModelProto,
     NodeProto,
     TensorProto,
     ValueInfoProto,
+    checker,
     helper,
     inliner,
     shape_inference,
@@ -44,12 +46,39 @@ def prepare(model: ModelProto, directory: Path) -> tuple[GraphProto, Weights]:
     """The main graph at the newest opset without model-local functions, and its initializers."""
     weights = _take_initializers(model, directory)
     if model.functions:
-        model = inliner.inline_local_functions(model, True)
+        model = _inlined(model)
     graph = _converted(model).graph
     for t in graph.initializer:
         weights[t.name] = array_of(t, directory)
     graph.ClearField("initializer")
     return graph, weights
+
+
+def _inlined(model: ModelProto) -> ModelProto:
+    """The model with its own functions put in where they are called."""
+    called = {(f.domain, f.name, f.overload): f for f in model.functions}
+    bodies = [GraphProto(node=f.node) for f in model.functions]
+    for graph in (model.graph, *bodies):
+        for inner in subgraphs(graph):
+            for node in inner.node:
+                function = called.get((node.domain, node.op_type, node.overload))
+                if function is not None:
+                    _fill_in(node, function)
+    for function, body in zip(model.functions, bodies, strict=True):
+        function.ClearField("node")
+        function.node.extend(body.node)
+    try:
+        return inliner.inline_local_functions(model, True)
+    except (*_FAILURES, checker.ValidationError) as e:
+        raise UserError(
+            f"the model's own functions cannot be put in where they are called: {_first_line(e)}"
+        ) from e
+
+
+def _fill_in(node: NodeProto, function: FunctionProto) -> None:
+    """Gives a call the defaults of the attributes that it leaves out (the inliner drops them)."""
+    given = {a.name for a in node.attribute}
+    node.attribute.extend(a for a in function.attribute_proto if a.name not in given)
 
 
 def _take_initializers(model: ModelProto, directory: Path) -> Weights:

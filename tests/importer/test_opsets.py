@@ -166,6 +166,13 @@ CASES = [
         {"mode": "cubic", "cubic_coeff_a": -0.5},
     ),
     Case("Resize", 17, (IMAGE,), (None, SCALES), {"mode": "nearest", "nearest_mode": "ceil"}),
+    Case(
+        "RoiAlign",
+        15,
+        (X, np.array([[0, 0, 4, 5], [1, 2, 6, 6]], "f4"), ints(0, 1)),
+        (),
+        {"output_height": 2, "output_width": 3, "sampling_ratio": 2},
+    ),
     Case("ScatterElements", 15, (M, np.array([[0, 1, 3, 2, 1, 0]]), normal(1, 6))),
     Case("ScatterND", 15, (M, np.array([[0], [2]]), normal(2, 6))),
     Case("Shape", 14, (X,)),
@@ -225,7 +232,7 @@ CHANGES = {
     *("QuantizeLinear 23", "RNN 14", "Range 27", "ReduceL1 18", "ReduceL2 18"),
     *("ReduceLogSum 18", "ReduceLogSumExp 18", "ReduceMax 18", "ReduceMean 18", "ReduceMin 18"),
     *("ReduceProd 18", "ReduceSum 13", "ReduceSumSquare 18", "Reshape 14", "Resize 11"),
-    *("Resize 13", "Resize 18", "Scan 9", "ScatterElements 16", "ScatterND 16"),
+    *("Resize 13", "Resize 18", "RoiAlign 16", "Scan 9", "ScatterElements 16", "ScatterND 16"),
     *("Shape 15", "Slice 10", "Softmax 13", "SpaceToDepth 28", "Split 13", "Split 18"),
     *("Squeeze 13", "TopK 10", "TopK 11", "Unsqueeze 13", "Upsample 9"),
 }

@@ -136,10 +136,12 @@ def group_query_attention(
     steps = q.shape[2]
     (total,) = indices(total_length, "the total sequence length")
     held = ZERO if past_key is None else past_key.shape[2]
-    first = total == steps
     rows = b.axes((q.shape[0],))
     ends = apply("add", cast(b.read(last_key, [rows[0].index]), DType.I64), lit(1, DType.I64))
-    before = lit(0, DType.I64) if first else apply("sub", ends, IndexValue(steps))
+    before: Expr = lit(0, DType.I64)
+    if total != steps:
+        longer = apply("ne", IndexValue(total - steps), before)
+        before = apply("select", longer, apply("sub", ends, IndexValue(steps)), before)
     seen = b.nest(rows, before)
     if do_rotary:
         if cos is None or sin is None:
