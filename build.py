@@ -145,6 +145,7 @@ class Builder:
             weight_bytes=self.weight_bytes,
             features=tuple(sorted(self.machine.features)),
             keep_subnormals=self.keep_subnormals,
+            strings=self.plan.strings,
         )
         return Built(program, objects, self.facts)
 
@@ -158,6 +159,7 @@ class Builder:
         return replace(port, fixed=host.Fixed(array.tobytes(), str(n.fixed)))
 
     def _port(self, name: str, dtype: str, axes: tuple[str, ...]) -> host.Port:
+        dtype = "string" if dtype == "object" else dtype
         return host.Port(name, dtype, tuple(self.extents[d] for d in axes))
 
     # -- steps ----------------------------------------------------------------------------------
@@ -226,7 +228,9 @@ class Builder:
         layout = dense(axes, self.extents)
         ref = self._weight(name, layout) if name in self.constants else self._ref(name)
         shape = tuple(self.extents[d] for d in axes)
-        return host.Operand(ref, self.plan.values[name].dtype.numpy.name, shape)
+        kind = self.plan.values[name].dtype
+        dtype = "string" if kind is DType.STRING else kind.numpy.name
+        return host.Operand(ref, dtype, shape)
 
     def _choose(self, s: Choose, symbols: Symbols) -> host.Step:
         branches: list[tuple[host.Step, ...]] = []

@@ -19,7 +19,7 @@ class Element:
         return self.bits // 8
 
 
-_INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
+_INT, _UINT, _FLOAT, _HANDLE, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 3, 4, 5, 6
 
 # Elements narrower than a byte take a byte each, as in numpy, and are described as 8-bit integers
 # because DLPack's own narrow types are packed.
@@ -49,6 +49,7 @@ _ELEMENTS = {
     "bfloat16": Element(_BFLOAT, 16, 2),
     "float32": Element(_FLOAT, 32, 4),
     "float64": Element(_FLOAT, 64, 8),
+    "string": Element(_HANDLE, 128, 8),
     "complex64": Element(_COMPLEX, 64, 4),
     "complex128": Element(_COMPLEX, 128, 8),
 }

@@ -179,6 +179,7 @@ class Program:
     the CPU features that the kernels need, as LLVM spells them (`'avx2'`, `'avx512f'`); opening a
     session checks them. Subnormal numbers count as zeros while the program runs unless
     `keep_subnormals` is set.
+    `strings` are those that the steps know by number, their place in it.
 
     Raises:
         InternalError: an offset, index or count lies outside its range.
@@ -194,6 +195,7 @@ class Program:
     features: tuple[str, ...] = ()
     keep_subnormals: bool = False
     symbols: tuple[tuple[str, Range], ...] = ()
+    strings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         problems = list(_problems(self))

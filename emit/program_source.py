@@ -215,6 +215,8 @@ def program_source(program: Program, number: int, placement: WeightPlace) -> str
         "",
         *_symbol_table(program),
         "",
+        *_string_table(program.strings),
+        "",
         *body,
     ])  # fmt: skip
 
@@ -360,6 +362,11 @@ def _step_table(tables: _Tables) -> Iterator[str]:
     yield from _array("static const rutc_step steps[]", map(str, tables.rows), "{0}")
 
 
+def _string_table(strings: tuple[str, ...]) -> Iterator[str]:
+    rows = [f"{{{c_string(text)}, {len(text.encode())}}}" for text in strings]
+    yield from _array("static const rutc_text strings[]", rows, "{0}")
+
+
 def _array(declaration: str, rows: Iterator[str] | list[str], empty: str) -> Iterator[str]:
     """Yields a table with the number of each row; C has no empty arrays, hence `empty`."""
     yield f"{declaration} = {{"
@@ -389,6 +396,8 @@ def _program_struct(
     yield f"    .most_operands = {most},"
     yield "    .symbols = symbols,"
     yield f"    .symbol_count = {len(program.symbols)},"
+    yield "    .strings = strings,"
+    yield f"    .string_count = {len(program.strings)},"
     yield f"    .keep_subnormals = {int(program.keep_subnormals)},"
     arena = tables.sizes.code(program.arena_bytes)
     yield f"    .arena_bytes = {arena},"

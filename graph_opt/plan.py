@@ -140,6 +140,8 @@ class Plan:
     places: Mapping[str, Place]
     arena_bytes: Size
     refusals: tuple[Refusal, ...] = ()
+    strings: tuple[str, ...] = ()
+    """The strings that the graph's numbers name; empty where it has none."""
 
     def groups(self) -> Iterator[Group]:
         """All fusion groups, those inside of bodies included."""

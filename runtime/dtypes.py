@@ -49,6 +49,8 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
     Raises:
         ModelError: the name needs `ml_dtypes` and that is not installed, or lacks it.
     """
+    if name == "string":
+        return np.dtype(object)
     try:
         return np.dtype(name)
     except TypeError:
@@ -77,5 +79,7 @@ def dlpack_type(name: str) -> tuple[int, int]:
         return _DLPACK_FLOAT8[name], 8
     if name == "bfloat16":
         return 4, 16
+    if name == "string":
+        return 3, 128
     dtype = np.dtype(name)
     return _DLPACK_KINDS[dtype.kind], dtype.itemsize * 8

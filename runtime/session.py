@@ -17,6 +17,7 @@ from rutc.runtime.errors import ModelError
 from rutc.runtime.interface import Options, ProfileRecord
 from rutc.runtime.loader import Library, open_library
 from rutc.runtime.tensors import Array, Slot, TensorInfo, tensor_infos
+from rutc.runtime.texts import slot_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,8 @@ class InferenceSession:
         self._lock = threading.Lock()
         self._inputs = _infos(library, "inputs")
         self._outputs = _infos(library, "outputs")
-        self._input_slots = {info.name: Slot("input", info) for info in self._inputs}
-        self._output_slots = {info.name: Slot("output", info) for info in self._outputs}
+        self._input_slots = {info.name: slot_of("input", info) for info in self._inputs}
+        self._output_slots = {info.name: slot_of("output", info) for info in self._outputs}
         self._input_addresses = (ctypes.c_void_p * len(self._inputs))()
         self._output_addresses = (ctypes.c_void_p * len(self._outputs))()
 
@@ -178,6 +179,8 @@ class InferenceSession:
             try:
                 self._describe(inputs, outputs)
                 self._call(self._library.entries.run)
+                for name in outputs:
+                    self._output_slots[name].finish()
             finally:
                 self._release()
 

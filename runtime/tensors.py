@@ -117,6 +117,9 @@ class Slot:
         """The shape in the descriptor."""
         return tuple(self._shape)
 
+    def finish(self) -> None:
+        """Completes the caller's tensor after a run."""
+
     def release(self) -> None:
         """Lets go of the caller's tensor."""
         self._held = None

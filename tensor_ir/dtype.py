@@ -53,7 +53,9 @@ class DType(Enum):
 
     @property
     def bits(self) -> int:
-        """Bits of one stored element; strings have none."""
+        """Bits of one stored element; a string is an address and a length."""
+        if self is DType.STRING:
+            return 128
         digits = "".join(c if c.isdigit() else " " for c in self.value).split()
         return 8 if self is DType.BOOL else int(digits[0]) if digits else 0
 

@@ -19,6 +19,7 @@ from rutc.graph_opt.decide.layout import (
     wants_packing,
 )
 from rutc.graph_opt.decide.memory import place_values
+from rutc.graph_opt.decide.strings import with_numbered_strings
 from rutc.graph_opt.plan import (
     Choose,
     Fail,
@@ -56,7 +57,8 @@ CACHE_LINE_BYTES = 64
 
 def decide(graph: Graph) -> Plan:
     """The plan of an optimized graph. Raises UserError for what cannot be planned yet."""
-    return _Decider(with_interface_copies(graph)).plan()
+    graph, strings = with_numbered_strings(graph)
+    return replace(_Decider(with_interface_copies(graph)).plan(), strings=strings)
 
 
 @dataclass

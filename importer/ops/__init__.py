@@ -42,6 +42,7 @@ FAMILIES = (
     "sequences",
     "sorting",
     "spectral",
+    "strings",
     "training",
     "trees",
 )

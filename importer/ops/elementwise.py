@@ -238,7 +238,7 @@ def converted(
     if x.dtype is kind:
         return x
     if DType.STRING in (x.dtype, kind):
-        raise OperatorError(f"conversion from {x.dtype} to {kind} is not supported")
+        return _through_text(b, x, kind)
     if kind is DType.F8E8M0:
         if round_mode not in ("up", "down", "nearest"):
             raise OperatorError(f"round_mode {round_mode!r} is unknown")
@@ -284,6 +284,27 @@ def _power_of_two(e: Expr, round_mode: str, *, saturate: bool) -> Expr:
         code = apply("min", code, number(255))
     code = apply("select", nan, number(255), code)
     return BitCast(cast(code, DType.U8), DType.F8E8M0)
+
+
+def _through_text(b: Builder, x: Tensor, kind: DType) -> Tensor:
+    """A number as text, or the number that a text is."""
+    if kind is DType.STRING:
+        wide = _wide_type(x.dtype)
+        x = b.whole(x if x.dtype is wide else b.map(lambda e: cast(e, wide), x))
+        return b.call("string_from_number", (x,), [(kind, x.axes)])[0]
+    x = b.whole(x)
+    wide = DType.F64 if kind is DType.BOOL else _wide_type(kind)
+    y = b.call("number_from_string", (x,), [(wide, x.axes)])[0]
+    return y if wide is kind else b.map(lambda e: cast(e, kind), y)
+
+
+def _wide_type(kind: DType) -> DType:
+    """The type in which the numbers of a type are written and read."""
+    if kind in (DType.BOOL, DType.F64):
+        return kind
+    if kind.is_float:
+        return DType.F32
+    return DType.I64 if kind.is_signed else DType.U64
 
 
 @operator("Trilu")

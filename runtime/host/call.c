@@ -46,6 +46,10 @@ int rutc_call_fail(const rutc_call *call, const char *format, ...) {
   return rutc_fail(call->error, RUTC_RUN_FAILED, "%s: %s", call->origin, text);
 }
 
+int rutc_call_no_memory(const rutc_call *call) {
+  return rutc_fail(call->error, RUTC_OUT_OF_MEMORY, "%s: no memory for strings", call->origin);
+}
+
 int64_t rutc_call_count(const DLTensor *tensor) {
   int64_t count = 1;
   for (int32_t i = 0; i < tensor->ndim; i++) count *= tensor->shape[i];

@@ -10,6 +10,7 @@
 
 #include "error.h"
 #include "rutc_dlpack.h"
+#include "string_table.h"
 
 /* An attribute: integers, one number or a text, by what the routine asks for. */
 typedef struct rutc_attribute {
@@ -36,6 +37,7 @@ typedef struct rutc_call {
   const char *origin; /* the ONNX nodes */
   uint64_t draws;     /* how often the session has made this call before */
   rutc_scratch *scratch;
+  rutc_strings *strings;
   rutc_error *error;
 } rutc_call;
 
@@ -54,6 +56,9 @@ void *rutc_call_scratch(const rutc_call *call, int64_t bytes);
 /* Sets the session's error, which begins with the ONNX nodes, and returns its status. */
 __attribute__((format(printf, 2, 3))) int rutc_call_fail(const rutc_call *call,
                                                          const char *format, ...);
+
+/* Sets the error that there is no memory for strings, and returns its status. */
+int rutc_call_no_memory(const rutc_call *call);
 
 /* The number of elements of a tensor. */
 int64_t rutc_call_count(const DLTensor *tensor);

@@ -90,6 +90,7 @@ static int run_call(rutc_session *session, const rutc_step *step) {
                     .origin = step->origin,
                     .draws = session->draws[step->target]++,
                     .scratch = &session->scratch,
+                    .strings = &session->strings,
                     .error = &session->error};
   return site->routine(&call);
 }

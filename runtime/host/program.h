@@ -102,6 +102,8 @@ typedef struct rutc_program {
   const rutc_call_site *calls;
   int64_t call_count;
   int64_t most_operands; /* of one call */
+  const rutc_text *strings; /* the model's own; the first is "" */
+  int64_t string_count;
   const rutc_symbol *symbols; /* the first places of the table of sizes */
   int64_t symbol_count;
   int keep_subnormals; /* 0: they count as zeros */

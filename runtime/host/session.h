@@ -56,6 +56,7 @@ struct rutc_session {
   DLTensor *operands; /* of the call at hand */
   int64_t *operand_shapes; /* RUTC_MAX_NDIM for each */
   rutc_scratch scratch;
+  rutc_strings strings;
   uint64_t *draws; /* how often each of program->calls was made */
   rutc_timing *timings; /* one per step; NULL: not asked for */
   rutc_error error;

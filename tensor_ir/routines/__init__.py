@@ -14,6 +14,7 @@ from rutc.tensor_ir.routines.job import Job, Result, Routine
 from rutc.tensor_ir.routines.random import normal, numpy_uniform, uniform
 from rutc.tensor_ir.routines.selection import non_max_suppression, nonzero, unique
 from rutc.tensor_ir.routines.sorting import topk
+from rutc.tensor_ir.routines.strings import TEXT_ROUTINES
 
 __all__ = ["ROUTINES", "Job", "Result", "Routine"]
 
@@ -31,5 +32,6 @@ ROUTINES: Mapping[str, Routine] = {
     "topk": topk,
     "uniform": uniform,
     "unique": unique,
+    **TEXT_ROUTINES,
 }
 """Every routine by name; `fail` ends the run with its `message`."""

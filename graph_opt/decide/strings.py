@@ -1,0 +1,185 @@
+"""Strings as numbers: inside of a program every string is its place in the session's table.
+
+    input %x : string            ->  input %x : string; %x.text = call intern(%x)       (i64)
+    const ["", "a"]              ->  const [0, 1]                 the model's strings, "" first
+    %x == "a"                    ->  %x.text == 1
+    output %y                    ->  %y.out = call texts(%y); output %y.out              (string)
+
+Equal strings have equal numbers, so kernels move and compare strings as 64-bit integers. Only the
+routines of the host runtime see text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from rutc.tensor_ir import (
+    Bind,
+    Body,
+    Call,
+    Carry,
+    Const,
+    Data,
+    DType,
+    Graph,
+    If,
+    Index,
+    Input,
+    Lit,
+    Local,
+    Nest,
+    Node,
+    Output,
+    Read,
+    Scan,
+    Scatter,
+    Value,
+    While,
+)
+from rutc.tensor_ir.expr import Coord, Expr, transform
+
+
+def with_numbered_strings(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+    """The graph without strings but at its interface, and the strings that it names by number."""
+    if not any(v.dtype is DType.STRING for v in graph.values.values()):
+        return graph, ()
+    numbering = _Numbering(graph)
+    return numbering.run(), tuple(numbering.numbers)
+
+
+@dataclass
+class _Numbering:
+    graph: Graph
+    numbers: dict[str, int] = field(default_factory=lambda: {"": 0})
+    renamed: dict[str, str] = field(default_factory=dict)
+
+    def run(self) -> Graph:
+        self.taken = set(self.graph.values)
+        nodes = self.nodes(self.graph.nodes)
+        outputs: list[Output] = []
+        for o in self.graph.outputs:
+            v = self.graph.values[o.value]
+            if v.dtype is not DType.STRING:
+                outputs.append(o)
+                continue
+            text = Value(self.fresh(f"{v.name}.out"), DType.STRING, v.dims)
+            name = self.renamed.get(v.name, v.name)
+            call = Call((text,), "texts", (name,), (), (o.name,), (o.axes,), (o.axes,))
+            nodes.append(call)
+            outputs.append(replace(o, value=text.name))
+        return replace(self.graph, nodes=tuple(nodes), outputs=tuple(outputs))
+
+    def fresh(self, name: str) -> str:
+        number, found = 0, name
+        while found in self.taken:
+            number += 1
+            found = f"{name}{number}"
+        self.taken.add(found)
+        return found
+
+    def number(self, text: str) -> int:
+        return self.numbers.setdefault(text, len(self.numbers))
+
+    def nodes(self, nodes: Iterable[Node]) -> list[Node]:
+        result: list[Node] = []
+        for n in nodes:
+            if isinstance(n, Input) and n.out.dtype is DType.STRING:
+                result.append(n)
+                inner = Value(self.fresh(f"{n.out.name}.text"), DType.I64, n.out.dims)
+                self.renamed[n.out.name] = inner.name
+                axes = (n.axes,)
+                result.append(Call((inner,), "intern", (n.out.name,), (), n.origin, axes, axes))
+            else:
+                result.append(self.node(n))
+        return result
+
+    def node(self, n: Node) -> Node:
+        match n:
+            case Input() | Bind():
+                return n
+            case Const():
+                if n.out.dtype is not DType.STRING:
+                    return n
+                flat = [self.number(_text(t)) for t in n.data.array.reshape(-1).tolist()]
+                data = np.array(flat, np.int64).reshape(n.data.array.shape)
+                return replace(n, out=self.value(n.out), data=Data(data))
+            case Nest():
+                body = tuple(self.expr(e) for e in n.body)
+                return replace(n, outs=self.values(n.outs), body=body)
+            case Scan():
+                collected = tuple(self.name(v) for v in n.collected)
+                return replace(
+                    n,
+                    outs=self.values(n.outs),
+                    carries=self.carries(n.carries),
+                    collected=collected,
+                    body=tuple(self.nodes(n.body)),
+                )
+            case While():
+                return replace(
+                    n,
+                    outs=self.values(n.outs),
+                    carries=self.carries(n.carries),
+                    body=tuple(self.nodes(n.body)),
+                )
+            case If():
+                return replace(
+                    n,
+                    outs=self.values(n.outs),
+                    then=self.branch(n.then),
+                    orelse=self.branch(n.orelse),
+                )
+            case Scatter():
+                coords = tuple((d, self.coord(c)) for d, c in n.coords)
+                return replace(
+                    n,
+                    out=self.value(n.out),
+                    base=self.name(n.base),
+                    coords=coords,
+                    body=self.expr(n.body),
+                )
+            case Call():
+                args = tuple(self.name(a) for a in n.args)
+                return replace(n, outs=self.values(n.outs), args=args)
+
+    def name(self, name: str) -> str:
+        return self.renamed.get(name, name)
+
+    def value(self, v: Value) -> Value:
+        return replace(v, dtype=DType.I64) if v.dtype is DType.STRING else v
+
+    def values(self, vs: Iterable[Value]) -> tuple[Value, ...]:
+        return tuple(self.value(v) for v in vs)
+
+    def carries(self, carries: Iterable[Carry]) -> tuple[Carry, ...]:
+        return tuple(
+            Carry(self.value(c.param), self.name(c.init), self.name(c.next)) for c in carries
+        )
+
+    def branch(self, b: Body) -> Body:
+        return Body(tuple(self.nodes(b.nodes)), tuple(self.name(r) for r in b.results))
+
+    def coord(self, c: Coord) -> Coord:
+        return c if isinstance(c, Index) else self.expr(c)
+
+    def expr(self, e: Expr) -> Expr:
+        def visit(x: Expr) -> Expr:
+            match x:
+                case Lit(value, DType.STRING):
+                    return Lit(self.number(str(value)), DType.I64)
+                case Read(name, _, DType.STRING, fill):
+                    filled = None if fill is None else Lit(self.number(str(fill.value)), DType.I64)
+                    return replace(x, value=self.name(name), dtype=DType.I64, fill=filled)
+                case Local(_, DType.STRING):
+                    return replace(x, dtype=DType.I64)
+                case _:
+                    return x
+
+        return transform(e, visit)
+
+
+def _text(element: object) -> str:
+    return element.decode() if isinstance(element, bytes) else str(element)

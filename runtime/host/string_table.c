@@ -1,0 +1,134 @@
+#include "string_table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCK_BYTES = 1 << 16, FIRST_PLACES = 64 };
+
+static uint64_t hash_of(const char *data, int64_t bytes) {
+  uint64_t hash = UINT64_C(0xCBF29CE484222325);
+  for (int64_t i = 0; i < bytes; i++) {
+    hash = (hash ^ (uint8_t)data[i]) * UINT64_C(0x100000001B3);
+  }
+  return hash ^ hash >> 32;
+}
+
+/* The place of a string in the hash table, or the free one where it belongs. */
+static int64_t place_of(const rutc_strings *strings, const char *data, int64_t bytes) {
+  int64_t mask = strings->place_count - 1;
+  int64_t place = (int64_t)hash_of(data, bytes) & mask;
+  for (;; place = (place + 1) & mask) {
+    int64_t number = strings->places[place] - 1;
+    if (number < 0) return place;
+    const rutc_text *text = &strings->texts[number];
+    if (text->bytes == bytes && (bytes == 0 || memcmp(text->data, data, (size_t)bytes) == 0)) {
+      return place;
+    }
+  }
+}
+
+static void fill_places(rutc_strings *strings) {
+  memset(strings->places, 0, (size_t)strings->place_count * sizeof *strings->places);
+  for (int64_t i = 0; i < strings->count; i++) {
+    const rutc_text *text = &strings->texts[i];
+    strings->places[place_of(strings, text->data, text->bytes)] = i + 1;
+  }
+}
+
+/* Room for one more string: at most half of the places are taken. */
+static int make_room(rutc_strings *strings) {
+  if (strings->count < strings->capacity) return 0;
+  int64_t capacity = strings->capacity > 0 ? 2 * strings->capacity : FIRST_PLACES / 2;
+  rutc_text *texts = realloc(strings->texts, (size_t)capacity * sizeof *texts);
+  if (texts == NULL) return -1;
+  strings->texts = texts;
+  int64_t *places = realloc(strings->places, 2 * (size_t)capacity * sizeof *places);
+  if (places == NULL) return -1;
+  strings->places = places;
+  strings->capacity = capacity;
+  strings->place_count = 2 * capacity;
+  fill_places(strings);
+  return 0;
+}
+
+char *rutc_strings_room(rutc_strings *strings, int64_t bytes) {
+  rutc_block *block = strings->blocks;
+  if (block == NULL || block->capacity - block->used < bytes) {
+    rutc_block **link = &strings->spare;
+    while (*link != NULL && (*link)->capacity < bytes) link = &(*link)->next;
+    block = *link;
+    if (block != NULL) {
+      *link = block->next;
+    } else {
+      int64_t capacity = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;
+      block = malloc(sizeof *block + (size_t)capacity);
+      if (block == NULL) return NULL;
+      block->capacity = capacity;
+    }
+    block->used = 0;
+    block->next = strings->blocks;
+    strings->blocks = block;
+  }
+  return block->memory + block->used;
+}
+
+static int64_t enter(rutc_strings *strings, int64_t place, const char *data, int64_t bytes) {
+  strings->texts[strings->count] = (rutc_text){data, bytes};
+  strings->places[place] = ++strings->count;
+  return strings->count - 1;
+}
+
+int64_t rutc_intern_kept(rutc_strings *strings, const char *data, int64_t bytes) {
+  if (make_room(strings) != 0) return -1;
+  int64_t place = place_of(strings, data, bytes);
+  if (strings->places[place] > 0) return strings->places[place] - 1;
+  strings->blocks->used += bytes;
+  return enter(strings, place, data, bytes);
+}
+
+int64_t rutc_intern(rutc_strings *strings, const char *data, int64_t bytes) {
+  if (make_room(strings) != 0) return -1;
+  int64_t place = place_of(strings, data, bytes);
+  if (strings->places[place] > 0) return strings->places[place] - 1;
+  char *copy = rutc_strings_room(strings, bytes);
+  if (copy == NULL) return -1;
+  if (bytes > 0) memcpy(copy, data, (size_t)bytes);
+  strings->blocks->used += bytes;
+  return enter(strings, place, copy, bytes);
+}
+
+void rutc_strings_reset(rutc_strings *strings) {
+  if (strings->count == strings->own) return;
+  strings->count = strings->own;
+  fill_places(strings);
+  while (strings->blocks != NULL) {
+    rutc_block *block = strings->blocks;
+    strings->blocks = block->next;
+    block->next = strings->spare;
+    strings->spare = block;
+  }
+}
+
+int rutc_strings_open(rutc_strings *strings, const rutc_text *own, int64_t count) {
+  for (int64_t i = 0; i < count; i++) {
+    if (make_room(strings) != 0) return -1;
+    enter(strings, place_of(strings, own[i].data, own[i].bytes), own[i].data, own[i].bytes);
+  }
+  strings->own = count;
+  return 0;
+}
+
+static void release(rutc_block *block) {
+  while (block != NULL) {
+    rutc_block *next = block->next;
+    free(block);
+    block = next;
+  }
+}
+
+void rutc_strings_close(rutc_strings *strings) {
+  release(strings->blocks);
+  release(strings->spare);
+  free(strings->texts);
+  free(strings->places);
+}

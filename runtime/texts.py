@@ -1,0 +1,88 @@
+"""Tensors of strings: numpy's object arrays as descriptors of addresses and lengths."""
+
+import ctypes
+
+import numpy as np
+
+from rutc.runtime.errors import ModelError
+from rutc.runtime.tensors import Array, Slot, TensorInfo
+
+
+class TextSlot(Slot):
+    """An input or output of strings; its elements are pairs (address of UTF-8 bytes, length)."""
+
+    def __init__(self, role: str, info: TensorInfo) -> None:
+        super().__init__(role, info)
+        self._records = np.zeros(0, np.int64)
+        self._array: Array | None = None
+
+    def describe(self, value: object) -> int:
+        """Returns the address of a descriptor of the strings, valid until `release`.
+
+        Takes arrays of `str` or `bytes`, in numpy's own string types or as objects.
+
+        Raises:
+            ModelError: they are no strings or have another shape.
+        """
+        info = self._info
+        array = np.asarray(value)
+        if array.dtype.kind not in "OUST":
+            raise ModelError(f"{self._role} {info.name!r} must be strings, not {array.dtype}")
+        if not info.fits(array.shape):
+            raise ModelError(
+                f"{self._role} {info.name!r} must have shape {list(info.shape)}, not "
+                f"{list(array.shape)}"
+            )
+        for axis, extent in enumerate(array.shape):
+            self._shape[axis] = extent
+        self._tensor.shape = self._shape
+        self._records = np.zeros((max(array.size, 1), 2), np.int64)
+        self._tensor.data = self._records.ctypes.data
+        if self._role == "output":
+            if array is not value or array.dtype != object or not array.flags.writeable:
+                raise ModelError(f"output {info.name!r} must be a writeable array of objects")
+            self._array = array
+        else:
+            self._held = self._encode(array)
+        return self._address
+
+    def _encode(self, array: Array) -> object:
+        """Fills in the records; returns the memory that they point to."""
+        texts: list[bytes] = []
+        for item in array.reshape(-1).tolist():
+            if isinstance(item, str):
+                texts.append(item.encode())
+            elif isinstance(item, bytes):
+                texts.append(item)
+            else:
+                raise ModelError(
+                    f"input {self._info.name!r} must be strings, not {type(item).__name__}"
+                )
+        memory = np.frombuffer(b"".join(texts), np.uint8)
+        lengths = np.array([len(t) for t in texts], np.int64)
+        records = self._records[: len(texts)]
+        records[:, 0] = memory.ctypes.data + np.cumsum(lengths) - lengths
+        records[:, 1] = lengths
+        return memory
+
+    def finish(self) -> None:
+        """Puts the strings of an output into the caller's array."""
+        if self._array is None:
+            return
+        records = self._records[: self._array.size].tolist()
+        texts = [
+            ctypes.string_at(address, size).decode("utf-8", "replace") for address, size in records
+        ]
+        flat = np.empty(len(texts), object)
+        flat[:] = texts
+        self._array[...] = flat.reshape(self._array.shape)
+
+    def release(self) -> None:
+        """Lets go of the caller's arrays."""
+        super().release()
+        self._array = None
+
+
+def slot_of(role: str, info: TensorInfo) -> Slot:
+    """The slot of an input or output."""
+    return TextSlot(role, info) if info.dtype_name == "string" else Slot(role, info)

@@ -1,0 +1,88 @@
+"""Strings. `intern` and `texts`, which number them, exist in artifacts only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from rutc.tensor_ir.regex import full_match
+from rutc.tensor_ir.routines.job import Job, Routine
+
+
+def _mapped(fn: Callable[..., object], *operands: np.ndarray, kind: type = object) -> np.ndarray:
+    """`fn` of the operands' elements at each place."""
+    out: np.ndarray = np.empty(operands[0].size, kind)
+    out[:] = [fn(*row) for row in zip(*(a.reshape(-1).tolist() for a in operands), strict=True)]
+    return out.reshape(operands[0].shape)
+
+
+def string_concat(job: Job) -> Sequence[np.ndarray]:
+    """The elements of the first operand followed by those of the second."""
+    return (_mapped(lambda a, b: a + b, *job.args),)
+
+
+def regex_full_match(job: Job) -> Sequence[np.ndarray]:
+    """Whether each string matches as a whole; the second operand is the program of `regex`."""
+    program = job.args[1].tolist()
+    return (_mapped(lambda text: full_match(program, text), job.args[0], kind=bool),)
+
+
+def string_from_number(job: Job) -> Sequence[np.ndarray]:
+    """Numbers as the shortest text that reads back as the same; of bools 0 and 1."""
+    x = job.args[0]
+    if x.dtype == bool:
+        x = x.astype(np.int64)
+    return (_mapped(lambda e: _written(x.dtype.type(e)), x),)
+
+
+def _written(number: np.number) -> str:
+    if not isinstance(number, np.floating):
+        return str(number)
+    if not np.isfinite(number):
+        return "NaN" if np.isnan(number) else "INF" if number > 0 else "-INF"
+    if number == 0 or 1e-4 <= abs(number) < 1e16:
+        return np.format_float_positional(number, trim="0")
+    return np.format_float_scientific(number, trim="-", exp_digits=2)
+
+
+def number_from_string(job: Job) -> Sequence[np.ndarray]:
+    """The numbers that texts are; of one with a fraction, its integer part if that is asked for."""
+    kind = job.results[0].dtype.numpy
+
+    def read(text: str) -> object:
+        try:
+            if kind.kind == "f":
+                return float(text)
+            return int(text) if text.strip().lstrip("+-").isdigit() else int(float(text))
+        except (ValueError, OverflowError):
+            job.fail(f'"{text[:80]}" is no number')
+
+    return (_mapped(read, job.args[0]).astype(kind),)
+
+
+def string_case(job: Job) -> Sequence[np.ndarray]:
+    """Strings in lower case, or with `upper` in upper case, character by character.
+
+    A character whose other case is several characters stays as it is.
+    """
+    convert = str.upper if job.integer("upper", 0) else str.lower
+
+    def single(c: str) -> str:
+        other = convert(c)
+        return other if len(other) == 1 else c
+
+    return (_mapped(lambda text: "".join(map(single, text)), job.args[0]),)
+
+
+TEXT_ROUTINES: Mapping[str, Routine] = {
+    f.__name__: f
+    for f in (
+        number_from_string,
+        regex_full_match,
+        string_case,
+        string_concat,
+        string_from_number,
+    )
+}
+"""The routines on strings by name."""

@@ -1,0 +1,238 @@
+"""Models with strings: interpreted, compiled and compared, also with ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import NodeProto, TensorProto, helper
+
+import rutc
+from rutc.errors import UserError
+from rutc.importer import import_model
+from rutc.importer.regex import RegexError, program_of
+from rutc.runtime.errors import ModelError
+from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.regex import full_match
+
+Arrays = Mapping[str, np.ndarray]
+Run = Callable[..., list[np.ndarray]]
+
+
+def texts(*items: str) -> np.ndarray:
+    """Strings as numpy holds them."""
+    return np.array(items, object)
+
+
+def model(nodes: Sequence[NodeProto], inputs: Arrays, outputs: Sequence[str]) -> onnx.ModelProto:
+    """A model with the inputs' shapes fixed."""
+
+    def kind(a: np.ndarray) -> int:
+        if a.dtype == object:
+            return TensorProto.STRING
+        return helper.np_dtype_to_tensor_dtype(a.dtype)
+
+    infos = [helper.make_tensor_value_info(n, kind(a), a.shape) for n, a in inputs.items()]
+    results = [onnx.ValueInfoProto(name=o) for o in outputs]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3)]
+    graph = helper.make_graph(list(nodes), "g", infos, results)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """`run(nodes, inputs, outputs, agree=True)`: of the library, which agrees with the twins."""
+
+    def fn(
+        nodes: Sequence[NodeProto] | NodeProto,
+        inputs: Arrays,
+        outputs: Sequence[str] = ("y",),
+        *,
+        agree: bool = True,
+    ) -> list[np.ndarray]:
+        steps = [nodes] if isinstance(nodes, NodeProto) else list(nodes)
+        made = model(steps, inputs, outputs)
+        path = tmp_path / "m.onnx"
+        onnx.save(made, path)
+        twins = interpret(import_model(path), inputs)
+        rutc.compile(path, tmp_path / "m.so", verify=False)
+        with rutc.load(tmp_path / "m.so") as session:
+            got = session.run(None, inputs)
+            again = session.run(None, inputs)
+        for name, mine, more in zip(outputs, got, again, strict=True):
+            np.testing.assert_array_equal(mine, twins[name])
+            np.testing.assert_array_equal(mine, more)
+        if agree:
+            options = onnxruntime.SessionOptions()
+            options.log_severity_level = 4
+            theirs = onnxruntime.InferenceSession(made.SerializeToString(), options)
+            for mine, other in zip(got, theirs.run(None, dict(inputs)), strict=True):
+                np.testing.assert_array_equal(mine, other)
+        return got
+
+    return fn
+
+
+def test_strings_are_moved_chosen_and_compared(run):
+    x = np.array([["a", "bü", ""], ["日本", "a", "x y"]], object)
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
+        helper.make_node("Gather", ["x", "i"], ["g"], axis=1),
+        helper.make_node("Equal", ["x", "s"], ["e"]),
+        helper.make_node("Where", ["e", "x", "s"], ["w"]),
+        helper.make_node("Concat", ["x", "w"], ["c"], axis=0),
+    ]
+    inputs = {"x": x, "i": np.array([2, 0]), "s": texts("a", "a", "x y")}
+    got = run(nodes, inputs, ("t", "g", "e", "w", "c"))
+    assert got[3].tolist() == [["a", "a", "x y"], ["a", "a", "x y"]]
+
+
+def test_concatenation(run):
+    x, y = texts("a", "", "ü"), np.array([["1"], ["zwei"]], object)
+    run(helper.make_node("StringConcat", ["x", "y"], ["y0"]), {"x": x, "y": y}, ("y0",))
+    many = texts(*(f"{i % 700}" for i in range(2000)))
+    twice = [
+        helper.make_node("StringConcat", ["x", "x"], ["t"]),
+        helper.make_node("StringConcat", ["t", "x"], ["y"]),
+        helper.make_node("Equal", ["t", "x"], ["e"]),
+    ]
+    got = run(twice, {"x": many}, ("y", "e"))
+    assert got[0][-1] == "599599599"
+
+
+def test_labels_of_strings(run):
+    encode = {"domain": "ai.onnx.ml", "keys_strings": ["a", "b"]}
+    x = texts("b", "q", "a")
+    run(helper.make_node("LabelEncoder", ["x"], ["y"], values_int64s=[4, 5], **encode), {"x": x})
+    run(
+        helper.make_node("LabelEncoder", ["x"], ["y"], values_strings=["A", "B"], **encode),
+        {"x": x},
+    )
+    numbers = np.array([5, 9])
+    back = {"domain": "ai.onnx.ml", "cats_strings": ["p", "q"], "cats_int64s": [5, 6]}
+    run(helper.make_node("CategoryMapper", ["x"], ["y"], **back), {"x": numbers})
+
+
+@pytest.mark.parametrize("action", ["NONE", "LOWER", "UPPER"])
+def test_change_of_case(action, run):
+    x = texts("Straße", "ÄÖÜ", "λόγος", "Дом", "ǅ", "ẞ", "")
+    node = helper.make_node("StringNormalizer", ["x"], ["y"], case_change_action=action)
+    (got,) = run(node, {"x": x}, agree=False)
+    if action == "UPPER":
+        assert got.tolist()[:4] == ["STRAßE", "ÄÖÜ", "ΛΌΓΟΣ", "ДОМ"]
+
+
+def test_every_character_changes_case(run):
+    x = texts(*(chr(c) for c in range(1, 0x1E944) if not 0xD800 <= c < 0xE000))
+    for action in ("LOWER", "UPPER"):
+        node = helper.make_node("StringNormalizer", ["x"], ["y"], case_change_action=action)
+        run(node, {"x": x}, agree=False)
+
+
+@pytest.mark.parametrize("kind", ["f4", "f8", "i8", "u1", "?", "f2"])
+def test_numbers_become_text_and_back(kind, run):
+    rng = np.random.default_rng(0)
+    scale = 10.0 ** rng.integers(-20, 20, 60)
+    floats = np.concatenate((rng.standard_normal(60) * scale, [0.0, -0.0, 1.0, 1e16, 1e-5, 0.1]))
+    floats = np.concatenate((floats, [np.nan, np.inf, -np.inf]))
+    integers = rng.integers(0, 100, 20)
+    with np.errstate(over="ignore"):
+        x = floats.astype(kind) if kind[0] == "f" else integers.astype(kind)
+    (text,) = run(
+        helper.make_node("Cast", ["x"], ["y"], to=TensorProto.STRING), {"x": x}, agree=False
+    )
+    to = helper.np_dtype_to_tensor_dtype(x.dtype)
+    (back,) = run(helper.make_node("Cast", ["x"], ["y"], to=to), {"x": text}, agree=False)
+    np.testing.assert_array_equal(back, x)
+    if kind == "f4":
+        assert text.tolist()[-9:-3] == ["0.0", "-0.0", "1.0", "1e+16", "1e-05", "0.1"]
+
+
+def test_text_that_is_no_number(run, tmp_path):
+    node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.INT64)
+    (got,) = run(node, {"x": texts("12", " -7 ", "12.7", "1e3")}, agree=False)
+    assert got.tolist() == [12, -7, 12, 1000]
+    onnx.save(model([node], {"x": texts("a")}, ["y"]), tmp_path / "m.onnx")
+    rutc.compile(tmp_path / "m.onnx", tmp_path / "m.so", verify=False)
+    with rutc.load(tmp_path / "m.so") as session:
+        with pytest.raises(ModelError, match='"hi" is no number'):
+            session.run(None, {"x": texts("hi")})
+        with pytest.raises(ModelError, match="must be strings"):
+            session.run(None, {"x": np.array([1.0])})
+        assert session.get_inputs()[0].type == "tensor(string)"
+        (y,) = session.run(None, {"x": np.array(["5"])})
+        assert y.tolist() == [5]
+
+
+SUBJECTS = (
+    *["", "a", "ab", "abc", "aB", "ABC", "a1", "12", "foo@bar.com", "a.b", "\n", "a\nb", "ü", "Üb"],
+    *[" ", "a b", "_x", "x-y", "aaa", "aaaa", "[", "]", "ß", "é", "日本", "a\tb", "}", "{2}", "]a"],
+    *["-", "^", "\\", "K", "k", "\u212a", "\u017f", "s", "S"],
+)
+PATTERNS = (
+    *["a", "a*", "a+b?", "[a-z]+", "[^a-z]*", "(?i)abc", "(?i)[a-b]+", "a|b|", "(a|b)*c?", "."],
+    *[r"\w+@\w+\.com", r"\d+", r"\D*", r"\s", r"\S+", "(?s).", "(?s).*", "a.b", "(?m)^a$\\n^b$"],
+    *[r"\bab?\b", r"\p{Lu}+", r"\pL+", r"\PL*", r"[\p{L}\d]+", "[[:alpha:]]+", "[[:^alpha:]]+"],
+    *["a{2}", "a{2,3}", "a{2,}", r"\Qa.b\E", r"\x41", r"\x{65E5}本", r"[\]a]+", "[]a]+", "[^]a]"],
+    *["[a-]+", r"\\", "(?P<n>a)b", "(?:ab)c", "(?i:a)B", "a(?i)b", "(?-i)a", "()", "^$", r"\A\z"],
+    *[r"a\B1", "x*?", "(?i)k", "(?i)s", "(?i)ß", "[[:word:]]+", r"[^\d]", r"\141", "(?i)ü.?"],
+)
+
+
+def expected_matches(pattern: str) -> list[bool]:
+    """What ONNX Runtime says, which uses RE2."""
+    node = helper.make_node("RegexFullMatch", ["x"], ["y"], pattern=pattern)
+    made = model([node], {"x": texts(*SUBJECTS)}, ["y"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(made.SerializeToString(), options)
+    return session.run(None, {"x": texts(*SUBJECTS)})[0].tolist()
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_regular_expressions(pattern):
+    program = program_of(pattern)
+    assert [full_match(program, s) for s in SUBJECTS] == expected_matches(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["(a|b)*c?|ü|日.|[^a]", r"(?i)\bab?\b|k", "(?m)^a$\\n^b$", ""])
+def test_compiled_regular_expressions(pattern, run):
+    node = helper.make_node("RegexFullMatch", ["x"], ["y"], pattern=pattern)
+    run(node, {"x": texts(*SUBJECTS)})
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["a**", "(", "a)", "[z-a]", r"\1", "(?=a)", "a{1001}", "{2}", "+a", r"\q", "[a", r"\p{Nope}"],
+)
+def test_refused_patterns(pattern, tmp_path):
+    with pytest.raises(RegexError):
+        program_of(pattern)
+    node = helper.make_node("RegexFullMatch", ["x"], ["y"], pattern=pattern)
+    onnx.save(model([node], {"x": texts("a")}, ["y"]), tmp_path / "m.onnx")
+    with pytest.raises(UserError, match="is not accepted"):
+        import_model(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
+@pytest.mark.parametrize(("low", "high", "skips"), [(1, 1, 0), (1, 2, 5), (2, 3, 1)])
+def test_n_grams(mode, low, high, skips, run):
+    shape = {
+        "min_gram_length": low,
+        "max_gram_length": high,
+        "max_skip_count": skips,
+        "mode": mode,
+        "ngram_counts": [0, 4, 10] if high == 3 else [0, 4],
+        "ngram_indexes": [0, 1, 2, 3, 4, 5, 6],
+        "weights": [0.5, 1.0, 2.0, 3.0, 1.0, 2.0, 5.0],
+    }
+    numbers = {"pool_int64s": [2, 3, 5, 4, 5, 6, 7, 8, 6, 7]}
+    node = helper.make_node("TfIdfVectorizer", ["x"], ["y"], **shape, **numbers)
+    run(node, {"x": np.array([[1, 1, 3, 3, 3, 7], [8, 6, 7, 5, 6, 8]], np.int32)})
+    words = {"pool_strings": list("abcdabbcca")}
+    node = helper.make_node("TfIdfVectorizer", ["x"], ["y"], **shape, **words)
+    run(node, {"x": texts(*"abcabcab")})
