@@ -36,6 +36,7 @@ from rutc.graph_opt.plan import (
 from rutc.tensor_ir.affine import Index, plain, typical
 from rutc.tensor_ir.expr import Expr, Lit, Read, reads
 from rutc.tensor_ir.graph import (
+    Bind,
     Body,
     Call,
     Const,
@@ -246,6 +247,12 @@ class _Decider:
                 steps.append(Invoke(item))
             elif isinstance(item, While):
                 steps.append(self._repeat_while(item, f"{prefix}w{len(steps)}_"))
+            elif isinstance(item, Bind):
+                names = ", ".join(item.origin) or "?"
+                raise UserError(
+                    f"the size {item.symbol} (from {names}) is known at run time only, and no code "
+                    "can be made for such sizes yet; fix the operands that decide it"
+                )
             else:
                 kind = type(item).__name__
                 names = ", ".join(item.origin) or "?"

@@ -7,6 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.ops.dynamic import (
+    cut_dynamic,
+    elements,
+    expand_dynamic,
+    nothing,
+    number,
+    range_dynamic,
+    reshape_dynamic,
+    split_dynamic,
+)
+from rutc.importer.ops.dynamic import sizes as sizes_of
 from rutc.importer.ops.operands import array, axes_of, axis_of, indices, ints, static
 from rutc.importer.ops.reshape import reshape, resolve
 from rutc.importer.proto import dtype_of
@@ -19,6 +30,8 @@ from rutc.tensor_ir.affine import ONE, ZERO, floordiv, maximum, minimum, mod, pr
 @operator("Reshape")
 def reshape_to(b: Builder, x: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
     """`x` with another shape."""
+    if shape.known is None:
+        return reshape_dynamic(b, x, shape, allowzero=bool(allowzero))
     target = indices(shape, "the shape")
     return reshape(b, x, resolve(b, x, target, allowzero=bool(allowzero)))
 
@@ -67,6 +80,8 @@ def transpose(b: Builder, x: Tensor, *, perm: Sequence[int] | None = None) -> Te
 @operator("Expand")
 def expand(b: Builder, x: Tensor, shape: Tensor) -> Tensor:
     """`x` broadcast to a shape (and the shape to x)."""
+    if shape.known is None:
+        return expand_dynamic(b, x, shape)
     out = b.broadcast([x.shape, indices(shape, "the shape")])
     if out == x.shape:
         return x
@@ -84,7 +99,7 @@ def slice_of(
     steps: Tensor | None = None,
 ) -> Tensor:
     """x[start:end:step] along the named axes."""
-    begin, end = indices(starts, "starts"), indices(ends, "ends")
+    begin, end = elements(b, starts, "starts"), elements(b, ends, "ends")
     named = ints(axes, "axes") if axes is not None else tuple(range(len(begin)))
     chosen = axes_of(named, x.rank)
     step = ints(steps, "steps") if steps is not None else (1,) * len(begin)
@@ -93,8 +108,13 @@ def slice_of(
     shape = list(x.shape)
     first: dict[int, Index] = {}
     strides: dict[int, int] = {}
+    fill: Lit | None = None
     for a, lo, hi, s in zip(chosen, begin, end, step, strict=True):
-        first[a], shape[a] = _cut(b, x.shape[a], lo, hi, s)
+        cut = _cut(b, x.shape[a], lo, hi, s)
+        if cut is None:
+            fill = nothing(x.dtype)
+            cut = cut_dynamic(b, x.shape[a], lo, hi, s)
+        first[a], shape[a] = cut
         strides[a] = s
     if shape == list(x.shape) and all(s == 1 for s in strides.values()):
         return x
@@ -102,18 +122,21 @@ def slice_of(
     def coords(*out: Index) -> Sequence[Index]:
         return [o * strides[i] + first[i] if i in first else o for i, o in enumerate(out)]
 
-    return b.view(x, shape, coords)
+    return b.view(x, shape, coords, fill=fill)
 
 
-def _cut(b: Builder, n: Index, start: Index, end: Index, step: int) -> tuple[Index, Index]:
-    """The first element and the extent of [start:end:step] of n elements."""
+def _cut(b: Builder, n: Index, begin: Expr, stop: Expr, step: int) -> tuple[Index, Index] | None:
+    """The first element and the extent of [begin:stop:step] of n elements, if they can be told."""
     if step == 0:
         raise OperatorError("a step of 0")
+    known = [_index(e) for e in (begin, stop)]
+    if any(i is None or not _has_sign(i, b) for i in known):
+        return None
+    start, end = (i for i in known if i is not None)
 
     def wrapped(i: Index) -> Index:
         bounds = i.bounds(b.ranges)
-        if bounds is None or bounds[0] < 0 <= bounds[1]:
-            raise OperatorError(f"the sign of the bound {i} is not known")
+        assert bounds is not None
         return i + n if bounds[1] < 0 else i
 
     def clamped(i: Index, low: int, high: Index) -> Index:
@@ -128,6 +151,18 @@ def _cut(b: Builder, n: Index, start: Index, end: Index, step: int) -> tuple[Ind
     return first, maximum(count, 0, b.ranges)
 
 
+def _index(e: Expr) -> Index | None:
+    """What an element is, where it is known at import."""
+    if isinstance(e, IndexValue):
+        return e.index
+    return Index.of(int(e.value)) if isinstance(e, Lit) else None
+
+
+def _has_sign(i: Index, b: Builder) -> bool:
+    bounds = i.bounds(b.ranges)
+    return bounds is not None and not bounds[0] < 0 <= bounds[1]
+
+
 @operator("Split")
 def split(
     b: Builder,
@@ -139,23 +174,33 @@ def split(
 ) -> tuple[Tensor, ...]:
     """`x` cut along an axis into parts of given or equal sizes."""
     at = axis_of(axis, x.rank)
-    parts = indices(sizes, "split") if sizes is not None else None
-    if parts is None:
+    fill: Lit | None = None
+    if sizes is not None and sizes.known is None:
+        parts: Sequence[Index] = split_dynamic(b, x.shape[at], sizes)
+        fill = nothing(x.dtype)
+    elif sizes is not None:
+        parts = indices(sizes, "split")
+        _check_parts(parts, x.shape[at])
+    else:
         count = num_outputs or len(b.outputs)
         whole = x.shape[at]
         part = floordiv(whole + (count - 1), Index.of(count), b.ranges)
         parts = (*([part] * (count - 1)), whole - part * (count - 1))
-    if sum(parts, ZERO) != x.shape[at]:
-        raise OperatorError(f"the parts {tuple(map(str, parts))} do not sum up to {x.shape[at]}")
+        _check_parts(parts, x.shape[at])
     out: list[Tensor] = []
     start = ZERO
     for size in parts:
-        out.append(_part(b, x, at, start, size))
+        out.append(_part(b, x, at, start, size, fill))
         start = start + size
     return tuple(out)
 
 
-def _part(b: Builder, x: Tensor, axis: int, start: Index, size: Index) -> Tensor:
+def _check_parts(parts: Sequence[Index], whole: Index) -> None:
+    if sum(parts, ZERO) != whole:
+        raise OperatorError(f"the parts {tuple(map(str, parts))} do not sum up to {whole}")
+
+
+def _part(b: Builder, x: Tensor, axis: int, start: Index, size: Index, fill: Lit | None) -> Tensor:
     shape = [size if i == axis else e for i, e in enumerate(x.shape)]
     if shape == list(x.shape):
         return x
@@ -163,7 +208,12 @@ def _part(b: Builder, x: Tensor, axis: int, start: Index, size: Index) -> Tensor
         cut = [slice(None)] * x.rank
         cut[axis] = slice(start.const, start.const + size.const)
         return b.constant(x.known[tuple(cut)], x.dtype)
-    return b.view(x, shape, lambda *out: [o + start if i == axis else o for i, o in enumerate(out)])
+    return b.view(
+        x,
+        shape,
+        lambda *out: [o + start if i == axis else o for i, o in enumerate(out)],
+        fill=fill,
+    )
 
 
 @operator("Concat")
@@ -189,7 +239,7 @@ def concat(b: Builder, *parts: Tensor, axis: int) -> Tensor:
     if any(e == ZERO for e in shape):
         return b.nest(axes, lit(0, first.dtype))
     here = axes[at].index
-    fill = Lit("", DType.STRING) if first.dtype is DType.STRING else lit(0, first.dtype)
+    fill = nothing(first.dtype)
     starts = [ZERO]
     for t in filled:
         starts.append(starts[-1] + t.shape[at])
@@ -212,7 +262,7 @@ def concat(b: Builder, *parts: Tensor, axis: int) -> Tensor:
 @operator("Tile")
 def tile(b: Builder, x: Tensor, repeats: Tensor) -> Tensor:
     """`x` repeated along its axes."""
-    times = indices(repeats, "repeats")
+    times = sizes_of(b, repeats, "repeats")
     if len(times) != x.rank:
         raise OperatorError(f"{len(times)} repeats for {x}")
     shape = [e * k for e, k in zip(x.shape, times, strict=True)]
@@ -245,7 +295,7 @@ def pad(
         out = b.axes(shape)
         at = [a.index - begin.get(i, 0) for i, a in enumerate(out)]
         if value is None:
-            fill = Lit("", DType.STRING) if x.dtype is DType.STRING else lit(0, x.dtype)
+            fill = nothing(x.dtype)
         elif value.array is not None:
             element = value.array.reshape(-1)[0]
             fill = (
@@ -361,9 +411,9 @@ def constant(
     value_strings: Sequence[str] | None = None,
 ) -> Tensor:
     """The attribute's value."""
-    for elements in (value, sparse_value):
-        if isinstance(elements, np.ndarray):
-            return b.constant(elements)
+    for data in (value, sparse_value):
+        if isinstance(data, np.ndarray):
+            return b.constant(data)
     for given, kind in (
         (value_float, np.float32),
         (value_floats, np.float32),
@@ -381,7 +431,7 @@ def constant(
 def constant_of_shape(b: Builder, shape: Tensor, *, value: object = None) -> Tensor:
     """One value everywhere."""
     element = np.zeros(1, np.float32) if value is None else np.asarray(value)
-    extents = indices(shape, "the shape")
+    extents = sizes_of(b, shape, "the shape")
     if any(e.is_const and e.const < 0 for e in extents):
         raise OperatorError(f"the shape {shape_text(extents)} has a negative extent")
     if all(e.is_const for e in extents) and product(extents).const <= SMALL:
@@ -396,6 +446,8 @@ def range_of(
     b: Builder, start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1
 ) -> Tensor:
     """start, start + delta, ... before limit."""
+    if any(t.known is None or not t.dtype.is_int for t in (start, limit, delta)):
+        return range_dynamic(b, start, limit, delta)
     first, last, step = (
         indices(t, "the bounds") if t.dtype.is_int else () for t in (start, limit, delta)
     )
@@ -524,13 +576,13 @@ def eye_like(b: Builder, x: Tensor, *, dtype: int | None = None, k: int = 0) -> 
 @operator("OneHot")
 def one_hot(b: Builder, at: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) -> Tensor:
     """The on value where a new axis meets the index, else the off value."""
-    count = int(array(depth, "the depth").reshape(-1)[0])
+    (count,) = sizes_of(b, depth, "the depth")
     where = axis_of(axis, at.rank + 1)
     axes = b.axes((*at.shape[:where], count, *at.shape[where:]))
     rest = [a.index for i, a in enumerate(axes) if i != where]
     element = cast(b.read(at, rest), DType.I64)
     low = apply("lt", element, lit(0, DType.I64))
-    element = apply("select", low, apply("add", element, lit(count, DType.I64)), element)
+    element = apply("select", low, apply("add", element, number(count)), element)
     hit = apply("eq", element, IndexValue(axes[where].index))
     return b.nest(axes, apply("select", hit, b.read(values, [1]), b.read(values, [0])))
 

@@ -1,0 +1,190 @@
+"""Operands that say sizes and are computed when the model runs: each becomes a size of its own.
+
+Where a run's sizes contradict each other, it ends with a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rutc.importer.builder import MOST, Builder, OperatorError, lit
+from rutc.importer.ops.operands import static
+from rutc.importer.tensor import Shape, Tensor, ints_of
+from rutc.tensor_ir import Body, Call, DType, Expr, If, Index, IndexValue, Lit, apply, cast
+from rutc.tensor_ir.affine import ZERO, floordiv, mod
+
+
+def number(value: int | Index) -> Expr:
+    """A number or size as an element."""
+    index = Index.of(value)
+    return Lit(index.const, DType.I64) if index.is_const else IndexValue(index)
+
+
+def nothing(kind: DType) -> Lit:
+    """The element that stands where there is none."""
+    return Lit("", kind) if kind is DType.STRING else lit(0, kind)
+
+
+def elements(b: Builder, t: Tensor, what: str) -> list[Expr]:
+    """The elements of a scalar or of a row of known length, as i64."""
+    if t.rank > 1:
+        raise OperatorError(f"{what} must have one axis, not {t}")
+    count = static(t.shape[0], f"the length of {what}") if t.rank else 1
+    if t.known is not None and t.dtype.is_int:
+        return [number(i) for i in ints_of(t.known)]
+    places = [[k] for k in range(count)] if t.rank else [[]]
+    return [cast(b.read(t, place), DType.I64) for place in places]
+
+
+def bound(b: Builder, value: Expr, role: str, most: int = MOST, least: int = 0) -> Index:
+    """An element as a size."""
+    if isinstance(value, IndexValue):
+        return value.index
+    if isinstance(value, Lit):
+        return b.size(b.constant(np.array(value.value, np.int64)), role, most, least)
+    return b.size(b.nest((), value), role, most, least)
+
+
+def sizes(b: Builder, t: Tensor, what: str, least: int = 0) -> tuple[Index, ...]:
+    """The elements of an operand as sizes."""
+    if t.known is not None:
+        return ints_of(t.known)
+    role = "".join(c if c.isalnum() else "_" for c in what.removeprefix("the "))
+    return tuple(bound(b, e, role, MOST, least) for e in elements(b, t, what))
+
+
+def checked(b: Builder, value: Expr, ok: Expr, message: str) -> Expr:
+    """`value`, or the end of the run with the message."""
+    if isinstance(ok, Lit):
+        if not ok.value:
+            raise OperatorError(message)
+        return value
+    chosen = b.nest((), ok)
+    with b.body([]) as nodes:
+        kept = b.defined(b.nest((), value))
+    lost = b.tensor(value.dtype, ())
+    title = ", ".join(b.origin)
+    call = Call((b.value(lost),), "fail", (), (("message", f"{title}: {message}"),), b.origin)
+    out = b.tensor(value.dtype, ())
+    then, orelse = Body(tuple(nodes), (kept.name,)), Body((call,), (lost.name,))
+    b.nodes.append(If((b.value(out),), chosen.name, then, orelse, b.origin))
+    return b.read(out, [])
+
+
+def reshape_dynamic(b: Builder, x: Tensor, shape: Tensor, *, allowzero: bool) -> Tensor:
+    """`x` with a shape that is computed: its elements in row-major order."""
+    given = elements(b, shape, "the shape")
+    total = number(x.size)
+    zero, minus = number(0), number(-1)
+    kept: list[Expr] = []
+    for i, v in enumerate(given):
+        if not allowzero and i < x.rank:
+            v = apply("select", apply("eq", v, zero), number(x.shape[i]), v)
+        kept.append(v)
+    rest: Expr = number(1)
+    for v in kept:
+        rest = apply("mul", rest, apply("select", apply("eq", v, minus), number(1), v))
+    rest = b.read(b.nest((), rest), [])
+    some = apply("max", rest, number(1))
+    left = apply("div", total, some)
+    found = [apply("select", apply("eq", v, minus), left, v) for v in kept]
+    fits: Expr = apply("eq", apply("mul", left, rest), total)
+    why = f"{x} does not fit the shape"
+    return linear(b, x, tuple(bound(b, checked(b, v, fits, why), "extent") for v in found))
+
+
+def linear(b: Builder, x: Tensor, shape: Shape) -> Tensor:
+    """`x` with a shape of as many elements, in row-major order."""
+
+    def coords(*out: Index) -> Sequence[Index]:
+        position = ZERO
+        for o, e in zip(out, shape, strict=True):
+            position = position * e + o
+        at: list[Index] = []
+        for e in reversed(x.shape[1:]):
+            at.append(mod(position, e, b.ranges))
+            position = floordiv(position, e, b.ranges)
+        return [position, *reversed(at)] if x.rank else []
+
+    return b.view(x, shape, coords, fill=nothing(x.dtype))
+
+
+def expand_dynamic(b: Builder, x: Tensor, shape: Tensor) -> Tensor:
+    """`x` broadcast to a shape that is computed."""
+    given = elements(b, shape, "the shape")
+    rank = max(len(given), x.rank)
+    extents: list[Index] = []
+    for i in range(rank):
+        own = i - (rank - x.rank)
+        asked = i - (rank - len(given))
+        extent = x.shape[own] if own >= 0 else Index.of(1)
+        if asked < 0 or (extent.is_const and extent.const != 1):
+            extents.append(extent)
+        else:
+            extents.append(bound(b, given[asked], "extent"))
+    out = b.axes(extents)
+    return b.nest(out, b.spread(x, out))
+
+
+def cut_dynamic(b: Builder, n: Index, start: Expr, end: Expr, step: int) -> tuple[Index, Index]:
+    """The first element and the extent of [start:end:step] of n elements, as sizes."""
+    size = number(n)
+
+    def clamped(i: Expr, low: Expr, high: Expr) -> Expr:
+        i = apply("select", apply("lt", i, number(0)), apply("add", i, size), i)
+        return apply("min", apply("max", i, low), high)
+
+    last = apply("sub", size, number(1))
+    if step > 0:
+        first, stop = (clamped(i, number(0), size) for i in (start, end))
+        span = apply("sub", stop, first)
+    else:
+        first = clamped(start, number(0), apply("max", last, number(0)))
+        stop = clamped(end, number(-1), last)
+        span = apply("sub", first, stop)
+    reach = apply("add", apply("max", span, number(0)), number(abs(step) - 1))
+    count = apply("div", reach, number(abs(step)))
+    bounds = n.bounds(b.ranges)
+    most = MOST if bounds is None else max(bounds[1], 0)
+    return bound(b, first, "start", most), bound(b, count, "length", most)
+
+
+def split_dynamic(b: Builder, whole: Index, sizes: Tensor) -> list[Index]:
+    """The extents of the parts of an axis, which they must make up."""
+    given = elements(b, sizes, "split")
+    total: Expr = number(0)
+    for v in given:
+        total = apply("add", total, v)
+    fits = apply("eq", b.read(b.nest((), total), []), number(whole))
+    return [
+        bound(b, checked(b, v, fits, f"the parts do not make up {whole}"), "part") for v in given
+    ]
+
+
+def range_dynamic(b: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
+    """start, start + delta, ... before limit, as many as they say."""
+    first, last, step = (b.read(t, [0] * t.rank) for t in (start, limit, delta))
+    kind = start.dtype
+    zero = lit(0, kind)
+    if kind.is_float:
+        wide = DType.F64
+        span = apply("sub", cast(last, wide), cast(first, wide))
+        count = cast(apply("ceil", apply("div", span, cast(step, wide))), DType.I64)
+    else:
+        wide = DType.I64
+        low, high, by = (cast(e, wide) for e in (first, last, step))
+        up = apply("gt", by, number(0))
+        span = apply("select", up, apply("sub", high, low), apply("sub", low, high))
+        some = apply("max", apply("abs", by), number(1))
+        count = apply("div", apply("add", span, apply("sub", some, number(1))), some)
+        count = apply("select", apply("gt", span, number(0)), count, number(0))
+    count = apply("max", count, number(0))
+    moves = apply("ne", step, zero)
+    extent = bound(b, checked(b, count, moves, "delta is 0"), "count")
+    (axis,) = b.axes((extent,))
+    computed = DType.F32 if kind.is_float and kind.bits < 32 else kind
+    place = cast(IndexValue(axis.index), computed)
+    body = apply("add", cast(first, computed), apply("mul", place, cast(step, computed)))
+    return b.nest((axis,), cast(body, kind))

@@ -1,0 +1,115 @@
+"""Operands that say sizes and are inputs of the model, against ONNX Runtime."""
+
+import numpy as np
+import onnx
+import pytest
+
+from rutc.errors import UserError
+from rutc.importer import import_model
+from rutc.tensor_ir import Bind
+from rutc.tensor_ir.interpret import interpret
+
+
+def i64(*values):
+    return np.array(values, np.int64)
+
+
+@pytest.fixture
+def x(rng):
+    return rng.standard_normal((4, 3, 5)).astype("f4")
+
+
+@pytest.fixture
+def computed(check):
+    """As `check`, and the graph computes a size."""
+
+    def run(*args, **options):
+        graph = check(*args, **options)
+        assert any(isinstance(n, Bind) for n in graph.nodes)
+
+    return run
+
+
+@pytest.mark.parametrize("shape", [(12, 5), (0, -1), (2, 2, 1, 15), (-1,), (60, 1, 1, 1)])
+def test_reshape(shape, x, computed, make_node):
+    computed(make_node("Reshape", ["x", "s"]), {"x": x, "s": i64(*shape)})
+
+
+def test_reshape_of_nothing(computed, make_node):
+    inputs = {"x": np.zeros((0, 3), "f4"), "s": i64(3, 0)}
+    computed(make_node("Reshape", ["x", "s"], allowzero=1), inputs)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 4), (1, 3, 1), (1,), (5, 2, 3, 4)])
+def test_expand(shape, computed, make_node, rng):
+    inputs = {"x": rng.standard_normal((3, 1)).astype("f4"), "s": i64(*shape)}
+    computed(make_node("Expand", ["x", "s"]), inputs)
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "steps"),
+    [
+        ((1, 0), (3, 9), (1, 2)),
+        ((-3, -2), (-1, -9), (1, -1)),
+        ((3, 4), (1, -6), (1, -3)),
+        ((-99, 99), (99, -99), (2, -2)),
+    ],
+)
+@pytest.mark.parametrize("fixed", ["", "a", "b"])
+def test_slice(starts, ends, steps, fixed, x, computed, make_node):
+    inputs = {"x": x, "a": i64(*starts), "b": i64(*ends)}
+    constants = {"axes": i64(0, 2), "steps": i64(*steps)}
+    if fixed:
+        constants[fixed] = inputs.pop(fixed)
+    computed(make_node("Slice", ["x", "a", "b", "axes", "steps"]), inputs, constants)
+
+
+@pytest.mark.parametrize("parts", [(1, 2, 2), (5, 0, 0), (0, 4, 1)])
+def test_split(parts, x, computed, make_node):
+    node = make_node("Split", ["x", "s"], ["a", "b", "c"], axis=2)
+    computed(node, {"x": x, "s": i64(*parts)}, outputs=("a", "b", "c"))
+
+
+def test_tile(x, computed, make_node):
+    computed(make_node("Tile", ["x", "r"]), {"x": x, "r": i64(2, 1, 3)})
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (0, 4), ()])
+def test_constant_of_shape(shape, check, make_node):
+    value = onnx.numpy_helper.from_array(np.array([7], "f4"))
+    check(make_node("ConstantOfShape", ["s"], value=value), {"s": i64(*shape)})
+
+
+@pytest.mark.parametrize(
+    ("start", "limit", "delta"), [(1, 10, 3), (5, -4, -2), (3, 3, 1), (0, 5, -1), (1, 2.25, 0.5)]
+)
+@pytest.mark.parametrize("kind", ["f4", "f8", "i4", "i8"])
+def test_range(start, limit, delta, kind, computed, make_node):
+    if kind[0] == "i" and isinstance(delta, float):
+        delta = 1
+    inputs = {n: np.array(v, kind) for n, v in zip("abd", (start, limit, delta), strict=True)}
+    computed(make_node("Range", ["a", "b", "d"]), inputs)
+
+
+@pytest.mark.parametrize("depth", [1, 6])
+def test_one_hot(depth, computed, make_node):
+    inputs = {"x": i64(0, 3, -1), "d": np.array(depth), "v": np.array([0.5, 2], "f4")}
+    computed(make_node("OneHot", ["x", "d", "v"], axis=0), inputs)
+
+
+@pytest.mark.parametrize(
+    ("node", "inputs", "message"),
+    [
+        (("Reshape", ["x", "s"]), {"s": i64(7, -1)}, r"Reshape_y: f32\[4, 3\] does not fit"),
+        (("Reshape", ["x", "s"]), {"s": i64(-2, -6)}, "Reshape_y: the size extent is -2, outside"),
+        (("Split", ["x", "s"]), {"s": i64(1, 1)}, "the parts do not make up 4"),
+        (("Tile", ["x", "s"]), {"s": i64(1, -1)}, "Tile_y: the size repeats2? is -1, outside"),
+    ],
+)
+def test_sizes_that_contradict_end_the_run(node, inputs, message, tmp_path, make_node, make_model):
+    op, operands = node
+    names = ["y", "z"] if op == "Split" else ["y"]
+    feed = {"x": np.zeros((4, 3), "f4"), **inputs}
+    onnx.save(make_model([make_node(op, operands, names)], feed, names, {}), tmp_path / "m.onnx")
+    with pytest.raises(UserError, match=message):
+        interpret(import_model(tmp_path / "m.onnx"), feed)
