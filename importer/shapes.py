@@ -227,9 +227,14 @@ def _slice(
     steps = _axes(xs, 4) or (1,) * len(starts)
     cut = [slice(None)] * x.ndim
     for a, lo, hi, s in zip(axes, starts, ends, steps, strict=True):
-        # A negative step ends before element 0 only where no element is named.
-        last = None if s < 0 and hi < -x.shape[a] else hi
-        cut[a] = slice(lo, last, s)
+        n = x.shape[a]
+        first, last = (i + n if i < 0 else i for i in (lo, hi))
+        if s > 0:
+            cut[a] = slice(min(max(first, 0), n), min(max(last, 0), n), s)
+        elif n:
+            last = min(max(last, -1), n - 1)
+            # In Python -1 would name the last element.
+            cut[a] = slice(min(max(first, 0), n - 1), None if last < 0 else last, s)
     return x[tuple(cut)]
 
 

@@ -310,19 +310,22 @@ def pad(
         raise OperatorError(f"mode {mode!r} is unknown")
 
     def source(o: Index, i: int) -> Index:
-        position = o - begin.get(i, 0)
-        n = x.shape[i]
-        if begin.get(i, 0) <= 0 and end.get(i, 0) <= 0:
-            return position
+        before, after = begin.get(i, 0), end.get(i, 0)
+        # What negative pads cut off is not repeated.
+        cut = max(-before, 0)
+        n = x.shape[i] - cut - max(-after, 0)
+        position = o - max(before, 0)
+        if before <= 0 and after <= 0:
+            return position + cut
         if mode == "edge":
-            return minimum(maximum(position, 0, b.ranges), n - 1, b.ranges)
+            return minimum(maximum(position, 0, b.ranges), n - 1, b.ranges) + cut
         if mode == "wrap":
-            return mod(position, n, b.ranges)
+            return mod(position, n, b.ranges) + cut
         if n == ONE:
-            return ZERO
+            return Index.of(cut)
         period = (n - 1) * 2
         folded = mod(position, period, b.ranges)
-        return minimum(folded, period - folded, b.ranges)
+        return minimum(folded, period - folded, b.ranges) + cut
 
     return b.view(x, shape, lambda *out: [source(o, i) for i, o in enumerate(out)])
 

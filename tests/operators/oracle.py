@@ -93,10 +93,11 @@ def expected_of(case: Case) -> list[np.ndarray]:
         raise
 
 
-def agree(case: Case, machine: str | None = None, *, reduction: int = 1) -> None:
+def agree(case: Case, machine: str | None = None, *, reduction: int = 1, size: float = 0.0) -> None:
     """The case interpreted, and compiled for a machine, gives what the oracle does.
 
-    `reduction` scales the tolerance: about how many roundings a result has.
+    `reduction` scales the tolerance: about how many roundings a result has. `size` is that of the
+    numbers which results are differences of, if larger than theirs.
     """
     expected = expected_of(case)
     with TemporaryDirectory() as folder:
@@ -111,10 +112,10 @@ def agree(case: Case, machine: str | None = None, *, reduction: int = 1) -> None
             found.append(run(library, feeds, 1))
     for got in found:
         for name, want in zip(case.node.output, expected, strict=True):
-            _compare(name, got[name], want, reduction)
+            _compare(name, got[name], want, reduction, size)
 
 
-def _compare(name: str, got: np.ndarray, want: np.ndarray, reduction: int) -> None:
+def _compare(name: str, got: np.ndarray, want: np.ndarray, reduction: int, size: float) -> None:
     assert got.shape == want.shape, f"{name}: {got.shape} is not {want.shape}"
     assert got.dtype == want.dtype, f"{name}: {got.dtype} is not {want.dtype}"
     bound = TOLERANCE.get(DType.of(want.dtype), 0.0) * max(1, reduction**0.5)
@@ -122,5 +123,5 @@ def _compare(name: str, got: np.ndarray, want: np.ndarray, reduction: int) -> No
         np.testing.assert_array_equal(got, want, err_msg=name)
         return
     left, right = got.astype(np.float64), want.astype(np.float64)
-    scale = float(np.abs(right[np.isfinite(right)]).max(initial=0))
+    scale = float(np.abs(right[np.isfinite(right)]).max(initial=size))
     np.testing.assert_allclose(left, right, rtol=bound, atol=bound * scale, err_msg=name)
