@@ -12,7 +12,7 @@ from rutc.importer.ops.operands import array, axes_of, indices, static
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, apply, cast
-from rutc.tensor_ir.affine import floordiv
+from rutc.tensor_ir.affine import ZERO, floordiv
 
 _LARGEST = 1 << 24
 """The largest extent that a table of positions is made for."""
@@ -195,6 +195,8 @@ def _along(
     """`x` resized along one axis."""
     n = x.shape[axis]
     shape = [extent if i == axis else e for i, e in enumerate(x.shape)]
+    if any(e == ZERO for e in shape):
+        return b.nest(b.axes(shape), lit(0, x.dtype))
     whole = scale is not None and scale.is_integer() and scale >= 1
     if scheme.mode == "nearest" and whole and outside is None and _is_repeat(scheme):
         times = Index.of(int(scale or 1))
