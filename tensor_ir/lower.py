@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from rutc.tensor_ir.affine import ZERO, FloorDiv, Index, Range, Size
+from rutc.tensor_ir.affine import ZERO, FloorDiv, Index, Range, Size, plain
 from rutc.tensor_ir.expr import Expr, Read, bind, reads, substitute, transform
 from rutc.tensor_ir.graph import Nest, Scatter, Value, used
 from rutc.tensor_ir.kernel import (
@@ -287,13 +287,15 @@ def halo_kernel(
                 continue
             names = {x: f"{x}.{slab}" for x in order}
             slab += 1
-            coords = tuple((x, Index.of(names[x])) for x in value.dims)
+            # A loop starts at a constant.
+            start = ZERO if isinstance(first, int) else first
+            coords = tuple((x, Index.of(names[x]) + (start if x == d else 0)) for x in value.dims)
             inner: tuple[Stmt, ...] = (Assign(Access(value.name, coords), layout.fill),)
             for x in reversed(order):
                 low: Size = 0
                 high: Size = extents[x]
                 if x == d:
-                    low, high = first, last
+                    low, high = plain(first - start), plain(last - start)
                 elif x not in done:
                     low -= layout.before.get(x, 0)
                     high += layout.after.get(x, 0)
