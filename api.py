@@ -21,8 +21,7 @@ from rutc.compiler import Options, Report, compile_model
 from rutc.errors import UserError
 from rutc.runtime import ModelError, load
 from rutc.verify import Verification, VerificationFailed, verify_model
-from rutc.verify.inputs import gather
-from rutc.verify.verify import session_inputs
+from rutc.verify.verify import session_values
 
 Progress = Callable[[str, int, int], None]
 
@@ -178,7 +177,7 @@ def verify(
     given = None
     if inputs:
         with load(library, threads=1) as session:
-            given = gather(session_inputs(session), inputs)
+            given = session_values(session, inputs)
     return verify_model(source, Path(library), given, threads=threads, on_progress=on_progress)
 
 

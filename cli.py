@@ -173,13 +173,12 @@ def run(
         from rutc import views
         from rutc.arguments import check_npz, save_npz
         from rutc.runtime import load
-        from rutc.verify.inputs import gather
-        from rutc.verify.verify import session_inputs
+        from rutc.verify.verify import session_values
 
         if output is not None:
             check_npz(output)
         with load(library, threads=threads) as session:
-            values = gather(session_inputs(session), inputs or ())
+            values = session_values(session, inputs or ())
             names = [port.name for port in session.get_outputs()]
             outputs = dict(zip(names, session.run(None, values), strict=True))
         if output is not None:
@@ -275,12 +274,11 @@ def bench(
         from rutc.arguments import check_peer
         from rutc.runtime import load
         from rutc.verify.bench import bench as measure
-        from rutc.verify.inputs import gather
-        from rutc.verify.verify import session_inputs
+        from rutc.verify.verify import session_values
 
         check_peer(against, model)
         with load(library, threads=1) as session:
-            values = gather(session_inputs(session), inputs or ())
+            values = session_values(session, inputs or ())
         with screen.progress() as on_progress:
             timings = measure(
                 library,

@@ -12,8 +12,7 @@ from rutc import views
 from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.runtime import load
-from rutc.verify.inputs import gather
-from rutc.verify.verify import session_inputs
+from rutc.verify.verify import session_values
 
 LIBRARY_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"MZ")
 PROFILE_RUNS = 20
@@ -52,7 +51,7 @@ def inspect_library(
             views.ports_table(session.get_inputs(), session.get_outputs()),
         ]
         if profile:
-            values = gather(session_inputs(session), inputs)
+            values = session_values(session, inputs)
             for _ in range(PROFILE_RUNS):
                 session.run(None, values)
             times = views.step_times(session.profile(), kernels)

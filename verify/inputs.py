@@ -182,7 +182,8 @@ def gather(
         UserError: an item names no input of the model, names one twice, or cannot be read.
     """
     by_name = {item.name: item for item in specs}
-    values = generate(specs, seed, dims)
+    values: dict[str, Array] = {}
+    seeds = [seed]
     given: set[str] = set()
     for argument in sources:
         name, _, source = argument.rpartition("=")
@@ -197,14 +198,26 @@ def gather(
         if name:
             values[name] = read(by_name[name], source)
         elif source.startswith("random:"):
-            values.update(generate(specs, _seed(source), dims))
+            seeds.append(_seed(source))
         elif len(specs) == 1 or source.endswith(".npz"):
             values.update({item.name: read(item, source) for item in specs})
         else:
             raise UserError(
                 f"--input {argument}: the model has {len(specs)} inputs: write NAME={source}"
             )
-    return values
+    sizes = {**(dims or {}), **_sizes(specs, values)}
+    return {**generate(specs, seeds[-1], sizes), **values}
+
+
+def _sizes(specs: Sequence[InputSpec], values: Mapping[str, Array]) -> dict[str, int]:
+    """Returns the symbols that the shapes of given values tell."""
+    found: dict[str, int] = {}
+    given = [item for item in specs if item.name in values]
+    for item in given:
+        for wanted, extent in zip(item.shape, values[item.name].shape, strict=True):
+            if isinstance(wanted, str):
+                found.setdefault(wanted, extent)
+    return found
 
 
 def _seed(source: str) -> int:

@@ -1,15 +1,16 @@
 """Checks a compiled model against ONNX Runtime on real or generated inputs."""
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rutc.errors import CheckFailed
+from rutc.errors import CheckFailed, UserError
 from rutc.runtime import InferenceSession, load
 from rutc.verify.compare import OutputComparison, Value, compare_outputs
-from rutc.verify.inputs import InputSpec, generate, spec
+from rutc.verify.inputs import Array, InputSpec, gather, generate, spec
 from rutc.verify.reference import VERSION, Reference
+from rutc.verify.sizes import common_sizes, sample_sizes, session_symbols, sizes_text
 from rutc.verify.tolerance import Level
 
 Progress = Callable[[str, int, int], None]
@@ -76,7 +77,8 @@ def verify_model(
     Args:
         model: The ONNX file that was compiled.
         library: What `rutc compile` wrote.
-        inputs: A value per input; None generates them from `seed`.
+        inputs: A value per input; None generates them from `seed`, at several sizes where sizes
+            are symbolic.
         threads: Threads of both; None leaves the choice to each.
         dims: Extents of the symbols that the compiled model keeps, for generated inputs.
         seed: Of generated inputs.
@@ -87,25 +89,68 @@ def verify_model(
         rutc.runtime.ModelError: the library does not load or refuses the inputs.
     """
     report = on_progress or _ignore
-    report("verify", 0, 3)
     session = load(str(library), threads=threads)
-    values = generate(session_inputs(session), seed, dims) if inputs is None else dict(inputs)
-    report("verify", 1, 3)
-    begin = time.perf_counter()
-    reference = Reference(model, threads).run(values)
-    reference_s = time.perf_counter() - begin
-    report("verify", 2, 3)
-    begin = time.perf_counter()
-    names = [output.name for output in session.get_outputs()]
-    ours = dict(zip(names, session.run(None, values), strict=True))
-    rutc_s = time.perf_counter() - begin
-    level = session_level(session)
-    outputs = compare_outputs(ours, reference, level)
-    report("verify", 3, 3)
-    source = f"inputs generated from seed {seed}" if inputs is None else "given inputs"
-    return Verification(
-        model, library, level, source, threads, outputs, rutc_s, reference_s, values=values
-    )
+    rounds: list[tuple[str, dict[str, Value]]] = []
+    if inputs is not None:
+        rounds.append(("given inputs", dict(inputs)))
+    else:
+        symbols = session_symbols(session)
+        sampled = sample_sizes(symbols) if dims is None else (dict(dims),)
+        for sizes in sampled:
+            at = f" at {sizes_text(sizes)}" if sizes else ""
+            generated = generate(session_inputs(session), seed, sizes)
+            rounds.append((f"inputs generated from seed {seed}{at}", dict(generated)))
+    reference = Reference(model, threads)
+    found: list[Verification] = []
+    refused: UserError | None = None
+    for number, (source, values) in enumerate(rounds):
+        report("verify", number, len(rounds))
+        begin = time.perf_counter()
+        try:
+            expected = reference.run(values)
+        except UserError as error:
+            # Some sizes of a range may be none of the model's.
+            refused = error
+            continue
+        reference_s = time.perf_counter() - begin
+        begin = time.perf_counter()
+        names = [output.name for output in session.get_outputs()]
+        ours = dict(zip(names, session.run(None, values), strict=True))
+        rutc_s = time.perf_counter() - begin
+        level = session_level(session)
+        outputs = compare_outputs(ours, expected, level)
+        found.append(
+            Verification(
+                model, library, level, source, threads, outputs, rutc_s, reference_s, values=values
+            )
+        )
+        if not found[-1].passed:
+            break
+    if refused is not None and not found:
+        raise refused
+    report("verify", len(rounds), len(rounds))
+    return _together(found)
+
+
+def _together(found: Sequence[Verification]) -> Verification:
+    """Returns the last of several verifications, which alone may have failed, telling of all."""
+    last = found[-1]
+    if len(found) == 1 or not last.passed:
+        return last
+    first, *others = (v.inputs for v in found)
+    sizes = "; ".join([first, *(text.partition(" at ")[2] for text in others)])
+    return replace(last, inputs=sizes)
+
+
+def session_values(
+    session: InferenceSession, sources: Sequence[str], seed: int = 0
+) -> dict[str, Array]:
+    """Returns all inputs of a compiled model from `NAME=SOURCE` items, as `inputs.gather` does.
+
+    What is generated has the sizes of what is given, or else common ones.
+    """
+    specs = session_inputs(session)
+    return gather(specs, sources, seed, common_sizes(session_symbols(session)))
 
 
 def session_inputs(session: InferenceSession) -> tuple[InputSpec, ...]:

@@ -1,0 +1,62 @@
+"""Sizes at which a model of symbolic sizes is verified and run."""
+
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto, helper, save
+
+from rutc.api import compile
+from rutc.runtime import load
+from rutc.verify.sizes import common_sizes, sample_sizes, session_symbols
+from rutc.verify.verify import session_values, verify_model
+
+
+def _model(folder: Path) -> Path:
+    """y{batch, seq} = softmax of (x{batch, seq} + mask{seq})."""
+    symbols = ["batch", "seq"]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, symbols)
+    mask = helper.make_tensor_value_info("mask", TensorProto.FLOAT, ["seq"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, symbols)
+    nodes = [
+        helper.make_node("Add", ["x", "mask"], ["sum"]),
+        helper.make_node("Softmax", ["sum"], ["y"], axis=1),
+    ]
+    graph = helper.make_graph(nodes, "masked", [x, mask], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    save(model, folder / "masked.onnx")
+    return folder / "masked.onnx"
+
+
+def test_samples_lie_in_their_ranges_and_differ() -> None:
+    symbols = {"a": (0, 3), "b": (1, 512), "c": (100, 100_000), "d": (7, 7)}
+    samples = sample_sizes(symbols)
+    assert samples[1] == {"a": 1, "b": 1, "c": 100, "d": 7}
+    assert samples[2] == {"a": 3, "b": 64, "c": 100, "d": 7}
+    assert len(samples) == 3
+    for sizes in (*samples, common_sizes(symbols)):
+        assert all(low <= sizes[name] <= high for name, (low, high) in symbols.items())
+    assert sample_sizes({}) == ({},)
+
+
+def test_a_model_is_verified_at_several_sizes(tmp_path: Path) -> None:
+    model = _model(tmp_path)
+    made = compile(model, tmp_path / "masked.so", dims={"batch": (1, 8), "seq": (1, 100)})
+    assert made.verification is not None
+    assert made.verification.passed
+    assert made.verification.inputs == (
+        "inputs generated from seed 0 at batch=5 seq=7; batch=1 seq=1; batch=8 seq=64"
+    )
+    checked = verify_model(model, made.library, dims={"batch": 2, "seq": 33})
+    assert checked.passed
+    assert checked.outputs[0].shape == (2, 33)
+
+
+def test_generated_inputs_have_the_sizes_of_the_given_ones(tmp_path: Path) -> None:
+    made = compile(_model(tmp_path), tmp_path / "m.so", dims={"batch": (1, 8)}, verify=False)
+    np.save(tmp_path / "x.npy", np.zeros((3, 17), np.float32))
+    with load(made.library) as session:
+        assert session_symbols(session)["batch"] == (1, 8)
+        values = session_values(session, [f"x={tmp_path / 'x.npy'}"])
+        assert values["mask"].shape == (17,)
+        assert session.run(None, values)[0].shape == (3, 17)
+        assert session_values(session, ())["x"].shape == (8, 32)

@@ -1,0 +1,52 @@
+"""Sizes to run a model of symbolic sizes at: common ones, and samples that cover its ranges."""
+
+from collections.abc import Mapping
+
+from rutc.runtime import InferenceSession
+
+Sizes = dict[str, int]
+Ranges = Mapping[str, tuple[int, int]]
+
+COMMON = 32
+PRIMES = (5, 7, 11, 13, 3)
+LARGEST = 64
+"""No sample has a larger size, unless the range asks for it: a run should take little time."""
+
+
+def session_symbols(session: InferenceSession) -> dict[str, tuple[int, int]]:
+    """Returns the sizes that a compiled model leaves open, with their inclusive ranges."""
+    listed = session.manifest.get("symbols")
+    if not isinstance(listed, dict):
+        return {}
+    return {str(name): (int(low), int(high)) for name, (low, high) in listed.items()}
+
+
+def common_sizes(symbols: Ranges) -> Sizes:
+    """Returns a size of middling magnitude for every symbol."""
+    return {name: min(max(COMMON, low), high) for name, (low, high) in symbols.items()}
+
+
+def sample_sizes(symbols: Ranges) -> tuple[Sizes, ...]:
+    """Returns what to verify at: primes, the lowest sizes (1 at least), and large ones.
+
+    `{"batch": (1, 64), "seq": (0, 512)}`
+    -> batch=5 seq=7, batch=1 seq=1, batch=64 seq=64
+    """
+    if not symbols:
+        return ({},)
+    primes = {
+        name: min(low + PRIMES[i % len(PRIMES)] - min(low, 1), high)
+        for i, (name, (low, high)) in enumerate(symbols.items())
+    }
+    lowest = {name: min(max(low, 1), high) for name, (low, high) in symbols.items()}
+    highest = {name: min(max(low, LARGEST), high) for name, (low, high) in symbols.items()}
+    samples: list[Sizes] = []
+    for sizes in (primes, lowest, highest):
+        if sizes not in samples:
+            samples.append(sizes)
+    return tuple(samples)
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Returns sizes as one line: `batch=5 seq=7`."""
+    return " ".join(f"{name}={size}" for name, size in sizes.items())
