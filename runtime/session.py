@@ -103,6 +103,7 @@ class InferenceSession:
         self._outputs = _infos(library, "outputs")
         self._input_slots = {info.name: slot_of("input", info) for info in self._inputs}
         self._output_slots = {info.name: slot_of("output", info) for info in self._outputs}
+        self._known_shapes = [info.known_shape for info in self._outputs]
         self._input_addresses = (ctypes.c_void_p * len(self._inputs))()
         self._output_addresses = (ctypes.c_void_p * len(self._outputs))()
 
@@ -152,8 +153,9 @@ class InferenceSession:
 
     def _output_shapes(self, inputs: Mapping[str, object]) -> list[tuple[int, ...]]:
         """Returns the shape of every output for inputs of these shapes."""
-        if all(info.is_static for info in self._outputs):
-            return [tuple(int(extent) for extent in info.shape) for info in self._outputs]
+        known = [shape for shape in self._known_shapes if shape is not None]
+        if len(known) == len(self._known_shapes):
+            return known
         self._check_inputs(inputs)
         with self._lock:
             try:

@@ -132,7 +132,7 @@ def _tiled(
     bound = _bound_order(shape)
     batch = _batch(shape, tile)
     block = _reduction_block(kernel, shape, tile, bound, machine)
-    chunk = _row_chunk(shape, tile, machine) if block is None else None
+    chunk = _row_chunk(shape, tile, batch, machine) if block is None else None
     if chunk is not None:
         v, f = chunk
         steps.append(Split(v, f))
@@ -230,7 +230,9 @@ def _batch(shape: Shape, tile: RegisterTile) -> list[str]:
     ]
 
 
-def _row_chunk(shape: Shape, tile: RegisterTile, machine: Machine) -> tuple[str, int] | None:
+def _row_chunk(
+    shape: Shape, tile: RegisterTile, batch: list[str], machine: Machine
+) -> tuple[str, int] | None:
     """(loop, factor) by which to split rows; None where their operand is small as a whole.
 
     The part of the operand that goes with one factor stays in the second cache while all blocks
@@ -253,7 +255,7 @@ def _row_chunk(shape: Shape, tile: RegisterTile, machine: Machine) -> tuple[str,
         return None
     rows = [x.var for x in shape.shared if x.var != tile.vector]
     rows = [v for v in rows if all(t.depends(v) for t in reads) and shape.extents[v] > 1]
-    rows = [v for v in rows if v not in shape.symbolic]
+    rows = [v for v in rows if v not in shape.symbolic and v not in batch]
     if not rows:
         return None
     factors = dict(tile.rows)
