@@ -9,14 +9,14 @@ difference shows: the smallest model that still differs.
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from rutc.compiler import Options, compile_model
+from rutc.compiler import Options, Report, compile_model
 from rutc.emit.toolchain import write_atomically
-from rutc.errors import RutcError
+from rutc.errors import RutcError, UserError
 from rutc.importer.extract import Array, ModelParts, NodeInfo
 from rutc.runtime import load
 from rutc.verify.compare import OutputComparison, Value, compare_outputs
@@ -26,6 +26,9 @@ from rutc.verify.verify import Progress
 
 MAX_GROWTH = 6
 """How many generations of producers are added to the faulty node at most."""
+
+MAX_OPERAND = 64
+"""Elements of a list that may decide how to compute a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +169,7 @@ class Bisector:
     ) -> list[OutputComparison]:
         """Returns the outputs of a part that differ; one that does not compile cannot be judged."""
         try:
-            options = Options(shapes={name: value.shape for name, value in inputs.items()})
-            report = compile_model(path, path.with_suffix(".so"), options, None)
+            report = self._compiled(path, inputs)
         except RutcError:
             return []
         with load(report.library, threads=self._threads) as session:
@@ -176,6 +178,18 @@ class Bisector:
             ours = dict(zip(names, session.run(names, given), strict=True))
         expected = {name: self._values[name] for name in names}
         return [o for o in compare_outputs(ours, expected, self._level) if not o.passed]
+
+    def _compiled(self, path: Path, inputs: Mapping[str, Array]) -> Report:
+        """Compiles a part; what decides how to compute in it (axes, a count) is fixed if needed."""
+        library = path.with_suffix(".so")
+        options = Options(shapes={name: value.shape for name, value in inputs.items()})
+        try:
+            return compile_model(path, library, options, None)
+        except UserError:
+            small = {n: v for n, v in inputs.items() if v.ndim <= 1 and v.size <= MAX_OPERAND}
+            if not small:
+                raise
+            return compile_model(path, library, replace(options, values=small), None)
 
 
 def bisect(

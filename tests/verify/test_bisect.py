@@ -1,6 +1,6 @@
 """The first diverging node is named and isolated; the faults are put into the compiled model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +40,10 @@ def model(tmp_path: Path) -> Path:
 
 
 def _find(
-    model: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault | None = None
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Fault | None = None,
+    feed: Mapping[str, np.ndarray] | None = None,
 ) -> Divergence | None:
     """Bisects with a compiler that has a fault: it changes the graph before it compiles."""
 
@@ -52,7 +55,32 @@ def _find(
         return compile_model(path.with_suffix(".changed.onnx"), output, options, tell)
 
     monkeypatch.setattr("rutc.verify.bisect.compile_model", compile_with_fault)
-    return bisect(model, {"x": X}, model.parent, threads=1)
+    return bisect(model, feed or {"x": X}, model.parent, threads=1)
+
+
+def test_operands_of_the_run_decide_how_parts_are_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [
+        helper.make_node("ReduceSum", ["x", "axes"], ["t"], name="total"),
+        helper.make_node("Tanh", ["t"], ["y"], name="squash"),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 6]),
+        helper.make_tensor_value_info("axes", TensorProto.INT64, [1]),
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    model = helper.make_model(
+        helper.make_graph(nodes, "sums", inputs, outputs),
+        opset_imports=[helper.make_opsetid("", 21)],
+        ir_version=10,
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    feed = {"x": X, "axes": np.array([1])}
+    assert _find(tmp_path / "m.onnx", monkeypatch, feed=feed) is None
+    found = _find(tmp_path / "m.onnx", monkeypatch, _wrong_tanh, feed)
+    assert found is not None
+    assert found.node.name == "squash"
 
 
 def _wrong_tanh(graph: onnx.GraphProto) -> None:
