@@ -8,14 +8,33 @@ A model gives one or more variants, of which the first that compiles is run.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
-from onnx import ModelProto, TensorShapeProto, numpy_helper
+from onnx import ModelProto, TensorShapeProto, TypeProto, numpy_helper
 
 from tests.conformance.suite import Case, graph_inputs
 
 Variants = list[tuple[str, ModelProto]]
 """Models with what tells one from the others."""
+
+
+@dataclass(frozen=True)
+class _Size:
+    """One size of an input: the input's number and name, the axis, its extent as the test has it.
+
+    `of_list`: the input has one axis and is not the first.
+    """
+
+    number: int
+    input: str
+    axis: int
+    extent: int
+    of_list: bool
+
+
+Rule = Callable[[_Size], str]
+"""The name of a size; "" keeps the extent."""
 
 
 def plain(case: Case) -> Variants:
@@ -39,15 +58,25 @@ def constant(case: Case) -> Variants:
 
 
 def dynamic(case: Case) -> Variants:
-    """The model with symbolic sizes in three ways, the most general first.
+    """The model with symbolic sizes in several ways, the most general first.
 
-    Each size has a name of its own; then equal sizes have one name; then, besides, sizes of 1 are
-    fixed, so that what is broadcast is known when compiling.
+    free          each size has a name of its own
+    shared        equal sizes have one name
+    ones fixed    besides, sizes of 1 are fixed: what is broadcast is known when compiling
+    lists fixed   besides, lists other than the first input have a fixed length, which may decide
+                  ranks
+    own           symbolic are only the first input's sizes that no other input has
     """
-    free = _renamed(case, lambda name, axis, _: f"{name}_{axis}")
-    shared = _renamed(case, lambda name, axis, extent: f"n{extent}")
-    fixed = _renamed(case, lambda name, axis, extent: "" if extent == 1 else f"n{extent}")
-    return [("free", free), ("shared", shared), ("ones fixed", fixed)]
+    _, *others = _shapes(case)
+    elsewhere = {1, *(n for shape in others for n in shape)}
+    rules: dict[str, Rule] = {
+        "free": lambda s: f"{s.input}_{s.axis}",
+        "shared": lambda s: f"n{s.extent}",
+        "ones fixed": lambda s: f"n{s.extent}" if s.extent != 1 else "",
+        "lists fixed": lambda s: f"n{s.extent}" if s.extent != 1 and not s.of_list else "",
+        "own": lambda s: f"n{s.extent}" if s.number == 0 and s.extent not in elsewhere else "",
+    }
+    return [(name, _renamed(case, rule)) for name, rule in rules.items()]
 
 
 MODES: Mapping[str, Callable[[Case], Variants]] = {
@@ -57,14 +86,25 @@ MODES: Mapping[str, Callable[[Case], Variants]] = {
 }
 
 
-def _renamed(case: Case, rule: Callable[[str, int, int], str]) -> ModelProto:
-    """The model with `rule(input, axis, extent)` as name of each size; "" keeps the extent."""
+def _shapes(case: Case) -> list[list[int]]:
+    """The fixed extents of all inputs; none of those that are no tensors."""
+    types = [i.type for i in graph_inputs(case.proto())] or [TypeProto()]
+    return [
+        [d.dim_value for d in t.tensor_type.shape.dim if d.HasField("dim_value")] for t in types
+    ]
+
+
+def _renamed(case: Case, rule: Rule) -> ModelProto:
+    """The model with the sizes named by a rule."""
     model = case.proto()
-    for info in graph_inputs(model):
+    for number, info in enumerate(graph_inputs(model)):
         if not info.type.HasField("tensor_type"):
             continue
-        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
-            if dim.HasField("dim_value") and (name := rule(info.name, axis, dim.dim_value)):
+        dims = info.type.tensor_type.shape.dim
+        for axis, dim in enumerate(dims):
+            of_list = number > 0 and len(dims) == 1
+            size = _Size(number, info.name, axis, dim.dim_value, of_list)
+            if dim.HasField("dim_value") and (name := rule(size)):
                 dim.dim_param = name
     for output in model.graph.output:
         if output.type.HasField("tensor_type") and output.type.tensor_type.HasField("shape"):

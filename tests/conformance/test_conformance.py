@@ -133,6 +133,8 @@ def test_dynamic_sizes_have_names(cases: list[Case]) -> None:
         "free": [["x_0", "x_1", "x_2"], ["slope_0"]],
         "shared": [["n3", "n4", "n5"], ["n5"]],
         "ones fixed": [["n3", "n4", "n5"], ["n5"]],
+        "lists fixed": [["n3", "n4", "n5"], [5]],
+        "own": [["n3", "n4", 5], [5]],
     }
 
 
