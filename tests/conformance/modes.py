@@ -76,7 +76,8 @@ def dynamic(case: Case) -> Variants:
         "lists fixed": lambda s: f"n{s.extent}" if s.extent != 1 and not s.of_list else "",
         "own": lambda s: f"n{s.extent}" if s.number == 0 and s.extent not in elsewhere else "",
     }
-    return [(name, _renamed(case, rule)) for name, rule in rules.items()]
+    made = [(name, _renamed(case, rule)) for name, rule in rules.items()]
+    return made[:1] + [(name, model) for name, model in made[1:] if _is_symbolic(model)]
 
 
 MODES: Mapping[str, Callable[[Case], Variants]] = {
@@ -89,9 +90,13 @@ MODES: Mapping[str, Callable[[Case], Variants]] = {
 def _shapes(case: Case) -> list[list[int]]:
     """The fixed extents of all inputs; none of those that are no tensors."""
     types = [i.type for i in graph_inputs(case.proto())] or [TypeProto()]
-    return [
-        [d.dim_value for d in t.tensor_type.shape.dim if d.HasField("dim_value")] for t in types
-    ]
+    dims = [t.tensor_type.shape.dim for t in types]
+    return [[d.dim_value for d in shape if d.HasField("dim_value")] for shape in dims]
+
+
+def _is_symbolic(model: ModelProto) -> bool:
+    inputs = graph_inputs(model)
+    return any(d.dim_param for i in inputs for d in i.type.tensor_type.shape.dim)
 
 
 def _renamed(case: Case, rule: Rule) -> ModelProto:
