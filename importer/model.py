@@ -29,6 +29,8 @@ from rutc.tensor_ir.affine import ONE, ZERO, Range
 SYMBOL_RANGE: Range = (1, 1 << 31)
 """What a size that nothing fixes may be."""
 
+TRAINING = "ai.onnx.preview.training"
+
 Shapes = Mapping[str, tuple[int, ...]]
 Dims = Mapping[str, int | Range]
 Values = Mapping[str, np.ndarray]
@@ -409,7 +411,7 @@ def _conflict(info: ValueInfoProto, given: tuple[int, ...] | None) -> UserError:
 
 
 def _live(graph: GraphProto, wanted: set[str]) -> list[bool]:
-    """Which nodes the wanted values need."""
+    """Which nodes the wanted values need (a Gradient names what it differentiates)."""
     live = [False] * len(graph.node)
     for k in range(len(graph.node) - 1, -1, -1):
         node = graph.node[k]
@@ -417,6 +419,8 @@ def _live(graph: GraphProto, wanted: set[str]) -> list[bool]:
             continue
         live[k] = True
         wanted.update(i for i in node.input if i)
+        if _key(node) == (TRAINING, "Gradient"):
+            wanted.update(a.s.decode() for a in node.attribute if a.name == "y")
         for a in node.attribute:
             if a.HasField("g"):
                 for g in subgraphs(a.g):

@@ -16,6 +16,7 @@ FAMILIES = (
     "linear_models",
     "lookup",
     "iteration",
+    "gradient",
     "loops",
     "microsoft.activation",
     "microsoft.attention",

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from rutc.importer.registry import OPERATORS
+
 DOMAIN = "com.microsoft"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "microsoft.md"
 
 
 @pytest.fixture
@@ -151,3 +157,9 @@ def test_dynamic_quantize_linear(check, make_node, normal):
     check(step, {"x": normal(3, 4)}, outputs=("y", "s", "z"))
     check(step, {"x": np.abs(normal(3, 4)) + 1}, outputs=("y", "s", "z"))
     check(step, {"x": np.zeros((3, 4), "f4")}, outputs=("y", "s", "z"))
+
+
+def test_the_page_lists_the_operators():
+    rows = [row for row in PAGE.read_text().splitlines() if row.startswith("|")]
+    listed = sorted(name for row in rows for name in re.findall(r"`(\w+)`", row))
+    assert listed == sorted(op for domain, op in OPERATORS if domain == DOMAIN)
