@@ -32,7 +32,8 @@ PRODUCTS = 1.6
 """Vectors of products per cycle that sums reach."""
 NEAR_BYTES = 1 << 20
 """What is nearer than memory, and costs nothing to move, from one kernel to the next."""
-FAR_BYTES_PER_CYCLE = 4.0
+FAR_BYTES_PER_CYCLE = 6.0
+"""What is fetched ahead from beyond the second cache: weights arrive while others are used."""
 TRANSFORM_CYCLES = 3.5
 """Cycles per vector that a transform reads or writes."""
 MOST_GROWTH = 4.0
@@ -192,7 +193,7 @@ class _Work:
         lanes = ceil(wide / LANES)
         cycles = tiles * deep * around * lanes / PRODUCTS
         weights = self.const.data.array.nbytes * self.growth(filters)
-        cycles += self._far(weights)
+        cycles = max(cycles, self._far(weights))
         if filters:
             moved = tiles * (ceil(deep / LANES) + lanes)
             cycles += moved * TRANSFORM_CYCLES * points
