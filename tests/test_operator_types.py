@@ -28,17 +28,18 @@ INTS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 3
 FLOATS = [np.dtype(t) for t in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)]
 BOOL = np.dtype(np.bool_)
 
-UNARY = """
+_UNARY = """
     Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Ceil Cos Cosh Erf Exp Floor IsNaN IsInf Log Neg
     Not Round Sign Sin Sinh Sqrt Tan Tanh Reciprocal Sigmoid Relu Softplus Softsign LeakyRelu Elu
     ThresholdedRelu Selu Celu HardSigmoid HardSwish Mish Swish Gelu Shrink Softmax LogSoftmax
     Hardmax LpNormalization ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2
     ReduceSumSquare ReduceLogSumExp ArgMax ArgMin Trilu Clip
-""".split()
-BINARY = """
+"""
+_BINARY = """
     Add And BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Mul Or
     Sub Xor Mod Pow BitShift Max Min Sum Mean PRelu SwiGLU MatMul Gemm
-""".split()
+"""
+UNARY, BINARY = _UNARY.split(), _BINARY.split()
 VARIANTS: dict[str, list[dict[str, object]]] = {
     "ArgMax": [{"axis": 1}, {"axis": 1, "select_last_index": 1}],
     "ArgMin": [{"axis": 1, "keepdims": 0}, {"axis": 0, "select_last_index": 1}],
