@@ -413,6 +413,8 @@ def _model_cycles(
 def _work(group: Group | None, extents: Mapping[str, int]) -> int:
     """Floating-point operations of a group: arithmetic in bodies, and one per reduced element."""
     total = 0
+    if group is not None:
+        extents = {**extents, **{s.dim: s.size for s in group.slices}}
     for n in group.stages if group is not None else ():
         points = prod(extents[d] for d in n.dims)
         each = sum(

@@ -44,7 +44,8 @@ class FillHalo:
 class Repeat:
     """A scan: `steps` once per trip; the carried values move on after each trip.
 
-    `collect` pairs each collected value with the output that gains the scanned dim.
+    `collect` pairs each collected value with the output that gains the scanned dim. `parts` are
+    the values that each trip computes a part of.
     """
 
     dim: str
@@ -54,6 +55,7 @@ class Repeat:
     steps: tuple[PlanStep, ...]
     results: tuple[str, ...]
     origin: tuple[str, ...]
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

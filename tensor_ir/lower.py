@@ -33,6 +33,16 @@ from rutc.tensor_ir.kernel import (
     with_symbols,
 )
 from rutc.tensor_ir.layout import Layout, dense
+from rutc.tensor_ir.steps.base import simplified
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A part of a shared loop: the indices of `dim` from symbol * size on, `size` of them."""
+
+    dim: str
+    symbol: str
+    size: int
 
 
 @dataclass(frozen=True)
@@ -41,13 +51,14 @@ class Group:
 
     `stages` in definition order; each reads values from outside, or of earlier stages with the
     shared dims at identity. `shared` is the order of the common loops, outermost first. `stored`
-    names the values of the group that go to memory.
+    names the values of the group that go to memory. One run computes the `slices`, or all.
     """
 
     name: str
     stages: tuple[Nest, ...]
     shared: tuple[str, ...]
     stored: tuple[str, ...]
+    slices: tuple[Slice, ...] = ()
 
     def external_reads(self) -> tuple[str, ...]:
         """The values read from outside, in order of first use."""
@@ -76,6 +87,8 @@ def lower(
     body: list[Stmt] = []
     used_loops = {*group.shared, *symbols}
     places: dict[str, Buffer] = {}
+    parts = {s.dim: Index.of(s.symbol) * s.size + Index.of(s.dim) for s in group.slices}
+    trips: dict[str, Size] = {**extents, **{s.dim: s.size for s in group.slices}}
     for number, stage in enumerate(group.stages):
         private = tuple(d for d in stage.out.dims if d not in group.shared)
         loops: dict[str, str] = {}
@@ -85,7 +98,7 @@ def lower(
                 name, suffix = f"{d}.{suffix}", suffix + 1
             used_loops.add(name)
             loops[d] = name
-        renames = {d: Index.of(name) for d, name in loops.items()}
+        renames = {d: Index.of(name) for d, name in loops.items()} | parts
         covered = tuple(_within_halo(e, layouts, extents, symbols) for e in stage.body)
         elements = tuple(_local_reads(substitute(e, renames), places) for e in covered)
         results, inner = _point(stage, elements, number, locals_)
@@ -99,7 +112,9 @@ def lower(
             stmts = [_loop(loops[d], extents[d], tuple(stmts))]
         body += stmts
     for d in reversed(group.shared):
-        body = [_loop(d, extents[d], tuple(body))]
+        body = [_loop(d, trips[d], tuple(body))]
+    if parts:
+        body = list(simplified(tuple(body), symbols))
     origin = tuple(dict.fromkeys(o for s in group.stages for o in s.origin))
     kernel = Kernel(group.name, tuple(args), tuple(locals_), tuple(body), origin)
     return with_symbols(kernel, symbols)

@@ -19,6 +19,7 @@ from rutc.graph_opt.decide.layout import (
     wants_packing,
 )
 from rutc.graph_opt.decide.memory import place_values
+from rutc.graph_opt.decide.slices import Slicer
 from rutc.graph_opt.decide.strings import with_numbered_strings
 from rutc.graph_opt.plan import (
     Choose,
@@ -47,6 +48,8 @@ from rutc.tensor_ir.graph import (
     Scan,
     Scatter,
     While,
+    outs,
+    used_deep,
     walk_nodes,
 )
 from rutc.tensor_ir.layout import Layout, dense
@@ -93,6 +96,8 @@ class _Decider:
         layouts = self._layouts()
         outputs = {o.value for o in graph.outputs}
         steps = self._steps(nodes, outputs, "g")
+        sliced = self._slicer(graph, layouts).slice(steps)
+        steps, layouts = sliced.steps, sliced.layouts
         places, arena = place_values(graph, steps, self.values, layouts, self.homes)
         return Plan(graph, self.values, steps, layouts, places, arena, tuple(self.refusals))
 
@@ -220,6 +225,17 @@ class _Decider:
             bounds = Index.of(size).bounds(self.symbols)
             limits[d] = bounds[1] if bounds is not None else 1 << 62
         return limits
+
+    def _slicer(self, graph: Graph, layouts: dict[str, Layout]) -> Slicer:
+        users: dict[str, set[str]] = {v: set() for v in self.values}
+        for n in graph.nodes:
+            for v in used_deep(n):
+                users[v].add(outs(n)[0].name)
+        bound = {*self.fixed, *self.homes, *self.homes.values(), *self.constants, *self.halo}
+        bound |= {o.value for o in graph.outputs}
+        free = frozenset(self.values) - bound
+        names = {v: frozenset(nodes) for v, nodes in users.items()}
+        return Slicer(self.values, layouts, self.extents, names, free)
 
     # -- steps ----------------------------------------------------------------------------------
     def _steps(

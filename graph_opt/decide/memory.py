@@ -72,6 +72,8 @@ class Lifetimes:
                         self._define(c.param.name)
                     for _, out in collect:
                         self._define(out)
+                    for v in s.parts if isinstance(s, Repeat) else ():
+                        self._define(v)
                     outside = set(self.lives)
                     self.visit(s.steps)
                     self.time += 1
