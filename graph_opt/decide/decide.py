@@ -21,6 +21,7 @@ from rutc.graph_opt.decide.layout import (
 from rutc.graph_opt.decide.memory import place_values
 from rutc.graph_opt.decide.slices import Slicer
 from rutc.graph_opt.decide.strings import with_numbered_strings
+from rutc.graph_opt.editor import rename_reads
 from rutc.graph_opt.plan import (
     Choose,
     Fail,
@@ -159,6 +160,11 @@ class _Decider:
         for r in dict.fromkeys(r for e in body for r in reads(e)):
             if r.fill is not None:
                 body = self._with_halo(n, r, body, copies, lanes.get(r.value))
+        # All of a window is read from one place, what lies inside of the value, too.
+        found = {c.body[0].value: c.out.name for c in copies if isinstance(c.body[0], Read)}
+        names = {v: found[v] for v in cost.windows if v in found}
+        if names:
+            body = tuple(rename_reads(e, names) for e in body)
         return replace(n, body=body), copies
 
     def _with_halo(
@@ -235,7 +241,7 @@ class _Decider:
         bound |= {o.value for o in graph.outputs}
         free = frozenset(self.values) - bound
         names = {v: frozenset(nodes) for v, nodes in users.items()}
-        return Slicer(self.values, layouts, self.extents, names, free)
+        return Slicer(self.values, layouts, self.extents, names, free, self.constants)
 
     # -- steps ----------------------------------------------------------------------------------
     def _steps(

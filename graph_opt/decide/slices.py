@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rutc.graph_opt.plan import FillHalo, PlanStep, Repeat, Run
-from rutc.tensor_ir.affine import FloorDiv, Index
-from rutc.tensor_ir.expr import Read, reads
+from rutc.tensor_ir.affine import FloorDiv, Index, Mod
+from rutc.tensor_ir.expr import IndexValue, Read, reads, walk
 from rutc.tensor_ir.graph import Value
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group, Slice
@@ -59,6 +59,7 @@ class Slicer:
     extents: Mapping[str, int]
     users: Mapping[str, frozenset[str]]
     free: frozenset[str]
+    constants: frozenset[str]
 
     def slice(self, steps: tuple[PlanStep, ...]) -> Sliced:
         """The steps with every chain that pays."""
@@ -87,6 +88,8 @@ class Slicer:
         best: tuple[float, tuple[Member, ...], int] | None = None
         for d in first.group.shared if isinstance(first, Run) else ():
             assert isinstance(first, Run)
+            if not self._alike(first.group, d, 1):
+                continue
             members: tuple[Member, ...] = (Member(start, first.group, d, 1),)
             for number in range(start + 1, len(steps)):
                 step = steps[number]
@@ -123,7 +126,25 @@ class Slicer:
         first = members[0].dim
         if d not in step.group.shared or self.extents[d] != ratio * self.extents[first]:
             return None
+        if not self._alike(step.group, d, ratio):
+            return None
         return Member(number, step.group, d, ratio)
+
+    def _alike(self, group: Group, d: str, size: int) -> bool:
+        """Whether slices of a multiple of so many indices of `d` all do the same.
+
+        Constants are packed in the order in which loops from 0 on read them.
+        """
+        if any(r.value in self.constants and _moves(r, d) for r in _reads(group)):
+            return False
+        indices = (
+            x.index
+            for s in group.stages
+            for e in s.body
+            for x in walk(e)
+            if isinstance(x, IndexValue) and d in x.index.names()
+        )
+        return all(_has_period(i, d, size) for i in indices)
 
     def _between(self, members: tuple[Member, ...]) -> list[str]:
         """The values that only the chain reads."""
@@ -186,6 +207,14 @@ class Slicer:
 
 def _reads(group: Group) -> list[Read]:
     return [r for s in group.stages for e in s.body for r in reads(e)]
+
+
+def _has_period(i: Index, d: str, size: int) -> bool:
+    match i.terms:
+        case (((Mod(p, q),), _),) if p.as_var == d and q.is_const:
+            return size % q.value == 0
+        case _:
+            return False
 
 
 def _loop(c: object) -> tuple[str, int] | None:

@@ -1,0 +1,121 @@
+"""Chains of kernels over slices of a dim: when they are made, and that they compute the same."""
+
+from pathlib import Path
+
+import pytest
+
+from rutc.emit.targets import target_named
+from rutc.graph_opt.decide import decide, slices
+from rutc.graph_opt.plan import Plan, Repeat
+from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.verify import verify
+from tests.compiled import build, run
+from tests.graph_opt.plan_runner import run_plan
+from tests.kernels import assert_agree
+from tests.strategies import random_inputs
+
+PRODUCTS = """
+graph "two products, a row at a time"
+dims h = 6, k = 16, n = 16, s = 16, t = 16
+%q : f32{h,k,s} = input "q" [h, s, k]
+%r : f32{h,k,t} = input "r" [h, t, k]
+%v : f32{h,n,t} = input "v" [h, t, n]
+%scores : f32{h,s,t} = sum{k} %q[h, k, s] * %r[h, k, t]
+%y : f32{h,n,s} = sum{t} %scores[h, s, t] * %v[h, n, t]
+output "y" [h, s, n] = %y
+"""
+
+TILES = """
+graph "each output reads the tile that it lies in"
+dims c = 16, d = 16, o = 16, t = 6, u = 3, x = 18, z = 18
+%x : f32{c,x} = input "x" [x, c]
+%tiles : f32{c,t,u} = %x[c, x=3*t + u]
+%w : f32{c,d} = input "w" [c, d]
+%sums : f32{d,t,u} = sum{c} %tiles[c, t, u] * %w[c, d]
+%y : f32{d,z} = select(index(z % 3) == 0, %sums[d, t=z // 3, u=0], %sums[d, t=z // 3, u=2])
+output "y" [z, d] = %y
+"""
+
+
+@pytest.fixture(autouse=True)
+def _small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every value is too large to stay near."""
+    monkeypatch.setattr(slices, "NEAR_BYTES", 0)
+    monkeypatch.setattr(slices, "RING_BYTES", 2048)
+    monkeypatch.setattr(slices, "LAUNCH_BYTES", 0)
+
+
+def repeats(plan: Plan) -> list[Repeat]:
+    return [s for s in plan.steps if isinstance(s, Repeat)]
+
+
+def in_part(plan: Plan, value: str) -> bool:
+    """Whether the value is stored for one slice at a time."""
+    return any(not a.whole for a in plan.layouts[value].axes)
+
+
+def check(text: str, folder: Path) -> Plan:
+    """The graph's plan, which computes what the graph says: interpreted and compiled."""
+    graph = parse(text)
+    verify(graph)
+    inputs = random_inputs(graph, 0)
+    wanted = interpret(graph, inputs)
+    plan = decide(graph)
+    got = run_plan(plan, inputs)
+    library = build(plan, target_named("native").machine, folder)
+    for threads in (1, 2):
+        compiled = run(library, inputs, threads)
+        for name, array in wanted.items():
+            assert_agree(name, got[name], array, exact=False, reduction=64)
+            assert_agree(name, compiled[name], array, exact=False, reduction=64)
+    return plan
+
+
+def test_a_value_between_two_products_is_stored_for_one_slice(tmp_path: Path) -> None:
+    plan = check(PRODUCTS, tmp_path)
+    (repeat,) = repeats(plan)
+    assert repeat.trips == 6
+    assert in_part(plan, "scores")
+    assert plan.places["scores"].bytes == 16 * 16 * 4
+
+
+def test_a_slice_of_tiles_is_a_longer_slice_of_outputs(tmp_path: Path) -> None:
+    plan = check(TILES, tmp_path)
+    (repeat,) = repeats(plan)
+    sizes = {s.dim: s.size for g in plan.groups() for s in g.slices}
+    assert sizes == {"t": 3, "z": 9}
+    assert repeat.parts == ("y",)
+
+
+def test_a_value_that_others_read_stays_whole(tmp_path: Path) -> None:
+    text = PRODUCTS.replace("output", 'output "scores" [h, s, t] = %scores\noutput')
+    assert not in_part(check(text, tmp_path), "scores")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("%scores[h, s, t] * %v", "%scores[h, s=15 - s, t] * %scores[h=0, s, t] * %v"),
+        ("%scores[h, s, t] * %v", "%scores[h=5 - h, s=15 - s, t] * %v"),
+    ],
+    ids=["the first slice again", "backwards"],
+)
+def test_reads_of_other_slices_make_no_chain(old: str, new: str, tmp_path: Path) -> None:
+    assert not in_part(check(PRODUCTS.replace(old, new), tmp_path), "scores")
+
+
+def test_what_fits_stays_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(slices, "NEAR_BYTES", 1 << 20)
+    assert not repeats(check(PRODUCTS, tmp_path))
+
+
+def test_reading_much_again_does_not_pay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(slices, "AGAIN_BYTES", 0)
+    text = PRODUCTS.replace("%r[h, k, t]", "%r[k, t]").replace("%v[h, n, t]", "%v[n, t]")
+    text = text.replace("f32{h,k,t}", "f32{k,t}").replace("f32{h,n,t}", "f32{n,t}")
+    text = text.replace('"r" [h, t, k]', '"r" [t, k]').replace('"v" [h, t, n]', '"v" [t, n]')
+    assert repeats(check(text, tmp_path))
+    monkeypatch.setattr(slices, "RING_BYTES", 1024)
+    text = text.replace("n = 16", "n = 160")
+    assert not repeats(check(text, tmp_path))
