@@ -236,16 +236,17 @@ def _row_chunk(
     """(loop, factor) by which to split rows; None where their operand is small as a whole.
 
     The part of the operand that goes with one factor stays in the second cache while all blocks
-    of the vector pass by.
+    of the vector pass by. All of it goes by anew for each iteration of the `batch` loops.
     """
+    runs = prod(shape.extents[v] for v in batch)
     vector_blocks = -(-shape.extents[tile.vector] // (tile.vectors * machine.width))
     reads = [t for r in shape.reductions for t in r.reads if not t.depends(tile.vector)]
-    size = sum(t.buffer_bytes for t in reads)
+    size = sum(t.buffer_bytes for t in reads) // runs
     if vector_blocks < 2 or size <= machine.l2 // 2:
         return None
     chunks = -(-size // (machine.l2 // 2))
     streamed = sum(
-        prod(shape.extents[v] for v in t.loops if t.depends(v)) * t.bytes
+        prod(shape.extents[v] for v in t.loops if t.depends(v) and v not in batch) * t.bytes
         for r in shape.reductions
         for t in r.reads
         if t.depends(tile.vector)

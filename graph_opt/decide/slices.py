@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rutc.graph_opt.plan import FillHalo, PlanStep, Repeat, Run
-from rutc.tensor_ir.affine import FloorDiv, Index, Mod
+from rutc.tensor_ir.affine import FloorDiv, Index, Mod, Size
 from rutc.tensor_ir.expr import IndexValue, Read, reads, walk
 from rutc.tensor_ir.graph import Value
 from rutc.tensor_ir.layout import Layout, dense
@@ -56,7 +56,7 @@ class Slicer:
 
     values: Mapping[str, Value]
     layouts: Mapping[str, Layout]
-    extents: Mapping[str, int]
+    extents: Mapping[str, Size]
     users: Mapping[str, frozenset[str]]
     free: frozenset[str]
     constants: frozenset[str]
@@ -88,7 +88,7 @@ class Slicer:
         best: tuple[float, tuple[Member, ...], int] | None = None
         for d in first.group.shared if isinstance(first, Run) else ():
             assert isinstance(first, Run)
-            if not self._alike(first.group, d, 1):
+            if not isinstance(self.extents[d], int) or not self._alike(first.group, d, 1):
                 continue
             members: tuple[Member, ...] = (Member(start, first.group, d, 1),)
             for number in range(start + 1, len(steps)):
@@ -124,7 +124,7 @@ class Slicer:
             return None
         (d, ratio) = found.pop()
         first = members[0].dim
-        if d not in step.group.shared or self.extents[d] != ratio * self.extents[first]:
+        if d not in step.group.shared or self.extents[d] != ratio * self._extent(first):
             return None
         if not self._alike(step.group, d, ratio):
             return None
@@ -153,16 +153,24 @@ class Slicer:
             v
             for m in members[:-1]
             for v in m.group.stored
-            if v in self.free and self.users[v] and self.users[v] <= inside
+            if v in self.free
+            and self.users[v]
+            and self.users[v] <= inside
+            and isinstance(self.layouts[v].size, int)
         ]
 
     def _bytes(self, v: str) -> int:
-        return self.layouts[v].elements * self.values[v].dtype.bytes
+        """The size of a value; more than any cache where it is symbolic."""
+        size = self.layouts[v].size
+        return (size if isinstance(size, int) else 1 << 40) * self.values[v].dtype.bytes
+
+    def _extent(self, d: str) -> int:
+        return Index.of(self.extents[d]).value
 
     def _size(self, members: tuple[Member, ...]) -> int | None:
         """The longest slice of the first dim whose values fit; None where nothing is to be won."""
         total = sum(self._bytes(v) for v in self._between(members))
-        extent = self.extents[members[0].dim]
+        extent = self._extent(members[0].dim)
         if total <= NEAR_BYTES:
             return None
         sizes = [r for r in range(1, extent) if extent % r == 0]
@@ -170,7 +178,7 @@ class Slicer:
 
     def _gain(self, members: tuple[Member, ...], size: int) -> float:
         """Bytes that need not be moved from farther caches, less what the slices cost."""
-        trips = self.extents[members[0].dim] // size
+        trips = self._extent(members[0].dim) // size
         saved = 2 * sum(self._bytes(v) for v in self._between(members))
         again = 0
         for m in members:
@@ -187,7 +195,7 @@ class Slicer:
         between = set(self._between(members))
         return Repeat(
             symbol,
-            self.extents[members[0].dim] // size,
+            self._extent(members[0].dim) // size,
             (),
             (),
             tuple(Run(g) for g in groups),

@@ -43,6 +43,15 @@ def test_the_loop_without_reuse_goes_outermost() -> None:
     assert outermost.var == "b"
 
 
+def test_rows_are_split_for_the_cache_inside_of_the_loop_without_reuse() -> None:
+    sizes = {"i = 64": "i = 2048", "j = 96": "j = 512", "k = 64": "k = 512"}
+    text = PRODUCTS
+    for old, new in sizes.items():
+        text = text.replace(old, new)
+    loops = [s.var for s in walk_stmts(scheduled(text).body) if isinstance(s, Loop)]
+    assert loops[:2] == ["b", "i.o"]
+
+
 CHOICE = """
 graph "choice"
 dims c = 32, p = 3, t = 8, u = 12
