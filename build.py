@@ -6,7 +6,7 @@ Equal kernels (up to names, see `tensor_ir.canonical`) are scheduled, emitted an
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -23,6 +23,7 @@ from rutc.graph_opt.plan import (
     Fail,
     FillHalo,
     Invoke,
+    Learn,
     Plan,
     PlanStep,
     Repeat,
@@ -34,7 +35,7 @@ from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, product, typi
 from rutc.tensor_ir.canonical import canonical
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, Cast, Read, walk
-from rutc.tensor_ir.graph import Call, Const, Input, Scatter, Value, walk_nodes
+from rutc.tensor_ir.graph import Call, Const, Input, Scatter, Value, bound_symbols, walk_nodes
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -131,16 +132,18 @@ class Builder:
             steps = self._steps(self.plan.steps, self.sizes)
             objects = [f.result() for f in self.futures.values()]
         graph = self.plan.graph
+        bound = bound_symbols(graph.nodes)
         program = host.Program(
             name=self.name,
             inputs=tuple(self._input(n) for n in graph.inputs),
             outputs=tuple(
-                self._port(o.name, self.plan.values[o.value].dtype.numpy.name, o.axes)
+                self._output(o.value, self._port(o.name, self._dtype(o.value), o.axes))
                 for o in graph.outputs
             ),
             arena_bytes=self.plan.arena_bytes,
             steps=steps,
-            symbols=self.plan.graph.symbols,
+            symbols=tuple((s, r) for s, r in graph.symbols if s not in bound),
+            bound=tuple((s, r) for s, r in graph.symbols if s in bound),
             weights=tuple(self.images),
             weight_bytes=self.weight_bytes,
             features=tuple(sorted(self.machine.features)),
@@ -158,6 +161,13 @@ class Builder:
             raise UserError(f"input {n.name!r} is of strings, which cannot be given when compiling")
         return replace(port, fixed=host.Fixed(array.tobytes(), str(n.fixed)))
 
+    def _dtype(self, value: str) -> str:
+        return self.plan.values[value].dtype.numpy.name
+
+    def _output(self, value: str, port: host.Port) -> host.Port:
+        place = self.plan.places[value]
+        return replace(port, block=place.index) if place.space == "block" else port
+
     def _port(self, name: str, dtype: str, axes: tuple[str, ...]) -> host.Port:
         dtype = "string" if dtype == "object" else dtype
         return host.Port(name, dtype, tuple(self.extents[d] for d in axes))
@@ -168,10 +178,12 @@ class Builder:
         for s in steps:
             match s:
                 case Run(group):
+                    result += self._reserved(group.stored)
                     result.append(self._run(group, symbols))
                 case Write(node):
                     result.append(self._write(node, symbols))
                 case FillHalo(value):
+                    result += self._reserved((value,))
                     kernel = halo_kernel(
                         self.plan.values[value],
                         self.plan.layouts[value],
@@ -184,9 +196,14 @@ class Builder:
                     result += self._repeat(s, symbols)
                 case RepeatWhile():
                     result += self._repeat_while(s, symbols)
+                case Learn(bind):
+                    result.append(self._copy(bind.out.name, bind.value))
+                    result.append(host.Bind(bind.symbol, self._ref(bind.value), bind.origin))
                 case Invoke(call):
+                    result += self._reserved(v.name for v in call.outs)
                     result.append(self._invoke(call))
                 case Choose():
+                    result += self._reserved(s.results)
                     result.append(self._choose(s, symbols))
                 case Fail(message):
                     result.append(host.Fail(message))
@@ -196,7 +213,10 @@ class Builder:
         bounds = Index.of(s.trips).bounds(self.sizes)
         last = max(bounds[1] - 1, 0) if bounds is not None else 1 << 62
         inner = {**symbols, s.dim: (0, last)}
-        result: list[host.Step] = [self._copy(c.param.name, c.init) for c in s.carries]
+        result = self._reserved(
+            (*(c.param.name for c in s.carries), *(out for _, out in s.collect), *s.results)
+        )
+        result += [self._copy(c.param.name, c.init) for c in s.carries]
         body = list(self._steps(s.steps, inner))
         for source, out in s.collect:
             body.append(self._launch(None, self._collect(source, out, inner), inner, frozenset()))
@@ -211,6 +231,7 @@ class Builder:
         body = [*self._steps(s.steps, symbols)]
         body += [self._copy(c.param.name, c.next) for c in s.carries]
         return [
+            *self._reserved((*(c.param.name for c in s.carries), *s.results)),
             *(self._copy(c.param.name, c.init) for c in s.carries),
             host.While(self._ref(s.cond), tuple(body)),
             *(self._copy(out, c.param.name) for out, c in zip(s.results, s.carries, strict=True)),
@@ -345,6 +366,8 @@ class Builder:
                 return host.Ref("input", place.index, place.offset)
             case "output":
                 return host.Ref("output", place.index, place.offset)
+            case "block":
+                return host.Ref("block", place.index, place.offset)
             case _:
                 return host.Ref("arena", 0, place.offset)
 
@@ -362,6 +385,11 @@ class Builder:
             self.images.append((offset, image))
             self.weight_bytes = offset + -(-max(image.nbytes, 1) // 64) * 64
         return host.Ref("weights", 0, self.weights[key])
+
+    def _reserved(self, values: Iterable[str]) -> list[host.Step]:
+        """The steps that make the blocks of values large enough."""
+        places = (self.plan.places[v] for v in values)
+        return [host.Reserve(p.index, p.bytes) for p in places if p.space == "block"]
 
     def _copy(self, target: str, source: str) -> host.Step:
         value: Value = self.plan.values[target]
@@ -405,7 +433,7 @@ def _model_cycles(
                 total += max(branches)
             case Write(node):
                 total += prod(extents[d] for d in node.dims)
-            case FillHalo() | Invoke() | Fail():
+            case FillHalo() | Invoke() | Learn() | Fail():
                 pass
     return total
 

@@ -66,7 +66,7 @@ rutc_session *{prefix}_open(const rutc_options *options);
 
 /* Fills in the outputs' descriptors, except for their data, for inputs of these shapes. A shape of
  * the caller's is written to; with shape == NULL it points to the session's own numbers, which the
- * next call changes. The inputs' data is not looked at. */
+ * next call changes. An extent that only a run can tell is -1. The inputs' data is not read. */
 int32_t {prefix}_output_shapes(rutc_session *session, const DLTensor *const *inputs,
     int32_t input_count, DLTensor *const *outputs, int32_t output_count);
 

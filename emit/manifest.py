@@ -60,6 +60,8 @@ def _arena(program: Program) -> dict[str, JsonValue]:
 def _port(port: Port) -> dict[str, JsonValue]:
     shape: list[JsonValue] = [x if isinstance(x, int) else str(x) for x in port.shape]
     about: dict[str, JsonValue] = {"name": port.name, "dtype": port.dtype, "shape": shape}
+    if port.block is not None:
+        about["computed"] = True
     if port.fixed is not None:
         about["fixed"] = port.fixed.data.hex()
     return about

@@ -3,7 +3,8 @@
     Program = inputs, outputs, weights, an arena, and a tuple of steps
     Step    = Launch a kernel | Copy bytes | Branch on a bool | Repeat a body
             | Call a routine of the host runtime | While a bool holds | Fail with a message
-    Ref     = a byte offset into the arena, the weights, or one input or output
+            | Bind a size | Reserve a block
+    Ref     = a byte offset into the arena, the weights, a block, or one input or output
 
 A launch calls `void kernel(void *const *bufs, const int64_t *syms, int64_t begin, int64_t end)`:
 `bufs` are its `args` in order, `syms` the values of its `symbols` (sizes of the model, counters of
@@ -16,6 +17,7 @@ Steps run one after the other; only the tasks of one launch run at the same time
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, assert_never
 
 import numpy as np
@@ -24,7 +26,7 @@ import numpy.typing as npt
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Index, Range, Size, plain, quoted
 
-Space = Literal["arena", "weights", "input", "output"]
+Space = Literal["arena", "weights", "block", "input", "output"]
 Attribute = int | float | str | tuple[int, ...]
 WeightData = bytes | bytearray | memoryview | npt.NDArray[np.generic]
 
@@ -34,14 +36,14 @@ BUFFER_ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A place in memory: `offset` bytes into a space; `index` numbers the input or output."""
+    """A place in memory: `offset` bytes into a space; `index` numbers the block or port."""
 
     space: Space
     index: int = 0
     offset: Size = 0
 
     def __str__(self) -> str:
-        number = str(self.index) if self.space in {"input", "output"} else ""
+        number = str(self.index) if self.space in {"block", "input", "output"} else ""
         return f"{self.space}{number}+{self.offset}"
 
 
@@ -133,6 +135,30 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Bind:
+    """Makes the i64 at `source` the size `symbol`; a run with one outside of its range fails."""
+
+    symbol: str
+    source: Ref
+    origin: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        origin = f"  # {', '.join(self.origin)}" if self.origin else ""
+        return f"bind {quoted(self.symbol)} = {self.source}{origin}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Makes a block hold at least `bytes` bytes; what it holds is lost."""
+
+    block: int
+    bytes: Size
+
+    def __str__(self) -> str:
+        return f"reserve block{self.block} bytes={self.bytes}"
+
+
+@dataclass(frozen=True, slots=True)
 class Fail:
     """Ends the run with an error that says `message`."""
 
@@ -142,7 +168,7 @@ class Fail:
         return f"fail {self.message!r}"
 
 
-Step = Launch | Copy | Branch | Repeat | While | Call | Fail
+Step = Launch | Copy | Branch | Repeat | While | Call | Bind | Reserve | Fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +183,15 @@ class Fixed:
 class Port:
     """One input or output of the model: its ONNX name, dtype (as `'float32'`) and shape.
 
-    A run fails unless an input with `fixed` holds that.
+    A run fails unless an input with `fixed` holds that. An output whose shape the program computes
+    lies in `block`.
     """
 
     name: str
     dtype: str
     shape: tuple[Size, ...]
     fixed: Fixed | None = None
+    block: int | None = None
 
     def __str__(self) -> str:
         fixed = f" fixed {self.fixed.text}" if self.fixed is not None else ""
@@ -175,7 +203,8 @@ class Program:
     """Everything the host runtime needs besides the kernels' code.
 
     `weights` are pairs (offset, data) inside `weight_bytes` bytes; gaps read as zero. `symbols` are
-    the sizes that inputs have as extents, each with the range that a run accepts. `features` names
+    the sizes that inputs have as extents, each with the range that a run accepts; `bound` those
+    that the steps compute. `features` names
     the CPU features that the kernels need, as LLVM spells them (`'avx2'`, `'avx512f'`); opening a
     session checks them. Subnormal numbers count as zeros while the program runs unless
     `keep_subnormals` is set.
@@ -196,6 +225,12 @@ class Program:
     keep_subnormals: bool = False
     symbols: tuple[tuple[str, Range], ...] = ()
     strings: tuple[str, ...] = ()
+    bound: tuple[tuple[str, Range], ...] = ()
+
+    @cached_property
+    def blocks(self) -> int:
+        """The number of blocks."""
+        return 1 + max((s.block for s in walk(self.steps) if isinstance(s, Reserve)), default=-1)
 
     def __post_init__(self) -> None:
         problems = list(_problems(self))
@@ -208,6 +243,7 @@ class Program:
             f"program {self.name} arena={self.arena_bytes} weights={self.weight_bytes}{features}"
         ]
         lines += [f"  symbol {quoted(name)} = {lo}..{hi}" for name, (lo, hi) in self.symbols]
+        lines += [f"  computes {quoted(name)} = {lo}..{hi}" for name, (lo, hi) in self.bound]
         lines += [f"  input{i} {port}" for i, port in enumerate(self.inputs)]
         lines += [f"  output{i} {port}" for i, port in enumerate(self.outputs)]
         lines += _listing(self.steps, "  ")
@@ -224,7 +260,7 @@ def walk(steps: Iterable[Step]) -> Iterator[Step]:
     for step in steps:
         yield step
         match step:
-            case Launch() | Copy() | Call() | Fail():
+            case Launch() | Copy() | Call() | Bind() | Reserve() | Fail():
                 pass
             case Branch():
                 yield from walk(step.then)
@@ -238,7 +274,7 @@ def walk(steps: Iterable[Step]) -> Iterator[Step]:
 def _listing(steps: tuple[Step, ...], indent: str) -> Iterator[str]:
     for step in steps:
         match step:
-            case Launch() | Copy() | Call() | Fail():
+            case Launch() | Copy() | Call() | Bind() | Reserve() | Fail():
                 yield f"{indent}{step}"
             case Branch():
                 yield f"{indent}branch {step.cond}"
@@ -290,7 +326,7 @@ def _step_problems(program: Program, step: Step) -> Iterator[str]:
                 yield "kernel names must not begin with rutc_ (the host runtime's prefix)"
             yield from _size_problems(program, (step.tasks,))
             yield from _ref_problems(program, step.args)
-            known = {*dict(program.symbols), *counters(program.steps)}
+            known = {*dict(program.symbols), *dict(program.bound), *counters(program.steps)}
             for name in step.symbols:
                 if name not in known:
                     yield f"{name} is no symbol of the program"
@@ -311,6 +347,12 @@ def _step_problems(program: Program, step: Step) -> Iterator[str]:
             if any(o.ref.space == "weights" for o in step.results):
                 yield "weights are read-only"
             yield from _ref_problems(program, (o.ref for o in (*step.args, *step.results)))
+        case Bind():
+            if step.symbol not in dict(program.bound):
+                yield f"{step.symbol} is not a size that the program computes"
+            yield from _ref_problems(program, (step.source,))
+        case Reserve():
+            yield from _size_problems(program, (step.bytes,))
         case Fail():
             pass
         case Repeat():
@@ -322,7 +364,7 @@ def _step_problems(program: Program, step: Step) -> Iterator[str]:
 
 
 def _size_problems(program: Program, sizes: Iterable[Size]) -> Iterator[str]:
-    known = dict(program.symbols).keys()
+    known = dict(program.symbols).keys() | dict(program.bound).keys()
     for size in sizes:
         if isinstance(size, int):
             if size < 0:
@@ -333,6 +375,7 @@ def _size_problems(program: Program, sizes: Iterable[Size]) -> Iterator[str]:
 
 def _ref_problems(program: Program, refs: Iterable[Ref]) -> Iterator[str]:
     counts = {"input": len(program.inputs), "output": len(program.outputs)}
+    counts["block"] = program.blocks
     sizes = {"arena": program.arena_bytes, "weights": program.weight_bytes}
     for ref in refs:
         if not 0 <= ref.index < counts.get(ref.space, 1):

@@ -22,6 +22,7 @@ class SizeTable:
     def __init__(self, symbols: tuple[str, ...]) -> None:
         self.places: dict[str, int] = {name: place for place, name in enumerate(symbols)}
         self.computed: dict[Index, int] = {}
+        self.reserved: dict[Index, None] = {}
 
     def __len__(self) -> int:
         return len(self.places) + len(self.computed)
@@ -50,6 +51,17 @@ class SizeTable:
         yield "  (void)v;"
         for size, place in self.computed.items():
             yield f"  v[{place}] = {expression(size, self.places, 'rutc')};"
+        yield "}"
+        yield ""
+        yield "/* The bytes of a block by their place, in floating point. */"
+        yield "static double block_bytes(const int64_t *v, int64_t place) {"
+        yield "  (void)v;"
+        yield "  switch (place) {"
+        for size in self.reserved:
+            bytes_ = expression(size, self.places, "rutc_real")
+            yield f"    case {self.place(size)}: return {bytes_};"
+        yield "    default: return 0;"
+        yield "  }"
         yield "}"
         yield ""
         yield "/* In floating point, which does not overflow. */"

@@ -2,7 +2,8 @@
 
     plan   := graph, step*, layout of every stored value, place of every stored value, refusal*
     step   := group (one kernel) | write (a scatter's kernel) | fill of a halo
-            | repeat (a scan) | repeat while (a while) | choose (an if) | invoke (a call) | fail
+            | repeat (a scan) | repeat while (a while) | choose (an if) | invoke (a call)
+            | learn (a bind) | fail
 
 The plan's graph is the optimized graph plus the copies that layouts ask for.
 """
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from rutc.tensor_ir.affine import Size, quoted
-from rutc.tensor_ir.graph import Call, Carry, Graph, Scatter, Value
+from rutc.tensor_ir.graph import Bind, Call, Carry, Graph, Scatter, Value
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.text import value_name
@@ -77,6 +78,13 @@ class Invoke:
 
 
 @dataclass(frozen=True)
+class Learn:
+    """Give a size its value, which the steps before have computed."""
+
+    bind: Bind
+
+
+@dataclass(frozen=True)
 class Choose:
     """An if: one of two step lists; `results` are copied from the branch's values.
 
@@ -99,14 +107,15 @@ class Fail:
     message: str
 
 
-PlanStep = Run | Write | FillHalo | Repeat | RepeatWhile | Choose | Invoke | Fail
+PlanStep = Run | Write | FillHalo | Repeat | RepeatWhile | Choose | Invoke | Learn | Fail
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a stored value lies: `space` is arena, input or output; `offset` in bytes.
+    """Where a stored value lies: `space` is arena, block, input or output; `offset` in bytes.
 
-    `index` numbers the input or output.
+    `index` numbers the block, input or output. A block holds one value at a time, of a size that
+    the program computes.
     """
 
     space: str
@@ -169,7 +178,7 @@ def groups_of(steps: tuple[PlanStep, ...]) -> Iterator[Group]:
             case Choose():
                 yield from groups_of(s.then)
                 yield from groups_of(s.orelse)
-            case Write() | FillHalo() | Invoke() | Fail():
+            case Write() | FillHalo() | Invoke() | Learn() | Fail():
                 pass
 
 
@@ -201,6 +210,8 @@ def _print(plan: Plan, steps: tuple[PlanStep, ...], depth: int, lines: list[str]
             case RepeatWhile():
                 lines.append(f"{pad}while {value_name(s.cond)}")
                 _print(plan, s.steps, depth + 1, lines)
+            case Learn(bind):
+                lines.append(f"{pad}size {quoted(bind.symbol)} = {value_name(bind.value)}")
             case Invoke(call):
                 results = ", ".join(
                     f"{value_name(v.name)} {plan.layouts[v.name]} @{plan.places[v.name]}"

@@ -103,7 +103,7 @@ class InferenceSession:
         self._outputs = _infos(library, "outputs")
         self._input_slots = {info.name: slot_of("input", info) for info in self._inputs}
         self._output_slots = {info.name: slot_of("output", info) for info in self._outputs}
-        self._known_shapes = [info.known_shape for info in self._outputs]
+        self._known_shapes = [() if x.computed else x.known_shape for x in self._outputs]
         self._input_addresses = (ctypes.c_void_p * len(self._inputs))()
         self._output_addresses = (ctypes.c_void_p * len(self._outputs))()
 
@@ -146,9 +146,9 @@ class InferenceSession:
         results: dict[str, Array] = {
             info.name: np.empty(shape, info.dtype)
             for info, shape in zip(self._outputs, shapes, strict=True)
-            if info.name in names
+            if info.name in names and not info.computed
         }
-        self.run_into(input_feed, results)
+        results |= self._run(input_feed, results, [n for n in names if n not in results])
         return [results[name] for name in names]
 
     def _output_shapes(self, inputs: Mapping[str, object]) -> list[tuple[int, ...]]:
@@ -175,14 +175,21 @@ class InferenceSession:
         Raises:
             ModelError: a tensor is missing, unknown, or has the wrong dtype or shape.
         """
-        self._check_inputs(inputs)
         self._check_names("output", outputs, self._output_slots)
+        self._run(inputs, outputs, ())
+
+    def _run(
+        self, inputs: Mapping[str, object], outputs: Mapping[str, object], read: Iterable[str]
+    ) -> dict[str, Array]:
+        """Writes `outputs`, and returns the outputs to `read`."""
+        self._check_inputs(inputs)
         with self._lock:
             try:
                 self._describe(inputs, outputs)
                 self._call(self._library.entries.run)
                 for name in outputs:
                     self._output_slots[name].finish()
+                return {name: self._output_slots[name].read() for name in read}
             finally:
                 self._release()
 

@@ -32,7 +32,8 @@ class DLPackTensor(Protocol):
 class TensorInfo:
     """An input or output: its name, shape and numpy dtype; `fixed` is what alone it may hold.
 
-    An extent that is known only when the model runs is the name or formula of a size.
+    An extent that is known only when the model runs is the name or formula of a size. Where a run
+    itself computes the shape of an output, `computed` is set.
     """
 
     name: str
@@ -40,6 +41,7 @@ class TensorInfo:
     dtype: np.dtype[np.generic]
     dtype_name: str
     fixed: bytes | None = None
+    computed: bool = False
 
     @property
     def is_static(self) -> bool:
@@ -71,7 +73,9 @@ def tensor_infos(entries: Sequence[Mapping[str, object]]) -> tuple[TensorInfo, .
         if not isinstance(shape, list):
             raise ModelError(f"the manifest gives {entry['name']} no shape")
         fixed = bytes.fromhex(str(entry["fixed"])) if "fixed" in entry else None
-        infos.append(TensorInfo(str(entry["name"]), tuple(shape), numpy_dtype(dtype), dtype, fixed))
+        name, computed = str(entry["name"]), "computed" in entry
+        kind = numpy_dtype(dtype)
+        infos.append(TensorInfo(name, tuple(shape), kind, dtype, fixed, computed))
     return tuple(infos)
 
 
@@ -135,6 +139,16 @@ class Slot:
     def shape(self) -> tuple[int, ...]:
         """The shape in the descriptor."""
         return tuple(self._shape)
+
+    def read(self) -> Array:
+        """Returns a copy of the tensor that the library has described."""
+        tensor = self._tensor
+        shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
+        if 0 in shape:
+            return np.empty(shape, self._info.dtype)
+        result = np.empty(shape, self._info.dtype)
+        ctypes.memmove(result.ctypes.data, tensor.data, result.nbytes)
+        return result
 
     def finish(self) -> None:
         """Completes the caller's tensor after a run."""

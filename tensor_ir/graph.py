@@ -36,7 +36,7 @@ of the ONNX nodes it came from, through every rewrite.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import assert_never
@@ -415,6 +415,11 @@ def mentioned(n: Node) -> Iterator[str]:
                 for _, c in x.coords:
                     if isinstance(c, Index):
                         yield from c.names()
+
+
+def bound_symbols(nodes: Iterable[Node]) -> frozenset[str]:
+    """The sizes that the nodes compute, those in bodies included."""
+    return frozenset(n.symbol for n in walk_nodes(tuple(nodes)) if isinstance(n, Bind))
 
 
 def used_deep(n: Node) -> Iterator[str]:

@@ -16,6 +16,9 @@ from hypothesis import strategies as st
 
 import rutc.tuner.heuristic
 from rutc.emit.targets import target_named
+from rutc.graph_opt import optimize
+from rutc.graph_opt.decide import decide
+from rutc.runtime import InferenceSession, ModelError
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
@@ -23,6 +26,7 @@ from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verify import verify
 from tests.compiled import build, plan_or_reject, run
 from tests.examples import examples
+from tests.graph_opt.plan_runner import run_plan
 from tests.kernels import assert_agree
 from tests.strategies import graphs, random_inputs
 
@@ -261,6 +265,73 @@ carry(%u : f32{a} = %x -> %v, %v : f32{a} = %y -> %u) collect(%u) {
         output "y" [a] = %y
         output "all" [u, t] = %all
     """,
+    "a size that the program counts": """
+        symbols s = 0..12
+        dims a = 3, b = 4, r = 2, f = s
+        %x : f32{a,b} = input "x" [b, a]
+        %mask : bool{a,b} = %x[a, b] > 0.0
+        %one : i64{a,b} = i64(%mask[a, b])
+        %count : i64{} = sum{a,b} %one[a, b]
+        %size : i64{} = bind s = %count @ "count"
+        %at : i64{f,r} = call nonzero(%mask[b, a]) -> [r, f] @ "find"
+        %found : f32{f} = %x[a=%at[f, r=1], b=%at[f, r=0]]
+        %more : f32{f} = %found[f] * 2.0 + 1.0
+        %total : f32{} = sum{f} %more[f]
+        %y : f32{a,b} = %x[a, b] + %total
+        output "at" [f, r] = %at
+        output "more" [f] = %more
+        output "y" [a, b] = %y
+        output "size" [] = %size
+    """,
+    "sizes of sizes, halos, and values that outlive others": """
+        symbols n = 1..9, s = 0..40, u = 2..30
+        dims a = n, f = s, g = 2*s + u, h = u, k = 3
+        %x : f32{a} = input "x" [a]
+        %w : f32{k} = input "w" [k]
+        %c : i64{} = index(3*n)
+        %b1 : i64{} = bind s = %c
+        %p : f32{f} = %x[a=f // 3]
+        %d : i64{} = index(s) / 2 + 2
+        %b2 : i64{} = bind u = %d
+        %q : f32{h} = f32(index(h))
+        %z : f32{g} = %p[f=g // 3 else 0.5] + %q[h=g % u]
+        %v : f32{f} = sum{k} %p[f=f + k - 1 else 0.0] * %w[k]
+        %m : f32{f} = sum{k} %v[f=f + k - 1 else 0.0] * %w[k]
+        output "z" [g] = %z
+        output "m" [f] = %m
+        output "p" [f] = %p
+    """,
+    "sizes in loops and branches": """
+        symbols s = 0..30, u = 0..40
+        dims a = 6, f = s, t = 4, g = u
+        %x : f32{a} = input "x" [a]
+        %go : bool{} = input "go" []
+        %zero : f32{a} = 0.0
+        %last : f32{a}, %all : i64{t} = scan t carry(%h : f32{a} = %zero -> %n) collect(%b) {
+          %k : i64{} = index(3*t) + 1
+          %b : i64{} = bind s = %k
+          %p : f32{f} = f32(index(f)) * %x[a=0]
+          %q : f32{f} = %p[f] + 1.0
+          %m : f32{} = sum{f} %q[f]
+          %n : f32{a} = %h[a] + %m
+        }
+        %k1 : i64{} = select(%go, 5, 38)
+        %b1 : i64{} = bind u = %k1
+        %r : f32{g} = if %go {
+          %r1 : f32{g} = f32(index(g))
+          yield %r1
+        } else {
+          %r2 : f32{g} = %x[a=g % 6]
+          yield %r2
+        }
+        %again : f32{g} = scan t carry(%o : f32{g} = %r -> %o2) collect() {
+          %o2 : f32{g} = %o[g] * 2.0 - %r[g]
+        }
+        output "last" [a] = %last
+        output "all" [t] = %all
+        output "r" [g] = %r
+        output "again" [g] = %again
+    """,
     "rows and their normalisation": """
         dims b = 6, k = 50
         %x : f32{b,k} = input "x" [b, k]
@@ -293,3 +364,45 @@ def test_case(name: str) -> None:
     verify(graph)
     for seed in range(2):
         check(graph, seed)
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if "bind" in CASES[n]])
+def test_plans_of_computed_sizes(name: str) -> None:
+    graph = parse(f'graph "case"\n{CASES[name]}')
+    inputs = random_inputs(graph, 0)
+    expected = interpret(graph, inputs)
+    got = run_plan(decide(optimize(graph)), inputs)
+    for output, array in expected.items():
+        np.testing.assert_array_equal(got[output], array, err_msg=output)
+
+
+OVER = """
+graph "over"
+symbols s = 1..4
+dims f = s
+%n : i64{} = input "n" []
+%b : i64{} = bind s = %n @ "the node"
+%y : i64{f} = index(f)
+output "y" [f] = %y
+"""
+
+
+def test_sizes_outside_of_their_range_end_the_run(tmp_path: Path) -> None:
+    library = build(decide(optimize(parse(OVER))), NATIVE, tmp_path)
+    with InferenceSession(library) as session:
+        for size in (4, 1, 3):
+            np.testing.assert_array_equal(session.run(None, {"n": np.array(size)})[0], range(size))
+            for bad in (0, 5, -(2**63), 2**63 - 1):
+                with pytest.raises(ModelError, match=rf"the node: the size s is {bad}, outside of"):
+                    session.run(None, {"n": np.array(bad)})
+
+
+def test_outputs_of_computed_shapes_go_to_the_caller_too(tmp_path: Path) -> None:
+    library = build(decide(optimize(parse(OVER))), NATIVE, tmp_path)
+    with InferenceSession(library) as session:
+        wide = np.full((3, 2), 9)
+        session.run_into({"n": np.array(3)}, {"y": wide[:, 1]})
+        assert wide.tolist() == [[9, 0], [9, 1], [9, 2]]
+        with pytest.raises(ModelError, match=r"\"y\" must have shape"):
+            session.run_into({"n": np.array(2)}, {"y": wide[:, 1]})
+        assert session.run(["y"], {"n": np.array(2)})[0].tolist() == [0, 1]

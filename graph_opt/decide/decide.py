@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from rutc.errors import UserError
+from rutc.errors import InternalError
 from rutc.graph_opt.cost import NestCost
 from rutc.graph_opt.decide.fusion import Fuser
 from rutc.graph_opt.decide.inplace import share_bases
@@ -27,6 +27,7 @@ from rutc.graph_opt.plan import (
     Fail,
     FillHalo,
     Invoke,
+    Learn,
     Plan,
     PlanStep,
     Refusal,
@@ -248,7 +249,13 @@ class _Decider:
         self, nodes: tuple[Node, ...], needed: set[str], prefix: str
     ) -> tuple[PlanStep, ...]:
         fuser = Fuser(
-            self.extents, self._limits(), self.inner, self.order, self.constants, self.homes
+            self.extents,
+            self._limits(),
+            self.inner,
+            self.order,
+            self.constants,
+            self.homes,
+            self.graph.extents,
         )
         steps: list[PlanStep] = []
         fused = fuser.fuse(nodes, needed, prefix)
@@ -270,15 +277,9 @@ class _Decider:
             elif isinstance(item, While):
                 steps.append(self._repeat_while(item, f"{prefix}w{len(steps)}_"))
             elif isinstance(item, Bind):
-                names = ", ".join(item.origin) or "?"
-                raise UserError(
-                    f"the size {item.symbol} (from {names}) is known at run time only, and no code "
-                    "can be made for such sizes yet; fix the operands that decide it"
-                )
+                steps.append(Learn(item))
             else:
-                kind = type(item).__name__
-                names = ", ".join(item.origin) or "?"
-                raise UserError(f"rutc cannot generate code for {kind} nodes yet (from {names})")
+                raise InternalError(f"the plan has no step for {type(item).__name__}")
         return tuple(steps)
 
     def _repeat(self, n: Scan, prefix: str) -> Repeat:

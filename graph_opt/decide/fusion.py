@@ -20,7 +20,18 @@ from rutc.graph_opt.cost import NestCost
 from rutc.graph_opt.plan import Refusal
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read, reads
-from rutc.tensor_ir.graph import Const, Input, Nest, Node, Scatter, outs, used_deep
+from rutc.tensor_ir.graph import (
+    Bind,
+    Const,
+    Input,
+    Nest,
+    Node,
+    Scatter,
+    mentioned,
+    outs,
+    used_deep,
+    walk_nodes,
+)
 from rutc.tensor_ir.lower import Group
 
 ROW_BYTES = 128 << 10
@@ -58,11 +69,14 @@ class Fuser:
         order: Mapping[str, tuple[str, ...]],
         constants: frozenset[str],
         homes: Mapping[str, str],
+        sizes: Mapping[str, Index],
     ) -> None:
         """Decide with these layouts; `homes` are the values whose memory others take over.
 
-        `extents` is what the dims commonly are, `limits` the most that they can be.
+        `extents` is what the dims commonly are, `limits` the most that they can be, `sizes` what
+        they are.
         """
+        self.sizes = sizes
         self.homes = homes
         self.extents = extents
         self.limits = limits
@@ -74,6 +88,7 @@ class Fuser:
         """The scope's groups. `needed` are the values that something outside of it reads."""
         drafts: list[Draft] = []
         home: dict[str, int] = {}
+        binders: dict[str, int] = {}
         reading: dict[str, set[int]] = {}
         refusals: list[Refusal] = []
         for position, n in enumerate(nodes):
@@ -84,12 +99,13 @@ class Fuser:
             if isinstance(n, Scatter):
                 # It changes the memory of its base, so it runs after all that read the base.
                 sources |= reading.get(self.homes.get(n.base, n.base), set())
+            needs = sources | {binders[s] for s in self._sizes_of(n) if s in binders}
             target: int | None = None
             if isinstance(n, Nest):
                 for g in sorted(sources, key=lambda g: (-drafts[g].position, g)):
                     reason: str | None = "it joined the kernel of another operand"
                     if target is None:
-                        reason = self._refuses(n, g, sources, drafts)
+                        reason = self._refuses(n, g, needs, drafts)
                     if reason is None:
                         target = g
                         continue
@@ -101,12 +117,22 @@ class Fuser:
             else:
                 assert isinstance(n, Nest)
                 self._join(n, drafts[target])
-            self._depend(target, sources, drafts)
+            self._depend(target, needs, drafts)
+            if isinstance(n, Bind):
+                binders[n.symbol] = target
             for v in outs(n):
                 home[v.name] = target
             for name in used:
                 reading.setdefault(self.homes.get(name, name), set()).add(target)
         return Fused(self._finish(drafts, set(needed), prefix), tuple(refusals))
+
+    def _sizes_of(self, n: Node) -> set[str]:
+        """The symbols that a node and its bodies mention."""
+        found: set[str] = set()
+        for inner in walk_nodes((n,)):
+            for d in mentioned(inner):
+                found.update(self.sizes[d].names() if d in self.sizes else (d,))
+        return found
 
     # -- growing --------------------------------------------------------------------------------
     def _draft(self, n: Node, position: int) -> Draft:

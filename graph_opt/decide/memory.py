@@ -2,7 +2,8 @@
 
 Offsets are chosen largest value first, each at the lowest place free during its life (the
 greedy-by-size strategy of [Pisarchyk & Lee 2020]). Values of symbolic size lie in slots after those
-of fixed size: a slot's size is the maximum of formulas, and its offset a sum of sizes.
+of fixed size: a slot's size is the maximum of formulas, and its offset a sum of sizes. Values whose
+size the program computes lie in blocks of their own, which grow when the size is known.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from rutc.graph_opt.plan import (
     Choose,
     FillHalo,
     Invoke,
+    Learn,
     Place,
     PlanStep,
     Repeat,
@@ -22,7 +24,7 @@ from rutc.graph_opt.plan import (
     Write,
 )
 from rutc.tensor_ir.affine import Index, Range, Size, maximum, plain, typical
-from rutc.tensor_ir.graph import Graph, Value, used
+from rutc.tensor_ir.graph import Graph, Value, bound_symbols, used
 from rutc.tensor_ir.layout import Layout
 
 ALIGNMENT = 64
@@ -88,6 +90,9 @@ class Lifetimes:
                         self._use(out)
                     for v in s.results:
                         self._define(v)
+                case Learn(bind):
+                    self._use(bind.value)
+                    self._define(bind.out.name)
                 case Invoke(call):
                     for v in call.args:
                         self._use(v)
@@ -137,10 +142,20 @@ def place_values(
     for number, output in enumerate(graph.outputs):
         size = plain(layouts[output.value].size * values[output.value].dtype.bytes)
         places[homes.get(output.value, output.value)] = Place("output", number, 0, size)
+    for output in graph.outputs:
+        # Nothing takes over the memory of an output.
+        home = homes.get(output.value, output.value)
+        if home in times.lives:
+            times.lives[home].last = times.time + 1
+    bound = bound_symbols(graph.nodes)
     fixed: list[tuple[int, str]] = []
     symbolic: list[tuple[Index, str]] = []
+    computed: list[tuple[Index, str]] = []
     for v in times.lives:
         size = plain(layouts[v].size * values[v].dtype.bytes)
+        if isinstance(size, Index) and not bound.isdisjoint(size.names()):
+            computed.append((size, v))
+            continue
         if v in places:
             continue
         if isinstance(size, int):
@@ -149,8 +164,24 @@ def place_values(
             symbolic.append((size, v))
     arena = _place_fixed(fixed, times.lives, places)
     total = _place_symbolic(symbolic, times.lives, places, arena, dict(graph.symbols))
+    _place_computed(computed, times.lives, places)
     places |= {name: places[home] for name, home in homes.items()}
     return places, total
+
+
+def _place_computed(
+    todo: list[tuple[Index, str]], lives: Mapping[str, Life], places: dict[str, Place]
+) -> None:
+    """A block for each value, the first whose values it does not meet."""
+    blocks: list[list[Life]] = []
+    for size, name in sorted(todo, key=lambda x: (lives[x[1]].first, x[1])):
+        life = lives[name]
+        free = (i for i, b in enumerate(blocks) if not any(_meet(life, other) for other in b))
+        number = next(free, len(blocks))
+        if number == len(blocks):
+            blocks.append([])
+        blocks[number].append(life)
+        places[name] = Place("block", number, 0, size)
 
 
 def _place_fixed(

@@ -9,7 +9,7 @@ from rutc.graph_opt.exprs import as_view, node_reads, point
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.tensor_ir import Const, Data, DType, Graph, If, Lit, Nest, Node, Read
 from rutc.tensor_ir.expr import index_names
-from rutc.tensor_ir.graph import outs
+from rutc.tensor_ir.graph import mentioned, outs
 from rutc.tensor_ir.interpret import interpret_values
 
 
@@ -40,6 +40,9 @@ class FoldConstants:
         points, elements = editor.size(n.dims), editor.size(n.out.dims)
         if points is None or elements is None:
             return Reason("its size is symbolic")
+        sizes = dict(editor.graph.symbols)
+        if sizes and any(name in sizes for name in mentioned(n)):
+            return Reason("it depends on a size")
         trips = editor.enclosing_dims(n)
         if trips and any(trips & index_names(e) for e in n.body):
             return Reason("it depends on the trip of a scan")

@@ -69,6 +69,7 @@ static int bind_output(rutc_session *session, int32_t index, DLTensor *tensor) {
     return rutc_fail(&session->error, RUTC_BAD_ARGUMENT, "output \"%s\" is NULL",
                      description->name);
   }
+  if (description->block >= 0) return RUTC_OK; /* its shape is not known yet */
   int status = RUTC_OK;
   if (tensor->data == NULL) {
     status = provide_output(session, port, tensor);
@@ -94,8 +95,10 @@ static int check_outputs_apart(rutc_session *session) {
   const rutc_port *ports = program->ports + program->input_count;
   const rutc_binding *bindings = session->bindings + program->input_count;
   for (int32_t i = 0; i < program->output_count; i++) {
+    if (ports[i].block >= 0) continue;
     int64_t bytes = port_bytes(session, program->input_count + i);
     for (int32_t j = 0; j < i; j++) {
+      if (ports[j].block >= 0) continue;
       int64_t others = port_bytes(session, program->input_count + j);
       if (!overlap(bindings[i].bound, bytes, bindings[j].bound, others)) continue;
       return rutc_fail(&session->error, RUTC_BAD_TENSOR,
@@ -110,6 +113,7 @@ static int overlaps_an_output(const rutc_session *session, const DLTensor *tenso
   const rutc_program *program = session->program;
   for (int32_t i = 0; i < program->output_count; i++) {
     int32_t port = program->input_count + i;
+    if (program->ports[port].block >= 0) continue;
     if (overlap(rutc_tensor_data(tensor), bytes, session->bindings[port].bound,
                 port_bytes(session, port))) {
       return 1;
@@ -240,13 +244,42 @@ int rutc_bind(rutc_session *session, const DLTensor *const *inputs, DLTensor *co
   return RUTC_OK;
 }
 
-void rutc_unbind(rutc_session *session, DLTensor *const *outputs) {
+/* Hands out an output of a shape that the program has computed: the block that it lies in, or a
+ * copy in the caller's memory. */
+static int hand_out(rutc_session *session, int32_t port, DLTensor *tensor) {
+  const rutc_port *description = &session->program->ports[port];
+  int64_t *shape = session->bindings[port].shape;
+  char *memory = session->blocks[description->block].memory;
+  for (int32_t d = 0; d < description->ndim; d++) {
+    shape[d] = rutc_size(session->sizes, description->shape[d]);
+  }
+  if (tensor->data == NULL) {
+    *tensor = (DLTensor){.data = memory,
+                         .device = {kDLCPU, 0},
+                         .ndim = description->ndim,
+                         .dtype = {description->dtype_code, description->dtype_bits, 1},
+                         .shape = shape};
+    return RUTC_OK;
+  }
+  int status = rutc_tensor_check(description, "output", tensor, shape, &session->error);
+  if (status != RUTC_OK) return status;
+  int64_t bytes = port_bytes(session, port);
+  status = rutc_tensor_check_data(description, "output", tensor, bytes, &session->error);
+  if (status == RUTC_OK) rutc_tensor_scatter(tensor, memory, description->element_bytes);
+  return status;
+}
+
+int rutc_unbind(rutc_session *session, DLTensor *const *outputs) {
   const rutc_program *program = session->program;
   for (int32_t i = 0; i < program->output_count; i++) {
     int32_t port = program->input_count + i;
-    if (!rutc_tensor_is_dense(outputs[i])) {
+    if (program->ports[port].block >= 0) {
+      int status = hand_out(session, port, outputs[i]);
+      if (status != RUTC_OK) return status;
+    } else if (!rutc_tensor_is_dense(outputs[i])) {
       rutc_tensor_scatter(outputs[i], session->bindings[port].memory,
                           program->ports[port].element_bytes);
     }
   }
+  return RUTC_OK;
 }

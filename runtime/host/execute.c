@@ -118,6 +118,12 @@ static int64_t run_step(rutc_session *session, const rutc_step *step, int64_t at
     case RUTC_CALL:
       *status = run_call(session, step);
       return *status == RUTC_OK ? at + 1 : FAILED;
+    case RUTC_BIND:
+      *status = rutc_learn_size(session, step);
+      return *status == RUTC_OK ? at + 1 : FAILED;
+    case RUTC_RESERVE:
+      *status = rutc_reserve(session, step);
+      return *status == RUTC_OK ? at + 1 : FAILED;
     case RUTC_FAIL:
       *status = rutc_fail(&session->error, RUTC_RUN_FAILED, "%s", step->name);
       return FAILED;

@@ -37,14 +37,21 @@ typedef struct rutc_port {
   int64_t patch_count;
   const uint8_t *fixed; /* the bytes that alone an input may hold; NULL: any */
   const char *fixed_text;
+  int64_t block; /* where an output lies whose shape the program computes; -1: in a port */
 } rutc_port;
 
-typedef enum rutc_space { RUTC_ARENA, RUTC_WEIGHTS, RUTC_PORT } rutc_space;
+/* Memory of a size that the program computes; patches[] lists the buffers that lie in it. */
+typedef struct rutc_region {
+  int64_t first_patch;
+  int64_t patch_count;
+} rutc_region;
+
+typedef enum rutc_space { RUTC_ARENA, RUTC_WEIGHTS, RUTC_BLOCK, RUTC_PORT } rutc_space;
 
 /* An entry of the buffer table: a place in memory. */
 typedef struct rutc_ref {
   rutc_space space;
-  int32_t port; /* inputs first, then outputs */
+  int32_t index; /* of the block, or of the port: inputs first, then outputs */
   int64_t offset; /* a size */
 } rutc_ref;
 
@@ -57,6 +64,8 @@ typedef enum rutc_op {
   RUTC_REPEAT, /* size symbol = 0; if count is 0, go on at target */
   RUTC_NEXT,   /* size symbol += 1; if it is less than count, go on at target */
   RUTC_CALL,   /* calls[target] with its operands from buffers[buffer] on, then its results */
+  RUTC_BIND,   /* size symbol = the i64 at buffers[buffer]; bound[target] says what it may be */
+  RUTC_RESERVE, /* blocks[target] holds count bytes or more */
   RUTC_FAIL    /* the run ends with the error message `name` */
 } rutc_op;
 
@@ -99,6 +108,9 @@ typedef struct rutc_program {
   const int64_t *patches;
   const rutc_step *steps;
   int64_t step_count;
+  const rutc_symbol *bound; /* the sizes that the program computes */
+  const rutc_region *blocks;
+  int64_t block_count;
   const rutc_call_site *calls;
   int64_t call_count;
   int64_t most_operands; /* of one call */
@@ -110,6 +122,7 @@ typedef struct rutc_program {
   int64_t size_count;
   void (*compute_sizes)(int64_t *sizes); /* fills in what follows from the symbols */
   double (*largest_bytes)(const int64_t *sizes); /* of any memory of symbolic size */
+  double (*block_bytes)(const int64_t *sizes, int64_t place); /* the size at a place, unbounded */
   const int64_t *launch_symbols;
   int64_t arena_bytes; /* a size */
   const uint8_t *weights; /* NULL: weights_offset bytes into the file beside the library */

@@ -29,6 +29,49 @@ static void point_buffers(rutc_session *session) {
   }
 }
 
+int rutc_learn_size(rutc_session *session, const rutc_step *step) {
+  const rutc_program *program = session->program;
+  const rutc_symbol *symbol = &program->bound[step->target];
+  int64_t value = *(const int64_t *)session->buffers[step->buffer];
+  if (value < symbol->low || value > symbol->high) {
+    return rutc_fail(&session->error, RUTC_RUN_FAILED,
+                     "%s: the size %s is %lld, outside of %lld..%lld", step->origin, symbol->name,
+                     (long long)value, (long long)symbol->low, (long long)symbol->high);
+  }
+  if (session->sizes[step->symbol] == value) return RUTC_OK;
+  session->sizes[step->symbol] = value;
+  program->compute_sizes(session->sizes);
+  return RUTC_OK;
+}
+
+int rutc_reserve(rutc_session *session, const rutc_step *step) {
+  const rutc_program *program = session->program;
+  rutc_region_memory *block = &session->blocks[step->target];
+  if (step->count < 0) {
+    double exact = program->block_bytes(session->sizes, -1 - step->count);
+    if (exact > TOO_MANY_BYTES) {
+      return rutc_fail(&session->error, RUTC_OUT_OF_MEMORY,
+                       "the computed sizes need %.3g bytes of memory", exact);
+    }
+  }
+  int64_t bytes = rutc_size(session->sizes, step->count);
+  if (block->memory != NULL && bytes <= block->capacity) return RUTC_OK;
+  /* Some more, so that a value that grows from run to run is not moved in each. */
+  int64_t capacity = bytes + bytes / 4;
+  free(block->memory);
+  block->memory = rutc_allocate(capacity);
+  block->capacity = capacity;
+  if (block->memory == NULL) {
+    return rutc_fail(&session->error, RUTC_OUT_OF_MEMORY, "no memory for %lld bytes",
+                     (long long)capacity);
+  }
+  const int64_t *patches = program->patches + program->blocks[step->target].first_patch;
+  for (int64_t i = 0; i < program->blocks[step->target].patch_count; i++) {
+    session->buffers[patches[i]] = block->memory;
+  }
+  return RUTC_OK;
+}
+
 int rutc_resize(rutc_session *session) {
   const rutc_program *program = session->program;
   session->sized = 0;

@@ -46,6 +46,7 @@ static int allocate(rutc_session *session) {
   session->buffers = calloc((size_t)program->buffer_count + 1, sizeof *session->buffers);
   session->sizes = calloc((size_t)program->size_count + 1, sizeof *session->sizes);
   session->bindings = calloc(ports + 1, sizeof *session->bindings);
+  session->blocks = calloc((size_t)program->block_count + 1, sizeof *session->blocks);
   session->operands = calloc((size_t)program->most_operands + 1, sizeof *session->operands);
   session->operand_shapes = calloc((size_t)program->most_operands + 1,
                                    RUTC_MAX_NDIM * sizeof *session->operand_shapes);
@@ -62,7 +63,7 @@ static int allocate(rutc_session *session) {
     shapes &= session->bindings[i].shape != NULL;
   }
   if (session->buffers == NULL || session->sizes == NULL || !shapes ||
-      session->operand_shapes == NULL ||
+      session->operand_shapes == NULL || session->blocks == NULL ||
       session->bindings == NULL || session->operands == NULL || session->draws == NULL ||
       session->parts == NULL ||
       (session->options.profile && session->timings == NULL)) {
@@ -133,6 +134,10 @@ void rutc_session_close(rutc_session *session) {
       free(session->bindings[i].shape);
     }
   }
+  for (int64_t i = 0; session->blocks != NULL && i < session->program->block_count; i++) {
+    free(session->blocks[i].memory);
+  }
+  free(session->blocks);
   free(session->bindings);
   free(session->operands);
   free(session->draws);
@@ -179,8 +184,7 @@ static int run(rutc_session *session, const DLTensor *const *inputs, int32_t inp
   rutc_strings_reset(&session->strings);
   status = rutc_execute(session);
   rutc_set_float_mode(mode);
-  rutc_unbind(session, outputs);
-  return status;
+  return status == RUTC_OK ? rutc_unbind(session, outputs) : status;
 }
 
 static int output_shapes(rutc_session *session, const DLTensor *const *inputs, int32_t input_count,
@@ -191,7 +195,10 @@ static int output_shapes(rutc_session *session, const DLTensor *const *inputs, i
   if (status != RUTC_OK) return status;
   for (int32_t i = 0; i < output_count; i++) {
     const rutc_port *port = &program->ports[program->input_count + i];
-    const int64_t *shape = session->bindings[program->input_count + i].shape;
+    int64_t *shape = session->bindings[program->input_count + i].shape;
+    for (int32_t d = 0; port->block >= 0 && d < port->ndim; d++) {
+      shape[d] = port->shape[d] >= 0 ? port->shape[d] : -1;
+    }
     DLTensor *output = outputs[i];
     if (output == NULL || (output->shape != NULL && output->ndim != port->ndim)) {
       return rutc_fail(&session->error, RUTC_BAD_ARGUMENT,
@@ -202,7 +209,7 @@ static int output_shapes(rutc_session *session, const DLTensor *const *inputs, i
     output->dtype = (DLDataType){port->dtype_code, port->dtype_bits, 1};
     output->ndim = port->ndim;
     if (output->shape == NULL) {
-      output->shape = (int64_t *)shape;
+      output->shape = shape;
     } else {
       memcpy(output->shape, shape, (size_t)port->ndim * sizeof *shape);
     }

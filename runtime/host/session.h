@@ -38,6 +38,12 @@ typedef struct rutc_binding {
   int64_t *shape; /* the port's, at the sizes of this run */
 } rutc_binding;
 
+/* Memory for values of a size that the program computes. */
+typedef struct rutc_region_memory {
+  char *memory;
+  int64_t capacity; /* bytes */
+} rutc_region_memory;
+
 struct rutc_session {
   const rutc_model *model;
   const rutc_program *program; /* the model's first one that this CPU can run */
@@ -52,6 +58,7 @@ struct rutc_session {
   int64_t *sizes; /* symbols, counters of loops, and what is computed from the symbols */
   int sized;      /* whether the sizes have values, and memory is there for them */
   void **buffers;    /* program->buffers as addresses */
+  rutc_region_memory *blocks;
   rutc_binding *bindings; /* inputs, then outputs */
   DLTensor *operands; /* of the call at hand */
   int64_t *operand_shapes; /* RUTC_MAX_NDIM for each */
@@ -85,6 +92,12 @@ const char *rutc_session_error(const rutc_session *session);
 /* Stops the session's threads and releases its memory. Accepts NULL. */
 void rutc_session_close(rutc_session *session);
 
+/* Gives the size of a step RUTC_BIND its value. */
+int rutc_learn_size(rutc_session *session, const rutc_step *step);
+
+/* Makes the block of a step RUTC_RESERVE large enough. */
+int rutc_reserve(rutc_session *session, const rutc_step *step);
+
 /* Computes all sizes from the symbols, allocates the arena and points the buffer table to it. */
 int rutc_resize(rutc_session *session);
 
@@ -95,7 +108,7 @@ int rutc_bind_sizes(rutc_session *session, const DLTensor *const *inputs);
 int rutc_bind(rutc_session *session, const DLTensor *const *inputs, DLTensor *const *outputs);
 
 /* Copies outputs that were computed in session memory to the caller's strided tensors. */
-void rutc_unbind(rutc_session *session, DLTensor *const *outputs);
+int rutc_unbind(rutc_session *session, DLTensor *const *outputs);
 
 /* Executes all steps of the program. */
 int rutc_execute(rutc_session *session);

@@ -182,6 +182,8 @@ class Peel(Step):
     for v in [0, ceil(n/f)) { for i in [0, min(f, n - f*v)) { S } }
       ->  for v in [0, ceil(n/f)) { if v < n//f { for i in [0, f) { S } }
                                     else { for i in [0, min(f, n - f*v)) { S } } }
+
+    A loop that runs once at most stays as it is.
     """
 
     var: str
@@ -194,6 +196,9 @@ class Peel(Step):
             if loop.kind is Kind.VECTOR:
                 raise NotApplicable(f"the lanes of {self.var} cannot branch")
             if not (loop.hi - loop.lo).is_const:
+                bounds = (loop.hi - loop.lo).bounds(dict(kernel.symbols))
+                if bounds is not None and bounds[1] <= 1:
+                    return (loop,)
                 return (replace(loop, body=(_cut_short(loop),)),)
             low, n = constant_start(loop), constant_extent(loop)
             last = loop.lo + (n - 1)

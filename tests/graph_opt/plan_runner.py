@@ -6,7 +6,7 @@ in the outputs.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 
 import numpy as np
@@ -16,6 +16,7 @@ from rutc.graph_opt.plan import (
     Fail,
     FillHalo,
     Invoke,
+    Learn,
     Plan,
     PlanStep,
     Repeat,
@@ -23,7 +24,7 @@ from rutc.graph_opt.plan import (
     Run,
     Write,
 )
-from rutc.tensor_ir import Call, Const
+from rutc.tensor_ir import Bind, Call, Const
 from rutc.tensor_ir.affine import Index, Range, Size, plain
 from rutc.tensor_ir.graph import walk_nodes
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
@@ -66,18 +67,22 @@ def _symbols(plan: Plan, inputs: Mapping[str, np.ndarray]) -> dict[str, int]:
 class _Runner:
     def __init__(self, plan: Plan, symbols: Mapping[str, int]) -> None:
         self.plan = plan
-        self.symbols = symbols
+        self.symbols = dict(symbols)
         self.sizes = {d: plain(e) for d, e in plan.graph.dims}
-        self.extents = {d: self.value(e) for d, e in plan.graph.dims}
+        self.extents: dict[str, int] = {}
+        self.blocks: dict[int, np.ndarray] = {}
+        self.set_extents()
         self.memory: dict[str, np.ndarray] = {}
         arena = np.full(self.value(plan.arena_bytes), GARBAGE, np.uint8)
         for name, place in plan.places.items():
+            if place.space == "block":
+                continue
             offset, size = self.value(place.offset), self.value(place.bytes)
             base = arena[offset:] if place.space == "arena" else _garbage(size)
             self.memory[name] = base[:size].view(plan.values[name].dtype.numpy)
         ports = {(p.space, p.index): n for n, p in plan.places.items() if p.space != "arena"}
         for name, place in plan.places.items():
-            if place.space != "arena":
+            if place.space in ("input", "output"):
                 self.memory[name] = self.memory[ports[place.space, place.index]]
         self.constants: dict[str, Const] = {}
         for n in walk_nodes(plan.graph.nodes):
@@ -88,6 +93,33 @@ class _Runner:
         self.counters: dict[str, int] = dict(symbols)
         self.draws: Counter[str] = Counter()
 
+    def set_extents(self) -> None:
+        """The extents that the symbols known so far tell."""
+        for d, e in self.plan.graph.dims:
+            if e.names() <= self.symbols.keys():
+                self.extents[d] = self.value(e)
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """Make the blocks of values large enough, their content lost."""
+        for name in names:
+            place = self.plan.places[name]
+            if place.space != "block":
+                continue
+            size = self.value(place.bytes)
+            if place.index not in self.blocks or len(self.blocks[place.index]) < size:
+                self.blocks[place.index] = _garbage(size)
+            block = self.blocks[place.index][:size]
+            self.memory[name] = block.view(self.plan.values[name].dtype.numpy)
+
+    def learn(self, bind: Bind) -> None:
+        value = int(self.memory[bind.value][0])
+        low, high = dict(self.plan.graph.symbols)[bind.symbol]
+        if not low <= value <= high:
+            raise PlanFailed(f"{bind.symbol} = {value}")
+        self.memory[bind.out.name][:1] = value
+        self.symbols[bind.symbol] = self.counters[bind.symbol] = value
+        self.set_extents()
+
     def value(self, size: Size) -> int:
         return int(Index.of(size).evaluate(self.symbols))
 
@@ -95,12 +127,15 @@ class _Runner:
         for s in steps:
             match s:
                 case Run(group):
+                    self.reserve(group.stored)
                     layouts = self.plan.layouts
                     self.kernel(lower(group, self.plan.values, layouts, self.sizes, symbols))
                 case Write(node):
+                    self.memory[node.out.name] = self.memory[node.base]
                     layouts, known = self.plan.layouts, self.plan.values
                     self.kernel(lower_scatter(node, known, layouts, self.sizes, symbols))
                 case FillHalo(value):
+                    self.reserve((value,))
                     layout = self.plan.layouts[value]
                     kernel = halo_kernel(self.plan.values[value], layout, self.sizes, symbols)
                     if kernel is not None:
@@ -110,8 +145,12 @@ class _Runner:
                 case RepeatWhile():
                     self.repeat_while(s, symbols)
                 case Invoke(call):
+                    self.reserve(v.name for v in call.outs)
                     self.call(call)
+                case Learn(bind):
+                    self.learn(bind)
                 case Choose():
+                    self.reserve(s.results)
                     taken = bool(self.memory[s.cond][0])
                     self.steps(s.then if taken else s.orelse, symbols)
                     values = s.then_values if taken else s.orelse_values
@@ -121,6 +160,8 @@ class _Runner:
                     raise PlanFailed(message)
 
     def repeat(self, s: Repeat, symbols: Mapping[str, Range]) -> None:
+        self.reserve((*(c.param.name for c in s.carries), *s.results))
+        self.reserve(out for _, out in s.collect)
         for c in s.carries:
             self.copy(c.param.name, c.init)
         trips = self.value(s.trips)
@@ -135,6 +176,7 @@ class _Runner:
             self.copy(out, c.param.name)
 
     def repeat_while(self, s: RepeatWhile, symbols: Mapping[str, Range]) -> None:
+        self.reserve((*(c.param.name for c in s.carries), *s.results))
         for c in s.carries:
             self.copy(c.param.name, c.init)
         while self.memory[s.cond][0]:
