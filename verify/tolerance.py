@@ -23,6 +23,10 @@ Narrow dtypes (bf16, fp16, fp8) are stored after each layer but accumulate in fl
 rounds once, whatever its reduction, so L layers add `STORED` sqrt(L) u of the narrow dtype: 6 % of
 the largest magnitude for a network compiled for bf16.
 
+A quantised network rounds to 256 steps, which is u = 2^-9 of the range: where a value lies between
+two steps each runtime may choose its own, and the layers after it carry the step on. This is the
+same formula: 3 % of the largest magnitude, and as many steps of an 8-bit output.
+
 `floor` is `FLOOR` u at model level: runtimes compute saturating functions (logistic, tanh, softmax)
 by approximations whose error is absolute, about u, not relative. Measured: ONNX Runtime's logistic
 is 1e-7 off where its result is 3e-6. A network whose outputs are all that small tells nothing more.
@@ -52,6 +56,9 @@ FUNCTION_ULPS: Final = 8.0
 FLOOR: Final = 4.0
 """Absolute error at model level, in units of u: that of the reference's saturating functions."""
 
+HALF_STEP: Final = 2.0**-9
+"""The rounding error of an 8-bit integer, as a part of its range."""
+
 MODEL_LAYERS: Final = 64
 """Layers in a row of a typical deep network: its error counts as this many independent ones."""
 
@@ -68,6 +75,8 @@ class Level(enum.Enum):
     """One operator or one kernel."""
     MODEL = "model"
     """A whole network."""
+    QUANTISED = "quantised"
+    """A network that rounds values to 8 bits on the way: to one of 256 steps of their range."""
     REDUCED = "reduced precision"
     """A float32 network compiled for bf16: values are rounded to 8 bits after each layer."""
 
@@ -135,9 +144,13 @@ def tolerance(level: Level, dtype: npt.DTypeLike, reduction: int | None = None) 
         return EXACT
     if not is_float(kind):
         quantised = kind.kind in "iu" and kind.itemsize == 1 and level is not Level.KERNEL
+        if quantised and level is Level.QUANTISED:
+            return Tolerance(steps=round(STORED * math.sqrt(MODEL_LAYERS) * HALF_STEP * 256))
         return Tolerance(steps=1) if quantised else EXACT
     single = unit_roundoff(np.float32)
     u = unit_roundoff(kind)
+    if level is Level.QUANTISED:
+        u = max(u, HALF_STEP)
     if level is Level.REDUCED:
         u = max(u, unit_roundoff(ml_dtypes.bfloat16))
     layers = 1 if level is Level.KERNEL else MODEL_LAYERS

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rutc.errors import CheckFailed, UserError
+from rutc.importer.quantised import is_quantised
 from rutc.runtime import InferenceSession, load
 from rutc.verify.compare import OutputComparison, Value, compare_outputs
 from rutc.verify.inputs import Array, InputSpec, gather, generate, spec
@@ -117,7 +118,7 @@ def verify_model(
         names = [output.name for output in session.get_outputs()]
         ours = dict(zip(names, session.run(None, values), strict=True))
         rutc_s = time.perf_counter() - begin
-        level = session_level(session)
+        level = session_level(session, model)
         outputs = compare_outputs(ours, expected, level)
         found.append(
             Verification(
@@ -160,9 +161,11 @@ def session_inputs(session: InferenceSession) -> tuple[InputSpec, ...]:
     )
 
 
-def session_level(session: InferenceSession) -> Level:
-    """Returns how strictly a compiled model is compared: by the precision it was compiled for."""
-    return Level.MODEL if session.manifest.get("precision", "fp32") == "fp32" else Level.REDUCED
+def session_level(session: InferenceSession, model: Path) -> Level:
+    """Returns how strictly a compiled model is compared: by its precision and what it quantises."""
+    if session.manifest.get("precision", "fp32") != "fp32":
+        return Level.REDUCED
+    return Level.QUANTISED if is_quantised(model) else Level.MODEL
 
 
 def _ignore(stage: str, done: int, total: int) -> None:

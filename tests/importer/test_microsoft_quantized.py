@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
+
+from rutc.importer.quantised import is_quantised
 
 DOMAIN = "com.microsoft"
 
@@ -161,3 +164,20 @@ def test_quantize_and_dequantize(axis, kind, check, node, stored, rng):
     check(node("QuantizeLinear", ["x", "s", "z"], **options), {"x": x}, constants)
     values = {"x": stored(kind, 3, 4)}
     check(node("DequantizeLinear", ["x", "s", "z"], **options), values, constants)
+
+
+@pytest.mark.parametrize(
+    ("op", "domain", "quantised"),
+    [
+        ("QuantizeLinear", "", True),
+        ("QLinearAdd", DOMAIN, True),
+        ("DynamicQuantizeMatMul", DOMAIN, True),
+        ("MatMulNBits", DOMAIN, False),
+        ("MatMul", "", False),
+    ],
+)
+def test_which_models_quantise(op, domain, quantised, tmp_path, make_node, make_model):
+    step = make_node(op, ["x"], domain=domain)
+    path = tmp_path / "model.onnx"
+    onnx.save(make_model([step], {"x": np.zeros(3, "f4")}, ["y"], {}), path)
+    assert is_quantised(path) == quantised

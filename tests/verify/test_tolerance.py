@@ -48,6 +48,11 @@ def test_quantised_outputs_of_a_model_may_differ_by_one_step() -> None:
     assert tolerance(Level.KERNEL, np.uint8).steps == 0
 
 
+def test_a_network_that_quantises_may_differ_by_several_steps() -> None:
+    assert tolerance(Level.QUANTISED, np.int8).steps == 8
+    assert tolerance(Level.QUANTISED, np.float32).scale == pytest.approx(1 / 32, rel=0.01)
+
+
 @pytest.mark.parametrize("length", [1, 64, 4608])
 def test_a_float32_sum_of_products_is_within_the_kernel_level(length: int) -> None:
     random = np.random.default_rng(length)
