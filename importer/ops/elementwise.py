@@ -231,9 +231,9 @@ def converted(
 ) -> Tensor:
     """x in another element type, as ONNX defines it for narrow types.
 
-    A float becomes a narrow integer through i32, of which the low bits stay; it becomes an 8-bit
-    float clamped to the largest finite one, or without `saturate` infinite or NaN. `round_mode` is
-    how it becomes a power of two (f8e8m0).
+    A float becomes a narrow integer through i32, of which the low bits stay; a number becomes an
+    8-bit float clamped to the largest finite one, or without `saturate` infinite or NaN.
+    `round_mode` is how it becomes a power of two (f8e8m0).
     """
     if x.dtype is kind:
         return x
@@ -245,14 +245,11 @@ def converted(
         return b.map(lambda e: _power_of_two(cast(e, DType.F32), round_mode, saturate=saturate), x)
     if x.dtype.is_float and kind.is_int and kind.bits < 8:
         return b.map(lambda e: cast(cast(e, DType.I32), kind), x)
-    if x.dtype.is_float and kind.value.startswith("f8e") and kind and saturate:
-        largest = float(ml_dtypes.finfo(kind.numpy).max)  # type: ignore[no-untyped-call]
-        return b.map(
-            lambda e: cast(
-                apply("min", apply("max", e, lit(-largest, e.dtype)), lit(largest, e.dtype)), kind
-            ),
-            x,
-        )
+    if kind.value.startswith("f8e") and saturate:
+        work = DType.F64 if x.dtype is DType.F64 else DType.F32
+        number = float(ml_dtypes.finfo(kind.numpy).max)  # type: ignore[no-untyped-call]
+        low, high = lit(-number, work), lit(number, work)
+        return b.map(lambda e: cast(apply("min", apply("max", cast(e, work), low), high), kind), x)
     return b.map(lambda e: cast(e, kind), x)
 
 

@@ -11,9 +11,9 @@ from rutc.importer.ops.reductions import reduced
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor
+from rutc.importer.tensor import Tensor, is_const
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast, reducer
-from rutc.tensor_ir.affine import ZERO
+from rutc.tensor_ir.affine import ZERO, floordiv
 
 
 def widened(b: Builder, x: Tensor) -> Tensor:
@@ -230,7 +230,10 @@ def group_normalization(
     num_groups: int,
     stash_type: int = 1,
 ) -> Tensor:
-    """Groups of channels normalised, then every channel scaled and shifted."""
+    """Groups of channels normalised, then every channel scaled and shifted.
+
+    Models before opset 21 give one scale and one shift a group.
+    """
     channels = static(x.shape[1], "the number of channels")
     if channels % num_groups:
         raise OperatorError(f"{channels} channels do not fall into {num_groups} groups")
@@ -242,9 +245,17 @@ def group_normalization(
     )
     grouped = reshape(b, widened(b, x), grouped_shape)
     y, _, _ = centered_and_scaled(b, grouped, tuple(range(2, grouped.rank)), epsilon)
-    units = b.axes((1,) * (x.rank - 2))
-    by, plus = (b.reshaped(t, (*t.axes, *units)) for t in (scale, shift))
+    share = channels // num_groups
+    by, plus = (_each_channel(b, t, num_groups, share, x.rank - 2) for t in (scale, shift))
     return affine(b, reshape(b, y, x.shape), by, plus, x.dtype)
+
+
+def _each_channel(b: Builder, t: Tensor, groups: int, share: int, spatial: int) -> Tensor:
+    """`t` with one element for each channel, `share` of which make a group, and units behind."""
+    if share > 1 and t.rank == 1 and is_const(t.shape[0], groups):
+        each = Index.of(share)
+        t = b.view(t, (groups * share,), lambda c: [floordiv(c, each, b.ranges)])
+    return b.reshaped(t, (*t.axes, *b.axes((1,) * spatial)))
 
 
 @operator("MeanVarianceNormalization")

@@ -85,6 +85,26 @@ def test_casts_of_small_floats(
         check(back, {"x": small}, opset=NEWEST, expected=reference(back, {"x": small}))
 
 
+EIGHT_BITS = ["FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ"]
+
+
+@pytest.mark.parametrize("name", EIGHT_BITS)
+@pytest.mark.parametrize("source", ["INT8", "INT32", "UINT64", "BOOL", "FLOAT", *EIGHT_BITS])
+def test_large_numbers_saturate(check: Check, make_node: Make, source: str, name: str) -> None:
+    wide = np.array([0, 1, -2, 100, 250, 300, 448, 500, 57344, 10**6])
+    dtype = helper.tensor_dtype_to_np_dtype(getattr(TensorProto, source))
+    if dtype.kind in "iu":
+        wide = wide[(wide >= np.iinfo(dtype).min) & (wide <= np.iinfo(dtype).max)]
+    x = wide.astype(np.float32).astype(dtype)
+    target = helper.tensor_dtype_to_np_dtype(getattr(TensorProto, name))
+    if x.dtype == target:
+        return
+    limit = float(ml_dtypes.finfo(target).max)
+    wanted = np.clip(x.astype(np.float32), -limit, limit).astype(target)
+    node = make_node("Cast", ["x"], to=getattr(TensorProto, name))
+    check(node, {"x": x}, opset=NEWEST, expected=[wanted])
+
+
 @pytest.mark.parametrize(
     ("source", "target"),
     [
@@ -243,3 +263,14 @@ def test_activations_keep_small_results(check: Check, make_node: Make) -> None:
     ):
         node = make_node(op, ["x"], **attributes)
         check(node, {"x": x}, expected=[wanted.astype(np.float32)], relative=True)
+
+
+def test_groups_that_share_a_scale(check: Check, make_node: Make, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((2, 6, 5)).astype(np.float32)
+    scale, shift = np.float32([1, 2, -1]), np.float32([0.5, 0, 3])
+    node = make_node("GroupNormalization", ["x", "s", "t"], num_groups=3)
+    grouped = x.reshape(2, 3, 10)
+    deviation = np.sqrt(grouped.var(-1, keepdims=True) + np.float32(1e-5))
+    unit = (grouped - grouped.mean(-1, keepdims=True)) / deviation
+    wanted = (unit * scale[:, None] + shift[:, None]).reshape(x.shape)
+    check(node, {"x": x, "s": scale, "t": shift}, opset=18, expected=[wanted])
