@@ -25,12 +25,14 @@ from rutc.importer.tensor import (
 from rutc.tensor_ir import (
     Attribute,
     Bind,
+    Body,
     Call,
     Const,
     Coord,
     Data,
     DType,
     Expr,
+    If,
     Index,
     IndexValue,
     Lit,
@@ -77,6 +79,8 @@ class Builder:
     outputs: tuple[str, ...] = ()
     scope: dict[str, Item] = field(default_factory=dict)
     run_graph: Callable[..., tuple[Item, ...]] | None = None
+    equal: dict[tuple[Index, Index], Index] = field(default_factory=dict)
+    """Extents that are checked to be equal where the import stands, as one."""
     bound: dict[str, Range] = field(default_factory=dict)
     """The sizes that the program computes, and their ranges."""
     _claimed: set[str] = field(default_factory=set)
@@ -270,10 +274,10 @@ class Builder:
                 k = i - (rank - len(s))
                 if k < 0 or s[k] in (ONE, found):
                     continue
-                if found != ONE:
+                if found != ONE and found.is_const and s[k].is_const:
                     texts = " and ".join(map(shape_text, shapes))
                     raise OperatorError(f"shapes {texts} do not broadcast ({found} against {s[k]})")
-                found = s[k]
+                found = s[k] if found == ONE else self.same(found, s[k])
             out.append(found)
         return tuple(out)
 
@@ -304,6 +308,7 @@ class Builder:
     def body(self, nodes: list[Node]) -> Iterator[list[Node]]:
         """Collects what is emitted inside at the end of `nodes` (constants stay outside)."""
         outer, self.nodes = self.nodes, nodes
+        equal = dict(self.equal)
         emitted = set(self.emitted)
         try:
             yield nodes
@@ -311,6 +316,7 @@ class Builder:
             consts = {c.out.name for c in self.consts}
             self.emitted = emitted | {n for n in self.emitted if n in consts}
             self.nodes = outer
+            self.equal = equal
 
     def defined(self, t: Tensor) -> Tensor:
         """`t`, its value defined even if it is known."""
@@ -355,6 +361,34 @@ class Builder:
         out = self.tensor(DType.I64, (), symbol)
         self.nodes.append(Bind(self.value(out), symbol, scalar.name, self.origin))
         return Index.of(symbol)
+
+    def same(self, a: Index, b: Index) -> Index:
+        """Two extents that must be equal, as one; a run in which they differ ends.
+
+        Raises OperatorError where they are known to differ. An extent that turns out to be 1 is
+        not spread over another one: which axes are spread is decided when compiling.
+        """
+        if a == b:
+            return a
+        if a.is_const and b.is_const:
+            raise OperatorError(f"the extents {a} and {b} differ")
+        for known in (self.equal.get((a, b)), self.equal.get((b, a))):
+            if known is not None:
+                return known
+        message = f"{', '.join(self.origin)}: the sizes {a} and {b} differ"
+        chosen = self.nest((), apply("eq", IndexValue(a - b), Lit(0, DType.I64)))
+        with self.body([]) as nodes:
+            size = self.defined(self.nest((), IndexValue(a)))
+        lost, out = self.tensor(DType.I64, ()), self.tensor(DType.I64, ())
+        fail = Call((self.value(lost),), "fail", (), (("message", message),), self.origin)
+        then, orelse = Body(tuple(nodes), (size.name,)), Body((fail,), (lost.name,))
+        self.nodes.append(If((self.value(out),), chosen.name, then, orelse, self.origin))
+        limits = [x.bounds(self.ranges) for x in (a, b)]
+        least = max(x[0] if x is not None else 0 for x in limits)
+        most = min(x[1] if x is not None else MOST for x in limits)
+        made = self.size(out, "same", max(most, least, 0), max(least, 0))
+        self.equal |= {(a, b): made, (a, made): made, (b, made): made}
+        return made
 
     def whole(self, t: Tensor) -> Tensor:
         """`t` with a dim for every axis, as a routine sees it; a copy where it lacks some."""

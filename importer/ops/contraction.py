@@ -27,9 +27,10 @@ def matmul_of(b: Builder, x: Tensor, y: Tensor, kind: DType | None = None) -> Te
     """The product of (stacks of) matrices as numpy's `matmul` defines it, summed as `kind`."""
     if x.rank == 0 or y.rank == 0:
         raise OperatorError(f"matrices are expected, not {x} and {y}")
-    inner = x.shape[-1]
-    if inner != y.shape[max(0, y.rank - 2)]:
+    inner, other = x.shape[-1], y.shape[max(0, y.rank - 2)]
+    if inner != other and inner.is_const and other.is_const:
         raise OperatorError(f"{x} and {y} cannot be multiplied")
+    inner = b.same(inner, other)
     batch = b.axes(
         b.broadcast([x.shape[:-2], y.shape[:-2]]), ("b",) if max(x.rank, y.rank) == 3 else ()
     )

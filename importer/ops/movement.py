@@ -224,17 +224,18 @@ def concat(b: Builder, *parts: Tensor, axis: int) -> Tensor:
     at = axis_of(axis, parts[0].rank)
     filled = [t for t in parts if t.shape[at] != ZERO] or [parts[0]]
     first = filled[0]
+    shape = list(first.shape)
     for t in filled[1:]:
-        if t.rank != first.rank or any(
-            p != q for i, (p, q) in enumerate(zip(t.shape, first.shape, strict=True)) if i != at
-        ):
+        if t.rank != first.rank:
             raise OperatorError(f"{first} and {t} do not fit along axis {at}")
+        for i, (p, q) in enumerate(zip(shape, t.shape, strict=True)):
+            if i != at and p != q:
+                if p.is_const and q.is_const:
+                    raise OperatorError(f"{first} and {t} do not fit along axis {at}")
+                shape[i] = b.same(p, q)
     if len(filled) == 1:
         return first
-    shape = [
-        sum((t.shape[at] for t in filled), ZERO) if i == at else e
-        for i, e in enumerate(first.shape)
-    ]
+    shape[at] = sum((t.shape[at] for t in filled), ZERO)
     axes = b.axes(shape)
     if any(e == ZERO for e in shape):
         return b.nest(axes, lit(0, first.dtype))

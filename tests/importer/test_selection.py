@@ -91,6 +91,40 @@ def test_what_follows_has_the_found_size(tmp_path, make_node, make_model, rng):
         np.testing.assert_allclose(got["y"], np.exp(x[x > 0]).sum(), rtol=1e-5)
 
 
+def test_sizes_computed_apart_may_meet(check, make_node, rng):
+    """Scores above a bound and their boxes: found twice, joined, multiplied."""
+    x = rng.standard_normal((7, 3)).astype("f4")
+    nodes = [
+        make_node("Gather", ["x", "zero"], ["score"], axis=1),
+        make_node("Greater", ["score", "bound"], ["mask"]),
+        make_node("Compress", ["x", "mask"], ["rows"], axis=0),
+        make_node("Compress", ["score", "mask"], ["top"]),
+        make_node("Unsqueeze", ["top", "one"], ["column"]),
+        make_node("Mul", ["rows", "column"], ["scaled"]),
+        make_node("Add", ["scaled", "rows"], ["sum"]),
+        make_node("Concat", ["sum", "column"], ["joined"], axis=1),
+        make_node("Transpose", ["joined"], ["turned"]),
+        make_node("MatMul", ["turned", "scaled"], ["y"]),
+    ]
+    constants = {"zero": np.array(0), "bound": np.array(-0.3, "f4"), "one": np.array([1])}
+    check(nodes, {"x": x}, constants, outputs=("joined", "y"))
+
+
+def test_sizes_that_differ_end_the_run(tmp_path, make_node, make_model):
+    nodes = [
+        make_node("NonZero", ["x"], ["a"]),
+        make_node("NonZero", ["z"], ["b"]),
+        make_node("Add", ["a", "b"], ["y"]),
+    ]
+    inputs = {"x": np.ones(3, "f4"), "z": np.array([1, 0, 1], "f4")}
+    onnx.save(make_model(nodes, inputs, ["y"], {}), tmp_path / "m.onnx")
+    graph = import_model(tmp_path / "m.onnx")
+    with pytest.raises(UserError, match="Add_y: the sizes found and found2 differ"):
+        interpret(graph, inputs)
+    both = {"x": inputs["z"], "z": inputs["z"]}
+    assert interpret(graph, both)["y"].tolist() == [[0, 4]]
+
+
 def test_sizes_that_nothing_needs_are_not_computed(tmp_path, make_node, make_model):
     nodes = [
         make_node("NonZero", ["x"], ["at"]),
