@@ -139,6 +139,8 @@ def compile_model(
             "kernels": [asdict(f) for f in built.facts],
             "flops": sum(f.flops for f in built.facts),
         }
+        if graph.interface is not None:
+            manifest["interface"] = graph.interface.facts()
         artifact = build_library(
             built.program, built.objects, output, json.loads(json.dumps(manifest)), toolchain
         )

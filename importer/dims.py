@@ -191,7 +191,7 @@ class Renaming:
             Output(o.name, self.values[o.value], self._names(o.axes)) for o in g.outputs
         )
         nodes = tuple(self.node(n) for n in g.nodes)
-        return Graph(g.name, tuple(extents.items()), nodes, outputs, g.symbols)
+        return Graph(g.name, tuple(extents.items()), nodes, outputs, g.symbols, g.interface)
 
     def node(self, n: Node) -> Node:
         """One node under its new names."""

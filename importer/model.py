@@ -15,16 +15,18 @@ from rutc.errors import InternalError, UserError
 from rutc.importer import ops
 from rutc.importer.assembly import assembled
 from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.bundles import bundled_input, bundled_output, keys_asked_for
 from rutc.importer.convert import OPSET, prepare
 from rutc.importer.dims import clean_dim
 from rutc.importer.functions import function_body, is_function
 from rutc.importer.proto import array_of, attribute_value, dense_of, dtype_of, load, subgraphs
 from rutc.importer.registry import OPERATORS, Key
 from rutc.importer.shapes import folded
-from rutc.importer.tensor import Axis, Item, Tensor, TensorList
+from rutc.importer.tensor import Axis, Item, Tensor
 from rutc.importer.types import check_types
 from rutc.tensor_ir import Data, DType, Graph, Index, Input, Value
 from rutc.tensor_ir.affine import ONE, ZERO, Range
+from rutc.tensor_ir.interface import Bundle, Interface
 
 SYMBOL_RANGE: Range = (1, 1 << 31)
 """What a size that nothing fixes may be."""
@@ -149,20 +151,25 @@ class _Importer:
         self.symbols: dict[str, str] = {}
         self.used_dims: set[str] = set()
         self.inside = 0
+        self.inputs: list[Input] = []
 
     def run(self, graph: GraphProto, weights: dict[str, np.ndarray], name: str) -> Graph:
         """The whole model's graph."""
         b = self.b
         b.run_graph = self.subgraph
         env: Environment = {}
-        inputs = [self.input(i, env) for i in graph.input if i.name not in weights]
+        given = [i for i in graph.input if i.name not in weights]
+        takes = tuple((i.name, self.bundle(i, graph, env)) for i in given)
+        inputs = self.inputs
         self._check_names([i.name for i in inputs])
         for initializer, data in weights.items():
             env[initializer] = b.constant(data, _kind(data), initializer)
         self.nodes(graph, env, [o.name for o in graph.output])
-        outputs = [self.output(o.name, env) for o in graph.output]
+        gives, outputs = self.outgoing(graph, env)
         ranges = [*((s, b.ranges[s]) for s in self.symbols.values()), *b.bound.items()]
-        return assembled(name, b, inputs, outputs, ranges)
+        made = assembled(name, b, inputs, outputs, ranges)
+        interface = Interface(takes, gives)
+        return made if interface.is_plain else replace(made, interface=interface)
 
     def _check_names(self, inputs: list[str]) -> None:
         unknown = sorted(set(self.shapes) - set(inputs))
@@ -180,6 +187,46 @@ class _Importer:
             )
 
     # -- interface ------------------------------------------------------------------------------
+    def bundle(self, info: ValueInfoProto, graph: GraphProto, env: Environment) -> Bundle:
+        """A model input of any type, its item entered in `env`."""
+
+        def read(part: ValueInfoProto) -> Tensor:
+            self.inputs.append(self.input(part, env))
+            made = env[part.name]
+            assert isinstance(made, Tensor)
+            return made
+
+        keys = keys_asked_for(info.name, graph)
+        item, bundle = bundled_input(info.name, info.type, read, self._count, self.shapes, keys)
+        env[info.name] = item
+        return bundle
+
+    def _count(self, name: str, default: int | None) -> int | None:
+        """The given number of elements of an input that is no tensor."""
+        if name not in self.dims:
+            return default
+        self.used_dims.add(name)
+        found = self.dims[name]
+        if not isinstance(found, int):
+            raise UserError(f"{name!r} is a number of elements; give a number, not a range")
+        return found
+
+    def outgoing(
+        self, graph: GraphProto, env: Environment
+    ) -> tuple[tuple[tuple[str, Bundle], ...], list[tuple[str, Tensor]]]:
+        """The model's outputs, and the tensors that they are made of."""
+        bundles: list[tuple[str, Bundle]] = []
+        ports: list[tuple[str, Tensor]] = []
+        for o in graph.output:
+            if o.name not in env:
+                raise UserError(f"output {o.name!r} is not computed by any node")
+            bundle, made = bundled_output(o.name, env[o.name])
+            if o.type.WhichOneof("value") == "optional_type" and bundle.kind != "optional":
+                bundle = Bundle("optional", parts=(bundle,))
+            bundles.append((o.name, bundle))
+            ports += made
+        return tuple(bundles), ports
+
     def input(self, info: ValueInfoProto, env: Environment) -> Input:
         """A model input, its tensor entered in `env`."""
         b = self.b
@@ -210,9 +257,6 @@ class _Importer:
 
     def _declared(self, info: ValueInfoProto) -> tuple[DType, list[Index], list[str]]:
         """An input's type, extents and the names of its symbolic sizes ("" for none)."""
-        if info.type.WhichOneof("value") != "tensor_type":
-            kind = info.type.WhichOneof("value") or "unknown"
-            raise UserError(f"input {info.name!r} is a {kind}; only tensors are supported")
         tensor: TypeProto.Tensor = info.type.tensor_type
         kind = dtype_of(tensor.elem_type)
         given = self.shapes.get(info.name)
@@ -260,15 +304,6 @@ class _Importer:
         symbol = self.symbols.setdefault(param, clean_dim(param))
         self.b.ranges[symbol] = given
         return Index.of(symbol)
-
-    def output(self, name: str, env: Environment) -> tuple[str, Tensor]:
-        """A model output and its tensor."""
-        if name not in env:
-            raise UserError(f"output {name!r} is not computed by any node")
-        made = env[name]
-        if isinstance(made, TensorList):
-            raise UserError(f"output {name!r} is a sequence; only tensors are supported")
-        return name, made
 
     # -- nodes ----------------------------------------------------------------------------------
     def nodes(self, graph: GraphProto, env: Environment, wanted: Iterable[str]) -> None:
@@ -334,11 +369,11 @@ class _Importer:
         attributes: Mapping[str, object],
     ) -> tuple[Item, ...]:
         """The outputs of one node: known ones if they can be told, else those of new nests."""
-        tensors = [t for t in inputs if not isinstance(t, TensorList)]
+        tensors = [t for t in inputs if t is None or isinstance(t, Tensor)]
         plain = len(tensors) == len(inputs)
         if _key(node) not in OPERATORS:
             if not plain:
-                raise OperatorError("it takes tensors, not sequences")
+                raise OperatorError("it takes tensors only")
             return self.function(node, tensors)
         if _key(node)[0] == "" and plain:
             check_types(node.op_type, tensors)

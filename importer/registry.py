@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from rutc.importer.builder import Builder, OperatorError
-from rutc.importer.tensor import Item, TensorList
+from rutc.importer.tensor import Item, Tensor
 
 Result = Item | tuple[Item, ...]
 Function = Callable[..., Result]
@@ -56,9 +56,10 @@ class Operator:
 
     @cached_property
     def takes_lists(self) -> bool:
-        """Whether an operand may be a sequence of tensors."""
+        """Whether an operand may be something else than a tensor."""
         parameters = inspect.signature(self.function).parameters.values()
-        return any("TensorList" in str(p.annotation) for p in parameters)
+        kinds = ("TensorList", "TensorMap", "Item")
+        return any(k in str(p.annotation) for p in parameters for k in kinds)
 
     def __call__(
         self, b: Builder, inputs: Sequence[Item | None], attributes: Mapping[str, object]
@@ -75,7 +76,8 @@ class Operator:
             raise OperatorError(f"{len(given)} inputs are given, at most {most} are supported")
         if len(given) < least or any(given[i] is None for i in self.required):
             raise OperatorError(f"a required input is missing ({least} are required)")
-        if not self.takes_lists and any(isinstance(t, TensorList) for t in given):
+        plain = all(t is None or isinstance(t, Tensor) for t in given)
+        if not self.takes_lists and not plain:
             raise OperatorError("it takes tensors, not sequences")
         made = self.function(b, *given, **attributes)
         return made if isinstance(made, tuple) else (made,)

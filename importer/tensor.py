@@ -80,7 +80,26 @@ class TensorList:
         return f"sequence({', '.join(map(str, self.items))})"
 
 
-Item = Tensor | TensorList
+@dataclass(frozen=True, eq=False)
+class Absent:
+    """An optional without an element, which exists while importing only."""
+
+    def __str__(self) -> str:
+        return "an empty optional"
+
+
+@dataclass(frozen=True, eq=False)
+class TensorMap:
+    """A map, or for values {n, keys} a sequence of maps; without `keys` the values are in order."""
+
+    keys: tuple[int | str, ...] | None
+    values: Tensor
+
+    def __str__(self) -> str:
+        return f"map({self.values})"
+
+
+Item = Tensor | TensorList | Absent | TensorMap
 """What an ONNX name may stand for."""
 
 

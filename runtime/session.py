@@ -8,15 +8,16 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
+from rutc.runtime.bundles import Bundle, bundles
 from rutc.runtime.dtypes import onnx_type
 from rutc.runtime.errors import ModelError
 from rutc.runtime.interface import Options, ProfileRecord
 from rutc.runtime.loader import Library, open_library
-from rutc.runtime.tensors import Array, Slot, TensorInfo, tensor_infos
+from rutc.runtime.tensors import Array, TensorInfo, tensor_infos
 from rutc.runtime.texts import slot_of
 
 
@@ -101,6 +102,8 @@ class InferenceSession:
         self._lock = threading.Lock()
         self._inputs = _infos(library, "inputs")
         self._outputs = _infos(library, "outputs")
+        self._takes = bundles(library.manifest, "inputs")
+        self._gives = bundles(library.manifest, "outputs")
         self._input_slots = {info.name: slot_of("input", info) for info in self._inputs}
         self._output_slots = {info.name: slot_of("output", info) for info in self._outputs}
         self._known_shapes = [() if x.computed else x.known_shape for x in self._outputs]
@@ -114,11 +117,23 @@ class InferenceSession:
 
     def get_inputs(self) -> list[NodeArg]:
         """Returns the model's inputs."""
-        return [_node_arg(info) for info in self._inputs]
+        return self._node_args(self._inputs, self._takes)
 
     def get_outputs(self) -> list[NodeArg]:
         """Returns the model's outputs."""
-        return [_node_arg(info) for info in self._outputs]
+        return self._node_args(self._outputs, self._gives)
+
+    def _node_args(
+        self, infos: Sequence[TensorInfo], whole: tuple[Bundle, ...] | None
+    ) -> list[NodeArg]:
+        args = {info.name: _node_arg(info) for info in infos}
+        if whole is None:
+            return list(args.values())
+        types = {name: arg.type for name, arg in args.items()}
+        return [
+            args[b.port] if b.kind == "tensor" else NodeArg(b.name, [], b.type(types))
+            for b in whole
+        ]
 
     def get_providers(self) -> list[str]:
         """Returns what ONNX Runtime calls the model's device."""
@@ -129,19 +144,37 @@ class InferenceSession:
         output_names: Iterable[str] | None,
         input_feed: Mapping[str, object],
         run_options: object | None = None,
-    ) -> list[Array]:
+    ) -> list[Any]:
         """Returns the named outputs (None: all of them) as new numpy arrays.
 
         Inputs are numpy arrays or tensors of any library that speaks DLPack, in CPU memory;
         they are read in place, strided ones after a copy. `run_options` is accepted for programs
-        written for ONNX Runtime and has no meaning here.
+        written for ONNX Runtime and has no meaning here. A sequence is a list, an optional without
+        an element None, a map a dict.
 
         Raises:
             ModelError: an input is missing, unknown, or has the wrong dtype or shape.
         """
         del run_options
-        names = list(output_names or ()) or [info.name for info in self._outputs]
-        self._check_names("output", names, self._output_slots)
+        if self._takes is None or self._gives is None:
+            names = list(output_names or ()) or [info.name for info in self._outputs]
+            return self._run_tensors(names, input_feed)
+        takes, gives = ({b.name: b for b in whole} for whole in (self._takes, self._gives))
+        names = list(output_names or ()) or list(gives)
+        _check_names("output", names, gives)
+        _check_names("input", input_feed, takes)
+        dtypes = {info.name: info.dtype for info in self._inputs}
+        feed: dict[str, object] = {}
+        for name, bundle in takes.items():
+            if name not in input_feed and bundle.ports:
+                raise ModelError(f"missing input {name!r}: the model needs {_list('input', takes)}")
+            feed.update(bundle.spread(input_feed.get(name), dtypes))
+        ports = [port for name in names for port in gives[name].ports]
+        found = dict(zip(ports, self._run_tensors(ports, feed), strict=True)) if ports else {}
+        return [gives[name].gathered(found) for name in names]
+
+    def _run_tensors(self, names: Sequence[str], input_feed: Mapping[str, object]) -> list[Array]:
+        _check_names("output", names, self._output_slots)
         shapes = self._output_shapes(input_feed)
         results: dict[str, Array] = {
             info.name: np.empty(shape, info.dtype)
@@ -175,7 +208,7 @@ class InferenceSession:
         Raises:
             ModelError: a tensor is missing, unknown, or has the wrong dtype or shape.
         """
-        self._check_names("output", outputs, self._output_slots)
+        _check_names("output", outputs, self._output_slots)
         self._run(inputs, outputs, ())
 
     def _run(
@@ -194,7 +227,7 @@ class InferenceSession:
                 self._release()
 
     def _check_inputs(self, inputs: Mapping[str, object]) -> None:
-        self._check_names("input", inputs, self._input_slots)
+        _check_names("input", inputs, self._input_slots)
         missing = [name for name in self._input_slots if name not in inputs]
         if missing:
             raise ModelError(
@@ -262,15 +295,6 @@ class InferenceSession:
     ) -> None:
         self.close()
 
-    def _check_names(self, role: str, names: Iterable[str], known: Mapping[str, Slot]) -> None:
-        for name in names:
-            if name not in known:
-                close = difflib.get_close_matches(str(name), known, 1)
-                hint = f" (did you mean {close[0]!r}?)" if close else ""
-                raise ModelError(
-                    f"the model has no {role} {name!r}{hint}; it has {_list(role, known)}"
-                )
-
 
 def load(
     path: str | os.PathLike[str],
@@ -285,6 +309,14 @@ def load(
         ModelError: the file is no model, needs another CPU, or the options are wrong.
     """
     return InferenceSession(path, threads=threads, pin_threads=pin_threads, profile=profile)
+
+
+def _check_names(role: str, names: Iterable[str], known: Mapping[str, object]) -> None:
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, 1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            raise ModelError(f"the model has no {role} {name!r}{hint}; it has {_list(role, known)}")
 
 
 def _close(library: Library, handle: int) -> None:

@@ -1,6 +1,7 @@
 """Tensors of strings: numpy's object arrays as descriptors of addresses and lengths."""
 
 import ctypes
+import math
 
 import numpy as np
 
@@ -69,18 +70,32 @@ class TextSlot(Slot):
         """Puts the strings of an output into the caller's array."""
         if self._array is None:
             return
-        records = self._records[: self._array.size].tolist()
-        texts = [
-            ctypes.string_at(address, size).decode("utf-8", "replace") for address, size in records
-        ]
-        flat = np.empty(len(texts), object)
-        flat[:] = texts
-        self._array[...] = flat.reshape(self._array.shape)
+        records = self._records[: self._array.size]
+        self._array[...] = _decoded(records).reshape(self._array.shape)
+
+    def read(self) -> Array:
+        """Returns a copy of the strings that the library has described."""
+        tensor = self._tensor
+        shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
+        records = np.zeros((math.prod(shape), 2), np.int64)
+        if records.size:
+            ctypes.memmove(records.ctypes.data, tensor.data, records.nbytes)
+        return _decoded(records).reshape(shape)
 
     def release(self) -> None:
         """Lets go of the caller's arrays."""
         super().release()
         self._array = None
+
+
+def _decoded(records: Array) -> Array:
+    """The strings of pairs (address, length)."""
+    texts: Array = np.empty(len(records), object)
+    texts[:] = [
+        ctypes.string_at(address, size).decode("utf-8", "replace")
+        for address, size in records.tolist()
+    ]
+    return texts
 
 
 def slot_of(role: str, info: TensorInfo) -> Slot:

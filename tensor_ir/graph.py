@@ -46,6 +46,7 @@ import numpy as np
 from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Coord, Expr, IndexValue, Read, reads, walk
+from rutc.tensor_ir.interface import Interface
 from rutc.tensor_ir.reducer import Reducer
 
 Origin = tuple[str, ...]
@@ -277,6 +278,8 @@ class Graph:
     nodes: tuple[Node, ...]
     outputs: tuple[Output, ...]
     symbols: tuple[tuple[str, Range], ...] = field(default=())
+    interface: Interface | None = None
+    """Where some input or output is no tensor: what the inputs and outputs of the graph make up."""
 
     @cached_property
     def extents(self) -> Mapping[str, Index]:

@@ -28,6 +28,7 @@ from rutc.tensor_ir.graph import (
     Value,
     While,
 )
+from rutc.tensor_ir.interface import Bundle, Interface, tensor
 from rutc.tensor_ir.lexer import Kind, Token, tokenize
 from rutc.tensor_ir.reducer import REDUCERS, Reducer, reducer
 from rutc.tensor_ir.syntax import Cursor
@@ -79,6 +80,7 @@ class _Parser:
         self.symbols: dict[str, Range] = {}
         self.reducers: dict[str, list[Reducer]] = {}
         self.outputs: list[Output] = []
+        self.members: dict[str, list[tuple[str, Bundle]]] = {"input": [], "output": []}
 
     def graph(self) -> Graph:
         at = self.at
@@ -93,6 +95,8 @@ class _Parser:
                 nodes.append(self.node())
             elif at.accept("output"):
                 self.outputs.append(self.output())
+            elif at.accept("interface"):
+                self.member()
             elif at.accept("symbols"):
                 self.symbols.update(self.several(self.symbol))
             elif at.accept("dims"):
@@ -111,7 +115,29 @@ class _Parser:
             tuple(nodes),
             tuple(self.outputs),
             tuple(self.symbols.items()),
+            Interface(*map(tuple, self.members.values())) if any(self.members.values()) else None,
         )
+
+    def member(self) -> None:
+        """One line of the interface."""
+        role = self.at.name()
+        if role not in self.members:
+            raise self.at.fail("expected input or output")
+        name = self.at.of(Kind.STRING).text
+        self.at.expect("=")
+        self.members[role].append((name, self.bundle()))
+
+    def bundle(self) -> Bundle:
+        if self.at.token.kind is Kind.STRING:
+            return tensor(self.at.of(Kind.STRING).text)
+        kind = self.at.name()
+        keys = self.closed("[", self.key, "]") if self.at.token.text == "[" else None
+        return Bundle(kind, parts=self.closed("(", self.bundle, ")"), keys=keys)
+
+    def key(self) -> int | str:
+        if self.at.token.kind is Kind.STRING:
+            return self.at.of(Kind.STRING).text
+        return self.integer()
 
     def several(self, item: Callable[[], T], end: str | None = None) -> tuple[T, ...]:
         """Items between commas; with `end`, maybe none, and the mark that follows them."""

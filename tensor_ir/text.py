@@ -7,6 +7,7 @@
                         finish(expr, ...)                   one that is not in `reducer`'s table
               | def, ... = node origin                      def := %v : type{dim, ...}
               | output "name" [axis, ...] = %v
+              | interface input|output "name" = bundle      (see `interface`)
     node     := input "name" [axis, ...] (fixed data)?
               | const [axis, ...] data                  data: nested [...] or data "digest"
               | expr | r{dim, ...} expr, ...            a nest: for the outputs' dims, r over {..}
@@ -76,6 +77,7 @@ from rutc.tensor_ir.graph import (
     outs,
     walk_nodes,
 )
+from rutc.tensor_ir.interface import Bundle
 from rutc.tensor_ir.reducer import REDUCERS, Reducer, reducer
 
 INLINE = 64
@@ -120,7 +122,18 @@ def print_graph(g: Graph) -> str:
         lines += node_lines(n)
     for o in g.outputs:
         lines.append(f"output {_string(o.name)} {_axes(o.axes)} = {value_name(o.value)}")
+    if g.interface is not None:
+        for role, members in (("input", g.interface.inputs), ("output", g.interface.outputs)):
+            lines += [f"interface {role} {_string(n)} = {_bundle(b)}" for n, b in members]
     return "\n".join(lines) + "\n"
+
+
+def _bundle(b: Bundle) -> str:
+    if b.kind == "tensor":
+        return _string(b.port)
+    items = (_string(k) if isinstance(k, str) else str(k) for k in b.keys or ())
+    keys = "" if b.keys is None else f"[{', '.join(items)}]"
+    return f"{b.kind}{keys}({', '.join(map(_bundle, b.parts))})"
 
 
 def constants_of(g: Graph) -> dict[str, Data]:

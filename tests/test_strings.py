@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import NodeProto, TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 
 import rutc
 from rutc.errors import UserError
@@ -236,3 +237,32 @@ def test_n_grams(mode, low, high, skips, run):
     words = {"pool_strings": list("abcdabbcca")}
     node = helper.make_node("TfIdfVectorizer", ["x"], ["y"], **shape, **words)
     run(node, {"x": texts(*"abcabcab")})
+
+
+@pytest.mark.parametrize("delimiter", ["", ",", "--", "ü"])
+@pytest.mark.parametrize("limit", [None, 0, 1, 2])
+def test_split(delimiter, limit, run):
+    x = np.array([["a,b,c", " x  y\tz "], ["", "a--b---c"], [",,", "1ü2"]], object)
+    how = {} if limit is None else {"maxsplit": limit}
+    node = helper.make_node("StringSplit", ["x"], ["y", "n"], delimiter=delimiter, **how)
+    got = run(node, {"x": x}, ("y", "n"), agree=False)
+    want = ReferenceEvaluator(model([node], {"x": x}, ("y", "n"))).run(None, {"x": x})
+    for mine, theirs in zip(got, want, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("action", ["NONE", "LOWER", "UPPER"])
+@pytest.mark.parametrize("sensitive", [0, 1])
+@pytest.mark.parametrize(
+    "words", [["monday"], ["Monday", "TUESDAY"], ["monday", "tuesday", "wednesday"]]
+)
+def test_stop_words(action, sensitive, words, run):
+    how = {"case_change_action": action, "is_case_sensitive": sensitive, "stopwords": words}
+    node = helper.make_node("StringNormalizer", ["x"], ["y"], **how)
+    for x in (texts("monday", "tuesday", "wednesday"), np.array([["Monday", "tuesday"]], object)):
+        (got,) = run(node, {"x": x}, agree=False)
+        fold = str if sensitive else str.lower
+        left = [w for w in x.reshape(-1).tolist() if fold(w) not in set(map(fold, words))] or [""]
+        change = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}[action]
+        assert got.reshape(-1).tolist() == [change(w) for w in left]
+        assert got.ndim == x.ndim

@@ -18,6 +18,7 @@ FAMILIES = (
     "iteration",
     "gradient",
     "loops",
+    "maps",
     "microsoft.activation",
     "microsoft.attention",
     "microsoft.contraction",

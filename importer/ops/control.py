@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from onnx import GraphProto
 
@@ -10,7 +11,7 @@ from rutc.errors import UserError
 from rutc.importer.assembly import needed_nodes
 from rutc.importer.builder import MOST, Builder, OperatorError
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Item, Tensor
+from rutc.importer.tensor import Item, Tensor, TensorList
 from rutc.tensor_ir import Body, Call, DType, If, Index, IndexValue, Node, apply
 
 Results = Callable[[], Sequence[Tensor]]
@@ -23,7 +24,10 @@ def tensors(items: Sequence[Item]) -> tuple[Tensor, ...]:
     """The items, none of which may be a sequence. Raises OperatorError where one is."""
     made = tuple(t for t in items if isinstance(t, Tensor))
     if len(made) < len(items):
-        raise OperatorError("a nested graph gives a sequence, which is not supported here")
+        raise OperatorError(
+            "a nested graph gives what is no tensor; its condition or trip count must be known "
+            "when compiling"
+        )
     return made
 
 
@@ -42,11 +46,22 @@ def if_(
         taken = then_branch if bool(condition.array.reshape(-1)[0]) else else_branch
         return b.subgraph(taken)
     chosen = b.nest((), b.read(condition, [0] * condition.rank))
-    return branched(
-        b,
-        chosen,
-        lambda: tensors(b.subgraph(then_branch)),
-        lambda: tensors(b.subgraph(else_branch)),
+    lengths: list[tuple[int | None, ...]] = []
+
+    def flat(branch: GraphProto) -> tuple[Tensor, ...]:
+        items = b.subgraph(branch)
+        lengths.append(tuple(len(i.items) if isinstance(i, TensorList) else None for i in items))
+        inner = (i.items if isinstance(i, TensorList) else (i,) for i in items)
+        return tensors([t for part in inner for t in part])
+
+    made = iter(branched(b, chosen, lambda: flat(then_branch), lambda: flat(else_branch)))
+    if len(set(lengths)) > 1:
+        raise OperatorError(
+            "the branches give sequences of different lengths; the condition must be known when "
+            "compiling"
+        )
+    return tuple(
+        next(made) if n is None else TensorList(tuple(islice(made, n))) for n in lengths[0]
     )
 
 

@@ -7,7 +7,7 @@ import ml_dtypes
 from rutc.importer.builder import Builder, OperatorError, computing, lit
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor, TensorList
+from rutc.importer.tensor import Item, Tensor
 from rutc.tensor_ir import BitCast, DType, Expr, IndexValue, apply, cast
 
 _UNARY = {
@@ -77,7 +77,7 @@ for _name, _op in _BINARY.items():
 
 
 @operator("Identity")
-def identity(b: Builder, x: Tensor | TensorList) -> Tensor | TensorList:
+def identity(b: Builder, x: Item) -> Item:
     """The operand."""
     return x
 

@@ -16,7 +16,7 @@ from rutc.importer.ops.movement import concat
 from rutc.importer.ops.operands import indices
 from rutc.importer.ops.selection import front
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Item, Tensor, TensorList, known_ints
+from rutc.importer.tensor import Item, Tensor, known_ints
 from rutc.tensor_ir import DType, Expr, Index, Lit, Node, While, apply
 from rutc.tensor_ir.affine import ZERO
 
@@ -29,7 +29,7 @@ def loop(
     b: Builder,
     trip_count: Tensor | None = None,
     condition: Tensor | None = None,
-    *inits: Tensor | TensorList,
+    *inits: Item,
     body: GraphProto,
 ) -> tuple[Item, ...]:
     """The body run a number of times or while a condition holds; states, then stacked outputs.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+from onnx import GraphProto
 
 from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.ops.control import tensors
 from rutc.importer.ops.movement import concat, split, squeeze, unsqueeze
 from rutc.importer.ops.operands import axis_of, ints, static
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Tensor, TensorList
+from rutc.importer.tensor import Absent, Item, Tensor, TensorList
 
 
 def _position(position: Tensor | None, count: int, *, last: int) -> int:
@@ -71,9 +73,9 @@ def split_to_sequence(
 ) -> TensorList:
     """x cut along an axis: into parts of one size or of given sizes, by default of 1."""
     at = axis_of(axis, x.rank)
-    n = static(x.shape[at], "the extent")
     given = ints(sizes, "split") if sizes is not None else (1,)
     if sizes is None or sizes.rank == 0:
+        n = static(x.shape[at], "the extent")
         (part,) = given
         if part < 1:
             raise OperatorError(f"parts of {part} elements")
@@ -97,18 +99,35 @@ def concat_from_sequence(b: Builder, items: TensorList, *, axis: int, new_axis: 
 
 
 @operator("Optional")
-def optional(b: Builder, x: Tensor | TensorList) -> Tensor | TensorList:
+def optional(b: Builder, x: Item | None = None, *, type: object = None) -> Item:
     """The operand: an optional that has an element is that element."""
-    return x
+    return Absent() if x is None else x
 
 
 @operator("OptionalGetElement")
-def optional_get_element(b: Builder, x: Tensor | TensorList) -> Tensor | TensorList:
+def optional_get_element(b: Builder, x: Item) -> Item:
     """The operand."""
+    if isinstance(x, Absent):
+        raise OperatorError("the optional has no element")
     return x
 
 
 @operator("OptionalHasElement")
-def optional_has_element(b: Builder, x: Tensor | TensorList | None = None) -> Tensor:
+def optional_has_element(b: Builder, x: Item | None = None) -> Tensor:
     """Whether there is an operand."""
-    return b.constant(np.array(x is not None))
+    return b.constant(np.array(not (x is None or isinstance(x, Absent))))
+
+
+@operator("SequenceMap")
+def sequence_map(
+    b: Builder, first: TensorList, *others: Tensor | TensorList, body: GraphProto
+) -> tuple[TensorList, ...]:
+    """The body's results for each element of the sequences; a tensor is the same for all."""
+    if any(isinstance(o, TensorList) and len(o.items) != len(first.items) for o in others):
+        raise OperatorError("the sequences differ in length")
+    columns: list[list[Tensor]] = [[] for _ in body.output]
+    for i, item in enumerate(first.items):
+        given = [item, *(o.items[i] if isinstance(o, TensorList) else o for o in others)]
+        for column, made in zip(columns, tensors(b.subgraph(body, given)), strict=True):
+            column.append(made)
+    return tuple(TensorList(tuple(c)) for c in columns)

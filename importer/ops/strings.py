@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.ops.selection import positions
 from rutc.importer.regex import RegexError, program_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
-from rutc.tensor_ir import DType
-from rutc.tensor_ir.affine import ONE
+from rutc.tensor_ir import DType, IndexValue, Lit, apply
+from rutc.tensor_ir.affine import ONE, ZERO
 
 
 @operator("StringConcat")
@@ -68,10 +69,46 @@ def _in_case(b: Builder, x: Tensor, action: str) -> Tensor:
 def _without(
     b: Builder, x: Tensor, stopwords: tuple[str, ...], action: str, *, fold: bool
 ) -> Tensor:
-    """The elements that are no stop words; [""] if none is left."""
-    if x.array is None:
-        raise OperatorError("the number of words that are left is known at run time only")
-    plain = {w.lower() for w in stopwords} if fold else set(stopwords)
-    kept = [w for w in x.array.reshape(-1) if (w.lower() if fold else w) not in plain]
-    shape = (1,) * (x.rank - 1) + (max(len(kept), 1),)
-    return _in_case(b, b.constant(np.array(kept or [""], object).reshape(shape)), action)
+    """The elements that are no stop words; [""] if none is left.
+
+    A last element "" is kept where no other is.
+    """
+    lowered = _in_case(b, x, "LOWER") if fold else x
+    words = b.constant(np.array([w.lower() if fold else w for w in stopwords], object))
+    row, end = x.rank - 1, x.shape[-1]
+    place, word = b.axis(end), b.axis(len(stopwords))
+    at = [*[ZERO] * row, place.index]
+    hit = apply("ne", b.read(lowered, at), b.read(words, [word.index]))
+    kept = b.nest((place,), hit, (word,), "all")
+    other = b.axis(end)
+    none = b.nest((), apply("not", b.read(kept, [other.index])), (other,), "all")
+    (every,) = b.axes((end + 1,))
+    inside = apply("lt", IndexValue(every.index - end), Lit(0, DType.I64))
+    flag = b.read(kept, [every.index], Lit(False, DType.BOOL))
+    mask = b.nest((every,), apply("select", inside, flag, b.read(none, [])))
+    found = positions(b, mask)
+    (k,) = b.axes(found.shape[1:])
+    source = [*[ZERO] * row, b.read(found, [ZERO, k.index])]
+    y = b.nest((k,), b.read(x, source, Lit("", DType.STRING)))
+    return _in_case(b, b.reshaped(y, (*[b.axis(1) for _ in range(row)], *y.axes)), action)
+
+
+@operator("StringSplit")
+def string_split(
+    b: Builder, x: Tensor, *, delimiter: str = "", maxsplit: int = -1
+) -> tuple[Tensor, Tensor]:
+    """(the pieces {.., most} of each element, filled up with "", and how many they are)."""
+    x = b.whole(x)
+    how: dict[str, str | int] = {"delimiter": delimiter, "maxsplit": maxsplit}
+    if x.size.is_const and x.size.const == 0:
+        return b.constant(np.empty((*(e.const for e in x.shape), 0), object)), b.constant(
+            np.empty([e.const for e in x.shape], np.int64)
+        )
+    counts = b.call("string_pieces", (x,), [(DType.I64, x.axes)], **how)[0]
+    every = b.axes(x.shape)
+    most = b.nest((), b.spread(counts, every), every, "max")
+    if all(a.dim is None for a in every):
+        most = b.reshaped(counts, ())
+    size = b.size(most, "pieces")
+    axes = (*x.axes, *b.full_axes((size,)))
+    return b.call("string_split", (x,), [(DType.STRING, axes)], **how)[0], counts

@@ -24,6 +24,11 @@ double rutc_call_number(const rutc_call *call, const char *name) {
   return found != NULL ? found->number : 0.0;
 }
 
+const char *rutc_call_text(const rutc_call *call, const char *name) {
+  const rutc_attribute *found = find(call, name);
+  return found != NULL && found->text != NULL ? found->text : "";
+}
+
 void *rutc_call_scratch(const rutc_call *call, int64_t bytes) {
   rutc_scratch *scratch = call->scratch;
   if (scratch->memory != NULL && scratch->bytes >= bytes) return scratch->memory;

@@ -49,6 +49,9 @@ int64_t rutc_call_integer(const rutc_call *call, const char *name, int64_t other
 /* A number; 0 where the call has none of this name. */
 double rutc_call_number(const rutc_call *call, const char *name);
 
+/* A text; "" where the call has none of this name. */
+const char *rutc_call_text(const rutc_call *call, const char *name);
+
 /* `bytes` bytes, aligned to 64, valid until the call's end, and the same for each request of one
  * call; NULL, with the error set, where there is no memory. */
 void *rutc_call_scratch(const rutc_call *call, int64_t bytes);

@@ -75,6 +75,29 @@ def string_case(job: Job) -> Sequence[np.ndarray]:
     return (_mapped(lambda text: "".join(map(single, text)), job.args[0]),)
 
 
+def _pieces(job: Job, text: str) -> list[str]:
+    delimiter = job.text("delimiter") or None
+    return text.split(delimiter, job.integer("maxsplit", -1))
+
+
+def string_pieces(job: Job) -> Sequence[np.ndarray]:
+    """How many pieces each string has between `delimiter`s, or between runs of white space.
+
+    At most `maxsplit` splits are made, unless that is negative.
+    """
+    return (_mapped(lambda text: len(_pieces(job, text)), job.args[0], kind=np.int64),)
+
+
+def string_split(job: Job) -> Sequence[np.ndarray]:
+    """The pieces of each string along a new last axis, and then empty strings."""
+    room = job.results[0].shape[-1]
+    out: np.ndarray = np.full(job.results[0].shape, "", object)
+    for row, text in zip(out.reshape(-1, room), job.args[0].reshape(-1).tolist(), strict=True):
+        found = _pieces(job, text)
+        row[: len(found)] = found
+    return (out,)
+
+
 TEXT_ROUTINES: Mapping[str, Routine] = {
     f.__name__: f
     for f in (
@@ -83,6 +106,8 @@ TEXT_ROUTINES: Mapping[str, Routine] = {
         string_case,
         string_concat,
         string_from_number,
+        string_pieces,
+        string_split,
     )
 }
 """The routines on strings by name."""

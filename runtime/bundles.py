@@ -1,0 +1,126 @@
+"""Sequences, optionals and maps of Python as the tensors that a model's library takes and gives."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from rutc.runtime.errors import ModelError
+
+Value = object
+"""A numpy array, a list (a sequence), None (an empty optional) or a dict (a map)."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """An input or output: `kind` is tensor, sequence, optional, map or maps (one for each row)."""
+
+    name: str
+    kind: str
+    port: str
+    parts: tuple["Bundle", ...]
+    keys: tuple[object, ...] | None
+
+    @classmethod
+    def of(cls, facts: Mapping[str, object], name: str = "") -> Self:
+        """Returns the bundle that the manifest describes."""
+        own = name or str(facts.get("name", ""))
+        parts, keys = facts.get("parts", ()), facts.get("keys")
+        if not isinstance(parts, Sequence):
+            raise ModelError(f"the manifest describes {own!r} badly")
+        return cls(
+            own,
+            str(facts["kind"]),
+            str(facts.get("port", "")),
+            tuple(cls.of(p, own) for p in parts),
+            tuple(keys) if isinstance(keys, list) else None,
+        )
+
+    @property
+    def ports(self) -> tuple[str, ...]:
+        """The tensors that make it up."""
+        inner = (p for part in self.parts for p in part.ports)
+        return (self.port,) if self.kind == "tensor" else tuple(inner)
+
+    def spread(self, value: Value, dtypes: Mapping[str, np.dtype]) -> dict[str, Value]:
+        """Returns the tensors of a value, by port.
+
+        Raises:
+            ModelError: the value is of another kind or has another number of elements.
+        """
+        match self.kind:
+            case "tensor":
+                return {self.port: value}
+            case "sequence":
+                if not isinstance(value, list | tuple):
+                    raise ModelError(f"input {self.name!r} must be a list of tensors")
+                if len(value) != len(self.parts):
+                    raise ModelError(
+                        f"input {self.name!r} must be a list of {len(self.parts)} tensors, not of "
+                        f"{len(value)}: that number is fixed when compiling"
+                    )
+                pairs = zip(self.parts, value, strict=True)
+                return {n: t for part, v in pairs for n, t in part.spread(v, dtypes).items()}
+            case "optional":
+                if (value is None) is bool(self.parts):
+                    must = "not be None" if self.parts else "be None"
+                    raise ModelError(f"input {self.name!r} must {must}: it was compiled so")
+                return self.parts[0].spread(value, dtypes) if self.parts else {}
+            case _:
+                port = self.parts[0].port
+                return {port: self._values(value, dtypes[port])}
+
+    def _values(self, value: Value, dtype: np.dtype) -> np.ndarray:
+        """The values of a map in the order of the keys; 0 where one is missing."""
+        if not isinstance(value, Mapping):
+            raise ModelError(f"input {self.name!r} must be a dict, not {type(value).__name__}")
+        if self.keys is None:
+            return np.array([value[k] for k in sorted(value)], dtype)
+        strange = [k for k in value if k not in self.keys]
+        if strange:
+            raise ModelError(f"input {self.name!r} has the key {strange[0]!r}, which is unknown")
+        empty = "" if dtype.kind == "O" else 0
+        return np.array([value.get(k, empty) for k in self.keys], dtype)
+
+    def gathered(self, tensors: Mapping[str, np.ndarray]) -> Value:
+        """Returns the value that tensors make up."""
+        match self.kind:
+            case "tensor":
+                return tensors[self.port]
+            case "sequence":
+                return [part.gathered(tensors) for part in self.parts]
+            case "optional":
+                return self.parts[0].gathered(tensors) if self.parts else None
+            case _:
+                values = tensors[self.parts[0].port]
+                if self.kind == "maps":
+                    return [self._map(row) for row in values.tolist()]
+                return self._map(values.tolist())
+
+    def _map(self, values: list[object]) -> dict[object, object]:
+        keys = self.keys if self.keys is not None else range(len(values))
+        return dict(zip(keys, values, strict=True))
+
+    def type(self, types: Mapping[str, str]) -> str:
+        """Returns the type as ONNX Runtime spells it: `"seq(tensor(float))"`."""
+        match self.kind:
+            case "tensor":
+                return types[self.port]
+            case "sequence":
+                return f"seq({self.parts[0].type(types) if self.parts else ''})"
+            case "optional":
+                return f"optional({self.parts[0].type(types) if self.parts else ''})"
+            case _:
+                value = types[self.parts[0].port]
+                key = "string" if self.keys and isinstance(self.keys[0], str) else "int64"
+                found = f"map({key},{value})"
+                return f"seq({found})" if self.kind == "maps" else found
+
+
+def bundles(manifest: Mapping[str, object], key: str) -> tuple[Bundle, ...] | None:
+    """Returns the inputs or outputs of a model of which some are no tensors; else None."""
+    interface = manifest.get("interface")
+    if not isinstance(interface, Mapping):
+        return None
+    return tuple(Bundle.of(facts) for facts in interface[key])
