@@ -109,7 +109,8 @@ def _renamed(case: Case, rule: Rule) -> ModelProto:
         for axis, dim in enumerate(dims):
             of_list = number > 0 and len(dims) == 1
             size = _Size(number, info.name, axis, dim.dim_value, of_list)
-            if dim.HasField("dim_value") and (name := rule(size)):
+            # A symbolic size is at least 1.
+            if dim.HasField("dim_value") and dim.dim_value > 0 and (name := rule(size)):
                 dim.dim_param = name
     for output in model.graph.output:
         if output.type.HasField("tensor_type") and output.type.tensor_type.HasField("shape"):
