@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,11 @@ class Machine:
     l2: int = 1 << 20
     l2_bytes_per_cycle: float = 32.0
     cores: int = 2
+
+    def __str__(self) -> str:
+        """All fields on one line, the same in every process."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return str({**values, "features": sorted(self.features)})
 
     @property
     def width(self) -> int:

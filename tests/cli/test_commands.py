@@ -259,3 +259,16 @@ def test_python_mirrors_the_command_line(tmp_path: Path, model: Path) -> None:
     with package.load(compiled.library, threads=1) as session:
         (y,) = session.run(None, {"x": x})
     np.testing.assert_allclose(y, _expected(model, x), rtol=1e-5, atol=1e-5)
+
+
+def test_every_process_makes_the_same_bytes(model: Path, tmp_path: Path) -> None:
+    made = []
+    for seed in ("1", "2"):
+        folder = tmp_path / seed
+        folder.mkdir()
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "RUTC_CACHE": str(folder / "cache")}
+        script = Path(sys.executable).with_name("rutc")
+        command = [script, "compile", model, "-o", folder / "net.so", "--no-verify"]
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        made.append((folder / "net.so").read_bytes())
+    assert made[0] == made[1]
