@@ -40,7 +40,8 @@ class Scheme:
                 at = (o + np.float32(0.5)) / s - np.float32(0.5)
                 return np.asarray(at if size > 1 else np.zeros_like(o))
             case "half_pixel_symmetric":
-                offset = np.float32(n / 2 * (1 - size / (scale * n)))
+                adjusted = np.float32(size) / (s * np.float32(n))
+                offset = np.float32(n / 2) * (np.float32(1) - adjusted)
                 return np.asarray(offset + (o + np.float32(0.5)) / s - np.float32(0.5))
             case "asymmetric":
                 return np.asarray(o / s)
@@ -50,11 +51,11 @@ class Scheme:
                 factor = np.float32((n - 1) / span) if size > 1 or span > 0 else np.float32(0)
                 return np.asarray(o * factor)
             case "tf_crop_and_resize":
-                first, last = roi
+                first, last = np.float32(roi[0]), np.float32(roi[1])
+                width = np.float32(n - 1)
                 if size == 1:
-                    return np.full(1, 0.5 * (first + last) * (n - 1), np.float32)
-                step = (last - first) * (n - 1) / (size - 1)
-                return np.asarray(first * (n - 1) + o * step, np.float32)
+                    return np.full(1, np.float32(0.5) * (first + last) * width, np.float32)
+                return np.asarray(first * width + o * (last - first) * width / np.float32(size - 1))
             case other:
                 raise OperatorError(f"coordinate_transformation_mode {other!r} is unknown")
 

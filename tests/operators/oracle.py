@@ -6,6 +6,7 @@ implementation of the onnx package is the oracle.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import onnx
 import onnxruntime
-from hypothesis import reject
+from hypothesis import reject, settings
 from onnx import NodeProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -24,10 +25,16 @@ from rutc.tensor_ir import DType
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.verify import verify
 from tests.compiled import build, plan_or_reject, run
+from tests.examples import examples
 
 Arrays = Mapping[str, np.ndarray]
 MACHINES = {name: target_named(name).machine for name in ("x86-64-v3", "x86-64-v4")}
 TOLERANCE = {DType.F16: 1e-2, DType.BF16: 5e-2, DType.F32: 3e-5, DType.F64: 1e-10}
+
+
+def tries(count: int) -> settings:
+    """Settings for `count` examples: the same ones every time, unless `RUTC_EXAMPLES` is set."""
+    return settings(examples(count), derandomize="RUTC_EXAMPLES" not in os.environ)
 
 
 @dataclass(frozen=True)

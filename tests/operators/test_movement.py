@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.examples import examples
-from tests.operators.oracle import Case, agree, make
+from tests.operators.oracle import Case, agree, make, tries
 
 Draw = st.DrawFn
 TYPES = ("f4", "f4", "i8", "f8", "f2", "i4", "u1", "?")
@@ -53,7 +52,7 @@ def slices(draw: Draw) -> Case:
     return make("Slice", {"x": x}, given)
 
 
-@examples(150)
+@tries(150)
 @given(slices(), machines)
 def test_slices(case: Case, machine: str | None) -> None:
     agree(case, machine)
@@ -84,7 +83,7 @@ def pads(draw: Draw) -> Case:
     return make("Pad", given, constants, order=order, mode=mode)
 
 
-@examples(200)
+@tries(200)
 @given(pads(), machines)
 def test_pads(case: Case, machine: str | None) -> None:
     agree(case, machine)
@@ -108,7 +107,7 @@ def joins(draw: Draw) -> Case:
     )
 
 
-@examples(100)
+@tries(100)
 @given(joins(), machines)
 def test_joins(case: Case, machine: str | None) -> None:
     agree(case, machine)
@@ -129,7 +128,7 @@ def splits(draw: Draw) -> Case:
     return make("Split", {"x": x}, outputs=outputs, axis=axis, num_outputs=count)
 
 
-@examples(80)
+@tries(80)
 @given(splits(), machines)
 def test_splits(case: Case, machine: str | None) -> None:
     agree(case, machine)
@@ -154,7 +153,7 @@ def reshapes(draw: Draw) -> Case:
     return make("Reshape", {"x": x}, {"shape": i64(list(target))}, allowzero=allowzero)
 
 
-@examples(100)
+@tries(100)
 @given(reshapes(), machines)
 def test_reshapes(case: Case, machine: str | None) -> None:
     agree(case, machine)
@@ -173,7 +172,7 @@ def repeats(draw: Draw) -> Case:
     return make("Expand", {"x": values(draw, sizes)}, {"shape": i64(target)})
 
 
-@examples(100)
+@tries(100)
 @given(repeats(), machines)
 def test_repeats(case: Case, machine: str | None) -> None:
     agree(case, machine)
@@ -186,7 +185,7 @@ def transposes(draw: Draw) -> Case:
     return make("Transpose", {"x": values(draw, sizes)}, perm=list(order))
 
 
-@examples(40)
+@tries(40)
 @given(transposes(), machines)
 def test_transposes(case: Case, machine: str | None) -> None:
     agree(case, machine)
@@ -221,7 +220,7 @@ def gathers(draw: Draw) -> Case:
     return make(op, {"x": x, "at": at}, **attributes)
 
 
-@examples(200)
+@tries(200)
 @given(gathers(), machines)
 def test_gathers(case: Case, machine: str | None) -> None:
     agree(case, machine)
@@ -256,7 +255,7 @@ def scatters(draw: Draw) -> Case:
     return make("ScatterND", given, reduction=how)
 
 
-@examples(120)
+@tries(120)
 @given(scatters(), machines)
 def test_scatters(case: Case, machine: str | None) -> None:
     agree(case, machine)
@@ -276,7 +275,7 @@ def blocks(draw: Draw) -> Case:
     return make("SpaceToDepth", {"x": x}, opset=28, blocksize=size, mode=mode)
 
 
-@examples(60)
+@tries(60)
 @given(blocks(), machines)
 def test_blocks(case: Case, machine: str | None) -> None:
     agree(case, machine)
@@ -291,7 +290,7 @@ def reversals(draw: Draw) -> Case:
     return make("ReverseSequence", given, time_axis=time, batch_axis=1 - time)
 
 
-@examples(40)
+@tries(40)
 @given(reversals(), machines)
 def test_reversals(case: Case, machine: str | None) -> None:
     agree(case, machine)
@@ -307,7 +306,7 @@ def crops(draw: Draw) -> Case:
     return make("CenterCropPad", {"x": values(draw, sizes)}, {"shape": i64(target)}, axes=axes)
 
 
-@examples(60)
+@tries(60)
 @given(crops(), machines)
 def test_crops(case: Case, machine: str | None) -> None:
     agree(case, machine)
@@ -327,7 +326,7 @@ def prefixes(draw: Draw) -> Case:
     )
 
 
-@examples(80)
+@tries(80)
 @given(prefixes(), machines)
 def test_prefixes(case: Case, machine: str | None) -> None:
     agree(case, machine, reduction=70)
@@ -343,7 +342,7 @@ def matrices(draw: Draw) -> Case:
     return make("Det", {"x": x / 50})
 
 
-@examples(50)
+@tries(50)
 @given(matrices(), machines)
 def test_determinants(case: Case, machine: str | None) -> None:
     agree(case, machine, reduction=1000, size=1.0)

@@ -9,8 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.examples import examples
-from tests.operators.oracle import Case, agree, make
+from tests.operators.oracle import Case, agree, make, tries
 
 Draw = st.DrawFn
 FLOATS = ("f4", "f4", "f4", "f8", "f2")
@@ -89,7 +88,7 @@ def pools(draw: Draw) -> Case:
     return make(op, {"x": x}, outputs=outputs, opset=22, **attributes)
 
 
-@examples(200)
+@tries(200)
 @given(pools(), machines)
 def test_pools(case: Case, machine: str | None) -> None:
     agree(case, machine, reduction=30)
@@ -115,7 +114,7 @@ def convolutions(draw: Draw) -> Case:
     return make("Conv", given, constants, group=group, **attributes)
 
 
-@examples(150)
+@tries(150)
 @given(convolutions(), machines)
 def test_convolutions(case: Case, machine: str | None) -> None:
     agree(case, machine, reduction=100)
@@ -152,7 +151,7 @@ def transposed(draw: Draw) -> Case:
     return make("ConvTranspose", given, group=group, **attributes)
 
 
-@examples(150)
+@tries(150)
 @given(transposed(), machines)
 def test_transposed_convolutions(case: Case, machine: str | None) -> None:
     agree(case, machine, reduction=100)
@@ -180,7 +179,7 @@ def columns(draw: Draw) -> Case:
     return make("Col2Im", {"x": x}, shapes, reference=rank != 2, **geometry)
 
 
-@examples(80)
+@tries(80)
 @given(columns(), machines)
 def test_columns_to_images(case: Case, machine: str | None) -> None:
     if min(case.inputs["x"].shape) > 0:
@@ -229,7 +228,7 @@ def deformed(draw: Draw) -> Case:
     )
 
 
-@examples(60)
+@tries(60)
 @given(deformed(), machines)
 def test_deformed_convolutions(case: Case, machine: str | None) -> None:
     agree(case, machine, reduction=100)
