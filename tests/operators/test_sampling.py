@@ -96,7 +96,7 @@ def resizes(draw: Draw) -> Case:
     return make("Resize", {"x": x}, constants, order=order, reference=reference, **attributes)
 
 
-@tries(300)
+@tries(200)
 @given(resizes(), machines)
 def test_resizes(case: Case, machine: str | None) -> None:
     agree(case, machine, reduction=30, size=1.0)
