@@ -66,8 +66,9 @@ def dynamic(case: Case) -> Variants:
     lists fixed   besides, lists other than the first input have a fixed length, which may decide
                   ranks
     own           symbolic are only the first input's sizes that no other input has
+    batch         symbolic are only the first axes that are as long as the first input's
     """
-    _, *others = _shapes(case)
+    first, *others = _shapes(case)
     elsewhere = {1, *(n for shape in others for n in shape)}
     rules: dict[str, Rule] = {
         "free": lambda s: f"{s.input}_{s.axis}",
@@ -75,6 +76,7 @@ def dynamic(case: Case) -> Variants:
         "ones fixed": lambda s: f"n{s.extent}" if s.extent != 1 else "",
         "lists fixed": lambda s: f"n{s.extent}" if s.extent != 1 and not s.of_list else "",
         "own": lambda s: f"n{s.extent}" if s.number == 0 and s.extent not in elsewhere else "",
+        "batch": lambda s: "batch" if s.axis == 0 and [s.extent] == first[:1] else "",
     }
     made = [(name, _renamed(case, rule)) for name, rule in rules.items()]
     return made[:1] + [(name, model) for name, model in made[1:] if _is_symbolic(model)]

@@ -135,6 +135,7 @@ def test_dynamic_sizes_have_names(cases: list[Case]) -> None:
         "ones fixed": [["n3", "n4", "n5"], ["n5"]],
         "lists fixed": [["n3", "n4", "n5"], [5]],
         "own": [["n3", "n4", 5], [5]],
+        "batch": [["batch", 4, 5], [5]],
     }
 
 
