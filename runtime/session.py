@@ -123,6 +123,16 @@ class InferenceSession:
         """Returns the model's outputs."""
         return self._node_args(self._outputs, self._gives)
 
+    def get_ports(self) -> list[NodeArg]:
+        """Returns the tensors that the inputs are made of; of a model of tensors the inputs."""
+        return [_node_arg(info) for info in self._inputs]
+
+    def bundled(self, tensors: Mapping[str, Array]) -> dict[str, Any]:
+        """Returns the inputs by name that tensors make up, which `get_ports` lists."""
+        if self._takes is None:
+            return dict(tensors)
+        return {b.name: b.gathered(tensors) for b in self._takes}
+
     def _node_args(
         self, infos: Sequence[TensorInfo], whole: tuple[Bundle, ...] | None
     ) -> list[NodeArg]:

@@ -100,3 +100,22 @@ def test_regressors(name: str, tmp_path: Path) -> None:
     some = x[::17]
     found = compiled(model, some, tmp_path)[0]
     np.testing.assert_allclose(found.reshape(-1), model.predict(some), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_maps_of_probabilities_for_any_number_of_samples(named: bool, tmp_path: Path) -> None:
+    x, y = datasets.load_iris(return_X_y=True)
+    x = x.astype(np.float32)
+    y = np.array(["setosa", "versicolor", "virginica"], object)[y] if named else y
+    model = RandomForestClassifier(10, random_state=0).fit(x, y)
+    path = tmp_path / "model.onnx"
+    exported = to_onnx(model, x[:1], target_opset={"": 21, "ai.onnx.ml": 3})
+    path.write_bytes(exported.SerializeToString())
+    rutc.compile(path, tmp_path / "model.so")
+    with rutc.load(tmp_path / "model.so") as session:
+        for count in (1, 7, 150):
+            label, likely = session.run(None, {"X": x[:count]})
+            assert label.tolist() == model.predict(x[:count]).tolist()
+            assert [list(m) for m in likely] == [model.classes_.tolist()] * count
+            found = [list(m.values()) for m in likely]
+            np.testing.assert_allclose(found, model.predict_proba(x[:count]), atol=1e-5)

@@ -74,15 +74,34 @@ class Reference:
                 f"ONNX Runtime does not run the model on these inputs: {_first_line(error)}. "
                 "Give real inputs with --input NAME=FILE."
             ) from error
-        return dict(zip(names, (_value(value) for value in values), strict=True))
+        return dict(zip(names, (comparable(value) for value in values), strict=True))
 
 
-def _value(value: object) -> Value:
+def comparable(value: object) -> Value:
+    """Returns a value of an output as tensors, sequences of them, or None.
+
+    A map becomes [its keys, its values], maps of equal keys [the keys, a row of values for each].
+    """
     if value is None or isinstance(value, np.ndarray):
         return value
+    if isinstance(value, dict):
+        return [_keys(value), _narrow(np.array(list(value.values())))]
     if isinstance(value, list):
-        return [_value(item) for item in value]
+        maps = [item for item in value if isinstance(item, dict)]
+        if maps and len(maps) == len(value) and all(list(m) == list(maps[0]) for m in maps):
+            return [_keys(maps[0]), _narrow(np.array([list(m.values()) for m in maps]))]
+        return [comparable(item) for item in value]
     return np.asarray(value)
+
+
+def _narrow(values: np.ndarray) -> np.ndarray:
+    """Numbers of Python as the floats of a map, which are single."""
+    return values.astype(np.float32) if values.dtype.kind == "f" else values
+
+
+def _keys(value: Mapping[object, object]) -> Value:
+    keys = list(value)
+    return np.array(keys, object if any(isinstance(k, str) for k in keys) else np.int64)
 
 
 def _port(port: ort.NodeArg) -> Port:

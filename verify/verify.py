@@ -9,8 +9,8 @@ from rutc.errors import CheckFailed, UserError
 from rutc.importer.quantised import is_quantised
 from rutc.runtime import InferenceSession, load
 from rutc.verify.compare import OutputComparison, Value, compare_outputs
-from rutc.verify.inputs import Array, InputSpec, gather, generate, spec
-from rutc.verify.reference import VERSION, Reference
+from rutc.verify.inputs import InputSpec, gather, generate, spec
+from rutc.verify.reference import VERSION, Reference, comparable
 from rutc.verify.sizes import common_sizes, sample_sizes, session_symbols, sizes_text
 from rutc.verify.tolerance import Level
 
@@ -100,7 +100,7 @@ def verify_model(
         for sizes in sampled:
             at = f" at {sizes_text(sizes)}" if sizes else ""
             generated = generate(session_inputs(session), seed, sizes)
-            rounds.append((f"inputs generated from seed {seed}{at}", dict(generated)))
+            rounds.append((f"inputs generated from seed {seed}{at}", session.bundled(generated)))
     reference = Reference(model, threads)
     found: list[Verification] = []
     refused: UserError | None = None
@@ -116,7 +116,8 @@ def verify_model(
         reference_s = time.perf_counter() - begin
         begin = time.perf_counter()
         names = [output.name for output in session.get_outputs()]
-        ours = dict(zip(names, session.run(None, values), strict=True))
+        made = session.run(None, values)
+        ours = {n: comparable(v) for n, v in zip(names, made, strict=True)}
         rutc_s = time.perf_counter() - begin
         level = session_level(session, model)
         outputs = compare_outputs(ours, expected, level)
@@ -145,20 +146,19 @@ def _together(found: Sequence[Verification]) -> Verification:
 
 def session_values(
     session: InferenceSession, sources: Sequence[str], seed: int = 0
-) -> dict[str, Array]:
+) -> dict[str, Value]:
     """Returns all inputs of a compiled model from `NAME=SOURCE` items, as `inputs.gather` does.
 
     What is generated has the sizes of what is given, or else common ones.
     """
     specs = session_inputs(session)
-    return gather(specs, sources, seed, common_sizes(session_symbols(session)))
+    given = gather(specs, sources, seed, common_sizes(session_symbols(session)))
+    return session.bundled(given)
 
 
 def session_inputs(session: InferenceSession) -> tuple[InputSpec, ...]:
     """Returns what a compiled model takes."""
-    return tuple(
-        spec(port.name, port.type, port.shape, port.value) for port in session.get_inputs()
-    )
+    return tuple(spec(port.name, port.type, port.shape, port.value) for port in session.get_ports())
 
 
 def session_level(session: InferenceSession, model: Path) -> Level:
