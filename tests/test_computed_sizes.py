@@ -194,3 +194,10 @@ def test_loops_of_computed_length(tmp_path: Path) -> None:
         x = np.random.default_rng(seed).standard_normal(9).astype(np.float32)
         feeds.append({"x": np.abs(x) if seed == 3 else x, "m": np.array(m)})
     check(model_of(nodes, feeds[0], constants, ["last", "all"]), feeds, tmp_path)
+
+
+def test_an_output_without_elements_has_the_computed_shape(tmp_path: Path) -> None:
+    feed = {"x": np.ones((3, 0), np.float32), "r": np.array([1, 1])}
+    model = model_of([node("Tile", ["x", "r"], "y")], feed, {}, ["y"])
+    feeds = [{**feed, "r": np.array([n, 2])} for n in (1, 3, 0)]
+    check(model, feeds, tmp_path)

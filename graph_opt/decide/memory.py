@@ -150,10 +150,11 @@ def place_values(
     bound = bound_symbols(graph.nodes)
     fixed: list[tuple[int, str]] = []
     symbolic: list[tuple[Index, str]] = []
-    computed: list[tuple[Index, str]] = []
+    computed: list[tuple[Size, str]] = []
     for v in times.lives:
         size = plain(layouts[v].size * values[v].dtype.bytes)
-        if isinstance(size, Index) and not bound.isdisjoint(size.names()):
+        # By the extents: a value without elements may still have a shape that is computed.
+        if any(not bound.isdisjoint(graph.extents[d].names()) for d in values[v].dims):
             computed.append((size, v))
             continue
         if v in places:
@@ -170,7 +171,7 @@ def place_values(
 
 
 def _place_computed(
-    todo: list[tuple[Index, str]], lives: Mapping[str, Life], places: dict[str, Place]
+    todo: list[tuple[Size, str]], lives: Mapping[str, Life], places: dict[str, Place]
 ) -> None:
     """A block for each value, the first whose values it does not meet."""
     blocks: list[list[Life]] = []
