@@ -32,7 +32,8 @@ from rutc.graph_opt.plan import (
     Write,
 )
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, product, typical
-from rutc.tensor_ir.canonical import canonical
+from rutc.tensor_ir.canonical import canonical, renamed
+from rutc.tensor_ir.chain import chain
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, Cast, Read, walk
 from rutc.tensor_ir.graph import Call, Const, Input, Scatter, Value, bound_symbols, walk_nodes
@@ -48,7 +49,7 @@ from rutc.tensor_ir.kernel import (
 from rutc.tensor_ir.layout import Layout, dense, pack
 from rutc.tensor_ir.lower import Group, halo_kernel, lower, lower_scatter
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import NotApplicable, Schedule, apply_schedule
+from rutc.tensor_ir.steps import NotApplicable, Schedule, Step, apply_schedule
 from rutc.tuner import choose
 
 Symbols = Mapping[str, Range]
@@ -111,6 +112,7 @@ class Builder:
     weights: dict[tuple[str, Layout, str], int] = field(default_factory=dict)
     images: list[tuple[int, np.ndarray]] = field(default_factory=list)
     weight_bytes: int = 0
+    thread_bytes: int = 0
 
     def build(self) -> Built:
         """Schedule, emit and compile all kernels, pack all weights, write the host program."""
@@ -148,6 +150,7 @@ class Builder:
             weight_bytes=self.weight_bytes,
             features=tuple(sorted(self.machine.features)),
             keep_subnormals=self.keep_subnormals,
+            thread_bytes=self.thread_bytes,
             strings=self.plan.strings,
         )
         return Built(program, objects, self.facts)
@@ -209,7 +212,49 @@ class Builder:
                     result.append(host.Fail(message))
         return tuple(result)
 
+    def _chain(self, s: Repeat, symbols: Symbols) -> host.Step:
+        """Kernels over slices as one kernel, whose tasks are the slices."""
+        inner = {**symbols, s.dim: (0, self._trips(s) - 1)}
+        groups = [x.group for x in s.steps if isinstance(x, Run)]
+        private = {v for g in groups for v in g.stored} - set(s.parts)
+        parts: list[Kernel] = []
+        schedule: list[Step] = []
+        constants: dict[str, host.Ref] = {}
+        for number, group in enumerate(groups):
+            kernel = lower(group, self.plan.values, self.plan.layouts, self.extents, inner)
+            # Each part has its own packing of a constant.
+            names = {b.name: f"{b.name}.{number}" for b in kernel.args if b.name in self.constants}
+            steps, _, scheduled = self._scheduled(
+                kernel, frozenset(names), replace(self.machine, cores=1)
+            )
+            for b in scheduled.args:
+                if b.name in names:
+                    constants[names[b.name]] = self._weight(b.name, b.layout)
+            parts.append(renamed(scheduled, {}, names))
+            schedule += steps
+            self.done += 1
+            self.on_kernel(self.done, self.total)
+        name = f"{groups[0].name}-{groups[-1].name}"
+        kernel = chain(name, parts, s.dim, self._trips(s), frozenset(private))
+        built = self._emitted(kernel, tuple(schedule), {})
+        self.on_built(None, kernel, built)
+        args = tuple(constants.get(b.name) or self._ref(b.name) for b in kernel.args)
+        flops = self._trips(s) * sum(_work(g, self.common) for g in groups)
+        moved = sum(typical(b.layout.size, self.sizes) * b.dtype.bytes for b in kernel.args)
+        steps_text = "; ".join(map(str, schedule))
+        tasks = self._trips(s)
+        self.facts.append(
+            KernelFacts(name, built.symbol, kernel.origin, flops, moved, tasks, steps_text)
+        )
+        read = tuple(n for n, _ in kernel.symbols)
+        return host.Launch(built.symbol, args, tasks, kernel.origin, read)
+
+    def _trips(self, s: Repeat) -> int:
+        return Index.of(s.trips).value
+
     def _repeat(self, s: Repeat, symbols: Symbols) -> list[host.Step]:
+        if s.parts:
+            return [self._chain(s, symbols)]
         bounds = Index.of(s.trips).bounds(self.sizes)
         last = max(bounds[1] - 1, 0) if bounds is not None else 1 << 62
         inner = {**symbols, s.dim: (0, last)}
@@ -335,7 +380,13 @@ class Builder:
         return host.Launch(built.symbol, tuple(args), tasks, kernel.origin, read)
 
     def _build(self, kernel: Kernel, free: frozenset[str]) -> BuiltKernel:
-        choice = choose(kernel, self.machine, free)
+        schedule, packing, scheduled = self._scheduled(kernel, free, self.machine)
+        return self._emitted(scheduled, schedule, packing)
+
+    def _scheduled(
+        self, kernel: Kernel, free: frozenset[str], machine: Machine
+    ) -> tuple[Schedule, Packing, Kernel]:
+        choice = choose(kernel, machine, free)
         extents = {d: e for b in kernel.args for d, e in b.layout.extents}
         packing: dict[int, tuple[tuple[str, ...], Mapping[str, int]]] = {}
         args = list(kernel.args)
@@ -349,12 +400,16 @@ class Builder:
             scheduled = apply_schedule(packed, choice.schedule)
         except NotApplicable as e:
             raise InternalError(f"the default schedule does not apply: {e}\n{packed}") from e
+        return choice.schedule, packing, scheduled
+
+    def _emitted(self, scheduled: Kernel, schedule: Schedule, packing: Packing) -> BuiltKernel:
         emitted = emit_kernel(scheduled, self.machine)
+        self.thread_bytes = max(self.thread_bytes, emitted.thread_bytes)
         digest = hashlib.sha256(f"{emitted.text}\n{self.machine}\n{VERSION}".encode()).hexdigest()
         symbol = f"k_{digest[:24]}"
         if symbol not in self.futures:
             self.futures[symbol] = self.pool.submit(_compile, emitted.text, self.machine, symbol)
-        return BuiltKernel(symbol, emitted.tasks, choice.schedule, packing, scheduled, emitted.text)
+        return BuiltKernel(symbol, emitted.tasks, schedule, packing, scheduled, emitted.text)
 
     # -- memory ---------------------------------------------------------------------------------
     def _ref(self, name: str) -> host.Ref:

@@ -12,7 +12,7 @@ vector of elements), which LLVM promotes, and equal loads in one expansion are e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import assert_never
@@ -47,16 +47,20 @@ from rutc.tensor_ir.kernel import (
 )
 from rutc.tensor_ir.machine import Machine
 
+MOST_STACK_BYTES = 32 << 10
+"""Larger buffers on the stack lie in the scratch that the host gives each thread."""
+LINE_BYTES = 64
 ENTRY = "rutc_kernel"
 """The name that every emitted kernel function has until it is linked."""
 
 
 @dataclass(frozen=True)
 class EmittedKernel:
-    """A kernel's LLVM module as text, and its number of tasks."""
+    """A kernel's LLVM module as text, its number of tasks, and the scratch that a thread needs."""
 
     text: str
     tasks: Size
+    thread_bytes: int = 0
 
 
 def parallel_loops(kernel: Kernel) -> tuple[Loop, ...]:
@@ -89,7 +93,7 @@ def emit_kernel(kernel: Kernel, machine: Machine) -> EmittedKernel:
     builder.call(work, [*pointers, syms, begin, end], tail=True)
     builder.ret_void()
     tasks = product(loop.hi - loop.lo for loop in parallel_loops(kernel))
-    return EmittedKernel(str(module), plain(tasks))
+    return EmittedKernel(str(module), plain(tasks), sum(_scratch(kernel).values()))
 
 
 def _emit_work(module: ir.Module, kernel: Kernel, machine: Machine) -> ir.Function:
@@ -411,6 +415,10 @@ class _KernelEmitter:
     def _pointer(self, buffer: Buffer) -> ir.Value:
         """The address of a memory or stack buffer's first element."""
         if buffer.name not in self.pointers:
+            scratch = _scratch(self.kernel)
+            if buffer.name in scratch:
+                self.pointers[buffer.name] = self._scratch_pointer(buffer, scratch)
+                return self.pointers[buffer.name]
             bounds = Index.of(buffer.layout.size).bounds(self.index.ranges)
             if bounds is None:
                 raise InternalError(f"%{buffer.name} on the stack has no bound")
@@ -422,12 +430,31 @@ class _KernelEmitter:
             self.pointers[buffer.name] = slot
         return self.pointers[buffer.name]
 
+    def _scratch_pointer(self, buffer: Buffer, scratch: Mapping[str, int]) -> ir.Value:
+        """The address of a buffer in the thread's scratch, which follows the symbols."""
+        b = ir.IRBuilder(self.entry)
+        syms = self.function.args[-3]
+        place = b.gep(syms, [i64(len(self.kernel.symbols))], source_etype=I64, inbounds=True)
+        base = b.inttoptr(b.load(place, typ=I64), ir.PointerType())
+        offset = sum(scratch[n] for n in list(scratch)[: list(scratch).index(buffer.name)])
+        return b.gep(base, [i64(offset)], source_etype=ir.IntType(8), inbounds=True)
+
     def _register(self, buffer: Buffer, key: tuple[object, ...], type_: ir.Type) -> ir.Value:
         """The stack slot of one register."""
         full = (buffer.name, *key, str(type_))
         if full not in self.slots:
             self.slots[full] = ir.IRBuilder(self.entry).alloca(type_)
         return self.slots[full]
+
+
+def _scratch(kernel: Kernel) -> dict[str, int]:
+    """The stack buffers that are too large for a thread's stack: their bytes, in whole lines."""
+    sizes = {
+        b.name: b.layout.elements * b.dtype.bytes
+        for b in kernel.locals
+        if b.space is Space.STACK and isinstance(b.layout.size, int)
+    }
+    return {n: -(-s // LINE_BYTES) * LINE_BYTES for n, s in sizes.items() if s > MOST_STACK_BYTES}
 
 
 def _read(a: Access, dtype: object) -> Read:

@@ -207,7 +207,7 @@ class Program:
     that the steps compute. `features` names
     the CPU features that the kernels need, as LLVM spells them (`'avx2'`, `'avx512f'`); opening a
     session checks them. Subnormal numbers count as zeros while the program runs unless
-    `keep_subnormals` is set.
+    `keep_subnormals` is set. Each thread has `thread_bytes` of scratch for itself.
     `strings` are those that the steps know by number, their place in it.
 
     Raises:
@@ -226,6 +226,7 @@ class Program:
     symbols: tuple[tuple[str, Range], ...] = ()
     strings: tuple[str, ...] = ()
     bound: tuple[tuple[str, Range], ...] = ()
+    thread_bytes: int = 0
 
     @cached_property
     def blocks(self) -> int:

@@ -427,6 +427,7 @@ def _program_struct(
     yield "    .strings = strings,"
     yield f"    .string_count = {len(program.strings)},"
     yield f"    .keep_subnormals = {int(program.keep_subnormals)},"
+    yield f"    .thread_bytes = {program.thread_bytes},"
     arena = tables.sizes.code(program.arena_bytes)
     yield f"    .arena_bytes = {arena},"
     yield f"    .size_count = {len(tables.sizes)},"

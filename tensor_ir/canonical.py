@@ -86,6 +86,30 @@ def canonical(kernel: Kernel) -> Canonical:
     return Canonical(renamed, back, {new: old for old, new in dims.items()})
 
 
+def renamed(kernel: Kernel, loops: Mapping[str, str], buffers: Mapping[str, str]) -> Kernel:
+    """The kernel with some of its loops and buffers renamed; layouts keep the names of dims."""
+    env = {old: Index.of(new) for old, new in loops.items()}
+
+    def rename_read(e: Expr) -> Expr:
+        return transform(
+            e,
+            lambda x: replace(x, value=buffers.get(x.value, x.value)) if isinstance(x, Read) else x,
+        )
+
+    body = rewrite(
+        kernel.body,
+        index=lambda i: i.subs(env),
+        expr=rename_read,
+        access=lambda a: replace(a, buffer=buffers.get(a.buffer, a.buffer)),
+    )
+    return replace(
+        kernel,
+        args=tuple(replace(b, name=buffers.get(b.name, b.name)) for b in kernel.args),
+        locals=tuple(replace(b, name=buffers.get(b.name, b.name)) for b in kernel.locals),
+        body=_rename_loops(body, loops),
+    )
+
+
 def rename_layout(layout: Layout, dims: Mapping[str, str]) -> Layout:
     """The layout with its dims renamed."""
     env = {n: Index.of(dims[n]) for n in layout.names()}
@@ -108,11 +132,11 @@ def _rename_loops(body: tuple[Stmt, ...], dims: Mapping[str, str]) -> tuple[Stmt
     def rename(s: Stmt) -> Stmt:
         match s:
             case Loop():
-                return replace(s, var=dims[s.var], body=_rename_loops(s.body, dims))
+                return replace(s, var=dims.get(s.var, s.var), body=_rename_loops(s.body, dims))
             case Merge():
-                return replace(s, var=dims[s.var])
+                return replace(s, var=dims.get(s.var, s.var))
             case Update(lanes=str(lanes)):
-                return replace(s, lanes=dims[lanes])
+                return replace(s, lanes=dims.get(lanes, lanes))
             case Branch():
                 then = _rename_loops(s.then, dims)
                 return replace(s, then=then, orelse=_rename_loops(s.orelse, dims))

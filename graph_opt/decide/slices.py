@@ -25,8 +25,8 @@ NEAR_BYTES = 1 << 20
 """Values up to this size stay in the second cache as they are."""
 AGAIN_BYTES = 768 << 10
 """What every slice reads again stays in the second cache up to this size."""
-LAUNCH_BYTES = 32 << 10
-"""What could be moved from farther caches while a kernel is launched."""
+FEWEST_SLICES = 4
+"""Threads share the slices: with fewer, threads would have nothing to do."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Slicer:
         extent = self._extent(members[0].dim)
         if total <= NEAR_BYTES:
             return None
-        sizes = [r for r in range(1, extent) if extent % r == 0]
+        sizes = [r for r in range(1, extent // FEWEST_SLICES + 1) if extent % r == 0]
         return max((r for r in sizes if total * r <= RING_BYTES * extent), default=None)
 
     def _gain(self, members: tuple[Member, ...], size: int) -> float:
@@ -187,7 +187,7 @@ class Slicer:
                 if not any(_moves(r, m.dim) for r in own):
                     again += self._bytes(v)
         reread = (trips - 1) * again if again > AGAIN_BYTES else 0
-        return saved - 1.5 * reread - LAUNCH_BYTES * (trips - 1) * len(members)
+        return saved - 1.5 * reread
 
     def _repeat(self, members: tuple[Member, ...], size: int) -> Repeat:
         symbol = f"{members[0].group.name}.slice"

@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include <stdint.h>
 #include <string.h>
 
 #include "clock.h"
@@ -11,8 +12,11 @@ typedef struct launch {
   rutc_kernel kernel;
   void *const *buffers;
   const int64_t *symbols;
+  int64_t symbol_count;
   rutc_part *parts;
   int64_t count;
+  char *scratch;
+  int64_t scratch_bytes;
   int keep_subnormals;
 } launch;
 
@@ -20,6 +24,9 @@ typedef struct launch {
  * a thread may come late or not at all while other processes hold its CPU. */
 static void run_parts(void *arg, int64_t index) {
   const launch *self = arg;
+  int64_t symbols[RUTC_MAX_SYMBOLS + 1];
+  for (int64_t i = 0; i < self->symbol_count; i++) symbols[i] = self->symbols[i];
+  symbols[self->symbol_count] = (int64_t)(intptr_t)(self->scratch + index * self->scratch_bytes);
   uint64_t mode = rutc_begin_flushing(self->keep_subnormals);
   for (int64_t i = 0; i < self->count; i++) {
     rutc_part *part = &self->parts[(index + i) % self->count];
@@ -27,7 +34,7 @@ static void run_parts(void *arg, int64_t index) {
       int64_t begin = atomic_fetch_add_explicit(&part->next, part->claim, memory_order_relaxed);
       if (begin >= part->end) break;
       int64_t end = begin + part->claim < part->end ? begin + part->claim : part->end;
-      self->kernel(self->buffers, self->symbols, begin, end);
+      self->kernel(self->buffers, symbols, begin, end);
     }
   }
   rutc_set_float_mode(mode);
@@ -48,16 +55,24 @@ static void run_launch(rutc_session *session, const rutc_step *step) {
   void *const *buffers = session->buffers + step->buffer;
   int64_t threads = session->options.threads, tasks = rutc_size(session->sizes, step->count);
   const int64_t *places = session->program->launch_symbols + step->symbol;
-  int64_t symbols[RUTC_MAX_SYMBOLS];
+  int64_t symbols[RUTC_MAX_SYMBOLS + 1];
   for (int64_t i = 0; i < step->symbol_count; i++) symbols[i] = session->sizes[places[i]];
+  symbols[step->symbol_count] = (int64_t)(intptr_t)session->thread_scratch;
   if (tasks <= 1 || threads == 1) {
     if (tasks > 0) step->kernel(buffers, symbols, 0, tasks);
     return;
   }
   int64_t count = tasks < threads ? tasks : threads;
   share_out(session->parts, tasks, count);
-  launch job = {step->kernel,    buffers, symbols,
-                session->parts, count,   session->program->keep_subnormals};
+  launch job = {.kernel = step->kernel,
+                .buffers = buffers,
+                .symbols = symbols,
+                .symbol_count = step->symbol_count,
+                .parts = session->parts,
+                .count = count,
+                .scratch = session->thread_scratch,
+                .scratch_bytes = session->program->thread_bytes,
+                .keep_subnormals = session->program->keep_subnormals};
   if (session->options.parallel_for != NULL) {
     session->options.parallel_for(session->options.pool, run_parts, &job, count);
   } else {

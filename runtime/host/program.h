@@ -11,7 +11,8 @@
 #define RUTC_MAX_NDIM 64
 #define RUTC_MAX_SYMBOLS 64
 
-/* Computes tasks [begin, end) of a launch. */
+/* Computes tasks [begin, end) of a launch. Behind the sizes that the launch lists, `syms` holds the
+ * address of the calling thread's scratch. */
 typedef void (*rutc_kernel)(void *const *bufs, const int64_t *syms, int64_t begin, int64_t end);
 
 /* A size that the inputs' shapes tell, and the range that it must lie in. */
@@ -119,6 +120,7 @@ typedef struct rutc_program {
   const rutc_symbol *symbols; /* the first places of the table of sizes */
   int64_t symbol_count;
   int keep_subnormals; /* 0: they count as zeros */
+  int64_t thread_bytes; /* scratch of each thread, a multiple of 64 */
   int64_t size_count;
   void (*compute_sizes)(int64_t *sizes); /* fills in what follows from the symbols */
   double (*largest_bytes)(const int64_t *sizes); /* of any memory of symbolic size */

@@ -56,6 +56,15 @@ static int allocate(rutc_session *session) {
   if (session->options.profile) {
     session->timings = calloc((size_t)program->step_count + 1, sizeof *session->timings);
   }
+  if (program->thread_bytes > 0) {
+    size_t each = (size_t)program->thread_bytes, threads = (size_t)session->options.threads;
+    session->thread_scratch = aligned_alloc(64, each * threads);
+    if (session->thread_scratch == NULL) {
+      return rutc_fail(&thread_error, RUTC_OUT_OF_MEMORY,
+                       "no memory for the scratch of %d threads: %lld bytes each",
+                       (int)session->options.threads, (long long)program->thread_bytes);
+    }
+  }
   int shapes = 1;
   for (size_t i = 0; session->bindings != NULL && i < ports; i++) {
     session->bindings[i].shape =
@@ -147,6 +156,7 @@ void rutc_session_close(rutc_session *session) {
   free(session->sizes);
   free(session->operand_shapes);
   free(session->parts);
+  free(session->thread_scratch);
   free(session->buffers);
   free(session->arena);
   pthread_mutex_destroy(&session->mutex);

@@ -52,6 +52,7 @@ struct rutc_session {
   pid_t process; /* threads do not survive fork() */
   rutc_pool *pool; /* NULL: one thread, or an external pool */
   rutc_part *parts; /* one per thread */
+  char *thread_scratch; /* program->thread_bytes for each thread */
   rutc_weights weights;
   char *arena;
   int64_t arena_capacity;

@@ -39,7 +39,9 @@ def run_kernel(
         memory = [_guarded(buffers[b.name]) for b in kernel.args]
         pointers = (ctypes.c_void_p * max(len(memory), 1))(*(m.ctypes.data + GUARD for m in memory))
         counters = [(symbols or {})[name] for name, _ in kernel.symbols]
-        table = (ctypes.c_int64 * max(len(counters), 1))(*counters)
+        scratch = np.empty(emitted.thread_bytes + 64, np.uint8)
+        counters.append(-(-scratch.ctypes.data // 64) * 64)
+        table = (ctypes.c_int64 * len(counters))(*counters)
         call = ctypes.CFUNCTYPE(
             None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
         )(engine.get_function_address(ENTRY))

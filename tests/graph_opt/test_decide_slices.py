@@ -43,7 +43,7 @@ def _small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every value is too large to stay near."""
     monkeypatch.setattr(slices, "NEAR_BYTES", 0)
     monkeypatch.setattr(slices, "RING_BYTES", 2048)
-    monkeypatch.setattr(slices, "LAUNCH_BYTES", 0)
+    monkeypatch.setattr(slices, "FEWEST_SLICES", 2)
 
 
 def repeats(plan: Plan) -> list[Repeat]:

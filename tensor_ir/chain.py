@@ -1,0 +1,44 @@
+"""Scheduled kernels, each of which computes a part of its output, as one kernel: part after part.
+
+kernel a for symbol t: %u[y % 2] = ..        for t in [0, trips) parallel {
+kernel b for symbol t: .. = %u[y % 2]   ->     a;  b        with %u private to the iteration
+                                             }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rutc.tensor_ir.affine import ZERO, Index
+from rutc.tensor_ir.canonical import renamed
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Space, Stmt, walk_stmts
+
+
+def chain(
+    name: str, parts: Sequence[Kernel], symbol: str, trips: int, private: frozenset[str]
+) -> Kernel:
+    """One kernel that runs all parts for each value of `symbol`.
+
+    Args:
+        name: The kernel's name.
+        parts: Kernels; arguments of one name are the same memory.
+        symbol: The symbol of the parts that counts the iterations.
+        trips: How many there are.
+        private: The arguments that pass from part to part within an iteration.
+    """
+    args = {b.name: b for k in parts for b in k.args}
+    locals_ = [replace(args.pop(n), space=Space.STACK) for n in sorted(private)]
+    body: list[Stmt] = []
+    symbols: dict[str, tuple[int, int]] = {}
+    for number, k in enumerate(parts):
+        loops = {x.var: f"{x.var}.{number}" for x in walk_stmts(k.body) if isinstance(x, Loop)}
+        own = renamed(k, loops, {b.name: f"{b.name}.{number}" for b in k.locals})
+        locals_ += own.locals
+        body += own.body
+        symbols |= {n: r for n, r in k.symbols if n != symbol}
+    loop = Loop(symbol, ZERO, Index.of(trips), Kind.PARALLEL, tuple(body))
+    origin = tuple(dict.fromkeys(o for k in parts for o in k.origin))
+    return Kernel(
+        name, tuple(args.values()), tuple(locals_), (loop,), origin, tuple(symbols.items())
+    )
