@@ -13,6 +13,7 @@ from rutc.tensor_ir.kernel import (
     Kernel,
     Loop,
     Merge,
+    Prefetch,
     Stmt,
     Update,
     rewrite,
@@ -78,7 +79,7 @@ def canonical(kernel: Kernel) -> Canonical:
             replace(b, name=buffers[b.name], layout=rename_layout(b.layout, dims))
             for b in kernel.locals
         ),
-        body=_rename_loops(body, dims),
+        body=_rename_loops(body, dims, buffers),
         origin=(),
         symbols=tuple((dims[n], r) for n, r in kernel.symbols),
     )
@@ -106,7 +107,7 @@ def renamed(kernel: Kernel, loops: Mapping[str, str], buffers: Mapping[str, str]
         kernel,
         args=tuple(replace(b, name=buffers.get(b.name, b.name)) for b in kernel.args),
         locals=tuple(replace(b, name=buffers.get(b.name, b.name)) for b in kernel.locals),
-        body=_rename_loops(body, loops),
+        body=_rename_loops(body, loops, buffers),
     )
 
 
@@ -128,18 +129,24 @@ def rename_layout(layout: Layout, dims: Mapping[str, str]) -> Layout:
     )
 
 
-def _rename_loops(body: tuple[Stmt, ...], dims: Mapping[str, str]) -> tuple[Stmt, ...]:
+def _rename_loops(
+    body: tuple[Stmt, ...], dims: Mapping[str, str], buffers: Mapping[str, str]
+) -> tuple[Stmt, ...]:
     def rename(s: Stmt) -> Stmt:
         match s:
             case Loop():
-                return replace(s, var=dims.get(s.var, s.var), body=_rename_loops(s.body, dims))
+                return replace(
+                    s, var=dims.get(s.var, s.var), body=_rename_loops(s.body, dims, buffers)
+                )
             case Merge():
                 return replace(s, var=dims.get(s.var, s.var))
+            case Prefetch():
+                return replace(s, buffer=buffers.get(s.buffer, s.buffer))
             case Update(lanes=str(lanes)):
                 return replace(s, lanes=dims.get(lanes, lanes))
             case Branch():
-                then = _rename_loops(s.then, dims)
-                return replace(s, then=then, orelse=_rename_loops(s.orelse, dims))
+                then = _rename_loops(s.then, dims, buffers)
+                return replace(s, then=then, orelse=_rename_loops(s.orelse, dims, buffers))
             case _:
                 return s
 

@@ -80,6 +80,12 @@ def test_a_value_between_two_products_is_stored_for_one_slice(tmp_path: Path) ->
     assert plan.places["scores"].bytes == 16 * 16 * 4
 
 
+def test_threads_have_scratch_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("rutc.emit.kernel.MOST_STACK_BYTES", 0)
+    plan = check(PRODUCTS, tmp_path)
+    assert in_part(plan, "scores")
+
+
 def test_a_slice_of_tiles_is_a_longer_slice_of_outputs(tmp_path: Path) -> None:
     plan = check(TILES, tmp_path)
     (repeat,) = repeats(plan)

@@ -1,0 +1,84 @@
+"""Kernels over slices, composed into one kernel."""
+
+import numpy as np
+import pytest
+
+from rutc.emit.targets import target_named
+from rutc.graph_opt.decide import decide, slices
+from rutc.graph_opt.plan import Repeat, Run
+from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.canonical import renamed
+from rutc.tensor_ir.chain import chain
+from rutc.tensor_ir.graph import Graph
+from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Prefetch, Space
+from rutc.tensor_ir.lower import lower
+from rutc.tensor_ir.parse import parse
+from tests.emit.run_kernel import run_kernel
+from tests.strategies import random_inputs
+
+NATIVE = target_named("native").machine
+TEXT = """
+graph "chain"
+dims h = 6, k = 5, n = 4, s = 8, t = 7
+%q : f32{h,k,s} = input "q" [h, s, k]
+%r : f32{h,k,t} = input "r" [h, t, k]
+%v : f32{h,n,t} = input "v" [h, t, n]
+%scores : f32{h,s,t} = sum{k} %q[h, k, s] * %r[h, k, t]
+%y : f32{h,n,s} = sum{t} %scores[h, s, t] * %v[h, n, t]
+output "y" [h, s, n] = %y
+"""
+
+
+def composed(monkeypatch: pytest.MonkeyPatch) -> tuple[Graph, Kernel]:
+    """The graph, and one kernel of all that it computes."""
+    monkeypatch.setattr(slices, "NEAR_BYTES", 0)
+    monkeypatch.setattr(slices, "RING_BYTES", 1024)
+    graph = parse(TEXT)
+    plan = decide(graph)
+    (repeat,) = plan.steps
+    assert isinstance(repeat, Repeat)
+    trips = Index.of(repeat.trips).value
+    groups = [s.group for s in repeat.steps if isinstance(s, Run)]
+    extents = {d: e.value for d, e in plan.graph.dims}
+    symbols = {repeat.dim: (0, trips - 1)}
+    parts = [lower(g, plan.values, plan.layouts, extents, symbols) for g in groups]
+    private = frozenset(v for g in groups for v in g.stored) - set(repeat.parts)
+    return graph, chain("chain", parts, repeat.dim, trips, private)
+
+
+def test_the_parts_run_in_turn_for_every_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, kernel = composed(monkeypatch)
+    (loop,) = kernel.body
+    assert isinstance(loop, Loop)
+    assert loop.kind is Kind.PARALLEL
+    assert {b.name for b in kernel.args} == {"q", "r", "v", "y"}
+    assert "scores" in {b.name for b in kernel.locals if b.space is Space.STACK}
+    inputs = random_inputs(graph, 0)
+    memory = {n: a.reshape(-1).copy() for n, a in inputs.items()}
+    memory["y"] = np.zeros(6 * 8 * 4, np.float32)
+    interpret_kernel(kernel, memory)
+    wanted = interpret(graph, inputs)["y"]
+    np.testing.assert_allclose(memory["y"].reshape(wanted.shape), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("most", [0, 1 << 20], ids=["scratch", "stack"])
+def test_what_passes_between_the_parts_lies_on_the_stack_or_in_scratch(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr("rutc.emit.kernel.MOST_STACK_BYTES", most)
+    graph, kernel = composed(monkeypatch)
+    inputs = random_inputs(graph, 0)
+    memory = {n: a.reshape(-1).copy() for n, a in inputs.items()}
+    memory["y"] = np.zeros(6 * 8 * 4, np.float32)
+    run_kernel(kernel, NATIVE, memory, parts=2)
+    wanted = interpret(graph, inputs)["y"]
+    np.testing.assert_allclose(memory["y"].reshape(wanted.shape), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_renaming_reaches_prefetches(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, kernel = composed(monkeypatch)
+    hinted = Kernel("k", kernel.args, kernel.locals, (Prefetch("q", Index.of("i")),))
+    (hint,) = renamed(hinted, {"i": "j"}, {"q": "p"}).body
+    assert hint == Prefetch("p", Index.of("j"))
