@@ -26,6 +26,9 @@ from rutc.tensor_ir.affine import (
 
 Ranges = Mapping[str, Range]
 
+LONGEST_QUOTIENT = 16
+"""Terms of a quotient by a sum, beyond which it is not looked for."""
+
 
 def floordiv(a: Index, b: Index, ranges: Ranges) -> Index:
     """`a // b`, simplified where constants or ranges allow."""
@@ -187,7 +190,8 @@ def _split_small(inside: Index, d: int, ranges: Ranges) -> tuple[Index, Index, i
 def _split_exact(a: Index, b: Index) -> tuple[Index, Index]:
     """(q, r) with a = q*b + r, q taking every term that b divides; all or none for a sum b."""
     if b.const != 0 or len(b.terms) != 1:
-        return ZERO, a
+        exact = _exact_quotient(a, b)
+        return (ZERO, a) if exact is None else (exact, ZERO)
     mono, k = b.terms[0]
     whole: list[tuple[Monomial, int]] = []
     rest: list[tuple[Monomial, int]] = []
@@ -199,6 +203,22 @@ def _split_exact(a: Index, b: Index) -> tuple[Index, Index]:
             whole.append((left, c // k))
     const = sum(c for m, c in whole if not m)
     return collect([(m, c) for m, c in whole if m], const), Index(tuple(rest), a.const)
+
+
+def _exact_quotient(a: Index, b: Index) -> Index | None:
+    """q with a = q*b for a sum b, by dividing leading terms; None if none is found."""
+    lead, factor = b.terms[-1]
+    whole, rest = ZERO, a
+    for _ in range(LONGEST_QUOTIENT):
+        if rest == ZERO:
+            return whole
+        mono, c = rest.terms[-1] if rest.terms else ((), rest.const)
+        left = _without(mono, lead)
+        if left is None or c % factor:
+            return None
+        term = Index(((left, c // factor),)) if left else Index.of(c // factor)
+        whole, rest = whole + term, rest - term * b
+    return None
 
 
 def _without(mono: Monomial, factors: Monomial) -> Monomial | None:

@@ -163,3 +163,17 @@ def test_products_and_constants() -> None:
     assert (Index.of("x") - Index.of("x")).value == 0
     with pytest.raises(ValueError, match="not a constant"):
         _ = Index.of("x").value
+
+
+def test_multiples_of_sums_are_divided() -> None:
+    n, p, h = map(Index.of, ("new", "past", "h"))
+    total = n + p
+    assert (total * 768) // total == Index.of(768)
+    assert (total * total * h * 12) // (total * 4) == total * h * 3
+    assert ((total + 1) * (n + 2)) // (total + 1) == n + 2
+    assert (total * 768) % total == Index.of(0)
+    for a, b in ((total * 768 + 1, total), (total, total * 2), (n * 6, total)):
+        for new, past in ((1, 5), (3, 0), (7, 7)):
+            env = {"new": new, "past": past}
+            assert (a // b).evaluate(env) == a.evaluate(env) // b.evaluate(env)
+            assert (a % b).evaluate(env) == a.evaluate(env) % b.evaluate(env)
