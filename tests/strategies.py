@@ -5,7 +5,7 @@ and no rewrite changes a result, and may compare, search and gather freely. *Smo
 transcendental functions and divisions but nothing that a rounding error could make jump.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -490,10 +490,14 @@ def graphs(
     return Graph("random", tuple(dims.items()), tuple(nodes), tuple(outputs), symbols)
 
 
-def random_inputs(graph: Graph, seed: int) -> dict[str, np.ndarray]:
-    """Inputs of small integers for a graph; symbols get a size of their range."""
+def random_inputs(
+    graph: Graph, seed: int, sizes: Mapping[str, int] | None = None
+) -> dict[str, np.ndarray]:
+    """Inputs of small integers for a graph; symbols get these sizes, or some of their range."""
     rng = np.random.default_rng(seed)
-    sizes = {s: int(rng.integers(low, min(high, low + 8) + 1)) for s, (low, high) in graph.symbols}
+    if sizes is None:
+        symbols = graph.symbols
+        sizes = {s: int(rng.integers(low, min(high, low + 8) + 1)) for s, (low, high) in symbols}
     found = {}
     for n in graph.inputs:
         shape = [int(graph.extents[d].evaluate(sizes)) for d in n.axes]

@@ -6,12 +6,13 @@ Random graphs take about a tenth of a second each; a long run is
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 import rutc.tuner.heuristic
@@ -23,7 +24,7 @@ from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verify import VerifyError, verify
 from tests.compiled import build, plan_or_reject, run
 from tests.examples import examples
 from tests.graph_opt.plan_runner import run_plan
@@ -61,6 +62,28 @@ def check(graph: Graph, seed: int = 0, *, exact: bool = True, machine: Machine =
                     np.testing.assert_array_equal(got[name], array, err_msg=name)
                 else:
                     assert_agree(name, got[name], array, exact=False, reduction=SMOOTH)
+
+
+@examples(40)
+@given(graphs(exact=True, symbolic=True), st.sampled_from([NATIVE, V3]))
+def test_one_library_serves_all_sizes(graph: Graph, machine: Machine) -> None:
+    ((symbol, _),) = graph.symbols
+    graph = replace(graph, symbols=((symbol, (1, 100)),))
+    try:
+        verify(graph)
+    except VerifyError:
+        reject()
+    plan = plan_or_reject(graph)
+    with TemporaryDirectory() as folder:
+        library = build(plan, machine, Path(folder))
+        for threads in (1, 2):
+            with InferenceSession(library, threads=threads) as session:
+                for size in (3, 1, 40, 17, 64, 2):
+                    inputs = random_inputs(graph, size, {symbol: size})
+                    expected = interpret(graph, inputs)
+                    got = session.run(list(expected), inputs)
+                    for (name, array), mine in zip(expected.items(), got, strict=True):
+                        np.testing.assert_array_equal(mine, array, err_msg=f"{name} at {size}")
 
 
 SMOOTH = 1 << 20
