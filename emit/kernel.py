@@ -241,6 +241,11 @@ class _KernelEmitter:
         lanes = self.machine.lanes(self.merged.get(loop.var, extent))
         private = frozenset(a.buffer for s in walk_stmts(loop.body) for a in accesses(s))
         narrow = any(self._stores_truncated(name) for name in private)
+        # In a register tile the branches would cost more than the idle lanes do.
+        skippable = not hi.is_const and not any(
+            isinstance(s, Init) or (isinstance(s, Update) and s.lanes is None)
+            for s in walk_stmts(loop.body)
+        )
         for base in range(first, first + extent, lanes):
             mask = None
             if not hi.is_const:
@@ -252,10 +257,26 @@ class _KernelEmitter:
             self.index.lane = Lane(loop.var, base, lanes, mask, hi)
             self.index.ranges[loop.var] = (first, first + extent - 1)
             self.expressions.private = private
-            self._stmts(loop.body)
+            if base > first and skippable:
+                self._where(self.index.emit(hi), base, loop.body)
+            else:
+                self._stmts(loop.body)
             self.expressions.private = frozenset()
             self.index.lane = None
             del self.index.ranges[loop.var]
+
+    def _where(self, hi: ir.Value, base: int, body: tuple[Stmt, ...]) -> None:
+        """The body, for a chunk of lanes of which the first is an iteration; else nothing."""
+        b = self.builder
+        chunk = self.function.append_basic_block("chunk")
+        done = self.function.append_basic_block("done")
+        b.cbranch(b.icmp_signed("<", i64(base), hi), chunk, done)
+        b.position_at_end(chunk)
+        with self.index.scope(), self.expressions.region():
+            self._stmts(body)
+        b.branch(done)
+        b.position_at_end(done)
+        self.expressions.forget_loads()
 
     def _stores_truncated(self, name: str) -> bool:
         """Whether stores to the buffer may be truncations of wider integers."""

@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import isqrt
 from typing import assert_never
 
 import numpy as np
@@ -49,7 +50,7 @@ Range = tuple[int, int]
 """An inclusive range (lowest, highest) of an integer variable."""
 
 COMMON_SIZE = 128
-"""The size that a symbol is thought to have where costs are weighed, if its range allows."""
+"""No symbol is thought to be larger where costs are weighed, unless its range asks for it."""
 
 RESERVED = frozenset(("and", "else", "false", "inf", "nan", "not", "or", "true"))
 """Words of the text form that a variable's name must be quoted to use."""
@@ -313,10 +314,17 @@ def product(xs: Iterable[Index | int]) -> Index:
 
 
 def typical(x: Size, symbols: Mapping[str, Range]) -> int:
-    """`x` where every symbol has a common value of its range, for weighing costs."""
+    """`x` where every symbol has a common value of its range, for weighing costs.
+
+    That is `COMMON_SIZE` in 1..512, and the square root of the largest size in 1..64, for it is
+    how many there are of something: 8.
+    """
     if isinstance(x, int):
         return x
-    common = {n: min(max(COMMON_SIZE, lo), hi) for n, (lo, hi) in symbols.items()}
+    common = {
+        n: max(COMMON_SIZE if hi >= COMMON_SIZE else isqrt(max(hi, 0)), lo)
+        for n, (lo, hi) in symbols.items()
+    }
     return int(x.evaluate(common))
 
 

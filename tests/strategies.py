@@ -100,6 +100,7 @@ class Builder:
     values: list[Value] = field(default_factory=list)
     counters: tuple[str, ...] = ()
     count: int = 0
+    largest: int = SIZES[1]
 
     # -- choices --------------------------------------------------------------------------------
     def one(self, options: Sequence[str]) -> str:
@@ -128,7 +129,7 @@ class Builder:
 
     def most(self, d: str) -> int:
         extent = self.dims[d]
-        return extent.value if extent.is_const else SIZES[1] * 2
+        return extent.value if extent.is_const else self.largest * 2
 
     # -- reads ----------------------------------------------------------------------------------
     def coordinate(self, d: str, space: Sequence[str]) -> tuple[Coord, bool]:
@@ -457,7 +458,12 @@ class Builder:
 
 @st.composite
 def graphs(
-    draw: st.DrawFn, *, exact: bool | None = None, symbolic: bool | None = None, most: int = 6
+    draw: st.DrawFn,
+    *,
+    exact: bool | None = None,
+    symbolic: bool | None = None,
+    most: int = 6,
+    sizes: tuple[int, int] = SIZES,
 ) -> Graph:
     """A valid graph of up to `most` nodes besides its inputs, with all of its values outputs."""
     exact = draw(st.booleans()) if exact is None else exact
@@ -468,7 +474,7 @@ def graphs(
         dims["n"] = Index.of(SYMBOL)
         if draw(st.booleans()):
             dims["m"] = Index.of(SYMBOL) * 2 - 1
-    b = Builder(draw, exact, dims)
+    b = Builder(draw, exact, dims, largest=sizes[1])
     nodes: list[Node] = []
     for i in range(draw(st.integers(1, 3))):
         dtype = draw(st.sampled_from([DType.F32, DType.F32, DType.I64, DType.BOOL]))
@@ -486,7 +492,7 @@ def graphs(
         Output(f"out {i}", v.name, tuple(draw(st.permutations(v.dims))))
         for i, v in enumerate(b.values)
     ]
-    symbols = ((SYMBOL, SIZES),) if symbolic else ()
+    symbols = ((SYMBOL, sizes),) if symbolic else ()
     return Graph("random", tuple(dims.items()), tuple(nodes), tuple(outputs), symbols)
 
 

@@ -6,13 +6,12 @@ Random graphs take about a tenth of a second each; a long run is
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given, reject
+from hypothesis import given
 from hypothesis import strategies as st
 
 import rutc.tuner.heuristic
@@ -24,7 +23,7 @@ from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.verify import VerifyError, verify
+from rutc.tensor_ir.verify import verify
 from tests.compiled import build, plan_or_reject, run
 from tests.examples import examples
 from tests.graph_opt.plan_runner import run_plan
@@ -65,14 +64,9 @@ def check(graph: Graph, seed: int = 0, *, exact: bool = True, machine: Machine =
 
 
 @examples(40)
-@given(graphs(exact=True, symbolic=True), st.sampled_from([NATIVE, V3]))
+@given(graphs(exact=True, symbolic=True, sizes=(1, 100)), st.sampled_from([NATIVE, V3]))
 def test_one_library_serves_all_sizes(graph: Graph, machine: Machine) -> None:
     ((symbol, _),) = graph.symbols
-    graph = replace(graph, symbols=((symbol, (1, 100)),))
-    try:
-        verify(graph)
-    except VerifyError:
-        reject()
     plan = plan_or_reject(graph)
     with TemporaryDirectory() as folder:
         library = build(plan, machine, Path(folder))

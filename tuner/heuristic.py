@@ -437,7 +437,8 @@ def _rows(kernel: Kernel, shape: Shape, machine: Machine) -> Choice:
         bound = _reduction_loops(r)
         lane = _best_lane([x.var for x in bound], r.reads, shape)
         if lane is not None:
-            width = machine.width * (4 if shape.extents[lane] >= 4 * machine.width else 1)
+            long = shape.extents[lane] >= 4 * machine.width or lane in shape.symbolic
+            width = machine.width * (4 if long else 1)
             steps.append(Lanes(lane, width, bound[0].var))
             done |= {x.var for x in bound}
             for t in r.reads:
@@ -471,7 +472,7 @@ def _vectorised(v: str, extent: int, machine: Machine, symbolic: bool = False) -
     """Steps that make vectors of a loop without reductions."""
     if extent <= machine.width and not symbolic:
         return [Mark(v, Kind.VECTOR)]
-    block = machine.width * max(1, min(4, extent // machine.width))
+    block = machine.width * (4 if symbolic else max(1, min(4, extent // machine.width)))
     steps: list[Step] = [Split(v, block), Mark(f"{v}.i", Kind.VECTOR)]
     if extent % block or symbolic:
         steps.append(Peel(f"{v}.o"))

@@ -18,6 +18,8 @@ SPILL = 0.25
 """Slow-down for every register that does not exist."""
 FAR = 0.001
 """Slow-down for every doubling of the bytes that a tile's rows lie apart."""
+UNKNOWN = 0.25
+"""Slow-down by rows that are a whole loop of symbolic extent, which may well have fewer."""
 STREAM_SHARE = 0.35
 """Share of the second cache's transfer time that is not hidden behind arithmetic."""
 
@@ -70,7 +72,7 @@ def _tiles(shape: Shape, vector: str, machine: Machine) -> Iterator[RegisterTile
         for v in others:
             for f in _factors(shape.extents[v], room // vectors):
                 yield _cost(shape, vector, vectors, ((v, f),), machine)
-                if f != shape.extents[v]:
+                if f != shape.extents[v] or v in shape.symbolic:
                     continue
                 for w in others:
                     if w == v:
@@ -107,6 +109,8 @@ def _cost(
     for v, f in rows:
         full = ceil(shape.extents[v] / f) * f / shape.extents[v]
         waste *= 1 + 0.5 * (full - 1)
+        if v in shape.symbolic:
+            waste *= 1 + UNKNOWN * f / shape.extents[v]
     cycles = 0.0
     length = 0.0
     for r in shape.reductions:

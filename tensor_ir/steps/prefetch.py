@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from rutc.tensor_ir.affine import ZERO, Index, Range, typical
+from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.kernel import (
     Branch,
@@ -21,6 +20,8 @@ from rutc.tensor_ir.kernel import (
 )
 from rutc.tensor_ir.steps.base import NotApplicable, Step, check_positive, find_loops, replace_loop
 
+TURNS = 8
+
 
 @dataclass(frozen=True)
 class PrefetchBlock(Step):
@@ -33,7 +34,7 @@ class PrefetchBlock(Step):
     e is the distance in memory between two iterations of the loop over `block`; `ahead` is in
     elements, 0 for e: the next iteration. What one iteration reads of `buffer` should lie in one
     piece. One hint is made for each line of `line` elements; `level` is the cache to bring it
-    to. Loops inside, of symbolic extent, are taken to have a common one.
+    to. Of loops inside whose extent is symbolic, any `TURNS` iterations ask for all of it.
     """
 
     buffer: str
@@ -47,9 +48,6 @@ class PrefetchBlock(Step):
         check_positive("line", self.line)
         if not any(self._reads(loop) for loop in find_loops(kernel, self.block)):
             raise NotApplicable(f"%{self.buffer} is not read in {self.block}")
-        symbols = dict(kernel.symbols)
-        common = {n: (size, size) for n in symbols for size in (typical(Index.of(n), symbols),)}
-        common[self.block] = (0, 0)
 
         def visit(loop: Loop) -> tuple[Stmt, ...]:
             found = self._reads(loop)
@@ -59,7 +57,7 @@ class PrefetchBlock(Step):
             if _updates_directly(loop.body):
                 hints = self._hints([], start, elements)
                 return (replace(loop, body=(*hints, *loop.body)),)
-            return (replace(loop, body=self._inside(loop.body, [], start, elements, common)),)
+            return (replace(loop, body=self._inside(loop.body, [], start, elements)),)
 
         return replace(kernel, body=replace_loop(kernel.body, self.block, visit))
 
@@ -83,39 +81,40 @@ class PrefetchBlock(Step):
         return address + (self.ahead or elements), elements
 
     def _inside(
-        self,
-        body: tuple[Stmt, ...],
-        loops: list[tuple[str, int]],
-        start: Index,
-        elements: int,
-        common: Mapping[str, Range],
+        self, body: tuple[Stmt, ...], loops: list[tuple[Index, int]], start: Index, elements: int
     ) -> tuple[Stmt, ...]:
         result: list[Stmt] = []
         for s in body:
             match s:
                 case Loop(kind=Kind.SERIAL | Kind.PARALLEL):
-                    extent = (s.hi - s.lo).bounds(common)
-                    inner = [*loops, (s.var, max(extent[1] if extent else 1, 1))]
+                    inner = [*loops, self._turn(s)]
                     if _updates_directly(s.body):
                         hints = self._hints(inner, start, elements)
                         result.append(replace(s, body=(*hints, *s.body)))
                     else:
-                        nested = self._inside(s.body, inner, start, elements, common)
+                        nested = self._inside(s.body, inner, start, elements)
                         result.append(replace(s, body=nested))
                 case Branch():
-                    then = self._inside(s.then, loops, start, elements, common)
-                    orelse = self._inside(s.orelse, loops, start, elements, common)
+                    then = self._inside(s.then, loops, start, elements)
+                    orelse = self._inside(s.orelse, loops, start, elements)
                     result.append(replace(s, then=then, orelse=orelse))
                 case _:
                     result.append(s)
         return tuple(result)
 
+    def _turn(self, loop: Loop) -> tuple[Index, int]:
+        """(number of an iteration, how many there are before they ask for the same again)."""
+        extent = (loop.hi - loop.lo).bounds({self.block: (0, 0)})
+        if extent is not None:
+            return Index.of(loop.var), max(extent[1], 1)
+        return Index.of(loop.var) % TURNS, TURNS
+
     def _hints(
-        self, loops: list[tuple[str, int]], start: Index, elements: int
+        self, loops: list[tuple[Index, int]], start: Index, elements: int
     ) -> tuple[Prefetch, ...]:
         position = ZERO
         for v, extent in loops:
-            position = position * extent + Index.of(v)
+            position = position * extent + v
         each = -(-elements // prod(extent for _, extent in loops))
         place = start + position * each
         return tuple(

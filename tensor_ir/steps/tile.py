@@ -33,6 +33,9 @@ from rutc.tensor_ir.steps.base import (
     with_index,
 )
 
+SMALLEST_HALVED = 6
+"""Tiles of fewer rows have no variant of half their rows for the edge."""
+
 MOST_UNROLLED = 64
 """An unrolled loop whose extent is not constant has at most so many iterations."""
 
@@ -47,7 +50,7 @@ class Tile(Step):
       ->  for i { acc[i].init }; for k { for i { acc[i].update(a[i,k]) } }; for i { o[i] = acc[i] }
 
     `kinds` says how the moved loops are carried out: unrolled or vectorised. An unrolled loop of
-    n iterations, n symbolic and at most f, does f: those from n on do the last one again.
+    n iterations, n symbolic and at most f, does 1, f/2 or f: those from n on do the last one again.
     """
 
     loops: tuple[str, ...]
@@ -69,16 +72,34 @@ class Tile(Step):
 
         def tile(loop: Loop) -> tuple[Stmt, ...]:
             chain = self._chain(loop)
-            again: dict[str, Index] = {}
+            ends: dict[str, tuple[Index, int]] = {}
             moved: list[Loop] = []
             for x, k in zip(chain, self.kinds, strict=True):
                 bounds = x.hi.bounds(ranges)
                 if k is Kind.UNROLL and not x.hi.is_const and bounds is not None:
-                    again[x.var] = minimum(Index.of(x.var), x.hi - 1, ranges)
-                    x = replace(x, hi=Index.of(bounds[1]))
+                    ends[x.var] = (x.hi, bounds[1])
                 moved.append(replace(x, kind=k, body=()))
-            body = with_index(chain[-1].body, again) if again else chain[-1].body
-            return _distribute(moved, _expand(body, set(expanded), self.loops))
+            return choose(moved, chain[-1].body, ends)
+
+        def choose(
+            moved: list[Loop], body: tuple[Stmt, ...], ends: dict[str, tuple[Index, int]]
+        ) -> tuple[Stmt, ...]:
+            """Tiles of fixed extents in place of the loops in `ends`, whose extents are not."""
+            if not ends:
+                return _distribute(moved, _expand(body, set(expanded), self.loops))
+            (var, (end, most)), *others = ends.items()
+
+            def fixed(extent: int) -> tuple[Stmt, ...]:
+                loops = [replace(x, hi=Index.of(extent)) if x.var == var else x for x in moved]
+                last = minimum(Index.of(var), end - 1, ranges) if extent > 1 else ZERO
+                return choose(loops, with_index(body, {var: last}), dict(others))
+
+            result = fixed(most)
+            for extent in (most // 2, 1):
+                if extent < most and (extent == 1 or most >= SMALLEST_HALVED):
+                    then = fixed(extent)
+                    result = (Branch(end, Index.of(extent + 1), then, result),)
+            return result
 
         locals_ = tuple(
             replace(b, layout=_with_axes(b.layout, expanded[b.name])) if b.name in expanded else b
