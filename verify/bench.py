@@ -20,7 +20,7 @@ from rutc.verify.compare import Value
 from rutc.verify.reference import Reference
 from rutc.verify.verify import Progress
 
-PAUSE_S = 0.005
+PAUSE_S = 0.03
 BLOCK_S = 0.02
 Run = Callable[[], object]
 
