@@ -19,6 +19,22 @@ Variants = list[tuple[str, ModelProto]]
 """Models with what tells one from the others."""
 
 
+def _with_extents(case: Case, model: ModelProto) -> Variants:
+    if not _is_symbolic(model):
+        return [("", model)]
+    names = [i.name for i in graph_inputs(case.proto())]
+    values = dict(zip(names, case.data_sets[0].inputs, strict=False))
+    sized = ModelProto()
+    sized.CopyFrom(model)
+    for info in graph_inputs(sized):
+        value = values[info.name]
+        if isinstance(value, np.ndarray | np.generic):
+            dims = info.type.tensor_type.shape.dim
+            for dim, extent in zip(dims, value.shape, strict=True):
+                dim.dim_value = extent
+    return [("", model), ("extents given", sized)]
+
+
 @dataclass(frozen=True)
 class _Size:
     """One size of an input: the input's number and name, the axis, its extent as the test has it.
@@ -38,8 +54,8 @@ Rule = Callable[[_Size], str]
 
 
 def plain(case: Case) -> Variants:
-    """The model as it is."""
-    return [("", case.proto())]
+    """The model as it is, and with the test's extents where it leaves sizes open."""
+    return _with_extents(case, case.proto())
 
 
 def constant(case: Case) -> Variants:
@@ -54,7 +70,7 @@ def constant(case: Case) -> Variants:
     kept = [i for i in model.graph.input if i.name not in fixed]
     del model.graph.input[:]
     model.graph.input.extend(kept)
-    return [("", model)]
+    return _with_extents(case, model)
 
 
 def dynamic(case: Case) -> Variants:
