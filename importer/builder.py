@@ -237,9 +237,8 @@ class Builder:
     def _empty(self, axes: Sequence[Axis], dtype: DType) -> Tensor:
         extents = [a.extent for a in axes]
         if not all(e.is_const for e in extents):
-            raise OperatorError(
-                f"a tensor without elements of symbolic shape {shape_text(extents)}"
-            )
+            nothing = Lit("", dtype) if dtype is DType.STRING else lit(0, dtype)
+            return self._emit(axes, (dtype,), (), None, (nothing,), None)[0]
         array = np.empty([e.const for e in extents], dtype.numpy)
         return Tensor(self.fresh(), dtype, tuple(axes), array)
 
