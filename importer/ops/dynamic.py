@@ -40,11 +40,17 @@ def elements(b: Builder, t: Tensor, what: str) -> list[Expr]:
 
 def bound(b: Builder, value: Expr, role: str, most: int = MOST, least: int = 0) -> Index:
     """An element as a size."""
-    if isinstance(value, IndexValue):
+    if isinstance(value, IndexValue) and least == 0 and _is_size(b, value.index):
         return value.index
     if isinstance(value, Lit):
         return b.size(b.constant(np.array(value.value, np.int64)), role, most, least)
     return b.size(b.nest((), value), role, most, least)
+
+
+def _is_size(b: Builder, index: Index) -> bool:
+    """Whether an expression of sizes is never negative."""
+    bounds = index.bounds(b.ranges)
+    return bounds is not None and bounds[0] >= 0
 
 
 def sizes(b: Builder, t: Tensor, what: str, least: int = 0) -> tuple[Index, ...]:

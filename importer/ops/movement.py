@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import MOST, Builder, OperatorError, lit
 from rutc.importer.ops.dynamic import (
+    bound,
     cut_dynamic,
     elements,
     expand_dynamic,
@@ -283,15 +284,17 @@ def pad(
     mode: str = "constant",
 ) -> Tensor:
     """`x` with elements put before and after each axis (or with negative pads cut off)."""
-    amounts = ints(pads, "pads")
+    amounts = [Index.of(n) for n in sizes_of(b, pads, "pads", -MOST)]
     chosen = axes_of(ints(axes, "axes"), x.rank) if axes is not None else tuple(range(x.rank))
     if len(amounts) != 2 * len(chosen):
         raise OperatorError(f"{len(amounts)} pads for {len(chosen)} axes")
     begin = dict(zip(chosen, amounts[: len(chosen)], strict=True))
     end = dict(zip(chosen, amounts[len(chosen) :], strict=True))
-    shape = [e + (begin.get(i, 0) + end.get(i, 0)) for i, e in enumerate(x.shape)]
-    if not any(amounts):
+    if all(n == ZERO for n in amounts):
         return x
+    shape = [
+        e if i not in begin else _padded(b, e + begin[i] + end[i]) for i, e in enumerate(x.shape)
+    ]
     if mode == "constant":
         out = b.axes(shape)
         at = [a.index - begin.get(i, 0) for i, a in enumerate(out)]
@@ -311,28 +314,39 @@ def pad(
         raise OperatorError(f"mode {mode!r} is unknown")
 
     def source(o: Index, i: int) -> Index:
-        before, after = begin.get(i, 0), end.get(i, 0)
+        if i not in begin:
+            return o
+        before, after = begin[i], end[i]
         # What negative pads cut off is not repeated.
-        cut = max(-before, 0)
-        n = x.shape[i] - cut - max(-after, 0)
-        position = o - max(before, 0)
-        if before <= 0 and after <= 0:
+        cut = maximum(-before, 0, b.ranges)
+        n = x.shape[i] - cut - maximum(-after, 0, b.ranges)
+        position = o - maximum(before, 0, b.ranges)
+        if before.is_const and after.is_const and before.const <= 0 and after.const <= 0:
             return position + cut
+        if not n.is_const:
+            # There may be no element; then nothing is read, but divisions are made.
+            n = maximum(n, 1, b.ranges)
         if mode == "edge":
             return minimum(maximum(position, 0, b.ranges), n - 1, b.ranges) + cut
         if mode == "wrap":
             return mod(position, n, b.ranges) + cut
         if n == ONE:
-            return Index.of(cut)
-        period = (n - 1) * 2
+            return cut
+        period = maximum(n - 1, 1, b.ranges) * 2
         folded = mod(position, period, b.ranges)
         return minimum(folded, period - folded, b.ranges) + cut
 
-    return b.view(x, shape, lambda *out: [source(o, i) for i, o in enumerate(out)])
+    blank = None if all(n.is_const for n in amounts) else nothing(x.dtype)
+    return b.view(x, shape, lambda *out: [source(o, i) for i, o in enumerate(out)], fill=blank)
+
+
+def _padded(b: Builder, extent: Index) -> Index:
+    """An extent with its pads, which the program checks if it computes them."""
+    return bound(b, number(extent), "padded") if extent.names() & b.bound.keys() else extent
 
 
 def _padded_at_run_time(
-    b: Builder, x: Tensor, shape: Sequence[Index], begin: dict[int, int], value: Tensor
+    b: Builder, x: Tensor, shape: Sequence[Index], begin: Mapping[int, Index], value: Tensor
 ) -> Tensor:
     out = b.axes(shape)
     at = [a.index - begin.get(i, 0) for i, a in enumerate(out)]

@@ -113,3 +113,15 @@ def test_sizes_that_contradict_end_the_run(node, inputs, message, tmp_path, make
     onnx.save(make_model([make_node(op, operands, names)], feed, names, {}), tmp_path / "m.onnx")
     with pytest.raises(UserError, match=message):
         interpret(import_model(tmp_path / "m.onnx"), feed)
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
+@pytest.mark.parametrize("pads", [(0, 2, 1, 3), (1, -1, 0, 2), (-1, 0, -1, 0), (0, 0, 0, 0)])
+@pytest.mark.parametrize("value", [True, False])
+def test_pad(mode, pads, value, x, computed, make_node):
+    if mode == "wrap" and min(pads) < 0:
+        pytest.skip("ONNX Runtime reads outside of its operand")
+    names = ["x", "p", "v" if value else "", "axes"]
+    inputs = {"x": x, "p": i64(*pads)} | ({"v": np.array(3, "f4")} if value else {})
+    node = make_node("Pad", names, mode=mode)
+    computed(node, inputs, {"axes": i64(0, 2)})
