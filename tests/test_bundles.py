@@ -167,3 +167,28 @@ def test_maps_as_inputs(tmp_path):
             (y,) = session.run(None, numbers)
         (want,) = onnxruntime.InferenceSession(path).run(None, numbers)
         np.testing.assert_array_equal(y, want)
+
+
+@pytest.mark.parametrize("position", [-3, -1, 0, 1, 2])
+def test_positions_that_the_run_learns(position, tmp_path):
+    whole = helper.make_tensor_type_proto(TensorProto.INT64, [])
+    fixed = helper.make_tensor_type_proto(TensorProto.FLOAT, [2])
+    nodes = [
+        helper.make_node("SequenceConstruct", ["a", "b", "c"], ["s"]),
+        helper.make_node("SequenceAt", ["s", "p"], ["one"]),
+        helper.make_node("SequenceErase", ["s", "p"], ["fewer"]),
+        helper.make_node("SequenceInsert", ["s", "d", "p"], ["more"]),
+        helper.make_node("ConcatFromSequence", ["fewer"], ["left"], axis=0, new_axis=1),
+        helper.make_node("ConcatFromSequence", ["more"], ["all"], axis=0, new_axis=1),
+    ]
+    inputs = {**dict.fromkeys("abcd", fixed), "p": whole}
+    path = save(tmp_path / "m.onnx", nodes, inputs, ["one", "left", "all"])
+    feed = {n: np.array([i, i + 10], "f4") for i, n in enumerate("abcd")}
+    feed["p"] = np.array(position)
+    with compiled(path) as session:
+        got = session.run(None, feed)
+        with pytest.raises(ModelError, match="out of range for a sequence of 3"):
+            session.run(None, {**feed, "p": np.array(3)})
+    want = onnxruntime.InferenceSession(path).run(None, feed)
+    for mine, theirs in zip(got, want, strict=True):
+        np.testing.assert_array_equal(mine, theirs)

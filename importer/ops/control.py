@@ -101,6 +101,19 @@ def branched(b: Builder, chosen: Tensor, then: Results, orelse: Results) -> tupl
     return tuple(outs)
 
 
+def unless(b: Builder, bad: Tensor, t: Tensor, message: str) -> Tensor:
+    """`t`, or the end of the run with a message where the bool scalar `bad` holds."""
+    axes = b.axes(t.shape)
+    with b.body([]) as nodes:
+        same = b.relabelled(t, axes)
+    failed = b.tensor(t.dtype, axes)
+    call = Call((b.value(failed),), "fail", (), (("message", message),), b.origin)
+    branches = Body((call,), (failed.name,)), Body(tuple(nodes), (same.name,))
+    out = b.tensor(t.dtype, axes)
+    b.nodes.append(If((b.value(out),), bad.name, *branches, b.origin))
+    return out
+
+
 def _imported(b: Builder, function: Results) -> Branch | UserError:
     """A branch's nodes and results, or why it cannot be imported."""
     with b.body([]) as nodes:

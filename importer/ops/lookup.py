@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.ops.control import unless
 from rutc.importer.ops.scores import ML
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
-from rutc.tensor_ir import Body, Call, DType, Expr, If, IndexValue, Lit, apply, cast
+from rutc.tensor_ir import DType, Expr, IndexValue, Lit, apply, cast
 
 COMPARED = 64
 """Up to this many keys are all compared; more numbers are searched in by halving."""
@@ -200,13 +201,4 @@ def _all_found(b: Builder, x: Tensor, keys: np.ndarray, y: Tensor) -> Tensor:
     found = _compared(b, x, keys)
     bound = b.axes(x.shape)
     lost = b.nest((), apply("lt", b.spread(found, bound), lit(0, DType.I64)), bound, "any")
-    axes = b.axes(y.shape)
-    with b.body([]) as nodes:
-        same = b.relabelled(y, axes)
-    failed = b.tensor(y.dtype, axes)
-    message = (("message", "OneHotEncoder: an element is none of the categories"),)
-    call = Call((b.value(failed),), "fail", (), message, b.origin)
-    out = b.tensor(y.dtype, axes)
-    branches = Body((call,), (failed.name,)), Body(tuple(nodes), (same.name,))
-    b.nodes.append(If((b.value(out),), lost.name, *branches, b.origin))
-    return out
+    return unless(b, lost, y, "OneHotEncoder: an element is none of the categories")

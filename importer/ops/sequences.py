@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 from onnx import GraphProto
 
-from rutc.importer.builder import Builder, OperatorError
-from rutc.importer.ops.control import tensors
+from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.ops.control import tensors, unless
 from rutc.importer.ops.movement import concat, split, squeeze, unsqueeze
 from rutc.importer.ops.operands import axis_of, ints, static
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Absent, Item, Tensor, TensorList
+from rutc.tensor_ir import DType, Expr, apply, cast
 
 
 def _position(position: Tensor | None, count: int, *, last: int) -> int:
@@ -36,29 +37,80 @@ def sequence_empty(b: Builder, *, dtype: int = 1) -> TensorList:
     return TensorList(())
 
 
+def _open_position(b: Builder, position: Tensor | None, count: int, *, last: int) -> Tensor | None:
+    """A position that is known at run time only, counted from the front; None for any other.
+
+    The run ends where it is out of range.
+    """
+    if position is None or position.known is not None:
+        return None
+
+    def number(value: int) -> Expr:
+        return lit(value, DType.I64)
+
+    given = cast(b.read(position, [0] * position.rank), DType.I64)
+    ahead = apply("add", given, number(count))
+    at = b.nest((), apply("select", apply("lt", given, number(0)), ahead, given))
+    found = b.read(at, [])
+    bad = apply("or", apply("lt", found, number(0)), apply("gt", found, number(last)))
+    message = f"a position is out of range for a sequence of {count} elements"
+    return unless(b, b.nest((), bad), at, f"{b.origin[0] if b.origin else 'a node'}: {message}")
+
+
+def _either(b: Builder, test: str, at: Tensor, place: int, this: Tensor, that: Tensor) -> Tensor:
+    """`this` where `at <test> place` holds, else `that`, which must look like it."""
+    if this.shape != that.shape or this.dtype is not that.dtype:
+        raise OperatorError(
+            f"the elements differ ({this} and {that}), so the position must be known when compiling"
+        )
+    axes = b.axes(this.shape)
+    here = apply(test, b.read(at, []), lit(place, DType.I64))
+    return b.nest(axes, apply("select", here, b.spread(this, axes), b.spread(that, axes)))
+
+
 @operator("SequenceInsert")
 def sequence_insert(
     b: Builder, items: TensorList, item: Tensor, position: Tensor | None = None
 ) -> TensorList:
     """The sequence with an element put in before a position (at the end by default)."""
-    count = len(items.items)
-    at = _position(position, count, last=count)
-    return TensorList((*items.items[:at], item, *items.items[at:]))
+    old = items.items
+    count = len(old)
+    at = _open_position(b, position, count, last=count)
+    if at is None:
+        place = _position(position, count, last=count)
+        return TensorList((*old[:place], item, *old[place:]))
+    made: list[Tensor] = []
+    for i in range(count + 1):
+        after = item if i == 0 else _either(b, "eq", at, i, item, old[i - 1])
+        made.append(after if i == count else _either(b, "gt", at, i, old[i], after))
+    return TensorList(tuple(made))
 
 
 @operator("SequenceErase")
 def sequence_erase(b: Builder, items: TensorList, position: Tensor | None = None) -> TensorList:
     """The sequence without the element at a position (the last by default)."""
-    count = len(items.items)
-    at = _position(position, count, last=count - 1)
-    return TensorList((*items.items[:at], *items.items[at + 1 :]))
+    old = items.items
+    count = len(old)
+    at = _open_position(b, position, count, last=count - 1)
+    if at is None:
+        place = _position(position, count, last=count - 1)
+        return TensorList((*old[:place], *old[place + 1 :]))
+    kept = (_either(b, "gt", at, i, old[i], old[i + 1]) for i in range(count - 1))
+    return TensorList(tuple(kept))
 
 
 @operator("SequenceAt")
 def sequence_at(b: Builder, items: TensorList, position: Tensor) -> Tensor:
     """The element at a position."""
-    count = len(items.items)
-    return items.items[_position(position, count, last=count - 1)]
+    old = items.items
+    count = len(old)
+    at = _open_position(b, position, count, last=count - 1)
+    if at is None or count == 0:
+        return old[_position(position, count, last=count - 1)]
+    found = old[-1]
+    for i in range(count - 1, -1, -1):
+        found = _either(b, "eq", at, i, old[i], found)
+    return found
 
 
 @operator("SequenceLength")
