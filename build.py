@@ -35,7 +35,7 @@ from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, product, typi
 from rutc.tensor_ir.canonical import canonical, renamed
 from rutc.tensor_ir.chain import chain
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Apply, Cast, Read, walk
+from rutc.tensor_ir.expr import Apply, Cast, Read, reads, walk
 from rutc.tensor_ir.graph import Call, Const, Input, Scatter, Value, bound_symbols, walk_nodes
 from rutc.tensor_ir.kernel import (
     Access,
@@ -478,6 +478,7 @@ def _model_cycles(
         match s:
             case Run(group):
                 total += _work(group, extents) / (machine.width * machine.fma_per_cycle)
+                total += _gathers(group, extents)
             case Repeat():
                 trips = typical(s.trips, sizes)
                 total += trips * _model_cycles(s.steps, extents, sizes, machine)
@@ -490,6 +491,16 @@ def _model_cycles(
                 total += prod(extents[d] for d in node.dims)
             case FillHalo() | Invoke() | Learn() | Fail():
                 pass
+    return total
+
+
+def _gathers(group: Group, extents: Mapping[str, int]) -> int:
+    """Elements that a group reads at places that depend on data, each of some cycle."""
+    extents = {**extents, **{s.dim: s.size for s in group.slices}}
+    total = 0
+    for n in group.stages:
+        found = sum(not isinstance(c, Index) for e in n.body for r in reads(e) for _, c in r.coords)
+        total += found * prod(extents[d] for d in n.dims)
     return total
 
 
