@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
 from rutc.importer.builder import Builder, OperatorError, lit
-from rutc.importer.ops.operands import array, axes_of, indices, static
+from rutc.importer.ops.activations import shifted
+from rutc.importer.ops.dynamic import bound, number
+from rutc.importer.ops.dynamic import sizes as sizes_of
+from rutc.importer.ops.operands import axes_of
+from rutc.importer.ops.resize_dynamic import REAL, Filter, Ratio, resize_along
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, apply, cast
@@ -114,7 +118,7 @@ def resize(
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
 ) -> Tensor:
-    """`x` interpolated to other extents; `sizes` or `scales` must be known when compiling."""
+    """`x` interpolated to other extents."""
     chosen = axes_of(tuple(axes), x.rank) if axes is not None else tuple(range(x.rank))
     scheme = Scheme(
         coordinate_transformation_mode,
@@ -124,18 +128,43 @@ def resize(
         bool(exclude_outside),
         bool(antialias),
     )
-    factors, extents = _targets(b, x, chosen, scales, sizes, keep_aspect_ratio_policy)
+    targets = _targets(b, x, chosen, scales, sizes, keep_aspect_ratio_policy)
     crop = coordinate_transformation_mode == "tf_crop_and_resize"
-    corners = array(roi, "roi").astype(float) if crop and roi is not None else None
     y = x
-    for i, a in enumerate(chosen):
-        region = (0.0, 1.0)
-        if corners is not None:
-            region = (float(corners[i]), float(corners[len(chosen) + i]))
+    for i, (a, (extent, scale, ratio)) in enumerate(zip(chosen, targets, strict=True)):
+        region = _region(b, roi, i, len(chosen)) if crop else (0.0, 1.0)
         outside = extrapolation_value if crop else None
-        if extents[i] != x.shape[a] or factors[i] != 1.0 or corners is not None:
-            y = _along(b, y, a, extents[i], factors[i], scheme, region, outside)
+        if extent == x.shape[a] and scale == 1.0 and region == (0.0, 1.0):
+            continue
+        done = None
+        if region is not None:
+            done = _along(b, y, a, extent, scale, scheme, region, outside)
+        if done is not None:
+            y = done
+            continue
+        how = Filter(*astuple(scheme))
+        corners = _corners(b, roi, i, len(chosen)) if crop else (lit(0, REAL), lit(1, REAL))
+        y = resize_along(b, y, a, extent, ratio, how, corners, outside)
     return y
+
+
+def _region(b: Builder, roi: Tensor | None, i: int, count: int) -> tuple[float, float] | None:
+    """The part of the i-th axis to read; None where it is known at run time only."""
+    if roi is None:
+        return 0.0, 1.0
+    if roi.array is None:
+        return None
+    return float(roi.array[i]), float(roi.array[count + i])
+
+
+def _corners(b: Builder, roi: Tensor | None, i: int, count: int) -> tuple[Expr, Expr]:
+    if roi is None:
+        return lit(0, REAL), lit(1, REAL)
+    return cast(b.read(roi, [i]), REAL), cast(b.read(roi, [count + i]), REAL)
+
+
+Target = tuple[Index, float | None, Ratio]
+"""An axis's new extent, its scale (None where that is known at run time only), its ratio."""
 
 
 def _targets(
@@ -145,42 +174,69 @@ def _targets(
     scales: Tensor | None,
     sizes: Tensor | None,
     policy: str,
-) -> tuple[list[float | None], list[Index]]:
-    """The scale (None where it depends on a symbolic size) and the new extent of each axis."""
-    if scales is not None and scales.shape != (Index.of(0),):
-        factors = [float(s) for s in array(scales, "scales").reshape(-1)]
-        extents = [_scaled_extent(b, x.shape[a], f) for a, f in zip(chosen, factors, strict=True)]
-        return list(factors), extents
+) -> list[Target]:
+    """What becomes of each axis."""
+    if scales is not None and scales.shape != (ZERO,):
+        return [_by_scale(b, x.shape[a], scales, i) for i, a in enumerate(chosen)]
     if sizes is None:
         raise OperatorError("neither scales nor sizes are given")
-    wanted = list(indices(sizes, "sizes"))
-    if policy != "stretch":
-        numbers = [static(e, "the size") for e in wanted]
-        old = [static(x.shape[a], "the extent") for a in chosen]
-        pick = min if policy == "not_larger" else max
-        factor = pick(s / n for s, n in zip(numbers, old, strict=True))
-        return [factor] * len(old), [Index.of(int(np.floor(n * factor + 0.5))) for n in old]
-    found: list[float | None] = []
-    for a, e in zip(chosen, wanted, strict=True):
-        n = x.shape[a]
-        whole = floordiv(e, n, b.ranges)
-        if e.is_const and n.is_const:
-            found.append(e.const / n.const)
-        elif whole.is_const and n * whole == e:
-            found.append(float(whole.const))
-        else:
-            found.append(None)
-    return found, wanted
+    wanted = sizes_of(b, sizes, "sizes", 1)
+    old = [x.shape[a] for a in chosen]
+    if policy == "stretch":
+        return [_to_size(b, n, e) for n, e in zip(old, wanted, strict=True)]
+    not_larger = policy == "not_larger"
+    if all(e.is_const for e in (*wanted, *old)):
+        pick = min if not_larger else max
+        factor = pick(s.const / n.const for s, n in zip(wanted, old, strict=True))
+        found = [Index.of(int(np.floor(n.const * factor + 0.5))) for n in old]
+        return [(e, factor, _ratio(lit(factor, REAL), n)) for e, n in zip(found, old, strict=True)]
+    ratios = [_quotient(e, n) for e, n in zip(wanted, old, strict=True)]
+    one = ratios[0]
+    for r in ratios[1:]:
+        one = apply("min" if not_larger else "max", one, r)
+    one = b.read(b.nest((), one), [])
+    targets: list[Target] = []
+    for n in old:
+        size = apply("floor", shifted(apply("mul", cast(number(n), REAL), one), 0.5))
+        targets.append((bound(b, cast(size, DType.I64), "size"), None, _ratio(one, n)))
+    return targets
 
 
-def _scaled_extent(b: Builder, n: Index, factor: float) -> Index:
+def _quotient(extent: Index, n: Index) -> Expr:
+    return apply("div", cast(number(extent), REAL), cast(number(n), REAL))
+
+
+def _ratio(scale: Expr, n: Index) -> Ratio:
+    return Ratio(scale, apply("mul", cast(number(n), REAL), scale))
+
+
+def _by_scale(b: Builder, n: Index, scales: Tensor, i: int) -> Target:
+    if scales.array is None:
+        scale = b.read(b.nest((), cast(b.read(scales, [i]), REAL)), [])
+        ratio = _ratio(scale, n)
+        size = cast(apply("floor", ratio.length), DType.I64)
+        return bound(b, size, "size"), None, ratio
+    factor = float(scales.array.reshape(-1)[i])
+    ratio = _ratio(lit(factor, REAL), n)
     if n.is_const:
-        return Index.of(int(np.floor(np.float32(n.const) * np.float32(factor))))
-    if factor.is_integer():
-        return n * int(factor)
-    if (1 / factor).is_integer():
-        return floordiv(n, Index.of(int(1 / factor)), b.ranges)
-    raise OperatorError(f"the symbolic size {n} times {factor} is no size; fix it")
+        extent = Index.of(int(np.floor(np.float32(n.const) * np.float32(factor))))
+    elif factor.is_integer():
+        extent = n * int(factor)
+    elif (1 / factor).is_integer():
+        extent = floordiv(n, Index.of(int(1 / factor)), b.ranges)
+    else:
+        extent = bound(b, cast(apply("floor", ratio.length), DType.I64), "size")
+    return extent, factor, ratio
+
+
+def _to_size(b: Builder, n: Index, extent: Index) -> Target:
+    ratio = Ratio(_quotient(extent, n), cast(number(extent), REAL))
+    if extent.is_const and n.is_const:
+        return extent, extent.const / max(n.const, 1), ratio
+    whole = floordiv(extent, n, b.ranges)
+    if whole.is_const and n * whole == extent:
+        return extent, float(whole.const), ratio
+    return extent, None, ratio
 
 
 def _along(
@@ -192,8 +248,8 @@ def _along(
     scheme: Scheme,
     region: tuple[float, float],
     outside: float | None,
-) -> Tensor:
-    """`x` resized along one axis."""
+) -> Tensor | None:
+    """`x` resized along one axis; None where that takes positions computed at run time."""
     n = x.shape[axis]
     shape = [extent if i == axis else e for i, e in enumerate(x.shape)]
     if any(e == ZERO for e in shape):
@@ -206,9 +262,9 @@ def _along(
             shape,
             lambda *o: [floordiv(c, times, b.ranges) if i == axis else c for i, c in enumerate(o)],
         )
-    if scale is None:
-        raise OperatorError(f"the ratio of the symbolic sizes {extent} and {n} is not known")
-    count, size = static(n, "the extent"), static(extent, "the new extent")
+    if scale is None or not n.is_const or not extent.is_const:
+        return None
+    count, size = n.const, extent.const
     if size > _LARGEST:
         raise OperatorError(f"the new extent {size} is too large")
     at = scheme.positions(count, size, scale, region)
