@@ -133,9 +133,14 @@ class Slicer:
     def _alike(self, group: Group, d: str, size: int) -> bool:
         """Whether slices of a multiple of so many indices of `d` all do the same.
 
-        Constants are packed in the order in which loops from 0 on read them.
+        Constants are packed in the order in which loops from 0 on read them, and vectors run along
+        the innermost dim.
         """
         if any(r.value in self.constants and _moves(r, d) for r in _reads(group)):
+            return False
+        if any(
+            self.layouts[v].axes[-1:] and self.layouts[v].axes[-1].dim == d for v in group.stored
+        ):
             return False
         indices = (
             x.index

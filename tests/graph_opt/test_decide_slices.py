@@ -86,6 +86,13 @@ def test_threads_have_scratch_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_
     assert in_part(plan, "scores")
 
 
+def test_vectors_are_not_cut_into_slices(tmp_path: Path) -> None:
+    text = PRODUCTS.replace("h = 6", "h = 1").replace("s = 16", "s = 1").replace("t = 16", "t = 64")
+    plan = check(text, tmp_path)
+    inner = {plan.layouts[v].axes[-1].dim for g in plan.groups() for v in g.stored}
+    assert not inner & {s.dim for g in plan.groups() for s in g.slices}
+
+
 def test_a_slice_of_tiles_is_a_longer_slice_of_outputs(tmp_path: Path) -> None:
     plan = check(TILES, tmp_path)
     (repeat,) = repeats(plan)
