@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from rutc.compiler import Options, compile_model
 from rutc.emit.targets import target_named
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
@@ -85,3 +86,14 @@ def test_filtered_convolutions_agree(
         got = run(library, {"x": x}, threads)["y"]
         assert got.shape == wanted.shape
         assert (np.abs(got - wanted) <= allowed.allowed(wanted)).all()
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_exact_algorithms_leave_filtering_out(tmp_path: Path, *, exact: bool) -> None:
+    path = tmp_path / "model.onnx"
+    model(path, (1, 64, 28, 28), 64, (3, 3), [1, 1, 1, 1])
+    dump = tmp_path / "dump"
+    options = Options(dump=dump, exact_algorithms=exact)
+    compile_model(path, tmp_path / "model.so", options)
+    plan = (dump / "plan.txt").read_text(encoding="utf-8")
+    assert (".points" in plan) is not exact
