@@ -121,20 +121,45 @@ def _truncated_to_odd(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
 
 
 def _float_to_int(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType) -> ir.Value:
-    target = llvm_type(dst, lane_count(value))
-    kind = "fptosi" if dst.is_signed else "fptoui"
-    name = f"llvm.{kind}.sat.{type_suffix(target)}.{type_suffix(value.type)}"
-    convert = declared(builder.module, name, target, [value.type])
-    whole = builder.call(convert, [value])
-    if dst.bits >= 8:
-        return whole
-    low = -(1 << (dst.bits - 1)) if dst.is_signed else 0
-    high = low + (1 << dst.bits) - 1
-    compare = builder.icmp_signed if dst.is_signed else builder.icmp_unsigned
-    for relation, limit in (("<", low), (">", high)):
-        bound = splat_int(target, limit)
-        whole = builder.select(compare(relation, whole, bound), bound, whole)
-    return _low_bits(builder, whole, dst)
+    """The whole part, saturated; 0 of NaN.
+
+    LLVM takes its own saturating conversions of vectors apart into branches for every lane.
+    """
+    lanes = lane_count(value)
+    least, greatest = integer_range(dst)
+    low, high = float(least), _float_below(greatest, src)
+    # Comparisons with NaN fail, so that it becomes the lower bound.
+    bounded = _bounded(builder, ">", value, low)
+    bounded = _bounded(builder, "<", bounded, high)
+    kind = ir.IntType(max(32, dst.bits))
+    convert = builder.fptosi if dst.is_signed or dst.bits < 32 else builder.fptoui
+    whole = convert(bounded, with_lanes(kind, lanes))
+    if high < greatest:
+        beyond = builder.fcmp_ordered(">", value, splat_real(value.type, high))
+        whole = builder.select(beyond, splat_int(whole.type, greatest), whole)
+    if dst.is_signed:
+        number = builder.fcmp_ordered("ord", value, value)
+        whole = builder.select(number, whole, splat_int(whole.type, 0))
+    if dst.bits < 32:
+        whole = builder.trunc(whole, llvm_type(dst, lanes))
+    return _low_bits(builder, whole, dst) if dst.bits < 8 else whole
+
+
+def integer_range(dtype: DType) -> tuple[int, int]:
+    """The least and the greatest value of an integer type."""
+    low = -(1 << (dtype.bits - 1)) if dtype.is_signed else 0
+    return low, low + (1 << dtype.bits) - 1
+
+
+def _float_below(limit: int, dtype: DType) -> float:
+    """The largest f32 or f64 that is at most `limit`."""
+    spare = max(0, limit.bit_length() - (53 if dtype is DType.F64 else 24))
+    return float(limit >> spare << spare)
+
+
+def _bounded(builder: ir.IRBuilder, relation: str, value: ir.Value, bound: float) -> ir.Value:
+    limit = splat_real(value.type, bound)
+    return builder.select(builder.fcmp_ordered(relation, value, limit), value, limit)
 
 
 def _int_to_float(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType) -> ir.Value:
@@ -177,6 +202,13 @@ def splat_int(type_: ir.Type, value: int) -> ir.Constant:
     if isinstance(type_, ir.VectorType):
         return ir.Constant(type_, [wrapped] * type_.count)
     return ir.Constant(type_, wrapped)
+
+
+def splat_real(type_: ir.Type, value: float) -> ir.Constant:
+    """A float constant in every lane."""
+    if isinstance(type_, ir.VectorType):
+        return ir.Constant(type_, [value] * type_.count)
+    return ir.Constant(type_, value)
 
 
 def type_suffix(type_: ir.Type) -> str:

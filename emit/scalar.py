@@ -18,6 +18,7 @@ from rutc.emit.cast import (
     emit_cast,
     llvm_type,
     splat_int,
+    splat_real,
     type_suffix,
 )
 from rutc.emit.narrow_float import lane_count, with_lanes
@@ -95,7 +96,7 @@ def _classify(builder: ir.IRBuilder, op: str, x: ir.Value, dtype: DType) -> ir.V
     if op == "isnan":
         return builder.fcmp_unordered("uno", x, x)
     magnitude = _intrinsic(builder, "fabs", [x])
-    return builder.fcmp_ordered("==", magnitude, _real(x.type, float("inf")))
+    return builder.fcmp_ordered("==", magnitude, splat_real(x.type, float("inf")))
 
 
 def _bool_op(builder: ir.IRBuilder, op: str, args: Args) -> ir.Value:
@@ -145,16 +146,10 @@ def _float_extreme(builder: ir.IRBuilder, relation: str, a: ir.Value, b: ir.Valu
 
 def _float_sign(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """-1, 0 or 1; NaN of NaN."""
-    zero = _real(x.type, 0.0)
+    zero = splat_real(x.type, 0.0)
     sign = builder.select(builder.fcmp_ordered("==", x, zero), zero, x)
-    sign = builder.select(builder.fcmp_ordered("<", x, zero), _real(x.type, -1.0), sign)
-    return builder.select(builder.fcmp_ordered(">", x, zero), _real(x.type, 1.0), sign)
-
-
-def _real(type_: ir.Type, value: float) -> ir.Constant:
-    if isinstance(type_, ir.VectorType):
-        return ir.Constant(type_, [value] * type_.count)
-    return ir.Constant(type_, value)
+    sign = builder.select(builder.fcmp_ordered("<", x, zero), splat_real(x.type, -1.0), sign)
+    return builder.select(builder.fcmp_ordered(">", x, zero), splat_real(x.type, 1.0), sign)
 
 
 # -- integers -----------------------------------------------------------------------------------

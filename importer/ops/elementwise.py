@@ -229,28 +229,35 @@ def cast_like(
 def converted(
     b: Builder, x: Tensor, kind: DType, *, saturate: bool = True, round_mode: str = "up"
 ) -> Tensor:
-    """x in another element type, as ONNX defines it for narrow types.
+    """x in another element type."""
+    if x.dtype is kind:
+        return x
+    if DType.STRING in (x.dtype, kind):
+        return _through_text(b, x, kind)
+    return b.map(lambda e: conversion(e, kind, saturate=saturate, round_mode=round_mode), x)
+
+
+def conversion(e: Expr, kind: DType, *, saturate: bool = True, round_mode: str = "up") -> Expr:
+    """A number as another type, as ONNX defines it for narrow types.
 
     A float becomes a narrow integer through i32, of which the low bits stay; a number becomes an
     8-bit float clamped to the largest finite one, or without `saturate` infinite or NaN.
     `round_mode` is how it becomes a power of two (f8e8m0).
     """
-    if x.dtype is kind:
-        return x
-    if DType.STRING in (x.dtype, kind):
-        return _through_text(b, x, kind)
+    if kind is e.dtype:
+        return e
     if kind is DType.F8E8M0:
         if round_mode not in ("up", "down", "nearest"):
             raise OperatorError(f"round_mode {round_mode!r} is unknown")
-        return b.map(lambda e: _power_of_two(cast(e, DType.F32), round_mode, saturate=saturate), x)
-    if x.dtype.is_float and kind.is_int and kind.bits < 8:
-        return b.map(lambda e: cast(cast(e, DType.I32), kind), x)
+        return _power_of_two(cast(e, DType.F32), round_mode, saturate=saturate)
+    if e.dtype.is_float and kind.is_int and kind.bits < 8:
+        return cast(cast(e, DType.I32), kind)
     if kind.value.startswith("f8e") and saturate:
-        work = DType.F64 if x.dtype is DType.F64 else DType.F32
+        work = DType.F64 if e.dtype is DType.F64 else DType.F32
         number = float(ml_dtypes.finfo(kind.numpy).max)  # type: ignore[no-untyped-call]
         low, high = lit(-number, work), lit(number, work)
-        return b.map(lambda e: cast(apply("min", apply("max", cast(e, work), low), high), kind), x)
-    return b.map(lambda e: cast(e, kind), x)
+        return cast(apply("min", apply("max", cast(e, work), low), high), kind)
+    return cast(e, kind)
 
 
 def _power_of_two(e: Expr, round_mode: str, *, saturate: bool) -> Expr:

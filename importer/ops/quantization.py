@@ -10,7 +10,7 @@ from rutc.importer.builder import Builder, OperatorError, computing, lit
 from rutc.importer.ops.activations import clamped
 from rutc.importer.ops.contraction import matmul_of
 from rutc.importer.ops.convolution import conv_integer
-from rutc.importer.ops.elementwise import converted
+from rutc.importer.ops.elementwise import conversion
 from rutc.importer.ops.operands import axis_of
 from rutc.importer.ops.reductions import reduced
 from rutc.importer.proto import dtype_of
@@ -28,7 +28,7 @@ def _per_axis(
         return b.read(t, [0] * t.rank)
     at = axis_of(axis, x.rank)
     if t.rank == 1 and not block:
-        if t.shape[0] != x.shape[at]:
+        if (t.shape[0] - x.shape[at]).is_const and t.shape[0] != x.shape[at]:
             raise OperatorError(f"{t} does not hold one element for each index of axis {at} of {x}")
         return b.read(t, [axes[at].index])
     if not block or t.rank != x.rank:
@@ -38,16 +38,17 @@ def _per_axis(
     return b.read(t, coords)
 
 
-def _rounded_to(b: Builder, e: Expr, zero: Expr | None, kind: DType) -> Expr:
+def _rounded_to(e: Expr, zero: Expr | None, kind: DType, *, saturate: bool = True) -> Expr:
     """A real number in units of the scale as a stored one: rounded, shifted, saturated."""
     if kind.is_float:
-        return e if zero is None else apply("add", e, cast(zero, e.dtype))
+        shifted = e if zero is None else apply("add", e, cast(zero, e.dtype))
+        return conversion(shifted, kind, saturate=saturate)
     whole = apply("round", e)
     if zero is not None:
         whole = apply("add", whole, cast(zero, e.dtype))
     info = ml_dtypes.iinfo(kind.numpy)  # type: ignore[no-untyped-call]
     low, high = lit(int(info.min), e.dtype), lit(int(info.max), e.dtype)
-    return cast(apply("min", apply("max", whole, low), high), DType.I32)
+    return cast(cast(apply("min", apply("max", whole, low), high), DType.I32), kind)
 
 
 @operator("QuantizeLinear")
@@ -77,8 +78,7 @@ def quantize_linear(
     step = cast(_per_axis(b, x, scale, axes, axis, block_size), work)
     units = cast(apply("div", cast(b.spread(x, axes), work), step), computing(work))
     offset = _per_axis(b, x, zero, axes, axis, block_size) if zero is not None else None
-    whole = b.nest(axes, _rounded_to(b, units, offset, kind))
-    return converted(b, whole, kind, saturate=bool(saturate))
+    return b.nest(axes, _rounded_to(units, offset, kind, saturate=bool(saturate)))
 
 
 @operator("DynamicQuantizeLinear")
@@ -153,7 +153,7 @@ def _requantized(
     step = cast(b.read(out, [0] * out.rank), DType.F32)
     real = apply("mul", cast(b.spread(total, axes), DType.F32), apply("div", factor, step))
     offset = b.read(zero, [0] * zero.rank)
-    return converted(b, b.nest(axes, _rounded_to(b, real, offset, zero.dtype)), zero.dtype)
+    return b.nest(axes, _rounded_to(real, offset, zero.dtype))
 
 
 @operator("QLinearMatMul")
