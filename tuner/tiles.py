@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, log2, prod
 
 from rutc.tensor_ir.machine import Machine
-from rutc.tuner.access import Shape, Touch
+from rutc.tuner.access import Reduction, Shape, Touch
 
 LOAD_SHARE = 0.3
 """Cycles per load that are not hidden behind arithmetic."""
@@ -65,8 +65,7 @@ def _tiles(shape: Shape, vector: str, machine: Machine) -> Iterator[RegisterTile
         for x in shape.shared
         if x.var != vector and shape.extents[x.var] > 1 and _reuses(shape, x.var)
     ]
-    states = max(len(r.update.states) for r in shape.reductions)
-    room = (machine.registers - 2) // states
+    room = (machine.registers - 2) // max(map(_state_registers, shape.reductions))
     for vectors in range(1, most + 1):
         yield _cost(shape, vector, vectors, (), machine)
         for v in others:
@@ -79,6 +78,11 @@ def _tiles(shape: Shape, vector: str, machine: Machine) -> Iterator[RegisterTile
                         continue
                     for g in _factors(shape.extents[w], room // (vectors * f)):
                         yield _cost(shape, vector, vectors, ((w, g), (v, f)), machine)
+
+
+def _state_registers(r: Reduction) -> int:
+    """Registers that hold one vector of a reduction's states: two for 8 bytes a lane."""
+    return sum(max(1, t.bytes // 4) for t in r.update.reducer.state)
 
 
 def _reuses(shape: Shape, var: str) -> bool:
@@ -116,13 +120,15 @@ def _cost(
     for r in shape.reductions:
         steps = prod(shape.extents[x.var] for x in r.loops)
         loads = sum(_loads(t, vector, vectors, rows, width) for t in r.reads)
+        each = _state_registers(r)
+        wide = each / len(r.update.states)
         work = max(
-            size / machine.fma_per_cycle,
-            loads / machine.loads_per_cycle,
+            size * wide / machine.fma_per_cycle,
+            loads * wide / machine.loads_per_cycle,
             machine.fma_latency,
         )
         # Loads take issue slots and miss now and then: they are never quite hidden.
-        work += LOAD_SHARE * loads
+        work += LOAD_SHARE * loads * wide
         # The vector operand streams past for every tile: from the second cache, unless it fits
         # the first beside the rows.
         panel = sum(
@@ -134,7 +140,7 @@ def _cost(
             work += STREAM_SHARE * panel / machine.l2_bytes_per_cycle
         # One operand's part of a step is held, the others pass by one at a time.
         held = min((_loads(t, vector, vectors, rows, width) for t in r.reads), default=0.0)
-        registers = size * len(r.update.states) + max(held, vectors) + 1
+        registers = size * each + max(held, vectors) * wide + 1
         spare = machine.registers - registers
         if spare < SPARE_REGISTERS:
             work *= 1 + TIGHT * (SPARE_REGISTERS - max(spare, 0))
