@@ -120,8 +120,8 @@ def _cost(
     for r in shape.reductions:
         steps = prod(shape.extents[x.var] for x in r.loops)
         loads = sum(_loads(t, vector, vectors, rows, width) for t in r.reads)
-        each = _state_registers(r)
-        wide = each / len(r.update.states)
+        width_each = _state_registers(r)
+        wide = width_each / len(r.update.states)
         work = max(
             size * wide / machine.fma_per_cycle,
             loads * wide / machine.loads_per_cycle,
@@ -140,7 +140,7 @@ def _cost(
             work += STREAM_SHARE * panel / machine.l2_bytes_per_cycle
         # One operand's part of a step is held, the others pass by one at a time.
         held = min((_loads(t, vector, vectors, rows, width) for t in r.reads), default=0.0)
-        registers = size * each + max(held, vectors) * wide + 1
+        registers = size * width_each + max(held, vectors) * wide + 1
         spare = machine.registers - registers
         if spare < SPARE_REGISTERS:
             work *= 1 + TIGHT * (SPARE_REGISTERS - max(spare, 0))

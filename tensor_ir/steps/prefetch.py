@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -53,7 +54,7 @@ class PrefetchBlock(Step):
             found = self._reads(loop)
             if not found:
                 return (loop,)
-            start, elements = self._next(kernel, loop, found[0])
+            start, elements = self._next(kernel, loop, found)
             if _updates_directly(loop.body):
                 hints = self._hints([], start, elements)
                 return (replace(loop, body=(*hints, *loop.body)),)
@@ -71,14 +72,15 @@ class PrefetchBlock(Step):
             if r.value == self.buffer
         ]
 
-    def _next(self, kernel: Kernel, loop: Loop, read: Read) -> tuple[Index, int]:
+    def _next(self, kernel: Kernel, loop: Loop, found: Sequence[Read]) -> tuple[Index, int]:
         """(where the next iteration starts to read, elements from one iteration to the next)."""
         inner = {s.var: ZERO for s in walk_stmts(loop.body) if isinstance(s, Loop)}
-        address = _address(kernel, read, inner)
-        elements = address.coefficient(self.block)
-        if not elements or elements < 0:
-            raise NotApplicable(f"%{self.buffer} does not lie in blocks of {self.block}")
-        return address + (self.ahead or elements), elements
+        for read in found:
+            address = _address(kernel, read, inner)
+            elements = address.coefficient(self.block) if address is not None else None
+            if address is not None and elements is not None and elements > 0:
+                return address + (self.ahead or elements), elements
+        raise NotApplicable(f"%{self.buffer} does not lie in blocks of {self.block}")
 
     def _inside(
         self, body: tuple[Stmt, ...], loops: list[tuple[Index, int]], start: Index, elements: int
@@ -122,11 +124,12 @@ class PrefetchBlock(Step):
         )
 
 
-def _address(kernel: Kernel, r: Read, inner: dict[str, Index]) -> Index:
+def _address(kernel: Kernel, r: Read, inner: dict[str, Index]) -> Index | None:
+    """Where `r` reads; None if data says so."""
     coords: dict[str, Index] = {}
     for d, c in r.coords:
         if not isinstance(c, Index):
-            raise NotApplicable("its place depends on data")
+            return None
         coords[d] = c.subs(inner)
     return kernel.buffer(r.value).layout.address(coords, {})
 

@@ -144,6 +144,18 @@ def test_types(machine: Machine, dtype: DType) -> None:
 
 
 @on_machines
+def test_two_reads_of_which_one_lies_in_blocks(machine: Machine) -> None:
+    source = """
+        graph "neighbours"
+        dims i = 17, j = 3
+        %a : f32{i,j} = input "a" [i, j]
+        %s : f32{j} = sum{i} %a[i=(i + 1) % 17, j] * %a[i, j]
+        output "s" [j] = %s
+    """
+    check_schedules(source, machine, ["prefetch_block(a, i, 256, 16, 1)"])
+
+
+@on_machines
 def test_bools(machine: Machine) -> None:
     body = {"body": "%a[i, k] and %b[j, k]", "last": "%s[i, j] != %a[i, k=j % 11]"}
     check_schedules(PRODUCT.format(t=DType.BOOL, reducer="any", **body), machine, SCHEDULES)
