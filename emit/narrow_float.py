@@ -160,9 +160,13 @@ def narrow_to_power_of_two(x: Real) -> Whole:
 def widen_byte(pattern: Whole, form: NarrowFloat) -> Real:
     """The f32 of a pattern."""
     magnitude = pattern & (form.sign_bit - 1)
-    # Reads the exponent with f32's bias, which the product corrects; subnormals come out right.
-    unscaled = (magnitude << (F32_MANTISSA_BITS - form.mantissa_bits)).as_real()
-    bits = (unscaled * 2.0 ** (F32_BIAS - form.bias)).bits()
+    rebased = (F32_BIAS - form.bias) << F32_MANTISSA_BITS
+    normal = (magnitude << (F32_MANTISSA_BITS - form.mantissa_bits)) + rebased
+    # No step may pass through a subnormal f32, which the processor may take for 0.
+    lanes = pattern.lanes
+    count = Real(lanes, lanes.builder.sitofp(magnitude.value, lanes.real_type))
+    tiny = (count * 2.0 ** (1 - form.bias - form.mantissa_bits)).bits()
+    bits = select(above(magnitude, (1 << form.mantissa_bits) - 1), normal, tiny)
     if form.special is Special.INFINITY_AND_NAN:
         infinity = form.largest + 1
         bits = select(magnitude.equals(infinity), F32_INFINITY, bits)

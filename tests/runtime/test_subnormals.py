@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -11,6 +12,16 @@ import rutc
 
 SUBNORMAL = np.float32(1e-40)
 COUNT = 1 << 20
+NARROW = [
+    "FLOAT16",
+    "FLOAT8E4M3FN",
+    "FLOAT8E4M3FNUZ",
+    "FLOAT8E5M2",
+    "FLOAT8E5M2FNUZ",
+    "FLOAT6E2M3",
+    "FLOAT6E3M2",
+    "FLOAT4E2M1",
+]
 
 
 @pytest.fixture(scope="module")
@@ -38,3 +49,21 @@ def test_subnormals(
     # Summed as integers: numpy's own arithmetic must not decide.
     assert set(np.asarray(y).view(np.int32).tolist()) == {int(expected.view(np.int32))}
     assert np.full(8, SUBNORMAL) @ np.ones(8, np.float32) > 0, "the caller's mode has changed"
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_small_numbers_of_narrow_floats_are_no_zeros(tmp_path: Path, name: str) -> None:
+    kind = TensorProto.DataType.Value(name)
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    bits = ml_dtypes.finfo(dtype).bits
+    x = np.arange(1 << bits, dtype=f"u{dtype.itemsize}").view(dtype)
+    infos = [helper.make_tensor_value_info("x", kind, x.shape)]
+    infos += [helper.make_tensor_value_info("y", TensorProto.FLOAT, x.shape)]
+    node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)
+    graph = helper.make_graph([node], "g", infos[:1], infos[1:])
+    opset = helper.make_opsetid("", 28)
+    path, library = tmp_path / "cast.onnx", tmp_path / "cast.so"
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=14), path)
+    rutc.compile(path, library, verify=False)
+    (y,) = rutc.load(library).run(None, {"x": x})
+    np.testing.assert_array_equal(np.asarray(y), x.astype(np.float32))
