@@ -13,27 +13,32 @@ from rutc.errors import UserError
 from rutc.verify.compare import Value
 
 
-def parse_dims(items: Sequence[str] | None) -> dict[str, int | tuple[int, int]]:
+def parse_dims(items: Sequence[str] | None) -> dict[str, int | tuple[int, ...]]:
     """Returns `["batch=2", "seq=1..512"]` as `{"batch": 2, "seq": (1, 512)}`.
 
+    `"height=32..640/32"`, of multiples of 32, becomes `{"height": (32, 640, 32)}`.
+
     Raises:
-        UserError: an item is no NAME=N or NAME=LOW..HIGH, or repeats a name.
+        UserError: an item is no NAME=N or NAME=LOW..HIGH or NAME=LOW..HIGH/STEP, or repeats a name.
     """
-    dims: dict[str, int | tuple[int, int]] = {}
+    dims: dict[str, int | tuple[int, ...]] = {}
     for item in items or ():
         name, _, text = item.partition("=")
-        low, dots, high = text.partition("..")
-        numbers = [low, high] if dots else [low]
+        low, dots, rest = text.partition("..")
+        high, slash, step = rest.partition("/")
+        numbers = [low, *([high] if dots else []), *([step] if slash else [])]
         if not name or not all(n.isdecimal() for n in numbers) or (not dots and int(low) < 1):
             raise UserError(
                 f"--dim {item}: write NAME=N with a positive whole number, batch=1, or a range "
-                "NAME=LOW..HIGH, batch=1..64"
+                "NAME=LOW..HIGH, batch=1..64, or multiples NAME=LOW..HIGH/STEP, height=32..640/32"
             )
         if dots and int(low) > int(high):
             raise UserError(f"--dim {item}: the range is empty: write the smaller number first")
         if name in dims:
             raise UserError(f"--dim {item}: {name!r} is given twice")
-        dims[name] = (int(low), int(high)) if dots else int(low)
+        if slash and int(step) < 1:
+            raise UserError(f"--dim {item}: the step must be positive")
+        dims[name] = tuple(int(n) for n in numbers) if dots else int(low)
     return dims
 
 

@@ -37,7 +37,7 @@ Dims = Annotated[
     list[str] | None,
     typer.Option(
         "--dim",
-        metavar="NAME=N|LOW..HIGH",
+        metavar="NAME=N|LOW..HIGH[/STEP]",
         help="Extent of a symbolic dim, or the range of its extents; repeatable.",
     ),
 ]

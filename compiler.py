@@ -24,7 +24,7 @@ from rutc.errors import UserError
 from rutc.graph_opt import EXACT, PIPELINE, DumpFolder, optimize
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
-from rutc.tensor_ir.affine import Range, typical
+from rutc.tensor_ir.affine import typical
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.lower import Group
 
@@ -36,18 +36,18 @@ OnProgress = Callable[[str, int, int], None]
 class Options:
     """How to compile.
 
-    `shapes` and `dims` fix symbolic sizes, by input name or by the model's own dim names; a pair in
-    `dims` is an inclusive range, and sizes that nothing fixes stay symbolic. `values` fixes the
-    elements of inputs; a run with others fails. `dump` names a folder for every intermediate form.
-    `jobs` is the number of compiler threads. `exact_algorithms` leaves out rewrites that round more
-    than the model's own sums do. Subnormal numbers count as zeros in a run unless `keep_subnormals`
-    is set.
+    `shapes` and `dims` fix symbolic sizes, by input name or by the model's own dim names; a
+    tuple in `dims` is an inclusive range, perhaps with a step, and sizes that nothing fixes
+    stay symbolic. `values` fixes the elements of inputs; a run with others fails. `dump` names
+    a folder for every intermediate form. `jobs` is the number of compiler threads.
+    `exact_algorithms` leaves out rewrites that round more than the model's own sums do.
+    Subnormal numbers count as zeros in a run unless `keep_subnormals` is set.
     """
 
     target: str = "native"
     precision: str = "fp32"
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    dims: Mapping[str, int | Range] = field(default_factory=dict)
+    dims: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
     dump: Path | None = None
     jobs: int | None = None

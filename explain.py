@@ -99,7 +99,7 @@ def explain(
     node: str,
     *,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
-    dims: Mapping[str, int | tuple[int, int]] | None = None,
+    dims: Mapping[str, int | tuple[int, ...]] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
     target: str = "native",
 ) -> Explanation:

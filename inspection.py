@@ -75,7 +75,7 @@ def inspect_model(
     path: Path,
     *,
     shapes: Mapping[str, tuple[int, ...]],
-    dims: Mapping[str, int | tuple[int, int]],
+    dims: Mapping[str, int | tuple[int, ...]],
     values: Mapping[str, np.ndarray],
     profile: bool,
 ) -> Shown:

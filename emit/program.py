@@ -251,6 +251,19 @@ class Program:
         return "\n".join(lines) + "\n"
 
 
+def told_by(inputs: Iterable[Port], symbol: str) -> tuple[int, int, int] | None:
+    """Returns (input, axis, factor): the extent of that axis is factor * symbol."""
+    found: tuple[int, int, int] | None = None
+    for number, port in enumerate(inputs):
+        for axis, extent in enumerate(port.shape):
+            multiple = extent.as_multiple if isinstance(extent, Index) else None
+            if multiple is None or multiple[1] != symbol:
+                continue
+            if found is None or multiple[0] < found[2]:
+                found = (number, axis, multiple[0])
+    return found
+
+
 def counters(steps: Iterable[Step]) -> tuple[str, ...]:
     """Returns the symbols that the steps count with, each once."""
     return tuple(dict.fromkeys(s.symbol for s in walk(steps) if isinstance(s, Repeat)))
@@ -295,10 +308,9 @@ def _listing(steps: tuple[Step, ...], indent: str) -> Iterator[str]:
 
 def _problems(program: Program) -> Iterator[str]:
     """Yields what is wrong with the program, one clause each."""
-    ranges = dict(program.symbols)
-    bound = {e.as_var for p in program.inputs for e in p.shape if isinstance(e, Index)}
-    for name in ranges.keys() - bound:
-        yield f"no input tells the size {name}"
+    for name, _ in program.symbols:
+        if told_by(program.inputs, name) is None:
+            yield f"no input tells the size {name}"
     for name, (low, high) in program.symbols:
         if not 0 <= low <= high:
             yield f"the range {low}..{high} of {name} is empty or negative"

@@ -22,6 +22,7 @@ from rutc.emit.program import (
     Step,
     While,
     counters,
+    told_by,
     walk,
 )
 from rutc.emit.size_source import LARGEST_BYTES, SizeTable
@@ -306,7 +307,10 @@ def _feature_table(program: Program) -> Iterator[str]:
 
 def _symbol_table(program: Program) -> Iterator[str]:
     for table, symbols in (("symbols", program.symbols), ("bound", program.bound)):
-        rows = [f"{{{c_string(name)}, {low}, {high}}}" for name, (low, high) in symbols]
+        rows = []
+        for name, (low, high) in symbols:
+            place = ", ".join(map(str, told_by(program.inputs, name) or (0, 0, 1)))
+            rows.append(f"{{{c_string(name)}, {low}, {high}, {place}}}")
         yield from _array(f"static const rutc_symbol {table}[]", rows, "{0}")
 
 

@@ -34,7 +34,7 @@ SYMBOL_RANGE: Range = (1, 1 << 31)
 TRAINING = "ai.onnx.preview.training"
 
 Shapes = Mapping[str, tuple[int, ...]]
-Dims = Mapping[str, int | Range]
+Dims = Mapping[str, int | tuple[int, ...]]
 Values = Mapping[str, np.ndarray]
 Environment = dict[str, Item]
 
@@ -53,7 +53,8 @@ def import_model(
     Args:
         path: The .onnx file.
         shapes: Fixed shapes of inputs, by the input's name.
-        dims: Fixed values or inclusive ranges of the model's symbolic sizes, by their name.
+        dims: Fixed values or inclusive ranges of the model's symbolic sizes, by their name; a
+            range may have a step, of which all sizes are multiples.
         values: Fixed elements of inputs, by the input's name. They are constants to the import,
             and a run fails where such an input holds anything else.
 
@@ -143,7 +144,7 @@ class _Importer:
 
     directory: Path
     b: Builder
-    dims: dict[str, int | Range]
+    dims: dict[str, int | tuple[int, ...]]
     shapes: dict[str, tuple[int, ...]]
     fixed: dict[str, np.ndarray]
 
@@ -299,11 +300,16 @@ class _Importer:
         given = self.dims.get(param, SYMBOL_RANGE)
         if isinstance(given, int):
             return Index.of(given)
-        if given[0] == given[1]:
-            return Index.of(given[0])
-        symbol = self.symbols.setdefault(param, clean_dim(param))
-        self.b.ranges[symbol] = given
-        return Index.of(symbol)
+        low, high, step = (*given, 1)[:3]
+        low, high = -(-low // step), high // step
+        if low > high:
+            raise UserError(f"the size {param!r}: no multiple of {step} lies in its range")
+        if low == high:
+            return Index.of(low * step)
+        name = clean_dim(param) if step == 1 else f"{clean_dim(param)}/{step}"
+        symbol = self.symbols.setdefault(param, name)
+        self.b.ranges[symbol] = (low, high)
+        return Index.of(symbol) * step
 
     # -- nodes ----------------------------------------------------------------------------------
     def nodes(self, graph: GraphProto, env: Environment, wanted: Iterable[str]) -> None:

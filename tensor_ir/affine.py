@@ -207,6 +207,15 @@ class Index:
                 return mono[0].name
         return None
 
+    @property
+    def as_multiple(self) -> tuple[int, str] | None:
+        """(k, name) when the expression is just k times one variable, k positive."""
+        if self.const == 0 and len(self.terms) == 1:
+            (mono, c) = self.terms[0]
+            if c > 0 and len(mono) == 1 and isinstance(mono[0], Var):
+                return c, mono[0].name
+        return None
+
     def names(self) -> frozenset[str]:
         """All variables that occur."""
         return _names(self)

@@ -97,9 +97,9 @@ class _Run:
     def bind_sizes(self, axes: Sequence[str], shape: Sequence[int]) -> None:
         """Learn the symbols that are themselves an axis's extent."""
         for d, size in zip(axes, shape, strict=False):
-            name = self.graph.extents[d].as_var
-            if name is not None:
-                self.symbols.setdefault(name, size)
+            multiple = self.graph.extents[d].as_multiple
+            if multiple is not None and size % multiple[0] == 0:
+                self.symbols.setdefault(multiple[1], size // multiple[0])
 
     def shape(self, dims: Sequence[str]) -> tuple[int, ...]:
         """The extents of `dims`."""

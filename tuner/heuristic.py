@@ -199,7 +199,9 @@ def _tiled(
         for t in r.reads:
             if t.packed:
                 packing[t.buffer] = _packing(kernel, t, wanted, tile, width, shape.extents, block)
-                if not t.depends(tile.vector) or not t.depends(bound[-1]) or t.gathered:
+                if t.strides.get(tile.vector) is None or t.gathered:
+                    continue
+                if not t.depends(tile.vector) or not t.depends(bound[-1]):
                     continue
                 line = LINE_BYTES // t.bytes
                 if block is not None:

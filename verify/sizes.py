@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from rutc.runtime import InferenceSession
+from rutc.tensor_ir.parse import parse_index
 
 Sizes = dict[str, int]
 Ranges = Mapping[str, tuple[int, int]]
@@ -19,6 +20,16 @@ def session_symbols(session: InferenceSession) -> dict[str, tuple[int, int]]:
     if not isinstance(listed, dict):
         return {}
     return {str(name): (int(low), int(high)) for name, (low, high) in listed.items()}
+
+
+def extents_at(session: InferenceSession, sizes: Mapping[str, int]) -> Sizes:
+    """Returns the sizes, and the extents of inputs that are formulas of them: `32*'h/32'`."""
+    found = dict(sizes)
+    for port in session.get_inputs():
+        for extent in port.shape:
+            if isinstance(extent, str) and extent not in found:
+                found[extent] = int(parse_index(extent).evaluate(sizes))
+    return found
 
 
 def common_sizes(symbols: Ranges) -> Sizes:

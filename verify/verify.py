@@ -11,7 +11,7 @@ from rutc.runtime import InferenceSession, load
 from rutc.verify.compare import OutputComparison, Value, compare_outputs
 from rutc.verify.inputs import InputSpec, gather, generate, spec
 from rutc.verify.reference import VERSION, Reference, comparable
-from rutc.verify.sizes import common_sizes, sample_sizes, session_symbols, sizes_text
+from rutc.verify.sizes import common_sizes, extents_at, sample_sizes, session_symbols, sizes_text
 from rutc.verify.tolerance import Level
 
 Progress = Callable[[str, int, int], None]
@@ -99,7 +99,7 @@ def verify_model(
         sampled = sample_sizes(symbols) if dims is None else (dict(dims),)
         for sizes in sampled:
             at = f" at {sizes_text(sizes)}" if sizes else ""
-            generated = generate(session_inputs(session), seed, sizes)
+            generated = generate(session_inputs(session), seed, extents_at(session, sizes))
             rounds.append((f"inputs generated from seed {seed}{at}", session.bundled(generated)))
     reference = Reference(model, threads)
     found: list[Verification] = []
@@ -152,7 +152,8 @@ def session_values(
     What is generated has the sizes of what is given, or else common ones.
     """
     specs = session_inputs(session)
-    given = gather(specs, sources, seed, common_sizes(session_symbols(session)))
+    common = common_sizes(session_symbols(session))
+    given = gather(specs, sources, seed, extents_at(session, common))
     return session.bundled(given)
 
 

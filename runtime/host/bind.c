@@ -155,18 +155,29 @@ static int bind_input(rutc_session *session, int32_t index, const DLTensor *tens
   return check_fixed(session, index);
 }
 
-/* The first input axis that has the symbol of this place as its extent. */
-static void find_axis(const rutc_program *program, int64_t place, int32_t *input, int32_t *axis) {
-  for (*input = 0; *input < program->input_count; ++*input) {
-    const rutc_port *port = &program->ports[*input];
-    for (*axis = 0; *axis < port->ndim; ++*axis) {
-      if (port->shape[*axis] == -1 - place) return;
-    }
+/* Checks that the axis which tells a symbol has an extent that the symbol may give it. */
+static int check_symbol(rutc_session *session, const rutc_symbol *symbol,
+                        const DLTensor *const *inputs) {
+  const rutc_port *port = &session->program->ports[symbol->input];
+  int64_t factor = symbol->factor, extent = inputs[symbol->input]->shape[symbol->axis];
+  int64_t low = symbol->low * factor, high = symbol->high * factor;
+  if (extent >= low && extent <= high && extent % factor == 0) return RUTC_OK;
+  if (factor > 1) {
+    return rutc_fail(&session->error, RUTC_BAD_TENSOR,
+                     "axis %d of input \"%s\" is %lld; the model was compiled for multiples of %lld "
+                     "from %lld to %lld",
+                     (int)symbol->axis, port->name, (long long)extent, (long long)factor,
+                     (long long)low, (long long)high);
   }
+  return rutc_fail(&session->error, RUTC_BAD_TENSOR,
+                   "axis %d of input \"%s\" is %s = %lld; the model was compiled for %s from "
+                   "%lld to %lld",
+                   (int)symbol->axis, port->name, symbol->name, (long long)extent, symbol->name,
+                   (long long)low, (long long)high);
 }
 
-/* Compares one axis of an input with the symbol that its first occurrence told. An axis whose
- * extent is computed from symbols is compared later. */
+/* Compares one axis of an input with the axis that tells its symbol. An axis whose extent is
+ * computed from symbols is compared later. */
 static int check_axis(rutc_session *session, const DLTensor *const *inputs, int32_t index,
                       int32_t axis) {
   const rutc_program *program = session->program;
@@ -174,24 +185,13 @@ static int check_axis(rutc_session *session, const DLTensor *const *inputs, int3
   int64_t place = -1 - port->shape[axis], extent = inputs[index]->shape[axis];
   if (place >= program->symbol_count) return RUTC_OK;
   const rutc_symbol *symbol = &program->symbols[place];
-  int32_t first, first_axis;
-  find_axis(program, place, &first, &first_axis);
-  int64_t value = inputs[first]->shape[first_axis];
-  if (extent != value) {
-    return rutc_fail(&session->error, RUTC_BAD_TENSOR,
-                     "axis %d of input \"%s\" is %s, which is %lld by axis %d of input \"%s\", "
-                     "but %lld here",
-                     (int)axis, port->name, symbol->name, (long long)value, (int)first_axis,
-                     program->ports[first].name, (long long)extent);
-  }
-  if (value < symbol->low || value > symbol->high) {
-    return rutc_fail(&session->error, RUTC_BAD_TENSOR,
-                     "axis %d of input \"%s\" is %s = %lld; the model was compiled for %s from "
-                     "%lld to %lld",
-                     (int)axis, port->name, symbol->name, (long long)value, symbol->name,
-                     (long long)symbol->low, (long long)symbol->high);
-  }
-  return RUTC_OK;
+  int64_t value = inputs[symbol->input]->shape[symbol->axis] / symbol->factor;
+  if (extent == value) return RUTC_OK;
+  return rutc_fail(&session->error, RUTC_BAD_TENSOR,
+                   "axis %d of input \"%s\" is %s, which is %lld by axis %d of input \"%s\", "
+                   "but %lld here",
+                   (int)axis, port->name, symbol->name, (long long)value, (int)symbol->axis,
+                   program->ports[symbol->input].name, (long long)extent);
 }
 
 int rutc_bind_sizes(rutc_session *session, const DLTensor *const *inputs) {
@@ -206,6 +206,10 @@ int rutc_bind_sizes(rutc_session *session, const DLTensor *const *inputs) {
     if (status != RUTC_OK) return status;
   }
   if (program->symbol_count == 0) return RUTC_OK;
+  for (int64_t place = 0; place < program->symbol_count; place++) {
+    int status = check_symbol(session, &program->symbols[place], inputs);
+    if (status != RUTC_OK) return status;
+  }
   for (int32_t i = 0; i < program->input_count; i++) {
     for (int32_t axis = 0; axis < program->ports[i].ndim; axis++) {
       if (program->ports[i].shape[axis] >= 0) continue;
@@ -216,9 +220,8 @@ int rutc_bind_sizes(rutc_session *session, const DLTensor *const *inputs) {
   }
   if (!changed) return RUTC_OK;
   for (int64_t place = 0; place < program->symbol_count; place++) {
-    int32_t input, axis;
-    find_axis(program, place, &input, &axis);
-    session->sizes[place] = inputs[input]->shape[axis];
+    const rutc_symbol *symbol = &program->symbols[place];
+    session->sizes[place] = inputs[symbol->input]->shape[symbol->axis] / symbol->factor;
   }
   int status = rutc_resize(session);
   for (int32_t i = 0; i < program->input_count && status == RUTC_OK; i++) {

@@ -20,6 +20,9 @@ typedef struct rutc_symbol {
   const char *name;
   int64_t low;
   int64_t high;
+  int32_t input; /* its axis has `factor` times this extent */
+  int32_t axis;
+  int64_t factor;
 } rutc_symbol;
 
 /* An input or output; `shape` and `bytes` hold sizes as sizes.h says. */

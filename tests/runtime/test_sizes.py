@@ -99,3 +99,20 @@ def test_sizes_that_do_not_fit_are_refused(
             session.run(None, {"x": np.zeros(x, np.float32), "z": np.zeros(z, np.int64)})
         y, _ = session.run(None, _inputs(2, 2))
         assert y.shape == (2, 4)
+
+
+def test_sizes_may_be_multiples(tmp_path: Path, compile_c: Callable[[str], bytes]) -> None:
+    height = Index.of("h/32") * 32
+    copy = Copy(Ref("output"), Ref("input"), height * 4)
+    ports = ((Port("x", "float32", (height,)),), (Port("y", "float32", (height,)),))
+    program = Program("stepped", *ports, 0, (copy,), symbols=(("h/32", (1, 4)),))
+    build_library(program, [compile_c("")], tmp_path / "m.so", {})
+    with load(tmp_path / "m.so") as session:
+        assert session.get_inputs()[0].shape == ["32*'h/32'"]
+        for size in (32, 128, 64):
+            x = np.arange(size, dtype=np.float32)
+            np.testing.assert_array_equal(session.run(None, {"x": x})[0], x)
+        for size in (0, 33, 160):
+            wanted = f'axis 0 of input "x" is {size}; .* multiples of 32 from 32 to 128'
+            with pytest.raises(ModelError, match=wanted):
+                session.run(None, {"x": np.zeros(size, np.float32)})

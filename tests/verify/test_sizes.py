@@ -60,3 +60,28 @@ def test_generated_inputs_have_the_sizes_of_the_given_ones(tmp_path: Path) -> No
         assert values["mask"].shape == (17,)
         assert session.run(None, values)[0].shape == (3, 17)
         assert session_values(session, ())["x"].shape == (8, 32)
+
+
+def test_a_range_may_have_a_step(tmp_path: Path) -> None:
+    """y{h, w} = x{h, w} + (x halved in both directions, then doubled again)."""
+    sizes = ["h", "w"]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, *sizes])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, *sizes])
+    scales = helper.make_tensor("scales", TensorProto.FLOAT, [4], [1.0, 1.0, 2.0, 2.0])
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["half"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Resize", ["half", "", "scales"], ["whole"], mode="nearest"),
+        helper.make_node("Add", ["x", "whole"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "pyramid", [x], [y], [scales])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    save(model, tmp_path / "pyramid.onnx")
+    dims = {"h": (2, 100, 2), "w": (1, 64, 2)}
+    made = compile(tmp_path / "pyramid.onnx", tmp_path / "m.so", dims=dims)
+    assert made.verification is not None
+    assert made.verification.passed
+    with load(made.library) as session:
+        assert session_symbols(session) == {"h/2": (1, 50), "w/2": (1, 32)}
+        np.save(tmp_path / "x.npy", np.ones((1, 1, 6, 10), np.float32))
+        values = session_values(session, [f"x={tmp_path / 'x.npy'}"])
+        assert session.run(None, values)[0].shape == (1, 1, 6, 10)
