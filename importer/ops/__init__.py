@@ -15,6 +15,7 @@ FAMILIES = (
     "linalg",
     "linear_models",
     "lookup",
+    "images",
     "iteration",
     "gradient",
     "loops",

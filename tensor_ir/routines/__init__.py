@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from rutc.errors import UserError
+from rutc.tensor_ir.routines.images import image_pixels, image_size
 from rutc.tensor_ir.routines.job import Job, Result, Routine
 from rutc.tensor_ir.routines.random import normal, numpy_uniform, uniform
 from rutc.tensor_ir.routines.selection import non_max_suppression, nonzero, unique
@@ -25,6 +26,8 @@ def _fail(job: Job) -> NoReturn:
 
 ROUTINES: Mapping[str, Routine] = {
     "fail": _fail,
+    "image_pixels": image_pixels,
+    "image_size": image_size,
     "non_max_suppression": non_max_suppression,
     "nonzero": nonzero,
     "normal": normal,
