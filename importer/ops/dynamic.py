@@ -128,8 +128,12 @@ def expand_dynamic(b: Builder, x: Tensor, shape: Tensor) -> Tensor:
         extent = x.shape[own] if own >= 0 else Index.of(1)
         if asked < 0 or (extent.is_const and extent.const != 1):
             extents.append(extent)
-        else:
+        elif extent == Index.of(1):
             extents.append(bound(b, given[asked], "extent"))
+        else:
+            # An extent of 1 in the shape leaves that of x.
+            wanted = apply("max", given[asked], number(extent))
+            extents.append(b.same(extent, bound(b, wanted, "extent")))
     out = b.axes(extents)
     return b.nest(out, b.spread(x, out))
 

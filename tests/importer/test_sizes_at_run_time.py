@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 from rutc.errors import UserError
 from rutc.importer import import_model
@@ -44,6 +45,22 @@ def test_reshape_of_nothing(computed, make_node):
 def test_expand(shape, computed, make_node, rng):
     inputs = {"x": rng.standard_normal((3, 1)).astype("f4"), "s": i64(*shape)}
     computed(make_node("Expand", ["x", "s"]), inputs)
+
+
+def test_expand_of_symbolic_sizes(tmp_path, make_node, rng):
+    """An extent of 1 in the shape leaves the size that x has in the run."""
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 1])
+    s = helper.make_tensor_value_info("s", onnx.TensorProto.INT64, [3])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    graph = helper.make_graph([make_node("Expand", ["x", "s"])], "g", [x, s], [y])
+    onnx.save(helper.make_model(graph, ir_version=10), tmp_path / "m.onnx")
+    made = import_model(tmp_path / "m.onnx")
+    array = rng.standard_normal((3, 1)).astype("f4")
+    for shape in (i64(2, 1, 6), i64(2, 3, 1), i64(1, 3, 4)):
+        got = interpret(made, {"x": array, "s": shape})["y"]
+        np.testing.assert_array_equal(got, array * np.ones(shape, "f4"))
+    with pytest.raises(UserError, match="differ"):
+        interpret(made, {"x": array, "s": i64(2, 4, 6)})
 
 
 @pytest.mark.parametrize(
