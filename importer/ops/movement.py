@@ -367,7 +367,9 @@ def depth_to_space(b: Builder, x: Tensor, *, blocksize: int, mode: str = "DCR") 
         raise OperatorError(f"{x} is not of rank 4")
     n, c, h, w = x.shape
     s = blocksize
-    depth = static(c, "the channels") // (s * s)
+    if c.is_const and c.const % (s * s):
+        raise OperatorError(f"the {c} channels are no whole number of blocks of {s}")
+    depth = floordiv(c, Index.of(s * s), b.ranges)
 
     def coords(i: Index, k: Index, y: Index, z: Index) -> Sequence[Index]:
         by, bx = mod(y, Index.of(s), b.ranges), mod(z, Index.of(s), b.ranges)
@@ -375,7 +377,8 @@ def depth_to_space(b: Builder, x: Tensor, *, blocksize: int, mode: str = "DCR") 
         channel = k * (s * s) + block if mode == "CRD" else block * depth + k
         return i, channel, floordiv(y, Index.of(s), b.ranges), floordiv(z, Index.of(s), b.ranges)
 
-    return b.view(x, (n, depth, h * s, w * s), coords, ("n", "c", "y", "x"))
+    shape = (n, depth, h * s, w * s)
+    return b.view(x, shape, coords, ("n", "c", "y", "x"), fill=nothing(x.dtype))
 
 
 @operator("SpaceToDepth")
@@ -385,8 +388,10 @@ def space_to_depth(b: Builder, x: Tensor, *, blocksize: int, mode: str = "DCR") 
         raise OperatorError(f"{x} is not of rank 4")
     n, c, h, w = x.shape
     s = blocksize
-    out_h = static(h, "the height") // s
-    out_w = static(w, "the width") // s
+    if any(e.is_const and e.const % s for e in (h, w)):
+        raise OperatorError(f"the extents {h} and {w} are no whole number of blocks of {s}")
+    tall, wide = floordiv(h, Index.of(s), b.ranges), floordiv(w, Index.of(s), b.ranges)
+    channels = maximum(c, 1, b.ranges)
 
     def coords(i: Index, k: Index, y: Index, z: Index) -> Sequence[Index]:
         if mode == "CRD":
@@ -395,11 +400,12 @@ def space_to_depth(b: Builder, x: Tensor, *, blocksize: int, mode: str = "DCR") 
                 floordiv(k, Index.of(s * s), b.ranges),
             )
         else:
-            block, channel = floordiv(k, c, b.ranges), mod(k, c, b.ranges)
+            block, channel = floordiv(k, channels, b.ranges), mod(k, channels, b.ranges)
         by, bx = floordiv(block, Index.of(s), b.ranges), mod(block, Index.of(s), b.ranges)
         return i, channel, y * s + by, z * s + bx
 
-    return b.view(x, (n, c * (s * s), out_h, out_w), coords, ("n", "c", "y", "x"))
+    shape = (n, c * (s * s), tall, wide)
+    return b.view(x, shape, coords, ("n", "c", "y", "x"), fill=nothing(x.dtype))
 
 
 @operator("Shape")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rutc.importer.builder import Builder, OperatorError, lit
 from rutc.importer.ops.activations import scaled, shifted
-from rutc.importer.ops.operands import static
+from rutc.importer.ops.dynamic import number
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
@@ -45,7 +45,7 @@ class _Sampling:
     half_pixel: bool
     ratio: int
 
-    def along(self, n: int, bins: int, corner: int) -> _Samples:
+    def along(self, n: Index, bins: int, corner: int) -> _Samples:
         """The samples along an axis of `n` elements; corners are columns of the regions."""
         b, kind = self.b, self.rois.dtype
 
@@ -72,7 +72,7 @@ class _Sampling:
         begin = b.read(start, [r.index, p.index])
         # A region may be much larger than the operand: list the samples from its edge on.
         skipped = b.nest((r, p), lit(0, kind))
-        samples = self.ratio
+        samples = Index.of(self.ratio)
         if not self.ratio:
             before = apply(
                 "div", apply("mul", shifted(apply("neg", begin), -1), at(grid)), at(width)
@@ -82,11 +82,11 @@ class _Sampling:
             skipped = b.nest((r, p), apply("select", known, earlier, lit(0, kind)))
             samples = n + 6
         q = b.axis(samples, "q")
-        number = b.nest(
+        listed = b.nest(
             (r, p, q),
             apply("add", b.read(skipped, [r.index, p.index]), whole(IndexValue(q.index))),
         )
-        here = b.read(number, [r.index, p.index, q.index])
+        here = b.read(listed, [r.index, p.index, q.index])
         step = apply("mul", shifted(here, 0.5), at(width))
         position = b.nest((r, p, q), apply("add", begin, apply("div", step, at(grid))))
         counted = b.nest((r, p, q), apply("lt", here, at(grid)))
@@ -94,7 +94,7 @@ class _Sampling:
         end = apply("add", begin, at(width))
         limit = apply("sub", end, apply("div", scaled(at(width), 0.5), at(grid)))
         low = apply("gt", b.read(skipped, [r.index, p.index]), lit(0, kind))
-        missed = b.nest((r, p), apply("or", low, apply("gt", limit, lit(n, kind))))
+        missed = b.nest((r, p), apply("or", low, apply("gt", limit, cast(number(n), kind))))
         return _Samples(grid, place, weight, counted, missed)
 
     def _corner(self, column: int) -> Tensor:
@@ -104,26 +104,29 @@ class _Sampling:
         y = b.nest((r,), apply("mul", b.read(self.rois, [r.index, column]), scale))
         return b.map(lambda e: shifted(e, -0.5), y) if self.half_pixel else y
 
-    def _taps(self, position: Tensor, counted: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    def _taps(self, position: Tensor, counted: Tensor, n: Index) -> tuple[Tensor, Tensor]:
         """(place, weight) of the two elements around every position."""
         b, kind = self.b, position.dtype
+        last = cast(number(n - 1), kind)
         axes = b.axes(position.shape)
         t = b.axis(2, "t")
         here = [a.index for a in axes]
         at = b.read(position, here)
         clamped = apply("max", at, lit(0, kind))
-        low = apply("min", apply("floor", clamped), lit(n - 1, kind))
+        low = apply("min", apply("floor", clamped), last)
         tap = cast(IndexValue(t.index), kind)
-        place = apply("min", apply("add", low, tap), lit(n - 1, kind))
+        place = apply("min", apply("add", low, tap), last)
         part = apply(
             "select",
-            apply("lt", low, lit(n - 1, kind)),
+            apply("lt", low, last),
             apply("sub", clamped, low),
             lit(0, kind),
         )
         first = apply("eq", IndexValue(t.index), lit(0, DType.I64))
         weight = apply("select", first, apply("sub", lit(1, kind), part), part)
-        inside = apply("and", apply("ge", at, lit(-1, kind)), apply("le", at, lit(n, kind)))
+        inside = apply(
+            "and", apply("ge", at, lit(-1, kind)), apply("le", at, cast(number(n), kind))
+        )
         valid = apply("and", inside, b.read(counted, here))
         return (
             b.nest((*axes, t), cast(place, DType.I64)),
@@ -153,7 +156,7 @@ def roi_align(
         raise OperatorError(f"mode {coordinate_transformation_mode!r} is unknown")
     if mode not in ("avg", "max"):
         raise OperatorError(f"mode {mode!r} is unknown")
-    height, width = (static(e, "the operand's extent") for e in x.shape[2:])
+    height, width = x.shape[2:]
     kind = x.dtype
     wide = DType.F32 if kind.bits < 32 else kind
     rois = b.map(lambda e: cast(e, wide), rois)
