@@ -271,7 +271,7 @@ def _upsampled(
     taps: Sequence[Axis],
     strides: Sequence[int],
     dilations: Sequence[int],
-    begin: Sequence[int],
+    begin: Sequence[Index | int],
 ) -> tuple[list[Index], list[Expr]]:
     """The operand's coordinates and the conditions that a tap meets an element of it."""
     at: list[Index] = []

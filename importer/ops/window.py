@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rutc.importer.builder import Builder, OperatorError
 from rutc.importer.tensor import Axis, Shape
 from rutc.tensor_ir import Index
-from rutc.tensor_ir.affine import floordiv, minimum
+from rutc.tensor_ir.affine import ZERO, floordiv, maximum, minimum
 
 SPATIAL_ROLES = {1: ("x",), 2: ("y", "x"), 3: ("z", "y", "x")}
 KERNEL_ROLES = {1: ("kx",), 2: ("ky", "kx"), 3: ("kz", "ky", "kx")}
@@ -31,8 +31,8 @@ class Window:
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
-    begin: tuple[int, ...]
-    end: tuple[int, ...]
+    begin: tuple[Index, ...]
+    end: tuple[Index, ...]
     out: Shape
 
     def coords(self, out: Sequence[Axis], kernel: Sequence[Axis]) -> tuple[Index, ...]:
@@ -68,22 +68,22 @@ def window(
         )
     if min((*strides, *dilations, *kernel), default=1) < 1:
         raise OperatorError("kernel, strides and dilations must be positive")
-    begin, end = list(pads[:rank]), list(pads[rank:])
+    begin, end = ([Index.of(p) for p in side] for side in (pads[:rank], pads[rank:]))
     out: list[Index] = []
     for i, (n, k, s, d) in enumerate(zip(spatial, kernel, strides, dilations, strict=True)):
         reach = (k - 1) * d + 1
         if auto_pad.startswith("SAME"):
             size = floordiv(n + (s - 1), Index.of(s), b.ranges)
-            missing = (size - 1) * s + reach - n
-            if not missing.is_const:
-                raise OperatorError(f"auto_pad {auto_pad} with stride {s} needs a fixed size {n}")
-            total = max(0, missing.const)
-            less, more = total // 2, total - total // 2
+            total = maximum((size - 1) * s + reach - n, 0, b.ranges)
+            less = floordiv(total, Index.of(2), b.ranges)
+            more = total - less
             begin[i], end[i] = (less, more) if auto_pad == "SAME_UPPER" else (more, less)
-        elif auto_pad == "VALID":
-            begin[i], end[i] = 0, 0
+            out.append(size)
+            continue
+        if auto_pad == "VALID":
+            begin[i], end[i] = ZERO, ZERO
         room = n + (begin[i] + end[i] - reach)
-        if ceil_mode and not auto_pad.startswith("SAME"):
+        if ceil_mode:
             size = floordiv(room + (s - 1), Index.of(s), b.ranges) + 1
             inside = floordiv(n + (begin[i] - 1), Index.of(s), b.ranges) + 1
             size = minimum(size, inside, b.ranges)
