@@ -441,7 +441,9 @@ def computing(kind: DType) -> DType:
 
 
 def lit(value: float, like: DType) -> Lit:
-    """`value` as a literal of a type."""
+    """`value` as a literal of a type; the 0 of strings is ""."""
+    if like is DType.STRING and value == 0:
+        return Lit("", like)
     if like.is_float:
         return Lit(float(value), like)
     return Lit(bool(value) if like is DType.BOOL else int(value), like)

@@ -176,7 +176,8 @@ def _strided_view(r: Read, array: np.ndarray, env: Env, block: Block | None) -> 
     ]
     used = [any(step[axis] for step in steps) for axis in range(len(block.dims))]
     shape = [n if u else 1 for n, u in zip(block.shape, used, strict=True)]
-    origin = array[tuple(slice(s, s + 1) for s in starts)]
+    # Of a scalar of strings, numpy gives the string itself.
+    origin = np.asarray(array[tuple(slice(s, s + 1) for s in starts)], array.dtype)
     # numpy cannot describe the 8-bit floats as what their memory holds.
     plain = origin.view(np.uint8) if origin.dtype.itemsize == 1 else origin
     return as_strided(plain, shape, strides, writeable=False).view(array.dtype)

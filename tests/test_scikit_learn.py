@@ -26,6 +26,7 @@ from sklearn.ensemble import (  # noqa: E402
 )
 from sklearn.linear_model import LinearRegression, LogisticRegression  # noqa: E402
 from sklearn.naive_bayes import GaussianNB  # noqa: E402
+from sklearn.neighbors import KNeighborsClassifier  # noqa: E402
 from sklearn.neural_network import MLPClassifier  # noqa: E402
 from sklearn.pipeline import make_pipeline  # noqa: E402
 from sklearn.preprocessing import MinMaxScaler, Normalizer, StandardScaler  # noqa: E402
@@ -53,6 +54,7 @@ CLASSIFIERS: dict[str, tuple[str, Any]] = {
         make_pipeline(StandardScaler(), MLPClassifier((32,), max_iter=30, random_state=0)),
     ),
     "bayes": ("load_iris", GaussianNB()),
+    "neighbours": ("load_iris", KNeighborsClassifier(3)),
     "components": ("load_digits", make_pipeline(Normalizer(), PCA(8), LogisticRegression())),
 }
 REGRESSORS: dict[str, Any] = {

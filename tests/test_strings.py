@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import rutc
@@ -266,3 +266,46 @@ def test_stop_words(action, sensitive, words, run):
         change = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}[action]
         assert got.reshape(-1).tolist() == [change(w) for w in left]
         assert got.ndim == x.ndim
+
+
+@pytest.mark.parametrize("ordered", [0, 1])
+def test_distinct_strings(ordered, run):
+    x = texts("b", "a", "", "ü", "ab", "a", "z", "b", "日", "")
+    node = helper.make_node("Unique", ["x"], ["y", "first", "which", "count"], sorted=ordered)
+    outputs = ("y", "first", "which", "count")
+    got = run(node, {"x": x}, outputs, agree=False)
+    found = list(dict.fromkeys(x.tolist()))
+    want = sorted(found) if ordered else found
+    assert got[0].tolist() == want
+    assert got[1].tolist() == [x.tolist().index(w) for w in want]
+    assert [want[k] for k in got[2]] == x.tolist()
+    assert got[3].tolist() == [x.tolist().count(w) for w in want]
+
+
+def test_strings_are_padded_tiled_and_scattered(run):
+    x = np.array([["a", "b"], ["c", "d"]], object)
+    constants = {"p": [1, 0, 0, 1], "r": [2, 1], "i": [[1], [0]], "k": [0, 1], "n": 3}
+    nodes = [
+        helper.make_node("Constant", [], [n], value_ints=v)
+        if isinstance(v, list) and not isinstance(v[0], list)
+        else helper.make_node(
+            "Constant", [], [n], value=numpy_helper.from_array(np.array(v, np.int64))
+        )
+        for n, v in constants.items()
+    ]
+    nodes += [
+        helper.make_node("Pad", ["x", "p", "u"], ["padded"]),
+        helper.make_node("Tile", ["x", "r"], ["tiled"]),
+        helper.make_node("ScatterND", ["x", "i", "x"], ["turned"]),
+        helper.make_node("OneHot", ["k", "n", "v"], ["hot"]),
+        helper.make_node("GatherND", ["x", "i"], ["rows"]),
+        helper.make_node("Slice", ["x", "k", "r"], ["part"]),
+    ]
+    inputs = {"x": x, "u": np.array("?", object), "v": texts("no", "yes")}
+    outputs = ("padded", "tiled", "turned", "hot", "rows", "part")
+    got = run(nodes, inputs, outputs, agree=False)
+    assert got[1].tolist() == [["a", "b"], ["c", "d"]] * 2
+    assert got[0].tolist() == [["?", "?", "?"], ["a", "b", "?"], ["c", "d", "?"]]
+    assert got[2].tolist() == [["c", "d"], ["a", "b"]]
+    assert got[3].tolist() == [["yes", "no", "no"], ["no", "yes", "no"]]
+    assert got[4].tolist() == [["c", "d"], ["a", "b"]]

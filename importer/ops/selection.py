@@ -69,6 +69,8 @@ def unique(
         x, axis = reshape(b, x, (x.size,)), 0
     at = axis_of(axis, x.rank)
     whole = b.whole(x)
+    if x.dtype is DType.STRING:
+        whole = b.call("string_order", (whole,), [(DType.I64, whole.axes)])[0]
     long = whole.axes[at]
     rows = Tensor(
         whole.name, whole.dtype, (long, *whole.axes[:at], *whole.axes[at + 1 :]), whole.known

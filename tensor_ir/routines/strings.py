@@ -98,6 +98,13 @@ def string_split(job: Job) -> Sequence[np.ndarray]:
     return (out,)
 
 
+def string_order(job: Job) -> Sequence[np.ndarray]:
+    """For each string, how many different strings come before it, by their characters' numbers."""
+    x = job.args[0]
+    rank = {text: i for i, text in enumerate(sorted(set(x.reshape(-1).tolist())))}
+    return (_mapped(lambda text: rank[text], x, kind=np.int64),)
+
+
 TEXT_ROUTINES: Mapping[str, Routine] = {
     f.__name__: f
     for f in (
@@ -106,6 +113,7 @@ TEXT_ROUTINES: Mapping[str, Routine] = {
         string_case,
         string_concat,
         string_from_number,
+        string_order,
         string_pieces,
         string_split,
     )
