@@ -135,3 +135,19 @@ def test_what_a_scan_carries_lies_in_the_order_of_sorted_dims() -> None:
     # The interface wants another order, so the last state is copied out; the collected one is not.
     assert plan.places["l"].space == "arena"
     assert plan.places["ys"].space == "output"
+
+
+def test_vectors_run_along_dims_of_fixed_size() -> None:
+    plan = plan_of(
+        """
+        graph "every second place, for any batch"
+        symbols batch = 1..1000
+        dims b = batch, c = 64, o = 64, t = 20, x = 41
+        %x : f32{b,c,x} = input "x" [b, c, x]
+        %w : f32{c,o} = input "w" [c, o]
+        %z : f32{b,c,t} = %x[b, c, x=2*t - 1 else 0.0] + %x[b, c, x=2*t + 1 else 0.0]
+        %s : f32{b,o,t} = sum{c} %z[b, c, t] * %w[c, o]
+        output "s" [b, o, t] = %s
+        """
+    )
+    assert innermost(plan, "z") == "c"
