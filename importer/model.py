@@ -393,6 +393,8 @@ class _Importer:
         body = function_body(node, inputs)
         if body is None:
             raise OperatorError("the operator is not supported")
+        if len(body.input) < len(inputs):
+            raise OperatorError("the standard gives no body for operands of unknown sizes")
         given = (*inputs, *[None] * (len(body.input) - len(inputs)))
         env: Environment = {}
         env.update({n: t for n, t in zip(body.input, given, strict=True) if t is not None})

@@ -22,6 +22,7 @@ FAMILIES = (
     "maps",
     "microsoft.activation",
     "microsoft.attention",
+    "microsoft.blocks",
     "microsoft.contraction",
     "microsoft.grouped",
     "microsoft.normalization",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from rutc.importer.quantised import is_quantised
@@ -181,3 +182,48 @@ def test_which_models_quantise(op, domain, quantised, tmp_path, make_node, make_
     path = tmp_path / "model.onnx"
     onnx.save(make_model([step], {"x": np.zeros(3, "f4")}, ["y"], {}), path)
     assert is_quantised(path) == quantised
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_gather_of_blocks(bits, zeros, shape, check, node, rng):
+    rows, width, block = 6, 64, 16
+    constants = {
+        "t": rng.integers(0, 256, (rows, width * bits // 8)).astype("u1"),
+        "s": rng.uniform(0.1, 1, (rows, width // block)).astype("f4"),
+    }
+    if zeros:
+        constants["z"] = rng.integers(0, 256, (rows, width // block * bits // 8)).astype("u1")
+    names = ["t", "i", "s"] + (["z"] if zeros else [])
+    step = node("GatherBlockQuantized", names, bits=bits, block_size=block)
+    check(step, {"i": rng.integers(-rows, rows, shape)}, constants)
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_lstm(direction, per_channel, check, node, make_node, make_model, rng):
+    ways, hidden, features = (2 if direction == "bidirectional" else 1), 5, 3
+    size = (ways, 4 * hidden) if per_channel else (ways,)
+    inputs = {"x": rng.standard_normal((4, 2, features)).astype("f4")}
+    constants = {
+        "w": rng.integers(-128, 128, (ways, features, 4 * hidden)).astype("i1"),
+        "r": rng.integers(-128, 128, (ways, hidden, 4 * hidden)).astype("i1"),
+        "b": rng.standard_normal((ways, 8 * hidden)).astype("f4"),
+    }
+    for name in "wr":
+        constants[f"{name}s"] = rng.uniform(0.002, 0.01, size).astype("f4")
+        constants[f"{name}z"] = np.zeros(size, "i1")
+    options = {"hidden_size": hidden, "direction": direction}
+    real = {
+        n: (constants[n] * constants[f"{n}s"].reshape(ways, 1, -1)).swapaxes(1, 2).astype("f4")
+        for n in "wr"
+    }
+    outputs = ["y", "h", "c"]
+    plain = make_node("LSTM", ["x", "w", "r", "b"], outputs, **options)
+    model = make_model([plain], inputs, outputs, {**real, "b": constants["b"]})
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    expected = session.run(outputs, inputs)
+    names = ["x", "w", "r", "b", "", "", "", "", "ws", "wz", "rs", "rz"]
+    step = node("DynamicQuantizeLSTM", names, outputs, **options)
+    check(step, inputs, constants, outputs=outputs, expected=expected)

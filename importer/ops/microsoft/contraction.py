@@ -199,7 +199,8 @@ def nhwc_fused_conv(
     return with_channels_last(b, total)
 
 
-_UNSIGNED = {2: DType.U2, 4: DType.U4, 8: DType.U8}
+UNSIGNED = {2: DType.U2, 4: DType.U4, 8: DType.U8}
+"""The type of packed numbers of so many bits."""
 
 
 def unpacked(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
@@ -208,7 +209,7 @@ def unpacked(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
     shifts = np.arange(each, dtype=np.uint8) * bits
     mask = (1 << bits) - 1
     rows = (packed[..., None] >> shifts) & mask
-    return rows.reshape(*packed.shape[:-1], -1)[..., :count].astype(_UNSIGNED[bits].numpy)
+    return rows.reshape(*packed.shape[:-1], -1)[..., :count].astype(UNSIGNED[bits].numpy)
 
 
 def _known(t: Tensor, what: str) -> np.ndarray:
@@ -238,12 +239,12 @@ def matmul_n_bits(
 
     `accuracy_level` allows less accurate products; they are computed in the operand's type here.
     """
-    if bits not in _UNSIGNED or order is not None or weight_prepacked:
+    if bits not in UNSIGNED or order is not None or weight_prepacked:
         raise OperatorError("only 2, 4 or 8 bits without g_idx and prepacking are supported")
     blocks = -(-K // block_size)
     stored = _known(packed, "the weights").reshape(N, blocks, -1)
     numbers = unpacked(stored, bits, block_size).reshape(N, blocks * block_size)[:, :K]
-    w = b.constant(np.ascontiguousarray(numbers), _UNSIGNED[bits], f"{b.base}_weights")
+    w = b.constant(np.ascontiguousarray(numbers), UNSIGNED[bits], f"{b.base}_weights")
     n, k = b.axis(N, "n"), b.axis(K, "k")
     place = [n.index, floordiv(k.index, Index.of(block_size), b.ranges)]
     by = b.constant(_known(scales, "the scales").reshape(N, blocks), scales.dtype)
@@ -252,7 +253,7 @@ def matmul_n_bits(
         middle = lit(1 << (bits - 1), DType.F32)
     elif zeros.dtype is DType.U8:
         points = unpacked(_known(zeros, "the zero points").reshape(N, -1), bits, blocks)
-        middle = cast(b.read(b.constant(points, _UNSIGNED[bits]), place), DType.F32)
+        middle = cast(b.read(b.constant(points, UNSIGNED[bits]), place), DType.F32)
     else:
         points = _known(zeros, "the zero points").reshape(N, blocks)
         middle = cast(b.read(b.constant(points, zeros.dtype), place), DType.F32)

@@ -1,12 +1,18 @@
-"""Linear attention and causal convolution with what com.microsoft adds to the standard's."""
+"""Layers with a state, as com.microsoft has them beside the standard's."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.ops.activations import mul
 from rutc.importer.ops.microsoft import DOMAIN
 from rutc.importer.ops.recurrence import causal_conv_with_state, linear_attention
+from rutc.importer.ops.recurrent import lstm
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
+from rutc.tensor_ir import DType, Expr, apply, cast
+from rutc.tensor_ir.affine import ONE, ZERO
 
 
 @operator("LinearAttention", DOMAIN)
@@ -62,3 +68,62 @@ def causal_conv_of_one_axis(
     if channels_last or dilation != 1 or ndim != 1 or state_window:
         raise OperatorError("only one axis, after the channels, without dilation is supported")
     return causal_conv_with_state(b, x, w, bias, past, activation=activation)
+
+
+def _real(b: Builder, w: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+    """Quantised weights {directions, k, gates} as real ones {directions, gates, k}."""
+    axes = b.axes((w.shape[0], w.shape[2], w.shape[1]))
+    d, g, k = (a.index for a in axes)
+
+    def by(t: Tensor) -> Expr:
+        """The element for a direction, or for each of its gates."""
+        at = [d] if t.rank == 1 else [d, ZERO if t.shape[1] == ONE else g]
+        return b.read(t, at)
+
+    wide = apply("sub", cast(b.read(w, [d, k, g]), DType.I32), cast(by(zero), DType.I32))
+    return b.nest(axes, mul(cast(wide, scale.dtype), by(scale)))
+
+
+@operator("DynamicQuantizeLSTM", DOMAIN)
+def dynamic_quantize_lstm(
+    b: Builder,
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    bias: Tensor | None,
+    sequence_lens: Tensor | None,
+    initial_h: Tensor | None,
+    initial_c: Tensor | None,
+    peepholes: Tensor | None,
+    w_scale: Tensor,
+    w_zero: Tensor,
+    r_scale: Tensor,
+    r_zero: Tensor,
+    *,
+    activation_alpha: Sequence[float] = (),
+    activation_beta: Sequence[float] = (),
+    activations: Sequence[str] = (),
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+) -> tuple[Tensor, ...]:
+    """LSTM with quantised weights, computed in real numbers."""
+    return lstm(
+        b,
+        x,
+        _real(b, w, w_scale, w_zero),
+        _real(b, r, r_scale, r_zero),
+        bias,
+        sequence_lens,
+        initial_h,
+        initial_c,
+        peepholes,
+        activation_alpha=activation_alpha,
+        activation_beta=activation_beta,
+        activations=activations,
+        clip=clip,
+        direction=direction,
+        hidden_size=hidden_size,
+        input_forget=input_forget,
+    )
