@@ -32,6 +32,7 @@ FAMILIES = (
     "movement",
     "ngrams",
     "normalization",
+    "padding",
     "pooling",
     "prefix",
     "quantization",

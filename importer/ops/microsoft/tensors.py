@@ -11,8 +11,9 @@ from rutc.importer.builder import Builder, OperatorError, lit
 from rutc.importer.ops.elementwise import trilu
 from rutc.importer.ops.loops import scanned
 from rutc.importer.ops.microsoft import DOMAIN
-from rutc.importer.ops.movement import gather_nd, pad, range_of, unsqueeze
+from rutc.importer.ops.movement import gather_nd, range_of, unsqueeze
 from rutc.importer.ops.operands import array, ints, static
+from rutc.importer.ops.padding import pad
 from rutc.importer.ops.sampling import grid_sample
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor

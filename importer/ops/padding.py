@@ -1,0 +1,101 @@
+"""Pad: elements put around a tensor, or cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rutc.importer.builder import MOST, Builder, OperatorError, lit
+from rutc.importer.ops.dynamic import bound, nothing, number
+from rutc.importer.ops.dynamic import sizes as sizes_of
+from rutc.importer.ops.operands import axes_of, ints
+from rutc.importer.registry import operator
+from rutc.importer.tensor import Tensor
+from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply
+from rutc.tensor_ir.affine import ONE, ZERO, maximum, minimum, mod
+
+
+@operator("Pad")
+def pad(
+    b: Builder,
+    x: Tensor,
+    pads: Tensor,
+    value: Tensor | None = None,
+    axes: Tensor | None = None,
+    *,
+    mode: str = "constant",
+) -> Tensor:
+    """`x` with elements put before and after each axis (or with negative pads cut off)."""
+    amounts = [Index.of(n) for n in sizes_of(b, pads, "pads", -MOST)]
+    chosen = axes_of(ints(axes, "axes"), x.rank) if axes is not None else tuple(range(x.rank))
+    if len(amounts) != 2 * len(chosen):
+        raise OperatorError(f"{len(amounts)} pads for {len(chosen)} axes")
+    begin = dict(zip(chosen, amounts[: len(chosen)], strict=True))
+    end = dict(zip(chosen, amounts[len(chosen) :], strict=True))
+    if all(n == ZERO for n in amounts):
+        return x
+    shape = [
+        e if i not in begin else _padded(b, e + begin[i] + end[i]) for i, e in enumerate(x.shape)
+    ]
+    if mode == "constant":
+        out = b.axes(shape)
+        at = [a.index - begin.get(i, 0) for i, a in enumerate(out)]
+        if value is None:
+            fill = nothing(x.dtype)
+        elif value.array is not None:
+            element = value.array.reshape(-1)[0]
+            fill = (
+                Lit(str(element), x.dtype)
+                if x.dtype is DType.STRING
+                else lit(element.item(), x.dtype)
+            )
+        else:
+            return _padded_at_run_time(b, x, shape, begin, value)
+        return b.nest(out, b.read(x, at, fill))
+    if mode not in ("reflect", "edge", "wrap"):
+        raise OperatorError(f"mode {mode!r} is unknown")
+
+    def source(o: Index, i: int) -> Index:
+        if i not in begin:
+            return o
+        before, after = begin[i], end[i]
+        # What negative pads cut off is not repeated.
+        cut = maximum(-before, 0, b.ranges)
+        n = x.shape[i] - cut - maximum(-after, 0, b.ranges)
+        position = o - maximum(before, 0, b.ranges)
+        if before.is_const and after.is_const and before.const <= 0 and after.const <= 0:
+            return position + cut
+        if not n.is_const:
+            # There may be no element; then nothing is read, but divisions are made.
+            n = maximum(n, 1, b.ranges)
+        if mode == "edge":
+            return minimum(maximum(position, 0, b.ranges), n - 1, b.ranges) + cut
+        if mode == "wrap":
+            return mod(position, n, b.ranges) + cut
+        if n == ONE:
+            return cut
+        period = maximum(n - 1, 1, b.ranges) * 2
+        folded = mod(position, period, b.ranges)
+        return minimum(folded, period - folded, b.ranges) + cut
+
+    blank = None if all(n.is_const for n in amounts) else nothing(x.dtype)
+    return b.view(x, shape, lambda *out: [source(o, i) for i, o in enumerate(out)], fill=blank)
+
+
+def _padded(b: Builder, extent: Index) -> Index:
+    """An extent with its pads, which the program checks if it computes them."""
+    return bound(b, number(extent), "padded") if extent.names() & b.bound.keys() else extent
+
+
+def _padded_at_run_time(
+    b: Builder, x: Tensor, shape: Sequence[Index], begin: Mapping[int, Index], value: Tensor
+) -> Tensor:
+    out = b.axes(shape)
+    at = [a.index - begin.get(i, 0) for i, a in enumerate(out)]
+    inside: Expr = lit(1, DType.BOOL)
+    for c, e in zip(at, x.shape, strict=True):
+        if not b.inside(c, e):
+            low = apply("ge", IndexValue(c), lit(0, DType.I64))
+            high = apply("lt", IndexValue(c - e), lit(0, DType.I64))
+            inside = apply("and", inside, apply("and", low, high))
+    padding = b.read(value, [ZERO] * value.rank)
+    return b.nest(out, apply("select", inside, b.read(x, at, lit(0, x.dtype)), padding))
