@@ -72,6 +72,9 @@ class _Loop:
             if made is not None:
                 return made
             self.b.restore(before)
+        if failure is not None and (self.limit is None or self.start is None):
+            hint = "with a trip count and condition that are known when compiling, short loops can"
+            raise OperatorError(f"{failure}; {hint} be written out trip by trip") from failure
         if failure is not None:
             raise failure
         states = tensors(self.inits)
