@@ -200,7 +200,7 @@ class _KernelEmitter:
                     with self.index.constant(loop.var, i):
                         self._stmts(loop.body)
                 del self.index.unrolled[loop.var]
-                self.expressions.store_deferred(loop.var)
+                self.expressions.squares.store_deferred(loop.var)
             case Kind.VECTOR:
                 self._vector(loop, lo, hi)
             case Kind.SERIAL | Kind.PARALLEL:
@@ -288,7 +288,7 @@ class _KernelEmitter:
         """The value, unknown to the optimiser.
 
         LLVM 22 stores a single lane of a truncated vector in its full width under AVX-512 if it
-        learns that the mask has one lane; see `ExpressionEmitter._store_memory` for masks that are
+        learns that the mask has one lane; see `MemoryEmitter.store` for masks that are
         constant here already.
         """
         if "avx512f" not in self.machine.features:
@@ -379,8 +379,8 @@ class _KernelEmitter:
         for a, before, after in zip(s.states, old, new, strict=True):
             kept = after
             if s.lanes is not None and lane is not None and lane.mask is not None:
-                wide = self.expressions.widen(after, lane.lanes)
-                old_wide = self.expressions.widen(before, lane.lanes)
+                wide = self.expressions.memory.widen(after, lane.lanes)
+                old_wide = self.expressions.memory.widen(before, lane.lanes)
                 kept = self.builder.select(lane.mask, wide, old_wide)
             self.expressions.store(a, kept)
 

@@ -1,0 +1,206 @@
+"""Elements of memory as LLVM values: loads and stores of one, of neighbours, and across memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from rutc.emit.index import I32, IndexEmitter, Lane, i64, is_vector, splat
+from rutc.emit.memory import emit_literal, memory_type, to_memory
+from rutc.errors import InternalError
+from rutc.tensor_ir.affine import ZERO, Index
+from rutc.tensor_ir.expr import Lit
+from rutc.tensor_ir.kernel import Buffer
+
+BOOL = ir.IntType(1)
+
+
+class MemoryEmitter:
+    """Loads and stores elements of memory and stack buffers, one or one for each lane."""
+
+    def __init__(
+        self,
+        builder: ir.IRBuilder,
+        index: IndexEmitter,
+        pointer: Callable[[Buffer], ir.Value],
+    ) -> None:
+        """Emit at `builder`'s place; `pointer` gives the address of a buffer's first element."""
+        self.builder = builder
+        self.index = index
+        self.pointer = pointer
+
+    def load(
+        self, buffer: Buffer, address: Index, guard: ir.Value | None, fill: Lit | None
+    ) -> ir.Value:
+        """The element at an address, or one per lane; `fill` where `guard` does not hold."""
+        b = self.builder
+        element = memory_type(buffer.dtype)
+        lane = self.index.lane
+        if not self.index.varies(address):
+            if guard is None:
+                return b.load(self.place(buffer, address), typ=element, align=align(buffer))
+            return self._guarded_scalar(buffer, address, guard, fill, element)
+        assert lane is not None
+        lanes = lane.lanes
+        vector = ir.VectorType(element, lanes)
+        mask = lane.mask
+        # Idle lanes compute, too: with defined values, or dividing by them would be undefined.
+        other = ir.Constant(vector, None)
+        if guard is not None:
+            wide = self.widen(guard, lanes)
+            mask = wide if mask is None else b.and_(mask, wide)
+            other = self._memory_fill(fill, buffer, lanes)
+        if self.contiguous(address, lane):
+            start = address.subs({lane.var: Index.of(lane.base)})
+            place = self.place(buffer, start)
+            if mask is None:
+                return b.load(place, typ=vector, align=align(buffer))
+            return self.masked_load(buffer, place, vector, mask, other)
+        if mask is None:
+            mask = ir.Constant(ir.VectorType(BOOL, lanes), [1] * lanes)
+        places = self._places(buffer, address, lanes)
+        name = f"llvm.masked.gather.{suffix(vector)}.v{lanes}p0"
+        types = [places.type, I32, mask.type, vector]
+        function = self.intrinsic(name, vector, types)
+        return b.call(function, [places, ir.Constant(I32, align(buffer)), mask, other])
+
+    def store(self, buffer: Buffer, address: Index, value: ir.Value) -> None:
+        """Put a value at an address, or one per lane."""
+        b = self.builder
+        lane = self.index.lane
+        value = to_memory(b, value, buffer.dtype)
+        if lane is None or not self.index.varies(address):
+            if is_vector(value):
+                raise InternalError(f"a vector stored to one element of {buffer.name}")
+            b.store(value, self.place(buffer, address), align=align(buffer))
+            return
+        value = self.widen(value, lane.lanes)
+        if self.contiguous(address, lane):
+            start = address.subs({lane.var: Index.of(lane.base)})
+            place = self.place(buffer, start)
+            if lane.mask is None:
+                b.store(value, place, align=align(buffer))
+                return
+            if lane.end == Index.of(lane.base + 1):
+                # LLVM 22 widens a truncated lane that is stored alone under AVX-512.
+                first = b.extract_element(value, ir.Constant(I32, 0))
+                b.store(first, place, align=align(buffer))
+                return
+            self.masked_store(buffer, value, place, lane.mask)
+            return
+        places = self._places(buffer, address, lane.lanes)
+        mask = lane.mask
+        if mask is None:
+            mask = ir.Constant(ir.VectorType(BOOL, lane.lanes), [1] * lane.lanes)
+        name = f"llvm.masked.scatter.{suffix(value.type)}.v{lane.lanes}p0"
+        types = [value.type, places.type, I32, mask.type]
+        function = self.intrinsic(name, ir.VoidType(), types)
+        b.call(function, [value, places, ir.Constant(I32, align(buffer)), mask])
+
+    def widen(self, value: ir.Value, lanes: int) -> ir.Value:
+        """The value with lanes."""
+        return value if is_vector(value) else splat(self.builder, value, lanes)
+
+    def contiguous(self, address: Index, lane: Lane) -> bool:
+        """Whether neighbouring lanes are at neighbouring places."""
+        return address.coefficient(lane.var) == 1 and not any(
+            n in self.index.values and is_vector(self.index.values[n]) for n in address.names()
+        )
+
+    def place(self, buffer: Buffer, address: Index) -> ir.Value:
+        """The address of one element; the constant part last, so that places share the rest."""
+        element = memory_type(buffer.dtype)
+        base = self.pointer(buffer)
+        varying = Index(address.terms, 0)
+        if varying.terms:
+            base = self.builder.gep(
+                base, [self.index.emit(varying)], source_etype=element, inbounds=False
+            )
+        if address.const:
+            base = self.builder.gep(base, [i64(address.const)], source_etype=element)
+        return base
+
+    def masked_load(
+        self, buffer: Buffer, place: ir.Value, vector: ir.Type, mask: ir.Value, other: ir.Value
+    ) -> ir.Value:
+        """A vector of neighbours, `other` in idle lanes."""
+        name = f"llvm.masked.load.{suffix(vector)}.p0"
+        types = [ir.PointerType(), I32, mask.type, vector]
+        function = self.intrinsic(name, vector, types)
+        least = ir.Constant(I32, align(buffer))
+        return self.builder.call(function, [place, least, mask, other])
+
+    def masked_store(
+        self, buffer: Buffer, value: ir.Value, place: ir.Value, mask: ir.Value
+    ) -> None:
+        """Store neighbours, idle lanes left out."""
+        name = f"llvm.masked.store.{suffix(value.type)}.p0"
+        types = [value.type, ir.PointerType(), I32, mask.type]
+        function = self.intrinsic(name, ir.VoidType(), types)
+        self.builder.call(function, [value, place, ir.Constant(I32, align(buffer)), mask])
+
+    def intrinsic(self, name: str, result: ir.Type, args: list[ir.Type]) -> ir.Function:
+        """A function that LLVM knows, declared in the module."""
+        module = self.builder.module
+        if name in module.globals:
+            return module.globals[name]
+        return ir.Function(module, ir.FunctionType(result, args), name)
+
+    def _guarded_scalar(
+        self,
+        buffer: Buffer,
+        address: Index,
+        guard: ir.Value,
+        fill: Lit | None,
+        element: ir.Type,
+    ) -> ir.Value:
+        """A load from a place that may not exist: element 0 is loaded instead, and not used."""
+        b = self.builder
+        lane = self.index.lane
+        if is_vector(guard):
+            assert lane is not None
+            one = b.load(self.place(buffer, ZERO), typ=element, align=align(buffer))
+            bounds, size = address.bounds(self.index.ranges), buffer.layout.size
+            inside_always = bounds is not None and bounds[0] >= 0
+            if inside_always and bounds is not None and isinstance(size, int) and bounds[1] < size:
+                one = b.load(self.place(buffer, address), typ=element, align=align(buffer))
+            else:
+                offset = self.index.emit(address)
+                inside = b.icmp_unsigned("<", offset, self.index.emit(Index.of(size)))
+                safe = b.select(inside, offset, i64(0))
+                one = b.load(self._at(buffer, safe), typ=element, align=align(buffer))
+            wide = splat(b, one, lane.lanes)
+            return b.select(guard, wide, self._memory_fill(fill, buffer, lane.lanes))
+        safe = b.select(guard, self.index.emit(address), i64(0))
+        value = b.load(self._at(buffer, safe), typ=element, align=align(buffer))
+        return b.select(guard, value, self._memory_fill(fill, buffer, 0))
+
+    def _memory_fill(self, fill: Lit | None, buffer: Buffer, lanes: int) -> ir.Value:
+        if fill is None:
+            raise InternalError(f"a guarded read of {buffer.name} has no fill")
+        value = to_memory(self.builder, emit_literal(self.builder, fill), buffer.dtype)
+        return self.widen(value, lanes) if lanes else value
+
+    def _at(self, buffer: Buffer, offset: ir.Value) -> ir.Value:
+        element = memory_type(buffer.dtype)
+        return self.builder.gep(self.pointer(buffer), [offset], source_etype=element)
+
+    def _places(self, buffer: Buffer, address: Index, lanes: int) -> ir.Value:
+        offsets = self.widen(self.index.emit(address), lanes)
+        element = memory_type(buffer.dtype)
+        base = splat(self.builder, self.pointer(buffer), lanes)
+        return self.builder.gep(base, [offsets], source_etype=element)
+
+
+def align(buffer: Buffer) -> int:
+    """Bytes that every element of a buffer lies at a multiple of."""
+    return buffer.dtype.bytes
+
+
+def suffix(type_: ir.Type) -> str:
+    """A type as it stands in the names of LLVM's intrinsics."""
+    if isinstance(type_, ir.VectorType):
+        return f"v{type_.count}{suffix(type_.element)}"
+    names = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}
+    return names.get(str(type_), str(type_))

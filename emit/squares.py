@@ -1,0 +1,190 @@
+"""Vectors across memory, by transposing: loaded along memory once, stored along it at last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from rutc.emit.access import BOOL, MemoryEmitter, align
+from rutc.emit.index import Lane, is_vector
+from rutc.emit.memory import memory_type, to_memory
+from rutc.emit.transpose import transposable, transposed
+from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.expr import Coord, Read
+from rutc.tensor_ir.kernel import Access, Buffer
+
+MIN_SHARED = 4
+"""Vectors across memory that share loads, below which gathers are no slower."""
+
+
+@dataclass(frozen=True)
+class Square:
+    """Vectors across memory that wait to be stored along it, by their distance from `start`.
+
+    They wait for the end of the unrolled `loop`.
+    """
+
+    loop: str
+    buffer: Buffer
+    start: Index
+    lane: Lane
+    vectors: dict[int, ir.Value]
+
+
+class SquareEmitter:
+    """Loads and stores vectors across memory in squares, where unrolled loops go along it."""
+
+    def __init__(self, memory: MemoryEmitter) -> None:
+        """Start with nothing loaded and nothing waiting."""
+        self.memory = memory
+        self.builder = memory.builder
+        self.index = memory.index
+        self._squares: dict[object, list[ir.Value]] = {}
+        self._deferred: dict[tuple[object, ...], Square] = {}
+
+    @contextmanager
+    def region(self) -> Iterator[None]:
+        """A straight-line region of its own: loads outside and inside are not shared."""
+        outer, self._squares = self._squares, {}
+        yield
+        self._squares = outer
+
+    def forget_loads(self) -> None:
+        """Memory may have changed: load anew from here on."""
+        self._squares.clear()
+
+    def finish(self, buffer: Buffer) -> None:
+        """Store what waits for `buffer`: it is about to be read."""
+        self._store_squares(lambda s: s.buffer is buffer)
+
+    def across(self, r: Read, buffer: Buffer, address: Index) -> ir.Value | None:
+        """A vector across memory, transposed from loads along it; None where that does not pay.
+
+        It pays where an unrolled loop goes along the memory: its iterations share the loads.
+        """
+        lane = self.index.lane
+        if lane is None or not self._crosses(buffer, address):
+            return None
+        found = self._along(r.coords, buffer)
+        if found is None:
+            return None
+        v, first, count, start = found
+        key = (buffer.name, start, lane.key)
+        if key not in self._squares:
+            self._squares[key] = self._columns(buffer, start, lane, count)
+        return self._squares[key][self.index.constants[v].value - first]
+
+    def defer(self, target: Access, buffer: Buffer, address: Index, value: ir.Value) -> bool:
+        """Keep a vector that lies across memory until its unrolled neighbours are there, too.
+
+        They are then transposed and stored along memory. Only straight-line code is deferred: it
+        ends with the unrolled loop, in `store_deferred`.
+        """
+        lane = self.index.lane
+        if lane is None or not self._crosses(buffer, address):
+            return False
+        found = self._along([(d, c) for d, c in target.coords], buffer)
+        if found is None:
+            return False
+        v, first, _, start = found
+        if self.index.unrolled[v].block is not self.builder.block:
+            return False
+        key = (buffer.name, start, lane.key)
+        square = self._deferred.setdefault(key, Square(v, buffer, start, lane, {}))
+        at = self.index.constants[v].value - first
+        square.vectors[at] = self.memory.widen(
+            to_memory(self.builder, value, buffer.dtype), lane.lanes
+        )
+        return True
+
+    def store_deferred(self, var: str) -> None:
+        """Store what waits for the end of the unrolled loop over `var`."""
+        self._store_squares(lambda s: s.loop == var)
+
+    def _store_squares(self, chosen: Callable[[Square], bool]) -> None:
+        for key in [k for k, s in self._deferred.items() if chosen(s)]:
+            s = self._deferred.pop(key)
+            lanes = s.lane.lanes
+            vector = ir.VectorType(memory_type(s.buffer.dtype), lanes)
+            idle = ir.Constant(vector, ir.Undefined)
+            vectors = [s.vectors.get(i, idle) for i in range(lanes)]
+            rows = transposed(self.builder, vectors, s.buffer.dtype.bytes)
+            mask = ir.Constant(ir.VectorType(BOOL, lanes), [i in s.vectors for i in range(lanes)])
+            for number, row in enumerate(rows):
+                if _is_idle(s.lane, number):
+                    continue
+                at = s.start.subs({s.lane.var: Index.of(s.lane.base + number)})
+                place = self.memory.place(s.buffer, at)
+                if len(s.vectors) == lanes:
+                    self.builder.store(row, place, align=align(s.buffer))
+                else:
+                    self.memory.masked_store(s.buffer, row, place, mask)
+
+    def _crosses(self, buffer: Buffer, address: Index) -> bool:
+        """Whether the lanes lie apart in memory, in whole vectors that can be transposed."""
+        lane = self.index.lane
+        return (
+            lane is not None
+            and self.index.varies(address)
+            and not self.memory.contiguous(address, lane)
+            and address.coefficient(lane.var) is not None
+            and not any(
+                n in self.index.values and is_vector(self.index.values[n]) for n in address.names()
+            )
+            and isinstance(lane.mask, ir.Constant | None)
+            and transposable(lane.lanes, buffer.dtype.bytes)
+        )
+
+    def _along(
+        self, place: Sequence[tuple[str, Coord]], buffer: Buffer
+    ) -> tuple[str, int, int, Index] | None:
+        """The unrolled loop that goes along memory here: (loop, first iteration, number, start).
+
+        The iterations are those that share a square with this one; `start` is the address of the
+        first. None where there is no such loop, or too few iterations.
+        """
+        lane = self.index.lane
+        assert lane is not None
+        indices = [(d, c) for d, c in place if isinstance(c, Index)]
+        if len(indices) < len(place):
+            return None
+        for v, loop in self.index.unrolled.items():
+            with self.index.symbolic(v, (loop.lo, loop.hi - 1)):
+                coords = {d: self.index.resolve(c) for d, c in indices}
+                general = buffer.layout.address(coords, self.index.ranges)
+            if general.coefficient(v) != 1:
+                continue
+            at = self.index.constants[v].value - loop.lo
+            first = loop.lo + at // lane.lanes * lane.lanes
+            count = min(lane.lanes, loop.hi - first)
+            if count < MIN_SHARED:
+                return None
+            return v, first, count, general.subs({v: Index.of(first)})
+        return None
+
+    def _columns(self, buffer: Buffer, start: Index, lane: Lane, count: int) -> list[ir.Value]:
+        """Of each lane `count` neighbours from `start`, transposed: one vector per neighbour."""
+        vector = ir.VectorType(memory_type(buffer.dtype), lane.lanes)
+        rows: list[ir.Value] = []
+        for number in range(lane.lanes):
+            if _is_idle(lane, number):
+                rows.append(ir.Constant(vector, None))
+                continue
+            place = self.memory.place(buffer, start.subs({lane.var: Index.of(lane.base + number)}))
+            if count == lane.lanes:
+                rows.append(self.builder.load(place, typ=vector, align=align(buffer)))
+                continue
+            active = [number < count for number in range(lane.lanes)]
+            mask = ir.Constant(ir.VectorType(BOOL, lane.lanes), active)
+            rows.append(
+                self.memory.masked_load(buffer, place, vector, mask, ir.Constant(vector, None))
+            )
+        return transposed(self.builder, rows, buffer.dtype.bytes)
+
+
+def _is_idle(lane: Lane, number: int) -> bool:
+    """Whether a lane whose mask is constant is no iteration."""
+    return lane.mask is not None and not lane.mask.constant[number].constant
