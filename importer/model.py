@@ -344,7 +344,12 @@ class _Importer:
             given = ", ".join(f"{i or '-'}: {t}" for i, t in zip(node.input, inputs, strict=True))
             tensors = [t for t in inputs if isinstance(t, Tensor)]
             sizes = sorted({n for t in tensors for x in t.shape for n in x.names()})
-            hint = f"; fixing the symbolic sizes ({', '.join(sizes)}) may help" if sizes else ""
+            hint = ""
+            if sizes:
+                hint = (
+                    f"; fixing the symbolic sizes ({', '.join(sizes)}) may help, or narrower "
+                    "ranges: --dim NAME=N, NAME=LOW..HIGH, or multiples NAME=LOW..HIGH/STEP"
+                )
             raise UserError(
                 f"{node.op_type} (node {_title(node)!r}) cannot be compiled: {e} [{given}]{hint}"
             ) from e
