@@ -54,6 +54,7 @@ from tests.strategies import Builder, random_inputs
 
 EXTENTS = (3, 2, 1, 5, 7, 8, 17, 4, 16, 20, 33, 3, 2, 5, 7, 9, 12, 40, 0)
 DIMS = ("i", "j", "k", "l", "m")
+LONG = (64, 16, 3, 100, 128, 1, 7, 33, 200, 256, 512, 1000)
 POINTS = 1500
 """The most points that a nest runs over: what the interpreter takes a fraction of a second for."""
 SMALL = 28
@@ -369,10 +370,22 @@ class _Cases:
 
 
 @st.composite
-def cases(draw: st.DrawFn, kinds: Sequence[str] = ()) -> Case:
-    """A group of one to four nests with random layouts."""
-    extents = {d: draw(st.sampled_from(EXTENTS)) for d in DIMS[: draw(st.integers(2, 4))]}
-    while prod(max(e, 1) for e in extents.values()) > POINTS:
+def cases(
+    draw: st.DrawFn,
+    kinds: Sequence[str] = (),
+    lengths: Sequence[int] = EXTENTS,
+    points: int = POINTS,
+) -> Case:
+    """A group of one to four nests with random layouts.
+
+    Args:
+        draw: Hypothesis's.
+        kinds: Methods of `_Cases`; all of them by default.
+        lengths: The extents to choose from.
+        points: The most points that a nest runs over.
+    """
+    extents = {d: draw(st.sampled_from(lengths)) for d in DIMS[: draw(st.integers(2, 4))]}
+    while prod(max(e, 1) for e in extents.values()) > points:
         longest = max(extents, key=lambda d: extents[d])
         extents[longest] = extents[longest] // 2 or 1
     b = _Cases(draw, extents)

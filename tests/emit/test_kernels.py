@@ -22,7 +22,7 @@ from rutc.tensor_ir.steps import Schedule, apply_schedule, parse_schedule
 from rutc.tuner import choose
 from tests.emit.run_kernel import run_kernel
 from tests.examples import examples
-from tests.kernels import Case, cases, scheduled
+from tests.kernels import LONG, Case, cases, scheduled
 from tests.tensor_ir.test_steps import kernel_of
 
 V3, V4 = (target_named(name).machine for name in ("x86-64-v3", "x86-64-v4"))
@@ -70,6 +70,18 @@ def test_default_schedules(machine: Machine, case: Case, data: st.DataObject) ->
 
 
 @on_machines
+@examples(60)
+@given(case=cases(lengths=LONG, points=400_000), data=st.data())
+def test_default_schedules_of_long_loops(machine: Machine, case: Case, data: st.DataObject) -> None:
+    reads = [n for n in case.group.external_reads() if not case.layouts[n].halo]
+    free = data.draw(st.sets(st.sampled_from(reads))) if reads else set()
+    small = replace(machine, l1=4 << 10, l2=64 << 10, cores=2)
+    kernel, _, memory, arrays = tuned(case, small, frozenset(free))
+    run_kernel(kernel, small, memory, parts=3)
+    case.check(memory, arrays)
+
+
+@on_machines
 @examples(200)
 @given(case=cases(), data=st.data())
 def test_random_schedules(machine: Machine, case: Case, data: st.DataObject) -> None:
@@ -106,6 +118,9 @@ SCHEDULES = [
     "block_reduction(k, 4, i, c)",
     "block_reduction(k, 4, i, c); tile([j], [vector])",
     "block_reduction(k, 3, i, c); split(j, 8); tile([j.o, j.i], [unroll, vector])",
+    "split(i, 3); split(j, 8); reorder([j.o, i.o, i.i, j.i]); block_reduction(k, 5, i.o, c); "
+    "mark(j.o, parallel); peel(i.o); peel(j.o); tile([i.i, j.i], [unroll, vector]); "
+    "prefetch_block(b, j.o, 0, 16, 2)",
     "split(i, 3); split(j, 16); reorder([i.o, j.o, i.i, j.i]); peel(j.o); peel(i.o); "
     "tile([i.i, j.i], [unroll, vector]); split(k, 4); peel(k.o); mark(k.i, unroll)",
 ]
