@@ -206,7 +206,7 @@ def _tiled(
                 line = LINE_BYTES // t.bytes
                 if block is not None:
                     steps.append(PrefetchBlock(t.buffer, f"{bound[-1]}.b", 0, line))
-                elif batch and t.depends(batch[-1]):
+                elif batch and (t.strides.get(batch[-1]) or 0) > 0:
                     panel = f"{tile.vector}.o" if f"{tile.vector}.o" in order else batch[-1]
                     steps.append(PrefetchBlock(t.buffer, panel, 0, line))
                 elif t.buffer_bytes > machine.l2 // 2 and f"{tile.vector}.o" in order:
