@@ -140,9 +140,11 @@ def test_dynamic_sizes_have_names(cases: list[Case]) -> None:
 
 
 def test_only_the_operands_that_must_be_are_fixed(cases: list[Case]) -> None:
-    result = run_case(case_of(cases, "test_slice_default_axes"), "plain", lambda stage: None)
+    result = run_case(
+        case_of(cases, "test_reduce_sum_do_not_keepdims_example"), "plain", lambda stage: None
+    )
     assert result.passed, result.reason
-    assert result.frozen == ("starts", "ends")
+    assert result.frozen == ("axes",)
 
 
 def test_wrong_outputs_fail(cases: list[Case]) -> None:

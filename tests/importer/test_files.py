@@ -103,7 +103,7 @@ def test_all_unsupported_operators_are_listed(tmp_path, make_node, make_model):
     nodes = [
         helper.make_node("Frobnicate", ["x"], ["a"], name="first", domain="acme"),
         helper.make_node("Frobnicate", ["a"], ["b"], name="second", domain="acme"),
-        helper.make_node("StringSplit", ["b"], ["y", "n"], name="third"),
+        helper.make_node("Twiddle", ["b"], ["y"], name="third", domain="acme"),
     ]
     model = make_model(nodes, {"x": X}, ["y"], {})
     model.opset_import.append(helper.make_opsetid("acme", 1))
@@ -112,7 +112,7 @@ def test_all_unsupported_operators_are_listed(tmp_path, make_node, make_model):
         import_model(tmp_path / "m.onnx")
     text = str(e.value)
     assert "acme.Frobnicate (2): first, second" in text
-    assert "StringSplit (1): third" in text
+    assert "acme.Twiddle (1): third" in text
 
 
 def test_operator_errors_name_node_and_shapes(tmp_path, make_node, make_model):
@@ -211,16 +211,17 @@ def test_graphs_that_do_not_connect(tmp_path, make_node, make_model):
 
 
 def test_inputs_can_be_given_values(tmp_path, make_node, make_model):
-    shape = np.array([3, 2])
-    model = make_model([make_node("Reshape", ["x", "s"])], {"x": X, "s": shape}, ["y"], {})
+    axes = np.array([1])
+    node = make_node("ReduceSum", ["x", "s"], keepdims=0)
+    model = make_model([node], {"x": X, "s": axes}, ["y"], {})
     path = tmp_path / "m.onnx"
     onnx.save(model, path)
-    with pytest.raises(UserError, match="the shape is computed at run time"):
+    with pytest.raises(UserError, match="known"):
         import_model(path)
-    graph = import_model(path, values={"s": shape})
-    assert [(i.name, i.fixed) for i in graph.inputs] == [("x", None), ("s", Data(shape))]
-    assert [graph.extent(d) for d in graph.outputs[0].axes] == [3, 2]
-    assert import_model(path, values={"s": shape.astype("f4")}) == graph
-    for wrong in ({"t": shape}, {"s": shape[:1]}, {"s": shape + 0.5}, {"s": shape > 0}):
+    graph = import_model(path, values={"s": axes})
+    assert [(i.name, i.fixed) for i in graph.inputs] == [("x", None), ("s", Data(axes))]
+    assert [graph.extent(d) for d in graph.outputs[0].axes] == [2]
+    assert import_model(path, values={"s": axes.astype("f4")}) == graph
+    for wrong in ({"t": axes}, {"s": axes[:0]}, {"s": axes + 0.5}, {"s": axes > 0}):
         with pytest.raises(UserError, match=next(iter(wrong))):
             import_model(path, values=wrong)
