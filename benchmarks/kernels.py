@@ -169,7 +169,7 @@ def measure(case: Case, peak: PeakLoop, seconds: float) -> dict[str, object]:
             agrees = verify_model(path, report.library, {"x": x}, threads=1).passed
             session = load(report.library, threads=1)
             (output,) = session.get_outputs()
-            y = np.empty(output.shape, np.float32)
+            y = np.empty([int(extent) for extent in output.shape], np.float32)
             times = interleave(
                 {
                     "rutc": partial(session.run_into, {"x": x}, {output.name: y}),
