@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from tests.conformance import results
 from tests.conformance.adapter import OnStage, Result, run_case
@@ -21,7 +22,7 @@ from tests.conformance.guarded import guarded_copy
 from tests.conformance.modes import MODES
 from tests.conformance.report import DOCUMENT, operators_document
 from tests.conformance.results import ResultFile
-from tests.conformance.suite import Case, graph_inputs, load_cases
+from tests.conformance.suite import Case, DataSet, graph_inputs, load_cases
 from tests.conformance.workers import run_all
 
 PARTS = 25
@@ -139,10 +140,25 @@ def test_dynamic_sizes_have_names(cases: list[Case]) -> None:
     }
 
 
-def test_only_the_operands_that_must_be_are_fixed(cases: list[Case]) -> None:
-    result = run_case(
-        case_of(cases, "test_reduce_sum_do_not_keepdims_example"), "plain", lambda stage: None
-    )
+def test_only_the_operands_that_must_be_are_fixed() -> None:
+    """The axes of a sum decide its rank; a scalar that is added does not."""
+    nodes = [
+        helper.make_node("Add", ["x", "bias"], ["t"]),
+        helper.make_node("ReduceSum", ["t", "axes"], ["y"], keepdims=0),
+    ]
+    x, bias, axes = np.ones((2, 3), np.float32), np.float32(2), np.array([1])
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape),
+        helper.make_tensor_value_info("bias", TensorProto.FLOAT, []),
+        helper.make_tensor_value_info("axes", TensorProto.INT64, axes.shape),
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    expected = (x + bias).sum(axis=1)
+    data = DataSet((x, bias, axes), (expected,))
+    case = Case("test_sum", "node", model.SerializeToString(), (data,), 1e-3, 1e-7)
+    result = run_case(case, "plain", lambda stage: None)
     assert result.passed, result.reason
     assert result.frozen == ("axes",)
 
