@@ -9,7 +9,7 @@ import llvmlite.binding as llvm
 
 from rutc.tensor_ir.machine import Machine
 
-VERSION = f"2 llvmlite {llvmlite.__version__}"
+VERSION = f"3 llvmlite {llvmlite.__version__}"
 """Changes whenever the same module text could become other machine code."""
 
 _lock = threading.Lock()
@@ -46,6 +46,9 @@ def start() -> None:
     global _started
     with _lock:
         if not _started:
+            # Innermost loops begin at whole cache lines: where they begin decides how fast they
+            # are decoded, and must not depend on what stands before them.
+            llvm.set_option("", "-x86-experimental-pref-innermost-loop-alignment=6")
             llvm.initialize_all_targets()
             llvm.initialize_all_asmprinters()
             _started = True
