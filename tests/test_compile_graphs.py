@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import rutc.tuner.heuristic
+import rutc.tuner.choice
 from rutc.emit.targets import target_named
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
@@ -38,7 +38,7 @@ V3 = target_named("x86-64-v3").machine
 def _parallel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """However small a kernel is, threads share it; objects are cached for the tests alone."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(rutc.tuner.heuristic, "PARALLEL_CYCLES", 0)
+    patch.setattr(rutc.tuner.choice, "PARALLEL_CYCLES", 0)
     patch.setenv("RUTC_CACHE", str(tmp_path_factory.mktemp("cache")))
     yield
     patch.undo()

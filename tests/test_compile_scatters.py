@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import rutc.tuner.heuristic
+import rutc.tuner.choice
 from rutc.emit.targets import target_named
 from rutc.graph_opt.plan import Write
 from rutc.tensor_ir import Graph
@@ -31,7 +31,7 @@ TYPES = ("f32", "f64", "i64", "i32", "u8", "bf16", "f16", "bool")
 def _parallel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """However small a kernel is, threads share it; objects are cached for the tests alone."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(rutc.tuner.heuristic, "PARALLEL_CYCLES", 0)
+    patch.setattr(rutc.tuner.choice, "PARALLEL_CYCLES", 0)
     patch.setenv("RUTC_CACHE", str(tmp_path_factory.mktemp("cache")))
     yield
     patch.undo()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-import rutc.tuner.heuristic
+import rutc.tuner.choice
 from rutc.emit.targets import target_named
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
@@ -35,7 +35,7 @@ NATIVE = target_named("native").machine
 def _parallel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """However small a kernel is, threads share it; objects are cached for the tests alone."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(rutc.tuner.heuristic, "PARALLEL_CYCLES", 0)
+    patch.setattr(rutc.tuner.choice, "PARALLEL_CYCLES", 0)
     patch.setenv("RUTC_CACHE", str(tmp_path_factory.mktemp("cache")))
     yield
     patch.undo()

@@ -1,5 +1,6 @@
 """Schedules: which steps make a kernel fast on a machine."""
 
-from rutc.tuner.heuristic import Choice, choose
+from rutc.tuner.choice import Choice
+from rutc.tuner.heuristic import choose
 
 __all__ = ["Choice", "choose"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from rutc.tensor_ir.affine import Index, Range, Size, plain, typical
-from rutc.tensor_ir.expr import Expr, Read, walk
+from rutc.tensor_ir.expr import Expr, Read, index_names, walk
 from rutc.tensor_ir.kernel import (
     Assign,
     Branch,
@@ -18,6 +18,7 @@ from rutc.tensor_ir.kernel import (
     Stmt,
     Update,
     exprs,
+    walk_stmts,
 )
 
 
@@ -69,6 +70,16 @@ class Reduction:
     loops: tuple[Loop, ...]
     reads: tuple[Touch, ...]
 
+    @property
+    def bound(self) -> tuple[Loop, ...]:
+        """The loops that the states do not survive."""
+        kept: list[Loop] = []
+        for x in reversed(self.loops):
+            if any(not isinstance(s, Loop) for s in x.body) and x is not self.loops[-1]:
+                break
+            kept.append(x)
+        return tuple(reversed(kept))
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -85,6 +96,12 @@ class Shape:
     sizes: Mapping[str, Size]
     symbolic: frozenset[str] = frozenset()
 
+    @property
+    def private(self) -> list[str]:
+        """Loops inside the shared ones that belong to no reduction."""
+        bound = {x.var for r in self.reductions for x in r.bound}
+        return [x.var for x in _loops(self.body) if x.var not in bound]
+
 
 def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
     """The kernel's shape. `constants` are the buffers whose layout is still free."""
@@ -93,7 +110,7 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
     while len(body) == 1 and isinstance(body[0], Loop):
         shared.append(body[0])
         body = body[0].body
-    if not _has_work(body):
+    if not body:
         shared, body = [], kernel.body
     ranges: dict[str, Range] = {}
     extents: dict[str, int] = {}
@@ -145,8 +162,17 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
     )
 
 
-def _has_work(body: tuple[Stmt, ...]) -> bool:
-    return bool(body)
+def dim_of_loop(kernel: Kernel, buffer: str) -> dict[str, str]:
+    """The dim of a buffer that each loop variable is a coordinate of."""
+    found: dict[str, str] = {}
+    for s in walk_stmts(kernel.body):
+        for e in exprs(s):
+            for x in walk(e):
+                if isinstance(x, Read) and x.value == buffer:
+                    for d, c in x.coords:
+                        if isinstance(c, Index) and c.as_var is not None:
+                            found[c.as_var] = d
+    return found
 
 
 def _loops(body: tuple[Stmt, ...]) -> Iterator[Loop]:
@@ -179,7 +205,7 @@ def _touch(
             coords[d] = c.simplify(ranges)
         else:
             coords[d] = Index.of(0)
-            scattered |= {v for x in walk(c) for v in _names(x)}
+            scattered |= index_names(c)
     strides: dict[str, int | None] = {}
     exact: dict[str, Size | None] = {}
     packed = buffer.name in constants
@@ -209,9 +235,3 @@ def _stride(factor: Index | None, ranges: Mapping[str, Range]) -> int | None:
     if bounds is None or bounds[0] < 0:
         return None
     return max(typical(factor, ranges), 2)
-
-
-def _names(e: Expr) -> frozenset[str]:
-    from rutc.tensor_ir.expr import index_names
-
-    return index_names(e)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.machine import Machine
@@ -40,13 +39,11 @@ def across(
     others.remove(along)
     steps: list[Step] = [Reorder((*others, along, vector))]
     extent = extents[along]
-    while others and _continues(others[-1], along, extent, touches):
+    while others and all(t.continues(others[-1], along, extent) for t in touches):
         outer = others.pop()
         name = f"{outer}_{along}"
         steps.append(Fuse(outer, along, name))
-        touches = tuple(
-            replace(t, strides={**t.strides, name: t.strides.get(along, 0)}) for t in touches
-        )
+        touches = tuple(t.renamed(along, name) for t in touches)
         extent *= extents[outer]
         along = name
     if extent < SHORTEST:
@@ -71,16 +68,3 @@ def across(
     steps.append(Tile(tuple(inside), (Kind.UNROLL, Kind.VECTOR)))
     steps.append(Preload(operand.buffer, tuple(inside)))
     return tuple(steps)
-
-
-def _renamed(t: Touch, loop: str, name: str) -> Touch:
-    return replace(t, strides={**t.strides, name: t.strides.get(loop, 0)})
-
-
-def _continues(outer: str, inner: str, extent: int, touches: tuple[Touch, ...]) -> bool:
-    """Whether `outer` goes on where `inner` ends, in all operands."""
-    for t in touches:
-        o, i = t.strides.get(outer, 0), t.strides.get(inner, 0)
-        if o is None or i is None or o != i * extent:
-            return False
-    return True

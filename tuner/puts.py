@@ -1,13 +1,30 @@
-"""The order of a scatter's loops: which may change places, and which becomes the vector."""
+"""The schedule of scatters: which loops may change places, and which becomes the vector."""
 
 from __future__ import annotations
 
 from rutc.tensor_ir.kernel import Kernel
-from rutc.tensor_ir.steps.base import NotApplicable, check_independent
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps import NotApplicable, Reorder, Schedule, Step
+from rutc.tensor_ir.steps.base import check_independent
 from rutc.tuner.access import Shape
+from rutc.tuner.choice import shared_out
+from rutc.tuner.pointwise import vectorised
 
 
-def put_order(kernel: Kernel, shape: Shape) -> tuple[list[str], list[str], str | None]:
+def puts(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
+    """Loops that keep to elements of their own outside, or as the vector."""
+    apart, ordered, vector = _put_order(kernel, shape)
+    order = [*apart, *ordered, *([vector] if vector is not None else [])]
+    steps: list[Step] = []
+    if len(order) > 1 and order != [x.var for x in shape.shared]:
+        steps.append(Reorder(tuple(order)))
+    steps += shared_out(apart, shape, machine, len(shape.touches))
+    if vector is not None:
+        steps += vectorised(vector, shape.extents[vector], machine, vector in shape.symbolic)
+    return tuple(steps)
+
+
+def _put_order(kernel: Kernel, shape: Shape) -> tuple[list[str], list[str], str | None]:
     """(apart, ordered, vector): loops from the outermost; `vector`, if any, is the innermost.
 
     Iterations of a loop in `apart` put to places of their own, so these loops may be carried out

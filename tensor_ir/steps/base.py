@@ -69,6 +69,20 @@ def find_loops(kernel: Kernel, var: str) -> tuple[Loop, ...]:
     return found
 
 
+def directly_nested(loop: Loop, variables: tuple[str, ...]) -> list[Loop]:
+    """`loop`, over the first variable, and those over the others, each all that the last one does.
+
+    Raises NotApplicable where a loop does more than the next.
+    """
+    chain = [loop]
+    for v in variables[1:]:
+        body = chain[-1].body
+        if len(body) != 1 or not isinstance(body[0], Loop) or body[0].var != v:
+            raise NotApplicable(f"{chain[-1].var} does not directly hold {v}")
+        chain.append(body[0])
+    return chain
+
+
 def check_fresh(kernel: Kernel, *names: str) -> None:
     """Raises NotApplicable when one of the names is a loop's or a symbol's already."""
     taken = {s.var for s in walk_stmts(kernel.body) if isinstance(s, Loop)}

@@ -24,6 +24,7 @@ from rutc.tensor_ir.steps.base import (
     NotApplicable,
     Step,
     constant_extent,
+    directly_nested,
     find_loops,
     replace_loop,
 )
@@ -52,7 +53,7 @@ class Preload(Step):
         name = f"{self.buffer}.tile"
         if any(b.name == name for b in (*kernel.args, *kernel.locals)):
             raise NotApplicable(f"there are registers %{name} already")
-        chains = [self._chain(x) for x in found]
+        chains = [directly_nested(x, self.loops) for x in found]
         extents: dict[str, int] = {}
         for chain in chains:
             self._check(kernel, chain)
@@ -63,7 +64,7 @@ class Preload(Step):
         coords = tuple((v, Index.of(v)) for v in self.loops)
 
         def visit(loop: Loop) -> tuple[Stmt, ...]:
-            chain = self._chain(loop)
+            chain = directly_nested(loop, self.loops)
             read = self._read(chain)
             kept = Read(name, coords, read.dtype)
 
@@ -79,15 +80,6 @@ class Preload(Step):
 
         body = replace_loop(kernel.body, self.loops[0], visit)
         return replace(kernel, body=body, locals=(*kernel.locals, tile))
-
-    def _chain(self, loop: Loop) -> list[Loop]:
-        chain = [loop]
-        for v in self.loops[1:]:
-            body = chain[-1].body
-            if len(body) != 1 or not isinstance(body[0], Loop) or body[0].var != v:
-                raise NotApplicable(f"{chain[-1].var} does not directly hold {v}")
-            chain.append(body[0])
-        return chain
 
     def _check(self, kernel: Kernel, chain: list[Loop]) -> None:
         for x in chain:

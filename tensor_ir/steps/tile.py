@@ -27,6 +27,7 @@ from rutc.tensor_ir.steps.base import (
     check_independent,
     check_no_registers,
     check_vector,
+    directly_nested,
     find_loops,
     outer_ranges,
     replace_loop,
@@ -62,7 +63,7 @@ class Tile(Step):
             raise NotApplicable("it takes as many kinds as loops, and one at least")
         if self.kinds.count(Kind.VECTOR) > 1:
             raise NotApplicable("one loop at most can be the vector")
-        chains = [self._chain(x) for x in find_loops(kernel, self.loops[0])]
+        chains = [directly_nested(x, self.loops) for x in find_loops(kernel, self.loops[0])]
         for chain in chains:
             for x, kind in zip(chain, self.kinds, strict=True):
                 _check_moved(kernel, x, kind)
@@ -71,7 +72,7 @@ class Tile(Step):
         ranges = outer_ranges(kernel)
 
         def tile(loop: Loop) -> tuple[Stmt, ...]:
-            chain = self._chain(loop)
+            chain = directly_nested(loop, self.loops)
             ends: dict[str, tuple[Index, int]] = {}
             moved: list[Loop] = []
             for x, k in zip(chain, self.kinds, strict=True):
@@ -107,16 +108,6 @@ class Tile(Step):
         )
         body = replace_loop(kernel.body, self.loops[0], tile)
         return replace(kernel, body=body, locals=locals_)
-
-    def _chain(self, loop: Loop) -> list[Loop]:
-        """The loops to move, from the outermost, each all that the one before does."""
-        chain = [loop]
-        for v in self.loops[1:]:
-            body = chain[-1].body
-            if len(body) != 1 or not isinstance(body[0], Loop) or body[0].var != v:
-                raise NotApplicable(f"{chain[-1].var} does not directly hold {v}")
-            chain.append(body[0])
-        return chain
 
 
 def _check_moved(kernel: Kernel, loop: Loop, kind: Kind) -> None:

@@ -1,0 +1,48 @@
+"""What a default schedule comes with, and when its loops are worth sharing among threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+from rutc.tensor_ir.kernel import Kind
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps import Mark, Schedule, Step
+from rutc.tuner.access import Shape
+
+PARALLEL_CYCLES = 30_000
+"""Kernels estimated below this many cycles run on one thread: sharing costs microseconds."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A schedule, and the packing that it wants of constants: buffer -> (dim order, blocks)."""
+
+    schedule: Schedule
+    packing: Mapping[str, tuple[tuple[str, ...], Mapping[str, int]]] = field(default_factory=dict)
+
+
+def shared_out(
+    loops: Iterable[str], shape: Shape, machine: Machine, accesses: int = 1
+) -> list[Step]:
+    """Steps that share the loops among threads, none where that does not pay.
+
+    `accesses` weighs an iteration: kernels bound by memory take about that many cycles for it.
+    """
+    if not pays(_cycles(shape, machine) * accesses, machine):
+        return []
+    return [Mark(v, Kind.PARALLEL) for v in loops]
+
+
+def pays(cycles: float, machine: Machine) -> bool:
+    """Whether so much work is worth the start of other threads."""
+    return machine.cores > 1 and cycles > PARALLEL_CYCLES
+
+
+def _cycles(shape: Shape, machine: Machine) -> float:
+    """A rough count of cycles."""
+    points = prod(shape.extents[x.var] for x in shape.shared)
+    inner = sum(prod(shape.extents[x.var] for x in r.loops) for r in shape.reductions)
+    private = sum(shape.extents[v] for v in shape.private)
+    return points * (inner + 4 * private + 4) / machine.width

@@ -1,0 +1,150 @@
+"""The schedule of kernels without reductions: they are bound by memory."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from rutc.tensor_ir.affine import Index, plain
+from rutc.tensor_ir.expr import Apply, IndexValue, Lit, walk
+from rutc.tensor_ir.kernel import Kernel, Kind, exprs, walk_stmts
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps import Cut, Fuse, Mark, Peel, Reorder, Schedule, Split, Step
+from rutc.tuner.access import Shape
+from rutc.tuner.across import across
+from rutc.tuner.arms import choosing_loops, unrolled_arms
+from rutc.tuner.choice import pays, shared_out
+
+
+def pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
+    """Long vectors in the order of memory, squares where operands cross, arms apart."""
+    if not shape.shared:
+        return ()
+
+    def shared(loops: list[str]) -> list[Step]:
+        return shared_out(loops, shape, machine, len(shape.touches))
+
+    steps: list[Step] = []
+    loops = [x.var for x in shape.shared]
+    extents, sizes = dict(shape.extents), dict(shape.sizes)
+    chosen = () if shape.symbolic else choosing_loops(kernel, extents)
+    free = [v for v in loops if v not in chosen]
+    if chosen and free:
+        vector = _best_vector(free, shape)
+        others = _memory_order([v for v in loops if v != vector], shape)
+        parallel = bool(shared(others))
+        return tuple(
+            unrolled_arms(others, vector, chosen, extents, machine.width, parallel=parallel)
+        )
+    vector = _best_vector(loops, shape)
+    order = _memory_order([v for v in loops if v != vector], shape)
+    symbolic = set(shape.symbolic)
+    cuts = () if vector in symbolic else _cut_points(kernel, vector, extents[vector])
+    order.append(vector)
+    if len(order) > 1 and order != loops:
+        steps.append(Reorder(tuple(order)))
+    if cuts:
+        steps.append(Cut(vector, cuts))
+        edges = [0, *cuts, extents[vector]]
+        pieces = [
+            (vector if i == 0 else f"{vector}.{i}", b - a)
+            for i, (a, b) in enumerate(pairwise(edges))
+        ]
+        for name, extent in pieces:
+            steps += vectorised(name, extent, machine)
+        return (*steps, *shared(order[:-1]))
+    touches = shape.touches
+    squares = None if symbolic else across(order, touches, extents, machine, shared)
+    if squares is not None:
+        return squares
+    while len(order) > 1 and all(
+        t.continues(order[-2], order[-1], sizes[order[-1]]) for t in touches
+    ):
+        name = f"{order[-2]}_{order[-1]}"
+        steps.append(Fuse(order[-2], order[-1], name))
+        extents[name] = extents[order[-2]] * extents[order[-1]]
+        sizes[name] = plain(sizes[order[-2]] * sizes[order[-1]])
+        if not isinstance(sizes[name], int):
+            symbolic.add(name)
+        inner = order[-1]
+        touches = tuple(t.renamed(inner, name) for t in touches)
+        order[-2:] = [name]
+    vector = order.pop()
+    if not order and pays(extents[vector] * len(touches) / 2, machine):
+        if vector in symbolic:
+            steps += vectorised(vector, extents[vector], machine, symbolic=True)
+            return (*steps, Mark(f"{vector}.o", Kind.PARALLEL))
+        chunk = _chunk(extents[vector], machine)
+        if chunk < extents[vector]:
+            steps += [Split(vector, chunk), Mark(f"{vector}.o", Kind.PARALLEL)]
+            return (*steps, *vectorised(f"{vector}.i", chunk, machine))
+    steps += vectorised(vector, extents[vector], machine, vector in symbolic)
+    steps += shared(order)
+    return tuple(steps)
+
+
+def vectorised(v: str, extent: int, machine: Machine, symbolic: bool = False) -> list[Step]:
+    """Steps that make vectors of a loop without reductions."""
+    if extent <= machine.width and not symbolic:
+        return [Mark(v, Kind.VECTOR)]
+    block = machine.width * (4 if symbolic else max(1, min(4, extent // machine.width)))
+    steps: list[Step] = [Split(v, block), Mark(f"{v}.i", Kind.VECTOR)]
+    if extent % block or symbolic:
+        steps.append(Peel(f"{v}.o"))
+    return steps
+
+
+def _chunk(extent: int, machine: Machine) -> int:
+    """The largest part of a loop of at most 1/16 of it that divides it into whole vectors."""
+    for parts in range(16, 65):
+        if extent % (parts * machine.width) == 0:
+            return extent // parts
+    for parts in range(8, 257):
+        if extent % parts == 0:
+            return extent // parts
+    return extent
+
+
+def _best_vector(loops: list[str], shape: Shape) -> str:
+    def cost(v: str) -> float:
+        total = 0.0
+        extent = shape.extents[v]
+        lanes = min(16, extent)
+        for t in shape.touches:
+            stride = t.strides.get(v, 0)
+            if stride == 0:
+                total += 0.2
+            elif stride == 1:
+                total += 1
+            else:
+                total += lanes * (1.5 if t.is_store else 1)
+        return total / lanes * (1 + 0.1 * ((-extent) % lanes) / lanes)
+
+    return min(loops, key=cost)
+
+
+def _memory_order(loops: list[str], shape: Shape) -> list[str]:
+    """Loops in the order of the store's memory, farthest outermost."""
+    stores = [t for t in shape.touches if t.is_store]
+
+    def distance(v: str) -> int:
+        return max((abs(t.strides.get(v) or 0) for t in stores), default=0)
+
+    return sorted(loops, key=lambda v: -distance(v))
+
+
+def _cut_points(kernel: Kernel, var: str, extent: int) -> tuple[int, ...]:
+    """Where comparisons of the loop variable with constants change."""
+    points: set[int] = set()
+    for s in walk_stmts(kernel.body):
+        for e in exprs(s):
+            for x in walk(e):
+                if isinstance(x, Apply) and x.op in ("lt", "ge", "le", "gt"):
+                    a, b = x.args
+                    if not (isinstance(a, IndexValue) and isinstance(b, Lit)):
+                        continue
+                    c = a.index.coefficient(var)
+                    if c != 1 or (a.index - Index.of(var)).terms:
+                        continue
+                    edge = int(b.value) - a.index.const
+                    points.add(edge if x.op in ("lt", "ge") else edge + 1)
+    return tuple(sorted(p for p in points if 0 < p < extent))

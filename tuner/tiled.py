@@ -1,0 +1,337 @@
+"""The schedule of contractions: register tiles, blocks that stay in the caches, packed operands.
+
+A shared loop along which memory is contiguous becomes the vector, another one or two the rows of a
+register tile [Goto & van de Geijn 2008].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from math import prod
+
+from rutc.tensor_ir.kernel import Assign, Init, Kernel, Kind, Space, walk_stmts
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps import (
+    BlockReduction,
+    Mark,
+    Peel,
+    PrefetchBlock,
+    Reorder,
+    Split,
+    Step,
+    Tile,
+)
+from rutc.tuner.access import Shape, Touch, dim_of_loop
+from rutc.tuner.choice import Choice, shared_out
+from rutc.tuner.tiles import RegisterTile
+
+PANEL_SHARE = 0.6
+"""Share of the first cache that the vector operand of a blocked reduction may take."""
+REUSE = 8
+"""Tiles that use a block of the vector operand before the next is loaded."""
+LINE_BYTES = 64
+STREAM_BYTES = 16 << 10
+"""How far ahead to ask for an operand that is read once: beyond the hardware's own prefetching."""
+NEAR_LINES = 16
+"""Lines ahead to ask for an operand that streams from the second cache."""
+FEW_TILES = 16
+"""Up to so many tiles use the vector operand again: waiting for it from memory then shows."""
+SHORTEST_BLOCK = 400
+"""Multiply-adds per register tile below which carrying partial sums costs more than it gains."""
+
+
+def tiled(
+    kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machine, constants: frozenset[str]
+) -> Choice:
+    """Parallel blocks of the output; in each, blocks of the reduction; in each, register tiles.
+
+    `constants` may still be laid out.
+    """
+    steps: list[Step] = []
+    extents = dict(shape.extents)
+    bound = _bound_order(shape)
+    batch = _batch(shape, tile)
+    block = _reduction_block(kernel, shape, tile, bound, machine)
+    chunk = _row_chunk(shape, tile, batch, machine) if block is None else None
+    if chunk is not None:
+        v, f = chunk
+        steps.append(Split(v, f))
+        extents[f"{v}.o"], extents[f"{v}.i"] = extents[v] // f, f
+        renamed = {x: f"{v}.i" if x == v else x for x in extents}
+        tile = replace(
+            tile, rows=tuple((renamed[x], min(g, extents[renamed[x]])) for x, g in tile.rows)
+        )
+    moved: list[tuple[str, Kind]] = []
+    loops: list[str] = []
+    edges: list[str] = []
+    width = tile.vectors * machine.width
+    for v, f, kind in (
+        *((v, f, Kind.UNROLL) for v, f in tile.rows),
+        (tile.vector, width, Kind.VECTOR),
+    ):
+        if f >= extents[v] and v not in shape.symbolic:
+            moved.append((v, kind))
+            continue
+        steps.append(Split(v, f))
+        moved.append((f"{v}.i", kind))
+        loops.append(f"{v}.o")
+        extents[f"{v}.o"] = -(-extents[v] // f)
+        if extents[v] % f or v in shape.symbolic:
+            edges.append(f"{v}.o")
+    blocked = [f"{tile.vector}.o"] if f"{tile.vector}.o" in loops else []
+    tiled = {v for v, _ in tile.rows} | {tile.vector, *batch}
+    rest = [x.var for x in shape.shared if x.var not in tiled]
+    if chunk is not None:
+        v = chunk[0]
+        rest = [f"{v}.i" if x == v else x for x in rest if x != v or f"{v}.i" not in tiled]
+        blocked = [f"{v}.o", *blocked]
+    blocked = [*batch, *blocked]
+    order = [*blocked, *rest, *(v for v in loops if v not in blocked)]
+    steps.append(Reorder((*order, *(v for v, _ in moved))))
+    outer = order
+    inner: list[str] = []
+    output = _output(kernel)
+    if block is not None and output is not None:
+        # The blocks of a symbolic loop are never split again.
+        whole = {f"{v}.o" for v in shape.symbolic} | shape.symbolic
+        outer, inner, split = _reuse_loops(order, len(blocked), extents, whole)
+        steps += split
+        if inner:
+            steps.append(BlockReduction(bound[-1], block, inner[0], output))
+        else:
+            block = None
+    steps += shared_out(outer, shape, machine)
+    steps += [Peel(v) for v in reversed((*outer, *inner)) if v in edges]
+    steps.append(Tile(tuple(v for v, _ in moved), tuple(k for _, k in moved)))
+    packing: dict[str, tuple[tuple[str, ...], Mapping[str, int]]] = {}
+    if block is not None:
+        extents[bound[-1]] = block if extents[bound[-1]] % block == 0 else 0
+    for r in shape.reductions:
+        names = [x.var for x in r.loops]
+        wanted = [v for v in bound if v in names]
+        if len(wanted) > 1 and wanted != names:
+            steps.append(Reorder(tuple(wanted)))
+        fixed = [v for v in wanted if v not in shape.symbolic]
+        unrolled = _unrolled(fixed if wanted[-1:] == fixed[-1:] else [], tile, extents, machine)
+        steps += unrolled
+        parted = {s.var for s in unrolled if isinstance(s, Split)}
+        for t in r.reads:
+            if t.packed:
+                packing[t.buffer] = _packing(kernel, t, wanted, tile, width, shape.extents, block)
+                if t.strides.get(tile.vector) is None or t.gathered:
+                    continue
+                if not t.depends(tile.vector) or not t.depends(bound[-1]):
+                    continue
+                line = LINE_BYTES // t.bytes
+                if block is not None:
+                    steps.append(PrefetchBlock(t.buffer, f"{bound[-1]}.b", 0, line))
+                elif batch and (t.strides.get(batch[-1]) or 0) > 0:
+                    panel = f"{tile.vector}.o" if f"{tile.vector}.o" in order else batch[-1]
+                    steps.append(PrefetchBlock(t.buffer, panel, 0, line))
+                elif t.buffer_bytes > machine.l2 // 2 and f"{tile.vector}.o" in order:
+                    alone = all(extents.get(v, 1) == 1 for v in order if v != f"{tile.vector}.o")
+                    ahead = STREAM_BYTES // t.bytes if alone else 0
+                    steps.append(PrefetchBlock(t.buffer, f"{tile.vector}.o", ahead, line))
+                elif tile.vectors <= 2 and wanted:
+                    first = wanted[0] if wanted[0] not in parted else f"{wanted[0]}.o"
+                    if Mark(first, Kind.UNROLL) not in steps:
+                        ahead = NEAR_LINES * line
+                        steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
+    return Choice(tuple(steps), packing)
+
+
+def _batch(shape: Shape, tile: RegisterTile) -> list[str]:
+    """The loops between whose iterations no operand is used again: they go around all others."""
+    tiled = {v for v, _ in tile.rows} | {tile.vector}
+    reads = [t for r in shape.reductions for t in r.reads]
+    return [
+        x.var
+        for x in shape.shared
+        if x.var not in tiled and shape.extents[x.var] > 1 and all(t.depends(x.var) for t in reads)
+    ]
+
+
+def _row_chunk(
+    shape: Shape, tile: RegisterTile, batch: list[str], machine: Machine
+) -> tuple[str, int] | None:
+    """(loop, factor) by which to split rows; None where their operand is small as a whole.
+
+    The part of the operand that goes with one factor stays in the second cache while all blocks
+    of the vector pass by. All of it goes by anew for each iteration of the `batch` loops.
+    """
+    runs = prod(shape.extents[v] for v in batch)
+    vector_blocks = -(-shape.extents[tile.vector] // (tile.vectors * machine.width))
+    reads = [t for r in shape.reductions for t in r.reads if not t.depends(tile.vector)]
+    size = sum(t.buffer_bytes for t in reads) // runs
+    if vector_blocks < 2 or size <= machine.l2 // 2:
+        return None
+    chunks = -(-size // (machine.l2 // 2))
+    streamed = sum(
+        prod(shape.extents[v] for v in t.loops if t.depends(v) and v not in batch) * t.bytes
+        for r in shape.reductions
+        for t in r.reads
+        if t.depends(tile.vector)
+    )
+    # Every chunk reads the vector operand anew; without chunks every block reads the rows anew.
+    if chunks * streamed >= vector_blocks * size:
+        return None
+    rows = [x.var for x in shape.shared if x.var != tile.vector]
+    rows = [v for v in rows if all(t.depends(v) for t in reads) and shape.extents[v] > 1]
+    rows = [v for v in rows if v not in shape.symbolic and v not in batch]
+    if not rows:
+        return None
+    factors = dict(tile.rows)
+    v = max(rows, key=lambda x: max(abs(t.strides.get(x) or 0) for t in reads))
+    extent = shape.extents[v]
+    most = max(extent // chunks, factors.get(v, 1))
+    for f in range(most, most // 2, -1):
+        if extent % f == 0 and f < extent:
+            return v, f
+    return None
+
+
+def _reduction_block(
+    kernel: Kernel, shape: Shape, tile: RegisterTile, bound: list[str], machine: Machine
+) -> int | None:
+    """How much of the innermost reduction loop to do at a time; None where all of it fits.
+
+    The vector operand's part then stays in the first cache while tiles use it again.
+    """
+    if len(shape.reductions) != 1 or not tile.rows or bound[-1] in shape.symbolic:
+        return None
+    if _output(kernel) is None:
+        return None
+    reduction = shape.reductions[0]
+    if len(reduction.update.states) != 1:
+        return None
+    step = sum(
+        tile.vectors * machine.width * t.bytes for t in reduction.reads if t.depends(tile.vector)
+    )
+    around = prod(shape.extents[v] for v in bound[:-1])
+    most = int(machine.l1 * PANEL_SHARE) // max(step * around, 1)
+    extent = shape.extents[bound[-1]]
+    tiles = prod(
+        -(-shape.extents[x.var] // dict(tile.rows).get(x.var, 1))
+        for x in shape.shared
+        if x.var != tile.vector
+    )
+    if step * around * extent < machine.l2 // 8 or tiles > FEW_TILES:
+        return None
+    if most >= extent or most * around * tile.size < SHORTEST_BLOCK or most < 4:
+        return None
+    even = -(-extent // -(-extent // most))
+    for b in range(even, max(even // 2, 4), -1):
+        if extent % b == 0:
+            return b
+    return even
+
+
+def _output(kernel: Kernel) -> str | None:
+    """The only buffer that the kernel stores to, if it can hold the only reduction's state."""
+    stored = [
+        kernel.buffer(s.target.buffer)
+        for s in walk_stmts(kernel.body)
+        if isinstance(s, Assign) and kernel.buffer(s.target.buffer).space is Space.MEMORY
+    ]
+    states = [s.reducer.state for s in walk_stmts(kernel.body) if isinstance(s, Init)]
+    if len(stored) != 1 or states != [(stored[0].dtype,)]:
+        return None
+    return stored[0].name
+
+
+def _reuse_loops(
+    order: list[str], first: int, extents: dict[str, int], whole: AbstractSet[str]
+) -> tuple[list[str], list[str], list[Step]]:
+    """(outer, inner, steps): the innermost loops that go around about `REUSE` tiles."""
+    inner: list[str] = []
+    tiles = 1
+    for v in reversed(order[first:]):
+        if tiles * extents[v] <= 2 * REUSE:
+            inner.insert(0, v)
+            tiles *= extents[v]
+            continue
+        if tiles < REUSE and v not in whole:
+            factor = -(-REUSE // tiles)
+            parts = -(-extents[v] // factor)
+            factor = -(-extents[v] // parts)
+            if 1 < factor < extents[v] and extents[v] % factor == 0:
+                outer = [*order[: order.index(v)], f"{v}.o"]
+                extents[f"{v}.o"] = parts
+                return outer, [f"{v}.i", *inner], [Split(v, factor)]
+            inner.insert(0, v)
+        break
+    outer = order[: len(order) - len(inner)]
+    return outer, inner, []
+
+
+def _packing(
+    kernel: Kernel,
+    t: Touch,
+    bound: list[str],
+    tile: RegisterTile,
+    width: int,
+    extents: Mapping[str, int],
+    block: int | None,
+) -> tuple[tuple[str, ...], Mapping[str, int]]:
+    """The dim order of a constant operand: in the order in which the tiles read it."""
+    dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
+    of_loop = dim_of_loop(kernel, t.buffer)
+    inner = [of_loop[v] for v in bound if v in of_loop]
+    lane = of_loop.get(tile.vector)
+    blocks: dict[str, int] = {}
+    last = of_loop.get(bound[-1])
+    if block is not None and last is not None and lane is not None:
+        inner = [last, *(d for d in inner if d != last)]
+        blocks[last] = block
+    # What a tile reads at one step of the reduction lies together.
+    rows = [(of_loop[v], f, extents[v]) for v, f in tile.rows if v in of_loop]
+    whole = [d for d, f, extent in rows if f == extent and not blocks]
+    blocks |= {d: f for d, f, _ in rows if d not in whole}
+    front = [d for d in dims if d not in inner and d not in whole and d != lane]
+    inner += whole
+    if lane is None:
+        return (*front, *inner), blocks
+    if width >= extents[tile.vector]:
+        if not blocks:
+            return (*front, *inner, lane), {}
+        return (*front, lane, *inner), {**blocks, lane: extents[tile.vector]}
+    return (*front, lane, *inner), {**blocks, lane: width}
+
+
+def _bound_order(shape: Shape) -> list[str]:
+    """Reduction loops, the one along which operands are nearest in memory innermost."""
+    names: dict[str, int] = {}
+    for r in shape.reductions:
+        for x in r.loops:
+            strides = [abs(t.strides.get(x.var) or 0) for t in r.reads if not t.packed]
+            names[x.var] = max(strides, default=0)
+    return sorted(names, key=lambda v: -names[v])
+
+
+def _unrolled(
+    order: list[str], tile: RegisterTile, extents: Mapping[str, int], machine: Machine
+) -> list[Step]:
+    """Steps that unroll short reductions, so that loads are shared and loops cost nothing.
+
+    Only where registers are left: the loads of the next step are moved up among this step's
+    arithmetic, and a spill costs more than a loop.
+    """
+    steps: list[Step] = []
+    size = tile.size
+    if size + 2 * tile.vectors + 2 > machine.registers:
+        return steps
+    for v in reversed(order):
+        extent = extents[v]
+        if extent == 0:
+            break
+        if extent * size <= 160 and extent <= 16:
+            steps.append(Mark(v, Kind.UNROLL))
+            size *= extent
+            continue
+        factor = next((f for f in (8, 4, 2) if f * size <= 64 and extent % f == 0), 1)
+        if factor > 1:
+            steps += [Split(v, factor), Mark(f"{v}.i", Kind.UNROLL)]
+        break
+    return steps
