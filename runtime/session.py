@@ -106,7 +106,8 @@ class InferenceSession:
         self._gives = bundles(library.manifest, "outputs")
         self._input_slots = {info.name: slot_of("input", info) for info in self._inputs}
         self._output_slots = {info.name: slot_of("output", info) for info in self._outputs}
-        self._known_shapes = [() if x.computed else x.known_shape for x in self._outputs]
+        shapes = [() if x.computed else x.known_shape for x in self._outputs]
+        self._fixed_shapes = None if None in shapes else [x for x in shapes if x is not None]
         self._input_addresses = (ctypes.c_void_p * len(self._inputs))()
         self._output_addresses = (ctypes.c_void_p * len(self._outputs))()
 
@@ -196,9 +197,8 @@ class InferenceSession:
 
     def _output_shapes(self, inputs: Mapping[str, object]) -> list[tuple[int, ...]]:
         """Returns the shape of every output for inputs of these shapes."""
-        known = [shape for shape in self._known_shapes if shape is not None]
-        if len(known) == len(self._known_shapes):
-            return known
+        if self._fixed_shapes is not None:
+            return self._fixed_shapes
         self._check_inputs(inputs)
         with self._lock:
             try:

@@ -13,16 +13,6 @@ DOMAIN = "com.microsoft"
 
 
 @pytest.fixture
-def node(make_node):
-    """`node(op, inputs, outputs=("y",), **attributes)` of com.microsoft."""
-
-    def make(op, inputs, outputs=("y",), **attributes):
-        return make_node(op, inputs, outputs, domain=DOMAIN, **attributes)
-
-    return make
-
-
-@pytest.fixture
 def stored(rng):
     """`stored(kind, *shape)`: numbers of a quantised type."""
 

@@ -5,18 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-DOMAIN = "com.microsoft"
-
-
-@pytest.fixture
-def node(make_node):
-    """`node(op, inputs, outputs=("y",), **attributes)` of com.microsoft."""
-
-    def make(op, inputs, outputs=("y",), **attributes):
-        return make_node(op, inputs, outputs, domain=DOMAIN, **attributes)
-
-    return make
-
 
 @pytest.mark.parametrize("upper", [0, 1])
 @pytest.mark.parametrize("k", [None, -1, 2])

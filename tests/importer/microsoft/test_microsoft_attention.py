@@ -5,25 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-DOMAIN = "com.microsoft"
 BATCH, HEADS, SIZE, QUERIES, KEYS = 2, 2, 4, 3, 5
 HIDDEN = HEADS * SIZE
-
-
-@pytest.fixture
-def node(make_node):
-    """`node(op, inputs, outputs=("y",), **attributes)` of com.microsoft."""
-
-    def make(op, inputs, outputs=("y",), **attributes):
-        return make_node(op, inputs, outputs, domain=DOMAIN, **attributes)
-
-    return make
-
-
-@pytest.fixture
-def normal(rng):
-    """`normal(*shape)`: f32 from the seeded generator."""
-    return lambda *shape: rng.standard_normal(shape).astype("f4")
 
 
 def paddings(queries, keys):

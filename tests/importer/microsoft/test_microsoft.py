@@ -11,23 +11,7 @@ import pytest
 from rutc.importer.registry import OPERATORS
 
 DOMAIN = "com.microsoft"
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "microsoft.md"
-
-
-@pytest.fixture
-def node(make_node):
-    """`node(op, inputs, outputs=("y",), **attributes)` of com.microsoft."""
-
-    def make(op, inputs, outputs=("y",), **attributes):
-        return make_node(op, inputs, outputs, domain=DOMAIN, **attributes)
-
-    return make
-
-
-@pytest.fixture
-def normal(rng):
-    """`normal(*shape)`: f32 from the seeded generator."""
-    return lambda *shape: rng.standard_normal(shape).astype("f4")
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "microsoft.md"
 
 
 @pytest.mark.parametrize("op", ["Gelu", "FastGelu", "QuickGelu"])
