@@ -31,7 +31,9 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 Threads = Annotated[
     int | None, typer.Option("--threads", min=1, help="Threads of a run; default: all CPUs.")
 ]
-Target = Annotated[str, typer.Option(help="The machine to compile for.")]
+Target = Annotated[
+    str, typer.Option(help="native, x86-64-v4, x86-64-v3 or aarch64: what to compile for.")
+]
 Precision = Annotated[str, typer.Option(help="Precision of the computation: fp32.")]
 Dims = Annotated[
     list[str] | None,

@@ -95,7 +95,7 @@ def compile_model(
     model, output = Path(model), Path(output)
     machine = target_named(options.target).machine
     _check_output(output)
-    toolchain = find_toolchain()
+    toolchain = find_toolchain(machine.architecture)
     seconds: dict[str, float] = {}
 
     @contextmanager

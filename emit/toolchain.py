@@ -51,7 +51,8 @@ class Toolchain:
 def find_toolchain(machine: str | None = None) -> Toolchain:
     """Returns the C compiler for a machine (`'x86_64'`, `'aarch64'`; default: this one).
 
-    Looked for in this order: `$RUTC_CC`, `cc` (only for this machine), the PyPI package `ziglang`.
+    Looked for in this order: `$RUTC_CC`, `cc` (for another machine gcc by its common name, such as
+    `aarch64-linux-gnu-gcc`), the PyPI package `ziglang`.
 
     Raises:
         UserError: there is none, or `$RUTC_CC` does not run.
@@ -61,15 +62,16 @@ def find_toolchain(machine: str | None = None) -> Toolchain:
     if configured:
         return _identified(tuple(shlex.split(configured)))
     native = wanted == platform.machine()
-    if native and shutil.which("cc"):
-        return _identified(("cc",))
+    common = "cc" if native else f"{wanted}-linux-gnu-gcc"
+    if shutil.which(common):
+        return _identified((common,))
     if importlib.util.find_spec("ziglang") is not None:
         target = () if native else ("-target", f"{wanted}-linux-gnu")
         return _identified((sys.executable, "-m", "ziglang", "cc", *target))
     where = "" if native else f" for {wanted} on this {platform.machine()} machine"
     raise UserError(
         f"no C compiler found{where}: rutc links models with $RUTC_CC, "
-        f"{'cc' if native else 'a cross compiler named there'}, or the PyPI package ziglang. "
+        f"{common}, or the PyPI package ziglang. "
         "Install a C compiler (for example gcc), or run `pip install ziglang`, or set RUTC_CC to a "
         "compiler's command."
     )

@@ -33,6 +33,11 @@ class Machine:
         return str({**values, "features": sorted(self.features)})
 
     @property
+    def architecture(self) -> str:
+        """The processor's family, as the operating system calls it."""
+        return self.triple.partition("-")[0]
+
+    @property
     def width(self) -> int:
         """Lanes of 32 bits in a register."""
         return self.vector_bits // 32

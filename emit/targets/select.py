@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from rutc.emit.targets import x86
+from rutc.emit.targets import aarch64, x86
 from rutc.errors import UserError
 from rutc.tensor_ir.machine import Machine
 
@@ -22,9 +23,10 @@ class Target:
     describe: str
 
 
-_MAKERS: Mapping[str, tuple[Callable[[int, int], Machine], str]] = {
+_MAKERS: Mapping[str, tuple[Callable[..., Machine], str]] = {
     "x86-64-v4": (x86.avx512, "x86-64 with AVX-512 (F, BW, CD, DQ, VL)"),
     "x86-64-v3": (x86.avx2, "x86-64 with AVX2 and FMA"),
+    "aarch64": (aarch64.neon, "64-bit Arm with NEON"),
 }
 TARGETS = ("native", *_MAKERS)
 """The names that `--target` takes."""
@@ -38,22 +40,34 @@ def target_named(name: str) -> Target:
         known = ", ".join(TARGETS)
         raise UserError(f"unknown target {name!r}: rutc compiles for {known}")
     make, describe = _MAKERS[name]
-    l1, l2 = _caches()
-    return Target(name, make(l1, l2), describe)
+    machine = make()
+    return Target(name, make(*_caches()) if _is_native(machine) else machine, describe)
 
 
 def native_target() -> Target:
     """The best target that this machine's CPU features allow, by feature flags alone."""
     present = {name for name, has in llvm.get_host_cpu_features().items() if has}
+    missing: set[str] = set()
     for name, (make, describe) in _MAKERS.items():
         machine = make(*_caches())
-        if machine.features <= present:
+        if not _is_native(machine):
+            continue
+        missing = set(machine.features - present)
+        if not missing:
             return Target(name, machine, describe)
-    missing = sorted(_MAKERS["x86-64-v3"][0](*_caches()).features - present)
-    raise UserError(
-        f"this machine's processor lacks {', '.join(missing)}, which every target of rutc needs; "
-        f"compile on another machine or name a --target among {', '.join(_MAKERS)}"
+    lacks = (
+        f"this machine's processor lacks {', '.join(sorted(missing))}, which every target needs"
+        if missing
+        else f"rutc has no target for {platform.machine()} processors"
     )
+    raise UserError(
+        f"{lacks}; compile on another machine or name a --target among {', '.join(_MAKERS)}"
+    )
+
+
+def _is_native(machine: Machine) -> bool:
+    """Whether this machine's processor is of that family."""
+    return machine.architecture == platform.machine()
 
 
 def _caches() -> tuple[int, int]:
