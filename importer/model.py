@@ -19,6 +19,7 @@ from rutc.importer.bundles import bundled_input, bundled_output, keys_asked_for
 from rutc.importer.convert import OPSET, prepare
 from rutc.importer.dims import clean_dim
 from rutc.importer.functions import function_body, is_function
+from rutc.importer.ops.control import Divergent, branched, tensors
 from rutc.importer.proto import array_of, attribute_value, dense_of, dtype_of, load, subgraphs
 from rutc.importer.registry import OPERATORS, Key
 from rutc.importer.shapes import folded
@@ -318,10 +319,62 @@ class _Importer:
         twice = sorted(o for o, count in names.items() if count > 1)
         if twice:
             raise UserError(f"the value {twice[0]!r} is computed by more than one node")
+        wanted = list(wanted)
         live = _live(graph, set(wanted))
-        for node, needed in zip(graph.node, live, strict=True):
-            if needed:
+        self.sequence(
+            [n for n, needed in zip(graph.node, live, strict=True) if needed], env, wanted
+        )
+
+    def sequence(self, nodes: Sequence[NodeProto], env: Environment, wanted: Sequence[str]) -> None:
+        """Imports nodes in order; their values, at least the wanted ones, are entered in `env`.
+
+        Where the branches of an if give results of different rank, what follows is imported once
+        for each of them:
+
+            y = If(c, a, b);   z = f(y)        ->       z = If(c, f(a), f(b))
+        """
+        for k, node in enumerate(nodes):
+            try:
                 self.node(node, env)
+            except Divergent as e:
+                missing = [w for w in wanted if w not in env]
+                made = self.parted(node, e.chosen, nodes[k + 1 :], env, missing)
+                env.update(zip(missing, made, strict=True))
+                return
+
+    def parted(
+        self,
+        node: NodeProto,
+        chosen: Tensor,
+        rest: Sequence[NodeProto],
+        env: Environment,
+        wanted: Sequence[str],
+    ) -> tuple[Tensor, ...]:
+        """The wanted values, computed by `rest` from the results of the branch that is taken."""
+
+        def following(name: str) -> tuple[Tensor, ...]:
+            (branch,) = (a.g for a in node.attribute if a.name == name)
+            inner = dict(env)
+            inner.update(zip(node.output, self.subgraph(branch, env), strict=False))
+            self.sequence(rest, inner, wanted)
+            return tensors([inner[w] for w in wanted])
+
+        saved = self.b.origin
+        if not self.inside:
+            self.b.origin = (_title(node),)
+        try:
+            return branched(
+                self.b,
+                chosen,
+                lambda: following("then_branch"),
+                lambda: following("else_branch"),
+            )
+        except OperatorError as e:
+            raise UserError(
+                f"{node.op_type} (node {_title(node)!r}) cannot be compiled: {e}"
+            ) from e
+        finally:
+            self.b.origin = saved
 
     def node(self, node: NodeProto, env: Environment) -> None:
         """Imports one node, its outputs entered in `env`."""
@@ -340,6 +393,8 @@ class _Importer:
         b.scope = env
         try:
             made = self.outputs(node, inputs, attributes)
+        except Divergent:
+            raise
         except OperatorError as e:
             given = ", ".join(f"{i or '-'}: {t}" for i, t in zip(node.input, inputs, strict=True))
             tensors = [t for t in inputs if isinstance(t, Tensor)]

@@ -201,3 +201,24 @@ def test_an_output_without_elements_has_the_computed_shape(tmp_path: Path) -> No
     model = model_of([node("Tile", ["x", "r"], "y")], feed, {}, ["y"])
     feeds = [{**feed, "r": np.array([n, 2])} for n in (1, 3, 0)]
     check(model, feeds, tmp_path)
+
+
+def test_a_size_of_one_is_known_in_the_run_only(tmp_path: Path) -> None:
+    """Its axis is squeezed; a run with another size ends, and the session lives on."""
+    nodes = [
+        node("Relu", ["x"], "r"),
+        node("Squeeze", ["r", "axes"], "s"),
+        node("MatMul", ["s", "w"], "y"),
+    ]
+    rng = np.random.default_rng(0)
+    constants = {"axes": np.array([1]), "w": rng.standard_normal((3, 5)).astype("f4")}
+    feeds = [{"x": rng.standard_normal((rows, 1, 3)).astype("f4")} for rows in (2, 7, 1)]
+    model = model_of(nodes, feeds[0], constants, ["y"])
+    for axis, name in enumerate(("z", "b")):
+        model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+    session = compiled(model, tmp_path)
+    with pytest.raises(ModelError, match=r"s: axis 1 of .* is left out, and is not of extent 1"):
+        session.run(None, {"x": np.zeros((2, 2, 3), "f4")})
+    for feed in feeds:
+        wanted = np.maximum(feed["x"][:, 0], 0) @ constants["w"]
+        np.testing.assert_allclose(session.run(None, feed)[0], wanted, rtol=1e-5, atol=1e-6)

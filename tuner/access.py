@@ -125,6 +125,7 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
         sizes[x.var] = plain(x.hi - low)
         if not x.hi.is_const:
             symbolic.add(x.var)
+            extents[x.var] = max(high - low, 1)
     ranges |= symbols
     buffers = {b.name: b for b in (*kernel.args, *kernel.locals)}
     touches: list[Touch] = []

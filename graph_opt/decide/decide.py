@@ -278,6 +278,7 @@ class _Decider:
                 steps.append(self._choose(item, f"{prefix}i{len(steps)}_"))
             elif isinstance(item, Call) and item.routine == "fail":
                 steps.append(Fail(str(dict(item.attributes)["message"])))
+                break
             elif isinstance(item, Call):
                 steps.append(Invoke(item))
             elif isinstance(item, While):

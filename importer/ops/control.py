@@ -20,6 +20,14 @@ Results = Callable[[], Sequence[Tensor]]
 Branch = tuple[list[Node], tuple[Tensor, ...]]
 
 
+class Divergent(OperatorError):
+    """The branches of an if give results of different rank, so what follows differs as well."""
+
+    def __init__(self, message: str, chosen: Tensor) -> None:
+        super().__init__(message)
+        self.chosen = chosen
+
+
 def tensors(items: Sequence[Item]) -> tuple[Tensor, ...]:
     """The items, none of which may be a sequence. Raises OperatorError where one is."""
     made = tuple(t for t in items if isinstance(t, Tensor))
@@ -156,9 +164,10 @@ def _shapes(
     for k, t in enumerate(first):
         others = [r[1][k] for r in fitting]
         if any(o.rank != t.rank for o in others):
-            raise OperatorError(
+            raise Divergent(
                 f"the branches give results of different rank, {' and '.join(map(str, others))}; "
-                "a condition that is known when compiling would choose one"
+                "a condition that is known when compiling would choose one",
+                chosen,
             )
         shape: list[Index] = []
         for i, extent in enumerate(t.shape):

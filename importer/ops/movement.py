@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rutc.errors import UserError
 from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.ops.control import branched
 from rutc.importer.ops.dynamic import (
     cut_dynamic,
     elements,
@@ -50,9 +52,29 @@ def squeeze(b: Builder, x: Tensor, axes: Tensor | None = None) -> Tensor:
         chosen = tuple(i for i, e in enumerate(x.shape) if e == ONE)
     else:
         chosen = axes_of(ints(axes, "axes"), x.rank)
-    if any(x.shape[i] != ONE for i in chosen):
-        raise OperatorError(f"axes {chosen} of {x} are not all of extent 1")
+    for i in chosen:
+        limits = x.shape[i].bounds(b.ranges)
+        if limits is not None and not limits[0] <= 1 <= limits[1]:
+            raise OperatorError(f"axes {chosen} of {x} are not all of extent 1")
+    for i in chosen:
+        if x.shape[i] != ONE:
+            x = _only(b, x, i)
     return b.reshaped(x, [a for i, a in enumerate(x.axes) if i not in chosen])
+
+
+def _only(b: Builder, x: Tensor, axis: int) -> Tensor:
+    """`x` with an axis of extent 1 for one of symbolic extent; a run with another extent ends."""
+
+    def refuse() -> tuple[Tensor, ...]:
+        node = ", ".join(b.origin)
+        raise UserError(f"{node}: axis {axis} of {x} is left out, and is not of extent 1")
+
+    def cut() -> tuple[Tensor, ...]:
+        shape = [ONE if k == axis else e for k, e in enumerate(x.shape)]
+        return (b.view(x, shape, lambda *at: [*at[:axis], ZERO, *at[axis + 1 :]]),)
+
+    one = b.nest((), apply("eq", IndexValue(x.shape[axis]), Lit(1, DType.I64)))
+    return branched(b, one, cut, refuse)[0]
 
 
 @operator("Unsqueeze")

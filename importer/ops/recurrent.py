@@ -295,9 +295,10 @@ class Operands:
             axes = b.axes(shape, ("n", "h"))
             return b.nest(axes, lit(0, self.x.dtype))
         at = swapped(b, given) if self.layout else given
-        if at.rank != 3 or at.shape[1:] != shape:
+        if at.rank != 3 or (at.shape[2].is_const and at.shape[2] != shape[1]):
             raise OperatorError(f"the initial state {given} does not fit {self.x}")
-        if at.shape[0] == ONE:
+        shape = (b.same(shape[0], at.shape[1]), b.same(shape[1], at.shape[2]))
+        if at.shape[0] == ONE and at.shape[1:] == shape:
             return b.reshaped(at, at.axes[1:])
         return b.view(at, shape, lambda n, h: [Index.of(direction), n, h], ("n", "h"))
 

@@ -188,3 +188,82 @@ def test_branches_of_different_rank_are_refused(tmp_path, make_node, make_model)
         import_model(tmp_path / "m.onnx")
     fixed = import_model(tmp_path / "m.onnx", values={"c": np.array(False)})
     assert interpret(fixed, {"c": np.array(False), "x": X})["y"] == pytest.approx(0.75)
+
+
+def diverging(make_node):
+    """An if that gives x or its sum over the last axis, and what makes one rank of both."""
+    then = graph_of([make_node("Identity", ["x"], ["a"])], [], [info("a")])
+    axes = {"last": np.array([-1])}
+    reduced = make_node("ReduceSum", ["x", "last"], ["b"], keepdims=0)
+    orelse = graph_of([reduced], [], [info("b")], axes)
+    return [
+        make_node("If", ["c"], ["chosen"], then_branch=then, else_branch=orelse),
+        make_node("Shape", ["chosen"], ["shape"]),
+        make_node("Size", ["shape"], ["rank"]),
+        make_node("Reshape", ["chosen", "flat"], ["line"]),
+    ]
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_what_follows_branches_of_different_rank(chosen, check, make_node, rng):
+    inputs = {"c": np.array(chosen), "x": rng.standard_normal((2, 7)).astype("f4")}
+    nodes = [*diverging(make_node), make_node("Mul", ["line", "line"], ["y"])]
+    graph = check(nodes, inputs, {"flat": np.array([-1])}, outputs=("y", "rank"))
+    assert sum(isinstance(n, If) for n in graph.nodes) == 1
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+@pytest.mark.parametrize("again", [True, False])
+def test_ranks_that_differ_twice(chosen, again, check, make_node, rng):
+    """The rank after the second if depends on both conditions."""
+    one = {"first": np.array([0])}
+    lifted = make_node("Unsqueeze", ["line", "first"], ["p"])
+    then = graph_of([lifted], [], [info("p")], one)
+    orelse = graph_of([make_node("Identity", ["line"], ["q"])], [], [info("q")])
+    nodes = [
+        *diverging(make_node),
+        make_node("If", ["d"], ["second"], then_branch=then, else_branch=orelse),
+        make_node("ReduceMean", ["second"], ["y"], keepdims=0),
+    ]
+    inputs = {"c": np.array(chosen), "d": np.array(again)}
+    inputs["x"] = rng.standard_normal((2, 5)).astype("f4")
+    check(nodes, inputs, {"flat": np.array([-1])}, outputs=("y", "rank"))
+
+
+@pytest.mark.parametrize("extent", [1, 3])
+def test_a_branch_in_which_the_rank_does_not_fit(extent, tmp_path, make_node, make_model, rng):
+    """Squeezing depends on a size that is told in the run: one branch cannot work at all."""
+    then = graph_of([make_node("Squeeze", ["x", "last"], ["a"])], [], [info("a")])
+    orelse = graph_of([make_node("Identity", ["x"], ["b"])], [], [info("b")])
+    nodes = [
+        make_node("Shape", ["x"], ["shape"], start=-1),
+        make_node("Equal", ["shape", "one"], ["c"]),
+        make_node("If", ["c"], ["chosen"], then_branch=then, else_branch=orelse),
+        make_node("Gemm", ["chosen", "w"]),
+    ]
+    constants = {"last": np.array([-1]), "one": np.array([1])}
+    constants["w"] = rng.standard_normal((3, 2)).astype("f4")
+    x = rng.standard_normal((2, 3, extent)).astype("f4")
+    model = make_model(nodes, {"x": x}, ["y"], constants)
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "n"
+    onnx.save(model, tmp_path / "m.onnx")
+    graph = import_model(tmp_path / "m.onnx")
+    if extent == 1:
+        np.testing.assert_allclose(
+            interpret(graph, {"x": x})["y"], x[..., 0] @ constants["w"], rtol=1e-5
+        )
+    else:
+        with pytest.raises(UserError, match="Gemm"):
+            interpret(graph, {"x": x})
+
+
+def test_squeezing_a_size_that_turns_out_not_to_be_one(tmp_path, make_node, make_model, rng):
+    model = make_model([make_node("Squeeze", ["x", "axes"])], {"x": X[:, None]}, ["y"], {})
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1]), "axes"))
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "n"
+    onnx.save(model, tmp_path / "m.onnx")
+    graph = import_model(tmp_path / "m.onnx")
+    np.testing.assert_array_equal(interpret(graph, {"x": X[:, None]})["y"], X)
+    for extent in (0, 2):
+        with pytest.raises(UserError, match=r"axis 1 of .* is left out"):
+            interpret(graph, {"x": np.zeros((3, extent), "f4")})

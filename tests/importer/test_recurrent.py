@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+from rutc.errors import UserError
+from rutc.importer import import_model
 from rutc.tensor_ir import If, Scan
+from rutc.tensor_ir.interpret import interpret
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 HIDDEN, FEATURES = 5, 3
@@ -156,3 +160,23 @@ def test_if_known_at_import(taken, check, make_node, rng):
     inputs = {"x": rng.standard_normal((2, 3)).astype("f4")}
     graph = check(make_node("If", ["c"], **branches(make_node)), inputs, {"c": np.array(taken)})
     assert not any(isinstance(n, If) for n in graph.nodes)
+
+
+def test_a_batch_that_input_and_state_name_differently(tmp_path, make_node, make_model, rng):
+    """Their sizes are checked to be equal in the run."""
+    arrays = operands("GRU", 1, 3, 2, rng)
+    step = make_node("GRU", ["x", "w", "r", "b", "", "h"], ["y", "y_h"], hidden_size=HIDDEN)
+    given = {n: arrays[n] for n in "xh"}
+    model = make_model([step], given, ["y", "y_h"], {n: arrays[n] for n in "wrb"})
+    for info, name in zip(model.graph.input, ("n", "m"), strict=True):
+        info.type.tensor_type.shape.dim[1].dim_param = name
+    onnx.save(model, tmp_path / "m.onnx")
+    graph = import_model(tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    for batch in (1, 2):
+        fed = {n: a[:, :batch] for n, a in given.items()}
+        got = interpret(graph, fed)
+        for name, want in zip(("y", "y_h"), session.run(None, fed), strict=True):
+            np.testing.assert_allclose(got[name], want, rtol=1e-5, atol=1e-6)
+    with pytest.raises(UserError, match="the sizes n and m differ"):
+        interpret(graph, {"x": given["x"], "h": given["h"][:, :1]})
