@@ -1,4 +1,4 @@
-"""The machine's fused multiply-add peak, measured by a loop of nothing else."""
+"""What the machine can do: loops of fused multiply-adds, and passes over memory."""
 
 import ctypes
 import tempfile
@@ -6,22 +6,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from rutc.emit.toolchain import find_toolchain
 
 ITERATIONS = 1 << 18
 ACCUMULATORS = 12
+FED_STEPS = 64
+FED_ITERATIONS = 1 << 11
 
 SOURCE = """
 #if defined(__AVX512F__)
 #define BYTES 64
+#define ROWS 8
 #elif defined(__AVX__)
 #define BYTES 32
+#define ROWS 4
 #else
 #define BYTES 16
+#define ROWS 4
 #endif
+#define COLUMNS 3
 typedef float vector __attribute__((vector_size(BYTES)));
 
 int lanes(void) { return BYTES / 4; }
+int tile(void) { return ROWS * COLUMNS; }
 
 /* The accumulators are independent, so that latency hides; a and b keep them finite. */
 float fma_loop(long iterations, float start) {
@@ -35,30 +44,115 @@ float fma_loop(long iterations, float start) {
   for (int i = 1; i < ACCUMULATORS; i++) sum += c[i];
   return sum[0];
 }
+
+/* A register tile whose operands come from the first cache, as those of a product do. */
+float fed_loop(long iterations, const float *x, const vector *w) {
+  vector c[ROWS][COLUMNS];
+#pragma GCC unroll 16
+  for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 16
+    for (int j = 0; j < COLUMNS; j++) c[i][j] = (vector){};
+  for (long n = 0; n < iterations; n++) {
+    for (long k = 0; k < STEPS; k++) {
+#pragma GCC unroll 16
+      for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 16
+        for (int j = 0; j < COLUMNS; j++)
+          c[i][j] += x[ROWS * k + i] * w[COLUMNS * k + j];
+    }
+    __asm__ volatile("" ::: "memory");
+  }
+  vector sum = {};
+  for (int i = 0; i < ROWS; i++)
+    for (int j = 0; j < COLUMNS; j++) sum += c[i][j];
+  return sum[0];
+}
+
+/* Reads all of one array and writes all of another, once. */
+float pass_over(const vector *in, long reads, vector *out, long writes) {
+  vector sum[4] = {};
+  for (long i = 0; i + 4 <= reads; i += 4) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) sum[j] += in[i + j];
+  }
+  vector all = sum[0] + sum[1] + sum[2] + sum[3];
+  for (long i = 0; i < writes; i++) out[i] = all;
+  return all[0];
+}
 """
 
 
 @dataclass(frozen=True, slots=True)
 class PeakLoop:
-    """A run of the loop on one core, and how many floating-point operations it does."""
+    """A run of a loop on one core, and how many floating-point operations it does."""
 
     run: Callable[[], object]
     flops: int
 
 
-def fma_peak() -> PeakLoop:
-    """Returns the loop, compiled for this machine.
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """The loops, compiled for one kind of processor.
+
+    `registers` does nothing but multiply-adds; `fed` loads its operands from the first cache, 11
+    for 24 multiply-adds with AVX-512. `traffic` makes a pass that reads and writes so many bytes.
+    """
+
+    registers: PeakLoop
+    fed: PeakLoop
+    traffic: Callable[[int, int], Callable[[], object]]
+
+
+def measured_peaks(architecture: str = "native") -> Peaks:
+    """Returns the loops, compiled for an architecture by its name to the C compiler.
 
     Raises:
         UserError: there is no C compiler.
     """
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "peak.c").write_text(SOURCE)
-        flags = ["-O3", "-march=native", "-ffp-contract=fast", f"-DACCUMULATORS={ACCUMULATORS}"]
+        flags = ["-O3", f"-march={architecture}", "-ffp-contract=fast"]
+        flags += [f"-DACCUMULATORS={ACCUMULATORS}", f"-DSTEPS={FED_STEPS}"]
         find_toolchain().run([*flags, "-shared", "-fPIC", "peak.c", "-o", "peak.so"], Path(folder))
         library = ctypes.CDLL(str(Path(folder) / "peak.so"))
+    lanes, tile = int(library.lanes()), int(library.tile())
     loop = library.fma_loop
     loop.argtypes = (ctypes.c_long, ctypes.c_float)
     loop.restype = ctypes.c_float
-    flops = 2 * ITERATIONS * ACCUMULATORS * int(library.lanes())
-    return PeakLoop(lambda: loop(ITERATIONS, 1e-3), flops)
+    fed = library.fed_loop
+    fed.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+    fed.restype = ctypes.c_float
+    # Both together are a part of the first cache.
+    rows, columns = (
+        np.random.default_rng(0).standard_normal(FED_STEPS * n + 16, np.float32)
+        for n in (tile, tile * lanes // 3)
+    )
+    over = library.pass_over
+    over.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p, ctypes.c_long)
+    over.restype = ctypes.c_float
+
+    def feed() -> object:
+        return fed(FED_ITERATIONS, _line(rows), _line(columns))
+
+    def traffic(read_bytes: int, written_bytes: int) -> Callable[[], object]:
+        step = 4 * lanes
+        source = np.zeros(read_bytes // 4 + lanes * 8, np.float32)
+        target = np.zeros(written_bytes // 4 + lanes * 8, np.float32)
+        begin, end = _line(source), _line(target)
+
+        def run() -> object:
+            # The arrays live as long as this function.
+            return over(begin, read_bytes // step, end, written_bytes // step), source, target
+
+        return run
+
+    return Peaks(
+        PeakLoop(lambda: loop(ITERATIONS, 1e-3), 2 * ITERATIONS * ACCUMULATORS * lanes),
+        PeakLoop(feed, 2 * FED_ITERATIONS * FED_STEPS * tile * lanes),
+        traffic,
+    )
+
+
+def _line(array: np.ndarray) -> int:
+    """The address of the first whole cache line of an array."""
+    return (int(array.ctypes.data) + 63) // 64 * 64
