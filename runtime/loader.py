@@ -4,6 +4,7 @@ import _ctypes
 import ctypes
 import json
 import os
+import platform
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,9 @@ from rutc.runtime.errors import ModelError
 from rutc.runtime.interface import ABI_VERSION, EntryPoints
 
 FileId = tuple[int, int]
+
+ELF_MACHINES: Final[Mapping[int, str]] = {62: "x86_64", 183: "aarch64"}
+"""The names that the operating system has for the values of `e_machine` (ELF-64, System V ABI)."""
 
 _lock: Final = threading.Lock()
 _libraries: Final[dict[FileId, "Library"]] = {}
@@ -29,6 +33,11 @@ class Library:
         try:
             self._handle = ctypes.CDLL(spelling)
         except OSError as error:
+            made_for = _machine(path)
+            if made_for not in (None, platform.machine()):
+                raise ModelError(
+                    f"{path} is for {made_for} processors, and this one is {platform.machine()}"
+                ) from error
             raise ModelError(f"cannot load {path}: {error}") from error
         try:
             self.entries = _entry_points(path, self._handle)
@@ -65,6 +74,15 @@ def open_library(path: str | os.PathLike[str]) -> Library:
             _libraries[file_id] = library
         library.users += 1
         return library
+
+
+def _machine(path: Path) -> str | None:
+    """Returns the processor family that a library is for; None where it is none, or unknown."""
+    with path.open("rb") as file:
+        header = file.read(20)
+    if len(header) < 20 or header[:4] != b"\x7fELF":
+        return None
+    return ELF_MACHINES.get(int.from_bytes(header[18:20], "little"))
 
 
 def _unused_spelling(file: Path) -> str:

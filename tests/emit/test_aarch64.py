@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rutc.compiler import Options, compile_model
 from rutc.models.zoo import find
+from rutc.runtime import ModelError, load
 from rutc.verify.compare import compare_outputs
 from rutc.verify.tolerance import Level
 from tests.emulated import MISSING, run_emulated
@@ -27,6 +29,9 @@ def check(model: Path, inputs: dict[str, np.ndarray], threads: int, **options: o
     session = onnxruntime.InferenceSession(str(model), quiet, providers=["CPUExecutionProvider"])
     names = [o.name for o in session.get_outputs()]
     expected = dict(zip(names, session.run(names, inputs), strict=True))
+    if platform.machine() != "aarch64":
+        with pytest.raises(ModelError, match="is for aarch64 processors, and this one is"):
+            load(library)
     got = run_emulated(library, inputs, {n: a.dtype for n, a in expected.items()}, threads)
     compared = compare_outputs(got, expected, Level.MODEL)
     assert all(c.passed for c in compared), [c for c in compared if not c.passed]
