@@ -1,23 +1,23 @@
 """From a plan to an artifact's parts: every group's kernel, the weights' image, the host program.
 
-Equal kernels (up to names, see `tensor_ir.canonical`) are scheduled, emitted and compiled once.
+The steps come first, with drafts of the launches. Then code is made of all kernels, in several
+processes, of equal ones (up to names, see `tensor_ir.canonical`) once. At last the launches are
+completed: kernels say how they want constants packed.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
 
+from rutc.crew import done_by_crew
+from rutc.emit import cache
 from rutc.emit import program as host
-from rutc.emit.codegen import VERSION, compile_object
-from rutc.emit.kernel import ENTRY, emit_kernel
-from rutc.emit.toolchain import cached
-from rutc.errors import InternalError, UserError
+from rutc.errors import UserError
 from rutc.graph_opt.plan import (
     Choose,
     Fail,
@@ -31,9 +31,9 @@ from rutc.graph_opt.plan import (
     Run,
     Write,
 )
-from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, product, typical
-from rutc.tensor_ir.canonical import canonical, renamed
-from rutc.tensor_ir.chain import chain
+from rutc.recipe import Draft, Made, Recipe, Slices, draft, key, make
+from rutc.tensor_ir.affine import ZERO, Index, Range, plain, product, typical
+from rutc.tensor_ir.canonical import Canonical, canonical
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, Cast, Read, reads, walk
 from rutc.tensor_ir.graph import Call, Const, Input, Scatter, Value, bound_symbols, walk_nodes
@@ -44,33 +44,29 @@ from rutc.tensor_ir.kernel import (
     Kernel,
     Kind,
     Loop,
+    walk_stmts,
     with_symbols,
 )
 from rutc.tensor_ir.layout import Layout, dense, pack
 from rutc.tensor_ir.lower import Group, halo_kernel, lower, lower_scatter
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import NotApplicable, Schedule, Step, apply_schedule
-from rutc.tuner import choose
 
 Symbols = Mapping[str, Range]
-Packing = Mapping[int, tuple[tuple[str, ...], Mapping[str, int]]]
-"""Argument number -> (dim order, blocks), in canonical dim names."""
-
 
 SMALL_MODEL_CYCLES = 400_000
 """A model estimated below this (about 0.15 ms) runs on one thread: waking another takes longer."""
 
 
 @dataclass(frozen=True)
-class BuiltKernel:
-    """A scheduled and emitted kernel: its symbol, tasks, and how it wants constants packed."""
+class Pending:
+    """A launch of kernels whose code is not made yet; several are the parts of a chain."""
 
-    symbol: str
-    tasks: Size
-    schedule: Schedule
-    packing: Packing
-    kernel: Kernel
-    text: str
+    name: str
+    kernels: tuple[Kernel, ...]
+    canonical: Canonical
+    recipe: Recipe
+    flops: int
+    origin: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -105,9 +101,8 @@ class Builder:
     jobs: int
     keep_subnormals: bool = False
     on_kernel: Callable[[int, int], None] = lambda done, total: None
-    on_built: Callable[[Group | None, Kernel, BuiltKernel], None] = lambda g, k, b: None
-    kernels: dict[tuple[Kernel, frozenset[str]], BuiltKernel] = field(default_factory=dict)
-    futures: dict[str, Future[bytes]] = field(default_factory=dict)
+    on_draft: Callable[[Pending, Made, Draft], None] | None = None
+    pending: list[Pending] = field(default_factory=list)
     facts: list[KernelFacts] = field(default_factory=list)
     weights: dict[tuple[str, Layout, str], int] = field(default_factory=dict)
     images: list[tuple[int, np.ndarray]] = field(default_factory=list)
@@ -122,17 +117,19 @@ class Builder:
         self.sizes = dict(self.plan.graph.symbols)
         self.extents = {d: plain(e) for d, e in self.plan.graph.dims}
         self.common = {d: typical(e, self.sizes) for d, e in self.extents.items()}
-        self.total = sum(1 for _ in self.plan.groups())
-        self.done = 0
         if (
             _model_cycles(self.plan.steps, self.common, self.sizes, self.machine)
             < SMALL_MODEL_CYCLES
         ):
             self.machine = replace(self.machine, cores=1)
-        with ThreadPoolExecutor(self.jobs) as pool:
-            self.pool = pool
-            steps = self._steps(self.plan.steps, self.sizes)
-            objects = [f.result() for f in self.futures.values()]
+        drafts = self._steps(self.plan.steps, self.sizes)
+        objects: dict[str, bytes] = {}
+        launches: list[host.Launch] = []
+        for pending, made in zip(self.pending, self._made(), strict=True):
+            objects[made.symbol] = made.code
+            self.thread_bytes = max(self.thread_bytes, made.thread_bytes)
+            launches.append(self._completed(pending, made))
+        steps = _with_launches(drafts, launches)
         graph = self.plan.graph
         bound = bound_symbols(graph.nodes)
         program = host.Program(
@@ -153,7 +150,7 @@ class Builder:
             thread_bytes=self.thread_bytes,
             strings=self.plan.strings,
         )
-        return Built(program, objects, self.facts)
+        return Built(program, list(objects.values()), self.facts)
 
     def _input(self, n: Input) -> host.Port:
         port = self._port(n.name, n.out.dtype.numpy.name, n.axes)
@@ -194,7 +191,7 @@ class Builder:
                         self.sizes,
                     )
                     if kernel is not None:
-                        result.append(self._launch(None, kernel, symbols, frozenset()))
+                        result.append(self._launch(kernel.name, (kernel,), 0))
                 case Repeat():
                     result += self._repeat(s, symbols)
                 case RepeatWhile():
@@ -217,37 +214,12 @@ class Builder:
         inner = {**symbols, s.dim: (0, self._trips(s) - 1)}
         groups = [x.group for x in s.steps if isinstance(x, Run)]
         private = {v for g in groups for v in g.stored} - set(s.parts)
-        parts: list[Kernel] = []
-        schedule: list[Step] = []
-        constants: dict[str, host.Ref] = {}
-        for number, group in enumerate(groups):
-            kernel = lower(group, self.plan.values, self.plan.layouts, self.extents, inner)
-            # Each part has its own packing of a constant.
-            names = {b.name: f"{b.name}.{number}" for b in kernel.args if b.name in self.constants}
-            steps, _, scheduled = self._scheduled(
-                kernel, frozenset(names), replace(self.machine, cores=1)
-            )
-            for b in scheduled.args:
-                if b.name in names:
-                    constants[names[b.name]] = self._weight(b.name, b.layout)
-            parts.append(renamed(scheduled, {}, names))
-            schedule += steps
-            self.done += 1
-            self.on_kernel(self.done, self.total)
-        name = f"{groups[0].name}-{groups[-1].name}"
-        kernel = chain(name, parts, s.dim, self._trips(s), frozenset(private))
-        built = self._emitted(kernel, tuple(schedule), {})
-        self.on_built(None, kernel, built)
-        args = tuple(constants.get(b.name) or self._ref(b.name) for b in kernel.args)
-        flops = self._trips(s) * sum(_work(g, self.common) for g in groups)
-        moved = sum(typical(b.layout.size, self.sizes) * b.dtype.bytes for b in kernel.args)
-        steps_text = "; ".join(map(str, schedule))
-        tasks = self._trips(s)
-        self.facts.append(
-            KernelFacts(name, built.symbol, kernel.origin, flops, moved, tasks, steps_text)
+        kernels = tuple(
+            lower(g, self.plan.values, self.plan.layouts, self.extents, inner) for g in groups
         )
-        read = tuple(n for n, _ in kernel.symbols)
-        return host.Launch(built.symbol, args, tasks, kernel.origin, read)
+        name = f"{groups[0].name}-{groups[-1].name}"
+        flops = self._trips(s) * sum(_work(g, self.common) for g in groups)
+        return self._launch(name, kernels, flops, (s, private))
 
     def _trips(self, s: Repeat) -> int:
         return Index.of(s.trips).value
@@ -264,7 +236,8 @@ class Builder:
         result += [self._copy(c.param.name, c.init) for c in s.carries]
         body = list(self._steps(s.steps, inner))
         for source, out in s.collect:
-            body.append(self._launch(None, self._collect(source, out, inner), inner, frozenset()))
+            kernel = self._collect(source, out, inner)
+            body.append(self._launch(kernel.name, (kernel,), 0))
         body += [self._copy(c.param.name, c.next) for c in s.carries]
         result.append(host.Repeat(s.dim, s.trips, tuple(body)))
         result += [
@@ -324,92 +297,95 @@ class Builder:
     # -- kernels --------------------------------------------------------------------------------
     def _run(self, group: Group, symbols: Symbols) -> host.Step:
         kernel = lower(group, self.plan.values, self.plan.layouts, self.extents, symbols)
-        constants = frozenset(b.name for b in kernel.args if b.name in self.constants)
-        self.done += 1
-        self.on_kernel(self.done, self.total)
-        return self._launch(group, kernel, symbols, constants)
+        return self._launch(group.name, (kernel,), _work(group, self.common))
 
     def _write(self, node: Scatter, symbols: Symbols) -> host.Step:
         kernel = lower_scatter(node, self.plan.values, self.plan.layouts, self.extents, symbols)
-        constants = frozenset(b.name for b in kernel.args if b.name in self.constants)
-        return self._launch(None, kernel, symbols, constants)
+        return self._launch(kernel.name, (kernel,), 0)
 
     def _launch(
         self,
-        group: Group | None,
-        kernel: Kernel,
-        symbols: Symbols,
-        constants: frozenset[str],
+        name: str,
+        kernels: tuple[Kernel, ...],
+        flops: int,
+        slices: tuple[Repeat, set[str]] | None = None,
     ) -> host.Step:
-        renamed = canonical(kernel)
+        """A draft of a launch, whose kernel is its number among those pending."""
+        renamed = canonical(*kernels)
         forward = {old: new for new, old in renamed.buffers.items()}
-        free = frozenset(forward[c] for c in constants)
-        key = renamed.kernel, free
-        built = self.kernels.get(key)
-        if built is None:
-            built = self._build(renamed.kernel, free)
-            self.kernels[key] = built
-        self.on_built(group, kernel, built)
-        args: list[host.Ref] = []
-        for number, b in enumerate(kernel.args):
-            if b.name in constants:
-                layout = b.layout
-                if number in built.packing:
-                    order, blocks = built.packing[number]
-                    layout = dense(
-                        [renamed.dims[d] for d in order],
-                        self.extents,
-                        blocks={renamed.dims[d]: n for d, n in blocks.items()},
-                    )
-                args.append(self._weight(b.name, layout))
-            else:
-                args.append(self._ref(b.name))
-        name = group.name if group is not None else kernel.name
-        flops, moved = (
-            _work(group, self.common),
-            sum(typical(b.layout.size, self.sizes) * b.dtype.bytes for b in kernel.args),
+        constants = tuple(
+            tuple(forward[b.name] for b in k.args if b.name in self.constants) for k in kernels
         )
-        schedule = "; ".join(map(str, built.schedule))
-        names = {n: Index.of(renamed.dims[n]) for n, _ in renamed.kernel.symbols}
-        tasks = plain(Index.of(built.tasks).subs(names))
-        read = tuple(n for n, _ in kernel.symbols)
+        sliced = None
+        if slices is not None:
+            repeat, private = slices
+            symbol = next(new for new, old in renamed.dims.items() if old == repeat.dim)
+            kept = tuple(sorted(forward[v] for v in private))
+            sliced = Slices(symbol, self._trips(repeat), kept)
+        recipe = Recipe(renamed.kernels, constants, sliced)
+        origin = tuple(dict.fromkeys(o for k in kernels for o in k.origin))
+        self.pending.append(Pending(name, kernels, renamed, recipe, flops, origin))
+        return host.Launch(str(len(self.pending) - 1), (), 0)
+
+    def _made(self) -> Iterator[Made]:
+        """Yields what becomes of each of the pending kernels."""
+        known: dict[Recipe, int] = {}
+        numbers = [known.setdefault(p.recipe, len(known)) for p in self.pending]
+        recipes = list(known)
+        keys = [key(r, self.machine) for r in recipes]
+        found = {n: data for n, k in enumerate(keys) if (data := cache.lookup(k)) is not None}
+        missing = [n for n in range(len(recipes)) if n not in found]
+        # The largest first, so that none ends long after the others.
+        missing.sort(key=lambda n: -_statements(recipes[n]))
+
+        def work(number: int) -> bytes:
+            data = make(recipes[number], self.machine).encoded()
+            cache.store(keys[number], data)
+            return data
+
+        made: dict[int, Made] = {}
+        self.on_kernel(len(found), len(recipes))
+        with closing(done_by_crew(missing, work, self.jobs)) as done:
+            for pending, number in zip(self.pending, numbers, strict=True):
+                while number not in found:
+                    other, found[other] = next(done)
+                    self.on_kernel(len(found), len(recipes))
+                if number not in made:
+                    made[number] = Made.decoded(found[number])
+                    if self.on_draft is not None:
+                        self.on_draft(pending, made[number], draft(pending.recipe, self.machine))
+                yield made[number]
+
+    def _completed(self, pending: Pending, made: Made) -> host.Launch:
+        """The launch of a kernel, constants packed as it wants them."""
+        dims, names = pending.canonical.dims, pending.canonical.buffers
+        buffers = {b.name: b for k in pending.kernels for b in k.args}
+        args: list[host.Ref] = []
+        moved = 0
+        for argument in made.arguments:
+            b = buffers[names[argument.buffer]]
+            moved += typical(b.layout.size, self.sizes) * b.dtype.bytes
+            if b.name not in self.constants:
+                args.append(self._ref(b.name))
+                continue
+            packing = argument.packing
+            layout = b.layout if packing is None else packing.layout(self.extents, dims)
+            args.append(self._weight(b.name, layout))
+        tasks = plain(Index.of(made.tasks).subs({n: Index.of(d) for n, d in dims.items()}))
         common = typical(tasks, self.sizes)
         self.facts.append(
-            KernelFacts(name, built.symbol, kernel.origin, flops, moved, common, schedule)
+            KernelFacts(
+                pending.name,
+                made.symbol,
+                pending.origin,
+                pending.flops,
+                moved,
+                common,
+                made.schedule,
+            )
         )
-        return host.Launch(built.symbol, tuple(args), tasks, kernel.origin, read)
-
-    def _build(self, kernel: Kernel, free: frozenset[str]) -> BuiltKernel:
-        schedule, packing, scheduled = self._scheduled(kernel, free, self.machine)
-        return self._emitted(scheduled, schedule, packing)
-
-    def _scheduled(
-        self, kernel: Kernel, free: frozenset[str], machine: Machine
-    ) -> tuple[Schedule, Packing, Kernel]:
-        choice = choose(kernel, machine, free)
-        extents = {d: e for b in kernel.args for d, e in b.layout.extents}
-        packing: dict[int, tuple[tuple[str, ...], Mapping[str, int]]] = {}
-        args = list(kernel.args)
-        for number, b in enumerate(args):
-            if b.name in choice.packing:
-                order, blocks = choice.packing[b.name]
-                packing[number] = (order, blocks)
-                args[number] = replace(b, layout=dense(order, extents, blocks=blocks))
-        packed = replace(kernel, args=tuple(args))
-        try:
-            scheduled = apply_schedule(packed, choice.schedule)
-        except NotApplicable as e:
-            raise InternalError(f"the default schedule does not apply: {e}\n{packed}") from e
-        return choice.schedule, packing, scheduled
-
-    def _emitted(self, scheduled: Kernel, schedule: Schedule, packing: Packing) -> BuiltKernel:
-        emitted = emit_kernel(scheduled, self.machine)
-        self.thread_bytes = max(self.thread_bytes, emitted.thread_bytes)
-        digest = hashlib.sha256(f"{emitted.text}\n{self.machine}\n{VERSION}".encode()).hexdigest()
-        symbol = f"k_{digest[:24]}"
-        if symbol not in self.futures:
-            self.futures[symbol] = self.pool.submit(_compile, emitted.text, self.machine, symbol)
-        return BuiltKernel(symbol, emitted.tasks, schedule, packing, scheduled, emitted.text)
+        read = tuple(dims[n] for n in made.symbols)
+        return host.Launch(made.symbol, tuple(args), tasks, pending.origin, read)
 
     # -- memory ---------------------------------------------------------------------------------
     def _ref(self, name: str) -> host.Ref:
@@ -458,12 +434,29 @@ def rename(layout: Layout, position: Mapping[str, int]) -> Layout:
     return Layout(axes, (), None, ())
 
 
-def _compile(text: str, machine: Machine, symbol: str) -> bytes:
-    return cached(
-        "kernels",
-        (symbol, VERSION),
-        lambda: compile_object(text, machine, symbol=symbol, entry=ENTRY),
-    )
+def _with_launches(
+    steps: tuple[host.Step, ...], launches: Sequence[host.Launch]
+) -> tuple[host.Step, ...]:
+    """The steps with the drafts of launches replaced by those with their numbers."""
+
+    def completed(s: host.Step) -> host.Step:
+        match s:
+            case host.Launch():
+                return launches[int(s.kernel)]
+            case host.Branch():
+                then = _with_launches(s.then, launches)
+                return replace(s, then=then, orelse=_with_launches(s.orelse, launches))
+            case host.Repeat() | host.While():
+                return replace(s, body=_with_launches(s.body, launches))
+            case _:
+                return s
+
+    return tuple(map(completed, steps))
+
+
+def _statements(recipe: Recipe) -> int:
+    """How much there is to emit, roughly."""
+    return sum(1 for k in recipe.kernels for _ in walk_stmts(k.body))
 
 
 def _model_cycles(

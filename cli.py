@@ -375,6 +375,22 @@ def doctor(as_json: AsJson = False, debug: Debug = False) -> None:
             raise typer.Exit(1)
 
 
+@app.command()
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all of it.")] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show how large the cache of compiled parts is, or clear it."""
+    with command(as_json=as_json, debug=debug) as screen:
+        from rutc import views
+        from rutc.emit import cache as objects
+
+        if clear:
+            objects.clear()
+        screen.result(views.usage_json(objects.usage()), views.usage_text(objects.usage()))
+
+
 def main() -> None:
     """Runs the command line."""
     signal.signal(signal.SIGTERM, _terminate)

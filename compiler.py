@@ -16,7 +16,7 @@ from time import perf_counter
 
 import numpy as np
 
-from rutc.build import Builder, BuiltKernel
+from rutc.build import Builder, Pending
 from rutc.emit.library import build_library
 from rutc.emit.targets import target_named
 from rutc.emit.toolchain import find_toolchain
@@ -24,9 +24,8 @@ from rutc.errors import UserError
 from rutc.graph_opt import EXACT, PIPELINE, DumpFolder, optimize
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
+from rutc.recipe import Draft, Made
 from rutc.tensor_ir.affine import typical
-from rutc.tensor_ir.kernel import Kernel
-from rutc.tensor_ir.lower import Group
 
 OnProgress = Callable[[str, int, int], None]
 """Called with a stage's name, how much of it is done, and its total."""
@@ -97,14 +96,19 @@ def compile_model(
     _check_output(output)
     toolchain = find_toolchain(machine.architecture)
     seconds: dict[str, float] = {}
+    totals: dict[str, int] = {}
 
     @contextmanager
-    def stage(name: str, total: int = 1) -> Iterator[None]:
-        tell(name, 0, total)
+    def stage(name: str) -> Iterator[None]:
+        tell(name, 0, 1)
         start = perf_counter()
         yield
         seconds[name] = perf_counter() - start
-        tell(name, total, total)
+        tell(name, totals.get(name, 1), totals.get(name, 1))
+
+    def on_kernel(done: int, total: int) -> None:
+        totals["kernels"] = total
+        tell("kernels", done, total)
 
     with stage("import"):
         graph = import_model(model, shapes=options.shapes, dims=options.dims, values=options.values)
@@ -116,18 +120,17 @@ def compile_model(
         plan = decide(graph)
     if options.dump is not None:
         (options.dump / "plan.txt").write_text(f"{plan}\n")
-    total = sum(1 for _ in plan.groups())
-    with stage("kernels", total):
+    with stage("kernels"):
         builder = Builder(
             plan,
             machine,
             _identifier(output.stem),
             options.jobs or len(os.sched_getaffinity(0)),
             options.keep_subnormals,
-            on_kernel=lambda done, count: tell("kernels", done, count),
+            on_kernel=on_kernel,
         )
         if options.dump is not None:
-            builder.on_built = _KernelDump(options.dump / "kernels")
+            builder.on_draft = _KernelDump(options.dump / "kernels")
         built = builder.build()
     if options.dump is not None:
         (options.dump / "program.txt").write_text(str(built.program))
@@ -165,15 +168,16 @@ class _KernelDump:
         self.seen: set[str] = set()
         folder.mkdir(parents=True, exist_ok=True)
 
-    def __call__(self, group: Group | None, kernel: Kernel, built: BuiltKernel) -> None:
-        if built.symbol in self.seen:
+    def __call__(self, pending: Pending, made: Made, draft: Draft) -> None:
+        if made.symbol in self.seen:
             return
-        self.seen.add(built.symbol)
-        name = re.sub(r"[^\w.]", "_", group.name if group is not None else kernel.name)
-        steps = "\n".join(map(str, built.schedule))
-        text = f"{kernel}\n\n=== schedule ===\n{steps}\n\n=== scheduled ===\n{built.kernel}\n"
-        (self.folder / f"{name}.{built.symbol}.txt").write_text(text)
-        (self.folder / f"{name}.{built.symbol}.ll").write_text(built.text)
+        self.seen.add(made.symbol)
+        name = re.sub(r"[^\w.]", "_", pending.name)
+        lowered = "\n\n".join(map(str, pending.kernels))
+        steps = "\n".join(map(str, draft.schedule))
+        text = f"{lowered}\n\n=== schedule ===\n{steps}\n\n=== scheduled ===\n{draft.kernel}\n"
+        (self.folder / f"{name}.{made.symbol}.txt").write_text(text)
+        (self.folder / f"{name}.{made.symbol}.ll").write_text(draft.text)
 
 
 def _check_output(output: Path) -> None:

@@ -75,13 +75,14 @@ class Screen:
             TextColumn("{task.completed}/{task.total}"),
             TimeElapsedColumn(),
         )
-        with Progress(*columns, console=self._err, transient=True) as bars:
+        # Without a thread that refreshes it: the compiler forks only where there are no others.
+        with Progress(*columns, console=self._err, transient=True, auto_refresh=False) as bars:
             tasks: dict[str, TaskID] = {}
 
             def report(stage: str, done: int, total: int) -> None:
                 if stage not in tasks:
                     tasks[stage] = bars.add_task(stage, total=total)
-                bars.update(tasks[stage], completed=done, total=total)
+                bars.update(tasks[stage], completed=done, total=total, refresh=True)
 
             yield report
 

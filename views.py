@@ -7,6 +7,7 @@ import numpy as np
 from rich.table import Table
 
 from rutc.compiler import Report
+from rutc.emit.cache import Usage
 from rutc.explain import Apart, Explanation, Part
 from rutc.runtime import NodeArg, ProfileEntry
 from rutc.verify import Verification
@@ -51,6 +52,19 @@ def report_text(report: Report) -> str:
         f"{quantity(report.arena_bytes, 'B', BYTES)} of working memory"
         f"{_formula(report)}\n"
         f"compiled in {sum(report.seconds.values()):.2f} s; C header: {report.header}"
+    )
+
+
+def usage_json(usage: Usage) -> Json:
+    """Returns how large the cache is, as JSON."""
+    return asdict(usage)
+
+
+def usage_text(usage: Usage) -> str:
+    """Returns how large the cache is, in a line."""
+    return (
+        f"{usage.folder}: {quantity(usage.bytes, 'B', BYTES)} in {usage.objects} compiled parts, "
+        f"at most {quantity(usage.limit_bytes, 'B', BYTES)}"
     )
 
 

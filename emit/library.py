@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, assert_never
 
+from rutc.emit.cache import cached
 from rutc.emit.header import HOST_SOURCES, ROUTINE_SOURCES, header_source
 from rutc.emit.manifest import JsonValue, manifest_json
 from rutc.emit.program import Call, Program, walk
@@ -17,7 +18,7 @@ from rutc.emit.program_source import (
     export_map,
     program_source,
 )
-from rutc.emit.toolchain import Toolchain, cached, find_toolchain
+from rutc.emit.toolchain import Toolchain, find_toolchain
 from rutc.emit.weights import WeightImage, write_weights
 from rutc.errors import InternalError, UserError
 

@@ -1,7 +1,6 @@
-"""The C compiler that builds and links artifacts, and the cache of what it built."""
+"""The C compiler that builds and links artifacts, and the folder of what can be built again."""
 
 import functools
-import hashlib
 import importlib.util
 import os
 import platform
@@ -10,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,29 +100,6 @@ def cache_directory() -> Path:
     """Returns the folder for files that can be built again: `$RUTC_CACHE` or the user's cache."""
     configured = os.environ.get("RUTC_CACHE")
     return Path(configured) if configured else Path(platformdirs.user_cache_dir("rutc"))
-
-
-def cached(kind: str, parts: Sequence[str | bytes], build: Callable[[], bytes]) -> bytes:
-    """Returns what `build` returns, from the cache where the same `kind` and `parts` were built.
-
-    A cache that cannot be written (a read-only home) is skipped: nothing but time is lost.
-    """
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-    path = cache_directory() / kind / digest.hexdigest()
-    try:
-        return path.read_bytes()
-    except OSError:
-        data = build()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, data)
-    except OSError:
-        return data
-    return data
 
 
 def write_atomically(path: Path, data: bytes) -> None:

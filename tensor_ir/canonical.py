@@ -24,35 +24,45 @@ from rutc.tensor_ir.layout import Axis, Layout
 
 @dataclass(frozen=True)
 class Canonical:
-    """A renamed kernel, and the old name of every new buffer and dim."""
+    """Renamed kernels, and the old name of every new buffer and dim."""
 
-    kernel: Kernel
+    kernels: tuple[Kernel, ...]
     buffers: Mapping[str, str]
     dims: Mapping[str, str]
 
+    @property
+    def kernel(self) -> Kernel:
+        """The only kernel."""
+        (kernel,) = self.kernels
+        return kernel
 
-def canonical(kernel: Kernel) -> Canonical:
-    """The kernel with buffers and dims named by where they first occur, its origin left out."""
+
+def canonical(*kernels: Kernel) -> Canonical:
+    """The kernels with buffers and dims named by where they first occur, their origins left out.
+
+    What has one name in several kernels still has.
+    """
     buffers: dict[str, str] = {}
-    for number, b in enumerate((*kernel.args, *kernel.locals)):
-        buffers[b.name] = f"b{number}"
     dims: dict[str, str] = {}
+    for kernel in kernels:
+        for b in (*kernel.args, *kernel.locals):
+            buffers.setdefault(b.name, f"b{len(buffers)}")
+        loops = [s.var for s in walk_stmts(kernel.body) if isinstance(s, Loop)]
+        axes = [a.dim for b in (*kernel.args, *kernel.locals) for a in b.layout.axes]
+        for d in (*loops, *(name for name, _ in kernel.symbols), *axes):
+            dims.setdefault(d, f"d{len(dims)}")
+    found = tuple(_renamed_all(kernel, buffers, dims) for kernel in kernels)
+    back = {new: old for old, new in buffers.items()}
+    return Canonical(found, back, {new: old for old, new in dims.items()})
 
-    def name_dim(d: str) -> str:
-        return dims.setdefault(d, f"d{len(dims)}")
 
-    for s in walk_stmts(kernel.body):
-        if isinstance(s, Loop):
-            name_dim(s.var)
-    for name, _ in kernel.symbols:
-        name_dim(name)
-    for b in (*kernel.args, *kernel.locals):
-        for a in b.layout.axes:
-            name_dim(a.dim)
+def _renamed_all(kernel: Kernel, buffers: dict[str, str], dims: dict[str, str]) -> Kernel:
+    """The kernel with its buffers and dims renamed; dims of reads only are named here."""
     env = {old: Index.of(new) for old, new in dims.items()}
 
     def coords(pairs: tuple[tuple[str, Coord], ...]) -> tuple[tuple[str, Coord], ...]:
-        return tuple(sorted(((name_dim(d), c) for d, c in pairs), key=lambda p: p[0]))
+        named = ((dims.setdefault(d, f"d{len(dims)}"), c) for d, c in pairs)
+        return tuple(sorted(named, key=lambda p: p[0]))
 
     def rename_read(e: Expr) -> Expr:
         return transform(
@@ -68,7 +78,7 @@ def canonical(kernel: Kernel) -> Canonical:
         return Access(buffers[a.buffer], coords(a.coords))
 
     body = rewrite(kernel.body, index=lambda i: i.subs(env), expr=rename_read, access=rename_access)
-    renamed = replace(
+    return replace(
         kernel,
         name="kernel",
         args=tuple(
@@ -83,8 +93,6 @@ def canonical(kernel: Kernel) -> Canonical:
         origin=(),
         symbols=tuple((dims[n], r) for n, r in kernel.symbols),
     )
-    back = {new: old for old, new in buffers.items()}
-    return Canonical(renamed, back, {new: old for old, new in dims.items()})
 
 
 def renamed(kernel: Kernel, loops: Mapping[str, str], buffers: Mapping[str, str]) -> Kernel:

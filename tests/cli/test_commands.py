@@ -251,6 +251,19 @@ def test_debug_shows_the_traceback(
     assert "Traceback" in result.stderr
 
 
+def test_cache(rutc: Rutc, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUTC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("RUTC_CACHE_MIB", "7")
+    assert rutc("cache", "--json").json["objects"] == 0
+    assert rutc("compile", model, "-o", tmp_path / "net.so", "--no-verify").status == 0
+    full = rutc("cache", "--json").json
+    assert full["folder"] == str(tmp_path / "cache" / "objects")
+    assert int(str(full["objects"])) > 10
+    assert int(str(full["bytes"])) < int(str(full["limit_bytes"])) == 7 << 20
+    assert f"in {full['objects']} compiled parts, at most 7 MiB" in rutc("cache").stdout
+    assert rutc("cache", "--clear", "--json").json["objects"] == 0
+
+
 def test_python_mirrors_the_command_line(tmp_path: Path, model: Path) -> None:
     compiled = package.compile(model, tmp_path / "net.so", threads=1)
     assert compiled.verification is not None

@@ -1,0 +1,219 @@
+"""What decides a kernel's machine code, and the code made from it.
+
+Making code is a function of a `Recipe` and a machine alone: it may run in another process, and what
+it gave is kept in the cache under a hash of both and of the compiler's own sources.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rutc.emit.cache import key_of
+from rutc.emit.codegen import VERSION, compile_object
+from rutc.emit.kernel import ENTRY, emit_kernel
+from rutc.errors import InternalError
+from rutc.tensor_ir.affine import Size
+from rutc.tensor_ir.canonical import renamed
+from rutc.tensor_ir.chain import chain
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.layout import Layout, dense
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.parse import parse_index
+from rutc.tensor_ir.steps import NotApplicable, Schedule, apply_schedule
+from rutc.tuner import choose
+
+ROOT = Path(__file__).resolve().parent
+SOURCES = ("recipe.py", "tensor_ir", "tuner", "emit")
+"""The sources that decide what code a recipe becomes."""
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Kernels that run one after the other for each of `trips` values of a symbol.
+
+    `private` are the buffers that pass from one to another within a trip.
+    """
+
+    symbol: str
+    trips: int
+    private: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Kernels without names of their own, and which buffers of each may be packed as it likes.
+
+    One kernel, or the parts of a chain, which have the same buffers where they share a name.
+    """
+
+    kernels: tuple[Kernel, ...]
+    constants: tuple[tuple[str, ...], ...]
+    slices: Slices | None = None
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The layout that a kernel wants of a constant: the order of its dims, and inner blocks."""
+
+    order: tuple[str, ...]
+    blocks: Mapping[str, int]
+
+    def layout(self, extents: Mapping[str, Size], names: Mapping[str, str]) -> Layout:
+        """The layout for dims that have other names and these extents."""
+        blocks = {names[d]: n for d, n in self.blocks.items()}
+        return dense([names[d] for d in self.order], extents, blocks=blocks)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A buffer that the code takes: its name in the recipe, and how it is packed, if otherwise."""
+
+    buffer: str
+    packing: Packing | None
+
+
+@dataclass(frozen=True)
+class Made:
+    """A function in an object file, and how to call it.
+
+    `symbols` are those of the recipe that it reads; `thread_bytes` is what it needs of a thread's
+    scratch.
+    """
+
+    symbol: str
+    arguments: tuple[Argument, ...]
+    symbols: tuple[str, ...]
+    tasks: Size
+    thread_bytes: int
+    schedule: str
+    code: bytes
+
+    def encoded(self) -> bytes:
+        """The same as bytes."""
+        arguments = [
+            [a.buffer, None if a.packing is None else [a.packing.order, dict(a.packing.blocks)]]
+            for a in self.arguments
+        ]
+        facts = {
+            "symbol": self.symbol,
+            "arguments": arguments,
+            "symbols": self.symbols,
+            "tasks": str(self.tasks),
+            "thread_bytes": self.thread_bytes,
+            "schedule": self.schedule,
+        }
+        return json.dumps(facts).encode() + b"\n" + self.code
+
+    @staticmethod
+    def decoded(data: bytes) -> Made:
+        """What `encoded` gave."""
+        head, _, code = data.partition(b"\n")
+        facts = json.loads(head)
+        tasks: str = facts["tasks"]
+        return Made(
+            facts["symbol"],
+            tuple(
+                Argument(name, None if packing is None else Packing(tuple(packing[0]), packing[1]))
+                for name, packing in facts["arguments"]
+            ),
+            tuple(facts["symbols"]),
+            int(tasks) if tasks.isdecimal() else parse_index(tasks),
+            facts["thread_bytes"],
+            facts["schedule"],
+            code,
+        )
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A scheduled kernel and the text of its LLVM module."""
+
+    kernel: Kernel
+    schedule: Schedule
+    packings: Mapping[str, tuple[str, Packing | None]]
+    """Argument of the kernel -> (buffer of the recipe, how it is packed)."""
+    text: str
+    tasks: Size
+    thread_bytes: int
+
+
+def key(recipe: Recipe, machine: Machine) -> str:
+    """The key in the cache of what a recipe becomes for a machine."""
+    return key_of("kernels", (repr(recipe), str(machine), VERSION, sources_digest()))
+
+
+@functools.cache
+def sources_digest() -> str:
+    """A hash of the sources that decide what code a recipe becomes."""
+    digest = hashlib.sha256()
+    for part in SOURCES:
+        path = ROOT / part
+        for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
+            digest.update(f"{file.relative_to(ROOT)}\n".encode())
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def make(recipe: Recipe, machine: Machine) -> Made:
+    """The code of a recipe."""
+    made = draft(recipe, machine)
+    digest = hashlib.sha256(f"{made.text}\n{machine}\n{VERSION}".encode()).hexdigest()
+    symbol = f"k_{digest[:24]}"
+    return Made(
+        symbol,
+        tuple(Argument(*made.packings[b.name]) for b in made.kernel.args),
+        tuple(name for name, _ in made.kernel.symbols),
+        made.tasks,
+        made.thread_bytes,
+        "; ".join(map(str, made.schedule)),
+        compile_object(made.text, machine, symbol=symbol, entry=ENTRY),
+    )
+
+
+def draft(recipe: Recipe, machine: Machine) -> Draft:
+    """The scheduled kernel of a recipe, and its LLVM module."""
+    packings: dict[str, tuple[str, Packing | None]] = {}
+    if recipe.slices is None:
+        ((kernel,), (constants,)) = recipe.kernels, recipe.constants
+        schedule, packed, scheduled = _scheduled(kernel, constants, machine)
+        packings = {b.name: (b.name, packed.get(b.name)) for b in scheduled.args}
+    else:
+        alone = replace(machine, cores=1)
+        parts: list[Kernel] = []
+        schedule = ()
+        for number, (kernel, constants) in enumerate(
+            zip(recipe.kernels, recipe.constants, strict=True)
+        ):
+            steps, packed, part = _scheduled(kernel, constants, alone)
+            # Each part has its own packing of a constant.
+            names = {name: f"{name}.{number}" for name in constants}
+            packings |= {names.get(b.name, b.name): (b.name, packed.get(b.name)) for b in part.args}
+            parts.append(renamed(part, {}, names))
+            schedule += steps
+        slices = recipe.slices
+        scheduled = chain("kernel", parts, slices.symbol, slices.trips, frozenset(slices.private))
+    emitted = emit_kernel(scheduled, machine)
+    return Draft(scheduled, schedule, packings, emitted.text, emitted.tasks, emitted.thread_bytes)
+
+
+def _scheduled(
+    kernel: Kernel, constants: tuple[str, ...], machine: Machine
+) -> tuple[Schedule, Mapping[str, Packing], Kernel]:
+    choice = choose(kernel, machine, frozenset(constants))
+    extents = {d: e for b in kernel.args for d, e in b.layout.extents}
+    packings = {name: Packing(*packing) for name, packing in choice.packing.items()}
+    same = {d: d for d in extents}
+    args = tuple(
+        replace(b, layout=packings[b.name].layout(extents, same)) if b.name in packings else b
+        for b in kernel.args
+    )
+    packed = replace(kernel, args=args)
+    try:
+        return choice.schedule, packings, apply_schedule(packed, choice.schedule)
+    except NotApplicable as e:
+        raise InternalError(f"the default schedule does not apply: {e}\n{packed}") from e

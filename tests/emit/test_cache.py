@@ -1,0 +1,134 @@
+"""The cache of compiled objects: found again, never damaged, never too large."""
+
+import os
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rutc.emit import cache
+from rutc.errors import UserError
+
+KEYS = [f"00{number:062x}" for number in range(8)]
+"""Keys of one of the cache's folders."""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache."""
+    monkeypatch.setenv("RUTC_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "objects"
+
+
+def limit_shares(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Lets each folder of the cache hold so many bytes."""
+    monkeypatch.setattr(cache, "limit_bytes", lambda: size * cache.SHARES)
+
+
+def age(folder: Path, key: str, seconds: int) -> None:
+    """Makes an object one that was used at that time."""
+    os.utime(folder / key[:2] / key, (seconds, seconds))
+
+
+def test_what_was_made_of_equal_parts_is_made_once() -> None:
+    calls: list[int] = []
+
+    def build() -> bytes:
+        calls.append(1)
+        return b"made"
+
+    assert [cache.cached("kind", ("a", b"b"), build) for _ in range(3)] == [b"made"] * 3
+    assert len(calls) == 1
+    for kind, parts in (("other", ("a", b"b")), ("kind", ("ab",)), ("kind", ("a", "b", ""))):
+        cache.cached(kind, parts, build)
+    assert len(calls) == 4
+
+
+@pytest.mark.parametrize("damaged", [b"", b"made", b"made" + bytes(32)])
+def test_a_damaged_object_is_made_again(folder: Path, damaged: bytes) -> None:
+    cache.store(KEYS[0], b"made")
+    (folder / "00" / KEYS[0]).write_bytes(damaged)
+    assert cache.lookup(KEYS[0]) is None
+    key = cache.key_of("kind", ("a",))
+    cache.cached("kind", ("a",), lambda: b"first")
+    (folder / key[:2] / key).write_bytes(damaged)
+    assert cache.cached("kind", ("a",), lambda: b"second") == b"second"
+    assert cache.lookup(key) == b"second"
+
+
+def test_what_was_not_used_for_longest_goes_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 100 + cache.DIGEST_BYTES
+    limit_shares(monkeypatch, 3 * size)
+    for number, key in enumerate(KEYS[:3]):
+        cache.store(key, bytes(100))
+        age(folder, key, 1000 + number)
+    assert cache.lookup(KEYS[0]) == bytes(100)
+    cache.store(KEYS[3], bytes(100))
+    assert [cache.lookup(key) is not None for key in KEYS[:4]] == [True, False, True, True]
+    assert cache.usage().bytes == 3 * size
+
+
+def test_an_object_larger_than_its_share_stays_until_the_next(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_shares(monkeypatch, 150)
+    cache.store(KEYS[0], bytes(1000))
+    assert cache.lookup(KEYS[0]) == bytes(1000)
+    age(folder, KEYS[0], 1000)
+    cache.store(KEYS[1], bytes(100))
+    assert [cache.lookup(key) is not None for key in KEYS[:2]] == [False, True]
+
+
+def test_remains_of_killed_processes_are_removed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_shares(monkeypatch, 200)
+    (folder / "00").mkdir(parents=True)
+    (folder / "00" / f".{KEYS[0]}.1.x").write_bytes(bytes(100))
+    os.utime(folder / "00" / f".{KEYS[0]}.1.x", (1000, 1000))
+    cache.store(KEYS[0], bytes(100))
+    assert os.listdir(folder / "00") == [KEYS[0]]
+
+
+def test_a_cache_of_no_size_stays_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUTC_CACHE_MIB", "0")
+    assert cache.cached("kind", ("a",), lambda: b"made") == b"made"
+    assert cache.usage().objects == 0
+
+
+def test_the_limit_must_be_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUTC_CACHE_MIB", "3")
+    assert cache.limit_bytes() == 3 << 20
+    monkeypatch.setenv("RUTC_CACHE_MIB", "3G")
+    with pytest.raises(UserError, match=r"RUTC_CACHE_MIB must be a whole number of MiB.*'3G'"):
+        cache.limit_bytes()
+
+
+def _hammer(seed: int) -> int:
+    """Stores and looks up in the one folder; returns how many objects had another's content."""
+    wrong = 0
+    for turn in range(100):
+        key = KEYS[(turn * (seed + 1)) % len(KEYS)]
+        cache.store(key, key.encode() * 50)
+        wrong += cache.lookup(KEYS[turn % len(KEYS)]) not in (
+            None,
+            KEYS[turn % len(KEYS)].encode() * 50,
+        )
+    return wrong
+
+
+def test_processes_share_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_shares(monkeypatch, 4 * (64 * 50 + cache.DIGEST_BYTES))
+    with ProcessPoolExecutor(3) as pool:
+        assert sum(pool.map(_hammer, range(3))) == 0
+    assert 1 <= cache.usage().objects <= 6
+
+
+def test_clearing_removes_everything() -> None:
+    cache.clear()
+    cache.store(KEYS[0], b"made")
+    assert cache.usage().objects == 1
+    cache.clear()
+    assert (cache.usage().objects, cache.lookup(KEYS[0])) == (0, None)

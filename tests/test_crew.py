@@ -1,0 +1,66 @@
+"""Work shared out to processes: results, errors and deaths."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from rutc.crew import done_by_crew
+from rutc.errors import InternalError, UserError
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 7])
+def test_every_task_is_done_once(jobs: int) -> None:
+    done = list(done_by_crew(range(5), lambda n: f"{n}".encode(), jobs))
+    assert sorted(done) == [(n, f"{n}".encode()) for n in range(5)]
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_no_tasks_are_done_at_once(jobs: int) -> None:
+    assert list(done_by_crew([], lambda n: b"", jobs)) == []
+
+
+def test_tasks_run_in_processes_of_their_own() -> None:
+    processes = {data for _, data in done_by_crew([1, 2], lambda n: f"{os.getpid()}".encode(), 2)}
+    assert len(processes) == 2
+    assert f"{os.getpid()}".encode() not in processes
+
+
+def test_a_process_with_threads_is_not_forked() -> None:
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    try:
+        own = f"{os.getpid()}".encode()
+        assert [data for _, data in done_by_crew([1, 2], lambda n: own, 2)] == [own, own]
+        found = {data for _, data in done_by_crew([1, 2], lambda n: f"{os.getpid()}".encode(), 2)}
+        assert found == {own}
+    finally:
+        end.set()
+        thread.join()
+
+
+def test_an_error_of_a_task_is_raised_with_its_traceback() -> None:
+    def work(number: int) -> bytes:
+        if number == 2:
+            raise UserError("the second one")
+        return b""
+
+    with pytest.raises(UserError, match="the second one") as raised:
+        list(done_by_crew([1, 2, 3], work, 2))
+    assert "in work" in raised.value.__notes__[0]
+
+
+def test_a_death_is_told_and_ends_the_others() -> None:
+    def work(number: int) -> bytes:
+        if number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+        return b""
+
+    start = time.monotonic()
+    with pytest.raises(InternalError, match="a compiling process ended: SIGKILL"):
+        list(done_by_crew([1, 2], work, 2))
+    assert time.monotonic() - start < 30

@@ -1,0 +1,83 @@
+"""Recipes: what decides code, and what it becomes."""
+
+from dataclasses import replace
+
+import pytest
+
+from rutc.emit.cache import lookup
+from rutc.emit.targets import target_named
+from rutc.graph_opt.decide import decide
+from rutc.recipe import Argument, Made, Packing, Recipe, key, make, sources_digest
+from rutc.tensor_ir.affine import Index, plain
+from rutc.tensor_ir.canonical import canonical
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.lower import lower
+from rutc.tensor_ir.parse import parse, parse_index
+
+NATIVE = target_named("native").machine
+TEXT = """
+graph "product"
+dims {m} = 5, {n} = 7, k = 3
+%{x} : f32{{k,{m}}} = input "x" [{m}, k]
+%w : f32{{k,{n}}} = input "w" [k, {n}]
+%y : f32{{{m},{n}}} = sum{{k}} %{x}[k, {m}] * %w[k, {n}]
+output "y" [{m}, {n}] = %y
+"""
+
+
+def kernel(m: str = "m", n: str = "n", x: str = "x") -> Kernel:
+    """The kernel of a product, its names as given."""
+    plan = decide(parse(TEXT.format(m=m, n=n, x=x)))
+    (group,) = plan.groups()
+    extents = {d: plain(e) for d, e in plan.graph.dims}
+    return lower(group, plan.values, plan.layouts, extents, {})
+
+
+def recipe(*kernels: Kernel) -> Recipe:
+    return Recipe(canonical(*kernels).kernels, ((),) * len(kernels))
+
+
+def test_names_do_not_matter() -> None:
+    one, other = recipe(kernel()), recipe(kernel("rows", "columns", "left"))
+    assert one == other
+    assert key(one, NATIVE) == key(other, NATIVE)
+
+
+def test_machine_and_constants_matter() -> None:
+    found = recipe(kernel())
+    keys = {
+        key(found, NATIVE),
+        key(found, replace(NATIVE, l2=NATIVE.l2 * 2)),
+        key(replace(found, constants=(("b1",),)), NATIVE),
+    }
+    assert len(keys) == 3
+
+
+def test_kernels_of_a_chain_keep_common_names_in_common() -> None:
+    first = kernel()
+    same, apart = canonical(first, first), canonical(first, kernel(x="other"))
+    assert same.kernels[0] == same.kernels[1]
+    assert apart.kernels[0] == same.kernels[0]
+    assert apart.kernels[1] != apart.kernels[0]
+    assert len(apart.buffers) == len(same.buffers) + 1
+
+
+@pytest.mark.parametrize("tasks", [0, 12, parse_index("(batch + 3) // 4 * 'seq len'")])
+def test_what_is_stored_comes_back(tasks: int | Index) -> None:
+    packing = Packing(("d1", "d0"), {"d0": 16})
+    arguments = (Argument("b0", None), Argument("b1.1", packing))
+    made = Made("k_0", arguments, ("d2",), tasks, 64, "mark(d0, unroll)", b"\x7fELF\n\n\x00")
+    assert Made.decoded(made.encoded()) == made
+
+
+def test_code_depends_on_the_recipe_alone() -> None:
+    assert make(recipe(kernel()), NATIVE) == make(recipe(kernel("b", "a", "q")), NATIVE)
+
+
+def test_the_key_names_the_compilers_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = recipe(kernel())
+    before = key(found, NATIVE)
+    monkeypatch.setattr("rutc.recipe.sources_digest", lambda: "other sources")
+    assert key(found, NATIVE) != before
+    assert lookup(key(found, NATIVE)) is None
+    assert len(sources_digest()) == 64
