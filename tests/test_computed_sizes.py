@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,7 +21,7 @@ from rutc.runtime import InferenceSession, ModelError
 Arrays = Mapping[str, np.ndarray]
 
 
-def node(op: str, inputs: Sequence[str], output: str, **attributes: object) -> NodeProto:
+def node(op: str, inputs: Sequence[str], output: str, **attributes: Any) -> NodeProto:
     """One ONNX node."""
     return helper.make_node(op, inputs, [output], name=output, **attributes)
 

@@ -20,7 +20,8 @@ from rutc.importer.ops.dynamic import (
     split_dynamic,
 )
 from rutc.importer.ops.dynamic import sizes as sizes_of
-from rutc.importer.ops.operands import array, axes_of, axis_of, indices, ints, static
+from rutc.importer.ops.operands import axes_of, axis_of, indices, ints, static
+from rutc.importer.ops.positions import column, element_at, gathered, position_in
 from rutc.importer.ops.reshape import reshape, resolve
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
@@ -420,69 +421,8 @@ def range_of(
 
 @operator("Gather")
 def gather(b: Builder, x: Tensor, at: Tensor, *, axis: int = 0) -> Tensor:
-    """x[.., at[..], ..] along an axis; negative positions count from the end.
-
-    A position out of range, which ONNX Runtime reports, reads the nearest element.
-    """
-    a = axis_of(axis, x.rank)
-    shape = (*x.shape[:a], *at.shape, *x.shape[a + 1 :])
-    axes = b.axes(shape)
-    if any(e == ZERO for e in shape):
-        return b.nest(axes, lit(0, x.dtype))
-    inner = axes[a : a + at.rank]
-    position = position_in(b, at, [i.index for i in inner], x.shape[a])
-    before, after = axes[:a], axes[a + at.rank :]
-    coords: list[Coord] = [i.index for i in before]
-    coords += [position, *(i.index for i in after)]
-    return b.nest(axes, b.read(x, coords))
-
-
-@operator("Compress")
-def compress(b: Builder, x: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor:
-    """The elements along an axis (without one: of the flat tensor) where the condition holds."""
-    chosen = np.flatnonzero(array(condition, "the condition"))
-    if axis is None:
-        x, at = reshape(b, x, (x.size,)), 0
-    else:
-        at = axis_of(axis, x.rank)
-    n = x.shape[at]
-    if n.is_const and len(chosen) and chosen[-1] >= n.const:
-        raise OperatorError(f"the condition holds at {chosen[-1]} of {n} elements")
-    return gather(b, x, b.constant(chosen.astype(np.int64)), axis=at)
-
-
-def position_in(b: Builder, at: Tensor, coords: Sequence[Index], extent: Index) -> Coord:
-    """The position at[coords] along an axis, negative ones counted from its end."""
-    if at.known is not None and at.known.size == 1:
-        (i,) = indices(at, "the position")
-        bounds = i.bounds(b.ranges)
-        if bounds is not None and (bounds[0] >= 0 or bounds[1] < 0):
-            return i if bounds[0] >= 0 else i + extent
-    if at.array is not None and extent.is_const:
-        line = affine_in(np.where(at.array < 0, at.array + extent.const, at.array), coords)
-        if line is not None and b.inside(line, extent):
-            return line
-    element = cast(b.read(at, coords), DType.I64)
-    if at.array is not None and (at.array >= 0).all():
-        return element
-    last = IndexValue(extent)
-    low = apply("lt", element, lit(0, DType.I64))
-    return apply("select", low, apply("add", element, last), element)
-
-
-def affine_in(values: np.ndarray, coords: Sequence[Index]) -> Index | None:
-    """`values` as an affine expression of the coordinates (one an axis); None if they are none."""
-    origin = values[(0,) * values.ndim]
-    line = Index.of(int(origin))
-    expected = np.full(values.shape, origin)
-    for i, c in enumerate(coords):
-        n = values.shape[i]
-        if n > 1:
-            second = values[tuple(int(k == i) for k in range(values.ndim))]
-            line = line + c * int(second - origin)
-            shape = [n if k == i else 1 for k in range(values.ndim)]
-            expected = expected + ((second - origin) * np.arange(n)).reshape(shape)
-    return line if np.array_equal(values, expected) else None
+    """x[.., at[..], ..] along an axis; negative positions count from the end."""
+    return gathered(b, x, at, axis)
 
 
 @operator("GatherElements")
@@ -495,7 +435,7 @@ def gather_elements(b: Builder, x: Tensor, at: Tensor, *, axis: int = 0) -> Tens
     here = [i.index for i in axes]
     coords: list[Coord] = list(here)
     coords[a] = position_in(b, at, here, x.shape[a])
-    return b.nest(axes, b.read(x, coords))
+    return b.nest(axes, element_at(b, x, coords))
 
 
 @operator("GatherND")
@@ -509,17 +449,11 @@ def gather_nd(b: Builder, x: Tensor, at: Tensor, *, batch_dims: int = 0) -> Tens
         return b.nest(axes, lit(0, x.dtype))
     here = [i.index for i in axes[: len(outer)]]
     coords: list[Coord] = list(here[:batch_dims])
-    for k in range(depth):
-        extent = x.shape[batch_dims + k]
-        if at.array is not None:
-            column = b.constant(at.array[..., k])
-            coords.append(position_in(b, column, here, extent))
-            continue
-        element = cast(b.read(at, [*here, Index.of(k)]), DType.I64)
-        low = apply("lt", element, lit(0, DType.I64))
-        coords.append(apply("select", low, apply("add", element, IndexValue(extent)), element))
+    coords += [
+        position_in(b, column(b, at, k), here, x.shape[batch_dims + k]) for k in range(depth)
+    ]
     coords += [i.index for i in axes[len(outer) :]]
-    return b.nest(axes, b.read(x, coords))
+    return b.nest(axes, element_at(b, x, coords))
 
 
 @operator("EyeLike")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rutc.importer.builder import Builder, OperatorError, lit
 from rutc.importer.ops.operands import axis_of, indices, static
+from rutc.importer.ops.positions import column, position_in
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
@@ -51,11 +52,6 @@ def _stays(b: Builder, c: Coord) -> bool:
     return isinstance(c, Index) and b.inside(c, ONE)
 
 
-def _wrapped(element: Expr, extent: Index) -> Expr:
-    low = apply("lt", element, lit(0, DType.I64))
-    return apply("select", low, apply("add", element, IndexValue(extent)), element)
-
-
 @operator("ScatterElements")
 def scatter_elements(
     b: Builder, x: Tensor, at: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
@@ -65,7 +61,7 @@ def scatter_elements(
     space = b.axes(at.shape)
     here = [i.index for i in space]
     coords: list[Coord] = list(here)
-    coords[a] = _wrapped(cast(b.read(at, here), DType.I64), x.shape[a])
+    coords[a] = position_in(b, at, here, x.shape[a])
     return scattered(b, x, space, coords, b.read(updates, here), reduction)
 
 
@@ -77,10 +73,7 @@ def scatter_nd(
     depth = static(at.shape[-1], "the last extent of the indices")
     space = b.axes(updates.shape)
     outer = [i.index for i in space[: at.rank - 1]]
-    coords: list[Coord] = []
-    for k in range(depth):
-        element = cast(b.read(at, [*outer, Index.of(k)]), DType.I64)
-        coords.append(_wrapped(element, x.shape[k]))
+    coords = [position_in(b, column(b, at, k), outer, x.shape[k]) for k in range(depth)]
     coords += [i.index for i in space[at.rank - 1 :]]
     return scattered(b, x, space, coords, b.spread(updates, space), reduction)
 
@@ -101,7 +94,12 @@ def tensor_scatter(
     coords: list[Coord] = [i.index for i in space]
     place: Expr = IndexValue(space[a].index)
     if write_indices is not None:
-        start = cast(b.read(write_indices, [space[0].index]), DType.I64)
+        here, room = space[0].index, past.shape[a] - update.shape[a] + 1
+        if mode == "circular":
+            start = cast(b.read(write_indices, [here]), DType.I64)
+        else:
+            first = position_in(b, write_indices, [here], room, signed=False)
+            start = IndexValue(first) if isinstance(first, Index) else first
         place = apply("add", start, place)
     if mode == "circular":
         place = apply("mod", place, IndexValue(past.shape[a]))
@@ -134,7 +132,8 @@ def max_unpool(
     zeros = b.nest(axes, lit(0, x.dtype))
     space = b.axes(x.shape)
     here = [i.index for i in space]
-    position = cast(b.read(at, here), DType.I64)
+    flat_at = position_in(b, at, here, product(small), signed=False)
+    position = IndexValue(flat_at) if isinstance(flat_at, Index) else flat_at
     if tuple(shape) != tuple(small):
         position = _moved(position, small, shape)
     flat = scattered(b, zeros, space, [position], b.read(x, here))

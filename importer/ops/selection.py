@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rutc.importer.builder import MOST, Builder, OperatorError, lit
-from rutc.importer.ops.movement import gather
 from rutc.importer.ops.operands import axis_of
+from rutc.importer.ops.positions import gathered
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
@@ -54,7 +54,7 @@ def compress(b: Builder, x: Tensor, condition: Tensor, *, axis: int | None = Non
     mask = b.nest((row,), b.read(condition, [row.index]))
     found = positions(b, mask)
     (k,) = b.axes(found.shape[1:])
-    return gather(b, x, b.nest((k,), b.read(found, [ZERO, k.index])), axis=at)
+    return gathered(b, x, b.nest((k,), b.read(found, [ZERO, k.index])), at, trusted=True)
 
 
 @operator("Unique")
@@ -85,7 +85,7 @@ def unique(
     )
     found = b.size(number, "distinct", most(b, long.extent))
     first, counts = (front(b, t, found) for t in (first, counts))
-    return gather(b, x, first, axis=at), first, inverse, counts
+    return gathered(b, x, first, at, trusted=True), first, inverse, counts
 
 
 def front(b: Builder, t: Tensor, length: Index) -> Tensor:

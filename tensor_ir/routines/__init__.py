@@ -13,7 +13,7 @@ from rutc.errors import UserError
 from rutc.tensor_ir.routines.images import image_pixels, image_size
 from rutc.tensor_ir.routines.job import Job, Result, Routine
 from rutc.tensor_ir.routines.random import normal, numpy_uniform, uniform
-from rutc.tensor_ir.routines.selection import non_max_suppression, nonzero, unique
+from rutc.tensor_ir.routines.selection import check_position, non_max_suppression, nonzero, unique
 from rutc.tensor_ir.routines.sorting import topk
 from rutc.tensor_ir.routines.strings import TEXT_ROUTINES
 
@@ -25,6 +25,7 @@ def _fail(job: Job) -> NoReturn:
 
 
 ROUTINES: Mapping[str, Routine] = {
+    "check_position": check_position,
     "fail": _fail,
     "image_pixels": image_pixels,
     "image_size": image_size,

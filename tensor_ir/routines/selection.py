@@ -1,4 +1,4 @@
-"""Which elements there are, which are distinct, which boxes remain."""
+"""Which elements there are, which are distinct, which boxes remain, which do not exist."""
 
 from __future__ import annotations
 
@@ -17,6 +17,21 @@ def nonzero(job: Job) -> Sequence[np.ndarray]:
     if found.shape != job.results[0].shape:
         job.fail(f"{found.shape[1]} elements, not {job.results[0].shape[1]}")
     return (found,)
+
+
+def check_position(job: Job) -> Sequence[np.ndarray]:
+    """The length of an axis; the run ends where the worst of some positions is out of range.
+
+    Operands: the worst position and the length. The position p is given as 2*p, or as
+    2*(`offset` - 1 - p) + 1 for a negative p, and none as a negative number.
+    Attribute: `offset`: 0 where positions may count from the end.
+    """
+    worst, length = (int(a) for a in job.args)
+    far = worst >> 1
+    if worst >= 0 and far >= length:
+        position = -1 - (far - job.integer("offset")) if worst & 1 else far
+        job.fail(f"the index {position} is out of range for {length} elements")
+    return (np.array(length, np.int64),)
 
 
 def unique(job: Job) -> Sequence[np.ndarray]:

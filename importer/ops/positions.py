@@ -1,0 +1,142 @@
+"""Positions along an axis that elements tell: what gathers read at and scatters write at.
+
+One out of range ends the run, as in ONNX Runtime, which a routine sees to: it takes the worst
+position and gives the length of the axis, with which the positions are then made.
+
+    %w = max{i} w(%at[i]);   %n = call check_position(%w, %l);   %x[d=%at[i] + (%at[i] < 0)*%n]
+
+w(p) is 2*p, or 2*(-1 - p) + 1 for a negative p: in order of how far out it lies, and its sign.
+Nothing is checked that is known to be in range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.ops.operands import axis_of, indices
+from rutc.importer.ops.value_range import inside
+from rutc.importer.tensor import Tensor
+from rutc.tensor_ir import Call, Coord, DType, Expr, Index, IndexValue, apply, cast
+from rutc.tensor_ir.affine import ONE, ZERO
+
+MOST = (1 << 61) - 1
+"""Positions farther out count as this one."""
+
+
+def gathered(b: Builder, x: Tensor, at: Tensor, axis: int, *, trusted: bool = False) -> Tensor:
+    """x[.., at[..], ..] along an axis; `trusted` positions are in range, whatever computed them."""
+    a = axis_of(axis, x.rank)
+    shape = (*x.shape[:a], *at.shape, *x.shape[a + 1 :])
+    axes = b.axes(shape)
+    if any(e == ZERO for e in shape):
+        return b.nest(axes, lit(0, x.dtype))
+    inner = axes[a : a + at.rank]
+    position = position_in(b, at, [i.index for i in inner], x.shape[a], trusted=trusted)
+    before, after = axes[:a], axes[a + at.rank :]
+    coords: list[Coord] = [i.index for i in before]
+    coords += [position, *(i.index for i in after)]
+    return b.nest(axes, element_at(b, x, coords))
+
+
+def position_in(
+    b: Builder,
+    at: Tensor,
+    coords: Sequence[Index],
+    extent: Index,
+    *,
+    trusted: bool = False,
+    signed: bool = True,
+) -> Coord:
+    """The position at[coords] along an axis.
+
+    Negative ones count from its end, or with `signed=False` are out of range.
+
+    Raises:
+        OperatorError: A position is known to be out of range.
+    """
+    least = -extent if signed else ZERO
+    if at.known is not None and at.known.size == 1:
+        (i,) = indices(at, "the position")
+        bounds = i.bounds(b.ranges)
+        if bounds is not None and (bounds[0] >= 0 or bounds[1] < 0):
+            place = i if bounds[0] >= 0 else i + extent
+            if b.inside(place, extent) and (signed or place is i):
+                return place
+            beyond = (place - extent).bounds(b.ranges)
+            below = place.is_const and place.const < 0
+            if below or (beyond is not None and beyond[0] >= 0):
+                raise OperatorError(f"the index {i} is out of range for {extent} elements")
+    if at.array is not None and at.array.size and extent.is_const:
+        low, high = int(at.array.min()), int(at.array.max())
+        for p in (low, high):
+            if not least.const <= p < extent.const:
+                raise OperatorError(f"the index {p} is out of range for {extent} elements")
+        line = affine_in(np.where(at.array < 0, at.array + extent.const, at.array), coords)
+        if line is not None and b.inside(line, extent):
+            return line
+    element = cast(b.read(at, coords), DType.I64)
+    negative = apply("lt", element, lit(0, DType.I64))
+    if trusted or inside(b, element, least, extent):
+        if extent == ONE:
+            return ZERO
+        if not signed or (at.array is not None and bool((at.array >= 0).all())):
+            return element
+        return apply("select", negative, apply("add", element, IndexValue(extent)), element)
+    length = checked_length(b, at, extent, signed=signed)
+    # The position must need the length, or nothing would be checked where it is found to be known.
+    kept = apply("min", element, length)
+    return apply("select", negative, apply("add", element, length), kept) if signed else kept
+
+
+def checked_length(b: Builder, at: Tensor, extent: Index, *, signed: bool) -> Expr:
+    """The length of an axis, or the end of the run where an element of `at` is no index of it."""
+    bound = b.axes(at.shape)
+    p = cast(b.read(at, [a.index for a in bound]), DType.I64)
+    below = apply("lt", p, lit(0, DType.I64))
+    # Out of range where negative ones are not allowed.
+    offset = 0 if signed else MOST
+    far = apply("min", apply("select", below, apply("bitnot", p), p), lit(MOST, DType.I64))
+    outside = apply("add", far, lit(offset, DType.I64)) if offset else far
+    twice = apply("mul", apply("select", below, outside, far), lit(2, DType.I64))
+    worst = b.nest((), apply("add", twice, cast(below, DType.I64)), bound, "max")
+    length = b.nest((), IndexValue(extent))
+    out = b.tensor(DType.I64, ())
+    attributes = (("offset", offset),)
+    names = (b.defined(worst).name, b.defined(length).name)
+    b.nodes.append(Call((b.value(out),), "check_position", names, attributes, b.origin))
+    return b.read(out, [])
+
+
+def column(b: Builder, at: Tensor, k: int) -> Tensor:
+    """at[.., k]."""
+    if at.array is not None:
+        return b.constant(at.array[..., k])
+    return b.view(at, at.shape[:-1], lambda *here: [*here, Index.of(k)])
+
+
+def element_at(b: Builder, x: Tensor, coords: Sequence[Coord]) -> Expr:
+    """The element of `x` at positions, which all count in the run, also those along 1 element."""
+    element = b.read(x, coords)
+    for c, a in zip(coords, x.axes, strict=True):
+        if a.dim is None and not isinstance(c, Index):
+            here = apply("eq", c, lit(0, DType.I64))
+            element = apply("select", here, element, lit(0, x.dtype))
+    return element
+
+
+def affine_in(values: np.ndarray, coords: Sequence[Index]) -> Index | None:
+    """`values` as an affine expression of the coordinates (one an axis); None if they are none."""
+    origin = values[(0,) * values.ndim]
+    line = Index.of(int(origin))
+    expected = np.full(values.shape, origin)
+    for i, c in enumerate(coords):
+        n = values.shape[i]
+        if n > 1:
+            second = values[tuple(int(k == i) for k in range(values.ndim))]
+            line = line + c * int(second - origin)
+            shape = [n if k == i else 1 for k in range(values.ndim)]
+            expected = expected + ((second - origin) * np.arange(n)).reshape(shape)
+    return line if np.array_equal(values, expected) else None

@@ -1,0 +1,166 @@
+"""What is known at import of the integers that elements may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rutc.importer.builder import Builder
+from rutc.tensor_ir import Apply, Cast, Const, DType, Expr, Index, IndexValue, Lit, Nest, Read
+from rutc.tensor_ir.affine import Range
+from rutc.tensor_ir.graph import outs
+
+DEEPEST = 24
+"""Operations on one path that are looked through."""
+
+MOST = 400
+"""Operations that are looked at in all."""
+
+
+def inside(b: Builder, e: Expr, low: Index, high: Index) -> bool:
+    """Whether the integer `e` provably lies in [low, high)."""
+    return _Elements(b).inside(e, low, high, DEEPEST)
+
+
+@dataclass
+class _Elements:
+    """One question; `left` counts the operations that may still be looked at."""
+
+    b: Builder
+    left: int = MOST
+
+    def inside(self, e: Expr, low: Index, high: Index, depth: int) -> bool:
+        at_least = self.compared(e, low, depth, least=True)
+        return at_least and self.compared(e, high - 1, depth, least=False)
+
+    def compared(self, e: Expr, limit: Index, depth: int, *, least: bool) -> bool:
+        """Whether `e` is never below (`least`), or never above, the limit."""
+        self.left -= 1
+        if depth == 0 or self.left < 0:
+            return False
+        found = self.interval(e, depth)
+        if found is not None and self.ordered(Index.of(found[0 if least else 1]), limit, least):
+            return True
+
+        def all_of(*parts: Expr) -> bool:
+            return all(self.compared(p, limit, depth - 1, least=least) for p in parts)
+
+        match e:
+            case IndexValue(index):
+                name = index.as_var
+                full = name is not None and self.b.extents.get(name) == limit + 1
+                return (full and not least) or self.ordered(index, limit, least)
+            case Cast(arg, kind) if kind.is_int and arg.dtype.is_int:
+                return kind.bits >= 64 and arg.dtype.is_signed and all_of(arg)
+            case Apply("select", (_, p, q)):
+                return all_of(p, q)
+            case Apply(("min" | "max") as op, (p, q)):
+                return all_of(p, q) if (op == "min") == least else all_of(p) or all_of(q)
+            case Read(value) if e.fill is None or all_of(e.fill):
+                bodies = self.definition(value)
+                return bodies is not None and all_of(*bodies)
+            case _:
+                return False
+
+    def ordered(self, i: Index, limit: Index, least: bool) -> bool:
+        bounds = (i - limit if least else limit - i).bounds(self.b.ranges)
+        return bounds is not None and bounds[0] >= 0
+
+    def interval(self, e: Expr, depth: int) -> Range | None:
+        """Inclusive bounds of an integer expression."""
+        self.left -= 1
+        if depth == 0 or self.left < 0 or not e.dtype.is_int:
+            return None
+        found: Range | None = None
+        match e:
+            case Lit(value):
+                return int(value), int(value)
+            case IndexValue(index):
+                return index.bounds(self.b.ranges)
+            case Cast(arg) if arg.dtype is DType.BOOL:
+                found = 0, 1
+            case Cast(arg):
+                found = self.interval(arg, depth - 1)
+            case Read(value):
+                found = self.read(value, depth)
+                if e.fill is not None and found is not None:
+                    fill = int(e.fill.value)
+                    found = min(found[0], fill), max(found[1], fill)
+            case Apply(op, args) if op != "select":
+                parts = [self.interval(a, depth - 1) for a in args]
+                found = _applied(op, parts)
+            case Apply(_, (_, p, q)):
+                x, y = self.interval(p, depth - 1), self.interval(q, depth - 1)
+                if x is not None and y is not None:
+                    found = min(x[0], y[0]), max(x[1], y[1])
+            case _:
+                return None
+        lowest = -(1 << (e.dtype.bits - 1)) if e.dtype.is_signed else 0
+        if found is None or found[0] < lowest or found[1] >= lowest + (1 << e.dtype.bits):
+            return None
+        return found
+
+    def read(self, value: str, depth: int) -> Range | None:
+        for c in self.b.consts:
+            if c.out.name == value:
+                return _of_array(c)
+        bodies = self.definition(value)
+        if bodies is None:
+            return None
+        parts = [self.interval(body, depth - 1) for body in bodies]
+        known = [p for p in parts if p is not None]
+        if len(known) < len(parts):
+            return None
+        return min(p[0] for p in known), max(p[1] for p in known)
+
+    def definition(self, value: str) -> tuple[Expr, ...] | None:
+        """The expressions one of which every element of a value is; None if there are none."""
+        for n in reversed(self.b.nodes):
+            for k, v in enumerate(outs(n)):
+                if v.name != value:
+                    continue
+                if not isinstance(n, Nest):
+                    return None
+                if n.reducer is None:
+                    return n.body
+                if not all(self.some(d) for d in n.bound):
+                    return None
+                if n.reducer.name.startswith("arg") and k == 1:
+                    return n.body[1:]
+                return n.body if n.reducer.name in ("max", "min") else None
+        return None
+
+    def some(self, dim: str) -> bool:
+        bounds = self.b.extents[dim].bounds(self.b.ranges)
+        return bounds is not None and bounds[0] > 0
+
+
+def _of_array(c: Const) -> Range | None:
+    array: np.ndarray = c.data.array
+    return (int(array.min()), int(array.max())) if array.size else None
+
+
+def _applied(op: str, parts: list[Range | None]) -> Range | None:
+    """Bounds of an operator's result."""
+    if op == "mod" and parts[1] is not None and parts[1][0] > 0:
+        return 0, parts[1][1] - 1
+    known = [p for p in parts if p is not None]
+    if len(known) < len(parts):
+        return None
+    match op, known:
+        case "neg", [(a, z)]:
+            return -z, -a
+        case "add", [(a, z), (c, y)]:
+            return a + c, z + y
+        case "sub", [(a, z), (c, y)]:
+            return a - y, z - c
+        case "mul", [(a, z), (c, y)]:
+            corners = (a * c, a * y, z * c, z * y)
+            return min(corners), max(corners)
+        case "min", [(a, z), (c, y)]:
+            return min(a, c), min(z, y)
+        case "max", [(a, z), (c, y)]:
+            return max(a, c), max(z, y)
+        case _:
+            return None
