@@ -231,6 +231,23 @@ class ExpressionEmitter:
             self._loads[key] = value
         return value
 
+    def place(self, r: Read) -> Index | None:
+        """The element number of a read at index expressions; None where it may be outside."""
+        buffer = self.buffers[r.value]
+        coords, guard = self._coords(r.coords, buffer, r.fill)
+        if coords is None or guard is not None or buffer.space is Space.REGISTER:
+            return None
+        self.squares.finish(buffer)
+        return buffer.layout.address(coords, self.index.ranges)
+
+    def kept(self, key: tuple[object, ...]) -> ir.Value | None:
+        """What was made of the memory of the buffer that a key begins with; None if forgotten."""
+        return self._loads.get(key)
+
+    def keep(self, key: tuple[object, ...], value: ir.Value) -> None:
+        """Keep what was made of a buffer's memory until that may have changed."""
+        self._loads[key] = value
+
     def _coords(
         self, places: tuple[tuple[str, Coord], ...], buffer: Buffer, fill: Lit | None
     ) -> tuple[dict[str, Index] | None, ir.Value | None]:

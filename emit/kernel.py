@@ -19,6 +19,7 @@ from typing import assert_never
 
 from llvmlite import ir
 
+from rutc.emit.dot import DotEmitter, DotLoop
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import I32, I64, IndexEmitter, Lane, Unrolled, i64, is_vector
 from rutc.emit.memory import memory_type
@@ -135,6 +136,9 @@ class _KernelEmitter:
             frozenset(a.buffer for s in walk_stmts(kernel.body) for a in accesses(s)),
         )
 
+        self.dot = DotEmitter(self.expressions)
+        self.dot_loop: DotLoop | None = None
+
     def run(self) -> None:
         syms, begin, end = self.function.args[-3:]
         with ExitStack() as stack:
@@ -203,6 +207,10 @@ class _KernelEmitter:
                 self.expressions.squares.store_deferred(loop.var)
             case Kind.VECTOR:
                 self._vector(loop, lo, hi)
+            case Kind.DOT:
+                self.dot_loop = DotLoop(loop.var, hi.value)
+                self._stmts(loop.body)
+                self.dot_loop = None
             case Kind.SERIAL | Kind.PARALLEL:
                 low, high = lo.bounds(self.index.ranges), hi.bounds(self.index.ranges)
                 bound = None
@@ -357,6 +365,9 @@ class _KernelEmitter:
         self.expressions.forget_loads()
 
     def _update(self, s: Update) -> None:
+        if self.dot_loop is not None:
+            self._dot_update(s, self.dot_loop)
+            return
         types = s.reducer.state
         old = [self.expressions.emit(_read(a, t)) for a, t in zip(s.states, types, strict=True)]
         env: dict[str, Expr] = {f"x{i}": e for i, e in enumerate(s.elements)}
@@ -383,6 +394,19 @@ class _KernelEmitter:
                 old_wide = self.expressions.memory.widen(before, lane.lanes)
                 kept = self.builder.select(lane.mask, wide, old_wide)
             self.expressions.store(a, kept)
+
+    def _dot_update(self, s: Update, loop: DotLoop) -> None:
+        """All iterations of a dot loop at once, or one by one where no instruction does that."""
+        old = self.expressions.emit(_read(s.states[0], s.reducer.state[0]))
+        new = self.dot.update(s, loop, old)
+        if new is not None:
+            self.expressions.store(s.states[0], new)
+            return
+        self.dot_loop = None
+        for i in range(loop.extent):
+            with self.index.constant(loop.var, i):
+                self._update(s)
+        self.dot_loop = loop
 
     def _merge(self, s: Merge) -> None:
         """Join the lanes: vectors pairwise, then halves of one vector, then the running state."""

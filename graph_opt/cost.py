@@ -14,9 +14,12 @@ from math import ceil, prod
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Apply, IndexValue, Read, index_names, reads, walk
 from rutc.tensor_ir.graph import Nest
+from rutc.tensor_ir.products import factors_of
 
 LANES = 16
 BROADCAST = 0.15
+APART = 1.5
+"""A broadcast of elements that would go into one instruction, if they were neighbours."""
 PACKED = 0.5
 CONTIGUOUS = 1.0
 SCATTERED = 10.0
@@ -86,6 +89,17 @@ class NestCost:
         names = [u.read.value for u in self.uses if u.read.fill is not None and not u.is_const]
         return frozenset(name for name in names if names.count(name) > 1)
 
+    @cached_property
+    def grouped(self) -> bool:
+        """Whether neighbours along a bound loop are multiplied together: 8-bit products."""
+        return factors_of(self.nest.reducer, self.nest.body) is not None
+
+    def neighbours(self, u: ReadUse) -> str | None:
+        """The dim along which the longest bound loop moves a read by one."""
+        bound = [d for d in self.nest.bound if u.moves.get(d) is not None]
+        longest = max(bound, key=lambda d: self.extents[d], default=None)
+        return None if longest is None else u.moves[longest]
+
     def best(self, inner: Mapping[str, str | None]) -> tuple[float, str | None]:
         """(cycles, vector loop) given each value's innermost dim."""
         best: tuple[float, str | None] = (float("inf"), None)
@@ -112,7 +126,8 @@ class NestCost:
         copied: set[str] = set()
         for u in self.uses:
             if v not in u.moves:
-                total += vectors * BROADCAST
+                near = not self.grouped or inner.get(u.read.value) == self.neighbours(u)
+                total += vectors * (BROADCAST if near or u.is_const else APART)
             elif u.is_const:
                 total += vectors * PACKED
             elif u.moves[v] is not None and u.moves[v] == inner.get(u.read.value):

@@ -20,6 +20,7 @@ from rutc.graph_opt.rules.contraction import (
 from rutc.graph_opt.rules.cse import MergeEqual
 from rutc.graph_opt.rules.filtering import MinimalFiltering
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
+from rutc.graph_opt.rules.narrow import sum_integers, sum_narrow
 from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax
 from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
@@ -54,6 +55,8 @@ PIPELINE: tuple[Pass, ...] = (
     MergeEqual(),
     # While mean and variance, maximum and sum are still the nests that the importer wrote.
     Sweep("reduce rows in one pass", (OnePassSoftmax(), OnePassMoments(), *CLEAN)),
+    # Before scales go into weights: those of quantised numbers then stay integers.
+    Sweep("sum quantised products as integers", (sum_integers, sum_narrow, *CLEAN)),
     # Sums of products must stand in one nest before scales can go into their weights.
     Sweep("gather products into sums", (fuse_product_into_sum, fuse_sums, *CLEAN)),
     # Before dims are split: a constant is then still read at the dims that it has.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from rutc.tensor_ir.dtype import DType
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -41,6 +43,17 @@ class Machine:
     def width(self) -> int:
         """Lanes of 32 bits in a register."""
         return self.vector_bits // 32
+
+    def products(self, a: DType, b: DType) -> int:
+        """How many products of neighbours of these types one instruction adds to an i32.
+
+        1 where there is none.
+        """
+        bytes_ = (DType.I8, DType.U8)
+        if a not in bytes_ or b not in bytes_ or self.architecture != "x86_64":
+            return 1
+        wanted = "avx512vnni" if self.vector_bits == 512 else "avxvnni"
+        return 4 if a is not b and wanted in self.features else 2
 
     def lanes(self, extent: int) -> int:
         """Lanes that a vector loop of `extent` iterations uses: a power of two."""

@@ -21,6 +21,7 @@ from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner.access import analyse
 from rutc.tuner.choice import Choice
 from rutc.tuner.collapse import collapse
+from rutc.tuner.dot import products_together
 from rutc.tuner.pointwise import pointwise
 from rutc.tuner.puts import puts
 from rutc.tuner.rows import rows
@@ -42,7 +43,7 @@ def choose(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Choic
         if fused:
             rest = choose(apply_schedule(kernel, fused), machine, constants)
             return replace(rest, schedule=(*fused, *rest.schedule))
-        tile = choose_tile(shape, machine)
+        tile = choose_tile(shape, machine, tiles_only=products_together(shape, machine) > 1)
         if tile is not None:
             return tiled(kernel, shape, tile, machine, constants)
     return rows(kernel, shape, machine)

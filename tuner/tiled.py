@@ -25,6 +25,7 @@ from rutc.tensor_ir.steps import (
 )
 from rutc.tuner.access import Shape, Touch, dim_of_loop
 from rutc.tuner.choice import Choice, shared_out
+from rutc.tuner.dot import dot_packing, dot_steps, products_together
 from rutc.tuner.tiles import RegisterTile
 
 PANEL_SHARE = 0.6
@@ -53,7 +54,10 @@ def tiled(
     extents = dict(shape.extents)
     bound = _bound_order(shape)
     batch = _batch(shape, tile)
+    group = products_together(shape, machine)
     block = _reduction_block(kernel, shape, tile, bound, machine)
+    if block is not None and (block % group or (group > 1 and extents[bound[-1]] % block)):
+        block = None
     chunk = _row_chunk(shape, tile, batch, machine) if block is None else None
     if chunk is not None:
         v, f = chunk
@@ -113,13 +117,27 @@ def tiled(
         wanted = [v for v in bound if v in names]
         if len(wanted) > 1 and wanted != names:
             steps.append(Reorder(tuple(wanted)))
+        parted: set[str] = set()
+        last = wanted[-1]
+        if group > 1:
+            if block is not None:
+                extents[last] = block
+            steps += dot_steps(last, extents, group)
+            parted.add(last)
+            extents[f"{last}.o"] = extents[last] // group if extents[last] % group == 0 else 0
+            wanted = [*wanted[:-1], f"{last}.o"]
         fixed = [v for v in wanted if v not in shape.symbolic]
         unrolled = _unrolled(fixed if wanted[-1:] == fixed[-1:] else [], tile, extents, machine)
         steps += unrolled
-        parted = {s.var for s in unrolled if isinstance(s, Split)}
+        parted |= {s.var for s in unrolled if isinstance(s, Split)}
+        wanted = [*wanted[:-1], last]
         for t in r.reads:
             if t.packed:
-                packing[t.buffer] = _packing(kernel, t, wanted, tile, width, shape.extents, block)
+                packing[t.buffer] = (
+                    _packing(kernel, t, wanted, tile, width, shape.extents, block)
+                    if group == 1
+                    else _grouped(kernel, t, wanted, tile, width, group)
+                )
                 if t.strides.get(tile.vector) is None or t.gathered:
                     continue
                 if not t.depends(tile.vector) or not t.depends(bound[-1]):
@@ -298,6 +316,18 @@ def _packing(
             return (*front, *inner, lane), {}
         return (*front, lane, *inner), {**blocks, lane: extents[tile.vector]}
     return (*front, lane, *inner), {**blocks, lane: width}
+
+
+def _grouped(
+    kernel: Kernel, t: Touch, bound: list[str], tile: RegisterTile, width: int, group: int
+) -> tuple[tuple[str, ...], Mapping[str, int]]:
+    """The dim order of a constant operand of which neighbours are multiplied together."""
+    dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
+    of_loop = dim_of_loop(kernel, t.buffer)
+    inner = [of_loop[v] for v in bound if v in of_loop]
+    if bound[-1] not in of_loop:
+        return (*dims,), {}
+    return dot_packing(dims, inner, of_loop.get(tile.vector), width, group)
 
 
 def _bound_order(shape: Shape) -> list[str]:

@@ -39,8 +39,11 @@ class RegisterTile:
         return self.vectors * prod(f for _, f in self.rows)
 
 
-def choose_tile(shape: Shape, machine: Machine) -> RegisterTile | None:
-    """The cheapest tile by cycles per element; None where lanes of partial sums are cheaper."""
+def choose_tile(shape: Shape, machine: Machine, *, tiles_only: bool = False) -> RegisterTile | None:
+    """The cheapest tile by cycles per element; None where lanes of partial sums are cheaper.
+
+    With `tiles_only` these are not thought of.
+    """
     best: RegisterTile | None = None
     for v in _vector_loops(shape):
         for tile in _tiles(shape, v, machine):
@@ -48,7 +51,7 @@ def choose_tile(shape: Shape, machine: Machine) -> RegisterTile | None:
                 best = tile
     if best is None:
         return None
-    return best if best.cost <= _lanes_cost(shape, machine) else None
+    return best if tiles_only or best.cost <= _lanes_cost(shape, machine) else None
 
 
 def _vector_loops(shape: Shape) -> Iterator[str]:

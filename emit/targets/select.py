@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import llvmlite.binding as llvm
@@ -54,7 +54,8 @@ def native_target() -> Target:
             continue
         missing = set(machine.features - present)
         if not missing:
-            return Target(name, machine, describe)
+            more = x86.OPTIONAL_FEATURES & present
+            return Target(name, replace(machine, features=machine.features | more), describe)
     lacks = (
         f"this machine's processor lacks {', '.join(sorted(missing))}, which every target needs"
         if missing

@@ -25,6 +25,8 @@ V3_FEATURES = frozenset(
     ]
 )
 V4_FEATURES = V3_FEATURES | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
+OPTIONAL_FEATURES = frozenset(["avxvnni", "avx512vnni"])
+"""Features that kernels use where the machine at hand has them; no named target asks for them."""
 
 
 def avx2(l1: int = 32 << 10, l2: int = 512 << 10) -> Machine:

@@ -164,6 +164,9 @@ class _Decider:
             for u in cost.uses
             if u.read.value in cost.windows and vector is not None and u.moves.get(vector)
         }
+        if cost.grouped and vector in n.out.dims:
+            apart = [u for u in cost.uses if vector not in u.moves and not u.is_const]
+            lanes |= {u.read.value: d for u in apart if (d := cost.neighbours(u)) is not None}
         for r in dict.fromkeys(r for e in body for r in reads(e)):
             if r.fill is not None:
                 body = self._with_halo(n, r, body, copies, lanes.get(r.value))

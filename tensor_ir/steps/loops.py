@@ -15,6 +15,7 @@ from rutc.tensor_ir.kernel import (
     Merge,
     Space,
     Stmt,
+    Update,
     accesses,
     walk_stmts,
 )
@@ -35,6 +36,9 @@ from rutc.tensor_ir.steps.base import (
     symbolic_extent,
     with_index,
 )
+
+MOST_PRODUCTS = 4
+"""The iterations of a dot loop are at most so many."""
 
 
 @dataclass(frozen=True)
@@ -281,8 +285,22 @@ class Mark(Step):
                 check_independent(kernel, loop)
                 check_vector(kernel, loop)
                 self._check_stack(kernel, loop)
+            case Kind.DOT:
+                self._check_dot(loop)
             case _:
                 assert_never(self.kind)
+
+    def _check_dot(self, loop: Loop) -> None:
+        if constant_start(loop) != 0 or constant_extent(loop) > MOST_PRODUCTS:
+            raise NotApplicable(f"{loop.var} has more than {MOST_PRODUCTS} iterations")
+        for s in walk_stmts(loop.body):
+            if isinstance(s, Loop):
+                if loop.var in s.lo.names() | s.hi.names():
+                    raise NotApplicable(f"the bounds of {s.var} depend on {loop.var}")
+            elif not isinstance(s, Update) or s.reducer.name != "sum" or s.lanes is not None:
+                raise NotApplicable(f"{loop.var} does more than add to sums")
+            elif any(moves(a, loop.var) for a in s.states):
+                raise NotApplicable(f"{loop.var} has sums of its own")
 
     def _check_stack(self, kernel: Kernel, loop: Loop) -> None:
         stack = {b.name for b in kernel.locals if b.space is Space.STACK}

@@ -13,6 +13,7 @@ from rutc.graph_opt.rules.contraction import (
 )
 from rutc.graph_opt.rules.filtering import MinimalFiltering
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
+from rutc.graph_opt.rules.narrow import sum_integers, sum_narrow
 from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax
 from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
@@ -42,5 +43,7 @@ RULES: tuple[Rule, ...] = (
     split_bound_dim,
     split_constant,
     split_free_dim,
+    sum_integers,
+    sum_narrow,
 )
 BY_NAME = {rule_name(r).partition("(")[0]: r for r in RULES}

@@ -1,0 +1,157 @@
+"""Sums of a few products of neighbours at once: the body of a loop of kind `dot`.
+
+The operands are 8-bit integers, the state is an i32. With `vpdpbusd` a lane takes in four products
+of u8 by i8; otherwise two products of i16, to which the operands are widened. Neither saturates.
+A lane's neighbours are put together in an i32: loaded as they are where they lie together, shared
+by all lanes where the operand does not vary with them, else put together from several loads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from rutc.emit.access import align
+from rutc.emit.cast import emit_cast
+from rutc.emit.expression import ExpressionEmitter
+from rutc.emit.index import I32, Lane, is_vector, splat
+from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.expr import Read
+from rutc.tensor_ir.kernel import Update
+from rutc.tensor_ir.products import narrow_factors
+
+I1, I8, I16 = ir.IntType(1), ir.IntType(8), ir.IntType(16)
+
+
+@dataclass(frozen=True)
+class DotLoop:
+    """The loop being emitted: `var` from 0 below `extent`, of at most `group` iterations."""
+
+    var: str
+    extent: int
+
+
+class DotEmitter:
+    """Emits the updates of a dot loop."""
+
+    def __init__(self, expressions: ExpressionEmitter) -> None:
+        """Emit where `expressions` does."""
+        self.expressions = expressions
+        self.builder = expressions.builder
+        self.index = expressions.index
+        self.machine = expressions.machine
+
+    def update(self, s: Update, loop: DotLoop, old: ir.Value) -> ir.Value | None:
+        """The state after all iterations; None where no instruction does it."""
+        lane = self.index.lane
+        operands = narrow_factors(s)
+        if operands is None or lane is None or lane.lanes != self.machine.width:
+            return None
+        a, b = operands
+        group = self.machine.products(a.dtype, b.dtype)
+        if group < loop.extent:
+            return None
+        self.index.ranges[loop.var] = (0, loop.extent - 1)
+        p, q = (self._grouped(r, loop, group, lane) for r in (a, b))
+        del self.index.ranges[loop.var]
+        old = self.expressions.memory.widen(old, lane.lanes)
+        if group == 2:
+            return self.builder.add(old, self._pairs(p, q))
+        if a.dtype is DType.I8:
+            p, q = q, p
+        bits = 32 * lane.lanes
+        name = f"llvm.x86.avx512.vpdpbusd.{bits}"
+        bytes_ = ir.VectorType(I8, 4 * lane.lanes)
+        function = self._intrinsic(name, old.type, [old.type, bytes_, bytes_])
+        return self.builder.call(function, [old, *(self._bytes(x, bytes_) for x in (p, q))])
+
+    def _pairs(self, p: ir.Value, q: ir.Value) -> ir.Value:
+        """The sums of the two products of i16 in every lane."""
+        lanes = p.type.count
+        halves = ir.VectorType(I16, 2 * lanes)
+        name = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd"}[lanes]
+        function = self._intrinsic(f"llvm.x86.{name}", p.type, [halves, halves])
+        return self.builder.call(function, [self._bytes(x, halves) for x in (p, q)])
+
+    def _bytes(self, value: ir.Value, type_: ir.Type) -> ir.Value:
+        return self.builder.bitcast(value, type_)
+
+    def _intrinsic(self, name: str, result: ir.Type, args: list[ir.Type]) -> ir.Function:
+        return self.expressions.memory.intrinsic(name, result, args)
+
+    # -- operands -------------------------------------------------------------------------------
+    def _grouped(self, r: Read, loop: DotLoop, group: int, lane: Lane) -> ir.Value:
+        """The operand's neighbours in every lane, as a vector of i32."""
+        coords = tuple((d, self.index.resolve(c)) for d, c in r.coords if isinstance(c, Index))
+        key = (r.value, coords, lane.key, "dot", group, loop.extent)
+        found = self.expressions.kept(key)
+        if found is None:
+            found = self._together(r, loop, group, lane) or self._gathered(r, loop, group, lane)
+            self.expressions.keep(key, found)
+        return found
+
+    def _together(self, r: Read, loop: DotLoop, group: int, lane: Lane) -> ir.Value | None:
+        """The group where a single load gets it; None where none does."""
+        buffer = self.expressions.buffers[r.value]
+        place = self.expressions.place(r)
+        if place is None or place.coefficient(loop.var) != 1:
+            return None
+        b, memory = self.builder, self.expressions.memory
+        first = place.subs({loop.var: Index.of(0)})
+        if not self.index.varies(place):
+            if loop.extent < group:
+                return None
+            neighbours = ir.VectorType(I8, group)
+            one = b.load(memory.place(buffer, first), typ=neighbours, align=align(buffer))
+            return splat(b, self._packed(one, r.dtype, group), lane.lanes)
+        if first.coefficient(lane.var) != group or not memory.contiguous(
+            first - Index.of(lane.var) * (group - 1), lane
+        ):
+            return None
+        start = first.subs({lane.var: Index.of(lane.base)})
+        vector = ir.VectorType(I8, group * lane.lanes)
+        end = (start + group * lane.lanes).bounds(self.index.ranges)
+        size = buffer.layout.size
+        inside = end is not None and isinstance(size, int) and end[1] <= size
+        at = memory.place(buffer, start)
+        if inside or (lane.mask is None and loop.extent == group):
+            return self._packed(b.load(at, typ=vector, align=align(buffer)), r.dtype, group)
+        if lane.mask is None or loop.extent < group:
+            return None
+        picks = [i // group for i in range(group * lane.lanes)]
+        undefined = ir.Constant(lane.mask.type, ir.Undefined)
+        mask = b.shuffle_vector(
+            lane.mask, undefined, ir.Constant(ir.VectorType(I32, len(picks)), picks)
+        )
+        loaded = memory.masked_load(buffer, at, vector, mask, ir.Constant(vector, None))
+        return self._packed(loaded, r.dtype, group)
+
+    def _packed(self, neighbours: ir.Value, dtype: DType, group: int) -> ir.Value:
+        """A vector of bytes as one of i32 with `group` of them each."""
+        b = self.builder
+        lanes = neighbours.type.count // group
+        if group == 2:
+            halves = ir.VectorType(I16, 2 * lanes)
+            neighbours = (b.sext if dtype.is_signed else b.zext)(neighbours, halves)
+        return b.bitcast(neighbours, ir.VectorType(I32, lanes) if lanes > 1 else I32)
+
+    def _gathered(self, r: Read, loop: DotLoop, group: int, lane: Lane) -> ir.Value:
+        """The group put together from a load for each neighbour, 0 beyond the loop's end."""
+        b = self.builder
+        total: ir.Value | None = None
+        bits = 32 // group
+        for i in range(loop.extent):
+            with self.index.constant(loop.var, i):
+                part = emit_cast(b, self.expressions.emit(r), r.dtype, DType.I32)
+            shifts = ir.Constant(I32, bits * i)
+            low = ir.Constant(I32, (1 << bits) - 1)
+            if is_vector(part):
+                shifts, low = (splat(b, x, lane.lanes) for x in (shifts, low))
+            # Of the last one, the shift itself drops the upper bits.
+            part = b.and_(part, low) if i < group - 1 else part
+            part = b.shl(part, shifts) if i else part
+            total = part if total is None else b.or_(total, part)
+        assert total is not None
+        return self.expressions.memory.widen(total, lane.lanes)

@@ -1,0 +1,232 @@
+"""Products of quantised numbers are summed as integers.
+
+A quantised number is `(q - zero) * scale` with an 8-bit `q`. A sum of products of two of them is
+`scales * sum{k} (q - zero) * (p - other)`, and as integers wrap, the zero points come out of the
+sum exactly: `sum q*p - other * sum q - zero * sum p + zero * other * count`
+[Jacob et al. 2018, §2.3]. What is left, a sum of products of 8-bit numbers, is what processors
+have instructions for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rutc.graph_opt.editor import Editor, merge_origins
+from rutc.graph_opt.exprs import index_coords, is_plain
+from rutc.graph_opt.rewrite import Reason, Result
+from rutc.graph_opt.rules.scale import factors
+from rutc.tensor_ir import Apply, Cast, DType, Expr, Index, Lit, Nest, Node, Read, Value, apply
+from rutc.tensor_ir.affine import product
+from rutc.tensor_ir.expr import index_names, reads, substitute
+from rutc.tensor_ir.reducer import reducer
+
+LARGEST_SUM = (1 << 31) // (255 * 255)
+"""So many products of differences of 8-bit numbers surely fit in 32 bits."""
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """`(q - zero) * scale`, an i32 without `scale`, else an f32. None stands for 0 and 1."""
+
+    q: Read
+    zero: Expr | None = None
+    scale: Expr | None = None
+    is_real: bool = False
+    source: Nest | None = None
+
+    @property
+    def whole(self) -> Expr:
+        """`q - zero` as an i32."""
+        q = Cast(self.q, DType.I32)
+        return q if self.zero is None else apply("sub", q, self.zero)
+
+
+def sum_integers(n: Node, editor: Editor) -> Result:
+    """A sum of products of quantised numbers is one of integers, scaled.
+
+    %a{m,k} = f32(i32(%q[m, k]) - 7) * 0.1
+    %b{k,n} = f32(%w[k, n]) * %s[n]
+    %y{m,n} = sum{k} %a[m, k] * %b[k, n]
+    ->
+    %y.whole{m,n} = sum{k} (i32(%q[m, k]) - 7) * i32(%w[k, n])
+    %y{m,n} = f32(%y.whole[m, n]) * (0.1 * %s[n])
+    """
+    found = _quantised_sum(n, editor)
+    if isinstance(found, Reason):
+        return found
+    assert isinstance(n, Nest)
+    parts = found
+    if not all(p.is_real for p in parts):
+        return Reason("the products are integers already")
+    points = editor.size(n.bound)
+    if points is None or points > LARGEST_SUM:
+        return Reason("the sum may not fit in 32 bits")
+    origin = merge_origins(*(p.source for p in parts if p.source is not None), n)
+    whole = Value(editor.fresh_value(f"{n.out.name}.whole"), DType.I32, n.out.dims)
+    total = Nest(
+        (whole,),
+        n.bound,
+        reducer("sum", DType.I32),
+        (apply("mul", parts[0].whole, parts[1].whole),),
+        origin,
+    )
+    real: Expr = Cast(_point(whole), DType.F32)
+    scales = [p.scale for p in parts if p.scale is not None]
+    if scales:
+        scale = scales[0] if len(scales) == 1 else apply("mul", *scales)
+        real = apply("mul", real, scale)
+    return total, Nest(n.outs, (), None, (real,), n.origin)
+
+
+def sum_narrow(n: Node, editor: Editor) -> Result:
+    """Operands of 8 bits are read where they are multiplied, less their zero points outside.
+
+    %a{m,k} = i32(%q[m, k]) - i32(%z)
+    %b{k,n} = i32(%w[k, n]) - 3
+    %y{m,n} = sum{k} %a[m, k] * %b[k, n]
+    ->
+    %y.narrow{m,n} = sum{k} i32(%q[m, k]) * i32(%w[k, n])
+    %y.left{m} = sum{k} i32(%q[m, k])
+    %y.right{n} = sum{k} i32(%w[k, n])
+    %y{m,n} = %y.narrow[m, n] - 3 * %y.left[m] - i32(%z) * (%y.right[n] - 3 * 8)
+
+    The zero points stay where a sum of their own would cost as much as the sum of products.
+    """
+    found = _quantised_sum(n, editor)
+    if isinstance(found, Reason):
+        return found
+    assert isinstance(n, Nest)
+    a, b = found
+    if a.is_real or b.is_real:
+        return Reason("the products are not integers")
+    origin = merge_origins(*(p.source for p in (a, b) if p.source is not None), n)
+    summed = [q for q, zero in ((a.q, b.zero), (b.q, a.zero)) if zero is not None]
+    cheap = _shares(n, a.q, b.q) or all(editor.constant(q.value) is not None for q in summed)
+    if not summed or not cheap:
+        body = apply("mul", a.whole, b.whole)
+        if body == n.body[0]:
+            return Reason("its operands are read as they are")
+        return (replace(n, body=(body,), origin=origin),)
+    new: list[Node] = []
+
+    def added(kind: str, element: Expr, dims: frozenset[str]) -> Read:
+        own = tuple(d for d in n.out.dims if d in dims)
+        value = Value(editor.fresh_value(f"{n.out.name}.{kind}"), DType.I32, own)
+        new.append(Nest((value,), n.bound, n.reducer, (element,), origin))
+        return _point(value)
+
+    left, right = Cast(a.q, DType.I32), Cast(b.q, DType.I32)
+    total: Expr = added("narrow", apply("mul", left, right), frozenset(n.out.dims))
+    if b.zero is not None:
+        total = apply("sub", total, apply("mul", b.zero, added("left", left, index_names(a.q))))
+    if a.zero is not None:
+        sums: Expr = added("right", right, index_names(b.q))
+        if b.zero is not None:
+            count = Lit(_wrapped(product(editor.extents[d] for d in n.bound).value), DType.I32)
+            sums = apply("sub", sums, apply("mul", b.zero, count))
+        total = apply("sub", total, apply("mul", a.zero, sums))
+    return (*new, replace(n, bound=(), reducer=None, body=(total,)))
+
+
+# -- recognition --------------------------------------------------------------------------------
+def _quantised_sum(n: Node, editor: Editor) -> tuple[Quantised, Quantised] | Reason:
+    """The two quantised factors of a sum of products."""
+    if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
+        return Reason("not a sum")
+    if n.out.dtype not in (DType.I32, DType.F32) or n.body[0].dtype is not n.out.dtype:
+        return Reason("not a sum in i32 or f32")
+    parts = factors(n.body[0])
+    if len(parts) != 2:
+        return Reason("not a product of two factors")
+    if editor.size(n.bound) in (None, 0):
+        return Reason("the sum's length is symbolic or zero")
+    found: list[Quantised] = []
+    for part in parts:
+        q = quantised(part) or _produced(part, editor)
+        if q is None:
+            return Reason("a factor is no quantised number")
+        others = [e for e in (q.zero, q.scale) if e is not None]
+        if any(index_names(e) & set(n.bound) for e in others):
+            return Reason("a scale or zero point varies along the sum")
+        found.append(q)
+    return found[0], found[1]
+
+
+def quantised(e: Expr) -> Quantised | None:
+    """`e` as an 8-bit read less a zero point, times a scale."""
+    match e:
+        case Apply(op="mul", args=(x, scale)) if e.dtype is DType.F32:
+            form = quantised(x)
+            if form is None or form.scale is not None or not _less(scale, form.q):
+                return None
+            return replace(form, scale=scale)
+        case Cast(arg, DType.F32) if arg.dtype is DType.I32:
+            form = quantised(arg)
+            return None if form is None else replace(form, is_real=True)
+        case Apply(op="sub", args=(Cast(Read() as q, DType.I32), zero)) if e.dtype is DType.I32:
+            return Quantised(q, zero) if _is_narrow(q) and _less(zero, q) else None
+        case Cast(Read() as q, DType.I32 | DType.F32) if _is_narrow(q):
+            return Quantised(q, is_real=e.dtype is DType.F32)
+        case _:
+            return None
+
+
+def _produced(e: Expr, editor: Editor) -> Quantised | None:
+    """The quantised number that an elementwise nest computes and `e` reads."""
+    if not isinstance(e, Read) or not all(isinstance(c, Index) for _, c in e.coords):
+        return None
+    p = editor.nest(e.value)
+    form = quantised(p.body[0]) if p is not None and p.reducer is None else None
+    if p is None or form is None or not is_plain(form.q):
+        return None
+    env = dict(index_coords(e))
+
+    def here(x: Expr | None) -> Expr | None:
+        return None if x is None else substitute(x, env)
+
+    q = substitute(form.q, env)
+    assert isinstance(q, Read)
+    if e.fill is not None:
+        # Outside stands what is 0 once the zero point is subtracted.
+        zero = form.zero if form.zero is not None else Lit(0, DType.I32)
+        if e.fill.value != 0 or not isinstance(zero, Lit) or not _same_edges(form.q, p, editor):
+            return None
+        low, high = (-128, 127) if q.dtype.is_signed else (0, 255)
+        if not low <= int(zero.value) <= high:
+            return None
+        q = replace(q, fill=Lit(zero.value, q.dtype))
+    return Quantised(q, here(form.zero), here(form.scale), form.is_real, p)
+
+
+def _same_edges(q: Read, p: Nest, editor: Editor) -> bool:
+    """Whether a point is outside of `p`'s output exactly where `q` reads outside of its value."""
+    inner = {d: c for d, c in index_coords(q) if not c.is_const}
+    names = [c.as_var for c in inner.values()]
+    return sorted(n or "" for n in names) == sorted(p.out.dims) and all(
+        editor.extents[d] == editor.extents[v] for d, v in zip(inner, names, strict=True) if v
+    )
+
+
+def _is_narrow(r: Read) -> bool:
+    return r.dtype in (DType.I8, DType.U8)
+
+
+def _less(e: Expr, q: Read) -> bool:
+    """Whether `e` varies over fewer dims than `q`: the literals, scales and zero points."""
+    return index_names(e) < index_names(q) if any(reads(e)) else isinstance(e, Lit)
+
+
+def _shares(n: Nest, a: Read, b: Read) -> bool:
+    """Whether each operand is used again along a dim that the other one has."""
+    free = frozenset(n.out.dims)
+    left, right = index_names(a) & free, index_names(b) & free
+    return not left >= right and not right >= left
+
+
+def _point(v: Value) -> Read:
+    return Read(v.name, tuple((d, Index.of(d)) for d in v.dims), v.dtype)
+
+
+def _wrapped(x: int) -> int:
+    """`x` modulo 2**32, as an i32."""
+    return (x + (1 << 31)) % (1 << 32) - (1 << 31)

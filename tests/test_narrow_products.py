@@ -1,0 +1,148 @@
+"""Sums of products of 8-bit integers through libraries: exact for all signs, extremes, sizes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rutc.emit.targets import target_named
+from rutc.graph_opt import optimize
+from rutc.graph_opt.decide import decide
+from rutc.tensor_ir import Const, Data, Graph
+from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.parse import parse
+from tests.compiled import build, run
+
+V3, V4 = target_named("x86-64-v3").machine, target_named("x86-64-v4").machine
+MACHINES = {
+    "v3": V3,
+    "v4": V4,
+    "vnni": replace(V4, features=V4.features | {"avx512vnni"}),
+    "native": target_named("native").machine,
+}
+PRESENT = {name for name, m in MACHINES.items() if m.features <= MACHINES["native"].features}
+
+PRODUCT = """
+graph "product"
+dims m = {m}, n = {n}, k = {k}
+%x : {a}{{m,k}} = input "x" [m, k]
+%w : {b}{{n,k}} = input "w" [k, n]
+%p : i32{{k,m}} = i32(%x[m, k]) - {zero}
+%q : i32{{k,n}} = i32(%w[n, k]) - {other}
+%y : i32{{m,n}} = sum{{k}} %p[k, m] * %q[k, n]
+output "y" [m, n] = %y
+"""
+SIGNS = [("u8", "i8"), ("i8", "u8"), ("i8", "i8"), ("u8", "u8")]
+SIZES = [(1, 1, 1), (3, 5, 7), (1, 64, 33), (17, 16, 31), (33, 48, 66), (5, 40, 4), (2, 3, 130)]
+
+
+def extreme(shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
+    """Random integers of which a third are the least and a third the greatest."""
+    rng = np.random.default_rng(seed)
+    info = np.iinfo(dtype)
+    choices = (rng.integers(info.min, info.max + 1, shape), info.min, info.max)
+    return np.choose(rng.integers(0, 3, shape), np.broadcast_arrays(*choices)).astype(dtype)
+
+
+def check(graph: Graph, machine: Machine, folder: Path, constants: tuple[str, ...] = ()) -> None:
+    """Compile and run the graph with extreme inputs, some of them as constants."""
+    arrays = {
+        n.name: extreme(tuple(graph.extents[d].value for d in n.axes), n.out.dtype.numpy, seed)
+        for seed, n in enumerate(graph.inputs)
+    }
+    wanted = interpret(graph, arrays)
+    nodes = tuple(
+        Const(n.out, n.axes, Data(arrays.pop(n.name)))
+        if getattr(n, "name", None) in constants
+        else n
+        for n in graph.nodes
+    )
+    plan = decide(optimize(replace(graph, nodes=nodes)))
+    got = run(build(plan, machine, folder), arrays, 1)
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(got[name], array, err_msg=name)
+
+
+@pytest.fixture(params=list(MACHINES))
+def machine(request: pytest.FixtureRequest) -> Machine:
+    if request.param not in PRESENT:
+        pytest.skip(f"this processor lacks what {request.param} needs")
+    return MACHINES[request.param]
+
+
+@pytest.mark.parametrize(("a", "b"), SIGNS)
+@pytest.mark.parametrize("constants", [(), ("w",), ("x",)], ids=["inputs", "w", "x"])
+def test_products(
+    a: str, b: str, constants: tuple[str, ...], machine: Machine, tmp_path: Path
+) -> None:
+    # Three sizes for every kind of product, all of them for one machine and order of operands.
+    first = SIGNS.index((a, b)) + len(constants) + len(machine.features)
+    for number in range(first, first + 3):
+        m, n, k = SIZES[number % len(SIZES)]
+        zero, other = ((0, 0), (3, 0), (0, -7), (-128, 127))[number % 4]
+        text = PRODUCT.format(m=m, n=n, k=k, a=a, b=b, zero=zero, other=other)
+        check(parse(text), machine, tmp_path, constants)
+
+
+def test_sums_wrap(machine: Machine, tmp_path: Path) -> None:
+    k = 140_001
+    text = PRODUCT.format(m=2, n=17, k=k, a="i8", b="i8", zero=127, other=127)
+    x, w = np.full((2, k), -128, np.int8), np.full((k, 17), -128, np.int8)
+    graph = parse(text)
+    got = run(build(decide(optimize(graph)), machine, tmp_path), {"x": x, "w": w}, 1)
+    total = (255 * 255 * k + (1 << 31)) % (1 << 32) - (1 << 31)
+    np.testing.assert_array_equal(got["y"], np.full((2, 17), total, np.int32))
+
+
+CONVOLUTION = """
+graph "convolution"
+dims n = 2, c = {c}, o = {o}, i = {i}, j = {i}, y = {y}, x = {y}, ky = 3, kx = 3
+%x : u8{{c,i,j,n}} = input "x" [n, c, i, j]
+%w : i8{{c,kx,ky,o}} = input "w" [o, c, ky, kx]
+%p : i32{{c,i,j,n}} = i32(%x[c, i, j, n]) - 9
+%q : i32{{c,kx,ky,o}} = i32(%w[c, kx, ky, o])
+%t : i32{{n,o,x,y}} = sum{{c,ky,kx}} %p[c, i={s}*y + ky - 1, j={s}*x + kx - 1, n else 0] * {w}
+output "t" [n, o, y, x] = %t
+"""
+
+
+@pytest.mark.parametrize(("c", "o", "i", "s"), [(3, 16, 7, 1), (8, 5, 9, 2), (20, 33, 11, 1)])
+def test_convolutions(c: int, o: int, i: int, s: int, machine: Machine, tmp_path: Path) -> None:
+    w = "%q[c, kx, ky, o]"
+    text = CONVOLUTION.format(c=c, o=o, i=i, y=(i - 1) // s + 1, s=s, w=w)
+    check(parse(text), machine, tmp_path, ("w",))
+
+
+def test_depthwise_convolutions(machine: Machine, tmp_path: Path) -> None:
+    text = CONVOLUTION.format(c=1, o=12, i=9, y=9, s=1, w="%q[c, kx, ky, o]")
+    text = text.replace(
+        '%x : u8{c,i,j,n} = input "x" [n, c, i, j]', '%x : u8{i,j,n,o} = input "x" [n, o, i, j]'
+    )
+    text = text.replace(
+        "%p : i32{c,i,j,n} = i32(%x[c, i, j, n])", "%p : i32{i,j,n,o} = i32(%x[i, j, n, o])"
+    )
+    text = text.replace(
+        "%p[c, i=1*y + ky - 1, j=1*x + kx - 1, n else 0]",
+        "%p[i=y + ky - 1, j=x + kx - 1, n, o else 0]",
+    )
+    check(parse(text), machine, tmp_path, ("w",))
+
+
+QUANTISED = """
+graph "quantised"
+dims m = 9, n = 21, k = 50
+%x : u8{k,m} = input "x" [m, k]
+%w : i8{k,n} = input "w" [k, n]
+%s : f32{n} = const [n] [{scales}]
+%a : f32{k,m} = f32(i32(%x[k, m]) - 100) * 0.5
+%b : f32{k,n} = f32(%w[k, n]) * %s[n]
+%y : f32{m,n} = sum{k} %a[k, m] * %b[k, n]
+output "y" [m, n] = %y
+"""
+
+
+def test_real_products_of_quantised_operands_are_exact(machine: Machine, tmp_path: Path) -> None:
+    scales = ", ".join(str(2.0 ** (i % 5 - 2)) for i in range(21))
+    check(parse(QUANTISED.replace("{scales}", scales)), machine, tmp_path, ("w",))
