@@ -50,6 +50,7 @@ from rutc.tensor_ir.kernel import (
 from rutc.tensor_ir.layout import Layout, dense, pack
 from rutc.tensor_ir.lower import Group, halo_kernel, lower, lower_scatter
 from rutc.tensor_ir.machine import Machine
+from rutc.tuner.sharing import Operand, Shared, share
 
 Symbols = Mapping[str, Range]
 
@@ -104,6 +105,7 @@ class Builder:
     on_draft: Callable[[Pending, Made, Draft], None] | None = None
     pending: list[Pending] = field(default_factory=list)
     facts: list[KernelFacts] = field(default_factory=list)
+    shared: list[Shared] = field(default_factory=list)
     weights: dict[tuple[str, Layout, str], int] = field(default_factory=dict)
     images: list[tuple[int, np.ndarray]] = field(default_factory=list)
     weight_bytes: int = 0
@@ -129,6 +131,8 @@ class Builder:
             objects[made.symbol] = made.code
             self.thread_bytes = max(self.thread_bytes, made.thread_bytes)
             launches.append(self._completed(pending, made))
+        turns = share(self.shared, self.machine)
+        launches = [replace(x, turns=n) for x, n in zip(launches, turns, strict=True)]
         steps = _with_launches(drafts, launches)
         graph = self.plan.graph
         bound = bound_symbols(graph.nodes)
@@ -361,11 +365,13 @@ class Builder:
         dims, names = pending.canonical.dims, pending.canonical.buffers
         buffers = {b.name: b for k in pending.kernels for b in k.args}
         args: list[host.Ref] = []
-        moved = 0
+        operands: list[Operand] = []
         for argument in made.arguments:
             b = buffers[names[argument.buffer]]
-            moved += typical(b.layout.size, self.sizes) * b.dtype.bytes
-            if b.name not in self.constants:
+            size = typical(b.layout.size, self.sizes) * b.dtype.bytes
+            constant = b.name in self.constants
+            operands.append(Operand(b.name, size, constant, argument.written))
+            if not constant:
                 args.append(self._ref(b.name))
                 continue
             packing = argument.packing
@@ -373,13 +379,15 @@ class Builder:
             args.append(self._weight(b.name, layout))
         tasks = plain(Index.of(made.tasks).subs({n: Index.of(d) for n, d in dims.items()}))
         common = typical(tasks, self.sizes)
+        found = tuple(way.named(dims) for way in made.ways)
+        self.shared.append(Shared(tuple(operands), found, pending.flops))
         self.facts.append(
             KernelFacts(
                 pending.name,
                 made.symbol,
                 pending.origin,
                 pending.flops,
-                moved,
+                sum(o.bytes for o in operands),
                 common,
                 made.schedule,
             )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rutc.emit.cache import key_of
 from rutc.emit.codegen import VERSION, compile_object
-from rutc.emit.kernel import ENTRY, emit_kernel
+from rutc.emit.kernel import ENTRY, emit_kernel, parallel_loops
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.canonical import renamed
@@ -26,6 +26,7 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.steps import NotApplicable, Schedule, apply_schedule
 from rutc.tuner import choose
+from rutc.tuner.sharing import Way, stored, ways
 
 ROOT = Path(__file__).resolve().parent
 SOURCES = ("recipe.py", "tensor_ir", "tuner", "emit")
@@ -71,10 +72,13 @@ class Packing:
 
 @dataclass(frozen=True)
 class Argument:
-    """A buffer that the code takes: its name in the recipe, and how it is packed, if otherwise."""
+    """A buffer that the code takes: its name in the recipe, how it is packed, if otherwise, and
+    whether the code writes to it.
+    """
 
     buffer: str
     packing: Packing | None
+    written: bool
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class Made:
     """A function in an object file, and how to call it.
 
     `symbols` are those of the recipe that it reads; `thread_bytes` is what it needs of a thread's
-    scratch.
+    scratch; `ways` say how threads may share its tasks.
     """
 
     symbol: str
@@ -91,12 +95,17 @@ class Made:
     tasks: Size
     thread_bytes: int
     schedule: str
+    ways: tuple[Way, ...]
     code: bytes
 
     def encoded(self) -> bytes:
         """The same as bytes."""
         arguments = [
-            [a.buffer, None if a.packing is None else [a.packing.order, dict(a.packing.blocks)]]
+            [
+                a.buffer,
+                None if a.packing is None else [a.packing.order, dict(a.packing.blocks)],
+                a.written,
+            ]
             for a in self.arguments
         ]
         facts = {
@@ -106,6 +115,7 @@ class Made:
             "tasks": str(self.tasks),
             "thread_bytes": self.thread_bytes,
             "schedule": self.schedule,
+            "ways": [way.encoded() for way in self.ways],
         }
         return json.dumps(facts).encode() + b"\n" + self.code
 
@@ -118,13 +128,14 @@ class Made:
         return Made(
             facts["symbol"],
             tuple(
-                Argument(name, None if packing is None else Packing(tuple(packing[0]), packing[1]))
-                for name, packing in facts["arguments"]
+                Argument(name, packing and Packing(tuple(packing[0]), packing[1]), written)
+                for name, packing, written in facts["arguments"]
             ),
             tuple(facts["symbols"]),
             int(tasks) if tasks.isdecimal() else parse_index(tasks),
             facts["thread_bytes"],
             facts["schedule"],
+            tuple(map(Way.decoded, facts["ways"])),
             code,
         )
 
@@ -164,13 +175,15 @@ def make(recipe: Recipe, machine: Machine) -> Made:
     made = draft(recipe, machine)
     digest = hashlib.sha256(f"{made.text}\n{machine}\n{VERSION}".encode()).hexdigest()
     symbol = f"k_{digest[:24]}"
+    written = stored(made.kernel)
     return Made(
         symbol,
-        tuple(Argument(*made.packings[b.name]) for b in made.kernel.args),
+        tuple(Argument(*made.packings[b.name], b.name in written) for b in made.kernel.args),
         tuple(name for name, _ in made.kernel.symbols),
         made.tasks,
         made.thread_bytes,
         "; ".join(map(str, made.schedule)),
+        ways(made.kernel, parallel_loops(made.kernel), machine.cores),
         compile_object(made.text, machine, symbol=symbol, entry=ENTRY),
     )
 

@@ -51,6 +51,7 @@ class Ref:
 class Launch:
     """Runs `kernel` over tasks [0, tasks), shared out to the threads; one task: on the caller's.
 
+    The tasks are `turns` equal runs of consecutive ones. A thread does the same part of every run.
     `origin` names the ONNX nodes that the kernel computes.
     """
 
@@ -59,12 +60,14 @@ class Launch:
     tasks: Size
     origin: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
+    turns: Size = 1
 
     def __str__(self) -> str:
         args = ", ".join(map(str, self.args))
         origin = f"  # {', '.join(self.origin)}" if self.origin else ""
         symbols = f" symbols={','.join(self.symbols)}" if self.symbols else ""
-        return f"launch {self.kernel}({args}) tasks={self.tasks}{symbols}{origin}"
+        turns = f" turns={self.turns}" if self.turns != 1 else ""
+        return f"launch {self.kernel}({args}) tasks={self.tasks}{turns}{symbols}{origin}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +340,7 @@ def _step_problems(program: Program, step: Step) -> Iterator[str]:
                 yield f"kernel name {step.kernel!r} is not a C identifier"
             if step.kernel.startswith("rutc_"):
                 yield "kernel names must not begin with rutc_ (the host runtime's prefix)"
-            yield from _size_problems(program, (step.tasks,))
+            yield from _size_problems(program, (step.tasks, step.turns))
             yield from _ref_problems(program, step.args)
             known = {*dict(program.symbols), *dict(program.bound), *counters(program.steps)}
             for name in step.symbols:

@@ -119,6 +119,7 @@ class _Tables:
                         step.kernel,
                         first,
                         self.sizes.code(step.tasks),
+                        self.sizes.code(step.turns),
                         symbol=len(self.launch_symbols),
                         symbols=len(step.symbols),
                     )

@@ -5,7 +5,7 @@ Random graphs take about a tenth of a second each; a long run is
     RUTC_EXAMPLES=50 pytest tests/test_compile_graphs.py
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,16 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rutc.build
 import rutc.tuner.choice
 from rutc.emit.targets import target_named
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.runtime import InferenceSession, ModelError
 from rutc.tensor_ir import Graph
+from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verify import verify
+from rutc.tuner.sharing import Shared
 from tests.compiled import build, plan_or_reject, run
 from tests.examples import examples
 from tests.graph_opt.plan_runner import run_plan
@@ -61,6 +64,18 @@ def check(graph: Graph, seed: int = 0, *, exact: bool = True, machine: Machine =
                     np.testing.assert_array_equal(got[name], array, err_msg=name)
                 else:
                     assert_agree(name, got[name], array, exact=False, reduction=SMOOTH)
+
+
+def _most_turns(launches: Sequence[Shared], machine: Machine) -> list[Size]:
+    return [x.ways[-1].turns for x in launches]
+
+
+@examples(20)
+@given(graphs(exact=True), st.integers(0, 2**16))
+def test_graphs_whose_threads_share_every_turn(graph: Graph, seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rutc.build, "share", _most_turns)
+        check(graph, seed)
 
 
 @examples(40)

@@ -15,10 +15,24 @@ typedef struct launch {
   int64_t symbol_count;
   rutc_part *parts;
   int64_t count;
+  int64_t turns; /* runs of `run` tasks, each of which the threads share */
+  int64_t run;
   char *scratch;
   int64_t scratch_bytes;
   int keep_subnormals;
 } launch;
+
+/* Runs the tasks [begin, end) of a part, turn by turn. */
+static void run_claim(const launch *self, const rutc_part *part, const int64_t *symbols,
+                      int64_t begin, int64_t end) {
+  while (begin < end) {
+    int64_t turn = begin / part->size, skipped = begin % part->size;
+    int64_t count = part->size - skipped < end - begin ? part->size - skipped : end - begin;
+    int64_t first = turn * self->run + part->begin + skipped;
+    self->kernel(self->buffers, symbols, first, first + count);
+    begin += count;
+  }
+}
 
 /* Takes tasks until none is left: first those of part `index`, then what the others have left, for
  * a thread may come late or not at all while other processes hold its CPU. */
@@ -30,24 +44,27 @@ static void run_parts(void *arg, int64_t index) {
   uint64_t mode = rutc_begin_flushing(self->keep_subnormals);
   for (int64_t i = 0; i < self->count; i++) {
     rutc_part *part = &self->parts[(index + i) % self->count];
+    int64_t last = self->turns * part->size;
     for (;;) {
       int64_t begin = atomic_fetch_add_explicit(&part->next, part->claim, memory_order_relaxed);
-      if (begin >= part->end) break;
-      int64_t end = begin + part->claim < part->end ? begin + part->claim : part->end;
-      self->kernel(self->buffers, symbols, begin, end);
+      if (begin >= last) break;
+      int64_t end = begin + part->claim < last ? begin + part->claim : last;
+      run_claim(self, part, symbols, begin, end);
     }
   }
   rutc_set_float_mode(mode);
 }
 
-/* An even split of the tasks; the first `tasks % count` parts have one more. */
-static void share_out(rutc_part *parts, int64_t tasks, int64_t count) {
+/* An even split of every turn's tasks; the first `run % count` parts have one more. */
+static void share_out(rutc_part *parts, int64_t turns, int64_t run, int64_t count) {
   int64_t begin = 0;
   for (int64_t i = 0; i < count; i++) {
-    int64_t size = tasks / count + (i < tasks % count);
-    atomic_store_explicit(&parts[i].next, begin, memory_order_relaxed);
-    parts[i].end = begin += size;
-    parts[i].claim = (size + CLAIMS_PER_PART - 1) / CLAIMS_PER_PART;
+    int64_t size = run / count + (i < run % count);
+    atomic_store_explicit(&parts[i].next, 0, memory_order_relaxed);
+    parts[i].begin = begin;
+    parts[i].size = size;
+    parts[i].claim = (turns * size + CLAIMS_PER_PART - 1) / CLAIMS_PER_PART;
+    begin += size;
   }
 }
 
@@ -62,14 +79,18 @@ static void run_launch(rutc_session *session, const rutc_step *step) {
     if (tasks > 0) step->kernel(buffers, symbols, 0, tasks);
     return;
   }
-  int64_t count = tasks < threads ? tasks : threads;
-  share_out(session->parts, tasks, count);
+  int64_t turns = rutc_size(session->sizes, step->target);
+  if (tasks / turns < threads) turns = 1;
+  int64_t run = tasks / turns, count = run < threads ? run : threads;
+  share_out(session->parts, turns, run, count);
   launch job = {.kernel = step->kernel,
                 .buffers = buffers,
                 .symbols = symbols,
                 .symbol_count = step->symbol_count,
                 .parts = session->parts,
                 .count = count,
+                .turns = turns,
+                .run = run,
                 .scratch = session->thread_scratch,
                 .scratch_bytes = session->program->thread_bytes,
                 .keep_subnormals = session->program->keep_subnormals};

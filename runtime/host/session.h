@@ -22,10 +22,12 @@ typedef struct rutc_timing {
   int64_t ns;
 } rutc_timing;
 
-/* A thread's share of a launch: tasks [next, end), taken `claim` at a time. */
+/* A thread's share of a launch: `size` tasks from `begin` on of every turn. They are numbered one turn
+ * after the other and taken `claim` at a time; `next` is the first that nobody has taken. */
 typedef struct rutc_part {
   _Alignas(64) atomic_llong next;
-  int64_t end;
+  int64_t begin;
+  int64_t size;
   int64_t claim;
 } rutc_part;
 

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from rutc.emit.header import HOST_SOURCES
+from rutc.emit.library import build_library
+from rutc.emit.program import Copy, Launch, Port, Program, Ref, Step
 from rutc.runtime import load
+from tests.runtime.conftest import Compile, kernel
 
 X = np.arange(8, dtype=np.float32)
 
@@ -84,3 +87,28 @@ def test_cgroup_quotas(
         [quota_program, tmp_path, group], capture_output=True, text=True, check=True
     )
     assert int(done.stdout) == cpus
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+def test_every_task_runs_once_however_turns_share_them(
+    compile_c: Compile, tmp_path: Path, threads: int
+) -> None:
+    """Runs of fewer tasks than threads, of one more, of primes; claims that span many turns."""
+    cases = [(turns, run) for turns in (1, 2, 7, 40) for run in (1, 2, 3, 5, 6, 23)]
+    add = kernel(
+        "count",
+        "_Atomic int32_t *out = bufs[0]; for (int64_t i = begin; i < end; i++) out[i]++;",
+    )
+    outputs = tuple(Port(f"y{t}x{r}", "int32", (t * r,)) for t, r in cases)
+    steps: list[Step] = []
+    for number, (turns, run) in enumerate(cases):
+        place, tasks = Ref("output", number), turns * run
+        steps.append(Copy(place, Ref("weights"), 4 * tasks))
+        steps.append(Launch("count", (place,), tasks, turns=turns))
+    zeros = bytes(4 * 40 * 23)
+    program = Program("counts", (), outputs, 0, tuple(steps), ((0, zeros),), len(zeros))
+    build_library(program, [compile_c(add)], tmp_path / "m.so", {})
+    with load(tmp_path / "m.so", threads=threads) as session:
+        for _ in range(20):
+            for found in session.run(None, {}):
+                np.testing.assert_array_equal(found, 1)

@@ -1,0 +1,96 @@
+"""How launches are shared among threads."""
+
+from dataclasses import replace
+
+from rutc.emit.kernel import parallel_loops
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.steps import apply_schedule
+from rutc.tuner import choose
+from rutc.tuner.sharing import Operand, Piece, Shared, Way, share, stored, ways
+from tests.tuner.test_schedules import MACHINE, lowered
+
+THREADS = MACHINE.cores
+LAYER = """
+graph "layer"
+dims y = 28, x = 28, ci = 96, co = 192
+%x : f32{y,x,ci} = input "x" [y, x, ci]
+%w : f32{ci,co} = input "w" [ci, co]
+%z : f32{y,x,co} = sum{ci} %x[y, x, ci] * %w[ci, co]
+output "z" [y, x, co] = %z
+"""
+
+
+def scheduled(text: str) -> Kernel:
+    kernel, constants = lowered(text)
+    return apply_schedule(kernel, choose(kernel, MACHINE, constants).schedule)
+
+
+def test_a_way_has_a_piece_of_what_depends_on_the_shared_loop() -> None:
+    kernel = scheduled(LAYER)
+    loops = parallel_loops(kernel)
+    names = [b.name for b in kernel.args]
+    assert stored(kernel) == {"z"} | {b.name for b in kernel.locals}
+    found = ways(kernel, loops, THREADS)
+    dims = [
+        {n: p.dim if p else None for n, p in zip(names, way.pieces, strict=True)} for way in found
+    ]
+    assert {"x": None, "w": "co", "z": "co"} in dims
+    assert {"x": "y", "w": None, "z": "y"} in dims
+    of_rows = found[dims.index({"x": "y", "w": None, "z": "y"})]
+    z = of_rows.pieces[names.index("z")]
+    assert z is not None
+    assert z.run_bytes == 14 * 28 * 192 * 4
+
+
+def test_turns_divide_the_tasks() -> None:
+    kernel = scheduled(LAYER)
+    loops = parallel_loops(kernel)
+    tasks = 1
+    for loop in loops:
+        tasks *= (loop.hi - loop.lo).value
+    for way in ways(kernel, loops, THREADS):
+        assert isinstance(way.turns, int)
+        assert tasks % way.turns == 0
+        assert way.turns == 1 or tasks // way.turns >= THREADS
+
+
+def test_a_kernel_without_parallel_loops_has_one_way() -> None:
+    (way,) = ways(scheduled(LAYER), (), THREADS)
+    assert way.turns == 1
+    assert not any(way.pieces)
+
+
+def launch(reads: str, writes: str, size: int, weights: int) -> Shared:
+    """A layer that threads may share by channels (1 turn) or by rows (8 turns)."""
+    operands = (
+        Operand(reads, size, constant=False, stored=False),
+        Operand(f"{writes}.w", weights, constant=True, stored=False),
+        Operand(writes, size, constant=False, stored=True),
+    )
+    by_channels = (None, Piece("c", 256), Piece("c", 256))
+    by_rows = (Piece("y", size // 2), None, Piece("y", size // 2))
+    return Shared(operands, (Way(1, by_channels), Way(8, by_rows, count=8)), 1000)
+
+
+def test_small_weights_are_shared_by_rows_and_large_ones_by_channels() -> None:
+    large = MACHINE.l2 * 8
+    small = [launch("a", "b", 1 << 20, 1 << 10), launch("b", "c", 1 << 20, 1 << 10)]
+    assert share([*small, launch("q", "r", 1 << 10, large)], MACHINE) == [8, 8, 1]
+
+
+def test_weights_that_stay_in_the_cache_cost_nothing() -> None:
+    assert share([launch("a", "b", 1 << 14, 1 << 18)], MACHINE) == [8]
+    streams = launch("c", "d", 1 << 10, MACHINE.l2 * 2)
+    assert share([launch("a", "b", 1 << 14, 1 << 18), streams], MACHINE) == [1, 1]
+
+
+def test_neighbours_agree() -> None:
+    """One that could go either way follows those around it."""
+    x = launch("b", "c", 1 << 20, 0)
+    by_channels, by_rows = x.ways
+    pieces = (Piece("c", 1 << 16), None, Piece("c", 1 << 16))
+    between = replace(x, ways=(replace(by_channels, pieces=pieces), by_rows))
+    rows = [launch("a", "b", 1 << 20, 64), between, launch("c", "d", 1 << 20, 64)]
+    assert share(rows, MACHINE) == [8, 8, 8]
+    alone = [replace(s, ways=s.ways[:1]) if s is not between else s for s in rows]
+    assert share(alone, MACHINE)[1] == 1

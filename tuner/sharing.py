@@ -1,0 +1,270 @@
+"""How threads share kernels: so that a thread finds near it what it reads.
+
+A kernel's tasks are the iterations of its parallel loops, numbered row-major. Threads may share all
+of them as one run, or each of the equal runs that lie within an iteration of the outer loops:
+
+    parallel c (20), y (14)     1 turn:   thread 0 has all y of c 0 to 9
+                                20 turns: thread 0 has y 0 to 6 of every c
+
+What a thread reads of a value that another one wrote comes from that one's cache, which is slow; so
+is writing to lines that another thread writes to. But whoever has all of a constant operand streams
+all of it. The ways are chosen for all launches together, by coordinate descent on the sum of such
+costs, in cycles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from rutc.tensor_ir.affine import Index, Range, Size, plain, product, typical
+from rutc.tensor_ir.expr import Coord, Read, index_names, walk
+from rutc.tensor_ir.kernel import Buffer, Kernel, Loop, accesses, exprs, walk_stmts
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.parse import parse_index
+
+FOREIGN_BYTES = 3.0
+"""Bytes per cycle that a thread gets of what lies in another core's cache."""
+STREAM_BYTES = 8.0
+"""Bytes per cycle that a thread gets of constants that its caches do not hold."""
+SPILL_BYTES = 128
+"""What prefetching and shared lines move too much at each end of a piece."""
+TURN_CYCLES = 60
+"""What it costs a thread to go on to the next turn."""
+EFFICIENCY = 0.75
+"""Share of the peak that kernels commonly reach."""
+SWEEPS = 4
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a thread has of a buffer: a contiguous part of `dim`, in runs of so many bytes."""
+
+    dim: str
+    run_bytes: int
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to share a kernel: its turns, and each argument's piece; None: all of it.
+
+    `largest` is the largest thread's part in multiples of an even one, `count` the number of turns
+    at common sizes.
+    """
+
+    turns: Size
+    pieces: tuple[Piece | None, ...]
+    largest: float = 1.0
+    count: int = 1
+
+    def encoded(self) -> list[object]:
+        """The same as what JSON has."""
+        pieces = [p and [p.dim, p.run_bytes] for p in self.pieces]
+        return [str(self.turns), pieces, self.largest, self.count]
+
+    @staticmethod
+    def decoded(data: Sequence[Any]) -> Way:
+        """What `encoded` gave."""
+        turns, pieces, largest, count = data
+        size = int(turns) if turns.isdecimal() else parse_index(turns)
+        return Way(size, tuple(p and Piece(*p) for p in pieces), largest, count)
+
+    def named(self, dims: Mapping[str, str]) -> Way:
+        """The way with other names for dims and symbols."""
+        pieces = tuple(p and replace(p, dim=dims.get(p.dim, p.dim)) for p in self.pieces)
+        turns = Index.of(self.turns)
+        names = {n: Index.of(dims[n]) for n in turns.names() if n in dims}
+        return replace(self, turns=plain(turns.subs(names)), pieces=pieces)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An argument of a launch: a value, its size, whether it is constant, whether it is written."""
+
+    value: str
+    bytes: int
+    constant: bool
+    stored: bool
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A launch: its operands, the ways to share it, and a count of operations."""
+
+    operands: tuple[Operand, ...]
+    ways: tuple[Way, ...]
+    flops: int
+
+
+def ways(kernel: Kernel, loops: Sequence[Loop], threads: int) -> tuple[Way, ...]:
+    """The ways to share a scheduled kernel whose tasks are the iterations of `loops`."""
+    symbols = dict(kernel.symbols)
+    extents = [typical(x.hi - x.lo, symbols) for x in loops]
+    places = _places(kernel)
+    found: list[Way] = []
+    for k in range(len(loops)):
+        run = prod(extents[k:])
+        if k > 0 and (run < threads or extents[k - 1] == 1):
+            continue
+        split = next((i for i in range(k, len(loops)) if extents[i] > 1), None)
+        pieces: tuple[Piece | None, ...] = (None,) * len(kernel.args)
+        if split is not None:
+            part = max(extents[split] // threads, 1)
+            var = loops[split].var
+            pieces = tuple(
+                _piece(b, places.get(b.name, []), var, part, threads, symbols) for b in kernel.args
+            )
+        turns = plain(product(x.hi - x.lo for x in loops[:k]))
+        largest = -(-run // threads) * threads / max(run, 1)
+        found.append(Way(turns, pieces, largest, prod(extents[:k])))
+    return tuple(found) or (Way(1, (None,) * len(kernel.args)),)
+
+
+def stored(kernel: Kernel) -> frozenset[str]:
+    """The buffers that a kernel writes to."""
+    return frozenset(a.buffer for s in walk_stmts(kernel.body) for a in accesses(s))
+
+
+def _places(kernel: Kernel) -> dict[str, list[tuple[tuple[str, Coord], ...]]]:
+    """The coordinates at which each buffer is accessed."""
+    found: dict[str, list[tuple[tuple[str, Coord], ...]]] = {}
+    for s in walk_stmts(kernel.body):
+        for a in accesses(s):
+            found.setdefault(a.buffer, []).append(a.coords)
+        for e in exprs(s):
+            for x in walk(e):
+                if isinstance(x, Read):
+                    found.setdefault(x.value, []).append(x.coords)
+    return found
+
+
+def _piece(
+    buffer: Buffer,
+    places: Sequence[tuple[tuple[str, Coord], ...]],
+    var: str,
+    part: int,
+    threads: int,
+    symbols: Mapping[str, Range],
+) -> Piece | None:
+    """What `part` iterations of a loop have of a buffer; None where that is no part of one dim.
+
+    Accesses at constant places do not count: they are those of a last, shorter tile.
+    """
+    strides: dict[str, int] = {}
+    extents: dict[str, int] = {}
+    for a in buffer.layout.axes:
+        strides[a.dim] = max(typical(a.stride, symbols), strides.get(a.dim, 0))
+        extents[a.dim] = max(typical(a.extent, symbols) * a.div, extents.get(a.dim, 0))
+    best: Piece | None = None
+    for coords in places:
+        moved = {
+            d: c
+            for d, c in coords
+            if d in strides and var in (c.names() if isinstance(c, Index) else index_names(c))
+        }
+        if not moved:
+            continue
+        if not all(isinstance(c, Index) for c in moved.values()):
+            return None
+        dim = max(moved, key=lambda d: strides[d])
+        coordinate = moved[dim]
+        step = coordinate.coefficient(var) if isinstance(coordinate, Index) else None
+        indices = abs(step) * part if step else max(extents[dim] // threads, 1)
+        piece = Piece(dim, indices * strides[dim] * buffer.dtype.bytes)
+        if best is not None and best.dim != dim:
+            return None
+        best = piece if best is None or piece.run_bytes < best.run_bytes else best
+    return best
+
+
+def share(launches: Sequence[Shared], machine: Machine) -> list[Size]:
+    """The turns of every launch."""
+    problem = _Problem(launches, machine)
+    starts = [[0] * len(launches), [len(x.ways) - 1 for x in launches]]
+    solved = [problem.descend(start) for start in starts]
+    best = min(solved, key=problem.total)
+    return [x.ways[i].turns for x, i in zip(launches, best, strict=True)]
+
+
+class _Problem:
+    """Costs of ways, one per launch, given the others."""
+
+    def __init__(self, launches: Sequence[Shared], machine: Machine) -> None:
+        self.launches = launches
+        self.machine = machine
+        self.threads = machine.cores
+        constants = {o.value: o.bytes for x in launches for o in x.operands if o.constant}
+        self.streams = sum(constants.values()) > machine.l2
+        self.links: list[tuple[int, int, int, int]] = []
+        """(producer, its operand, consumer, its operand)."""
+        self.links_of: list[list[int]] = [[] for _ in launches]
+        written: dict[str, tuple[int, int]] = {}
+        for i, x in enumerate(launches):
+            for j, o in enumerate(x.operands):
+                if not o.stored and o.value in written:
+                    p, q = written[o.value]
+                    self.links_of[i].append(len(self.links))
+                    self.links_of[p].append(len(self.links))
+                    self.links.append((p, q, i, j))
+            for j, o in enumerate(x.operands):
+                if o.stored:
+                    written[o.value] = i, j
+        self.own = [[self._own(x, w) for w in x.ways] for x in launches]
+
+    def descend(self, start: Sequence[int]) -> list[int]:
+        """Ways that no change of a single one improves."""
+        chosen = list(start)
+        for _ in range(SWEEPS):
+            changed = False
+            for i, x in enumerate(self.launches):
+                if len(x.ways) < 2:
+                    continue
+                before, costs = chosen[i], []
+                for w in range(len(x.ways)):
+                    chosen[i] = w
+                    costs.append(
+                        self.own[i][w] + sum(self._link(n, chosen) for n in self.links_of[i])
+                    )
+                best = min(range(len(costs)), key=lambda w: (costs[w], w != before))
+                chosen[i] = best
+                changed |= best != before
+            if not changed:
+                break
+        return chosen
+
+    def total(self, chosen: Sequence[int]) -> float:
+        """The cost of everything."""
+        own = sum(self.own[i][w] for i, w in enumerate(chosen))
+        return own + sum(self._link(n, chosen) for n in range(len(self.links)))
+
+    def _own(self, x: Shared, way: Way) -> float:
+        """Cycles that are due to the way alone."""
+        peak = self.machine.width * 2 * self.machine.fma_per_cycle * EFFICIENCY
+        cycles = x.flops / peak / self.threads * (way.largest - 1)
+        cycles += TURN_CYCLES * (way.count - 1)
+        for o, piece in zip(x.operands, way.pieces, strict=True):
+            if o.constant and self.streams:
+                cycles += self._needed(o, piece) / STREAM_BYTES
+            elif o.stored and piece is not None:
+                cycles += 2 * self._needed(o, piece) * _spilled(piece) / FOREIGN_BYTES
+        return cycles
+
+    def _link(self, number: int, chosen: Sequence[int]) -> float:
+        """Cycles of getting what others have written."""
+        p, q, i, j = self.links[number]
+        there = self.launches[p].ways[chosen[p]].pieces[q]
+        here = self.launches[i].ways[chosen[i]].pieces[j]
+        operand = self.launches[i].operands[j]
+        near = here is not None and there is not None and here.dim == there.dim
+        share = _spilled(here) if here is not None and near else 1 - 1 / self.threads
+        return self._needed(operand, here) * share / FOREIGN_BYTES
+
+    def _needed(self, o: Operand, piece: Piece | None) -> float:
+        return o.bytes if piece is None else o.bytes / self.threads
+
+
+def _spilled(piece: Piece) -> float:
+    """The part of a piece that other threads' pieces share lines with."""
+    return min(1.0, SPILL_BYTES / max(piece.run_bytes, 1))
