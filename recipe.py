@@ -72,8 +72,9 @@ class Packing:
 
 @dataclass(frozen=True)
 class Argument:
-    """A buffer that the code takes: its name in the recipe, how it is packed, if otherwise, and
-    whether the code writes to it.
+    """A buffer that the code takes, by its name in the recipe, and whether it is written to.
+
+    A `packing` says how it is laid out where that is not as the recipe says.
     """
 
     buffer: str

@@ -13,6 +13,7 @@ from rutc.tensor_ir.canonical import canonical
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.lower import lower
 from rutc.tensor_ir.parse import parse, parse_index
+from rutc.tuner.sharing import Piece, Way
 
 NATIVE = target_named("native").machine
 TEXT = """
@@ -65,8 +66,10 @@ def test_kernels_of_a_chain_keep_common_names_in_common() -> None:
 @pytest.mark.parametrize("tasks", [0, 12, parse_index("(batch + 3) // 4 * 'seq len'")])
 def test_what_is_stored_comes_back(tasks: int | Index) -> None:
     packing = Packing(("d1", "d0"), {"d0": 16})
-    arguments = (Argument("b0", None), Argument("b1.1", packing))
-    made = Made("k_0", arguments, ("d2",), tasks, 64, "mark(d0, unroll)", b"\x7fELF\n\n\x00")
+    arguments = (Argument("b0", None, True), Argument("b1.1", packing, False))
+    found = (Way(1, (Piece("d0", 64), None)), Way(tasks, (None, None), 1.25, 3))
+    steps = "mark(d0, unroll)"
+    made = Made("k_0", arguments, ("d2",), tasks, 64, steps, found, b"\x7fELF\n\n\x00")
     assert Made.decoded(made.encoded()) == made
 
 
