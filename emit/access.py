@@ -59,6 +59,9 @@ class MemoryEmitter:
             return self.masked_load(buffer, place, vector, mask, other)
         if mask is None:
             mask = ir.Constant(ir.VectorType(BOOL, lanes), [1] * lanes)
+        moves = self._moves(address, lane) if guard is None else None
+        if moves is not None:
+            return self._neighbours_or_one(buffer, address, moves, mask, vector)
         places = self._places(buffer, address, lanes)
         name = f"llvm.masked.gather.{suffix(vector)}.v{lanes}p0"
         types = [places.type, I32, mask.type, vector]
@@ -146,6 +149,28 @@ class MemoryEmitter:
         if name in module.globals:
             return module.globals[name]
         return ir.Function(module, ir.FunctionType(result, args), name)
+
+    def _moves(self, address: Index, lane: Lane) -> Index | None:
+        """The size of 0 or 1 by which neighbouring lanes are apart, where it is one."""
+        factor = address.factor(lane.var)
+        if factor is None or factor.as_var is None or self.index.varies(factor):
+            return None
+        return factor if factor.bounds(self.index.ranges) == (0, 1) else None
+
+    def _neighbours_or_one(
+        self, buffer: Buffer, address: Index, moves: Index, mask: ir.Value, vector: ir.Type
+    ) -> ir.Value:
+        """A vector of neighbours if `moves` is 1, else the first element in all lanes."""
+        b, lane = self.builder, self.index.lane
+        assert lane is not None
+        start = address.subs({lane.var: Index.of(lane.base)})
+        moving = b.icmp_signed("!=", self.index.emit(moves), i64(0))
+        first = ir.Constant(mask.type, [1] + [0] * (lane.lanes - 1))
+        some = b.and_(mask, b.or_(splat(b, moving, lane.lanes), first))
+        zeros = ir.Constant(vector, None)
+        row = self.masked_load(buffer, self.place(buffer, start), vector, some, zeros)
+        one = splat(b, b.extract_element(row, ir.Constant(I32, 0)), lane.lanes)
+        return b.select(moving, row, one)
 
     def _guarded_scalar(
         self,

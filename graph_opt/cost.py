@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
 
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.affine import ONE, Index
 from rutc.tensor_ir.expr import Apply, IndexValue, Read, index_names, reads, walk
 from rutc.tensor_ir.graph import Nest
 from rutc.tensor_ir.products import factors_of
@@ -45,8 +45,15 @@ class ReadUse:
 class NestCost:
     """The cost of one nest as a function of the innermost dims of the values that it touches."""
 
-    def __init__(self, nest: Nest, extents: Mapping[str, int], constants: frozenset[str]) -> None:
-        """Take the nest's reads apart."""
+    def __init__(
+        self,
+        nest: Nest,
+        extents: Mapping[str, int],
+        constants: frozenset[str],
+        steps: frozenset[str] = frozenset(),
+    ) -> None:
+        """Take the nest's reads apart; `steps` are sizes of 0 or 1."""
+        self.steps = steps
         self.nest = nest
         self.extents = extents
         self.points = prod(extents[d] for d in nest.dims)
@@ -62,9 +69,13 @@ class NestCost:
             names = c.names() if isinstance(c, Index) else index_names(c)
             touched *= min(prod(self.extents[v] for v in names & own), 1 << 40)
             for v in names & own:
-                by_one = isinstance(c, Index) and c.coefficient(v) == 1 and v not in moves
+                by_one = isinstance(c, Index) and self._by_one(c, v) and v not in moves
                 moves[v] = d if by_one else None
         return ReadUse(r, is_const, moves, touched)
+
+    def _by_one(self, c: Index, v: str) -> bool:
+        factor = c.factor(v)
+        return factor is not None and (factor == ONE or factor.as_var in self.steps)
 
     @cached_property
     def loops(self) -> tuple[str, ...]:

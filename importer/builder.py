@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from rutc.importer.broadcast import broadcast, broadcast_to
 from rutc.importer.tensor import (
     Axis,
     Item,
@@ -81,6 +82,8 @@ class Builder:
     run_graph: Callable[..., tuple[Item, ...]] | None = None
     equal: dict[tuple[Index, Index], Index] = field(default_factory=dict)
     """Extents that are checked to be equal where the import stands, as one."""
+    steps: dict[tuple[Index, Index], Index] = field(default_factory=dict)
+    """What an index along the second extent is multiplied with to be one along the first."""
     bound: dict[str, Range] = field(default_factory=dict)
     """The sizes that the program computes, and their ranges."""
     _claimed: set[str] = field(default_factory=set)
@@ -242,43 +245,55 @@ class Builder:
         array = np.empty([e.const for e in extents], dtype.numpy)
         return Tensor(self.fresh(), dtype, tuple(axes), array)
 
-    def map(self, fn: ExprFunction, *operands: Tensor, hint: str | None = None) -> Tensor:
-        """`fn` of the operands' elements, broadcast to each other as numpy does."""
-        shape = self.broadcast([t.shape for t in operands])
+    def map(
+        self, fn: ExprFunction, *operands: Tensor, hint: str | None = None, onto: bool = False
+    ) -> Tensor:
+        """`fn` of the operands' elements, broadcast to each other as numpy does.
+
+        With `onto` the result has the first operand's shape, to which the others are broadcast.
+        """
+        shapes = [t.shape for t in operands]
+        shape = self.broadcast_to(shapes[0], *shapes[1:]) if onto else self.broadcast(shapes)
         axes = self.axes(shape)
         return self.nest(axes, fn(*(self.spread(t, axes) for t in operands)), hint=hint)
 
-    def wide(self, fn: ExprFunction, *operands: Tensor, hint: str | None = None) -> Tensor:
+    def wide(
+        self, fn: ExprFunction, *operands: Tensor, hint: str | None = None, onto: bool = False
+    ) -> Tensor:
         """`map`, narrow floats computed with in f32 and rounded once, to the first's type."""
         kind = operands[0].dtype
 
         def widened(*elements: Expr) -> Expr:
             return cast(fn(*(cast(e, computing(e.dtype)) for e in elements)), kind)
 
-        return self.map(widened, *operands, hint=hint)
+        return self.map(widened, *operands, hint=hint, onto=onto)
 
     def spread(self, t: Tensor, axes: Sequence[Axis]) -> Expr:
         """The element of `t`, broadcast to `axes`, at their dims."""
         last = axes[len(axes) - t.rank :]
-        coords = [ZERO if a.extent == ONE else x.index for a, x in zip(t.axes, last, strict=True)]
-        return self.read(t, coords)
+        return self.read(t, [self.along(a, x) for a, x in zip(t.axes, last, strict=True)])
+
+    def along(self, own: Axis, axis: Axis) -> Index:
+        """The coordinate on an operand's axis that belongs to an axis to which it is broadcast."""
+        if own.extent == ONE:
+            return ZERO
+        return axis.index * self.steps.get((own.extent, axis.extent), ONE)
 
     def broadcast(self, shapes: Sequence[Shape]) -> Shape:
         """The shape that all broadcast to. Raises OperatorError where they do not."""
-        rank = max(map(len, shapes), default=0)
-        out: list[Index] = []
-        for i in range(rank):
-            found = ONE
-            for s in shapes:
-                k = i - (rank - len(s))
-                if k < 0 or s[k] in (ONE, found):
-                    continue
-                if found != ONE and found.is_const and s[k].is_const:
-                    texts = " and ".join(map(shape_text, shapes))
-                    raise OperatorError(f"shapes {texts} do not broadcast ({found} against {s[k]})")
-                found = s[k] if found == ONE else self.same(found, s[k])
-            out.append(found)
-        return tuple(out)
+        found = broadcast(self, shapes)
+        if found is None:
+            texts = " and ".join(map(shape_text, shapes))
+            raise OperatorError(f"shapes {texts} do not broadcast")
+        return found
+
+    def broadcast_to(self, whole: Shape, *shapes: Shape) -> Shape:
+        """The shape `whole`. Raises OperatorError where one of the others does not fit it."""
+        for shape in shapes:
+            if not broadcast_to(self, shape, whole):
+                texts = f"{shape_text(shape)} to {shape_text(whole)}"
+                raise OperatorError(f"shapes do not broadcast: {texts}")
+        return whole
 
     def view(
         self,
@@ -307,7 +322,7 @@ class Builder:
     def body(self, nodes: list[Node]) -> Iterator[list[Node]]:
         """Collects what is emitted inside at the end of `nodes` (constants stay outside)."""
         outer, self.nodes = self.nodes, nodes
-        equal = dict(self.equal)
+        equal, steps = dict(self.equal), dict(self.steps)
         emitted = set(self.emitted)
         try:
             yield nodes
@@ -315,7 +330,7 @@ class Builder:
             consts = {c.out.name for c in self.consts}
             self.emitted = emitted | {n for n in self.emitted if n in consts}
             self.nodes = outer
-            self.equal = equal
+            self.equal, self.steps = equal, steps
 
     def defined(self, t: Tensor) -> Tensor:
         """`t`, its value defined even if it is known."""
@@ -364,8 +379,7 @@ class Builder:
     def same(self, a: Index, b: Index) -> Index:
         """Two extents that must be equal, as one; a run in which they differ ends.
 
-        Raises OperatorError where they are known to differ. An extent that turns out to be 1 is
-        not spread over another one: which axes are spread is decided when compiling.
+        Raises OperatorError where they are known to differ.
         """
         if a == b:
             return a
@@ -374,20 +388,26 @@ class Builder:
         for known in (self.equal.get((a, b)), self.equal.get((b, a))):
             if known is not None:
                 return known
-        message = f"{', '.join(self.origin)}: the sizes {a} and {b} differ"
-        chosen = self.nest((), apply("eq", IndexValue(a - b), Lit(0, DType.I64)))
-        with self.body([]) as nodes:
-            size = self.defined(self.nest((), IndexValue(a)))
-        lost, out = self.tensor(DType.I64, ()), self.tensor(DType.I64, ())
-        fail = Call((self.value(lost),), "fail", (), (("message", message),), self.origin)
-        then, orelse = Body(tuple(nodes), (size.name,)), Body((fail,), (lost.name,))
-        self.nodes.append(If((self.value(out),), chosen.name, then, orelse, self.origin))
+        fits = apply("eq", IndexValue(a - b), Lit(0, DType.I64))
+        out = self.unless_failed(IndexValue(a), fits, f"the sizes {a} and {b} differ")
         limits = [x.bounds(self.ranges) for x in (a, b)]
         least = max(x[0] if x is not None else 0 for x in limits)
         most = min(x[1] if x is not None else MOST for x in limits)
         made = self.size(out, "same", max(most, least, 0), max(least, 0))
         self.equal |= {(a, b): made, (a, made): made, (b, made): made}
         return made
+
+    def unless_failed(self, value: Expr, ok: Expr, message: str) -> Tensor:
+        """The scalar `value`, or the end of the run with a message where `ok` does not hold."""
+        chosen = self.nest((), ok)
+        with self.body([]) as nodes:
+            kept = self.defined(self.nest((), value))
+        lost, out = self.tensor(value.dtype, ()), self.tensor(value.dtype, ())
+        told = (("message", f"{', '.join(self.origin)}: {message}"),)
+        fail = Call((self.value(lost),), "fail", (), told, self.origin)
+        then, orelse = Body(tuple(nodes), (kept.name,)), Body((fail,), (lost.name,))
+        self.nodes.append(If((self.value(out),), chosen.name, then, orelse, self.origin))
+        return out
 
     def whole(self, t: Tensor) -> Tensor:
         """`t` with a dim for every axis, as a routine sees it; a copy where it lacks some."""

@@ -235,4 +235,6 @@ def _stride(factor: Index | None, ranges: Mapping[str, Range]) -> int | None:
     bounds = factor.bounds(ranges)
     if bounds is None or bounds[0] < 0:
         return None
+    if bounds == (0, 1) and factor.as_var is not None:
+        return 1
     return max(typical(factor, ranges), 2)

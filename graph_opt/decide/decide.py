@@ -90,7 +90,8 @@ class _Decider:
         }
         shared = share_bases(graph, fixed_orders(graph.nodes, graph.outputs))
         graph, self.homes, self.fixed = shared.graph, shared.homes, shared.fixed
-        self.inner = choose_innermost(graph.nodes, self.extents, self.fixed, self.homes)
+        self.steps = frozenset(s for s, bounds in graph.symbols if bounds == (0, 1))
+        self.inner = choose_innermost(graph.nodes, self.extents, self.fixed, self.homes, self.steps)
         self.copier = Copier(self.extents, set(graph.values), {})
         self.values = dict(graph.values)
         self.constants = frozenset(
@@ -145,7 +146,7 @@ class _Decider:
     def _fed(self, n: Nest) -> tuple[Nest, list[Nest]]:
         """The nest with its operands copied where that pays, and the copies."""
         copies: list[Nest] = []
-        cost = NestCost(n, self.extents, self.constants)
+        cost = NestCost(n, self.extents, self.constants, self.steps)
         if n.reducer is None and not cost.windows:
             return n, copies
         _, vector = cost.best(self.inner)
@@ -265,6 +266,7 @@ class _Decider:
             self.constants,
             self.homes,
             self.graph.extents,
+            self.steps,
         )
         steps: list[PlanStep] = []
         fused = fuser.fuse(nodes, needed, prefix)

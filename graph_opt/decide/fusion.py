@@ -70,6 +70,7 @@ class Fuser:
         constants: frozenset[str],
         homes: Mapping[str, str],
         sizes: Mapping[str, Index],
+        steps: frozenset[str] = frozenset(),
     ) -> None:
         """Decide with these layouts; `homes` are the values whose memory others take over.
 
@@ -77,6 +78,7 @@ class Fuser:
         they are.
         """
         self.sizes = sizes
+        self.steps = steps
         self.homes = homes
         self.extents = extents
         self.limits = limits
@@ -140,7 +142,7 @@ class Fuser:
             return Draft("node", [], frozenset(), position, node=n)
         kind = "point"
         if n.reducer is not None:
-            _, vector = NestCost(n, self.extents, self.constants).best(self.inner)
+            _, vector = NestCost(n, self.extents, self.constants, self.steps).best(self.inner)
             kind = "row" if vector is None or vector in n.bound else "tile"
         return Draft(kind, [n], frozenset(n.out.dims), position)
 
@@ -191,7 +193,7 @@ class Fuser:
             for s in draft.stages:
                 if self.inner.get(s.out.name) in dims:
                     return "the reduced dim is not innermost"
-        _, vector = NestCost(n, self.extents, self.constants).best(self.inner)
+        _, vector = NestCost(n, self.extents, self.constants, self.steps).best(self.inner)
         if vector in n.out.dims:
             return "it is faster vectorised along its rows"
         if self._row_bytes(draft, n, dims) > ROW_BYTES:

@@ -83,6 +83,7 @@ def choose_innermost(
     extents: Mapping[str, int],
     fixed: Mapping[str, tuple[str, ...]],
     homes: Mapping[str, str],
+    steps: frozenset[str] = frozenset(),
 ) -> dict[str, str | None]:
     """The innermost dim of every value; None for a value without dims longer than 1.
 
@@ -90,7 +91,7 @@ def choose_innermost(
     """
     constants = frozenset(n.out.name for n in walk_nodes(nodes) if isinstance(n, Const))
     nests = [n for n in walk_nodes(nodes) if isinstance(n, Nest)]
-    costs = [NestCost(n, extents, constants) for n in nests]
+    costs = [NestCost(n, extents, constants, steps) for n in nests]
     touching: dict[str, list[NestCost]] = {}
     inner: dict[str, str | None] = {}
     values: dict[str, Value] = {}

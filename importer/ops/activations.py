@@ -109,7 +109,10 @@ def prelu(b: Builder, x: Tensor, slope: Tensor) -> Tensor:
         # Models of opset 6 give one slope a channel.
         slope = b.reshaped(slope, (*slope.axes, *b.axes((1,) * (x.rank - 2))))
     return b.wide(
-        lambda e, s: apply("select", apply("lt", e, lit(0, e.dtype)), mul(s, e), e), x, slope
+        lambda e, s: apply("select", apply("lt", e, lit(0, e.dtype)), mul(s, e), e),
+        x,
+        slope,
+        onto=True,
     )
 
 

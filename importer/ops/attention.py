@@ -143,15 +143,13 @@ def biased(b: Builder, scores: Tensor, mask: Tensor) -> Tensor:
     """
     if mask.rank > 4:
         raise OperatorError(f"the mask {mask} does not broadcast to the scores {scores}")
-    b.broadcast([mask.shape[:-1], scores.shape[:3]])
+    b.broadcast_to(scores.shape[:3], mask.shape[:-1])
     fill = lit(0, DType.BOOL) if mask.dtype is DType.BOOL else lit(-inf, mask.dtype)
 
     def change(e: Expr, axes: Sequence[Axis]) -> Expr:
         own = axes[4 - mask.rank :]
         short = mask.rank > 0 and mask.shape[-1] not in (ONE, scores.shape[3])
-        coords = [ZERO if x == ONE else a.index for x, a in zip(mask.shape, own, strict=True)]
-        if mask.rank and mask.shape[-1] == ONE and scores.shape[3] != ONE:
-            coords[-1] = ZERO
+        coords = [b.along(x, a) for x, a in zip(mask.axes, own, strict=True)]
         value = b.read(mask, coords, fill if short else None)
         if mask.dtype is DType.BOOL:
             return apply("select", value, e, lit(-inf, e.dtype))

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from rutc.importer.builder import Builder, OperatorError, computing, lit
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
-from rutc.tensor_ir import DType, Expr, apply, cast
-from rutc.tensor_ir.affine import ONE, ZERO
+from rutc.tensor_ir import DType, Expr, Index, apply, cast
 
 
 def sum_products(
@@ -38,13 +37,12 @@ def matmul_of(b: Builder, x: Tensor, y: Tensor, kind: DType | None = None) -> Te
     columns = b.axes(y.shape[-1:] if y.rank > 1 else (), ("n",))
     k = b.axis(inner, "k")
 
-    def stacked(t: Tensor) -> list[object]:
-        own = t.shape[:-2]
-        last = batch[len(batch) - len(own) :]
-        return [ZERO if e == ONE else a.index for e, a in zip(own, last, strict=True)]
+    def stacked(t: Tensor) -> list[Index]:
+        own = t.axes[:-2]
+        return [b.along(o, a) for o, a in zip(own, batch[len(batch) - len(own) :], strict=True)]
 
-    left = b.read(x, [*stacked(x), *(a.index for a in rows), k.index])  # type: ignore[list-item]
-    right = b.read(y, [*stacked(y), k.index, *(a.index for a in columns)])  # type: ignore[list-item]
+    left = b.read(x, [*stacked(x), *(a.index for a in rows), k.index])
+    right = b.read(y, [*stacked(y), k.index, *(a.index for a in columns)])
     return sum_products(b, (*batch, *rows, *columns), (k,), (left, right), kind or x.dtype)
 
 
@@ -114,7 +112,7 @@ def gemm(
     if alpha == 1.0 and c is None and wide is x.dtype:
         return total
     addends = () if c is None or beta == 0.0 else (c,)
-    return b.map(finish, total, *addends)
+    return b.map(finish, total, *addends, onto=True)
 
 
 def _times(e: Expr, factor: float) -> Expr:
@@ -147,15 +145,16 @@ def einsum(b: Builder, *operands: Tensor, equation: str) -> Tensor:
         every = [c for s in spelled for c in s]
         once = sorted({c for c in every if len(c) == 1 and every.count(c) == 1})
         result = [*(f"...{i}" for i in range(wild)), *once]
-    axes: dict[str, Axis] = {}
+    sizes: dict[str, list[Index]] = {}
     for s, t in zip(spelled, operands, strict=True):
         if len(s) != t.rank:
             raise OperatorError(f"equation {equation!r} does not fit an operand {t}")
         for c, extent in zip(s, t.shape, strict=True):
-            if c not in axes or axes[c].extent == ONE:
-                axes[c] = b.axis(extent, c if len(c) == 1 else "")
-            elif extent not in (ONE, axes[c].extent):
-                raise OperatorError(f"{c!r} of {equation!r} is both {axes[c].extent} and {extent}")
+            sizes.setdefault(c, []).append(extent)
+    axes: dict[str, Axis] = {}
+    for c, extents in sizes.items():
+        (extent,) = b.broadcast([(e,) for e in extents])
+        axes[c] = b.axis(extent, c if len(c) == 1 else "")
     if any(c not in axes for c in result):
         raise OperatorError(f"equation {equation!r} has an output letter that no operand has")
     kind = operands[0].dtype
@@ -179,8 +178,7 @@ def _contracted(
     used = [c for c in extents if any(c in s for s, _ in parts)]
     axes = {c: b.axis(extents[c].extent, c if len(c) == 1 else "") for c in used}
     factors = [
-        b.read(t, [ZERO if e == ONE else axes[c].index for c, e in zip(s, t.shape, strict=True)])
-        for s, t in parts
+        b.read(t, [b.along(a, axes[c]) for c, a in zip(s, t.axes, strict=True)]) for s, t in parts
     ]
     bound = [a for c, a in axes.items() if c not in kept]
     return sum_products(b, [axes[c] for c in kept], bound, factors, kind)

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rutc.importer.broadcast import learn_step
 from rutc.importer.builder import MOST, Builder, OperatorError, lit
 from rutc.importer.ops.operands import static
 from rutc.importer.tensor import Shape, Tensor, ints_of
-from rutc.tensor_ir import Body, Call, DType, Expr, If, Index, IndexValue, Lit, apply, cast
+from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply, cast
 from rutc.tensor_ir.affine import ZERO, floordiv, mod
 
 
@@ -67,16 +68,7 @@ def checked(b: Builder, value: Expr, ok: Expr, message: str) -> Expr:
         if not ok.value:
             raise OperatorError(message)
         return value
-    chosen = b.nest((), ok)
-    with b.body([]) as nodes:
-        kept = b.defined(b.nest((), value))
-    lost = b.tensor(value.dtype, ())
-    title = ", ".join(b.origin)
-    call = Call((b.value(lost),), "fail", (), (("message", f"{title}: {message}"),), b.origin)
-    out = b.tensor(value.dtype, ())
-    then, orelse = Body(tuple(nodes), (kept.name,)), Body((call,), (lost.name,))
-    b.nodes.append(If((b.value(out),), chosen.name, then, orelse, b.origin))
-    return b.read(out, [])
+    return b.read(b.unless_failed(value, ok, message), [])
 
 
 def reshape_dynamic(b: Builder, x: Tensor, shape: Tensor, *, allowzero: bool) -> Tensor:
@@ -132,8 +124,10 @@ def expand_dynamic(b: Builder, x: Tensor, shape: Tensor) -> Tensor:
             extents.append(bound(b, given[asked], "extent"))
         else:
             # An extent of 1 in the shape leaves that of x.
-            wanted = apply("max", given[asked], number(extent))
-            extents.append(b.same(extent, bound(b, wanted, "extent")))
+            one = apply("eq", given[asked], number(1))
+            wanted = bound(b, apply("select", one, number(extent), given[asked]), "extent")
+            learn_step(b, extent, wanted, (x.shape, (wanted,)))
+            extents.append(wanted)
     out = b.axes(extents)
     return b.nest(out, b.spread(x, out))
 

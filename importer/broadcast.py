@@ -1,0 +1,99 @@
+"""Broadcasting where a size of 1 may be found only when the model runs.
+
+Two sizes that are one expression are equal, and one that cannot be 1 is the result's. Otherwise:
+
+    %x{a} + %y{c}      ->  bind p = (a != 1);   bind q = (c != 1)         extent(e) = max(a, c)
+                           %z{e} = %x[a=e*p] + %y[c=e*q]
+
+A `step` of 0 or 1 like p is bound once for each pair of sizes; where the size is neither 1 nor the
+result's, the run ends there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rutc.importer.tensor import Shape, shape_text
+from rutc.tensor_ir import DType, Index, IndexValue, Lit, apply
+from rutc.tensor_ir.affine import ONE, maximum, minimum
+
+if TYPE_CHECKING:
+    from rutc.importer.builder import Builder
+
+
+def broadcast(b: Builder, shapes: Sequence[Shape]) -> Shape | None:
+    """The shape that all broadcast to, the steps to it bound; None where there is none."""
+    rank = max(map(len, shapes), default=0)
+    columns = [
+        [s[k] for s in shapes if (k := i - (rank - len(s))) >= 0 and s[k] != ONE]
+        for i in range(rank)
+    ]
+    found = [_common(b, list(dict.fromkeys(column)), shapes) for column in columns]
+    made = tuple(e for e in found if e is not None)
+    return made if len(made) == rank else None
+
+
+def broadcast_to(b: Builder, shape: Shape, whole: Shape) -> bool:
+    """Whether a shape may broadcast to another one, of no lower rank; the steps to it are bound."""
+    if len(shape) > len(whole):
+        return False
+    for e, w in zip(shape, whole[len(whole) - len(shape) :], strict=True):
+        if e in (ONE, w):
+            continue
+        if (e.is_const and w.is_const) or (e.is_const and not may_be_one(b, w)):
+            return False
+        learn_step(b, e, w, (shape, whole))
+    return True
+
+
+def _common(b: Builder, extents: list[Index], shapes: Sequence[Shape]) -> Index | None:
+    if len(extents) < 2:
+        return extents[0] if extents else ONE
+    certain = [e for e in extents if not may_be_one(b, e)]
+    whole = (
+        next((e for e in certain if e.is_const), certain[0]) if certain else _largest(b, extents)
+    )
+    for e in certain:
+        if e.is_const and whole.is_const and e != whole:
+            return None
+    for e in certain:
+        whole = whole if e == whole or whole.is_const else b.same(whole, e)
+    for e in extents:
+        if e != whole:
+            learn_step(b, e, whole, shapes)
+    return whole
+
+
+def may_be_one(b: Builder, extent: Index) -> bool:
+    """Whether a size may turn out to be 1."""
+    bounds = extent.bounds(b.ranges)
+    return bounds is None or bounds[0] <= 1 <= bounds[1]
+
+
+def _largest(b: Builder, extents: Sequence[Index]) -> Index:
+    """The largest of the sizes, or 0 where one is 0."""
+    known = {b.equal.get((e, extents[0]), e) for e in extents}
+    if len(known) == 1:
+        return known.pop()
+    whole, least = extents[0], extents[0]
+    for e in extents[1:]:
+        whole, least = maximum(whole, e, b.ranges), minimum(least, e, b.ranges)
+    bounds = least.bounds(b.ranges)
+    some = bounds is not None and bounds[0] > 0
+    return whole if some else whole * minimum(maximum(least, 0, b.ranges), 1, b.ranges)
+
+
+def learn_step(b: Builder, extent: Index, whole: Index, shapes: Sequence[Shape]) -> None:
+    """Binds the step from one element of an axis to the next where it is spread over `whole`."""
+    if (extent, whole) in b.steps or (extent, whole) in b.equal or (whole, extent) in b.equal:
+        return
+    one, zero = Lit(1, DType.I64), Lit(0, DType.I64)
+    is_one = apply("eq", IndexValue(extent), one)
+    fits = apply("eq", IndexValue(extent - whole), zero)
+    if may_be_one(b, extent):
+        fits = apply("or", is_one, fits)
+    texts = " and ".join(map(shape_text, shapes))
+    message = f"the shapes {texts} do not broadcast: {extent} and {whole} differ"
+    step = apply("select", is_one, zero, one)
+    b.steps[extent, whole] = b.size(b.unless_failed(step, fits, message), "step", 1)
