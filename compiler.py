@@ -17,6 +17,7 @@ from time import perf_counter
 import numpy as np
 
 from rutc.build import Builder, Pending
+from rutc.emit.host_runtime import HostRuntime
 from rutc.emit.library import build_library
 from rutc.emit.targets import target_named
 from rutc.emit.toolchain import find_toolchain
@@ -110,43 +111,46 @@ def compile_model(
         totals["kernels"] = total
         tell("kernels", done, total)
 
-    with stage("import"):
-        graph = import_model(model, shapes=options.shapes, dims=options.dims, values=options.values)
-    dump = DumpFolder(options.dump) if options.dump is not None else None
-    with stage("optimize"):
-        pipeline = EXACT if options.exact_algorithms else PIPELINE
-        graph = optimize(graph, on_step=dump, pipeline=pipeline)
-    with stage("plan"):
-        plan = decide(graph)
-    if options.dump is not None:
-        (options.dump / "plan.txt").write_text(f"{plan}\n")
-    with stage("kernels"):
-        builder = Builder(
-            plan,
-            machine,
-            _identifier(output.stem),
-            options.jobs or len(os.sched_getaffinity(0)),
-            options.keep_subnormals,
-            on_kernel=on_kernel,
-        )
+    with HostRuntime(toolchain) as host:
+        with stage("import"):
+            graph = import_model(
+                model, shapes=options.shapes, dims=options.dims, values=options.values
+            )
+        dump = DumpFolder(options.dump) if options.dump is not None else None
+        with stage("optimize"):
+            pipeline = EXACT if options.exact_algorithms else PIPELINE
+            graph = optimize(graph, on_step=dump, pipeline=pipeline)
+        with stage("plan"):
+            plan = decide(graph)
         if options.dump is not None:
-            builder.on_draft = _KernelDump(options.dump / "kernels")
-        built = builder.build()
-    if options.dump is not None:
-        (options.dump / "program.txt").write_text(str(built.program))
-    with stage("link"):
-        manifest = {
-            "model": model.name,
-            "target": machine.name,
-            "precision": options.precision,
-            "kernels": [asdict(f) for f in built.facts],
-            "flops": sum(f.flops for f in built.facts),
-        }
-        if graph.interface is not None:
-            manifest["interface"] = graph.interface.facts()
-        artifact = build_library(
-            built.program, built.objects, output, json.loads(json.dumps(manifest)), toolchain
-        )
+            (options.dump / "plan.txt").write_text(f"{plan}\n")
+        with stage("kernels"):
+            builder = Builder(
+                plan,
+                machine,
+                _identifier(output.stem),
+                options.jobs or len(os.sched_getaffinity(0)),
+                options.keep_subnormals,
+                on_kernel=on_kernel,
+            )
+            if options.dump is not None:
+                builder.on_draft = _KernelDump(options.dump / "kernels")
+            built = builder.build()
+        if options.dump is not None:
+            (options.dump / "program.txt").write_text(str(built.program))
+        with stage("link"):
+            manifest = {
+                "model": model.name,
+                "target": machine.name,
+                "precision": options.precision,
+                "kernels": [asdict(f) for f in built.facts],
+                "flops": sum(f.flops for f in built.facts),
+            }
+            if graph.interface is not None:
+                manifest["interface"] = graph.interface.facts()
+            artifact = build_library(
+                built.program, built.objects, output, json.loads(json.dumps(manifest)), host=host
+            )
     return Report(
         artifact.library,
         artifact.header,

@@ -39,7 +39,7 @@ def measure(
         inputs: Inputs = model.inputs(0)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
-            _write_static(model, path)
+            write_static(model, path)
             options = Options(shapes=dict(model.shapes))
             report = compile_model(path, Path(folder) / "model.so", options, None)
             compile_s = sum(report.seconds.values())
@@ -58,7 +58,7 @@ def measure(
         return [{"model": model.name, "threads": count, "error": failure} for count in threads]
 
 
-def _write_static(model: Model, path: Path) -> None:
+def write_static(model: Model, path: Path) -> None:
     """Writes the model with the shapes of its inputs fixed, which every peer may then use.
 
     A model that ONNX Runtime does not load so (a branch for other sizes contradicts them) is

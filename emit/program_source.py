@@ -7,6 +7,7 @@ from typing import assert_never
 
 from rutc.emit.call_source import call_tables, routine_declarations
 from rutc.emit.elements import element_of
+from rutc.emit.elf import NOTE_SOURCE
 from rutc.emit.program import (
     Bind,
     Branch,
@@ -33,17 +34,8 @@ from rutc.tensor_ir.affine import Index, Size, plain, product
 MAX_NDIM = 64
 MAX_SYMBOLS = 64
 MANIFEST_SYMBOL = "rutc_manifest"
-WEIGHTS_SYMBOL = "rutc_embedded_weights"
 
 _HIDDEN = '__attribute__((visibility("hidden")))'
-
-
-@dataclass(frozen=True, slots=True)
-class WeightPlace:
-    """Where a program's weights begin: bytes into the embedded image or into the weights file."""
-
-    offset: int
-    embedded: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +188,7 @@ def _with_names(row: _Row, name: str, origin: str) -> _Row:
     return replace(row, name=name, origin=origin)
 
 
-def program_source(program: Program, number: int, placement: WeightPlace) -> str:
+def program_source(program: Program, number: int, weights_offset: int) -> str:
     """Returns `program<number>.c`: the tables that the host runtime executes."""
     symbols = [name for name, _ in program.symbols]
     bound = [name for name, _ in program.bound]
@@ -212,7 +204,7 @@ def program_source(program: Program, number: int, placement: WeightPlace) -> str
         "",
         *call_tables(tables.calls, sizes),
         "",
-        *_program_struct(program, tables, number, placement),
+        *_program_struct(program, tables, number, weights_offset),
         "",
     ]
     ports = [p for p in (*program.inputs, *program.outputs) if p.block is None]
@@ -224,7 +216,6 @@ def program_source(program: Program, number: int, placement: WeightPlace) -> str
         *_kernel_declarations(program),
         *routine_declarations(tables.calls),
         "",
-        f"extern const uint8_t {WEIGHTS_SYMBOL}[] {_HIDDEN};",
         "",
         *_feature_table(program),
         "",
@@ -256,8 +247,8 @@ def entry_source(name: str, programs: int, weights_file: WeightsFile | None) -> 
     return "\n".join([*lines, *_entry_points(symbol_prefix(name)), ""])
 
 
-def data_source(embed_weights: bool) -> str:
-    """Returns assembly that places `manifest.json` and `weights.bin` into read-only sections."""
+def data_source() -> str:
+    """Returns assembly that places `manifest.json` into a read-only section, and a note."""
     lines = [
         '    .section .rodata.rutc_manifest,"a",%progbits',
         f"    .globl {MANIFEST_SYMBOL}",
@@ -266,17 +257,7 @@ def data_source(embed_weights: bool) -> str:
         '    .incbin "manifest.json"',
         "    .byte 0",
     ]
-    if embed_weights:
-        # Whole pages of its own, so that loading maps the weights and touches none of them.
-        lines += [
-            '    .section .rutc_weights,"a",%progbits',
-            "    .balign 4096",
-            f"    .globl {WEIGHTS_SYMBOL}",
-            f"    .hidden {WEIGHTS_SYMBOL}",
-            f"{WEIGHTS_SYMBOL}:",
-            '    .incbin "weights.bin"',
-        ]
-    lines += ['    .section .note.GNU-stack,"",%progbits']
+    lines += [NOTE_SOURCE, '    .section .note.GNU-stack,"",%progbits']
     return "\n".join(lines) + "\n"
 
 
@@ -406,9 +387,8 @@ def _array(declaration: str, rows: Iterator[str] | list[str], empty: str) -> Ite
 
 
 def _program_struct(
-    program: Program, tables: _Tables, number: int, placement: WeightPlace
+    program: Program, tables: _Tables, number: int, weights_offset: int
 ) -> Iterator[str]:
-    embedded = placement.embedded and program.weight_bytes > 0
     yield f"extern const rutc_program rutc_program_{number} {_HIDDEN};"
     yield f"const rutc_program rutc_program_{number} = {{"
     yield "    .features = features,"
@@ -440,8 +420,7 @@ def _program_struct(
     yield "    .largest_bytes = largest_bytes,"
     yield "    .block_bytes = block_bytes,"
     yield "    .launch_symbols = launch_symbols,"
-    yield f"    .weights = {f'{WEIGHTS_SYMBOL} + {placement.offset}' if embedded else 'NULL'},"
-    yield f"    .weights_offset = {placement.offset},"
+    yield f"    .weights_offset = {weights_offset},"
     yield f"    .weight_bytes = {program.weight_bytes},"
     yield "};"
 

@@ -7,6 +7,7 @@ import platform
 import secrets
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,11 +20,55 @@ from rutc.errors import InternalError, UserError
 
 
 @dataclass(frozen=True, slots=True)
+class Running:
+    """A compiler that runs in a directory, where its messages go to a file."""
+
+    process: subprocess.Popen[bytes]
+    command: str
+    messages: Path
+
+    def wait(self) -> None:
+        """Waits for its end.
+
+        Raises:
+            InternalError: the compiler failed; the message holds its output.
+        """
+        status = self.process.wait()
+        if status != 0:
+            output = self.messages.read_text(encoding="utf-8", errors="replace")
+            raise InternalError(
+                f"the C compiler failed with status {status}: {self.command[:500]}\n"
+                f"{output.strip()[:4000]}"
+            )
+
+    def stop(self) -> None:
+        """Ends it, and what it started, if it still runs."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+@dataclass(frozen=True, slots=True)
 class Toolchain:
     """A C compiler driver: its command and what tells it from others (version and machine)."""
 
     command: tuple[str, ...]
     identity: str
+
+    def begin(self, commands: Sequence[Sequence[str]], directory: Path) -> Running:
+        """Starts the compiler in a directory, with one command's arguments after the other."""
+        script = " && ".join(shlex.join([*self.command, *arguments]) for arguments in commands)
+        messages = directory / f"messages-{secrets.token_hex(4)}.txt"
+        with messages.open("wb") as output:
+            process = subprocess.Popen(
+                ["sh", "-c", script],
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                process_group=0,
+            )
+        return Running(process, script, messages)
 
     def run(self, arguments: Sequence[str], directory: Path) -> None:
         """Runs the compiler in a directory.
@@ -31,20 +76,11 @@ class Toolchain:
         Raises:
             InternalError: the compiler fails; the message holds its output.
         """
-        done = subprocess.run(
-            [*self.command, *arguments],
-            cwd=directory,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-        if done.returncode != 0:
-            command = shlex.join([*self.command, *arguments])
-            raise InternalError(
-                f"the C compiler failed with status {done.returncode}: {command[:500]}\n"
-                f"{done.stderr.strip()[:4000]}"
-            )
+        running = self.begin([arguments], directory)
+        try:
+            running.wait()
+        finally:
+            running.stop()
 
 
 def find_toolchain(machine: str | None = None) -> Toolchain:

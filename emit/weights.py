@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -14,31 +13,43 @@ PAGE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class WeightImage:
-    """What was written: its bytes, their SHA-256, and where the weights of each program begin."""
+    """How many bytes there are, their SHA-256, and where the weights of each program begin."""
 
     byte_count: int
     sha256: bytes
     offsets: tuple[int, ...]
+    kept: tuple[tuple[int, Program], ...]
+    """Bytes of zeros before the weights of a program, and that program."""
+
+    def parts(self) -> Iterator[bytes | memoryview]:
+        """Yields the bytes, in order."""
+        return _image(self.kept)
 
 
-def write_weights(path: Path, programs: Sequence[Program]) -> WeightImage:
-    """Writes the weights of all programs one after the other, equal ones once."""
+def weight_image(programs: Sequence[Program]) -> WeightImage:
+    """Returns the image of the weights of all programs, one after the other, equal ones once."""
     places: dict[bytes, int] = {}
     offsets = []
-    image = hashlib.sha256()
+    kept: list[tuple[int, Program]] = []
     position = 0
-    with path.open("wb") as stream:
-        for program in programs:
-            key = _digest(program)
-            if key not in places:
-                padding = bytes(-position % PAGE_BYTES)
-                places[key] = position + len(padding)
-                for part in (padding, *_parts(program)):
-                    image.update(part)
-                    stream.write(part)
-                    position += len(part)
-            offsets.append(places[key])
-    return WeightImage(position, image.digest(), tuple(offsets))
+    for program in programs:
+        # Of a single program there is nothing that could be equal.
+        key = _digest(program) if len(programs) > 1 else b""
+        if key not in places:
+            places[key] = position + -position % PAGE_BYTES
+            kept.append((places[key] - position, program))
+            position = places[key] + program.weight_bytes
+        offsets.append(places[key])
+    image = hashlib.sha256()
+    for part in _image(kept):
+        image.update(part)
+    return WeightImage(position, image.digest(), tuple(offsets), tuple(kept))
+
+
+def _image(kept: Sequence[tuple[int, Program]]) -> Iterator[bytes | memoryview]:
+    for padding, program in kept:
+        yield bytes(padding)
+        yield from _parts(program)
 
 
 def _digest(program: Program) -> bytes:

@@ -15,7 +15,6 @@ from typing import assert_never
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
-from scipy import special
 
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Index, Var
@@ -266,6 +265,14 @@ def _shift_right(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(fits, np.right_shift(a, np.where(fits, b, 0)), sign).astype(a.dtype)
 
 
+def _erf(x: np.ndarray) -> np.ndarray:
+    # scipy takes longer to load than small models to compile.
+    from scipy import special
+
+    found: np.ndarray = special.erf(x)
+    return found
+
+
 _OPERATORS: Mapping[str, Callable[..., np.ndarray]] = {
     "exp": np.exp,
     "log": np.log,
@@ -282,7 +289,7 @@ _OPERATORS: Mapping[str, Callable[..., np.ndarray]] = {
     "asinh": np.arcsinh,
     "acosh": np.arccosh,
     "atanh": np.arctanh,
-    "erf": special.erf,
+    "erf": _erf,
     "floor": np.floor,
     "ceil": np.ceil,
     "round": np.rint,

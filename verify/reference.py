@@ -1,16 +1,19 @@
 """Runs a model in ONNX Runtime: the reference of verification, and the peer of benchmarks."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import onnxruntime as ort
 
 from rutc.errors import UserError
 from rutc.verify.compare import Value
 
-VERSION: str = ort.__version__
+if TYPE_CHECKING:
+    import onnxruntime as ort
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,9 @@ class Reference:
     """
 
     def __init__(self, model: Path, threads: int | None = None, *, optimise: bool = False) -> None:
+        # Loaded where it is needed: compiling without verification does without it.
+        import onnxruntime as ort
+
         options = ort.SessionOptions()
         options.log_severity_level = 4
         if threads is not None:
@@ -75,6 +81,14 @@ class Reference:
                 "Give real inputs with --input NAME=FILE."
             ) from error
         return dict(zip(names, (comparable(value) for value in values), strict=True))
+
+
+def reference_version() -> str:
+    """Returns the version of ONNX Runtime."""
+    import onnxruntime as ort
+
+    version: str = ort.__version__
+    return version
 
 
 def comparable(value: object) -> Value:

@@ -10,7 +10,7 @@ from rutc.importer.quantised import is_quantised
 from rutc.runtime import InferenceSession, load
 from rutc.verify.compare import OutputComparison, Value, compare_outputs
 from rutc.verify.inputs import InputSpec, gather, generate, spec
-from rutc.verify.reference import VERSION, Reference, comparable
+from rutc.verify.reference import Reference, comparable, reference_version
 from rutc.verify.sizes import common_sizes, extents_at, sample_sizes, session_symbols, sizes_text
 from rutc.verify.tolerance import Level
 
@@ -34,7 +34,7 @@ class Verification:
     outputs: tuple[OutputComparison, ...]
     rutc_s: float
     reference_s: float
-    reference_version: str = VERSION
+    reference_version: str = field(default_factory=reference_version)
     values: Mapping[str, Value] = field(default_factory=dict, repr=False, compare=False)
 
     @property

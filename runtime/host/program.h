@@ -131,8 +131,7 @@ typedef struct rutc_program {
   double (*block_bytes)(const int64_t *sizes, int64_t place); /* the size at a place, unbounded */
   const int64_t *launch_symbols;
   int64_t arena_bytes; /* a size */
-  const uint8_t *weights; /* NULL: weights_offset bytes into the file beside the library */
-  int64_t weights_offset;
+  int64_t weights_offset; /* in the image of all weights */
   int64_t weight_bytes;
 } rutc_program;
 
@@ -146,7 +145,7 @@ typedef struct rutc_weights_file {
 typedef struct rutc_model {
   const rutc_program *const *programs;
   int32_t program_count;
-  const rutc_weights_file *weights_file; /* NULL: all weights are in the library */
+  const rutc_weights_file *weights_file; /* NULL: the library's last segment has them */
 } rutc_model;
 
 #endif

@@ -2,6 +2,7 @@
 #include "weights.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -47,10 +48,30 @@ static int map_file(rutc_weights *weights, const rutc_weights_file *expected, in
   return RUTC_OK;
 }
 
+/* The last segment of the library that holds `model`: the compiler appends it for the weights. */
+static const uint8_t *last_segment(const rutc_model *model) {
+  Dl_info library;
+  if (dladdr(model, &library) == 0) return NULL;
+  const uint8_t *base = library.dli_fbase;
+  const Elf64_Ehdr *header = (const Elf64_Ehdr *)base;
+  const Elf64_Phdr *segments = (const Elf64_Phdr *)(base + header->e_phoff);
+  const uint8_t *last = NULL;
+  for (int i = 0; i < header->e_phnum; i++) {
+    if (segments[i].p_type == PT_LOAD) last = base + segments[i].p_vaddr;
+  }
+  return last;
+}
+
 int rutc_weights_open(rutc_weights *weights, const rutc_model *model, const rutc_program *program,
                       rutc_error *error) {
-  *weights = (rutc_weights){program->weights, NULL, 0};
-  if (model->weights_file == NULL) return RUTC_OK;
+  *weights = (rutc_weights){NULL, NULL, 0};
+  if (program->weight_bytes == 0) return RUTC_OK;
+  if (model->weights_file == NULL) {
+    const uint8_t *image = last_segment(model);
+    if (image == NULL) return rutc_fail(error, RUTC_SYSTEM, "cannot find this model's weights");
+    weights->data = image + program->weights_offset;
+    return RUTC_OK;
+  }
   char path[PATH_MAX + 16];
   if (!path_of_weights(path, model)) {
     return rutc_fail(error, RUTC_SYSTEM, "cannot tell the path of this model's library");

@@ -1,5 +1,5 @@
-/* The model's constants: inside the library, or mapped from a file beside it, which has the
- * library's name with the extension ".weights" (model.so: model.weights). */
+/* The model's constants: the last segment of the library, or mapped from a file beside it, which
+ * has the library's name with the extension ".weights" (model.so: model.weights). */
 #ifndef RUTC_WEIGHTS_H
 #define RUTC_WEIGHTS_H
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -15,13 +16,14 @@ import numpy as np
 import pytest
 
 from rutc.emit import toolchain
+from rutc.emit.elf import append_segment
 from rutc.emit.header import HOST_SOURCES
 from rutc.emit.library import build_library
 from rutc.emit.program import Copy, Launch, Port, Program, Ref
 from rutc.emit.program_source import symbol_prefix
 from rutc.emit.text import c_comment, c_string
 from rutc.emit.toolchain import find_toolchain
-from rutc.emit.weights import write_weights
+from rutc.emit.weights import weight_image
 from rutc.errors import InternalError, UserError
 from rutc.runtime import ModelError, load
 from tests.runtime.conftest import Compile, elementwise, simple, unary
@@ -161,8 +163,12 @@ def test_the_first_program_that_the_cpu_can_run_is_chosen(
 
 
 def test_programs_share_equal_weights(tmp_path: Path) -> None:
-    image = write_weights(tmp_path / "w", (_constant(), _constant(), _constant(weight_bytes=128)))
+    image = weight_image((_constant(), _constant(), _constant(weight_bytes=128)))
     assert (image.offsets, image.byte_count) == ((0, 0, 4096), 4096 + 128)
+    content = b"".join(image.parts())
+    assert len(content) == image.byte_count
+    assert image.sha256 == hashlib.sha256(content).digest()
+    assert content[64:96] == content[4096 + 64 : 4096 + 96] == WEIGHTS.tobytes()
     fallbacks = (simple("model", ()),)
     with pytest.raises(InternalError, match="the programs of 'model' differ in name, inputs or"):
         build_library(_constant(), [], tmp_path / "m.so", {}, fallbacks=fallbacks)
@@ -188,6 +194,39 @@ def test_large_weights_load_without_being_read(tmp_path: Path) -> None:
         assert _resident_bytes() - resident < 10 << 20
         np.testing.assert_array_equal(session.run(None, {})[0], WEIGHTS)
     print(f"100 MiB of weights loaded in {seconds * 1000:.2f} ms")
+
+
+@pytest.mark.parametrize("weight_bytes", [96, 4096, 70_001])
+def test_tools_know_the_segment_of_weights(tmp_path: Path, weight_bytes: int) -> None:
+    library = tmp_path / "model.so"
+    build_library(_constant(weight_bytes=weight_bytes), [], library, {})
+    done = subprocess.run(
+        ["readelf", "-SlW", library],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"LC_ALL": "C"},
+    )
+    assert not done.stderr
+    (section,) = re.findall(r"\.rutc_weights +PROGBITS +(\w+) (\w+) (\w+)", done.stdout)
+    assert int(section[2], 16) == weight_bytes
+    segments = re.findall(r"LOAD +0x(\w+) 0x(\w+) 0x\w+ 0x(\w+) 0x\w+ R +0x", done.stdout)
+    assert section in [
+        (f"{int(a, 16):016x}", f"{int(o, 16):06x}", f"{int(n, 16):06x}") for o, a, n in segments
+    ]
+    subprocess.run(["strip", library], check=True)
+    with load(library) as session:
+        np.testing.assert_array_equal(session.run(None, {})[0], WEIGHTS)
+
+
+def test_a_segment_is_appended_to_libraries_only(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"no library")
+    with pytest.raises(InternalError, match="is no 64-bit little-endian ELF file"):
+        append_segment(path, [b"x"], 1)
+    build_library(_constant(), [], tmp_path / "model.so", {})
+    with pytest.raises(InternalError, match="has no segment that could be replaced"):
+        append_segment(tmp_path / "model.so", [b"x"], 1)
 
 
 def _resident_bytes() -> int:

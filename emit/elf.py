@@ -1,0 +1,189 @@
+"""Adds a read-only segment to a linked library, so that large data need not pass through a linker.
+
+    headers | linked segments | .. linked sections' table ..
+ -> headers | linked segments | ..                         | data | names | sections' table
+
+The segment takes the place of a note in the table of segments, the library's own (see
+`NOTE_SOURCE`), and a section of its name tells tools that the bytes belong to the library.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rutc.errors import InternalError
+
+NOTE_SOURCE = """\
+    .section .note.rutc,"a",%note
+    .balign 4
+    .long 5, 0, 1
+    .asciz "rutc"
+    .balign 4
+"""
+"""Assembly of a note, without which a library may have no place for the new segment."""
+
+SECTION = b".rutc_weights\0"
+LOAD, NOTE = 1, 4
+READABLE = 4
+PROGBITS, ALLOCATED = 1, 2
+IDENT = b"\x7fELF\x02\x01"
+"""64 bits, little-endian."""
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What is read and written of the file's header."""
+
+    segments_at: int
+    sections_at: int
+    segments: int
+    sections: int
+    names: int
+
+    FORMAT = struct.Struct("<32xQQ8xHHHH")
+
+    @staticmethod
+    def read(data: bytes) -> _Header:
+        segments_at, sections_at, segments, _, sections, names = _Header.FORMAT.unpack_from(data)
+        return _Header(segments_at, sections_at, segments, sections, names)
+
+
+@dataclass(frozen=True)
+class _Segment:
+    kind: int
+    flags: int
+    offset: int
+    address: int
+    physical: int
+    file_size: int
+    size: int
+    alignment: int
+
+    FORMAT = struct.Struct("<IIQQQQQQ")
+
+    @staticmethod
+    def read(data: bytes, at: int) -> _Segment:
+        return _Segment(*_Segment.FORMAT.unpack_from(data, at))
+
+    def packed(self) -> bytes:
+        return self.FORMAT.pack(
+            self.kind,
+            self.flags,
+            self.offset,
+            self.address,
+            self.physical,
+            self.file_size,
+            self.size,
+            self.alignment,
+        )
+
+
+@dataclass(frozen=True)
+class _Section:
+    name: int
+    kind: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    entry_size: int
+
+    FORMAT = struct.Struct("<IIQQQQIIQQ")
+
+    @staticmethod
+    def read(data: bytes, at: int) -> _Section:
+        return _Section(*_Section.FORMAT.unpack_from(data, at))
+
+    def packed(self) -> bytes:
+        return self.FORMAT.pack(
+            self.name,
+            self.kind,
+            self.flags,
+            self.address,
+            self.offset,
+            self.size,
+            self.link,
+            self.info,
+            self.alignment,
+            self.entry_size,
+        )
+
+
+def append_segment(library: Path, parts: Iterable[bytes | memoryview], size: int) -> None:
+    """Appends a read-only segment of `size` bytes, which `parts` make up, to a library.
+
+    It is the last in memory, begins at a page, and is mapped, not read, when the library is loaded.
+
+    Raises:
+        InternalError: the file is no library of 64 bits, or has no note.
+    """
+    data = library.read_bytes()
+    if not data.startswith(IDENT):
+        raise InternalError(f"{library} is no 64-bit little-endian ELF file")
+    header = _Header.read(data)
+    step = _Segment.FORMAT.size
+    segments = [_Segment.read(data, header.segments_at + n * step) for n in range(header.segments)]
+    loads = [s for s in segments if s.kind == LOAD]
+    notes = [n for n, s in enumerate(segments) if s.kind == NOTE]
+    if not loads or not notes:
+        raise InternalError(f"{library} has no segment that could be replaced")
+    alignment = max(s.alignment for s in loads)
+    offset = _up(len(data), alignment)
+    address = _up(max(s.address + s.size for s in loads), alignment)
+    added = _Segment(LOAD, READABLE, offset, address, address, size, size, alignment)
+    del segments[notes[-1]]
+    # Segments to load stand in the order of their addresses.
+    segments.insert(1 + max(n for n, s in enumerate(segments) if s.kind == LOAD), added)
+    names, sections = _sections(data, header, added)
+    names_at = offset + size
+    sections_at = _up(names_at + len(names), 8)
+    sections[header.names] = replace(sections[header.names], offset=names_at, size=len(names))
+    with library.open("r+b") as file:
+        file.seek(header.segments_at)
+        file.write(b"".join(s.packed() for s in segments))
+        file.seek(offset)
+        for part in parts:
+            file.write(part)
+        if file.tell() != names_at:
+            raise InternalError(f"{file.tell() - offset} bytes for a segment of {size}")
+        file.write(names)
+        file.seek(sections_at)
+        file.write(b"".join(s.packed() for s in sections))
+        file.seek(40)
+        file.write(struct.pack("<Q", sections_at))
+        file.seek(60)
+        file.write(struct.pack("<H", len(sections)))
+
+
+def _sections(data: bytes, header: _Header, added: _Segment) -> tuple[bytes, list[_Section]]:
+    """The sections' names and their table, with one more for the new segment."""
+    step = _Section.FORMAT.size
+    sections = [_Section.read(data, header.sections_at + n * step) for n in range(header.sections)]
+    own = sections[header.names]
+    names = data[own.offset : own.offset + own.size] + SECTION
+    sections.append(
+        _Section(
+            own.size,
+            PROGBITS,
+            ALLOCATED,
+            added.address,
+            added.offset,
+            added.size,
+            0,
+            0,
+            added.alignment,
+            0,
+        )
+    )
+    return names, sections
+
+
+def _up(x: int, step: int) -> int:
+    """The next multiple of `step`."""
+    return -(-x // step) * step
