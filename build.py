@@ -36,7 +36,16 @@ from rutc.tensor_ir.affine import ZERO, Index, Range, plain, product, typical
 from rutc.tensor_ir.canonical import Canonical, canonical
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, Cast, Read, reads, walk
-from rutc.tensor_ir.graph import Call, Const, Input, Scatter, Value, bound_symbols, walk_nodes
+from rutc.tensor_ir.graph import (
+    Call,
+    Carry,
+    Const,
+    Input,
+    Scatter,
+    Value,
+    bound_symbols,
+    walk_nodes,
+)
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -53,6 +62,9 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tuner.sharing import Operand, Shared, share
 
 Symbols = Mapping[str, Range]
+
+MAKE_BOXES = frozenset({"box", "cut"})
+"""The routines that make boxes."""
 
 SMALL_MODEL_CYCLES = 400_000
 """A model estimated below this (about 0.15 ms) runs on one thread: waking another takes longer."""
@@ -110,6 +122,8 @@ class Builder:
     images: list[tuple[int, np.ndarray]] = field(default_factory=list)
     weight_bytes: int = 0
     thread_bytes: int = 0
+    depth: int = 0
+    """The number of loops around the steps at hand."""
 
     def build(self) -> Built:
         """Schedule, emit and compile all kernels, pack all weights, write the host program."""
@@ -157,7 +171,7 @@ class Builder:
         return Built(program, list(objects.values()), self.facts)
 
     def _input(self, n: Input) -> host.Port:
-        port = self._port(n.name, n.out.dtype.numpy.name, n.axes)
+        port = self._port(n.name, _name(n.out.dtype), n.axes)
         if n.fixed is None:
             return port
         array = n.fixed.array
@@ -166,14 +180,13 @@ class Builder:
         return replace(port, fixed=host.Fixed(array.tobytes(), str(n.fixed)))
 
     def _dtype(self, value: str) -> str:
-        return self.plan.values[value].dtype.numpy.name
+        return _name(self.plan.values[value].dtype)
 
     def _output(self, value: str, port: host.Port) -> host.Port:
         place = self.plan.places[value]
         return replace(port, block=place.index) if place.space == "block" else port
 
     def _port(self, name: str, dtype: str, axes: tuple[str, ...]) -> host.Port:
-        dtype = "string" if dtype == "object" else dtype
         return host.Port(name, dtype, tuple(self.extents[d] for d in axes))
 
     # -- steps ----------------------------------------------------------------------------------
@@ -238,42 +251,63 @@ class Builder:
             (*(c.param.name for c in s.carries), *(out for _, out in s.collect), *s.results)
         )
         result += [self._copy(c.param.name, c.init) for c in s.carries]
+        self.depth += 1
         body = list(self._steps(s.steps, inner))
         for source, out in s.collect:
             kernel = self._collect(source, out, inner)
             body.append(self._launch(kernel.name, (kernel,), 0))
         body += [self._copy(c.param.name, c.next) for c in s.carries]
-        result.append(host.Repeat(s.dim, s.trips, tuple(body)))
+        body, after = self._swept(body, s.carries, [out for _, out in s.collect])
+        self.depth -= 1
+        result += [host.Repeat(s.dim, s.trips, tuple(body)), *after]
         result += [
             self._copy(out, c.param.name) for out, c in zip(s.results, s.carries, strict=True)
         ]
         return result
 
     def _repeat_while(self, s: RepeatWhile, symbols: Symbols) -> list[host.Step]:
+        self.depth += 1
         body = [*self._steps(s.steps, symbols)]
         body += [self._copy(c.param.name, c.next) for c in s.carries]
+        body, after = self._swept(body, s.carries, ())
+        self.depth -= 1
         return [
             *self._reserved((*(c.param.name for c in s.carries), *s.results)),
             *(self._copy(c.param.name, c.init) for c in s.carries),
             host.While(self._ref(s.cond), tuple(body)),
+            *after,
             *(self._copy(out, c.param.name) for out, c in zip(s.results, s.carries, strict=True)),
         ]
+
+    def _swept(
+        self, body: list[host.Step], carries: Iterable[Carry], collected: Iterable[str]
+    ) -> tuple[list[host.Step], list[host.Step]]:
+        """A loop's body that releases the boxes of a trip that no later one can reach.
+
+        What remains belongs to the loop around it after the second result, which follows the loop.
+        """
+        if not any(isinstance(s, host.Call) and s.routine in MAKE_BOXES for s in host.walk(body)):
+            return body, []
+        names = [v for v in (*(c.param.name for c in carries), *collected) if v in self.plan.boxes]
+        roots = tuple(self._operand(v, self.plan.values[v].dims) for v in names)
+        sweep = host.Call("sweep", roots, (), depth=self.depth)
+        return [*body, sweep], [host.Call("settle", (), (), depth=self.depth)]
 
     def _invoke(self, call: Call) -> host.Step:
         args = [self._operand(v, axes) for v, axes in zip(call.args, call.arg_axes, strict=True)]
         results = [
             self._operand(v.name, axes) for v, axes in zip(call.outs, call.out_axes, strict=True)
         ]
-        return host.Call(call.routine, tuple(args), tuple(results), call.attributes, call.origin)
+        return host.Call(
+            call.routine, tuple(args), tuple(results), call.attributes, call.origin, self.depth
+        )
 
     def _operand(self, name: str, axes: tuple[str, ...]) -> host.Operand:
         """A value as a routine sees it."""
         layout = dense(axes, self.extents)
         ref = self._weight(name, layout) if name in self.constants else self._ref(name)
         shape = tuple(self.extents[d] for d in axes)
-        kind = self.plan.values[name].dtype
-        dtype = "string" if kind is DType.STRING else kind.numpy.name
-        return host.Operand(ref, dtype, shape)
+        return host.Operand(ref, _name(self.plan.values[name].dtype), shape)
 
     def _choose(self, s: Choose, symbols: Symbols) -> host.Step:
         branches: list[tuple[host.Step, ...]] = []
@@ -517,3 +551,8 @@ def _work(group: Group | None, extents: Mapping[str, int]) -> int:
         )
         total += points * (each + (1 if n.reducer is not None else 0))
     return total
+
+
+def _name(kind: DType) -> str:
+    """An element type as the host runtime names it."""
+    return kind.value if kind.is_opaque else kind.numpy.name

@@ -12,7 +12,17 @@ RUNTIME_SOURCES = Path(__file__).resolve().parent.parent / "runtime"
 LOADER_NAME = "rutc_runtime.py"
 
 # In the order of their imports.
-_MODULES = ("errors", "dtypes", "interface", "loader", "tensors", "texts", "bundles", "session")
+_MODULES = (
+    "errors",
+    "dtypes",
+    "interface",
+    "loader",
+    "tensors",
+    "texts",
+    "boxes",
+    "bundles",
+    "session",
+)
 
 
 def write_loader(folder: Path) -> Path:

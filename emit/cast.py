@@ -22,7 +22,7 @@ def llvm_type(dtype: DType, lanes: int | None = None) -> ir.Type:
     """The type of a value in a register, or of a vector of `lanes` of them.
 
     Raises:
-        InternalError: Strings have no register type.
+        InternalError: Strings and boxes have no register type.
     """
     return with_lanes(_element_type(dtype), lanes)
 
@@ -37,8 +37,8 @@ def _element_type(dtype: DType) -> ir.Type:
             return F32
         case DType.F16:
             return ir.HalfType()
-        case DType.STRING:
-            raise InternalError("a string in generated code")
+        case DType.STRING | DType.TENSOR:
+            raise InternalError(f"a {dtype} in generated code")
         case _:
             return ir.IntType(max(8, dtype.bits))
 
@@ -60,11 +60,11 @@ def emit_cast(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType) ->
         dst: The type wanted.
 
     Raises:
-        InternalError: One of the types is a string.
+        InternalError: One of the types is no number.
     """
     if src is dst:
         return value
-    if DType.STRING in (src, dst):
+    if src.is_opaque or dst.is_opaque:
         raise InternalError(f"a cast from {src} to {dst} in generated code")
     if src.is_float:
         if src.bits < 32:

@@ -50,6 +50,7 @@ _ELEMENTS = {
     "float32": Element(_FLOAT, 32, 4),
     "float64": Element(_FLOAT, 64, 8),
     "string": Element(_HANDLE, 128, 8),
+    "tensor": Element(_HANDLE, 64, 8),
     "complex64": Element(_COMPLEX, 64, 4),
     "complex128": Element(_COMPLEX, 128, 8),
 }

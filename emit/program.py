@@ -122,16 +122,20 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Calls the host runtime's `routine`; `origin` names the ONNX nodes that it computes."""
+    """Calls the host runtime's `routine`; `origin` names the ONNX nodes that it computes.
+
+    `depth` is the number of loops around it: boxes of loops are released by it.
+    """
 
     routine: str
     args: tuple[Operand, ...]
     results: tuple[Operand, ...]
     attributes: tuple[tuple[str, Attribute], ...] = ()
     origin: tuple[str, ...] = ()
+    depth: int = 0
 
     def __str__(self) -> str:
-        results = ", ".join(map(str, self.results))
+        results = "".join(f"{r}, " for r in self.results).removesuffix(", ")
         parts = [*map(str, self.args), *(f"{k}={v!r}" for k, v in self.attributes)]
         origin = f"  # {', '.join(self.origin)}" if self.origin else ""
         return f"{results} = call {self.routine}({', '.join(parts)}){origin}"

@@ -136,9 +136,8 @@ class _Tables:
                     first, number = self.add_buffers(*refs), len(self.calls)
                     self.calls.append(step)
                     name = step.routine
-                    self.rows.append(
-                        _Row("CALL", buffer=first, target=number, name=name, origin=origin)
-                    )
+                    row = _Row("CALL", buffer=first, target=number, symbol=step.depth)
+                    self.rows.append(_with_names(row, name, origin))
                 case Bind():
                     place = self.sizes.places[step.symbol]
                     first = self.add_buffers(step.source)

@@ -153,6 +153,8 @@ class Plan:
     refusals: tuple[Refusal, ...] = ()
     strings: tuple[str, ...] = ()
     """The strings that the graph's numbers name; empty where it has none."""
+    boxes: frozenset[str] = frozenset()
+    """The values whose elements are numbers of boxes."""
 
     def groups(self) -> Iterator[Group]:
         """All fusion groups, those inside of bodies included."""

@@ -1,24 +1,44 @@
 """Inputs and outputs that are sequences, optionals or maps: the tensors that stand for them.
 
-The elements of a sequence input `x` are inputs `x[0]`, `x[1]`, .. How many there are is the size
-`x` of the model, or follows from the shapes given for them; whether an optional `x` has an element
-is the size `x?` (1 by default, or 0). The values of a map are one tensor, in the order of the keys
-that its reader names.
+A sequence input `x` is one tensor of boxes, whose extent is the size `x` of the model. If that is
+given as a number, or the shapes of the elements are given, these are inputs `x[0]`, `x[1]`, ..
+Whether an optional `x` has an element is the size `x?` (1 by default, 0, or 0..1, which the run
+decides). The values of a map are one tensor, in the order of the keys that its reader names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from onnx import GraphProto, NodeProto, TypeProto, ValueInfoProto, helper
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from rutc.errors import UserError
-from rutc.importer.tensor import Absent, Item, Tensor, TensorList, TensorMap
+from rutc.importer.boxes import joined
+from rutc.importer.builder import MOST, Builder
+from rutc.importer.proto import dtype_of, onnx_type
+from rutc.importer.tensor import (
+    Absent,
+    Axis,
+    Boxed,
+    Item,
+    ListType,
+    OptionalType,
+    Tensor,
+    TensorList,
+    TensorMap,
+    TensorType,
+    TupleType,
+    Type,
+)
+from rutc.tensor_ir import Index
+from rutc.tensor_ir.affine import Range
 from rutc.tensor_ir.interface import Bundle, tensor
 
 TensorInput = Callable[[ValueInfoProto], Tensor]
 """Makes a tensor input of the graph."""
-Size = Callable[[str, int | None], int | None]
+BoxesInput = Callable[[str, str, Range], Tensor]
+"""Makes an input {n} of boxes of the graph: its name, that of the size n, and the size's range."""
+Size = Callable[[str, int | Range | None], int | Range | None]
 """The given size of a name, or the default."""
 
 
@@ -26,6 +46,7 @@ def bundled_input(
     name: str,
     declared: TypeProto,
     read: TensorInput,
+    read_boxes: BoxesInput,
     size: Size,
     shapes: Mapping[str, object],
     keys: tuple[int | str, ...] | None,
@@ -35,12 +56,16 @@ def bundled_input(
         case "tensor_type":
             return read(ValueInfoProto(name=name, type=declared)), tensor(name)
         case "sequence_type":
-            return _sequence(name, declared.sequence_type.elem_type, read, size, shapes)
+            return _sequence(name, declared, read, read_boxes, size, shapes)
         case "optional_type":
-            if not size(f"{name}?", 1):
+            there = size(f"{name}?", 1)
+            if isinstance(there, tuple):
+                boxes = read_boxes(name, f"{name}?", (max(there[0], 0), min(there[1], 1)))
+                return _boxed(declared, boxes), Bundle("boxed", name, type=_spelled(declared))
+            if not there:
                 return Absent(), Bundle("optional")
             inner = declared.optional_type.elem_type
-            item, part = bundled_input(name, inner, read, size, shapes, keys)
+            item, part = bundled_input(name, inner, read, read_boxes, size, shapes, keys)
             return item, Bundle("optional", parts=(part,))
         case "map_type":
             return _map(name, declared.map_type, read, size, keys)
@@ -49,23 +74,27 @@ def bundled_input(
 
 
 def _sequence(
-    name: str, element: TypeProto, read: TensorInput, size: Size, shapes: Mapping[str, object]
+    name: str,
+    declared: TypeProto,
+    read: TensorInput,
+    read_boxes: BoxesInput,
+    size: Size,
+    shapes: Mapping[str, object],
 ) -> tuple[Item, Bundle]:
+    element = declared.sequence_type.elem_type
     given = 0
     while f"{name}[{given}]" in shapes:
         given += 1
     count = size(name, given or None)
-    if count is None:
-        raise UserError(
-            f"input {name!r} is a sequence: say how many elements it has, as the size {name!r}, or "
-            f"give their shapes as {name + '[0]'!r}, {name + '[1]'!r}, .."
-        )
+    if not isinstance(count, int):
+        boxes = read_boxes(name, name, count or (0, MOST))
+        return _boxed(declared, boxes), Bundle("boxed", name, type=_spelled(declared))
     shared = _shared_sizes(element, [shapes.get(f"{name}[{i}]") for i in range(count)], size)
     items: list[Tensor] = []
     parts: list[Bundle] = []
     for i in range(count):
         each = _own_sizes(element, f"{name}_{i}", shared)
-        item, part = bundled_input(f"{name}[{i}]", each, read, size, shapes, None)
+        item, part = bundled_input(f"{name}[{i}]", each, read, read_boxes, size, shapes, None)
         if not isinstance(item, Tensor):
             raise UserError(f"input {name!r} is a sequence of what are no tensors")
         items.append(item)
@@ -101,7 +130,7 @@ def _map(
     keys: tuple[int | str, ...] | None,
 ) -> tuple[Item, Bundle]:
     count = len(keys) if keys is not None else size(name, None)
-    if count is None:
+    if not isinstance(count, int):
         raise UserError(f"input {name!r} is a map: say how many entries it has, as a size")
     kind = declared.value_type.tensor_type.elem_type
     values = read(helper.make_tensor_value_info(name, kind, [count]))
@@ -128,9 +157,70 @@ def _keys_of(node: NodeProto) -> tuple[int | str, ...] | None:
     return None
 
 
-def bundled_output(name: str, item: Item) -> tuple[Bundle, list[tuple[str, Tensor]]]:
+def _boxed(declared: TypeProto, boxes: Tensor) -> Boxed:
+    """A sequence or optional of a declared type."""
+    found = _type(declared)
+    assert isinstance(found, ListType | OptionalType)
+    return Boxed(found, boxes)
+
+
+def _type(declared: TypeProto) -> Type:
+    match declared.WhichOneof("value"):
+        case "sequence_type":
+            return ListType(_type(declared.sequence_type.elem_type))
+        case "optional_type":
+            return OptionalType(_type(declared.optional_type.elem_type))
+        case "tensor_type":
+            tensor = declared.tensor_type
+            kind = dtype_of(tensor.elem_type)
+            if not tensor.HasField("shape"):
+                return TensorType(kind, None)
+            extents = (
+                Index.of(d.dim_value) if d.HasField("dim_value") else None for d in tensor.shape.dim
+            )
+            return TensorType(kind, tuple(extents))
+        case other:
+            raise UserError(f"a sequence or optional of {other or 'nothing'}")
+
+
+def _spelled(declared: TypeProto) -> str:
+    """A declared type as ONNX Runtime writes it: `seq(tensor(float))`."""
+    match declared.WhichOneof("value"):
+        case "sequence_type":
+            return f"seq({_spelled(declared.sequence_type.elem_type)})"
+        case "optional_type":
+            return f"optional({_spelled(declared.optional_type.elem_type)})"
+        case _:
+            return f"tensor({TensorProto.DataType.Name(declared.tensor_type.elem_type).lower()})"
+
+
+def _spelling(t: Type | None, declared: str) -> str:
+    """A type as ONNX Runtime writes it; `declared` where nothing is known of the elements."""
+    match t:
+        case TensorType(dtype):
+            return f"tensor({TensorProto.DataType.Name(onnx_type(dtype)).lower()})"
+        case ListType(element) | OptionalType(element):
+            kind = "seq" if isinstance(t, ListType) else "optional"
+            inner = declared.removeprefix(f"{kind}(").removesuffix(")") + ")"
+            return f"{kind}({_spelling(element, inner)})"
+        case TupleType():
+            return f"seq({_spelling(joined(t.items), declared)})"
+        case None:
+            return declared if declared.startswith(("tensor(", "seq(")) else "tensor(float)"
+
+
+def bundled_output(
+    name: str, item: Item, declared: TypeProto, b: Builder
+) -> tuple[Bundle, list[tuple[str, Tensor]]]:
     """How an output is made up, and the tensors that it is made of by their names."""
     match item:
+        case Boxed():
+            boxes = item.boxes
+            if isinstance(item.type, TensorType):
+                boxes = b.nest((Axis(b.dim(1), Index.of(1)),), b.read(boxes, []))
+            kind = declared.WhichOneof("value")
+            spelled = _spelling(item.type, _spelled(declared) if kind is not None else "")
+            return Bundle("boxed", name, type=spelled), [(name, boxes)]
         case Tensor():
             return tensor(name), [(name, item)]
         case Absent():

@@ -198,20 +198,33 @@ class _Importer:
             assert isinstance(made, Tensor)
             return made
 
+        def read_boxes(name: str, size: str, limits: Range) -> Tensor:
+            symbol = clean_dim(size)
+            self.symbols[size] = symbol
+            self.b.ranges[symbol] = limits
+            axis = self.b.dim(Index.of(symbol), f"!{symbol}_i")
+            value = Value(self.b.fresh(name), DType.TENSOR, (axis,))
+            self.inputs.append(Input(value, name, (axis,), (name,)))
+            return Tensor(value.name, DType.TENSOR, (Axis(axis, Index.of(symbol)),))
+
         keys = keys_asked_for(info.name, graph)
-        item, bundle = bundled_input(info.name, info.type, read, self._count, self.shapes, keys)
+        item, bundle = bundled_input(
+            info.name, info.type, read, read_boxes, self._count, self.shapes, keys
+        )
         env[info.name] = item
         return bundle
 
-    def _count(self, name: str, default: int | None) -> int | None:
-        """The given number of elements of an input that is no tensor."""
+    def _count(self, name: str, default: int | Range | None) -> int | Range | None:
+        """The given number of elements of an input that is no tensor, or its range."""
         if name not in self.dims:
             return default
         self.used_dims.add(name)
         found = self.dims[name]
-        if not isinstance(found, int):
-            raise UserError(f"{name!r} is a number of elements; give a number, not a range")
-        return found
+        if isinstance(found, int):
+            return found
+        if len(found) > 2:
+            raise UserError(f"{name!r} is a number of elements, of which a range has no step")
+        return found[0], found[1]
 
     def outgoing(
         self, graph: GraphProto, env: Environment
@@ -222,7 +235,7 @@ class _Importer:
         for o in graph.output:
             if o.name not in env:
                 raise UserError(f"output {o.name!r} is not computed by any node")
-            bundle, made = bundled_output(o.name, env[o.name])
+            bundle, made = bundled_output(o.name, env[o.name], o.type, self.b)
             if o.type.WhichOneof("value") == "optional_type" and bundle.kind != "optional":
                 bundle = Bundle("optional", parts=(bundle,))
             bundles.append((o.name, bundle))

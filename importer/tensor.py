@@ -72,7 +72,7 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class TensorList:
-    """A sequence of tensors, which exists while importing only."""
+    """A sequence of known structure, which exists while importing only."""
 
     items: tuple[Tensor, ...]
 
@@ -88,6 +88,74 @@ class Absent:
         return "an empty optional"
 
 
+@dataclass(frozen=True)
+class TensorType:
+    """Tensors of a type. An extent is None where they differ, the shape where their ranks do."""
+
+    dtype: DType
+    shape: tuple[Index | None, ...] | None
+
+    @property
+    def fixed(self) -> Shape | None:
+        """The shape, if all tensors have one."""
+        known = tuple(e for e in self.shape or () if e is not None)
+        return known if self.shape is not None and len(known) == len(self.shape) else None
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return f"{self.dtype} of any rank"
+        return f"{self.dtype}[{', '.join('?' if e is None else str(e) for e in self.shape)}]"
+
+
+@dataclass(frozen=True)
+class TupleType:
+    """Sequences of one length, each place with its type."""
+
+    items: tuple[Type, ...]
+
+    def __str__(self) -> str:
+        return f"sequence({', '.join(map(str, self.items))})"
+
+
+@dataclass(frozen=True)
+class ListType:
+    """Sequences of any length; the elements' type is None where there is no element."""
+
+    element: Type | None
+
+    def __str__(self) -> str:
+        return f"sequence of {self.element or 'nothing'}"
+
+
+@dataclass(frozen=True)
+class OptionalType:
+    """Optionals; the element's type is None where there is none."""
+
+    element: Type | None
+
+    def __str__(self) -> str:
+        return f"optional {self.element or 'nothing'}"
+
+
+Type = TensorType | TupleType | ListType | OptionalType
+"""What is known of an item before the model runs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Boxed:
+    """What the run decides the structure of, by its boxes.
+
+    Of a sequence, or of an optional, `boxes` {n} are those of the elements; of a tensor whose rank
+    is unknown `boxes` is its own.
+    """
+
+    type: TensorType | ListType | OptionalType
+    boxes: Tensor
+
+    def __str__(self) -> str:
+        return str(self.type)
+
+
 @dataclass(frozen=True, eq=False)
 class TensorMap:
     """A map, or for values {n, keys} a sequence of maps; without `keys` the values are in order."""
@@ -99,13 +167,13 @@ class TensorMap:
         return f"map({self.values})"
 
 
-Item = Tensor | TensorList | Absent | TensorMap
+Item = Tensor | TensorList | Absent | TensorMap | Boxed
 """What an ONNX name may stand for."""
 
 
 def is_symbolic(known: np.ndarray, dtype: DType) -> bool:
     """Whether the elements are index expressions."""
-    return known.dtype == object and dtype is not DType.STRING
+    return known.dtype == object and not dtype.is_opaque
 
 
 def is_const(extent: Index, value: int) -> bool:

@@ -6,6 +6,7 @@ from typing import Self
 
 import numpy as np
 
+from rutc.runtime.dtypes import dtype_of_type
 from rutc.runtime.errors import ModelError
 
 Value = object
@@ -14,13 +15,17 @@ Value = object
 
 @dataclass(frozen=True)
 class Bundle:
-    """An input or output: `kind` is tensor, sequence, optional, map or maps (one for each row)."""
+    """An input or output: `kind` is tensor, sequence, optional, map or maps (one for each row).
+
+    That of boxed, a sequence, optional or tensor of the type `contents`, is one tensor of boxes.
+    """
 
     name: str
     kind: str
     port: str
     parts: tuple["Bundle", ...]
     keys: tuple[object, ...] | None
+    contents: str = ""
 
     @classmethod
     def of(cls, facts: Mapping[str, object], name: str = "") -> Self:
@@ -35,13 +40,14 @@ class Bundle:
             str(facts.get("port", "")),
             tuple(cls.of(p, own) for p in parts),
             tuple(keys) if isinstance(keys, list) else None,
+            str(facts.get("type", "")),
         )
 
     @property
     def ports(self) -> tuple[str, ...]:
         """The tensors that make it up."""
         inner = (p for part in self.parts for p in part.ports)
-        return (self.port,) if self.kind == "tensor" else tuple(inner)
+        return (self.port,) if self.port else tuple(inner)
 
     def spread(self, value: Value, dtypes: Mapping[str, np.dtype]) -> dict[str, Value]:
         """Returns the tensors of a value, by port.
@@ -52,6 +58,8 @@ class Bundle:
         match self.kind:
             case "tensor":
                 return {self.port: value}
+            case "boxed":
+                return {self.port: self._items(value)}
             case "sequence":
                 if not isinstance(value, list | tuple):
                     raise ModelError(f"input {self.name!r} must be a list of tensors")
@@ -71,6 +79,27 @@ class Bundle:
                 port = self.parts[0].port
                 return {port: self._values(value, dtypes[port])}
 
+    def _items(self, value: Value) -> list[object]:
+        """The elements of a sequence or optional, in the dtype of its type."""
+        dtype = dtype_of_type(self.contents)
+        if self.contents.startswith("optional("):
+            found = [] if value is None else [value]
+        elif not self.contents.startswith("seq("):
+            found = [value]
+        elif isinstance(value, list | tuple):
+            found = list(value)
+        else:
+            raise ModelError(f"input {self.name!r} must be a list of tensors")
+        _check_elements(found, dtype, self.name)
+        return found
+
+    def _unboxed(self, items: Sequence[object]) -> Value:
+        """The value that boxes make up."""
+        found = [_typed(i, dtype_of_type(self.contents)) for i in items]
+        if self.contents.startswith("seq("):
+            return found
+        return found[0] if found else None
+
     def _values(self, value: Value, dtype: np.dtype) -> np.ndarray:
         """The values of a map in the order of the keys; 0 where one is missing."""
         if not isinstance(value, Mapping):
@@ -88,6 +117,8 @@ class Bundle:
         match self.kind:
             case "tensor":
                 return tensors[self.port]
+            case "boxed":
+                return self._unboxed(list(tensors[self.port]))
             case "sequence":
                 return [part.gathered(tensors) for part in self.parts]
             case "optional":
@@ -107,6 +138,8 @@ class Bundle:
         match self.kind:
             case "tensor":
                 return types[self.port]
+            case "boxed":
+                return self.contents
             case "sequence":
                 return f"seq({self.parts[0].type(types) if self.parts else ''})"
             case "optional":
@@ -116,6 +149,26 @@ class Bundle:
                 key = "string" if self.keys and isinstance(self.keys[0], str) else "int64"
                 found = f"map({key},{value})"
                 return f"seq({found})" if self.kind == "maps" else found
+
+
+def _check_elements(items: Sequence[object], dtype: np.dtype, name: str) -> None:
+    """Raises ModelError where an element, or an element of one, is no array of the dtype."""
+    for item in items:
+        if isinstance(item, list | tuple):
+            _check_elements(item, dtype, name)
+        elif not isinstance(item, np.ndarray | np.generic):
+            raise ModelError(
+                f"input {name!r} must be a list of numpy arrays, not of {type(item).__name__}"
+            )
+        elif item.dtype != dtype and not (dtype.kind == "O" and item.dtype.kind in "UST"):
+            raise ModelError(f"the elements of input {name!r} must be {dtype}, not {item.dtype}")
+
+
+def _typed(item: object, dtype: np.dtype) -> object:
+    """An element with its dtype, which the library may know as bytes."""
+    if isinstance(item, list):
+        return [_typed(i, dtype) for i in item]
+    return item.view(dtype) if isinstance(item, np.ndarray) and item.dtype != dtype else item
 
 
 def bundles(manifest: Mapping[str, object], key: str) -> tuple[Bundle, ...] | None:

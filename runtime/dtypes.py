@@ -49,7 +49,7 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
     Raises:
         ModelError: the name needs `ml_dtypes` and that is not installed, or lacks it.
     """
-    if name == "string":
+    if name in {"string", "tensor"}:
         return np.dtype(object)
     try:
         return np.dtype(name)
@@ -71,6 +71,13 @@ def onnx_type(name: str) -> str:
     return f"tensor({_ONNX_NAMES.get(name, name)})"
 
 
+def dtype_of_type(onnx: str) -> np.dtype[np.generic]:
+    """Returns the dtype of what a type ends in: `"seq(tensor(float))"` -> float32."""
+    name = onnx.rpartition("(")[2].rstrip(")")
+    named = {short: long for long, short in _ONNX_NAMES.items()}
+    return numpy_dtype(named.get(name, name))
+
+
 def dlpack_type(name: str) -> tuple[int, int]:
     """Returns DLPack's type code and bits of an element."""
     if name in _PADDED:
@@ -79,7 +86,7 @@ def dlpack_type(name: str) -> tuple[int, int]:
         return _DLPACK_FLOAT8[name], 8
     if name == "bfloat16":
         return 4, 16
-    if name == "string":
-        return 3, 128
+    if name in {"string", "tensor"}:
+        return 3, 128 if name == "string" else 64
     dtype = np.dtype(name)
     return _DLPACK_KINDS[dtype.kind], dtype.itemsize * 8

@@ -12,13 +12,13 @@ from typing import Any, Self
 
 import numpy as np
 
+from rutc.runtime.boxes import slot_of
 from rutc.runtime.bundles import Bundle, bundles
 from rutc.runtime.dtypes import onnx_type
 from rutc.runtime.errors import ModelError
 from rutc.runtime.interface import Options, ProfileRecord
 from rutc.runtime.loader import Library, open_library
 from rutc.runtime.tensors import Array, TensorInfo, tensor_infos
-from rutc.runtime.texts import slot_of
 
 
 @dataclass(frozen=True, slots=True)

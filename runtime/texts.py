@@ -14,7 +14,7 @@ class TextSlot(Slot):
 
     def __init__(self, role: str, info: TensorInfo) -> None:
         super().__init__(role, info)
-        self._records = np.zeros(0, np.int64)
+        self._records: Array = np.zeros(0, np.int64)
         self._array: Array | None = None
 
     def describe(self, value: object) -> int:
@@ -37,41 +37,23 @@ class TextSlot(Slot):
         for axis, extent in enumerate(array.shape):
             self._shape[axis] = extent
         self._tensor.shape = self._shape
-        self._records = np.zeros((max(array.size, 1), 2), np.int64)
-        self._tensor.data = self._records.ctypes.data
         if self._role == "output":
+            self._records = np.zeros((max(array.size, 1), 2), np.int64)
+            self._tensor.data = self._records.ctypes.data
             if array is not value or array.dtype != object or not array.flags.writeable:
                 raise ModelError(f"output {info.name!r} must be a writeable array of objects")
             self._array = array
         else:
-            self._held = self._encode(array)
+            self._records, self._held = records_of(array, f"input {info.name!r}")
+            self._tensor.data = self._records.ctypes.data
         return self._address
-
-    def _encode(self, array: Array) -> object:
-        """Fills in the records; returns the memory that they point to."""
-        texts: list[bytes] = []
-        for item in array.reshape(-1).tolist():
-            if isinstance(item, str):
-                texts.append(item.encode())
-            elif isinstance(item, bytes):
-                texts.append(item)
-            else:
-                raise ModelError(
-                    f"input {self._info.name!r} must be strings, not {type(item).__name__}"
-                )
-        memory = np.frombuffer(b"".join(texts), np.uint8)
-        lengths = np.array([len(t) for t in texts], np.int64)
-        records = self._records[: len(texts)]
-        records[:, 0] = memory.ctypes.data + np.cumsum(lengths) - lengths
-        records[:, 1] = lengths
-        return memory
 
     def finish(self) -> None:
         """Puts the strings of an output into the caller's array."""
         if self._array is None:
             return
         records = self._records[: self._array.size]
-        self._array[...] = _decoded(records).reshape(self._array.shape)
+        self._array[...] = decoded(records).reshape(self._array.shape)
 
     def read(self) -> Array:
         """Returns a copy of the strings that the library has described."""
@@ -80,7 +62,7 @@ class TextSlot(Slot):
         records = np.zeros((math.prod(shape), 2), np.int64)
         if records.size:
             ctypes.memmove(records.ctypes.data, tensor.data, records.nbytes)
-        return _decoded(records).reshape(shape)
+        return decoded(records).reshape(shape)
 
     def release(self) -> None:
         """Lets go of the caller's arrays."""
@@ -88,7 +70,29 @@ class TextSlot(Slot):
         self._array = None
 
 
-def _decoded(records: Array) -> Array:
+def records_of(array: Array, what: str) -> tuple[Array, Array]:
+    """The pairs (address, length) of strings, at least one, and the memory that they point to.
+
+    Raises:
+        ModelError: an element is neither `str` nor `bytes`.
+    """
+    texts: list[bytes] = []
+    for item in array.reshape(-1).tolist():
+        if isinstance(item, str):
+            texts.append(item.encode())
+        elif isinstance(item, bytes):
+            texts.append(item)
+        else:
+            raise ModelError(f"{what} must be strings, not {type(item).__name__}")
+    memory = np.frombuffer(b"".join(texts), np.uint8)
+    lengths = np.array([len(t) for t in texts], np.int64)
+    records = np.zeros((max(len(texts), 1), 2), np.int64)
+    records[: len(texts), 0] = memory.ctypes.data + np.cumsum(lengths) - lengths
+    records[: len(texts), 1] = lengths
+    return records, memory
+
+
+def decoded(records: Array) -> Array:
     """The strings of pairs (address, length)."""
     texts: Array = np.empty(len(records), object)
     texts[:] = [
@@ -96,8 +100,3 @@ def _decoded(records: Array) -> Array:
         for address, size in records.tolist()
     ]
     return texts
-
-
-def slot_of(role: str, info: TensorInfo) -> Slot:
-    """The slot of an input or output."""
-    return TextSlot(role, info) if info.dtype_name == "string" else Slot(role, info)

@@ -13,7 +13,8 @@ class DType(Enum):
     """An element type; the value is its name in the text form.
 
     Narrow kinds (`f16`, `bf16`, `f8*`, `f6*`, `f4*`, 2- and 4-bit integers) are storage types:
-    they are widened to `f32` (or `i32`) when read and rounded when stored.
+    they are widened to `f32` (or `i32`) when read and rounded when stored. An element of type
+    `tensor` is a whole tensor of any type and shape, a *box*.
     """
 
     BOOL = "bool"
@@ -42,6 +43,7 @@ class DType(Enum):
     F32 = "f32"
     F64 = "f64"
     STRING = "string"
+    TENSOR = "tensor"
 
     def __str__(self) -> str:
         return self.value
@@ -53,9 +55,9 @@ class DType(Enum):
 
     @property
     def bits(self) -> int:
-        """Bits of one stored element; a string is an address and a length."""
-        if self is DType.STRING:
-            return 128
+        """Bits of one stored element; a string is an address and a length, a box an address."""
+        if self.is_opaque:
+            return 128 if self is DType.STRING else 64
         digits = "".join(c if c.isdigit() else " " for c in self.value).split()
         return 8 if self is DType.BOOL else int(digits[0]) if digits else 0
 
@@ -63,6 +65,11 @@ class DType(Enum):
     def bytes(self) -> int:
         """Bytes of one stored element in a buffer (sub-byte kinds take a whole byte)."""
         return max(1, self.bits // 8)
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether elements are no numbers: they are moved, and only routines look into them."""
+        return self in (DType.STRING, DType.TENSOR)
 
     @property
     def is_float(self) -> bool:
@@ -115,5 +122,6 @@ _NUMPY: dict[DType, np.dtype] = {
     DType.F32: np.dtype(np.float32),
     DType.F64: np.dtype(np.float64),
     DType.STRING: np.dtype(object),
+    DType.TENSOR: np.dtype(object),
 }
-_OF_NUMPY: dict[np.dtype, DType] = {n: d for d, n in _NUMPY.items() if d is not DType.STRING}
+_OF_NUMPY: dict[np.dtype, DType] = {n: d for d, n in _NUMPY.items() if not d.is_opaque}

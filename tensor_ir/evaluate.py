@@ -111,8 +111,8 @@ def evaluate_expr(
 
 
 def literal(x: Lit) -> np.ndarray:
-    """The scalar array of a literal."""
-    return np.asarray(x.value, x.dtype.numpy)
+    """The scalar array of a literal; the element of a box that holds nothing is None."""
+    return np.asarray(None if x.dtype is DType.TENSOR else x.value, x.dtype.numpy)
 
 
 # -- reads --------------------------------------------------------------------------------------
@@ -331,8 +331,8 @@ def convert(x: np.ndarray, dtype: DType) -> np.ndarray:
     source = DType.of(x.dtype)
     if source is dtype:
         return x
-    if DType.STRING in (source, dtype):
-        raise InternalError(f"no cast from {source} to {dtype}: strings are cast by a call")
+    if source.is_opaque or dtype.is_opaque:
+        raise InternalError(f"no cast from {source} to {dtype}: a call does it")
     wide = x.astype(_wide(source).numpy)
     if dtype is DType.BOOL:
         return np.asarray(wide != 0)

@@ -64,7 +64,7 @@ OPS: Mapping[str, int] = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2),
 
 @dataclass(frozen=True)
 class Lit:
-    """A literal, rounded to its type; strings carry their text.
+    """A literal, rounded to its type; strings carry their text, and 0 is the box that holds none.
 
     Raises:
         ValueError: The type does not have the value.
@@ -92,6 +92,10 @@ def _as_element(x: float | bool | str, dtype: DType) -> int | float | bool | str
         if dtype is not DType.STRING or not isinstance(x, str):
             raise ValueError(f"{x!r} is no literal of type {dtype}")
         return x
+    if dtype is DType.TENSOR:
+        if x != 0:
+            raise ValueError(f"{x!r} is no literal of type {dtype}")
+        return 0
     if dtype is DType.BOOL:
         return bool(x)
     if dtype is DType.F64:

@@ -7,6 +7,9 @@
                | map[key, ...](bundle)                            the values {keys} of these keys
                | map(bundle)                                      the values in the keys' order
                | maps[key, ...](bundle)                           a sequence of maps, {n, keys}
+               | boxed("type", "port")                            boxes {n}, by their type as ONNX
+                                                                  Runtime writes it: a sequence, an
+                                                                  optional (n < 2), a tensor (n = 1)
 
 A graph whose inputs and outputs are all tensors has no such lines.
 """
@@ -21,19 +24,22 @@ Key = int | str
 
 @dataclass(frozen=True)
 class Bundle:
-    """A value of the interface. `kind` is tensor, sequence, optional, map or maps."""
+    """A value of the interface. `kind` is tensor, sequence, optional, map, maps or boxed."""
 
     kind: str
     port: str = ""
     parts: tuple[Bundle, ...] = ()
     keys: tuple[Key, ...] | None = None
+    type: str = ""
 
     def facts(self) -> dict[str, object]:
         """The bundle as JSON: `{"kind": .., "port": .., "parts": .., "keys": ..}`."""
         found: dict[str, object] = {"kind": self.kind}
         if self.port:
             found["port"] = self.port
-        if self.kind != "tensor":
+        if self.type:
+            found["type"] = self.type
+        if self.kind not in ("tensor", "boxed"):
             found["parts"] = [p.facts() for p in self.parts]
         if self.keys is not None:
             found["keys"] = list(self.keys)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import prod
+from types import EllipsisType
 from typing import assert_never
 
 import numpy as np
@@ -177,7 +178,9 @@ class _Run:
             else:
                 parts = self.reduce(n, n.reducer, block, bound_shape)
             for result, part in zip(results, parts, strict=True):
-                result[block.slices] = np.broadcast_to(part, block.shape)
+                # With the ellipsis, an object is not wrapped in an array.
+                place: tuple[slice | EllipsisType, ...] = (*block.slices, ...)
+                result[place] = np.broadcast_to(part, block.shape)
         return results
 
     def reduce(self, n: Nest, reducer: Reducer, free: Block, bound_shape: tuple[int, ...]) -> State:
@@ -212,7 +215,7 @@ class _Run:
             for name, v, array in zip(
                 n.collected, n.outs[len(n.carries) :], collected, strict=True
             ):
-                np.moveaxis(array, v.dims.index(n.dim), 0)[t] = self.values[name]
+                np.moveaxis(array, v.dims.index(n.dim), 0)[t, ...] = self.values[name]
             self.step(n.carries)
         self.symbols.pop(n.dim, None)
         return [*(self.values[c.param.name] for c in n.carries), *collected]

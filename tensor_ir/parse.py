@@ -131,6 +131,9 @@ class _Parser:
         if self.at.token.kind is Kind.STRING:
             return tensor(self.at.of(Kind.STRING).text)
         kind = self.at.name()
+        if kind == "boxed":
+            held, port = self.closed("(", lambda: self.at.of(Kind.STRING).text, ")")
+            return Bundle(kind, port, type=held)
         keys = self.closed("[", self.key, "]") if self.at.token.text == "[" else None
         return Bundle(kind, parts=self.closed("(", self.bundle, ")"), keys=keys)
 

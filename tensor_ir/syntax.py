@@ -30,7 +30,7 @@ from rutc.tensor_ir.lexer import Kind, ParseError, Token, error
 from rutc.tensor_ir.text import INFIX, NEGATION, NOT
 
 DTYPES: Mapping[str, DType] = {t.value: t for t in DType}
-BIT_CASTS: Mapping[str, DType] = {f"bits_{t}": t for t in DType if t is not DType.STRING}
+BIT_CASTS: Mapping[str, DType] = {f"bits_{t}": t for t in DType if not t.is_opaque}
 _OPERATORS: Mapping[str, tuple[str, int]] = {
     **{sign: (op, strength) for op, (sign, strength) in INFIX.items()},
     "//": ("//", INFIX["mul"][1]),

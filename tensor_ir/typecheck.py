@@ -78,8 +78,8 @@ def _fault(e: Expr) -> str | None:
         case Lit() | IndexValue() | Local() | Read():
             return None
         case Cast():
-            strings = DType.STRING in (e.dtype, e.arg.dtype)
-            return f"there is no cast from {e.arg.dtype} to {e.dtype}" if strings else None
+            opaque = e.dtype.is_opaque or e.arg.dtype.is_opaque
+            return f"there is no cast from {e.arg.dtype} to {e.dtype}" if opaque else None
         case BitCast():
             fits = e.dtype.bits == e.arg.dtype.bits > 0
             return None if fits else f"the bits of {e.arg.dtype} are not those of {e.dtype}"

@@ -19,8 +19,8 @@ from rutc.graph_opt.decide.layout import (
     wants_packing,
 )
 from rutc.graph_opt.decide.memory import place_values
+from rutc.graph_opt.decide.numbering import numbered
 from rutc.graph_opt.decide.slices import Slicer
-from rutc.graph_opt.decide.strings import with_numbered_strings
 from rutc.graph_opt.editor import rename_reads
 from rutc.graph_opt.plan import (
     Choose,
@@ -65,8 +65,9 @@ SHORT = LANES + 1
 
 def decide(graph: Graph) -> Plan:
     """The plan of an optimized graph. Raises UserError for what cannot be planned yet."""
-    graph, strings = with_numbered_strings(graph)
-    return replace(_Decider(with_interface_copies(graph)).plan(), strings=strings)
+    found = numbered(graph)
+    plan = _Decider(with_interface_copies(found.graph)).plan()
+    return replace(plan, strings=found.strings, boxes=found.boxes)
 
 
 @dataclass

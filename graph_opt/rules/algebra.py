@@ -93,7 +93,7 @@ def _step(e: Expr, editor: Editor) -> Expr | None:
         case BitCast():
             return e.arg if e.arg.dtype is e.dtype else None
         case Apply():
-            if all(isinstance(a, Lit) and a.dtype is not DType.STRING for a in e.args):
+            if all(isinstance(a, Lit) and not a.dtype.is_opaque for a in e.args):
                 return _literal(e)
             rule = _RULES.get(e.op)
             found = rule(e, editor) if rule is not None else None
@@ -119,7 +119,7 @@ def _cast(e: Cast) -> Expr | None:
     inner = e.arg
     if inner.dtype is e.dtype:
         return inner
-    if isinstance(inner, Lit) and DType.STRING not in (inner.dtype, e.dtype):
+    if isinstance(inner, Lit) and not (inner.dtype.is_opaque or e.dtype.is_opaque):
         return _literal(e)
     if not isinstance(inner, Cast):
         return None
@@ -133,18 +133,18 @@ def _cast(e: Cast) -> Expr | None:
 
 
 def _literal(e: Expr) -> Lit | None:
-    if e.dtype is DType.STRING:
+    if e.dtype.is_opaque:
         return None
     return Lit(np.asarray(evaluate_expr(e, {}, {})).item(), e.dtype)
 
 
 # -- operators ----------------------------------------------------------------------------------
 def _is(e: Expr, value: float) -> bool:
-    return isinstance(e, Lit) and e.dtype is not DType.STRING and e.value == value
+    return isinstance(e, Lit) and not e.dtype.is_opaque and e.value == value
 
 
 def _number(e: Expr) -> float | None:
-    return float(e.value) if isinstance(e, Lit) and e.dtype is not DType.STRING else None
+    return float(e.value) if isinstance(e, Lit) and not e.dtype.is_opaque else None
 
 
 def _negated(e: Expr) -> Expr | None:

@@ -48,7 +48,7 @@ def known_element(r: Read, editor: Editor) -> Lit | IndexValue | None:
 def splat(n: Const) -> Lit | None:
     """The literal that every element of a constant equals, if there is one."""
     array = n.data.array
-    if array.size == 0 or n.out.dtype is DType.STRING:
+    if array.size == 0 or n.out.dtype.is_opaque:
         return None
     # The last element decides for nearly all; only then is a large array looked at, or copied.
     first = array[(0,) * array.ndim]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import as_view, node_reads, point
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.tensor_ir import Const, Data, DType, Graph, If, Lit, Nest, Node, Read
+from rutc.tensor_ir import Const, Data, Graph, If, Lit, Nest, Node, Read
 from rutc.tensor_ir.expr import index_names
 from rutc.tensor_ir.graph import mentioned, outs
 from rutc.tensor_ir.interpret import interpret_values
@@ -46,8 +46,8 @@ class FoldConstants:
         trips = editor.enclosing_dims(n)
         if trips and any(trips & index_names(e) for e in n.body):
             return Reason("it depends on the trip of a scan")
-        if n.out.dtype is DType.STRING:
-            return Reason("strings are left to the run time")
+        if n.out.dtype.is_opaque:
+            return Reason("strings and boxes are left to the run time")
         size = sum(elements * v.dtype.bytes for v in n.outs)
         if size > self.small_bytes:
             read = sum(c.data.array.size * c.out.dtype.bytes for c in sources.values())

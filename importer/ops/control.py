@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
 
 from onnx import GraphProto
 
 from rutc.errors import UserError
-from rutc.importer.assembly import needed_nodes
+from rutc.importer.boxes import (
+    Leaf,
+    gathered,
+    joined,
+    leaves,
+    packed,
+    spread,
+    type_of,
+    unpacked,
+)
 from rutc.importer.builder import MOST, Builder, OperatorError
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Item, Tensor, TensorList
+from rutc.importer.tensor import Item, Tensor, TensorType, Type
 from rutc.tensor_ir import Body, Call, DType, If, Index, IndexValue, Node, apply
 
-Results = Callable[[], Sequence[Tensor]]
+Results = Callable[[], Sequence[Item]]
 """Builds one branch and gives its results."""
 
-Branch = tuple[list[Node], tuple[Tensor, ...]]
-
-
-class Divergent(OperatorError):
-    """The branches of an if give results of different rank, so what follows differs as well."""
-
-    def __init__(self, message: str, chosen: Tensor) -> None:
-        super().__init__(message)
-        self.chosen = chosen
+Branch = tuple[list[Node], tuple[Item, ...]]
 
 
 def tensors(items: Sequence[Item]) -> tuple[Tensor, ...]:
@@ -54,59 +54,93 @@ def if_(
         taken = then_branch if bool(condition.array.reshape(-1)[0]) else else_branch
         return b.subgraph(taken)
     chosen = b.nest((), b.read(condition, [0] * condition.rank))
-    lengths: list[tuple[int | None, ...]] = []
-
-    def flat(branch: GraphProto) -> tuple[Tensor, ...]:
-        items = b.subgraph(branch)
-        lengths.append(tuple(len(i.items) if isinstance(i, TensorList) else None for i in items))
-        inner = (i.items if isinstance(i, TensorList) else (i,) for i in items)
-        return tensors([t for part in inner for t in part])
-
-    made = iter(branched(b, chosen, lambda: flat(then_branch), lambda: flat(else_branch)))
-    if len(set(lengths)) > 1:
-        raise OperatorError(
-            "the branches give sequences of different lengths; the condition must be known when "
-            "compiling"
-        )
-    return tuple(
-        next(made) if n is None else TensorList(tuple(islice(made, n))) for n in lengths[0]
-    )
+    return branched(b, chosen, lambda: b.subgraph(then_branch), lambda: b.subgraph(else_branch))
 
 
-def branched(b: Builder, chosen: Tensor, then: Results, orelse: Results) -> tuple[Tensor, ...]:
+def branched(b: Builder, chosen: Tensor, then: Results, orelse: Results) -> tuple[Item, ...]:
     """The results of one branch, chosen by a bool scalar.
 
     Where the branches' results differ in an extent, it becomes a size that the program computes:
 
         %n = select(%chosen, 3, 5);   bind s = %n;   %y{d} = if %chosen ..     extent(d) = s
+
+    Where they differ in more, or a branch computes a size itself, they give boxes.
     """
     known = frozenset(b.ranges)
-    functions = (then, orelse)
-    branches = [_imported(b, f) for f in functions]
-    shapes, repeat = _shapes(b, chosen, branches, known)
-    if repeat:
-        branches = [_imported(b, f) for f in functions]
-    model = _model(branches)
-    axes = [b.axes(shape) for shape in shapes]
+    branches = [_imported(b, f) for f in (then, orelse)]
+    fitting = [r for r in branches if not isinstance(r, UserError)]
+    if not fitting:
+        assert isinstance(branches[0], UserError)
+        raise branches[0]
+    types = [
+        _common([type_of(items[k], known) for _, items in fitting]) for k in range(_count(fitting))
+    ]
+    flat = [leaf for t in types for leaf in leaves(t)]
+    parts = [
+        None
+        if isinstance(r, UserError)
+        else [x for i, t in zip(r[1], types, strict=True) for x in spread(i, t)]
+        for r in branches
+    ]
+    there = [p for p in parts if p is not None]
+    flat = [_sized(b, chosen, leaf, [p[k] for p in there], known) for k, leaf in enumerate(flat)]
+    axes = [
+        b.axes(t.fixed) if isinstance(t, TensorType) and t.fixed is not None else () for t in flat
+    ]
+    kinds = [
+        t.dtype if isinstance(t, TensorType) and t.fixed is not None else DType.TENSOR for t in flat
+    ]
     bodies: list[Body] = []
-    for branch in branches:
+    for branch, items in zip(branches, parts, strict=True):
         if isinstance(branch, UserError):
-            outs = [b.tensor(t.dtype, a) for t, a in zip(model, axes, strict=True)]
-            bodies.append(_failing(b, branch, outs))
+            lost = [b.tensor(kind, a) for kind, a in zip(kinds, axes, strict=True)]
+            bodies.append(_failing(b, branch, lost))
             continue
-        nodes, results = branch
-        for p, q in zip(model, results, strict=True):
-            if p.dtype is not q.dtype:
-                raise OperatorError(f"the branches give different types, {p} and {q}")
+        nodes, _ = branch
         with b.body(nodes):
-            copies = [b.relabelled(t, a) for t, a in zip(results, axes, strict=True)]
-            for t in copies:
-                b.defined(t)
+            tensors = [packed(b, i, t) for i, t in zip(items or (), flat, strict=True)]
+            copies = [b.defined(b.relabelled(t, a)) for t, a in zip(tensors, axes, strict=True)]
         bodies.append(Body(tuple(nodes), tuple(t.name for t in copies)))
-    outs = [b.tensor(t.dtype, a) for t, a in zip(model, axes, strict=True)]
+    outs = [b.tensor(kind, a) for kind, a in zip(kinds, axes, strict=True)]
     values = tuple(b.value(t) for t in outs)
     b.nodes.append(If(values, chosen.name, bodies[0], bodies[1], b.origin))
-    return tuple(outs)
+    made = iter([unpacked(b, t, leaf) for t, leaf in zip(outs, flat, strict=True)])
+    return tuple(gathered(made, t) for t in types)
+
+
+def _count(branches: Sequence[Branch]) -> int:
+    counts = {len(items) for _, items in branches}
+    if len(counts) > 1:
+        raise OperatorError("the branches differ in the number of their outputs")
+    return counts.pop()
+
+
+def _common(types: Sequence[Type]) -> Type:
+    try:
+        found = joined(types)
+    except OperatorError as e:
+        raise OperatorError(f"the branches give different types: {e}") from e
+    assert found is not None
+    return found
+
+
+def _sized(
+    b: Builder, chosen: Tensor, t: Leaf, items: Sequence[Item], known: frozenset[str]
+) -> Leaf:
+    """The type of a result, extents that differ made sizes where both branches know theirs."""
+    if not isinstance(t, TensorType) or t.shape is None or t.fixed is not None:
+        return t
+    shapes = [i.shape for i in items if isinstance(i, Tensor)]
+    if any(not e.names() <= known for s in shapes for e in s):
+        return t
+    shape: list[Index | None] = []
+    for k, extent in enumerate(t.shape):
+        if extent is None:
+            found = [s[k] for s in shapes]
+            size = b.nest((), apply("select", b.read(chosen, []), *map(IndexValue, found)))
+            extent = b.size(size, "chosen", _most(b, found))
+        shape.append(extent)
+    return TensorType(t.dtype, tuple(shape))
 
 
 def unless(b: Builder, bad: Tensor, t: Tensor, message: str) -> Tensor:
@@ -131,87 +165,11 @@ def _imported(b: Builder, function: Results) -> Branch | UserError:
             return e
 
 
-def _model(branches: Sequence[Branch | UserError]) -> tuple[Tensor, ...]:
-    """The results of the first branch that can be imported."""
-    for branch in branches:
-        if not isinstance(branch, UserError):
-            return branch[1]
-    assert isinstance(branches[0], UserError)
-    raise branches[0]
-
-
 def _failing(b: Builder, why: UserError, outs: Sequence[Tensor]) -> Body:
     """A branch that ends the run."""
     values = tuple(b.value(t) for t in outs)
     call = Call(values, "fail", (), (("message", str(why)),), b.origin)
     return Body((call,), tuple(t.name for t in outs))
-
-
-def _shapes(
-    b: Builder,
-    chosen: Tensor,
-    branches: Sequence[Branch | UserError],
-    known: frozenset[str],
-) -> tuple[list[tuple[Index, ...]], bool]:
-    """The shapes of the results, and whether the branches must be imported again.
-
-    Sizes that a branch computes are computed by an if of their own, which consumes the branches.
-    """
-    fitting = [r for r in branches if not isinstance(r, UserError)]
-    first = _model(branches)
-    shapes: list[list[Index]] = []
-    inner: list[tuple[int, int]] = []
-    for k, t in enumerate(first):
-        others = [r[1][k] for r in fitting]
-        if any(o.rank != t.rank for o in others):
-            raise Divergent(
-                f"the branches give results of different rank, {' and '.join(map(str, others))}; "
-                "a condition that is known when compiling would choose one",
-                chosen,
-            )
-        shape: list[Index] = []
-        for i, extent in enumerate(t.shape):
-            found = [o.shape[i] for o in others]
-            if any(not e.names() <= known for e in found):
-                inner.append((k, i))
-                shape.append(extent)
-            elif all(e == extent for e in found):
-                shape.append(extent)
-            else:
-                sizes = [IndexValue(e) for e in found]
-                size = b.nest((), apply("select", b.read(chosen, []), *sizes))
-                shape.append(b.size(size, "chosen", _most(b, found)))
-        shapes.append(shape)
-    if inner:
-        for (k, i), found_size in zip(inner, _computed(b, chosen, branches, inner), strict=True):
-            shapes[k][i] = found_size
-    return [tuple(s) for s in shapes], bool(inner)
-
-
-def _computed(
-    b: Builder,
-    chosen: Tensor,
-    branches: Sequence[Branch | UserError],
-    places: Sequence[tuple[int, int]],
-) -> list[Index]:
-    """The extents of (result, axis) of the branch that is taken, as sizes."""
-    bodies: list[Body] = []
-    limits = [0] * len(places)
-    for branch in branches:
-        if isinstance(branch, UserError):
-            bodies.append(_failing(b, branch, [b.tensor(DType.I64, ()) for _ in places]))
-            continue
-        nodes, results = branch
-        extents = [results[k].shape[i] for k, i in places]
-        limits = [max(n, _most(b, (e,))) for n, e in zip(limits, extents, strict=True)]
-        with b.body(nodes):
-            sizes = [b.nest((), IndexValue(e)) for e in extents]
-        kept = needed_nodes(nodes, {t.name for t in sizes}, set(), b.extents)
-        bodies.append(Body(tuple(kept), tuple(t.name for t in sizes)))
-    outs = [b.tensor(DType.I64, ()) for _ in places]
-    values = tuple(b.value(t) for t in outs)
-    b.nodes.append(If(values, chosen.name, bodies[0], bodies[1], b.origin))
-    return [b.size(t, "chosen", limit) for t, limit in zip(outs, limits, strict=True)]
 
 
 def _most(b: Builder, extents: Sequence[Index]) -> int:

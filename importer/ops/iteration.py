@@ -9,14 +9,15 @@ import numpy as np
 from onnx import GraphProto
 
 from rutc.errors import UserError
+from rutc.importer.boxes import inserted, length_of, type_of
 from rutc.importer.builder import MOST, Builder, OperatorError, lit
-from rutc.importer.ops.control import branched, tensors
-from rutc.importer.ops.loops import carries, scanned, states_after
+from rutc.importer.ops.control import tensors
+from rutc.importer.ops.dynamic import nothing, number
+from rutc.importer.ops.loops import Carried, carries, counted, states_after
 from rutc.importer.ops.movement import concat
 from rutc.importer.ops.operands import indices
-from rutc.importer.ops.selection import front
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Item, Tensor, known_ints
+from rutc.importer.tensor import Boxed, Item, ListType, Tensor, known_ints
 from rutc.tensor_ir import DType, Expr, Index, Lit, Node, While, apply
 from rutc.tensor_ir.affine import ZERO
 
@@ -34,9 +35,8 @@ def loop(
 ) -> tuple[Item, ...]:
     """The body run a number of times or while a condition holds; states, then stacked outputs.
 
-    A scan where nothing but the trip count ends it; written out where trips change the states'
-    shapes and their number is known and small; else a while, or, for stacked outputs, a scan whose
-    trips do nothing once the condition fails.
+    A scan where nothing but the trip count ends it, else a while. Where trips change the states'
+    shapes the loop is written out if the number of trips is known and small; or it carries boxes.
     """
     return _Loop(b, trip_count, condition, inits, body).results()
 
@@ -52,6 +52,7 @@ class _Loop:
     def __post_init__(self) -> None:
         self.count = len(self.inits)
         self.start = True if self.condition is None else _known_bool(self.condition)
+        self.always = True
         self.limit: Index | None = None
         if self.trip_count is not None and self.trip_count.known is not None:
             (self.limit,) = indices(self.trip_count, "the trip count")
@@ -62,25 +63,31 @@ class _Loop:
         if self.start is False or self.limit == ZERO:
             return self.never()
         before = len(self.b.nodes)
+        carried: Carried | None = None
         failure: UserError | OperatorError | None = None
-        for way in (self.counted, self.unrolled):
-            try:
-                made = way()
-            except (UserError, OperatorError) as e:
-                failure = failure or e
-                made = None
-            if made is not None:
-                return made
-            self.b.restore(before)
-        if failure is not None and (self.limit is None or self.start is None):
+        try:
+            carried = Carried.of(self.b, self.inits, self.step, self.limit)
+        except (UserError, OperatorError) as e:
+            failure = e
+        steady = carried is not None and carried.states == tuple(map(type_of, self.inits))
+        if carried is not None and steady and self.always and self.trip_count is not None:
+            return self.counted(carried)
+        try:
+            made = self.unrolled()
+        except (UserError, OperatorError) as e:
+            failure = failure or e
+            made = None
+        if made is not None:
+            return made
+        self.b.restore(before)
+        if carried is not None:
+            ended = self.always and self.trip_count is not None
+            return self.counted(carried) if ended else self.repeated(carried)
+        assert failure is not None
+        if self.limit is None or self.start is None:
             hint = "with a trip count and condition that are known when compiling, short loops can"
             raise OperatorError(f"{failure}; {hint} be written out trip by trip") from failure
-        if failure is not None:
-            raise failure
-        states = tensors(self.inits)
-        if len(self.b.outputs) > self.count and any(self.b.outputs[self.count :]):
-            return self.gated(states)
-        return self.repeated(states)
+        raise failure
 
     def trip(self, t: Tensor | Index, states: Sequence[Item]) -> tuple[Tensor, tuple[Item, ...]]:
         """(whether to go on, the states and what is collected) after trip t."""
@@ -91,29 +98,30 @@ class _Loop:
         first, *rest = self.b.subgraph(self.body, (t, going, *states))
         return tensors((first,))[0], tuple(rest)
 
+    def step(
+        self, t: Index | Tensor, states: Sequence[Item]
+    ) -> tuple[Sequence[Item], Sequence[Item]]:
+        """The states after trip t, and what is collected."""
+        going, made = self.trip(t, states)
+        self.always = self.always and _known_bool(going) is True
+        return made[: self.count], made[self.count :]
+
     def never(self) -> tuple[Item, ...]:
+        """No trip: the states, and stacked outputs without elements; unknown extents are 0."""
+        known = frozenset(self.b.ranges)
         with self.b.body([]):
             _, made = self.trip(ZERO, self.inits)
-        shown = tensors(made[self.count :])
-        empty = [self.b.nest(self.b.axes((0, *t.shape)), lit(0, t.dtype)) for t in shown]
+        empty: list[Item] = []
+        for t in tensors(made[self.count :]):
+            shape = [e if e.names() <= known else ZERO for e in t.shape]
+            empty.append(self.b.nest(self.b.axes((0, *shape)), nothing(t.dtype)))
         return (*self.inits, *empty)
 
     # -- ways -----------------------------------------------------------------------------------
-    def counted(self) -> tuple[Item, ...] | None:
-        """As a scan, unless something else than the trip count may end it."""
-        if self.trip_count is None:
-            return None
-        states = tensors(self.inits)
-        always = True
-
-        def step(t: Index, states: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-            nonlocal always
-            going, made = self.trip(t, states)
-            always = always and _known_bool(going) is True
-            return tensors(made[: self.count]), tensors(made[self.count :])
-
-        lasts, every = scanned(self.b, self.trips(), states, step)
-        return (*lasts, *every) if always else None
+    def counted(self, carried: Carried) -> tuple[Item, ...]:
+        """As a scan: nothing but the trip count ends it."""
+        lasts, every = counted(self.b, self.trips(), self.inits, self.step, carried)
+        return (*lasts, *every)
 
     def trips(self) -> Index:
         """How many trips there are if the condition holds before the first, and in each."""
@@ -160,31 +168,43 @@ class _Loop:
         ]
         return (*states, *stacked)
 
-    def repeated(self, inits: Sequence[Tensor]) -> tuple[Item, ...]:
-        """As a while that carries its condition, the trip and the states."""
+    def repeated(self, carried: Carried) -> tuple[Item, ...]:
+        """As a while that carries its condition, the trip, the states and what it collects."""
         b = self.b
+        lists = tuple(ListType(t) for t in carried.collected)
+        every = Carried((*carried.states, *lists), (), opaque=True)
+        empty = [Boxed(t, b.constant(np.empty(0, object), DType.TENSOR)) for t in lists]
         first = b.nest((), _I64_ZERO)
-        going = self.within(first, self.starting())
+        inits = every.packed(b, (*self.inits, *empty))
         spaces = [b.axes(s.shape) for s in inits]
         starts = [
-            going,
+            self.within(first, self.starting()),
             first,
             *(b.defined(b.relabelled(s, a)) for s, a in zip(inits, spaces, strict=True)),
         ]
         params = [b.tensor(s.dtype, s.axes, f"{b.base}_state") for s in starts]
         with b.body([]) as nodes:
-            last, made = self.trip(params[1], params[2:])
+            states = every.unpacked(b, params[2:])
+            last, made = self.trip(params[1], states[: self.count])
             if self.trip_count is None and _known_bool(last):
                 raise OperatorError("the loop never ends: its condition is always true")
             trip = b.map(lambda i: apply("add", i, lit(1, DType.I64)), params[1])
+            longer = [
+                inserted(b, rows, item, number(length_of(rows)))
+                for rows, item in zip(states[self.count :], made[self.count :], strict=True)
+                if isinstance(rows, Boxed)
+            ]
             after = [self.within(trip, b.read(last, [0] * last.rank)), trip]
-            after += states_after(b, params[2:], tensors(made[: self.count]), spaces)
+            nexts = every.packed(b, (*made[: self.count], *longer))
+            after += states_after(b, params[2:], nexts, spaces)
         outs = [b.tensor(p.dtype, p.axes) for p in params]
         moved = carries(b, params, starts, after)
         values = tuple(b.value(o) for o in outs)
         inner: tuple[Node, ...] = tuple(nodes)
         b.nodes.append(While(values, params[0].name, moved, inner, b.origin))
-        return tuple(outs[2:])
+        found = every.unpacked(b, outs[2:])
+        rows = [every.stacked(b, r) for r in found[self.count :] if isinstance(r, Boxed)]
+        return (*found[: self.count], *rows)
 
     def within(self, trip: Tensor, going: Expr) -> Tensor:
         """Whether the condition holds and the trip count is not reached."""
@@ -193,41 +213,6 @@ class _Loop:
         limit = self.b.read(self.trip_count, [0] * self.trip_count.rank)
         left = apply("lt", self.b.read(trip, []), limit)
         return self.b.nest((), apply("and", going, left))
-
-    def gated(self, inits: Sequence[Tensor]) -> tuple[Item, ...]:
-        """As a scan over the most trips that carries its condition and counts those that ran."""
-        b = self.b
-        if self.trip_count is None:
-            raise OperatorError(
-                "nothing limits the length of its stacked outputs; give the loop a trip count"
-            )
-        with b.body([]):
-            _, made = self.trip(ZERO, inits)
-        shown = tensors(made[self.count :])
-        trips = self.trips()
-
-        def step(t: Index, states: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-            going, number, *rest = states
-
-            def run() -> Sequence[Tensor]:
-                last, made = self.trip(t, rest)
-                on = b.nest((), b.read(last, [0] * last.rank))
-                after = b.map(lambda i: apply("add", i, lit(1, DType.I64)), number)
-                return (on, after, *tensors(made))
-
-            def stay() -> Sequence[Tensor]:
-                zeros = [b.nest(b.axes(s.shape), lit(0, s.dtype)) for s in shown]
-                return (going, number, *rest, *zeros)
-
-            results = branched(b, going, run, stay)
-            return results[: self.count + 2], results[self.count + 2 :]
-
-        starts = (b.nest((), self.starting()), b.nest((), _I64_ZERO), *inits)
-        lasts, every = scanned(b, trips, starts, step)
-        bounds = trips.bounds(b.ranges)
-        most = MOST if bounds is None else min(max(bounds[1], 0), MOST)
-        length = b.size(lasts[1], "trips", most)
-        return (*lasts[2:], *(front(b, t, length) for t in every))
 
 
 _I64_ZERO = Lit(0, DType.I64)

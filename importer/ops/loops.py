@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Self
 
 from onnx import GraphProto
 
-from rutc.importer.builder import Builder, OperatorError
-from rutc.importer.ops.control import tensors
+from rutc.importer.boxes import (
+    Leaf,
+    boxed,
+    concatenated,
+    gathered,
+    is_plain,
+    join,
+    leaves,
+    opened,
+    packed,
+    spread,
+    type_of,
+    unpacked,
+)
+from rutc.importer.builder import MOST, Builder, OperatorError
 from rutc.importer.ops.operands import axis_of
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor
-from rutc.tensor_ir import Carry, Index, Scan
+from rutc.importer.tensor import (
+    Absent,
+    Axis,
+    Boxed,
+    Item,
+    ListType,
+    OptionalType,
+    Tensor,
+    TensorType,
+    Type,
+)
+from rutc.tensor_ir import Carry, DType, Index, IndexValue, Scan
 from rutc.tensor_ir.affine import ONE, ZERO
 
 Step = Callable[[Index, Sequence[Tensor]], tuple[Sequence[Tensor], Sequence[Tensor]]]
@@ -86,6 +112,131 @@ def _axis_moved(b: Builder, y: Tensor, to: int, *, backward: bool) -> Tensor:
     return Tensor(y.name, y.dtype, tuple(axes), None, y.units)
 
 
+ItemStep = Callable[[Index | Tensor, Sequence[Item]], tuple[Sequence[Item], Sequence[Item]]]
+"""(trip, states) -> (the states after it, what is collected of it), of any type."""
+
+PASSES = 16
+"""Trips that are looked at until the states' types no longer change."""
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The types that the states of a loop have in every trip, and those of what it collects.
+
+    `opaque` says that a trip makes shapes from its number, which must be a tensor then.
+    """
+
+    states: tuple[Type, ...]
+    collected: tuple[Type, ...]
+    opaque: bool
+
+    @classmethod
+    def of(
+        cls, b: Builder, inits: Sequence[Item], step: ItemStep, trips: Index | None = None
+    ) -> Self:
+        """The narrowest types. Raises OperatorError where a state's type has no bound."""
+        known = frozenset(b.ranges)
+        types = tuple(type_of(i) for i in inits)
+        t = b.axis(MOST if trips is None else trips, "t")
+        opaque = False
+        for _ in range(PASSES):
+            before = len(b.extents)
+            with b.body([]):
+                trip = b.nest((), IndexValue(t.index)) if opaque else t.index
+                made, shown = step(trip, [_any(b, u) for u in types])
+                after = tuple(_after(u, i, known) for u, i in zip(types, made, strict=True))
+                collected = tuple(type_of(i, known) for i in shown)
+            counted = any(t.dim in e.names() for e in islice(b.extents.values(), before, None))
+            if after == types and counted <= opaque:
+                return cls(types, collected, opaque)
+            types, opaque = after, opaque or counted
+        raise OperatorError("the types of the carried values change in every trip")
+
+    @property
+    def flat(self) -> list[Leaf]:
+        """The types of what a tensor each carries."""
+        return [leaf for t in self.states for leaf in leaves(t)]
+
+    @property
+    def shown(self) -> list[Leaf]:
+        """The types of what is collected."""
+        return [leaf for t in self.collected for leaf in leaves(t)]
+
+    def packed(self, b: Builder, items: Sequence[Item]) -> list[Tensor]:
+        """The tensors that carry the states."""
+        return _packed(b, items, self.states)
+
+    def unpacked(self, b: Builder, tensors: Sequence[Tensor]) -> list[Item]:
+        """The states that tensors carry."""
+        left = iter([unpacked(b, t, u) for t, u in zip(tensors, self.flat, strict=True)])
+        return [gathered(left, t) for t in self.states]
+
+    def stacked(self, b: Builder, boxes: Boxed) -> Tensor:
+        """The tensors that trips collected as boxes, their axis first."""
+        return concatenated(b, boxes, 0, new_axis=True)
+
+
+def _packed(b: Builder, items: Sequence[Item], types: Sequence[Type]) -> list[Tensor]:
+    made = [x for i, t in zip(items, types, strict=True) for x in spread(i, t)]
+    flat = [leaf for t in types for leaf in leaves(t)]
+    return [packed(b, i, t) for i, t in zip(made, flat, strict=True)]
+
+
+def _after(before: Type, item: Item, known: frozenset[str]) -> Type:
+    found = type_of(item, known)
+    try:
+        made = join(before, found)
+    except OperatorError as e:
+        raise OperatorError(f"a carried value changes from {before} to {found}") from e
+    assert made is not None
+    return made
+
+
+def _any(b: Builder, t: Type) -> Item:
+    """Some item of a type, in a body that is thrown away."""
+    left: list[Item] = []
+    for leaf in leaves(t):
+        if isinstance(leaf, TensorType) and leaf.fixed is not None:
+            left.append(b.tensor(leaf.dtype, b.axes(leaf.fixed)))
+        elif leaf == OptionalType(None):
+            left.append(Absent())
+        else:
+            left.append(opened(b, b.tensor(DType.TENSOR, ()), leaf))
+    return gathered(left, t)
+
+
+def counted(
+    b: Builder, trips: Index, inits: Sequence[Item], step: ItemStep, carried: Carried | None = None
+) -> tuple[list[Item], list[Tensor]]:
+    """`scanned` for states of any type; what is collected are tensors."""
+    types = carried if carried is not None else Carried.of(b, inits, step, trips)
+
+    def trip(t: Index, states: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        number = b.nest((), IndexValue(t)) if types.opaque else t
+        after, shown = step(number, types.unpacked(b, states))
+        return types.packed(b, after), _packed(b, shown, types.collected)
+
+    lasts, every = scanned(b, trips, types.packed(b, inits), trip)
+    rows = [
+        y if is_plain(t) else types.stacked(b, Boxed(ListType(t), y))
+        for y, t in zip(every, types.shown, strict=True)
+    ]
+    return types.unpacked(b, lasts), rows
+
+
+def collected(b: Builder, trips: Index, step: ItemStep) -> list[Boxed]:
+    """What each trip collects, as sequences."""
+    types = Carried.of(b, (), step, trips)
+
+    def trip(t: Index, states: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        _, shown = step(b.nest((), IndexValue(t)) if types.opaque else t, ())
+        made = [boxed(b, i, u) for i, u in zip(shown, types.collected, strict=True)]
+        return (), made
+
+    _, every = scanned(b, trips, (), trip)
+    return [Boxed(ListType(t), y) for t, y in zip(types.collected, every, strict=True)]
+
+
 @operator("Scan")
 def scan(
     b: Builder,
@@ -96,7 +247,7 @@ def scan(
     scan_input_directions: Sequence[int] = (),
     scan_output_axes: Sequence[int] = (),
     scan_output_directions: Sequence[int] = (),
-) -> tuple[Tensor, ...]:
+) -> tuple[Item, ...]:
     """The body run over slices of the scan inputs; the last states, and the stacked outputs."""
     count = len(operands) - num_scan_inputs
     inits, sources = operands[:count], operands[count:]
@@ -109,15 +260,16 @@ def scan(
     if any(x.shape[a] != trips for x, a in zip(sources, axes, strict=True)):
         raise OperatorError("the scan inputs differ in length")
 
-    def step(t: Index, states: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    def step(t: Index | Tensor, states: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:
+        assert isinstance(t, Index)
         parts = [
             _step_of(b, x, a, trips - 1 - t if back else t)
             for x, a, back in zip(sources, axes, backward, strict=True)
         ]
-        results = tensors(b.subgraph(body, (*states, *parts)))
+        results = b.subgraph(body, (*states, *parts))
         return results[:count], results[count:]
 
-    lasts, every = scanned(b, trips, inits, step)
+    lasts, every = counted(b, trips, inits, step)
     places = tuple(scan_output_axes) or (0,) * len(every)
     ways = tuple(scan_output_directions) or (0,) * len(every)
     stacked = [

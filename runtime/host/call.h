@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "boxes.h"
 #include "error.h"
 #include "rutc_dlpack.h"
 #include "string_table.h"
@@ -38,6 +39,8 @@ typedef struct rutc_call {
   uint64_t draws;     /* how often the session has made this call before */
   rutc_scratch *scratch;
   rutc_strings *strings;
+  rutc_boxes *boxes;
+  int32_t depth; /* the number of loops around the call */
   rutc_error *error;
 } rutc_call;
 

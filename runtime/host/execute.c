@@ -127,6 +127,8 @@ static int run_call(rutc_session *session, const rutc_step *step) {
                     .draws = session->draws[step->target]++,
                     .scratch = &session->scratch,
                     .strings = &session->strings,
+                    .boxes = &session->boxes,
+                    .depth = (int32_t)step->symbol,
                     .error = &session->error};
   return site->routine(&call);
 }

@@ -68,7 +68,8 @@ typedef enum rutc_op {
   RUTC_JUMP,   /* go on at target */
   RUTC_REPEAT, /* size symbol = 0; if count is 0, go on at target */
   RUTC_NEXT,   /* size symbol += 1; if it is less than count, go on at target */
-  RUTC_CALL,   /* calls[target] with its operands from buffers[buffer] on, then its results */
+  RUTC_CALL,   /* calls[target] with its operands from buffers[buffer] on, then its results, in
+                  `symbol` loops */
   RUTC_BIND,   /* size symbol = the i64 at buffers[buffer]; bound[target] says what it may be */
   RUTC_RESERVE, /* blocks[target] holds count bytes or more */
   RUTC_FAIL    /* the run ends with the error message `name` */

@@ -34,6 +34,7 @@ typedef enum {
   kDLInt = 0U,
   kDLUInt = 1U,
   kDLFloat = 2U,
+  kDLOpaqueHandle = 3U,
   kDLBfloat = 4U,
   kDLComplex = 5U,
   kDLBool = 6U,

@@ -151,6 +151,7 @@ void rutc_session_close(rutc_session *session) {
   free(session->operands);
   free(session->draws);
   rutc_strings_close(&session->strings);
+  rutc_boxes_close(&session->boxes);
   free(session->scratch.memory);
   free(session->timings);
   free(session->sizes);
@@ -192,6 +193,7 @@ static int run(rutc_session *session, const DLTensor *const *inputs, int32_t inp
   if (status != RUTC_OK) return status;
   uint64_t mode = rutc_begin_flushing(session->program->keep_subnormals);
   rutc_strings_reset(&session->strings);
+  rutc_boxes_reset(&session->boxes);
   status = rutc_execute(session);
   rutc_set_float_mode(mode);
   return status == RUTC_OK ? rutc_unbind(session, outputs) : status;

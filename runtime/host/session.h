@@ -67,6 +67,7 @@ struct rutc_session {
   int64_t *operand_shapes; /* RUTC_MAX_NDIM for each */
   rutc_scratch scratch;
   rutc_strings strings;
+  rutc_boxes boxes;
   uint64_t *draws; /* how often each of program->calls was made */
   rutc_timing *timings; /* one per step; NULL: not asked for */
   rutc_error error;

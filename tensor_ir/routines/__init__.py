@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from rutc.errors import UserError
+from rutc.tensor_ir.routines.boxes import BOX_ROUTINES, Box
 from rutc.tensor_ir.routines.images import image_pixels, image_size
 from rutc.tensor_ir.routines.job import Job, Result, Routine
 from rutc.tensor_ir.routines.random import normal, numpy_uniform, uniform
@@ -17,7 +18,7 @@ from rutc.tensor_ir.routines.selection import check_position, non_max_suppressio
 from rutc.tensor_ir.routines.sorting import topk
 from rutc.tensor_ir.routines.strings import TEXT_ROUTINES
 
-__all__ = ["ROUTINES", "Job", "Result", "Routine"]
+__all__ = ["ROUTINES", "Box", "Job", "Result", "Routine"]
 
 
 def _fail(job: Job) -> NoReturn:
@@ -36,6 +37,7 @@ ROUTINES: Mapping[str, Routine] = {
     "topk": topk,
     "uniform": uniform,
     "unique": unique,
+    **BOX_ROUTINES,
     **TEXT_ROUTINES,
 }
 """Every routine by name; `fail` ends the run with its `message`."""

@@ -1,12 +1,15 @@
-"""Strings as numbers: inside of a program every string is its place in the session's table.
+"""Strings and boxes as numbers: in a program each is its place in a table of the session.
 
     input %x : string            ->  input %x : string; %x.text = call intern(%x)       (i64)
     const ["", "a"]              ->  const [0, 1]                 the model's strings, "" first
     %x == "a"                    ->  %x.text == 1
     output %y                    ->  %y.out = call texts(%y); output %y.out              (string)
+    input %x : tensor            ->  input %x : tensor; %x.box = call take(%x)          (i64)
+    output %y                    ->  %y.out = call give(%y); output %y.out              (tensor)
 
-Equal strings have equal numbers, so kernels move and compare strings as 64-bit integers. Only the
-routines of the host runtime see text.
+Equal strings have equal numbers, so kernels move and compare strings as 64-bit integers, and boxes
+likewise, of which 0 holds nothing. Only the routines of the host runtime see text or what boxes
+hold; those that make boxes are told if that is strings or boxes.
 """
 
 from __future__ import annotations
@@ -41,13 +44,34 @@ from rutc.tensor_ir import (
 )
 from rutc.tensor_ir.expr import Coord, Expr, transform
 
+_TAKING = {DType.STRING: ("intern", "text"), DType.TENSOR: ("take", "box")}
+"""The routine that numbers an input's elements, and what ends the numbers' name."""
+_GIVING = {DType.STRING: "texts", DType.TENSOR: "give"}
+_HOLDING = {DType.STRING: "strings", DType.TENSOR: "boxes"}
+_BOXING = ("box", "cut")
 
-def with_numbered_strings(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
-    """The graph without strings but at its interface, and the strings that it names by number."""
-    if not any(v.dtype is DType.STRING for v in graph.values.values()):
-        return graph, ()
+
+@dataclass(frozen=True)
+class Numbered:
+    """A graph without strings and boxes but at its interface.
+
+    `strings` are those that it names by number, and `boxes` the values that are numbers of boxes.
+    """
+
+    graph: Graph
+    strings: tuple[str, ...] = ()
+    boxes: frozenset[str] = frozenset()
+
+
+def numbered(graph: Graph) -> Numbered:
+    """The graph with numbers for strings and boxes."""
+    values = graph.values.values()
+    if not any(v.dtype.is_opaque for v in values):
+        return Numbered(graph)
     numbering = _Numbering(graph)
-    return numbering.run(), tuple(numbering.numbers)
+    boxes = frozenset(v.name for v in values if v.dtype is DType.TENSOR)
+    strings = any(v.dtype is DType.STRING for v in values)
+    return Numbered(numbering.run(), tuple(numbering.numbers) if strings else (), boxes)
 
 
 @dataclass
@@ -62,12 +86,13 @@ class _Numbering:
         outputs: list[Output] = []
         for o in self.graph.outputs:
             v = self.graph.values[o.value]
-            if v.dtype is not DType.STRING:
+            if not v.dtype.is_opaque:
                 outputs.append(o)
                 continue
-            text = Value(self.fresh(f"{v.name}.out"), DType.STRING, v.dims)
+            text = Value(self.fresh(f"{v.name}.out"), v.dtype, v.dims)
             name = self.renamed.get(v.name, v.name)
-            call = Call((text,), "texts", (name,), (), (o.name,), (o.axes,), (o.axes,))
+            routine = _GIVING[v.dtype]
+            call = Call((text,), routine, (name,), (), (o.name,), (o.axes,), (o.axes,))
             nodes.append(call)
             outputs.append(replace(o, value=text.name))
         return replace(self.graph, nodes=tuple(nodes), outputs=tuple(outputs))
@@ -80,18 +105,22 @@ class _Numbering:
         self.taken.add(found)
         return found
 
+    def literal(self, x: Lit) -> Lit:
+        return Lit(self.number(str(x.value)) if x.dtype is DType.STRING else 0, DType.I64)
+
     def number(self, text: str) -> int:
         return self.numbers.setdefault(text, len(self.numbers))
 
     def nodes(self, nodes: Iterable[Node]) -> list[Node]:
         result: list[Node] = []
         for n in nodes:
-            if isinstance(n, Input) and n.out.dtype is DType.STRING:
+            if isinstance(n, Input) and n.out.dtype.is_opaque:
                 result.append(n)
-                inner = Value(self.fresh(f"{n.out.name}.text"), DType.I64, n.out.dims)
+                routine, ending = _TAKING[n.out.dtype]
+                inner = Value(self.fresh(f"{n.out.name}.{ending}"), DType.I64, n.out.dims)
                 self.renamed[n.out.name] = inner.name
                 axes = (n.axes,)
-                result.append(Call((inner,), "intern", (n.out.name,), (), n.origin, axes, axes))
+                result.append(Call((inner,), routine, (n.out.name,), (), n.origin, axes, axes))
             else:
                 result.append(self.node(n))
         return result
@@ -101,7 +130,7 @@ class _Numbering:
             case Input() | Bind():
                 return n
             case Const():
-                if n.out.dtype is not DType.STRING:
+                if not n.out.dtype.is_opaque:
                     return n
                 flat = [self.number(_text(t)) for t in n.data.array.reshape(-1).tolist()]
                 data = np.array(flat, np.int64).reshape(n.data.array.shape)
@@ -143,13 +172,18 @@ class _Numbering:
                 )
             case Call():
                 args = tuple(self.name(a) for a in n.args)
-                return replace(n, outs=self.values(n.outs), args=args)
+                attributes = n.attributes
+                if n.routine in _BOXING:
+                    held = self.graph.values[n.args[0]].dtype
+                    if held.is_opaque:
+                        attributes = (*attributes, ("holds", _HOLDING[held]))
+                return replace(n, outs=self.values(n.outs), args=args, attributes=attributes)
 
     def name(self, name: str) -> str:
         return self.renamed.get(name, name)
 
     def value(self, v: Value) -> Value:
-        return replace(v, dtype=DType.I64) if v.dtype is DType.STRING else v
+        return replace(v, dtype=DType.I64) if v.dtype.is_opaque else v
 
     def values(self, vs: Iterable[Value]) -> tuple[Value, ...]:
         return tuple(self.value(v) for v in vs)
@@ -168,12 +202,12 @@ class _Numbering:
     def expr(self, e: Expr) -> Expr:
         def visit(x: Expr) -> Expr:
             match x:
-                case Lit(value, DType.STRING):
-                    return Lit(self.number(str(value)), DType.I64)
-                case Read(name, _, DType.STRING, fill):
-                    filled = None if fill is None else Lit(self.number(str(fill.value)), DType.I64)
+                case Lit() if x.dtype.is_opaque:
+                    return self.literal(x)
+                case Read(name, _, kind, fill) if kind.is_opaque:
+                    filled = None if fill is None else self.literal(fill)
                     return replace(x, value=self.name(name), dtype=DType.I64, fill=filled)
-                case Local(_, DType.STRING):
+                case Local() if x.dtype.is_opaque:
                     return replace(x, dtype=DType.I64)
                 case _:
                     return x

@@ -1,0 +1,67 @@
+/* What is in boxes, as routines look at it. */
+#ifndef RUTC_UNBOXED_H
+#define RUTC_UNBOXED_H
+
+#include <stdio.h>
+#include <string.h>
+
+#include "call.h"
+
+/* What is in the box of a number; NULL, with the error set, where it holds nothing. */
+static inline const DLTensor *rutc_unboxed(const rutc_call *call, int64_t number) {
+  const rutc_box *box = rutc_box_at(call->boxes, number);
+  if (box != NULL) return &box->tensor;
+  rutc_call_fail(call, "a box holds nothing");
+  return NULL;
+}
+
+static inline int64_t rutc_element_bytes(const DLTensor *tensor) { return tensor->dtype.bits / 8; }
+
+static inline int rutc_same_type(DLDataType a, DLDataType b) {
+  return a.code == b.code && a.bits == b.bits;
+}
+
+static inline int rutc_same_shape(const DLTensor *a, const DLTensor *b) {
+  return a->ndim == b->ndim &&
+         (a->ndim == 0 || memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) == 0);
+}
+
+/* The error that an element is no tensor of this type and shape. */
+static inline int rutc_wrong_element(const rutc_call *call, const DLTensor *given,
+                                     const DLTensor *wanted) {
+  char texts[2][160];
+  const DLTensor *tensors[2] = {given, wanted};
+  for (int k = 0; k < 2; k++) {
+    const DLTensor *t = tensors[k];
+    size_t size = sizeof texts[k];
+    size_t used = (size_t)snprintf(texts[k], size, "of type code %d with %d bits [",
+                                   t->dtype.code, t->dtype.bits);
+    for (int32_t i = 0; i < t->ndim && used < size; i++) {
+      used += (size_t)snprintf(texts[k] + used, size - used, "%s%lld", i > 0 ? ", " : "",
+                               (long long)t->shape[i]);
+    }
+    if (used < size) snprintf(texts[k] + used, size - used, "]");
+  }
+  return rutc_call_fail(call, "an element is %s, not %s", texts[0], texts[1]);
+}
+
+/* A new box with what `holds` says, its elements not set; NULL, with the error set: no memory. */
+static inline rutc_box *rutc_call_box(const rutc_call *call, DLDataType dtype, int32_t ndim,
+                                      const int64_t *shape, int64_t *number) {
+  rutc_box *box = rutc_box_new(call->boxes, dtype, ndim, shape, call->depth, number);
+  if (box == NULL) {
+    rutc_fail(call->error, RUTC_OUT_OF_MEMORY, "%s: no memory for an element", call->origin);
+    return NULL;
+  }
+  const char *holds = rutc_call_text(call, "holds");
+  if (strcmp(holds, "strings") == 0) box->holds = RUTC_HOLDS_STRINGS;
+  if (strcmp(holds, "boxes") == 0) box->holds = RUTC_HOLDS_BOXES;
+  return box;
+}
+
+static inline void rutc_copy_elements(const DLTensor *to, const DLTensor *from) {
+  int64_t bytes = rutc_call_count(from) * rutc_element_bytes(from);
+  if (bytes > 0) memcpy(to->data, from->data, (size_t)bytes);
+}
+
+#endif
