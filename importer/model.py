@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from onnx import IR_VERSION, GraphProto, NodeProto, TypeProto, ValueInfoProto, c
 
 from rutc.errors import InternalError, UserError
 from rutc.importer import ops
+from rutc.importer.any_rank import is_any_rank, on_any_rank
 from rutc.importer.assembly import assembled
 from rutc.importer.builder import Builder, OperatorError
 from rutc.importer.bundles import bundled_input, bundled_output, keys_asked_for
@@ -451,6 +453,14 @@ class _Importer:
         tensors = [t for t in inputs if t is None or isinstance(t, Tensor)]
         plain = len(tensors) == len(inputs)
         if _key(node) not in OPERATORS:
+            if any(map(is_any_rank, inputs)):
+
+                def run(given: Sequence[Item | None], _: Mapping[str, object]) -> tuple[Item, ...]:
+                    return self.function(
+                        node, [t for t in given if t is None or isinstance(t, Tensor)]
+                    )
+
+                return on_any_rank(self.b, node.op_type, inputs, attributes, run)
             if not plain:
                 raise OperatorError("it takes tensors only")
             return self.function(node, tensors)
@@ -459,7 +469,11 @@ class _Importer:
             known = folded(node.op_type, tensors, attributes, self.b.ranges)
             if known is not None:
                 return (self.b.constant(*known),)
-        return OPERATORS[_key(node)](self.b, inputs, attributes)
+        operator = OPERATORS[_key(node)]
+        if any(map(is_any_rank, inputs)) and not operator.takes_lists:
+            run = partial(operator, self.b)
+            return on_any_rank(self.b, node.op_type, inputs, attributes, run)
+        return operator(self.b, inputs, attributes)
 
     def function(self, node: NodeProto, inputs: Sequence[Tensor | None]) -> tuple[Item, ...]:
         """The outputs of an operator that the standard defines by other operators."""

@@ -216,7 +216,7 @@ def _inside(directory: Path, location: str, name: str) -> Path:
 
 
 def attribute_value(a: AttributeProto, directory: Path) -> object:
-    """An attribute as a Python value: a number, text, a tuple, an array or a GraphProto."""
+    """An attribute as a Python value: a number, text, tuple, array, GraphProto or TypeProto."""
     match a.type:
         case AttributeProto.FLOAT:
             return a.f
@@ -230,6 +230,8 @@ def attribute_value(a: AttributeProto, directory: Path) -> object:
             return dense_of(a.sparse_tensor, directory)
         case AttributeProto.GRAPH:
             return a.g
+        case AttributeProto.TYPE_PROTO:
+            return a.tp
         case AttributeProto.FLOATS:
             return tuple(a.floats)
         case AttributeProto.INTS:

@@ -44,8 +44,7 @@ class BoxSlot(Slot):
         items = list(value) if isinstance(value, Sequence | np.ndarray) else None
         if items is None or not self._info.fits((len(items),)):
             raise ModelError(
-                f"{self._role} {self._info.name!r} must be a list of "
-                f"{self._info.shape[0]} tensors"
+                f"{self._role} {self._info.name!r} must be a list of {self._info.shape[0]} tensors"
             )
         self._shape[0] = len(items)
         self._tensor.shape = self._shape

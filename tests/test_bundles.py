@@ -11,7 +11,6 @@ import pytest
 from onnx import TensorProto, TypeProto, helper
 
 import rutc
-from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.runtime.errors import ModelError
 from rutc.tensor_ir.parse import parse
@@ -65,14 +64,18 @@ def test_sequences(tmp_path):
     np.testing.assert_array_equal(again, y)
 
 
-def test_the_length_of_a_sequence_must_be_given(tmp_path):
+@pytest.mark.parametrize("length", [3, (1, 4), None])
+def test_the_length_of_a_sequence(length, tmp_path):
     node = helper.make_node("SequenceLength", ["s"], ["y"])
     path = save(tmp_path / "m.onnx", [node], {"s": SEQUENCE}, ["y"])
-    with pytest.raises(UserError, match=r"say how many elements it has"):
-        import_model(path)
-    with compiled(path, dims={"s": 3}) as session:
-        parts = [np.zeros((k, 2), "f4") for k in (1, 2, 3)]
-        assert session.run(None, {"s": parts})[0] == 3
+    parts = [np.zeros((k, 2), "f4") for k in range(5)]
+    with compiled(path, dims={} if length is None else {"s": length}) as session:
+        assert session.run(None, {"s": parts[1:4]})[0] == 3
+        if length is None:
+            assert session.run(None, {"s": []})[0] == 0
+            return
+        with pytest.raises(ModelError, match=r"list of 3 tensors|compiled for s from 1 to 4"):
+            session.run(None, {"s": parts})
 
 
 def test_the_interface_survives_as_text(tmp_path):

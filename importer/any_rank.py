@@ -1,0 +1,76 @@
+"""Operators on a tensor whose rank the run decides: what needs none, on its elements in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from rutc.importer.boxes import flattened, reshaped_box
+from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.tensor import Boxed, Item, Tensor, TensorType, ints_of, known_ints
+from rutc.tensor_ir import DType
+from rutc.tensor_ir.affine import ZERO
+
+Apply = Callable[[Sequence[Item | None], Mapping[str, object]], tuple[Item, ...]]
+"""The outputs of the operator for operands and attributes."""
+
+_ARITHMETIC = "Add And BitwiseAnd BitwiseOr BitwiseXor Div Max Min Mod Mul Or Pow Sub Sum Where Xor"
+_COMPARISON = "Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual"
+_ACTIVATION = "Celu Clip Elu Gelu HardSigmoid HardSwish LeakyRelu Mish Relu Selu Sigmoid Softplus"
+_ACTIVATION_TOO = "Softsign Swish ThresholdedRelu"
+_FUNCTION = "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Cos Cosh Erf Exp Floor Log"
+_FUNCTION_TOO = "Neg Not Reciprocal Round Sign Sin Sinh Sqrt Tan Tanh"
+ELEMENTWISE = frozenset(
+    f"{_ARITHMETIC} {_COMPARISON} {_ACTIVATION} {_ACTIVATION_TOO} {_FUNCTION} "
+    f"{_FUNCTION_TOO}".split()
+)
+"""Operators whose result has the shape of one operand if the others are scalars."""
+
+
+def is_any_rank(item: Item | None) -> bool:
+    """Whether an item is a tensor of unknown rank."""
+    return isinstance(item, Boxed) and isinstance(item.type, TensorType)
+
+
+def on_any_rank(
+    b: Builder,
+    op: str,
+    inputs: Sequence[Item | None],
+    attributes: Mapping[str, object],
+    run: Apply,
+) -> tuple[Item, ...]:
+    """The outputs of an operator of which an operand has an unknown rank.
+
+    Raises:
+        OperatorError: The operator needs to know the rank.
+    """
+    places = [i for i, t in enumerate(inputs) if is_any_rank(t)]
+    found = inputs[places[0]]
+    assert isinstance(found, Boxed)
+    if len(places) == 1:
+        if op in ("Shape", "Size") and not attributes:
+            flat, shape = flattened(b, found)
+            if op == "Shape":
+                return (shape,)
+            return (b.constant(known_ints([flat.size], (), DType.I64), DType.I64),)
+        if op == "Reshape":
+            return _reshaped(b, found, inputs, run)
+        others = [t for t in inputs if t is not None and not is_any_rank(t)]
+        if op in ELEMENTWISE and all(isinstance(t, Tensor) and t.rank == 0 for t in others):
+            flat, shape = flattened(b, found)
+            (made,) = run([flat if is_any_rank(t) else t for t in inputs], attributes)
+            assert isinstance(made, Tensor)
+            return (reshaped_box(b, made, shape),)
+    raise OperatorError(
+        f"operand {places[0]} has a rank that only the run decides; such a tensor may be an "
+        "output, an element, a loop's state, or an operand of Reshape, Shape, Size and of "
+        "elementwise operators whose other operands are scalars: Reshape it to a known rank first"
+    )
+
+
+def _reshaped(b: Builder, x: Boxed, inputs: Sequence[Item | None], run: Apply) -> tuple[Item, ...]:
+    shape = inputs[1]
+    known = shape.known if isinstance(shape, Tensor) else None
+    if known is not None and ZERO in ints_of(known):
+        raise OperatorError("an extent of 0 is that of the operand, whose rank is unknown")
+    flat, _ = flattened(b, x)
+    return run([flat, *inputs[1:]], {"allowzero": 1})
