@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from rutc.importer.boxes import flattened, reshaped_box
 from rutc.importer.builder import Builder, OperatorError
 from rutc.importer.tensor import Boxed, Item, Tensor, TensorType, ints_of, known_ints
@@ -46,6 +48,10 @@ def on_any_rank(
     places = [i for i, t in enumerate(inputs) if is_any_rank(t)]
     found = inputs[places[0]]
     assert isinstance(found, Boxed)
+    assert isinstance(found.type, TensorType)
+    if op == "CastLike" and places == [1]:
+        zero = b.constant(np.zeros((), found.type.dtype.numpy), found.type.dtype)
+        return run([inputs[0], zero], attributes)
     if len(places) == 1:
         if op in ("Shape", "Size") and not attributes:
             flat, shape = flattened(b, found)
