@@ -28,6 +28,10 @@ ELEMENTWISE = frozenset(
 """Operators whose result has the shape of one operand if the others are scalars."""
 
 
+class NeedsRank(OperatorError):
+    """An operator needs to know a rank that only the run decides."""
+
+
 def is_any_rank(item: Item | None) -> bool:
     """Whether an item is a tensor of unknown rank."""
     return isinstance(item, Boxed) and isinstance(item.type, TensorType)
@@ -43,7 +47,7 @@ def on_any_rank(
     """The outputs of an operator of which an operand has an unknown rank.
 
     Raises:
-        OperatorError: The operator needs to know the rank.
+        NeedsRank: The operator needs to know the rank.
     """
     places = [i for i, t in enumerate(inputs) if is_any_rank(t)]
     found = inputs[places[0]]
@@ -66,7 +70,7 @@ def on_any_rank(
             (made,) = run([flat if is_any_rank(t) else t for t in inputs], attributes)
             assert isinstance(made, Tensor)
             return (reshaped_box(b, made, shape),)
-    raise OperatorError(
+    raise NeedsRank(
         f"operand {places[0]} has a rank that only the run decides; such a tensor may be an "
         "output, an element, a loop's state, or an operand of Reshape, Shape, Size and of "
         "elementwise operators whose other operands are scalars: Reshape it to a known rank first"
@@ -77,6 +81,6 @@ def _reshaped(b: Builder, x: Boxed, inputs: Sequence[Item | None], run: Apply) -
     shape = inputs[1]
     known = shape.known if isinstance(shape, Tensor) else None
     if known is not None and ZERO in ints_of(known):
-        raise OperatorError("an extent of 0 is that of the operand, whose rank is unknown")
+        raise NeedsRank("an extent of 0 is that of the operand, whose rank is unknown")
     flat, _ = flattened(b, x)
     return run([flat, *inputs[1:]], {"allowzero": 1})

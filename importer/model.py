@@ -14,14 +14,14 @@ from onnx import IR_VERSION, GraphProto, NodeProto, TypeProto, ValueInfoProto, c
 
 from rutc.errors import InternalError, UserError
 from rutc.importer import ops
-from rutc.importer.any_rank import is_any_rank, on_any_rank
+from rutc.importer.any_rank import NeedsRank, is_any_rank, on_any_rank
 from rutc.importer.assembly import assembled
 from rutc.importer.builder import Builder, OperatorError
 from rutc.importer.bundles import bundled_input, bundled_output, keys_asked_for
 from rutc.importer.convert import OPSET, prepare
 from rutc.importer.dims import clean_dim
 from rutc.importer.functions import function_body, is_function
-from rutc.importer.ops.control import Divergent, branched, tensors
+from rutc.importer.ops.control import branched
 from rutc.importer.proto import array_of, attribute_value, dense_of, dtype_of, load, subgraphs
 from rutc.importer.registry import OPERATORS, Key
 from rutc.importer.shapes import folded
@@ -168,7 +168,10 @@ class _Importer:
         self._check_names([i.name for i in inputs])
         for initializer, data in weights.items():
             env[initializer] = b.constant(data, _kind(data), initializer)
-        self.nodes(graph, env, [o.name for o in graph.output])
+        try:
+            self.nodes(graph, env, [o.name for o in graph.output])
+        except NeedsRank as e:
+            raise UserError(str(e)) from e
         gives, outputs = self.outgoing(graph, env)
         ranges = [*((s, b.ranges[s]) for s in self.symbols.values()), *b.bound.items()]
         made = assembled(name, b, inputs, outputs, ranges)
@@ -343,47 +346,59 @@ class _Importer:
     def sequence(self, nodes: Sequence[NodeProto], env: Environment, wanted: Sequence[str]) -> None:
         """Imports nodes in order; their values, at least the wanted ones, are entered in `env`.
 
-        Where the branches of an if give results of different rank, what follows is imported once
-        for each of them:
+        Where the branches of an if give results of different rank and an operator after it needs
+        to know the rank, what follows the if is imported once for each of them:
 
             y = If(c, a, b);   z = f(y)        ->       z = If(c, f(a), f(b))
         """
+        b = self.b
+        parting: tuple[int, int, Environment, dict[tuple[Index, Index], Index]] | None = None
         for k, node in enumerate(nodes):
+            before = k, len(b.nodes), dict(env), dict(b.equal)
             try:
                 self.node(node, env)
-            except Divergent as e:
-                missing = [w for w in wanted if w not in env]
-                made = self.parted(node, e.chosen, nodes[k + 1 :], env, missing)
-                env.update(zip(missing, made, strict=True))
-                return
+            except NeedsRank:
+                if parting is None:
+                    raise
+                break
+            if parting is None and node.op_type == "If":
+                parting = before if any(is_any_rank(env.get(o)) for o in node.output) else None
+        else:
+            return
+        start, count, known, b.equal = parting
+        b.restore(count)
+        env.clear()
+        env.update(known)
+        missing = [w for w in wanted if w not in env]
+        made = self.parted(nodes[start], nodes[start + 1 :], env, missing)
+        env.update(zip(missing, made, strict=True))
 
     def parted(
-        self,
-        node: NodeProto,
-        chosen: Tensor,
-        rest: Sequence[NodeProto],
-        env: Environment,
-        wanted: Sequence[str],
-    ) -> tuple[Tensor, ...]:
+        self, node: NodeProto, rest: Sequence[NodeProto], env: Environment, wanted: Sequence[str]
+    ) -> tuple[Item, ...]:
         """The wanted values, computed by `rest` from the results of the branch that is taken."""
 
-        def following(name: str) -> tuple[Tensor, ...]:
+        def following(name: str) -> tuple[Item, ...]:
             (branch,) = (a.g for a in node.attribute if a.name == name)
             inner = dict(env)
             inner.update(zip(node.output, self.subgraph(branch, env), strict=False))
             self.sequence(rest, inner, wanted)
-            return tensors([inner[w] for w in wanted])
+            return tuple(inner[w] for w in wanted)
 
         saved = self.b.origin
         if not self.inside:
             self.b.origin = (_title(node),)
+        condition = env[node.input[0]]
+        assert isinstance(condition, Tensor)
         try:
             return branched(
                 self.b,
-                chosen,
+                self.b.nest((), self.b.read(condition, [0] * condition.rank)),
                 lambda: following("then_branch"),
                 lambda: following("else_branch"),
             )
+        except NeedsRank:
+            raise
         except OperatorError as e:
             raise UserError(
                 f"{node.op_type} (node {_title(node)!r}) cannot be compiled: {e}"
@@ -408,9 +423,9 @@ class _Importer:
         b.scope = env
         try:
             made = self.outputs(node, inputs, attributes)
-        except Divergent:
-            raise
         except OperatorError as e:
+            if isinstance(e, NeedsRank) and e.__cause__ is not None:
+                raise
             given = ", ".join(f"{i or '-'}: {t}" for i, t in zip(node.input, inputs, strict=True))
             tensors = [t for t in inputs if isinstance(t, Tensor)]
             sizes = sorted({n for t in tensors for x in t.shape for n in x.names()})
@@ -420,7 +435,8 @@ class _Importer:
                     f"; fixing the symbolic sizes ({', '.join(sizes)}) may help, or narrower "
                     "ranges: --dim NAME=N, NAME=LOW..HIGH, or multiples NAME=LOW..HIGH/STEP"
                 )
-            raise UserError(
+            kind = NeedsRank if isinstance(e, NeedsRank) else UserError
+            raise kind(
                 f"{node.op_type} (node {_title(node)!r}) cannot be compiled: {e} [{given}]{hint}"
             ) from e
         except (

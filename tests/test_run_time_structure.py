@@ -261,15 +261,29 @@ def test_branches_of_different_rank(check):
 
 
 def test_ranks_that_must_be_known(check):
+    """What follows an if is imported for each branch; a loop decides a rank for good."""
     then = graph([node("Identity", ["x"], ["a"])], {}, {"a": ANY})
     orelse = graph([node("ReduceSum", ["x"], ["b"], keepdims=0)], {}, {"b": ANY})
     chosen = node("If", ["c"], ["y"], then_branch=then, else_branch=orelse)
-    inner = graph(
-        [chosen, node("Softmax", ["y"], ["z"], name="soft")],
-        {"c": BOOL, "x": floats(3, 2)},
-        {"z": ANY},
-    )
-    with pytest.raises(UserError, match=r"Softmax \(node 'soft'\).* a rank that only the run"):
+    soft = [node("Exp", ["y"], ["e"]), node("Softmax", ["e"], ["z"], name="soft")]
+    inner = graph([chosen, *soft], {"c": BOOL, "x": floats(3, 2)}, {"z": ANY})
+    e = np.exp(np.exp(rows(3, 2)))
+    feeds = [{"c": np.array(c), "x": rows(3, 2)} for c in (True, False)]
+    library = check(inner, feeds[:1], [[e / e.sum(1, keepdims=True)]])
+    with rutc.load(library) as session, pytest.raises(ModelError, match="axis -1 is out of range"):
+        session.run(None, feeds[1])
+    lifted = node("Unsqueeze", ["a", "first"], ["y"])
+    inside = body([node("Exp", ["a"], ["y"])], {"a": ANY}, {"y": ANY})
+    loop = node("Loop", ["m", "", "x"], ["y"], body=inside)
+    inner = graph([loop, soft[1]], {"m": ints(), "x": floats(3)}, {"z": ANY})
+    inner.node[1].input[0] = "y"
+    check(inner, [{"m": np.array(0), "x": rows(3)}])
+    inside.node.insert(0, lifted)
+    inside.node[1].input[0], inside.node[1].output[0] = "x", "unused"
+    inside.initializer.append(numpy_helper.from_array(np.array([0]), "first"))
+    inner.node[0].attribute[0].g.CopyFrom(inside)
+    message = r"Unsqueeze \(node 'y'\).* a rank that only the run"
+    with pytest.raises(UserError, match=message):
         check(inner, [], [])
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from onnx import GraphProto
 
 from rutc.errors import UserError
+from rutc.importer.any_rank import NeedsRank
 from rutc.importer.boxes import inserted, length_of, type_of
 from rutc.importer.builder import MOST, Builder, OperatorError, lit
 from rutc.importer.ops.control import tensors
@@ -84,6 +85,8 @@ class _Loop:
             ended = self.always and self.trip_count is not None
             return self.counted(carried) if ended else self.repeated(carried)
         assert failure is not None
+        if isinstance(failure, NeedsRank):
+            raise failure
         if self.limit is None or self.start is None:
             hint = "with a trip count and condition that are known when compiling, short loops can"
             raise OperatorError(f"{failure}; {hint} be written out trip by trip") from failure

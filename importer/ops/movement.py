@@ -8,7 +8,7 @@ import numpy as np
 
 from rutc.errors import UserError
 from rutc.importer.builder import Builder, OperatorError, lit
-from rutc.importer.ops.control import branched
+from rutc.importer.ops.control import branched, tensors
 from rutc.importer.ops.dynamic import (
     cut_dynamic,
     elements,
@@ -75,7 +75,7 @@ def _only(b: Builder, x: Tensor, axis: int) -> Tensor:
         return (b.view(x, shape, lambda *at: [*at[:axis], ZERO, *at[axis + 1 :]]),)
 
     one = b.nest((), apply("eq", IndexValue(x.shape[axis]), Lit(1, DType.I64)))
-    return branched(b, one, cut, refuse)[0]
+    return tensors(branched(b, one, cut, refuse))[0]
 
 
 @operator("Unsqueeze")
