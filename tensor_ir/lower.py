@@ -90,7 +90,9 @@ def lower(
     parts = {s.dim: Index.of(s.symbol) * s.size + Index.of(s.dim) for s in group.slices}
     trips: dict[str, Size] = {**extents, **{s.dim: s.size for s in group.slices}}
     for number, stage in enumerate(group.stages):
-        private = tuple(d for d in stage.out.dims if d not in group.shared)
+        # A dim of extent 1 needs no loop.
+        single = {d for d in stage.out.dims if extents[d] == 1 and d not in parts}
+        private = tuple(d for d in stage.out.dims if d not in group.shared and d not in single)
         loops: dict[str, str] = {}
         for d in (*private, *stage.bound):
             name, suffix = d, 1
@@ -99,6 +101,7 @@ def lower(
             used_loops.add(name)
             loops[d] = name
         renames = {d: Index.of(name) for d, name in loops.items()} | parts
+        renames |= dict.fromkeys(single, ZERO)
         covered = tuple(_within_halo(e, layouts, extents, symbols) for e in stage.body)
         elements = tuple(_local_reads(substitute(e, renames), places) for e in covered)
         results, inner = _point(stage, elements, number, locals_)
@@ -111,7 +114,7 @@ def lower(
         for d in reversed(private):
             stmts = [_loop(loops[d], extents[d], tuple(stmts))]
         body += stmts
-    for d in reversed(group.shared):
+    for d in reversed([d for d in group.shared if extents[d] != 1 or d in parts]):
         body = [_loop(d, trips[d], tuple(body))]
     if parts:
         body = list(simplified(tuple(body), symbols))

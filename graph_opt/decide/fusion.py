@@ -36,6 +36,7 @@ from rutc.tensor_ir.lower import Group
 
 ROW_BYTES = 128 << 10
 """The largest row that a group keeps: it has to stay in the nearest caches."""
+ONE = Index.of(1)
 
 
 @dataclass
@@ -144,7 +145,11 @@ class Fuser:
         if n.reducer is not None:
             _, vector = NestCost(n, self.extents, self.constants, self.steps).best(self.inner)
             kind = "row" if vector is None or vector in n.bound else "tile"
-        return Draft(kind, [n], frozenset(n.out.dims), position)
+        return Draft(kind, [n], self._dims(n), position)
+
+    def _dims(self, n: Nest) -> frozenset[str]:
+        """The dims that the nest has loops for: those of extent 1 need none."""
+        return frozenset(d for d in n.out.dims if self.sizes[d] != ONE)
 
     def _refuses(self, n: Nest, g: int, sources: set[int], drafts: list[Draft]) -> str | None:
         """Why the nest cannot join group g; None if it can."""
@@ -157,7 +162,7 @@ class Fuser:
         mine = [r for e in n.body for r in reads(e) if r.value in own]
         if n.reducer is not None:
             return self._refuses_reduction(n, draft, mine)
-        dims = frozenset(n.out.dims)
+        dims = self._dims(n)
         if draft.kind in ("point", "tile"):
             if dims != draft.shared:
                 return "it runs over other dims than the group"
@@ -176,7 +181,7 @@ class Fuser:
         return None
 
     def _refuses_reduction(self, n: Nest, draft: Draft, mine: list[Read]) -> str | None:
-        dims = frozenset(n.out.dims)
+        dims = self._dims(n)
         if draft.kind == "tile":
             return "a reduction cannot follow in a register tile"
         own_dims = {d for s in draft.stages for v in s.outs for d in v.dims}
@@ -211,7 +216,7 @@ class Fuser:
     def _join(self, n: Nest, draft: Draft) -> None:
         if n.reducer is not None and draft.kind == "point":
             draft.kind = "row"
-            draft.shared = frozenset(n.out.dims)
+            draft.shared = self._dims(n)
         draft.stages.append(n)
 
     def _depend(self, g: int, sources: set[int], drafts: list[Draft]) -> None:

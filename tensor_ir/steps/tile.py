@@ -67,6 +67,8 @@ class Tile(Step):
         for chain in chains:
             for x, kind in zip(chain, self.kinds, strict=True):
                 _check_moved(kernel, x, kind)
+                if kind is Kind.UNROLL and (inner := x.hi.names() & set(self.loops)):
+                    raise NotApplicable(f"the bounds of {x.var} depend on {min(inner)}")
         expanded = _expanded(kernel, chains)
 
         ranges = outer_ranges(kernel)

@@ -261,3 +261,21 @@ def test_bounds_that_are_not_constant() -> None:
     with pytest.raises(NotApplicable, match="j does not start at 0"):
         Tile(("j",), (Kind.UNROLL,)).apply(kernel)
     assert len(list(walk_stmts(Split("j", 2).apply(kernel).body))) == 3
+
+
+def test_unrolled_loops_whose_bounds_depend_on_one_moved_with_them() -> None:
+    kernel = kernel_of(
+        """
+        graph "copy"
+        dims i = 3
+        %x : f32{i} = input "x" [i]
+        %y : f32{i} = %x[i]
+        output "y" [i] = %y
+        """
+    )
+    schedule = parse_schedule(
+        "split(i, 2); split(i.o, 2); split(i.o.i, 2); fuse(i.o.o, i.o.i.o, outer); "
+        "tile([i.o.i.i, i.i], [unroll, unroll])"
+    )
+    with pytest.raises(NotApplicable, match=r"the bounds of i.i depend on i.o.i.i"):
+        apply_schedule(kernel, schedule)
