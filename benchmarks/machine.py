@@ -10,7 +10,7 @@ from pathlib import Path
 from rutc.doctor import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
-PEERS = ("onnxruntime", "openvino", "iree-base-compiler")
+PEERS = ("onnxruntime", "openvino", "iree-base-compiler", "apache-tvm", "torch")
 
 
 @dataclass(frozen=True, slots=True)

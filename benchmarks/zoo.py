@@ -1,23 +1,31 @@
 """`python -m benchmarks.zoo`: the zoo's models in rutc and its peers, interleaved.
 
-Every model is compiled, checked against ONNX Runtime, and timed in alternation with the peers in
-this one process, at each thread count. Results are kept in benchmarks/results/zoo.json, one entry
-per model and thread count, and docs/benchmarks.md is written from them.
+Every model is compiled, checked against ONNX Runtime, and timed in alternation with the peers and
+with a loop of multiply-adds in this one process, at each thread count. Results are kept in
+benchmarks/results/zoo.json, one entry per model and thread count; docs/benchmarks.md and the plots
+in it are made from them. A run replaces what it measures and keeps the rest, so that slow compilers
+may be run on some models only:
+
+    python -m benchmarks.zoo --peers onnxruntime openvino
+    python -m benchmarks.zoo mobilenet_v2 light_squeezenet --peers onnxruntime iree tvm --add
 """
 
 import argparse
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from statistics import geometric_mean
 
 import onnx
 
 from benchmarks.machine import ROOT, provenance
+from benchmarks.peak import PeakLoop, measured_peaks
 from benchmarks.peers import Inputs, Run, installed_peers, prepare_rutc
+from benchmarks.plot import draw
+from benchmarks.zoo_page import milliseconds, page, times
 from rutc.compiler import Options, compile_model
 from rutc.errors import RutcError, UserError
 from rutc.models.zoo import Model, find, zoo
@@ -32,13 +40,13 @@ Entry = dict[str, object]
 
 
 def measure(
-    model: Model, threads: Sequence[int], seconds: float, peers: Sequence[str]
+    model: Model, threads: Sequence[int], seconds: float, peers: Sequence[str], peak: PeakLoop
 ) -> list[Entry]:
     """Returns one entry per thread count, or one that says why there is none."""
     try:
         inputs: Inputs = model.inputs(0)
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model.onnx"
+            path = Path(folder) / f"{model.name}.onnx"
             write_static(model, path)
             options = Options(shapes=dict(model.shapes))
             report = compile_model(path, Path(folder) / "model.so", options, None)
@@ -48,7 +56,8 @@ def measure(
                     "model": model.name,
                     "threads": count,
                     "compile_s": round(compile_s, 2),
-                    **_timed(path, report.library, count, inputs, seconds, peers),
+                    "flops": report.flops,
+                    **_timed(path, report.library, count, inputs, seconds, peers, peak),
                     **asdict(provenance()),
                 }
                 for count in threads
@@ -79,22 +88,73 @@ def write_static(model: Model, path: Path) -> None:
 
 
 def _timed(
-    model: Path, library: Path, threads: int, inputs: Inputs, seconds: float, peers: Sequence[str]
+    model: Path,
+    library: Path,
+    threads: int,
+    inputs: Inputs,
+    seconds: float,
+    peers: Sequence[str],
+    peak: PeakLoop,
 ) -> Entry:
+    """Returns medians and all that, and the seconds until each peer was ready to run."""
     agreed = verify_model(model, library, inputs, threads=threads).passed
     runs: dict[str, Run] = {"rutc": prepare_rutc(library, threads, inputs)}
     failed: dict[str, str] = {}
+    ready_s: dict[str, float] = {}
     for name, prepare in installed_peers().items():
         if name not in peers:
             continue
+        begin = time.perf_counter()
         try:
             runs[name] = prepare(model, threads, inputs)
             runs[name]()
         except Exception as error:  # Peers raise what they like: it counts as "does not run".
             runs.pop(name, None)
             failed[name] = (str(error).splitlines() or [type(error).__name__])[0][:200]
-    times = {name: asdict(latency(found)) for name, found in interleave(runs, seconds).items()}
-    return {"agrees": agreed, "times": times, "failed": failed}
+        else:
+            ready_s[name] = round(time.perf_counter() - begin, 2)
+    runs["peak"] = peak.run
+    found = {name: latency(measured) for name, measured in interleave(runs, seconds).items()}
+    gflops = peak.flops / found.pop("peak").median_us / 1e3
+    return {
+        "agrees": agreed,
+        "peak_gflops": round(gflops * threads, 1),
+        "times": {name: asdict(summary) for name, summary in found.items()},
+        "ready_s": ready_s,
+        "failed": failed,
+    }
+
+
+def added(old: Entry, new: Entry) -> Entry:
+    """Returns the old entry with those peers of the new one that it lacks.
+
+    Times of different runs do not compare, but their ratios to rutc's do: the new times are scaled
+    by what rutc took in both.
+    """
+    before, after = times(old), times(new)
+    if "rutc" not in before or "rutc" not in after:
+        return old
+    scale = before["rutc"]["median_us"] / after["rutc"]["median_us"]
+    scaled = {
+        name: {key: value if key == "runs" else value * scale for key, value in summary.items()}
+        for name, summary in after.items()
+        if name not in ("rutc", "onnxruntime")
+    }
+
+    def joined(key: str) -> dict[str, object]:
+        parts = [entry.get(key) or {} for entry in (old, new)]
+        return {
+            name: value for part in parts if isinstance(part, dict) for name, value in part.items()
+        }
+
+    kept = {name: value for name, value in joined("failed").items() if name not in scaled}
+    return {
+        **old,
+        "times": {**before, **scaled},
+        "ready_s": joined("ready_s"),
+        "failed": kept,
+        "versions": joined("versions"),
+    }
 
 
 def load_results() -> list[Entry]:
@@ -113,78 +173,7 @@ def store_results(entries: Sequence[Entry]) -> None:
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(ordered), encoding="utf-8")
-
-
-def page(entries: Sequence[Entry]) -> str:
-    """Returns the Markdown page of the entries."""
-    lines = [
-        "# Benchmarks",
-        "",
-        "Written by `python -m benchmarks.zoo` from `benchmarks/results/zoo.json`. Median latency",
-        "in ms of one run with batch 1, float32, measured in alternation in one process; (xN) is",
-        "rutc's time over the peer's: below 1 is faster. `-`: the peer does not run the model.",
-        "",
-    ]
-    for threads in sorted({int(str(entry["threads"])) for entry in entries}):
-        lines += _table([entry for entry in entries if entry["threads"] == threads], threads)
-    lines += ["## Measured on", ""]
-    measured = sorted({_measured_on(entry) for entry in entries if "cpu" in entry})
-    return "\n".join([*lines, *(f"- {line}" for line in measured)]) + "\n"
-
-
-def _table(entries: Sequence[Entry], threads: int) -> list[str]:
-    names = sorted({name for entry in entries for name in _medians(entry) if name != "rutc"})
-    lines = [
-        f"## {threads} thread{'s' if threads > 1 else ''}",
-        "",
-        "| model | rutc | " + " | ".join(names) + " | compiled in |",
-        "|---|---|" + "---|" * (len(names) + 1),
-    ]
-    ratios: dict[str, list[float]] = {name: [] for name in names}
-    for entry in entries:
-        medians = _medians(entry)
-        if not medians:
-            empty = " | ".join("" for _ in names)
-            lines.append(f"| {entry['model']} | {entry.get('error', '')} | {empty} | |")
-            continue
-        agrees = "" if entry["agrees"] else " (does NOT agree)"
-        cells = []
-        for name in names:
-            if name not in medians:
-                cells.append("-")
-                continue
-            ratio = medians["rutc"] / medians[name]
-            if entry["agrees"]:
-                ratios[name].append(ratio)
-            cells.append(f"{_ms(medians[name])} (x{ratio:.2f})")
-        rutc = f"{_ms(medians['rutc'])}{agrees}"
-        row = [str(entry["model"]), rutc, *cells, f"{entry['compile_s']} s"]
-        lines.append(f"| {' | '.join(row)} |")
-    means = [
-        f"x{geometric_mean(found):.2f} (n={len(found)})" if found else "-"
-        for found in ratios.values()
-    ]
-    return [*lines, f"| **geometric mean** | | {' | '.join(means)} | |", ""]
-
-
-def _medians(entry: Entry) -> dict[str, float]:
-    times = entry.get("times", {})
-    assert isinstance(times, dict)
-    return {name: found["median_us"] for name, found in times.items()}
-
-
-def _ms(microseconds: float) -> str:
-    return f"{microseconds / 1000:.3g}"
-
-
-def _measured_on(entry: Entry) -> str:
-    versions = entry["versions"]
-    assert isinstance(versions, dict)
-    peers = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return (
-        f"{entry['cpu']}, {entry['cpus']} CPUs; rutc at commit {entry['commit']}; {peers}; "
-        f"{entry['date']}"
-    )
+    draw(ordered, PAGE.parent)
 
 
 def main() -> None:
@@ -194,6 +183,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--seconds", type=float, default=5.0, help="per model and thread count")
     parser.add_argument("--peers", nargs="+", default=list(installed_peers()))
+    parser.add_argument(
+        "--add", action="store_true", help="keep earlier times, and add those of other peers"
+    )
     parser.add_argument("--page", action="store_true", help="only write the page again")
     options = parser.parse_args()
     entries = load_results()
@@ -201,14 +193,16 @@ def main() -> None:
         store_results(entries)
         return
     chosen = [find(name) for name in options.models] or list(zoo())
+    peak = measured_peaks().registers
+    kept = {(entry["model"], entry["threads"]): entry for entry in entries}
     for model in chosen:
-        new = measure(model, options.threads, options.seconds, options.peers)
-        replaced = {(entry["model"], entry["threads"]) for entry in new}
-        entries = [e for e in entries if (e["model"], e["threads"]) not in replaced] + new
-        store_results(entries)
-        for entry in new:
-            medians = {name: _ms(us) for name, us in _medians(entry).items()}
-            print(entry["model"], entry["threads"], medians or entry.get("error"), file=sys.stderr)
+        for entry in measure(model, options.threads, options.seconds, options.peers, peak):
+            place = entry["model"], entry["threads"]
+            known = kept.get(place)
+            kept[place] = added(known, entry) if options.add and known is not None else entry
+            found = {name: milliseconds(x["median_us"]) for name, x in times(entry).items()}
+            print(*place, found or entry.get("error"), entry.get("failed"), file=sys.stderr)
+        store_results(list(kept.values()))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ measure the statistics of real photographs, so activations keep the size they ha
 import logging
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -23,6 +25,15 @@ CLASSES = 1000
 CALIBRATION_PHOTOGRAPHS = 4
 
 Recipe = Callable[[Path], None]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A module, the tensors by name that it is called on in order, and its outputs' names."""
+
+    module: nn.Module
+    values: dict[str, torch.Tensor]
+    outputs: list[str]
 
 
 class _Picked(nn.Module):
@@ -99,21 +110,17 @@ def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def _export(
-    path: Path,
-    model: nn.Module,
-    values: dict[str, torch.Tensor],
-    outputs: list[str],
-) -> None:
-    """Writes `model` with static shapes, called on `values` in order, as one ONNX file."""
+def _export(build: Callable[[], Network], path: Path) -> None:
+    """Writes a network with static shapes as one ONNX file."""
+    network = build()
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            model.eval(),
-            tuple(values.values()),
-            input_names=list(values),
-            output_names=outputs,
+            network.module.eval(),
+            tuple(network.values.values()),
+            input_names=list(network.values),
+            output_names=network.outputs,
             opset_version=OPSET,
             dynamo=True,
             verbose=False,
@@ -123,52 +130,52 @@ def _export(
     path.write_bytes(_without_traces(program.model_proto).SerializeToString(deterministic=True))
 
 
-def _resnet50(path: Path) -> None:
+def _resnet50() -> Network:
     from transformers import ResNetConfig, ResNetForImageClassification
 
     torch.manual_seed(SEED)
     config = ResNetConfig()
     config.num_labels = CLASSES
-    _image_network(path, ResNetForImageClassification(config))
+    return _image_network(ResNetForImageClassification(config))
 
 
-def _mobilenet_v2(path: Path) -> None:
+def _mobilenet_v2() -> Network:
     from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
 
     torch.manual_seed(SEED)
     config = MobileNetV2Config()
     config.num_labels = CLASSES
-    _image_network(path, MobileNetV2ForImageClassification(config))
+    return _image_network(MobileNetV2ForImageClassification(config))
 
 
-def _vit_b16(path: Path) -> None:
+def _vit_b16() -> Network:
     from transformers import ViTConfig, ViTForImageClassification
 
     torch.manual_seed(SEED)
     config = ViTConfig()
     config.num_labels = CLASSES
-    _image_network(path, ViTForImageClassification(config))
+    return _image_network(ViTForImageClassification(config))
 
 
-def _image_network(path: Path, network: nn.Module) -> None:
-    """Exports an image classifier of transformers: pixels {1, 3, 224, 224} -> logits {1, 1000}."""
+def _image_network(network: nn.Module) -> Network:
+    """Returns an image classifier of transformers: pixels {1, 3, 224, 224} -> logits {1, 1000}."""
     _vary_constants(network)
     _measure_statistics(network, 224)
     values = {"pixels": torch.from_numpy(images.imagenet(0))}
-    _export(path, _Picked(network, ("pixel_values",), ("logits",)), values, ["logits"])
+    return Network(_Picked(network, ("pixel_values",), ("logits",)), values, ["logits"])
 
 
-def _unet(path: Path) -> None:
+def _unet() -> Network:
     torch.manual_seed(SEED)
     network = UNet()
     _vary_constants(network)
     _measure_statistics(network, 256)
     values = {"pixels": torch.from_numpy(images.photograph(0, 256, 256))}
-    _export(path, network, values, ["scores"])
+    return Network(network, values, ["scores"])
 
 
-def _bert(path: Path, length: int, hidden: int, layers: int, feed_forward: int) -> None:
-    """Exports a BERT encoder: ids, mask and segments {1, length} -> hidden states and pooled."""
+def _bert(length: int, hidden: int, layers: int, feed_forward: int) -> Network:
+    """Returns a BERT encoder: ids, mask and segments {1, length} -> hidden states and pooled."""
     from transformers import BertConfig, BertModel
 
     torch.manual_seed(SEED)
@@ -182,20 +189,20 @@ def _bert(path: Path, length: int, hidden: int, layers: int, feed_forward: int) 
     _vary_constants(network)
     values = {name: torch.from_numpy(ids) for name, ids in tokens.bert_tokens(0, length).items()}
     fields = ("last_hidden_state", "pooler_output")
-    _export(path, _Picked(network, tuple(values), fields), values, list(fields))
+    return Network(_Picked(network, tuple(values), fields), values, list(fields))
 
 
-def _gpt2(path: Path) -> None:
+def _gpt2() -> Network:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(SEED)
     network = GPT2LMHeadModel(GPT2Config(use_cache=False))
     _vary_constants(network)
     values = {"input_ids": torch.from_numpy(tokens.gpt2_tokens(0, 64))}
-    _export(path, _Picked(network, ("input_ids",), ("logits",)), values, ["logits"])
+    return Network(_Picked(network, ("input_ids",), ("logits",)), values, ["logits"])
 
 
-def _gpt2_past(path: Path) -> None:
+def _gpt2_past() -> Network:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(SEED)
@@ -207,18 +214,21 @@ def _gpt2_past(path: Path) -> None:
     for offset, name in enumerate(names):
         values[f"past_{name}"] = torch.from_numpy(tokens.key_values(offset, past))
     outputs = ["logits", *(f"present_{name}" for name in names)]
-    _export(path, _WithPast(network), values, outputs)
+    return Network(_WithPast(network), values, outputs)
 
 
-RECIPES: dict[str, Recipe] = {
+NETWORKS: dict[str, Callable[[], Network]] = {
     "resnet50": _resnet50,
     "mobilenet_v2": _mobilenet_v2,
     "vit_b16": _vit_b16,
     "unet": _unet,
-    "bert_base_128": lambda path: _bert(path, 128, hidden=768, layers=12, feed_forward=3072),
-    "bert_base_384": lambda path: _bert(path, 384, hidden=768, layers=12, feed_forward=3072),
-    "minilm_l6": lambda path: _bert(path, 128, hidden=384, layers=6, feed_forward=1536),
+    "bert_base_128": lambda: _bert(128, hidden=768, layers=12, feed_forward=3072),
+    "bert_base_384": lambda: _bert(384, hidden=768, layers=12, feed_forward=3072),
+    "minilm_l6": lambda: _bert(128, hidden=384, layers=6, feed_forward=1536),
     "gpt2": _gpt2,
     "gpt2_6l_past": _gpt2_past,
 }
-"""What writes each exported network of the zoo, by name."""
+"""The exported networks of the zoo, by name."""
+
+RECIPES: dict[str, Recipe] = {name: partial(_export, build) for name, build in NETWORKS.items()}
+"""What writes each of them."""
