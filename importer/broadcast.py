@@ -88,6 +88,7 @@ def learn_step(b: Builder, extent: Index, whole: Index, shapes: Sequence[Shape])
     """Binds the step from one element of an axis to the next where it is spread over `whole`."""
     if (extent, whole) in b.steps or (extent, whole) in b.equal or (whole, extent) in b.equal:
         return
+    b.narrow(extent, whole)
     one, zero = Lit(1, DType.I64), Lit(0, DType.I64)
     is_one = apply("eq", IndexValue(extent), one)
     fits = apply("eq", IndexValue(extent - whole), zero)

@@ -46,7 +46,8 @@ from rutc.tensor_ir import (
     cast,
     reducer,
 )
-from rutc.tensor_ir.affine import ONE, ZERO, Range, product
+from rutc.tensor_ir.affine import ONE, ZERO, Min, Range, minimum, product
+from rutc.tensor_ir.division import extreme_operands
 from rutc.tensor_ir.graph import outs
 
 CoordLike = Coord | int | str
@@ -58,6 +59,16 @@ MAX_ELEMENTS = 1 << 40
 
 MOST = (1 << 31) - 1
 """What a size that nothing else limits may be."""
+
+
+class NarrowerError(Exception):
+    """The model runs with no larger values of a size than this: the import begins again."""
+
+    def __init__(self, symbol: str, high: int) -> None:
+        """The size and the largest value that it may have."""
+        super().__init__(symbol, high)
+        self.symbol = symbol
+        self.high = high
 
 
 class OperatorError(ValueError):
@@ -84,6 +95,10 @@ class Builder:
     """Extents that are checked to be equal where the import stands, as one."""
     steps: dict[tuple[Index, Index], Index] = field(default_factory=dict)
     """What an index along the second extent is multiplied with to be one along the first."""
+    open_sizes: set[str] = field(default_factory=set)
+    """The inputs' sizes whose range nobody stated."""
+    depth: int = 0
+    """How many bodies are around what is built."""
     bound: dict[str, Range] = field(default_factory=dict)
     """The sizes that the program computes, and their ranges."""
     _claimed: set[str] = field(default_factory=set)
@@ -322,6 +337,7 @@ class Builder:
     def body(self, nodes: list[Node]) -> Iterator[list[Node]]:
         """Collects what is emitted inside at the end of `nodes` (constants stay outside)."""
         outer, self.nodes = self.nodes, nodes
+        self.depth += 1
         equal, steps = dict(self.equal), dict(self.steps)
         emitted = set(self.emitted)
         try:
@@ -330,6 +346,7 @@ class Builder:
             consts = {c.out.name for c in self.consts}
             self.emitted = emitted | {n for n in self.emitted if n in consts}
             self.nodes = outer
+            self.depth -= 1
             self.equal, self.steps = equal, steps
 
     def defined(self, t: Tensor) -> Tensor:
@@ -388,6 +405,7 @@ class Builder:
         for known in (self.equal.get((a, b)), self.equal.get((b, a))):
             if known is not None:
                 return known
+        self.narrow(a, b)
         fits = apply("eq", IndexValue(a - b), Lit(0, DType.I64))
         out = self.unless_failed(IndexValue(a), fits, f"the sizes {a} and {b} differ")
         limits = [x.bounds(self.ranges) for x in (a, b)]
@@ -396,6 +414,19 @@ class Builder:
         made = self.size(out, "same", max(most, least, 0), max(least, 0))
         self.equal |= {(a, b): made, (a, made): made, (b, made): made}
         return made
+
+    def narrow(self, a: Index, b: Index) -> None:
+        """Raises NarrowerError where extents are equal only if a size nobody stated is small.
+
+        min(512, seq) = seq holds up to 512: a table of 512 rows was cut to the length of a text.
+        """
+        for x, y in ((a, b), (b, a)):
+            symbol = y.as_var
+            if symbol not in self.open_sizes or symbol is None or self.depth:
+                continue
+            for high in (p.const for p in extreme_operands(x, Min) if p.is_const and p.const > 1):
+                if minimum(high, y) == x:
+                    raise NarrowerError(symbol, high)
 
     def unless_failed(self, value: Expr, ok: Expr, message: str) -> Tensor:
         """The scalar `value`, or the end of the run with a message where `ok` does not hold."""

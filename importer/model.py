@@ -16,7 +16,7 @@ from rutc.errors import InternalError, UserError
 from rutc.importer import ops
 from rutc.importer.any_rank import NeedsRank, is_any_rank, on_any_rank
 from rutc.importer.assembly import assembled
-from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.builder import Builder, NarrowerError, OperatorError
 from rutc.importer.bundles import bundled_input, bundled_output, keys_asked_for
 from rutc.importer.convert import OPSET, prepare
 from rutc.importer.dims import clean_dim
@@ -71,8 +71,14 @@ def import_model(
     _check_supported(graph, path)
     fixed = _fixed([i for i in graph.input if i.name not in weights], values or {})
     given = {**(shapes or {}), **{n: array.shape for n, array in fixed.items()}}
-    importer = _Importer(path.parent, Builder(), dict(dims or {}), given, fixed)
-    return importer.run(graph, weights, name)
+    sizes = dict(dims or {})
+    while True:
+        importer = _Importer(path.parent, Builder(), dict(sizes), given, fixed)
+        try:
+            return importer.run(graph, weights, name)
+        except NarrowerError as found:
+            param = next(p for p, s in importer.symbols.items() if s == found.symbol)
+            sizes[param] = (SYMBOL_RANGE[0], found.high)
 
 
 def _fixed(inputs: Sequence[ValueInfoProto], values: Values) -> dict[str, np.ndarray]:
@@ -328,6 +334,8 @@ class _Importer:
         name = clean_dim(param) if step == 1 else f"{clean_dim(param)}/{step}"
         symbol = self.symbols.setdefault(param, name)
         self.b.ranges[symbol] = (low, high)
+        if param not in self.dims:
+            self.b.open_sizes.add(symbol)
         return Index.of(symbol) * step
 
     # -- nodes ----------------------------------------------------------------------------------

@@ -240,7 +240,7 @@ def _below(rest: Index, b: Index, ranges: Ranges) -> bool:
 # -- extremes -----------------------------------------------------------------------------------
 def _extreme(a: Index, b: Index, ranges: Ranges, kind: type[Min | Max]) -> Index:
     kept: list[Index] = []
-    for x in (*_operands(a, kind), *_operands(b, kind)):
+    for x in (*extreme_operands(a, kind), *extreme_operands(b, kind)):
         if not any(_beats(k, x, ranges, kind) for k in kept):
             kept = [k for k in kept if not _beats(x, k, ranges, kind)]
             kept.append(x)
@@ -251,19 +251,21 @@ def _extreme(a: Index, b: Index, ranges: Ranges, kind: type[Min | Max]) -> Index
     return found
 
 
-def _operands(x: Index, kind: type[Min | Max]) -> Iterator[Index]:
+def extreme_operands(x: Index, kind: type[Min | Max]) -> Iterator[Index]:
     """The operands of nested minima (or maxima), or `x` itself."""
     if x.const == 0 and len(x.terms) == 1:
         mono, c = x.terms[0]
         if c == 1 and len(mono) == 1 and isinstance(mono[0], kind):
-            yield from _operands(mono[0].a, kind)
-            yield from _operands(mono[0].b, kind)
+            yield from extreme_operands(mono[0].a, kind)
+            yield from extreme_operands(mono[0].b, kind)
             return
     yield x
 
 
 def _beats(a: Index, b: Index, ranges: Ranges, kind: type[Min | Max]) -> bool:
     """Whether `a` is never worse than `b`, so that `b` does not count."""
+    if a in extreme_operands(b, Max if kind is Min else Min):
+        return True
     difference = (a - b).bounds(ranges)
     if difference is None:
         return False

@@ -17,10 +17,10 @@ import numpy as np
 
 from rutc.importer.builder import Builder, OperatorError, lit
 from rutc.importer.ops.operands import axis_of, indices
-from rutc.importer.ops.value_range import inside
+from rutc.importer.ops.value_range import definition, inside
 from rutc.importer.tensor import Tensor
-from rutc.tensor_ir import Call, Coord, DType, Expr, Index, IndexValue, apply, cast
-from rutc.tensor_ir.affine import ONE, ZERO
+from rutc.tensor_ir import Call, Cast, Coord, DType, Expr, Index, IndexValue, apply, cast
+from rutc.tensor_ir.affine import ONE, ZERO, minimum
 
 MOST = (1 << 61) - 1
 """Positions farther out count as this one."""
@@ -85,10 +85,22 @@ def position_in(
         if not signed or (at.array is not None and bool((at.array >= 0).all())):
             return element
         return apply("select", negative, apply("add", element, IndexValue(extent)), element)
+    _narrow(b, at, extent)
     length = checked_length(b, at, extent, signed=signed)
     # The position must need the length, or nothing would be checked where it is found to be known.
     kept = apply("min", element, length)
     return apply("select", negative, apply("add", element, length), kept) if signed else kept
+
+
+def _narrow(b: Builder, at: Tensor, extent: Index) -> None:
+    """Raises NarrowerError where positions 0, 1, .. up to a size that nobody stated are read."""
+    bodies = definition(b, at.name)
+    e = bodies[0] if bodies is not None and len(bodies) == 1 else None
+    while isinstance(e, Cast) and e.dtype.is_int:
+        e = e.arg
+    if isinstance(e, IndexValue) and extent.is_const and e.index.as_var in b.extents:
+        size = b.extents[e.index.as_var]
+        b.narrow(minimum(extent, size), size)
 
 
 def checked_length(b: Builder, at: Tensor, extent: Index, *, signed: bool) -> Expr:

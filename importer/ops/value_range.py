@@ -23,6 +23,30 @@ def inside(b: Builder, e: Expr, low: Index, high: Index) -> bool:
     return _Elements(b).inside(e, low, high, DEEPEST)
 
 
+def definition(b: Builder, value: str) -> tuple[Expr, ...] | None:
+    """The expressions one of which every element of a value is; None if there are none."""
+    for n in reversed(b.nodes):
+        for k, v in enumerate(outs(n)):
+            if v.name != value:
+                continue
+            if not isinstance(n, Nest):
+                return None
+            if n.reducer is None:
+                return n.body
+            if not all(_some(b, d) for d in n.bound):
+                return None
+            if n.reducer.name.startswith("arg") and k == 1:
+                return n.body[1:]
+            return n.body if n.reducer.name in ("max", "min") else None
+    return None
+
+
+def _some(b: Builder, dim: str) -> bool:
+    """Whether a dim has elements for all sizes."""
+    bounds = b.extents[dim].bounds(b.ranges)
+    return bounds is not None and bounds[0] > 0
+
+
 @dataclass
 class _Elements:
     """One question; `left` counts the operations that may still be looked at."""
@@ -58,7 +82,7 @@ class _Elements:
             case Apply(("min" | "max") as op, (p, q)):
                 return all_of(p, q) if (op == "min") == least else all_of(p) or all_of(q)
             case Read(value) if e.fill is None or all_of(e.fill):
-                bodies = self.definition(value)
+                bodies = definition(self.b, value)
                 return bodies is not None and all_of(*bodies)
             case _:
                 return False
@@ -105,7 +129,7 @@ class _Elements:
         for c in self.b.consts:
             if c.out.name == value:
                 return _of_array(c)
-        bodies = self.definition(value)
+        bodies = definition(self.b, value)
         if bodies is None:
             return None
         parts = [self.interval(body, depth - 1) for body in bodies]
@@ -113,27 +137,6 @@ class _Elements:
         if len(known) < len(parts):
             return None
         return min(p[0] for p in known), max(p[1] for p in known)
-
-    def definition(self, value: str) -> tuple[Expr, ...] | None:
-        """The expressions one of which every element of a value is; None if there are none."""
-        for n in reversed(self.b.nodes):
-            for k, v in enumerate(outs(n)):
-                if v.name != value:
-                    continue
-                if not isinstance(n, Nest):
-                    return None
-                if n.reducer is None:
-                    return n.body
-                if not all(self.some(d) for d in n.bound):
-                    return None
-                if n.reducer.name.startswith("arg") and k == 1:
-                    return n.body[1:]
-                return n.body if n.reducer.name in ("max", "min") else None
-        return None
-
-    def some(self, dim: str) -> bool:
-        bounds = self.b.extents[dim].bounds(self.b.ranges)
-        return bounds is not None and bounds[0] > 0
 
 
 def _of_array(c: Const) -> Range | None:

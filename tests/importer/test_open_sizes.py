@@ -1,0 +1,100 @@
+"""Sizes whose range nobody states, and what a model itself says of them."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from rutc.errors import UserError
+from rutc.importer import import_model
+from rutc.tensor_ir.interpret import interpret
+
+TABLE = np.arange(33 * 4, dtype="f4").reshape(33, 4)
+
+
+def text_model(path, nodes, **constants):
+    """A model of x{batch, seq, 4}, a table of 33 rows and constants."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "seq", 4])
+    data = [numpy_helper.from_array(a, n) for n, a in {"table": TABLE, **constants}.items()]
+    graph = helper.make_graph(nodes, "g", [x], [onnx.ValueInfoProto(name="y")], data)
+    onnx.save(helper.make_model(graph, ir_version=9), path)
+    return path
+
+
+def i64(*values):
+    return np.array(values, np.int64)
+
+
+@pytest.fixture
+def cut(tmp_path):
+    """x plus the first rows of the table, as many as x has."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["n"], start=1, end=2),
+        helper.make_node("Slice", ["table", "zero", "n", "zero"], ["rows"]),
+        helper.make_node("Add", ["x", "rows"], ["y"], name="plus"),
+    ]
+    return text_model(tmp_path / "m.onnx", nodes, zero=i64(0))
+
+
+@pytest.fixture
+def looked_up(tmp_path):
+    """x plus the rows 0, 1, .. of the table, looked up one by one."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "one"], ["n"]),
+        helper.make_node("Range", ["zero", "n", "one"], ["at"]),
+        helper.make_node("Unsqueeze", ["at", "axes"], ["row"]),
+        helper.make_node("Gather", ["table", "row"], ["rows"], name="look"),
+        helper.make_node("Add", ["x", "rows"], ["y"]),
+    ]
+    constants = {"zero": np.array(0), "one": np.array(1), "axes": i64(0)}
+    return text_model(tmp_path / "m.onnx", nodes, **constants)
+
+
+@pytest.mark.parametrize("model", ["cut", "looked_up"])
+def test_a_table_limits_the_length(model, request):
+    """No text is longer than the table: the size's range says so, and nothing is checked."""
+    g = import_model(request.getfixturevalue(model))
+    assert dict(g.symbols) == {"batch": (1, 1 << 31), "seq": (1, 33)}
+    x = np.ones((2, 9, 4), "f4")
+    np.testing.assert_array_equal(interpret(g, {"x": x})["y"], x + TABLE[:9])
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [("cut", "plus: the sizes seq and .* differ"), ("looked_up", "look: the index 39 is out")],
+)
+def test_a_stated_range_stands(model, message, request):
+    g = import_model(request.getfixturevalue(model), dims={"seq": (2, 100)})
+    assert dict(g.symbols)["seq"] == (2, 100)
+    x = np.ones((2, 33, 4), "f4")
+    np.testing.assert_array_equal(interpret(g, {"x": x})["y"], x + TABLE)
+    with pytest.raises(UserError, match=message):
+        interpret(g, {"x": np.ones((2, 40, 4), "f4")})
+
+
+def test_a_branch_says_nothing_of_a_size(tmp_path):
+    """Long texts are right where the other branch is taken."""
+    then = helper.make_graph(
+        [
+            helper.make_node("Shape", ["x"], ["n"], start=1, end=2),
+            helper.make_node("Slice", ["table", "zero", "n", "zero"], ["rows"]),
+            helper.make_node("Add", ["x", "rows"], ["a"], name="plus"),
+        ],
+        "then",
+        [],
+        [onnx.ValueInfoProto(name="a")],
+    )
+    orelse = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["b"])], "else", [], [onnx.ValueInfoProto(name="b")]
+    )
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["top"], keepdims=0),
+        helper.make_node("Less", ["top", "limit"], ["small"]),
+        helper.make_node("If", ["small"], ["y"], then_branch=then, else_branch=orelse),
+    ]
+    path = text_model(tmp_path / "m.onnx", nodes, zero=i64(0), limit=np.array(2, "f4"))
+    g = import_model(path)
+    assert dict(g.symbols)["seq"] == (1, 1 << 31)
+    x = np.full((1, 40, 4), 3, "f4")
+    np.testing.assert_array_equal(interpret(g, {"x": x})["y"], -x)
