@@ -26,6 +26,7 @@ from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill
+from rutc.graph_opt.rules.widen import widen_operands
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.verify import verify
 
@@ -59,6 +60,8 @@ PIPELINE: tuple[Pass, ...] = (
     Sweep("sum quantised products as integers", (sum_integers, sum_narrow, *CLEAN)),
     # Sums of products must stand in one nest before scales can go into their weights.
     Sweep("gather products into sums", (fuse_product_into_sum, fuse_sums, *CLEAN)),
+    # Before scales go into weights, which they do in 32 bits.
+    Sweep("widen operands", (widen_operands, *CLEAN)),
     # Before dims are split: a constant is then still read at the dims that it has.
     Sweep("fold scales into weights", (fold_scale, combine_scales, join_weights, *CLEAN)),
     # Before dims are split: what is left of the remainders then goes with the split.

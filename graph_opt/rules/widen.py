@@ -1,0 +1,59 @@
+"""Operands in 16 bits or fewer are widened once where sums of products read them many times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rutc.graph_opt.editor import Editor
+from rutc.graph_opt.exprs import point
+from rutc.graph_opt.rewrite import Reason, Result
+from rutc.graph_opt.rules.scale import factors, product_of
+from rutc.tensor_ir import Cast, DType, Expr, Index, Lit, Nest, Node, Read, Value
+from rutc.tensor_ir.expr import index_names
+
+REUSE = 8
+"""An element read so often costs more to convert each time than to store in 32 bits."""
+
+
+def widen_operands(n: Node, editor: Editor) -> Result:
+    """An operand that is read many times is widened first, a constant while compiling.
+
+    %y{m,n} = sum{k} f32(%x[m, k]) * f32(%w[k, n])
+    ->
+    %x.wide{m,k} = f32(%x[m, k])
+    %w.wide{k,n} = f32(%w[k, n])
+    %y{m,n} = sum{k} %x.wide[m, k] * %w.wide[k, n]
+    """
+    if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
+        return Reason("not a sum")
+    parts = factors(n.body[0])
+    if len(parts) < 2:
+        return Reason("not a sum of products")
+    new: list[Node] = []
+    why = Reason("no operand is stored in fewer bits")
+    for i, part in enumerate(parts):
+        match part:
+            case Cast(Read() as r, DType.F32) if r.dtype.is_float and r.dtype.bits < 32:
+                pass
+            case _:
+                continue
+        if not all(isinstance(c, Index) for _, c in r.coords):
+            why = Reason(f"%{r.value} is gathered")
+            continue
+        times = editor.size(d for d in n.dims if d not in index_names(r))
+        if times is not None and times < REUSE:
+            why = Reason(f"%{r.value} is read {times} times")
+            continue
+        source = editor.values[r.value]
+        wide = Value(editor.fresh_value(f"{r.value}.wide"), DType.F32, source.dims)
+        element = Cast(Read(r.value, point(source.dims), r.dtype), DType.F32)
+        new.append(Nest((wide,), (), None, (element,), n.origin))
+        parts[i] = _reading(wide, r)
+    if not new:
+        return why
+    return (*new, replace(n, body=(product_of(parts),)))
+
+
+def _reading(wide: Value, r: Read) -> Expr:
+    fill = None if r.fill is None else Lit(r.fill.value, DType.F32)
+    return Read(wide.name, r.coords, DType.F32, fill)
