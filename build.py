@@ -141,13 +141,16 @@ class Builder:
         drafts = self._steps(self.plan.steps, self.sizes)
         objects: dict[str, bytes] = {}
         launches: list[host.Launch] = []
+        matrices = False
         for pending, made in zip(self.pending, self._made(), strict=True):
             objects[made.symbol] = made.code
             self.thread_bytes = max(self.thread_bytes, made.thread_bytes)
             launches.append(self._completed(pending, made))
+            matrices |= made.matrices
         turns = share(self.shared, self.machine)
         launches = [replace(x, turns=n) for x, n in zip(launches, turns, strict=True)]
         steps = _with_launches(drafts, launches)
+        plain_machine = self.machine.without_matrices()
         graph = self.plan.graph
         bound = bound_symbols(graph.nodes)
         program = host.Program(
@@ -163,7 +166,7 @@ class Builder:
             bound=tuple((s, r) for s, r in graph.symbols if s in bound),
             weights=tuple(self.images),
             weight_bytes=self.weight_bytes,
-            features=tuple(sorted(self.machine.features)),
+            features=tuple(sorted((self.machine if matrices else plain_machine).features)),
             keep_subnormals=self.keep_subnormals,
             thread_bytes=self.thread_bytes,
             strings=self.plan.strings,

@@ -24,7 +24,7 @@ from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse_index
-from rutc.tensor_ir.steps import NotApplicable, Schedule, apply_schedule
+from rutc.tensor_ir.steps import MatrixTile, NotApplicable, Schedule, apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.sharing import Way, stored, ways
 
@@ -87,7 +87,8 @@ class Made:
     """A function in an object file, and how to call it.
 
     `symbols` are those of the recipe that it reads; `thread_bytes` is what it needs of a thread's
-    scratch; `ways` say how threads may share its tasks.
+    scratch; `ways` say how threads may share its tasks; `matrices` tells whether it uses matrix
+    registers, for which a process must ask.
     """
 
     symbol: str
@@ -97,6 +98,7 @@ class Made:
     thread_bytes: int
     schedule: str
     ways: tuple[Way, ...]
+    matrices: bool
     code: bytes
 
     def encoded(self) -> bytes:
@@ -117,6 +119,7 @@ class Made:
             "thread_bytes": self.thread_bytes,
             "schedule": self.schedule,
             "ways": [way.encoded() for way in self.ways],
+            "matrices": self.matrices,
         }
         return json.dumps(facts).encode() + b"\n" + self.code
 
@@ -137,6 +140,7 @@ class Made:
             facts["thread_bytes"],
             facts["schedule"],
             tuple(map(Way.decoded, facts["ways"])),
+            facts["matrices"],
             code,
         )
 
@@ -185,6 +189,7 @@ def make(recipe: Recipe, machine: Machine) -> Made:
         made.thread_bytes,
         "; ".join(map(str, made.schedule)),
         ways(made.kernel, parallel_loops(made.kernel), machine.cores),
+        any(isinstance(s, MatrixTile) for s in made.schedule),
         compile_object(made.text, machine, symbol=symbol, entry=ENTRY),
     )
 
@@ -197,7 +202,8 @@ def draft(recipe: Recipe, machine: Machine) -> Draft:
         schedule, packed, scheduled = _scheduled(kernel, constants, machine)
         packings = {b.name: (b.name, packed.get(b.name)) for b in scheduled.args}
     else:
-        alone = replace(machine, cores=1)
+        # The parts would each need the matrix registers in a shape of their own.
+        alone = replace(machine.without_matrices(), cores=1)
         parts: list[Kernel] = []
         schedule = ()
         for number, (kernel, constants) in enumerate(

@@ -22,6 +22,7 @@ from llvmlite import ir
 from rutc.emit.dot import DotEmitter, DotLoop
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import I32, I64, IndexEmitter, Lane, Unrolled, i64, is_vector
+from rutc.emit.matrix import MatrixEmitter, matrix_shape
 from rutc.emit.memory import memory_type
 from rutc.emit.put import emit_put
 from rutc.errors import InternalError
@@ -138,6 +139,8 @@ class _KernelEmitter:
 
         self.dot = DotEmitter(self.expressions)
         self.dot_loop: DotLoop | None = None
+        shape = matrix_shape(kernel)
+        self.matrix = MatrixEmitter(self.expressions, shape) if shape is not None else None
 
     def run(self) -> None:
         syms, begin, end = self.function.args[-3:]
@@ -146,7 +149,11 @@ class _KernelEmitter:
                 place = self.builder.gep(syms, [i64(number)], source_etype=I64, inbounds=True)
                 value = self.builder.load(place, typ=I64)
                 stack.enter_context(self.index.variable(name, value, bounds))
+            if self.matrix is not None:
+                self.matrix.configure()
             self._tasks(parallel_loops(self.kernel), begin, end)
+            if self.matrix is not None:
+                self.matrix.release()
         self.builder.ret_void()
         body = self.function.blocks[1]
         ir.IRBuilder(self.entry).branch(body)
@@ -207,6 +214,9 @@ class _KernelEmitter:
                 self.expressions.squares.store_deferred(loop.var)
             case Kind.VECTOR:
                 self._vector(loop, lo, hi)
+            case Kind.MATRIX:
+                assert self.matrix is not None
+                self.matrix.emit(loop)
             case Kind.DOT:
                 self.dot_loop = DotLoop(loop.var, hi.value)
                 self._stmts(loop.body)

@@ -13,7 +13,8 @@
 
 Expressions are those of the graph language; a read names a buffer instead of a value. Loop bounds
 are index expressions over outer loops. The iterations of a dot loop,
-which are few, only add products to states. Those of parallel, unrolled and vectorised loops
+which are few, only add products to states; directly nested matrix loops start or add to a block of
+sums, or store it. Those of parallel, unrolled and vectorised loops
 are independent of each other, except that updates inside a vector loop of a `register` state
 without that loop's axis never occur (`merge` joins the lanes). A `put` combines a value into an
 element, which the expression of a coordinate may choose (`set` replaces it), and does nothing where
@@ -51,6 +52,7 @@ class Kind(Enum):
     UNROLL = "unroll"
     VECTOR = "vector"
     DOT = "dot"
+    MATRIX = "matrix"
 
 
 @dataclass(frozen=True)

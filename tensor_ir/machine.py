@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from rutc.tensor_ir.dtype import DType
 
@@ -43,6 +43,16 @@ class Machine:
     def width(self) -> int:
         """Lanes of 32 bits in a register."""
         return self.vector_bits // 32
+
+    @property
+    def has_matrices(self) -> bool:
+        """Whether there are registers for matrices of 8-bit integers."""
+        return "amx-int8" in self.features
+
+    def without_matrices(self) -> Machine:
+        """The same machine, its matrix registers left alone."""
+        kept = frozenset(f for f in self.features if not f.startswith("amx-"))
+        return replace(self, features=kept)
 
     def products(self, a: DType, b: DType) -> int:
         """How many products of neighbours of these types one instruction adds to an i32.

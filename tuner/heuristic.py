@@ -1,10 +1,11 @@
 """The default schedule: chosen by a model of the machine, without measuring.
 
-Four shapes of kernel, told apart by their accesses alone:
+Five shapes of kernel, told apart by their accesses alone:
 
 - *tiled*: a reduction with a shared loop along which memory is contiguous. That loop becomes the
   vector, another one or two the rows of a register tile, chosen to balance multiply-adds against
   loads [Goto & van de Geijn 2008];
+- *matrix*: such a reduction of 8-bit products, where the processor has registers for matrices;
 - *rows*: reductions along contiguous memory (softmax, normalisation, dot products): lanes of
   partial states per row;
 - *pointwise*: no reduction: long vectors in memory order;
@@ -22,6 +23,7 @@ from rutc.tuner.access import analyse
 from rutc.tuner.choice import Choice
 from rutc.tuner.collapse import collapse
 from rutc.tuner.dot import products_together
+from rutc.tuner.matrix import matrix
 from rutc.tuner.pointwise import pointwise
 from rutc.tuner.puts import puts
 from rutc.tuner.rows import rows
@@ -43,6 +45,9 @@ def choose(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Choic
         if fused:
             rest = choose(apply_schedule(kernel, fused), machine, constants)
             return replace(rest, schedule=(*fused, *rest.schedule))
+        blocks = matrix(kernel, shape, machine, constants)
+        if blocks is not None:
+            return blocks
         tile = choose_tile(shape, machine, tiles_only=products_together(shape, machine) > 1)
         if tile is not None:
             return tiled(kernel, shape, tile, machine, constants)

@@ -2,6 +2,7 @@
 
 from rutc.tensor_ir.steps.base import NotApplicable, Schedule, Step, apply_schedule
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Peel, Reorder, Split
+from rutc.tensor_ir.steps.matrix import MatrixTile, Overlap
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock
 from rutc.tensor_ir.steps.preload import Preload
 from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes
@@ -14,7 +15,9 @@ __all__ = [
     "Fuse",
     "Lanes",
     "Mark",
+    "MatrixTile",
     "NotApplicable",
+    "Overlap",
     "Peel",
     "PrefetchBlock",
     "Preload",

@@ -287,6 +287,8 @@ class Mark(Step):
                 self._check_stack(kernel, loop)
             case Kind.DOT:
                 self._check_dot(loop)
+            case Kind.MATRIX:
+                raise NotApplicable("matrix loops are made by matrix_tile")
             case _:
                 assert_never(self.kind)
 

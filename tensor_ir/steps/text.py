@@ -16,6 +16,7 @@ from rutc.tensor_ir.affine import quoted
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.steps.base import Schedule, Step
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Peel, Reorder, Split
+from rutc.tensor_ir.steps.matrix import MatrixTile, Overlap
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock
 from rutc.tensor_ir.steps.preload import Preload
 from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes
@@ -31,6 +32,8 @@ STEPS: Mapping[str, type[Step]] = {
     "lanes": Lanes,
     "block_reduction": BlockReduction,
     "tile": Tile,
+    "overlap": Overlap,
+    "matrix_tile": MatrixTile,
     "prefetch_block": PrefetchBlock,
     "preload": Preload,
 }

@@ -124,7 +124,7 @@ def _check_moved(kernel: Kernel, loop: Loop, kind: Kind) -> None:
                 raise NotApplicable(f"the extent of {loop.var} is not constant")
         case Kind.VECTOR:
             check_vector(kernel, loop)
-        case Kind.SERIAL | Kind.PARALLEL | Kind.DOT:
+        case Kind.SERIAL | Kind.PARALLEL | Kind.DOT | Kind.MATRIX:
             raise NotApplicable(f"{loop.var} cannot be {kind.value}: registers are no arrays")
         case _:
             assert_never(kind)

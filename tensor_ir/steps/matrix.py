@@ -1,0 +1,221 @@
+"""Matrix tiles: blocks of a sum of products in the registers that some machines have for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rutc.tensor_ir.affine import ZERO, Index, minimum
+from rutc.tensor_ir.expr import Expr, Read, transform
+from rutc.tensor_ir.kernel import (
+    Access,
+    Assign,
+    Buffer,
+    Init,
+    Kernel,
+    Kind,
+    Loop,
+    Put,
+    Space,
+    Stmt,
+    Update,
+    accesses,
+    exprs,
+    rewrite,
+    walk_stmts,
+)
+from rutc.tensor_ir.layout import dense
+from rutc.tensor_ir.steps.base import (
+    NotApplicable,
+    Step,
+    check_fresh,
+    check_no_registers,
+    check_positive,
+    constant_extent,
+    constant_start,
+    find_loops,
+    outer_ranges,
+    replace_loop,
+    simplified,
+    with_index,
+)
+
+
+@dataclass(frozen=True)
+class Overlap(Step):
+    """Split a loop in equal blocks, the last of which does some iterations again.
+
+    for v in [0, n) { S }
+      ->  for v.o in [0, ceil(n/f)) { for v.i in [0, f) { S[v: min(f*v.o, n - f) + v.i] } }
+    """
+
+    var: str
+    factor: int
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        """The split kernel. Raises NotApplicable where an iteration cannot be done twice."""
+        f = self.factor
+        outer, inner = f"{self.var}.o", f"{self.var}.i"
+        check_positive("factor", f)
+        check_no_registers(kernel, self.var)
+        check_fresh(kernel, outer, inner)
+
+        def split(loop: Loop) -> tuple[Stmt, ...]:
+            n = constant_extent(loop)
+            if constant_start(loop) != 0 or f > n:
+                raise NotApplicable(f"{self.var} does not go from 0 over {f} at least")
+            _check_repeatable(kernel, loop)
+            count = -(-n // f)
+            ranges = {outer: (0, count - 1)}
+            start = minimum(n - f, Index.of(outer) * f, ranges)
+            body = with_index(loop.body, {self.var: start + Index.of(inner)})
+            inside = Loop(inner, ZERO, Index.of(f), loop.kind, body)
+            return (Loop(outer, ZERO, Index.of(count), loop.kind, (inside,)),)
+
+        find_loops(kernel, self.var)
+        body = simplified(replace_loop(kernel.body, self.var, split), dict(kernel.symbols))
+        return replace(kernel, body=body)
+
+
+def _check_repeatable(kernel: Kernel, loop: Loop) -> None:
+    memory = {b.name for b in kernel.args}
+    started: set[str] = set()
+    stored: set[str] = set()
+    read: set[str] = set()
+    for s in walk_stmts(loop.body):
+        read |= {x.value for e in exprs(s) for x in _reads(e)}
+        match s:
+            case Init():
+                started |= {a.buffer for a in s.states}
+            case Put():
+                raise NotApplicable(f"{loop.var} puts elements, which cannot be done twice")
+            case Assign():
+                (stored if s.target.buffer in memory else started).add(s.target.buffer)
+            case _:
+                if any(a.buffer not in started for a in accesses(s)):
+                    raise NotApplicable(f"{loop.var} goes on with a reduction")
+    if stored & read:
+        raise NotApplicable(f"{loop.var} changes %{min(stored & read)}, which it reads")
+
+
+def _reads(e: Expr) -> list[Read]:
+    found: list[Read] = []
+
+    def visit(x: Expr) -> Expr:
+        if isinstance(x, Read):
+            found.append(x)
+        return x
+
+    transform(e, visit)
+    return found
+
+
+@dataclass(frozen=True)
+class MatrixTile(Step):
+    """Sum products in matrix registers; the sums then go to the stack, and on from there.
+
+    for t { for u { for i { for j { acc.init; for k { for l { acc.update } }; S(acc) } } } }
+      ->  for t, u unroll { for i, j matrix { acc[t,u,i,j].init } }
+          for k { for t, u unroll { for i, j, l matrix { acc[t,u,i,j].update } } }
+          for t, u unroll { for i, j matrix { out[t,i,u,j] = acc[t,u,i,j] } }
+          for t { for i { for u unroll { for j vector { S(out[t,i,u,j]) } } } }
+
+    `tiles` are t and u, `rows` is i, `columns` j, `var` the innermost loop l.
+    """
+
+    tiles: tuple[str, str]
+    rows: str
+    columns: str
+    var: str
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        """The tiled kernel. Raises NotApplicable unless the loops hold one sum of products."""
+        loops = (*self.tiles, self.rows, self.columns)
+        if len(find_loops(kernel, loops[0])) != 1:
+            raise NotApplicable(f"{loops[0]} occurs several times")
+        ranges = outer_ranges(kernel)
+        sizes = {v: ranges[v][1] + 1 for v in loops}
+        acc = self._state(kernel)
+        buffer = kernel.buffer(acc)
+        stage = f"{acc}.sums"
+        if any(b.name == stage for b in kernel.locals):
+            raise NotApplicable(f"there is a buffer %{stage} already")
+        t, u = self.tiles
+        order = (t, self.rows, u, self.columns)
+        coords = tuple((v, Index.of(v)) for v in sorted(loops))
+        state = Access(acc, coords)
+
+        def tile(loop: Loop) -> tuple[Stmt, ...]:
+            chain, init, reduction, after = self._parts(loop)
+
+            def around(body: Stmt, *inner: Loop) -> Stmt:
+                kinds = [Kind.UNROLL, Kind.UNROLL, Kind.MATRIX, Kind.MATRIX]
+                whole = [
+                    replace(x, kind=k, hi=Index.of(sizes[x.var]))
+                    for x, k in zip(chain, kinds, strict=True)
+                ]
+                for x in reversed((*whole, *inner)):
+                    body = replace(x, body=(body,))
+                return body
+
+            def product(x: Loop) -> tuple[Stmt, ...]:
+                (update,) = x.body
+                assert isinstance(update, Update)
+                constant_extent(x)
+                return (around(replace(update, states=(state,)), replace(x, kind=Kind.MATRIX)),)
+
+            results = rewrite(
+                after, expr=lambda e: transform(e, lambda x: _read_from(x, acc, stage, coords))
+            )
+            rest: tuple[Stmt, ...] = results
+            by_name = {x.var: x for x in chain}
+            kinds = {u: Kind.UNROLL, self.columns: Kind.VECTOR}
+            for v in reversed(order):
+                kind = kinds.get(v, Kind.SERIAL)
+                rest = (replace(by_name[v], kind=kind, body=rest),)
+            return (
+                around(replace(init, states=(state,))),
+                *replace_loop((reduction,), self.var, product),
+                around(Assign(Access(stage, coords), Read(acc, coords, buffer.dtype))),
+                *rest,
+            )
+
+        layout = dense(order, sizes)
+        locals_ = tuple(
+            replace(b, layout=dense(loops, sizes)) if b.name == acc else b for b in kernel.locals
+        )
+        sums = Buffer(stage, buffer.dtype, layout, Space.STACK)
+        body = replace_loop(kernel.body, loops[0], tile)
+        return replace(kernel, body=body, locals=(*locals_, sums))
+
+    def _state(self, kernel: Kernel) -> str:
+        _, init, _, _ = self._parts(find_loops(kernel, self.tiles[0])[0])
+        if len(init.states) != 1 or init.states[0].coords:
+            raise NotApplicable("it takes one sum")
+        return init.states[0].buffer
+
+    def _parts(self, loop: Loop) -> tuple[list[Loop], Init, Loop, tuple[Stmt, ...]]:
+        """(the four loops, start, reduction, what follows)."""
+        chain = [loop]
+        for v in (self.tiles[1], self.rows, self.columns):
+            body = chain[-1].body
+            if len(body) != 1 or not isinstance(body[0], Loop) or body[0].var != v:
+                raise NotApplicable(f"{chain[-1].var} does not directly hold {v}")
+            chain.append(body[0])
+        match chain[-1].body:
+            case (Init() as init, Loop() as reduction, *_):
+                after = chain[-1].body[2:]
+            case _:
+                raise NotApplicable(f"{self.columns} does more than one reduction")
+        inner = [s for s in walk_stmts((reduction,)) if isinstance(s, Loop) and s.var == self.var]
+        others = [s for s in walk_stmts((reduction,)) if not isinstance(s, Loop)]
+        if len(inner) != 1 or len(others) != 1 or inner[0].body != tuple(others):
+            raise NotApplicable(f"{self.var} does not directly hold the only update")
+        if not isinstance(others[0], Update) or others[0].reducer.name != "sum":
+            raise NotApplicable(f"{self.var} does more than add to a sum")
+        if any(isinstance(s, Loop | Init) for s in walk_stmts(after)):
+            raise NotApplicable("what follows the sum has loops of its own")
+        return chain, init, reduction, after
+
+
+def _read_from(e: Expr, acc: str, stage: str, coords: tuple[tuple[str, Index], ...]) -> Expr:
+    return Read(stage, coords, e.dtype) if isinstance(e, Read) and e.value == acc else e
