@@ -80,6 +80,8 @@ class Tile(Step):
             for x, k in zip(chain, self.kinds, strict=True):
                 bounds = x.hi.bounds(ranges)
                 if k is Kind.UNROLL and not x.hi.is_const and bounds is not None:
+                    if x.hi.names() & set(self.loops):
+                        raise NotApplicable(f"the end of {x.var} moves with another moved loop")
                     ends[x.var] = (x.hi, bounds[1])
                 moved.append(replace(x, kind=k, body=()))
             return choose(moved, chain[-1].body, ends)
