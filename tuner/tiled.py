@@ -18,6 +18,7 @@ from rutc.tensor_ir.steps import (
     Mark,
     Peel,
     PrefetchBlock,
+    PrefetchLater,
     Reorder,
     Split,
     Step,
@@ -37,6 +38,10 @@ STREAM_BYTES = 16 << 10
 """How far ahead to ask for an operand that is read once: beyond the hardware's own prefetching."""
 NEAR_LINES = 16
 """Lines ahead to ask for an operand that streams from the second cache."""
+NEAR_STEPS = 8
+"""Steps of the reduction ahead to ask for rows of an operand that lie far apart."""
+FAR_BYTES = 1024
+"""From this distance on, the hardware does not know the next row from the one before."""
 FEW_TILES = 16
 """Up to so many tiles use the vector operand again: waiting for it from memory then shows."""
 SHORTEST_BLOCK = 400
@@ -132,7 +137,10 @@ def tiled(
         parted |= {s.var for s in unrolled if isinstance(s, Split)}
         wanted = [*wanted[:-1], last]
         for t in r.reads:
-            if t.packed:
+            if not t.packed:
+                if group == 1:
+                    steps += _far_rows(t, tile, order, wanted, unrolled, extents, machine)
+            else:
                 packing[t.buffer] = (
                     _packing(kernel, t, wanted, tile, width, shape.extents, block)
                     if group == 1
@@ -158,6 +166,40 @@ def tiled(
                         ahead = NEAR_LINES * line
                         steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
     return Choice(tuple(steps), packing)
+
+
+def _far_rows(
+    t: Touch,
+    tile: RegisterTile,
+    order: list[str],
+    bound: list[str],
+    unrolled: list[Step],
+    extents: Mapping[str, int],
+    machine: Machine,
+) -> list[Step]:
+    """Steps that ask for the vector operand in time where each step of the reduction reads far off.
+
+    The hardware prefetches along memory; here memory goes on with the next panel, not with the
+    next step.
+    """
+    last = bound[-1]
+    if t.gathered or not t.unit(tile.vector) or not t.depends(last):
+        return []
+    if (t.strides[last] or 0) * t.bytes < FAR_BYTES:
+        return []
+    line = LINE_BYTES // t.bytes
+    steps: list[Step] = []
+    panel = f"{tile.vector}.o"
+    if t.buffer_bytes > machine.l2 // 4 and panel in order:
+        turns = [v for v in order if not t.depends(v.removesuffix(".o")) and extents[v] > 1]
+        inner = [v for v in turns if order.index(v) > order.index(panel)]
+        steps.append(PrefetchLater(t.buffer, panel, 1, line, 2, tuple(inner[-1:])))
+    rows = prod(extents[v] for v in bound if t.depends(v))
+    if rows * tile.vectors * machine.width * t.bytes > machine.l1 // 2:
+        each = next((s.factor for s in unrolled if isinstance(s, Split) and s.var == last), 1)
+        name = f"{last}.o" if each > 1 else last
+        steps.append(PrefetchLater(t.buffer, name, -(-NEAR_STEPS // each), line, 1))
+    return steps
 
 
 def _batch(shape: Shape, tile: RegisterTile) -> list[str]:

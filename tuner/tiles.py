@@ -9,19 +9,26 @@ from math import ceil, log2, prod
 from rutc.tensor_ir.machine import Machine
 from rutc.tuner.access import Reduction, Shape, Touch
 
-LOAD_SHARE = 0.3
-"""Cycles per load that are not hidden behind arithmetic."""
-SPARE_REGISTERS = 4
-TIGHT = 0.015
-"""Slow-down for every register that the allocator is short of `SPARE_REGISTERS`."""
+LOAD_SHARE = 0.2
+"""Cycles that a load adds although it is hidden behind arithmetic: many of them lower the clock."""
+LOAD_BITS = 512
+"""A load of so many bits costs that much twice."""
+SPARE = 10
+"""One register in so many is better left to the allocator."""
+TIGHT = 0.03
+"""Slow-down for every register that it is short of."""
 SPILL = 0.25
 """Slow-down for every register that does not exist."""
 FAR = 0.001
 """Slow-down for every doubling of the bytes that a tile's rows lie apart."""
 UNKNOWN = 0.25
 """Slow-down by rows that are a whole loop of symbolic extent, which may well have fewer."""
-STREAM_SHARE = 0.35
+STREAM_SHARE = 0.2
 """Share of the second cache's transfer time that is not hidden behind arithmetic."""
+LANE_LOAD = 1.3
+"""Cycles per load, doubled, of reductions over lanes."""
+LANE_STREAM_SHARE = 0.35
+"""What `STREAM_SHARE` is, of reductions over lanes."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +137,10 @@ def _cost(
             loads * wide / machine.loads_per_cycle,
             machine.fma_latency,
         )
-        # Loads take issue slots and miss now and then: they are never quite hidden.
-        work += LOAD_SHARE * loads * wide
+        vector_loads = sum(
+            _loads(t, vector, vectors, rows, width) for t in r.reads if t.depends(vector)
+        )
+        work += LOAD_SHARE * (loads + machine.vector_bits / LOAD_BITS * vector_loads) * wide
         # The vector operand streams past for every tile: from the second cache, unless it fits
         # the first beside the rows.
         panel = sum(
@@ -145,8 +154,9 @@ def _cost(
         held = min((_loads(t, vector, vectors, rows, width) for t in r.reads), default=0.0)
         registers = size * width_each + max(held, vectors) * wide + 1
         spare = machine.registers - registers
-        if spare < SPARE_REGISTERS:
-            work *= 1 + TIGHT * (SPARE_REGISTERS - max(spare, 0))
+        wanted = machine.registers // SPARE
+        if spare < wanted:
+            work *= 1 + TIGHT * (wanted - max(spare, 0))
         if spare < 0:
             work *= 1 - SPILL * spare
         cycles += steps * work
@@ -197,14 +207,12 @@ def _lanes_cost(shape: Shape, machine: Machine) -> float:
             steps = prod(shape.extents[x] for x in bound)
             vectors = ceil(n / machine.width) * steps / n
             loads = sum(
-                1.0 + LOAD_SHARE
-                if t.packed or (t.strides.get(v, 0) in (0, 1))
-                else machine.width * 1.5
+                LANE_LOAD if t.packed or (t.strides.get(v, 0) in (0, 1)) else machine.width * 1.5
                 for t in r.reads
             )
             merge = 12.0 * len(r.update.states) + 10
             streamed = sum(t.bytes * machine.width for t in r.reads if t.packed)
-            wait = STREAM_SHARE * streamed / machine.l2_bytes_per_cycle
+            wait = LANE_STREAM_SHARE * streamed / machine.l2_bytes_per_cycle
             best = min(best, vectors * (max(loads / 2, 1.0) + wait) + merge)
         total += best
     return total
