@@ -138,7 +138,7 @@ def tiled(
         wanted = [*wanted[:-1], last]
         for t in r.reads:
             if not t.packed:
-                if group == 1:
+                if group == 1 and len(r.reads) > 1:
                     steps += _far_rows(t, tile, order, wanted, unrolled, extents, machine)
             else:
                 packing[t.buffer] = (
@@ -195,7 +195,8 @@ def _far_rows(
         inner = [v for v in turns if order.index(v) > order.index(panel)]
         steps.append(PrefetchLater(t.buffer, panel, 1, line, 2, tuple(inner[-1:])))
     rows = prod(extents[v] for v in bound if t.depends(v))
-    if rows * tile.vectors * machine.width * t.bytes > machine.l1 // 2:
+    whole = Mark(last, Kind.UNROLL) in unrolled
+    if not whole and rows * tile.vectors * machine.width * t.bytes > machine.l1 // 2:
         each = next((s.factor for s in unrolled if isinstance(s, Split) and s.var == last), 1)
         name = f"{last}.o" if each > 1 else last
         steps.append(PrefetchLater(t.buffer, name, -(-NEAR_STEPS // each), line, 1))
