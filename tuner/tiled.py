@@ -24,10 +24,10 @@ from rutc.tensor_ir.steps import (
     Step,
     Tile,
 )
-from rutc.tuner.access import Shape, Touch, dim_of_loop
+from rutc.tuner.access import Reduction, Shape, Touch, dim_of_loop
 from rutc.tuner.choice import Choice, shared_out
 from rutc.tuner.dot import dot_packing, dot_steps, products_together
-from rutc.tuner.tiles import RegisterTile
+from rutc.tuner.tiles import LONGEST_UNROLLED, RegisterTile, bound_order, crowded
 
 PANEL_SHARE = 0.6
 """Share of the first cache that the vector operand of a blocked reduction may take."""
@@ -57,7 +57,7 @@ def tiled(
     """
     steps: list[Step] = []
     extents = dict(shape.extents)
-    bound = _bound_order(shape)
+    bound = bound_order(shape)
     batch = _batch(shape, tile)
     group = products_together(shape, machine)
     block = _reduction_block(kernel, shape, tile, bound, machine)
@@ -132,7 +132,8 @@ def tiled(
             extents[f"{last}.o"] = extents[last] // group if extents[last] % group == 0 else 0
             wanted = [*wanted[:-1], f"{last}.o"]
         fixed = [v for v in wanted if v not in shape.symbolic]
-        unrolled = _unrolled(fixed if wanted[-1:] == fixed[-1:] else [], tile, extents, machine)
+        short = fixed if wanted[-1:] == fixed[-1:] else []
+        unrolled = _unrolled(r, short, tile, extents, machine)
         steps += unrolled
         parted |= {s.var for s in unrolled if isinstance(s, Split)}
         wanted = [*wanted[:-1], last]
@@ -373,18 +374,12 @@ def _grouped(
     return dot_packing(dims, inner, of_loop.get(tile.vector), width, group)
 
 
-def _bound_order(shape: Shape) -> list[str]:
-    """Reduction loops, the one along which operands are nearest in memory innermost."""
-    names: dict[str, int] = {}
-    for r in shape.reductions:
-        for x in r.loops:
-            strides = [abs(t.strides.get(x.var) or 0) for t in r.reads if not t.packed]
-            names[x.var] = max(strides, default=0)
-    return sorted(names, key=lambda v: -names[v])
-
-
 def _unrolled(
-    order: list[str], tile: RegisterTile, extents: Mapping[str, int], machine: Machine
+    r: Reduction,
+    order: list[str],
+    tile: RegisterTile,
+    extents: Mapping[str, int],
+    machine: Machine,
 ) -> list[Step]:
     """Steps that unroll short reductions, so that loads are shared and loops cost nothing.
 
@@ -393,13 +388,11 @@ def _unrolled(
     """
     steps: list[Step] = []
     size = tile.size
-    if size + 2 * tile.vectors + 2 > machine.registers:
-        return steps
     for v in reversed(order):
         extent = extents[v]
-        if extent == 0:
+        if extent == 0 or crowded(r, tile.vectors, tile.rows, v, extent, machine):
             break
-        if extent * size <= 160 and extent <= 16:
+        if extent * size <= 160 and extent <= LONGEST_UNROLLED:
             steps.append(Mark(v, Kind.UNROLL))
             size *= extent
             continue

@@ -17,6 +17,9 @@ SPARE = 10
 """One register in so many is better left to the allocator."""
 TIGHT = 0.03
 """Slow-down for every register that it is short of."""
+LOOP_CYCLES = 4.0
+"""What a short loop costs that is not unrolled."""
+LONGEST_UNROLLED = 16
 SPILL = 0.25
 """Slow-down for every register that does not exist."""
 FAR = 0.001
@@ -90,6 +93,41 @@ def _tiles(shape: Shape, vector: str, machine: Machine) -> Iterator[RegisterTile
                         yield _cost(shape, vector, vectors, ((w, g), (v, f)), machine)
 
 
+def bound_order(shape: Shape) -> list[str]:
+    """Reduction loops, the one along which operands are nearest in memory innermost."""
+    names: dict[str, int] = {}
+    for r in shape.reductions:
+        for x in r.loops:
+            strides = [abs(t.strides.get(x.var) or 0) for t in r.reads if not t.packed]
+            names[x.var] = max(strides, default=0)
+    return sorted(names, key=lambda v: -names[v])
+
+
+def crowded(
+    r: Reduction,
+    vectors: int,
+    rows: tuple[tuple[str, int], ...],
+    inner: str,
+    extent: int,
+    machine: Machine,
+) -> bool:
+    """Whether no registers are left to unroll the reduction's loop `inner`.
+
+    The next step's loads are moved up among this step's arithmetic; and what a window reads again
+    in the next step is kept.
+    """
+    size = vectors * prod(f for _, f in rows)
+    if size + 2 * vectors + 2 > machine.registers:
+        return True
+    kept = 0
+    for v, f in rows:
+        for t in r.reads:
+            row, step = t.strides.get(v), t.strides.get(inner)
+            if row and step and not t.packed and row % step == 0 and abs(row // step) < extent:
+                kept = max(kept, f)
+    return size + vectors + kept > machine.registers
+
+
 def _state_registers(r: Reduction) -> int:
     """Registers that hold one vector of a reduction's states: two for 8 bytes a lane."""
     return sum(max(1, t.bytes // 4) for t in r.update.reducer.state)
@@ -127,6 +165,7 @@ def _cost(
             waste *= 1 + UNKNOWN * f / shape.extents[v]
     cycles = 0.0
     length = 0.0
+    inner = bound_order(shape)[-1:]
     for r in shape.reductions:
         steps = prod(shape.extents[x.var] for x in r.loops)
         loads = sum(_loads(t, vector, vectors, rows, width) for t in r.reads)
@@ -159,6 +198,10 @@ def _cost(
             work *= 1 + TIGHT * (wanted - max(spare, 0))
         if spare < 0:
             work *= 1 - SPILL * spare
+        for v in inner:
+            turns = shape.extents[v]
+            if turns <= LONGEST_UNROLLED and crowded(r, vectors, rows, v, turns, machine):
+                work += LOOP_CYCLES / turns
         cycles += steps * work
         length += steps
     epilogue = [t for t in shape.touches if len(t.loops) == len(shape.shared)]
