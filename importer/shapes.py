@@ -157,6 +157,17 @@ def _remainder(p: Index, q: Index, ranges: Mapping[str, Range]) -> Index | None:
     return None if divisor is None or divisor[0] <= 0 else mod(p, q, ranges)
 
 
+def _modulo(
+    xs: Sequence[np.ndarray | None], attributes: Attributes, ranges: Mapping[str, Range]
+) -> np.ndarray | None:
+    x, y = xs
+    assert x is not None
+    assert y is not None
+    if not attributes.get("fmod", 0):
+        return _indexwise(_remainder, np.mod)(xs, attributes, ranges)
+    return None if object in (x.dtype, y.dtype) else np.asarray(np.fmod(x, y))
+
+
 def _divided(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     if x.dtype.kind == "f":
         return np.asarray(x / y)
@@ -379,7 +390,7 @@ _FOLDS: dict[str, Fold] = {
     "LessOrEqual": _indexwise(_compared(_less_equal), np.less_equal),
     "Max": _indexwise(maximum, np.maximum),
     "Min": _indexwise(minimum, np.minimum),
-    "Mod": _indexwise(_remainder, np.mod),
+    "Mod": _modulo,
     "Mul": _plain(np.multiply),
     "Neg": _plain(np.negative),
     "NonZero": _nonzero,
