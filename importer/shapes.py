@@ -171,9 +171,9 @@ def _modulo(
 def _divided(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     if x.dtype.kind == "f":
         return np.asarray(x / y)
-    if (y == 0).any():
-        return np.zeros(np.broadcast_shapes(x.shape, y.shape), x.dtype)
-    return np.asarray(np.sign(x) * np.sign(y) * (np.abs(x) // np.abs(y)), x.dtype)
+    down = np.floor_divide(x, y)
+    inexact = (np.mod(x, y) != 0) & ((x < 0) != (y < 0))
+    return np.asarray(np.where(y == 0, 0, down + inexact), x.dtype)
 
 
 def _gather(

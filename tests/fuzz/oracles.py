@@ -49,6 +49,16 @@ _EXACT = """
 EXACT = frozenset(_EXACT.split())
 """Operators that give operands' elements, or roundings of them."""
 
+_SUMS = """
+    MatMul Gemm Einsum Conv ConvTranspose DFT STFT ReduceSum ReduceMean ReduceLogSum
+    ReduceLogSumExp BatchNormalization InstanceNormalization LayerNormalization
+    GroupNormalization MeanVarianceNormalization AveragePool GlobalAveragePool Resize GridSample
+    RoiAlign RNN GRU LSTM Attention CumSum Det Col2Im RotaryEmbedding LinearRegressor Scan Loop
+    LogSoftmax
+"""
+SUMS = frozenset(_SUMS.split())
+"""Operators whose zeros may come of cancellation, and then be another number elsewhere."""
+
 _SINGLE = """
     Erf Gelu HardSwish Celu HardSigmoid Selu Mish InstanceNormalization BatchNormalization
     LayerNormalization RMSNormalization GroupNormalization MeanVarianceNormalization GridSample
@@ -114,6 +124,12 @@ RULES: tuple[Rule, ...] = (
         "ort",
         "the reference multiplies with alpha, a float, what may be more than a float holds",
         _integers,
+    ),
+    Rule(
+        frozenset({"AveragePool"}),
+        "ort",
+        "the reference leaves dilations out of the extents",
+        lambda node, feed, opset: any(a.name == "dilations" for a in node.attribute),
     ),
     Rule(
         frozenset({"ReverseSequence"}),
@@ -282,6 +298,25 @@ def _not_finite(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     return np.full(result.shape, not np.isfinite(span))
 
 
+def _squares_overflow(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What a variance that is too large makes of the elements."""
+    x = feed[node.input[0]].astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        small = bool((x * x).sum() < float(ml_dtypes.finfo(result.dtype).max))
+    return np.full(result.shape, not small)
+
+
+def _power_overflows(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What a power becomes that neither the integer nor a float can hold."""
+    if not is_integer(result.dtype):
+        return np.zeros(result.shape, bool)
+    base, exponent = (feed[n].astype(np.float64) for n in node.input)
+    with np.errstate(all="ignore"):
+        size = np.abs(np.broadcast_to(base**exponent, result.shape))
+    most = min(float(ml_dtypes.iinfo(result.dtype).max), 2.0**53)
+    return ~(size <= most)
+
+
 UNSPECIFIED: Mapping[str, Mask] = {
     "Cast": _whole_of,
     "CastLike": _whole_of,
@@ -289,6 +324,13 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "GlobalMaxPool": _largest_with_nan,
     "MaxPool": _largest_with_nan,
     "Hardmax": _largest_with_nan,
+    "Pow": _power_overflows,
+    "InstanceNormalization": _squares_overflow,
+    "LayerNormalization": _squares_overflow,
+    "GroupNormalization": _squares_overflow,
+    "RMSNormalization": _squares_overflow,
+    "MeanVarianceNormalization": _squares_overflow,
+    "LpNormalization": _squares_overflow,
     "LRN": _beyond_range,
     "DynamicQuantizeLinear": _not_finite,
     "DFT": _not_finite,
@@ -465,4 +507,7 @@ def _moved(value: Array, node: NodeProto, feed: Feed, run: int, output: int) -> 
     limit = tolerance(Level.KERNEL, kind, reduction_of(list(feed.values()), value))
     step = limit.allowed(finite) / 2 * np.where(random.random(real.shape) < 0.5, -1.0, 1.0)
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.where((real == 0) | ~np.isfinite(real), real, real + step).astype(value.dtype)
+        kept = ~np.isfinite(real)
+        if node.op_type not in SUMS:
+            kept |= real == 0
+        return np.where(kept, real, real + step).astype(value.dtype)

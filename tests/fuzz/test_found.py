@@ -26,7 +26,7 @@ def gives(
     text: str, want: list[np.ndarray], opset: int = 18, dims: Dims | None = None, **x: np.ndarray
 ) -> None:
     """The model, interpreted and compiled, gives these outputs."""
-    header = HEADER.format(IR_VERSIONS.get(opset, 8), opset)
+    header = HEADER.format(IR_VERSIONS.get(opset, 10), opset)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(parser.parse_model(header + text).SerializeToString())
@@ -108,3 +108,24 @@ def test_a_known_remainder_of_the_dividend_s_sign() -> None:
         { y = Mod <fmod = 1> (a, b) }
     """
     gives(text, [np.array([-1, 2, -0.0], np.float32)])
+
+
+def test_a_known_quotient_with_one_divisor_of_zero() -> None:
+    text = """
+    g () => (int64[4] y) <int64[4] a = {7, -7, 3, -9}, int64[4] b = {2, 2, 0, -3}>
+        { y = Div (a, b) }
+    """
+    gives(text, [np.array([3, -3, 0, 3])])
+
+
+@pytest.mark.parametrize("op", ["GlobalLpPool", "LpPool <kernel_shape = [2], p = 2>"])
+def test_squares_beyond_a_narrow_type(op: str) -> None:
+    x = np.array([[[3000, 4000]]], np.float16)
+    text = f"g (float16[1, 1, 2] x) => (float16[1, 1, 1] y) {{ y = {op} (x) }}"
+    gives(text, [np.array([[[5000]]], np.float16)], opset=22, x=x)
+
+
+def test_a_vector_of_at_most_one_distinct_number() -> None:
+    text = "g (float[1, 1] x) => (float[1, n] y) { y = Unique <axis = 1> (x) }"
+    x = np.array([[2.5]], np.float32)
+    gives(text, [x], opset=15, x=x)
