@@ -14,7 +14,8 @@ from onnx import ModelProto, NodeProto, defs, helper
 import tests.fuzz.operators
 from tests.fuzz.data import FLAVORS, is_integer
 from tests.fuzz.graph import MAKERS, RUNS, Build, Refused, Val, tensor
-from tests.fuzz.oracles import ML_VERSION, Array, NoOracle, captured, evaluate, value_info
+from tests.fuzz.oracles import ML_VERSION, NoOracle, captured, evaluate, value_info
+from tests.fuzz.rules import Array
 
 assert tests.fuzz.operators.FAMILIES
 

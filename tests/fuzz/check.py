@@ -11,7 +11,8 @@ import numpy as np
 from rutc.verify.tolerance import Level, is_float, tolerance
 from tests.fuzz.cases import Case
 from tests.fuzz.child import Answer
-from tests.fuzz.oracles import Array, reduction_of
+from tests.fuzz.oracles import reduction_of
+from tests.fuzz.rules import Array
 
 SPREAD = 4.0
 """How far a result may be away, in units of how far the oracles' runs are apart."""
@@ -101,4 +102,4 @@ def _wrong(got: np.ndarray, runs: Sequence[np.ndarray], reduction: int) -> np.nd
             apart = np.where((other == r) | (np.isnan(other) & np.isnan(r)), 0.0, apart)
             limit = limit + SPREAD * apart
         near = np.isfinite(x) & finite & (np.abs(x - r) <= limit)
-    return ~(right | near | np.isinf(limit))
+    return np.asarray(~(right | near | np.isinf(limit)))

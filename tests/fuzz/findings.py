@@ -33,7 +33,7 @@ class Finding:
         (place / "model.onnx").write_bytes(self.case.model)
         (place / "case.pickle").write_bytes(pickle.dumps(self.case))
         with (place / "inputs.npz").open("wb") as stream:
-            np.savez(stream, allow_pickle=True, **self.case.sets[0].feeds)  # type: ignore[arg-type]
+            np.savez(stream, allow_pickle=True, **self.case.sets[0].feeds)
         (place / "report.txt").write_text(self.text(), encoding="utf-8")
         return place
 

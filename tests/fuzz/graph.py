@@ -13,7 +13,8 @@ from onnx import GraphProto, NodeProto, defs, helper, numpy_helper
 
 from rutc.verify.tolerance import is_float
 from tests.fuzz.data import array_of, dtype_named
-from tests.fuzz.oracles import Array, captured, evaluate, value_info
+from tests.fuzz.oracles import captured, evaluate, value_info
+from tests.fuzz.rules import Array
 
 RUNS = 4
 EXTENTS = (2, 3, 1, 4, 5, 7, 0, 8, 11, 16, 17, 33)
@@ -91,7 +92,7 @@ class Build:
 
     # Draws.
 
-    def int(self, low: int, high: int) -> int:
+    def number(self, low: int, high: int) -> int:
         """A whole number in `low..high`; small ones are simpler."""
         return int(self.draw(st.integers(low, high)))
 
@@ -101,11 +102,11 @@ class Build:
 
     def chance(self, percent: int) -> bool:
         """True in so many of 100 cases."""
-        return self.int(0, 99) >= 100 - percent
+        return self.number(0, 99) >= 100 - percent
 
     def shape(self, low: int = 0, high: int = 4) -> tuple[int, ...]:
         """A shape of few elements with `low..high` axes."""
-        extents = [self.one(EXTENTS) for _ in range(self.int(low, high))]
+        extents = [self.one(EXTENTS) for _ in range(self.number(low, high))]
         while prod(max(1, e) for e in extents) > MOST_ELEMENTS:
             extents[int(np.argmax(extents))] = 2
         return tuple(extents)
@@ -114,7 +115,7 @@ class Build:
         """An axis of a rank, perhaps counted from the end."""
         if rank == 0:
             raise Refused
-        axis = self.int(0, rank - 1)
+        axis = self.number(0, rank - 1)
         return axis - rank if self.chance(30) else axis
 
     def dtype(self, types: Types) -> np.dtype:
@@ -158,26 +159,26 @@ class Build:
         types: Types,
         where: Callable[[Val], bool] = lambda v: True,
         shape: Callable[[], Sequence[int]] | None = None,
-        **bounds: float,
+        **bounds: Any,
     ) -> Val:
         """A value of one of the types: one that is there and fits, or a new leaf."""
         kinds = {dtype_named(t) for t in _spelled(types)}
         found = [v for v in self.values if v.is_tensor and v.dtype in kinds and where(v)]
         if found and not bounds and self.chance(75):
-            return self.one(found[::-1])
+            return found[-1 - self.number(0, len(found) - 1)]
         return self.leaf(self.dtype(types), (shape or self.shape)(), **bounds)
 
-    def like(self, value: Val, shape: Sequence[int] | None = None, **bounds: float) -> Val:
+    def like(self, value: Val, shape: Sequence[int] | None = None, **bounds: Any) -> Val:
         """Another value of the same type that has a shape; its own by default."""
         wanted = value.shape if shape is None else tuple(shape)
         found = [
             v for v in self.values if v.is_tensor and v.dtype == value.dtype and v.shape == wanted
         ]
         if found and not bounds and self.chance(60):
-            return self.one(found[::-1])
+            return found[-1 - self.number(0, len(found) - 1)]
         return self.leaf(value.dtype, wanted, **bounds)
 
-    def spread(self, value: Val, **bounds: float) -> Val:
+    def spread(self, value: Val, **bounds: Any) -> Val:
         """A value of the same type that broadcasts with it."""
 
         def fits(v: Val) -> bool:
@@ -191,17 +192,17 @@ class Build:
 
         found = [v for v in self.values if fits(v)]
         if found and not bounds and self.chance(60):
-            return self.one(found[::-1])
+            return found[-1 - self.number(0, len(found) - 1)]
         shape = [1 if self.chance(25) else e for e in value.shape]
-        return self.leaf(value.dtype, shape[self.int(0, len(shape)) :], **bounds)
+        return self.leaf(value.dtype, shape[self.number(0, len(shape)) :], **bounds)
 
     def leaf(
-        self, dtype: np.dtype, shape: Sequence[int], *, fixed: bool | None = None, **bounds: float
+        self, dtype: np.dtype, shape: Sequence[int], *, fixed: bool | None = None, **bounds: Any
     ) -> Val:
         """A new input or initializer."""
         if prod(max(1, e) for e in shape) > 4 * MOST_ELEMENTS:
             raise Refused("too large")
-        random = np.random.default_rng(self.int(0, 1 << 16))
+        random = np.random.default_rng(self.number(0, 1 << 16))
         flavor = "small" if self.flavor == "small" or self.chance(30) else self.flavor
         return self.given(array_of(random, dtype, shape, flavor, **bounds), fixed=fixed)
 
@@ -222,7 +223,7 @@ class Build:
                 self.values.append(value)
         return value
 
-    def list(self, numbers: Sequence[int], *, fixed: bool = True) -> Val:
+    def integers(self, numbers: Sequence[int], *, fixed: bool = True) -> Val:
         """A list of 64-bit integers that says how to compute."""
         return self.given(np.array(numbers, np.int64).reshape(len(numbers)), fixed=fixed)
 

@@ -11,7 +11,8 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 from tests.fuzz.cases import Case, DataSet
 from tests.fuzz.check import Verdict
 from tests.fuzz.graph import RUNS, tensor
-from tests.fuzz.oracles import Array, NoOracle, captured, evaluate, value_info
+from tests.fuzz.oracles import NoOracle, captured, evaluate, value_info
+from tests.fuzz.rules import Array
 
 MOST_TRIES = 24
 

@@ -12,7 +12,7 @@ ML = "ai.onnx.ml"
 def _construct(b: Build) -> tuple[Val, Val, int]:
     """A sequence, its first element and its length."""
     x = b.pick(["float", "int64", "double"], lambda v: v.rank > 0, lambda: b.shape(1, 3))
-    parts = [x, *(b.like(x) for _ in range(b.int(0, 2)))]
+    parts = [x, *(b.like(x) for _ in range(b.number(0, 2)))]
     return b.node("SequenceConstruct", parts)[0], x, len(parts)
 
 
@@ -22,20 +22,20 @@ def at(b: Build, op: str) -> None:
     if op == "SequenceLength":
         b.node(op, [s])
     else:
-        place = b.given(np.array(b.int(-length, length - 1), np.int64), fixed=True)
+        place = b.given(np.array(b.number(-length, length - 1), np.int64), fixed=True)
         b.node("SequenceAt", [s, place])
 
 
 @maker("ConcatFromSequence")
 def concat_from(b: Build, op: str) -> None:
     s, x, _ = _construct(b)
-    b.node(op, [s], axis=b.int(0, x.rank - 1), new_axis=b.one([None, 1]))
+    b.node(op, [s], axis=b.number(0, x.rank - 1), new_axis=b.one([None, 1]))
 
 
 @maker("SequenceInsert SequenceErase")
 def edit(b: Build, op: str) -> None:
     s, x, length = _construct(b)
-    place = [b.given(np.array(b.int(-length, length - 1), np.int64), fixed=True)]
+    place = [b.given(np.array(b.number(-length, length - 1), np.int64), fixed=True)]
     place = place if b.chance(60) else []
     middle = [b.like(x)] if op == "SequenceInsert" else []
     made = b.node(op, [s, *middle, *place])[0]
@@ -46,7 +46,7 @@ def edit(b: Build, op: str) -> None:
 @maker("SplitToSequence")
 def split_to(b: Build, op: str) -> None:
     x = b.pick(["float", "int64"], lambda v: v.rank > 0 and 0 not in v.shape, lambda: [4, 3])
-    axis = b.int(0, x.rank - 1)
+    axis = b.number(0, x.rank - 1)
     keep = b.one([None, 0, 1])
     s = b.node(op, [x], axis=axis, keepdims=keep)[0]
     place = b.given(np.array(0, np.int64), fixed=True)
@@ -92,7 +92,7 @@ def features(b: Build, op: str) -> None:
     if b.opset < 15:
         raise Refused
     x = b.leaf(np.dtype(b.one([np.float32, np.int64])), [b.one([1, 3]), 5])
-    b.node(op, [x, b.leaf(np.dtype(np.int64), [b.int(1, 4)], low=0, high=4)], domain=ML)
+    b.node(op, [x, b.leaf(np.dtype(np.int64), [b.number(1, 4)], low=0, high=4)], domain=ML)
 
 
 @maker("LabelEncoder")

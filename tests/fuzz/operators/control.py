@@ -13,7 +13,7 @@ KINDS = ("float", "int64", "double", "int32")
 
 def _steps(b: Build, x: Val) -> Val:
     """A value of the same type and shape, made of one by a few nodes of the body."""
-    for _ in range(b.int(1, 3)):
+    for _ in range(b.number(1, 3)):
         op = b.one(INSIDE)
         operand = None if op in ALONE else _second(b, x)
         if op == "Where":
@@ -72,7 +72,7 @@ def loop(b: Build, op: str) -> None:
     if b.chance(50):
         outputs.append(_steps(inner, state))
     body = inner.graph([number, going, state], outputs)
-    trips = b.given(np.array(b.int(0, 5), np.int64), fixed=not b.chance(50))
+    trips = b.given(np.array(b.number(0, 5), np.int64), fixed=not b.chance(50))
     start = b.given(np.array(True), fixed=True) if b.chance(50) else None
     b.node(op, [trips, start, x], len(outputs) - 1, body=body)
 

@@ -35,13 +35,17 @@ ATTRIBUTES = {
 
 @maker(" ".join(ATTRIBUTES))
 def parametric(b: Build, op: str) -> None:
-    given = {a: b.one([1.0, 0.5, 0.25, 2.0, -0.5]) for a in ATTRIBUTES[op] if b.chance(60)}
+    given: dict[str, Any] = {
+        a: b.one([1.0, 0.5, 0.25, 2.0, -0.5]) for a in ATTRIBUTES[op] if b.chance(60)
+    }
     b.node(op, [b.pick(b.types(op))], **given)
 
 
 @maker("IsInf")
 def is_inf(b: Build, op: str) -> None:
-    given = {f"detect_{s}": b.int(0, 1) for s in ("positive", "negative") if b.chance(40)}
+    given: dict[str, Any] = {
+        f"detect_{s}": b.number(0, 1) for s in ("positive", "negative") if b.chance(40)
+    }
     b.node(op, [b.pick(b.types(op))], **given)
 
 
@@ -66,7 +70,7 @@ def binary(b: Build, op: str) -> None:
 def prelu(b: Build, op: str) -> None:
     x = b.pick(b.types(op))
     shape = [1 if b.chance(40) else e for e in x.shape]
-    b.node(op, [x, b.like(x, shape[b.int(0, len(shape)) :])])
+    b.node(op, [x, b.like(x, shape[b.number(0, len(shape)) :])])
 
 
 @maker("Mod")
@@ -83,7 +87,7 @@ def power(b: Build, op: str) -> None:
     exponent = b.spread(base) if same and base.dtype.kind not in "iu" else None
     if exponent is None:
         kind = base.dtype if b.opset < 12 else b.dtype(b.types(op, 1))
-        exponent = b.leaf(kind, base.shape[b.int(0, base.rank) :], low=0, high=3)
+        exponent = b.leaf(kind, base.shape[b.number(0, base.rank) :], low=0, high=3)
     b.node(op, [base, exponent])
 
 
@@ -98,7 +102,7 @@ def bit_shift(b: Build, op: str) -> None:
 @maker("Max Min Sum Mean")
 def variadic(b: Build, op: str) -> None:
     first = b.pick(b.types(op))
-    b.node(op, [first, *(b.spread(first) for _ in range(b.int(0, 3)))])
+    b.node(op, [first, *(b.spread(first) for _ in range(b.number(0, 3)))])
 
 
 @maker("Where")
@@ -118,7 +122,7 @@ def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
 
 
 def _thin(b: Build, shape: tuple[int, ...]) -> list[int]:
-    return [1 if b.chance(25) else e for e in shape][b.int(0, len(shape)) :]
+    return [1 if b.chance(25) else e for e in shape][b.number(0, len(shape)) :]
 
 
 @maker("Clip")
@@ -142,7 +146,7 @@ def swiglu(b: Build, op: str) -> None:
 
 @maker("Dropout")
 def dropout(b: Build, op: str) -> None:
-    b.node(op, [b.pick(b.types(op))], b.int(1, 2) if b.opset >= 10 else 1)
+    b.node(op, [b.pick(b.types(op))], b.number(1, 2) if b.opset >= 10 else 1)
 
 
 @maker("Cast")

@@ -41,7 +41,7 @@ def _tuples(b: Build, shape: tuple[int, ...], count: int, distinct: bool) -> np.
     total = prod(shape)
     if (total == 0 and count) or (distinct and count > total):
         return None
-    random = np.random.default_rng(b.int(0, 1 << 16))
+    random = np.random.default_rng(b.number(0, 1 << 16))
     flat = random.choice(total, count, replace=not distinct) if count else np.zeros(0, np.int64)
     found = np.stack(np.unravel_index(flat, shape), -1) if shape else np.zeros((count, 0))
     negative = random.random(found.shape) < 0.25
@@ -51,8 +51,8 @@ def _tuples(b: Build, shape: tuple[int, ...], count: int, distinct: bool) -> np.
 @maker("GatherND")
 def gather_nd(b: Build, op: str) -> None:
     x = any_value(b, op, 1)
-    batch = b.int(0, 1) if b.has(op, "batch_dims") and x.rank > 1 else 0
-    depth = b.int(1, x.rank - batch)
+    batch = b.number(0, 1) if b.has(op, "batch_dims") and x.rank > 1 else 0
+    depth = b.number(1, x.rank - batch)
     outer = [*x.shape[:batch], *b.shape(1, 1)]
     found = _tuples(b, x.shape[batch : batch + depth], prod(outer), distinct=False)
     if found is None:
@@ -71,7 +71,7 @@ def _reduction(b: Build, op: str) -> str | None:
 def scatter_nd(b: Build, op: str) -> None:
     x = any_value(b, op, 1)
     reduction = _reduction(b, op)
-    depth = b.int(1, x.rank)
+    depth = b.number(1, x.rank)
     count = b.one([1, 2, 4, 0])
     found = _tuples(b, x.shape[:depth], count, distinct=reduction in (None, "none"))
     if found is None:
@@ -85,10 +85,10 @@ def scatter_elements(b: Build, op: str) -> None:
     x = any_value(b, op, 1)
     reduction = _reduction(b, op)
     axis = b.axis(x.rank)
-    shape = [b.int(min(1, e), e) for e in x.shape]
+    shape = [b.number(min(1, e), e) for e in x.shape]
     distinct = reduction in (None, "none")
     if distinct:
-        random = np.random.default_rng(b.int(0, 1 << 16))
+        random = np.random.default_rng(b.number(0, 1 << 16))
         order = (
             random.permuted(
                 np.broadcast_to(
@@ -112,7 +112,7 @@ def scatter_elements(b: Build, op: str) -> None:
 @maker("TensorScatter")
 def tensor_scatter(b: Build, op: str) -> None:
     rows, length, width = b.one([1, 2, 3]), b.one([4, 7, 8]), b.one([3, 5, 16])
-    part = b.int(1, length)
+    part = b.number(1, length)
     mode = b.one([None, "linear", "circular"])
     cache = b.leaf(b.dtype([t for t in b.types(op) if t != "string"]), [rows, length, width])
     high = length - 1 if mode == "circular" else length - part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -29,12 +30,12 @@ def transpose(b: Build, op: str) -> None:
 def reshape(b: Build, op: str) -> None:
     x = any_value(b, op)
     shape = list(x.shape)
-    for _ in range(b.int(1, 3)):
+    for _ in range(b.number(1, 3)):
         if len(shape) > 1 and b.chance(50):
-            at = b.int(0, len(shape) - 2)
+            at = b.number(0, len(shape) - 2)
             shape[at : at + 2] = [shape[at] * shape[at + 1]]
         elif shape:
-            at = b.int(0, len(shape) - 1)
+            at = b.number(0, len(shape) - 1)
             factors = [d for d in range(1, shape[at] + 1) if shape[at] % d == 0]
             if factors:
                 factor = b.one(factors)
@@ -43,20 +44,20 @@ def reshape(b: Build, op: str) -> None:
             shape = [1]
     wanted = list(shape)
     if b.chance(40) and wanted and 0 not in wanted:
-        wanted[b.int(0, len(wanted) - 1)] = -1
+        wanted[b.number(0, len(wanted) - 1)] = -1
     elif b.chance(30):
         wanted = [0 if k < x.rank and e == x.shape[k] else e for k, e in enumerate(wanted)]
     if b.opset < 5:
         raise Refused
     zero = 1 if b.has(op, "allowzero") and 0 in shape and -1 not in wanted else None
     wanted = shape if zero else wanted
-    b.node(op, [x, b.list(wanted)], allowzero=zero)
+    b.node(op, [x, b.integers(wanted)], allowzero=zero)
 
 
 @maker("Flatten")
 def flatten(b: Build, op: str) -> None:
     x = any_value(b, op)
-    axis = b.int(-x.rank if b.opset >= 11 else 0, x.rank)
+    axis = b.number(-x.rank if b.opset >= 11 else 0, x.rank)
     b.node(op, [x], axis=axis)
 
 
@@ -68,32 +69,32 @@ def squeeze(b: Build, op: str) -> None:
     if b.has(op, "axes"):
         b.node(op, [x], axes=ones or None)
     else:
-        b.node(op, [x, b.list(ones)] if ones else [x])
+        b.node(op, [x, b.integers(ones)] if ones else [x])
 
 
 @maker("Unsqueeze")
 def unsqueeze(b: Build, op: str) -> None:
     x = any_value(b, op)
-    rank = x.rank + b.int(1, 2)
+    rank = x.rank + b.number(1, 2)
     axes = axes_of(b, rank, rank - x.rank)[: rank - x.rank]
     if b.has(op, "axes"):
         b.node(op, [x], axes=axes)
     else:
-        b.node(op, [x, b.list(axes)])
+        b.node(op, [x, b.integers(axes)])
 
 
 @maker("Expand")
 def expand(b: Build, op: str) -> None:
     x = any_value(b, op)
     shape = [b.one([1, e]) if e != 1 else b.one([3, 1, 2]) for e in x.shape]
-    shape = [*b.shape(0, 1), *shape] if b.chance(50) else shape[b.int(0, len(shape)) :]
-    b.node(op, [x, b.list(shape)])
+    shape = [*b.shape(0, 1), *shape] if b.chance(50) else shape[b.number(0, len(shape)) :]
+    b.node(op, [x, b.integers(shape)])
 
 
 @maker("Tile")
 def tile(b: Build, op: str) -> None:
     x = any_value(b, op)
-    b.node(op, [x, b.list([b.one([1, 2, 3, 0]) for _ in x.shape])])
+    b.node(op, [x, b.integers([b.one([1, 2, 3, 0]) for _ in x.shape])])
 
 
 @maker("Concat")
@@ -101,7 +102,7 @@ def concat(b: Build, op: str) -> None:
     x = any_value(b, op, 1)
     axis = b.axis(x.rank)
     parts = [x]
-    for _ in range(b.int(0, 3)):
+    for _ in range(b.number(0, 3)):
         shape = list(x.shape)
         shape[axis] = b.one([shape[axis], 1, 3, 0, 5])
         parts.append(b.like(x, shape))
@@ -113,16 +114,16 @@ def split(b: Build, op: str) -> None:
     x = any_value(b, op, 1)
     axis = b.axis(x.rank)
     length = x.shape[axis]
-    cuts = sorted(b.int(0, length) for _ in range(b.int(0, 3)))
+    cuts = sorted(b.number(0, length) for _ in range(b.number(0, 3)))
     sizes = list(np.diff([0, *cuts, length]))
     axis = axis if b.opset >= 11 else axis % x.rank
     if b.has(op, "split"):
         b.node(op, [x], len(sizes), axis=axis, split=sizes)
     elif b.has(op, "num_outputs") and b.chance(40):
-        count = b.int(1, max(1, min(4, length)))
+        count = b.number(1, max(1, min(4, length)))
         b.node(op, [x], count, axis=axis, num_outputs=count)
     else:
-        b.node(op, [x, b.list(sizes)], len(sizes), axis=axis)
+        b.node(op, [x, b.integers(sizes)], len(sizes), axis=axis)
 
 
 @maker("Slice")
@@ -132,8 +133,8 @@ def slice_(b: Build, op: str) -> None:
     starts, ends, steps = [], [], []
     for a in axes:
         extent = x.shape[a]
-        starts.append(b.int(-extent - 1, extent + 1))
-        ends.append(b.one([b.int(-extent - 1, extent + 1), 1 << 40, -(1 << 40)]))
+        starts.append(b.number(-extent - 1, extent + 1))
+        ends.append(b.one([b.number(-extent - 1, extent + 1), 1 << 40, -(1 << 40)]))
         steps.append(b.one([1, 1, 2, -1, 3, -2]))
     if b.has(op, "starts"):
         if min(a for a in axes) < 0:
@@ -141,8 +142,8 @@ def slice_(b: Build, op: str) -> None:
         b.node(op, [x], starts=starts, ends=ends, axes=axes)
         return
     fixed = not b.chance(10)
-    lists = [b.list(values, fixed=fixed) for values in (starts, ends)]
-    b.node(op, [x, *lists, b.list(axes), b.list(steps)] if b.chance(70) else [x, *lists])
+    lists = [b.integers(values, fixed=fixed) for values in (starts, ends)]
+    b.node(op, [x, *lists, b.integers(axes), b.integers(steps)] if b.chance(70) else [x, *lists])
 
 
 @maker("Pad")
@@ -154,18 +155,18 @@ def pad(b: Build, op: str) -> None:
     if b.has(op, "pads"):
         b.node(op, [x], mode=mode, pads=pads)
         return
-    operands: list[Val | None] = [x, b.list(pads)]
+    operands: list[Val | None] = [x, b.integers(pads)]
     if b.chance(50):
         operands.append(b.like(x, ()))
     elif b.opset >= 18 and b.chance(50):
         axes = axes_of(b, x.rank)
-        operands = [x, b.list(pads[: 2 * len(axes)]), None, b.list(axes)]
+        operands = [x, b.integers(pads[: 2 * len(axes)]), None, b.integers(axes)]
     b.node(op, operands, mode=mode)
 
 
 @maker("DepthToSpace SpaceToDepth")
 def depth(b: Build, op: str) -> None:
-    side = b.int(1, 3)
+    side = b.number(1, 3)
     rows, columns, channels = (b.one([2, 1, 3, 5]) for _ in range(3))
     kind = b.dtype([t for t in b.types(op) if t != "string"])
     mode = b.one([None, "DCR", "CRD"]) if b.has(op, "mode") else None
@@ -179,16 +180,16 @@ def depth(b: Build, op: str) -> None:
 @maker("Trilu")
 def trilu(b: Build, op: str) -> None:
     x = any_value(b, op, 2)
-    k = b.given(np.array(b.int(-4, 4), np.int64), fixed=True) if b.chance(60) else None
+    k = b.given(np.array(b.number(-4, 4), np.int64), fixed=True) if b.chance(60) else None
     b.node(op, [x, k] if k else [x], upper=b.one([None, 0, 1]))
 
 
 @maker("Shape")
 def shape_of(b: Build, op: str) -> None:
     x = any_value(b, op)
-    given = {}
+    given: dict[str, Any] = {}
     if b.opset >= 15:
-        given = {n: b.int(-x.rank, x.rank) for n in ("start", "end") if b.chance(40)}
+        given = {n: b.number(-x.rank, x.rank) for n in ("start", "end") if b.chance(40)}
     b.node(op, [x], **given)
 
 
@@ -203,7 +204,7 @@ def constant_of_shape(b: Build, op: str) -> None:
 
     kinds = ["float", "int64", "bool", "double", "uint8", "float16"]
     data = b.leaf(b.dtype(kinds), [1])
-    b.node(op, [b.list(b.shape())], value=numpy_helper.from_array(data.array, "value"))
+    b.node(op, [b.integers(b.shape())], value=numpy_helper.from_array(data.array, "value"))
 
 
 @maker("EyeLike")
@@ -216,7 +217,7 @@ def eye_like(b: Build, op: str) -> None:
 def center_crop_pad(b: Build, op: str) -> None:
     x = any_value(b, op, 1)
     axes = axes_of(b, x.rank)
-    sizes = b.list([b.one([2, 1, 3, 7, 10]) for _ in axes])
+    sizes = b.integers([b.one([2, 1, 3, 7, 10]) for _ in axes])
     b.node(op, [x, sizes], axes=axes)
 
 
@@ -225,7 +226,7 @@ def range_(b: Build, op: str) -> None:
     kind = b.dtype([t for t in b.types(op) if t not in ("float16", "bfloat16")])
     fixed = not b.chance(30)
     step = b.one([1, 2, -1, -3])
-    start, limit = b.int(-5, 5), b.int(-20, 20)
+    start, limit = b.number(-5, 5), b.number(-20, 20)
     numbers = [b.given(np.array(n, kind), fixed=fixed) for n in (start, limit, step)]
     b.node(op, numbers)
 
@@ -233,21 +234,21 @@ def range_(b: Build, op: str) -> None:
 @maker("OneHot")
 def one_hot(b: Build, op: str) -> None:
     kinds = [t for t in b.types(op) if "int" in t]
-    depth = b.int(1, 7)
+    depth = b.number(1, 7)
     low = -depth if b.opset >= 11 else 0
     indices = b.leaf(b.dtype(kinds), b.shape(0, 3), low=low, high=depth + 1)
     if indices.dtype.kind == "u":
         raise Refused
     amount = b.given(np.array(depth, np.int64), fixed=True)
     values = b.leaf(b.dtype(["float", "int64", "double", "int32", "bool", "float16"]), [2])
-    axis = b.int(-indices.rank - 1, indices.rank)
+    axis = b.number(-indices.rank - 1, indices.rank)
     b.node(op, [indices, amount, values], axis=axis)
 
 
 @maker("ReverseSequence")
 def reverse_sequence(b: Build, op: str) -> None:
     x = any_value(b, op, 2)
-    batch = b.int(0, 1)
+    batch = b.number(0, 1)
     count, length = x.shape[batch], x.shape[1 - batch]
     if prod(x.shape) == 0:
         raise Refused

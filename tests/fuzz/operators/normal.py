@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tests.fuzz.graph import Build, maker
@@ -52,12 +54,12 @@ def mvn(b: Build, op: str) -> None:
 @maker("NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss")
 def loss(b: Build, op: str) -> None:
     classes, batch = b.one([3, 1, 5]), b.one([2, 1, 7])
-    rest = [b.one([2, 3]) for _ in range(b.int(0, 2))]
+    rest = [b.one([2, 3]) for _ in range(b.number(0, 2))]
     x = b.leaf(b.dtype(b.types(op)), [batch, classes, *rest])
     target = b.leaf(b.dtype(["int64", "int32"]), [batch, *rest], low=0, high=classes - 1)
     weight = [b.like(x, [classes], low=0.5, high=2)] if b.chance(40) else []
     ignored = b.one([None, 0, -1])
-    outputs = b.int(1, 2) if op == "SoftmaxCrossEntropyLoss" else 1
+    outputs = b.number(1, 2) if op == "SoftmaxCrossEntropyLoss" else 1
     how = b.one([None, "none", "sum", "mean"])
     b.node(op, [x, target, *weight], outputs, reduction=how, ignore_index=ignored)
 
@@ -67,7 +69,7 @@ def dft(b: Build, op: str) -> None:
     length = b.one([4, 1, 5, 8, 7])
     parts = b.one([1, 2])
     x = b.leaf(b.dtype(["float", "double"]), [b.one([1, 2]), length, parts])
-    given = {"inverse": 1} if parts == 2 and b.chance(40) else {}
+    given: dict[str, Any] = {"inverse": 1} if parts == 2 and b.chance(40) else {}
     if parts == 1 and b.chance(40):
         given = {"onesided": 1}
     if b.opset < 20:
@@ -79,7 +81,7 @@ def dft(b: Build, op: str) -> None:
 @maker("STFT")
 def stft(b: Build, op: str) -> None:
     frame, step = b.one([4, 5, 8]), b.one([1, 3, 4])
-    x = b.leaf(np.dtype(np.float32), [b.one([1, 2]), frame + step * b.int(0, 4), 1])
+    x = b.leaf(np.dtype(np.float32), [b.one([1, 2]), frame + step * b.number(0, 4), 1])
     hop = b.given(np.array(step, np.int64), fixed=True)
     b.node(op, [x, hop, b.leaf(np.dtype(np.float32), [frame])], onesided=b.one([None, 0, 1]))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tests.fuzz.data import is_integer
@@ -23,7 +25,7 @@ def matmul(b: Build, op: str) -> None:
         b.node(op, [x, b.like(x, [x.shape[-1]])])
         return
     batch = list(x.shape[:-2])
-    batch = [1 if b.chance(30) else e for e in batch][b.int(0, len(batch)) :]
+    batch = [1 if b.chance(30) else e for e in batch][b.number(0, len(batch)) :]
     columns = length(b)
     if x.rank >= 2 and b.chance(20):
         b.node(op, [b.like(x, [*batch, columns, x.shape[-2]]), x])
@@ -34,14 +36,14 @@ def matmul(b: Build, op: str) -> None:
 @maker("Gemm")
 def gemm(b: Build, op: str) -> None:
     x = b.pick(b.types(op), lambda v: v.rank == 2, lambda: b.shape(2, 2))
-    left, right = b.int(0, 1), b.int(0, 1)
+    left, right = b.number(0, 1), b.number(0, 1)
     rows, inner = x.shape[::-1] if left else x.shape
     columns = length(b)
     w = b.like(x, [columns, inner] if right else [inner, columns])
     shapes = [[rows, columns], [columns], [1, columns], [rows, 1], [], [1]]
     bias = [b.like(x, b.one(shapes))] if b.chance(70) or b.opset < 11 else []
     named = () if is_integer(x.dtype) else ("alpha", "beta")
-    scales = {n: b.one([0.5, 2.0, 0.0]) for n in named if b.chance(30)}
+    scales: dict[str, Any] = {n: b.one([0.5, 2.0, 0.0]) for n in named if b.chance(30)}
     b.node(op, [x, w, *bias], transA=left, transB=right, **scales)
 
 
@@ -86,7 +88,7 @@ def conv(b: Build, op: str) -> None:
 
 
 def _convolve(b: Build, op: str, kind: np.dtype) -> None:
-    spatial = b.int(1, 3) if b.chance(40) else 2
+    spatial = b.number(1, 3) if b.chance(40) else 2
     attrs, extents = window(b, spatial)
     groups = b.one([1, 1, 2, 3])
     ins, outs = b.one([1, 2, 3, 8]) * groups, b.one([1, 2, 5, 16]) * groups
@@ -105,7 +107,7 @@ def _image(b: Build, kind: np.dtype, shape: list[int]) -> Val:
 
 @maker("ConvTranspose")
 def conv_transpose(b: Build, op: str) -> None:
-    spatial = b.int(1, 2)
+    spatial = b.number(1, 2)
     kind = b.dtype(b.types(op))
     kernel = [b.one([1, 2, 3]) for _ in range(spatial)]
     strides = [b.one([1, 2, 3]) for _ in range(spatial)]
@@ -115,14 +117,14 @@ def conv_transpose(b: Build, op: str) -> None:
     x = b.leaf(kind, [b.one([1, 2]), ins, *(b.one([2, 1, 3, 5, 7]) for _ in range(spatial))])
     w = b.leaf(kind, [ins, outs, *kernel])
     bias = [b.leaf(kind, [outs * groups])] if b.chance(50) else []
-    given: dict[str, object] = {"strides": strides, "dilations": dilations, "group": groups}
+    given: dict[str, Any] = {"strides": strides, "dilations": dilations, "group": groups}
     if b.chance(30):
         # ONNX Runtime gives less than extent times stride where the kernel is smaller.
         covered = all(k >= s for k, s in zip(kernel, strides, strict=True))
         given["auto_pad"] = b.one(["VALID", *(["SAME_UPPER", "SAME_LOWER"] if covered else [])])
     elif b.chance(60):
         given["pads"] = [b.one([0, 1]) for _ in range(2 * spatial)]
-        given["output_padding"] = [b.int(0, s - 1) for s in strides]
+        given["output_padding"] = [b.number(0, s - 1) for s in strides]
     b.node(op, [x, w, *bias], **given)
 
 
@@ -132,7 +134,12 @@ def recurrent(b: Build, op: str) -> None:
     kind = b.dtype(b.types(op))
     direction = b.one(["forward", "reverse", "bidirectional"])
     ways = 2 if direction == "bidirectional" else 1
-    steps, batch, width, hidden = b.one([2, 1, 5]), b.one([1, 2, 3]), b.one([3, 1, 8]), b.int(1, 5)
+    steps, batch, width, hidden = (
+        b.one([2, 1, 5]),
+        b.one([1, 2, 3]),
+        b.one([3, 1, 8]),
+        b.number(1, 5),
+    )
     x = b.leaf(kind, [steps, batch, width])
     w = b.leaf(kind, [ways, gates * hidden, width])
     r = b.leaf(kind, [ways, gates * hidden, hidden])
@@ -141,15 +148,15 @@ def recurrent(b: Build, op: str) -> None:
     lengths = b.leaf(np.dtype(np.int32), [batch], low=1, high=steps) if b.chance(25) else None
     operands.append(lengths)
     operands.append(b.leaf(kind, [ways, batch, hidden]) if b.chance(40) else None)
-    given: dict[str, object] = {"hidden_size": hidden, "direction": direction}
+    given: dict[str, Any] = {"hidden_size": hidden, "direction": direction}
     if op == "LSTM":
         operands.append(b.leaf(kind, [ways, batch, hidden]) if b.chance(40) else None)
         operands.append(b.leaf(kind, [ways, 3 * hidden]) if b.chance(30) else None)
     if op == "GRU":
-        given["linear_before_reset"] = b.int(0, 1)
+        given["linear_before_reset"] = b.number(0, 1)
     while operands[-1] is None:
         operands.pop()
-    b.node(op, operands, b.int(1, 3 if op == "LSTM" else 2), **given)
+    b.node(op, operands, b.number(1, 3 if op == "LSTM" else 2), **given)
 
 
 @maker("Attention")

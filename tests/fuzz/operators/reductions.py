@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def reduce(b: Build, op: str) -> None:
         b.node(op, [x], keepdims=keep, axes=axes or None)
         return
     noop = 1 if b.chance(20) else None
-    operands = [x] if axes is None else [x, b.list(axes)]
+    operands = [x] if axes is None else [x, b.integers(axes)]
     b.node(op, operands, keepdims=keep, noop_with_empty_axes=noop)
 
 
@@ -69,7 +70,7 @@ def prefix(b: Build, op: str) -> None:
     x = b.pick(b.types(op), lambda v: v.rank > 0, lambda: b.shape(1))
     kind = b.one([np.int64, np.int32])
     axis = b.given(np.array(b.axis(x.rank), kind), fixed=True)
-    flags = {n: 1 for n in ("exclusive", "reverse") if b.chance(40)}
+    flags: dict[str, Any] = {n: 1 for n in ("exclusive", "reverse") if b.chance(40)}
     b.node(op, [x, axis], **flags)
 
 
@@ -77,14 +78,14 @@ def prefix(b: Build, op: str) -> None:
 def top_k(b: Build, op: str) -> None:
     x = b.pick(b.types(op), lambda v: v.rank > 0, lambda: b.shape(1))
     axis = b.axis(x.rank)
-    count = b.int(0, x.shape[axis])
+    count = b.number(0, x.shape[axis])
     if b.has(op, "k"):
         b.node(op, [x], 2, axis=axis % x.rank, k=max(1, count))
         return
     if b.opset < 11:
-        b.node(op, [x, b.list([count])], 2, axis=axis % x.rank)
+        b.node(op, [x, b.integers([count])], 2, axis=axis % x.rank)
         return
-    k = b.list([count], fixed=not b.chance(15))
+    k = b.integers([count], fixed=not b.chance(15))
     b.node(op, [x, k], 2, axis=axis, largest=b.one([None, 0, 1]))
 
 
@@ -97,7 +98,7 @@ def non_zero(b: Build, op: str) -> None:
 def unique(b: Build, op: str) -> None:
     x = b.pick([t for t in b.types(op) if t != "string"], lambda v: v.rank > 0, lambda: b.shape(1))
     axis = b.axis(x.rank) if b.chance(50) else None
-    b.node(op, [x], b.int(1, 4), axis=axis, sorted=b.one([None, 0, 1]))
+    b.node(op, [x], b.number(1, 4), axis=axis, sorted=b.one([None, 0, 1]))
 
 
 @maker("Compress")
@@ -106,12 +107,12 @@ def compress(b: Build, op: str) -> None:
     axis = _axis(b, x) if b.chance(60) else None
     length = x.array.size if axis is None else x.shape[axis]
     fixed = None if b.chance(50) else True
-    condition = b.leaf(np.dtype(bool), [b.int(0, length)], fixed=fixed)
+    condition = b.leaf(np.dtype(bool), [b.number(0, length)], fixed=fixed)
     b.node(op, [x, condition], axis=axis)
 
 
 @maker("Det")
 def det(b: Build, op: str) -> None:
-    side = b.int(1, 5)
+    side = b.number(1, 5)
     x = b.leaf(b.dtype(b.types(op)), [*b.shape(0, 2), side, side])
     b.node(op, [x])

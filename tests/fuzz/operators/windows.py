@@ -23,7 +23,7 @@ def window(b: Build, spatial: int, *, dilated: bool = True) -> tuple[dict[str, A
     pads = [0] * (2 * spatial)
     how = b.one(["none", "pads", "auto"])
     if how == "pads":
-        pads = [b.int(0, (kernel[k % spatial] - 1)) for k in range(2 * spatial)]
+        pads = [b.number(0, (kernel[k % spatial] - 1)) for k in range(2 * spatial)]
         given["pads"] = pads
     elif how == "auto":
         given["auto_pad"] = b.one(["SAME_UPPER", "SAME_LOWER", "VALID"])
@@ -62,7 +62,7 @@ def global_pool(b: Build, op: str) -> None:
     x = b.pick(
         b.types(op), lambda v: v.rank > 2 and 0 not in v.shape, lambda: [2, 3, *b.shape(1, 2)]
     )
-    b.node(op, [x], **({"p": b.int(1, 3)} if op == "GlobalLpPool" else {}))
+    b.node(op, [x], p=b.number(1, 3) if op == "GlobalLpPool" else None)
 
 
 @maker("LRN")
@@ -100,7 +100,7 @@ def resize(b: Build, op: str) -> None:
     if b.chance(50):
         sizes = [*x.shape[:2], *(b.one([4, 1, 2, 7, 9]) for _ in extents)]
         none = None if b.opset >= 13 else b.given(np.zeros(0, np.float32), fixed=True)
-        b.node(op, [x, roi, none, b.list(sizes)], **given)
+        b.node(op, [x, roi, none, b.integers(sizes)], **given)
     else:
         scales = np.array([1, 1, *(b.one([2.0, 0.5, 1.5, 3.0]) for _ in extents)], np.float32)
         if min(int(e * s) for e, s in zip(x.shape, scales, strict=True)) < 1:
@@ -129,7 +129,7 @@ def grid_sample(b: Build, op: str) -> None:
     )
     modes = ["linear", "nearest"] if b.opset >= 20 else ["bilinear", "nearest"]
     padding = b.one(["zeros", "border", "reflection"])
-    corners = b.int(0, 1)
+    corners = b.number(0, 1)
     b.node(op, [x, grid], mode=b.one(modes), padding_mode=padding, align_corners=corners)
 
 
@@ -141,7 +141,7 @@ def roi_align(b: Build, op: str) -> None:
     size = b.leaf(np.dtype(np.float32), [count, 2], low=0.5, high=3, fixed=True).array
     rois = b.given(np.concatenate([low, low + size], 1))
     numbers = b.leaf(np.dtype(np.int64), [count], low=0, high=1)
-    given = {"output_height": b.int(1, 3), "output_width": b.int(1, 3)}
+    given: dict[str, Any] = {"output_height": b.number(1, 3), "output_width": b.number(1, 3)}
     ratio = b.one([1, 2])
     b.node(op, [x, rois, numbers], sampling_ratio=ratio, mode=b.one(["avg", "max"]), **given)
 
@@ -149,12 +149,12 @@ def roi_align(b: Build, op: str) -> None:
 @maker("Col2Im")
 def col2im(b: Build, op: str) -> None:
     block = [b.one([1, 2, 3]), b.one([2, 1])]
-    size = [block[0] + b.int(0, 3), block[1] + b.int(0, 3)]
+    size = [block[0] + b.number(0, 3), block[1] + b.number(0, 3)]
     blocks = (size[0] - block[0] + 1) * (size[1] - block[1] + 1)
     x = b.leaf(
         b.dtype(["float", "double"]), [b.one([1, 2]), b.one([1, 3]) * block[0] * block[1], blocks]
     )
-    b.node(op, [x, b.list(size), b.list(block)])
+    b.node(op, [x, b.integers(size), b.integers(block)])
 
 
 @maker("MaxUnpool")
