@@ -32,7 +32,8 @@ def dtype_named(name: str) -> np.dtype:
     known = {"float": "float32", "double": "float64", "string": "object"}
     if name in known or hasattr(np, name):
         return np.dtype(known.get(name, name))
-    return np.dtype(getattr(ml_dtypes, NARROW.get(name, name)))
+    kind: np.dtype = np.dtype(getattr(ml_dtypes, NARROW.get(name, name)))
+    return kind
 
 
 def iinfo(dtype: np.dtype) -> Any:
@@ -76,7 +77,7 @@ def array_of(
     if flavor == "small":
         return random.integers(-LARGEST, LARGEST, shape, endpoint=True).astype(dtype)
     found = random.standard_normal(shape) * random.choice([1.0, 1.0, 0.1, 10.0])
-    made = found.astype(dtype)
+    made: np.ndarray = found.astype(dtype)
     if flavor == "special":
         specials = _specials(dtype)
         chosen = specials[random.integers(0, len(specials), shape)]

@@ -75,9 +75,10 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
         if same:
             results = found[-1] if number == 1 and found[-1] is not None else first
         else:
-            results = oracle(feeds[number])
-            if results is None:
+            again = oracle(feeds[number])
+            if again is None:
                 raise NoOracle(node.op_type)
+            results = again
         if number > 1 and node.op_type not in EXACT:
             results = [_moved(a, node, feeds[0], number, k) for k, a in enumerate(results)]
         made.append(results)
