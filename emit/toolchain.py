@@ -55,20 +55,19 @@ class Toolchain:
     command: tuple[str, ...]
     identity: str
 
-    def begin(self, commands: Sequence[Sequence[str]], directory: Path) -> Running:
-        """Starts the compiler in a directory, with one command's arguments after the other."""
-        script = " && ".join(shlex.join([*self.command, *arguments]) for arguments in commands)
+    def begin(self, arguments: Sequence[str], directory: Path) -> Running:
+        """Starts the compiler in a directory."""
         messages = directory / f"messages-{secrets.token_hex(4)}.txt"
         with messages.open("wb") as output:
             process = subprocess.Popen(
-                ["sh", "-c", script],
+                [*self.command, *arguments],
                 cwd=directory,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 process_group=0,
             )
-        return Running(process, script, messages)
+        return Running(process, shlex.join([*self.command, *arguments]), messages)
 
     def run(self, arguments: Sequence[str], directory: Path) -> None:
         """Runs the compiler in a directory.
@@ -76,7 +75,7 @@ class Toolchain:
         Raises:
             InternalError: the compiler fails; the message holds its output.
         """
-        running = self.begin([arguments], directory)
+        running = self.begin(arguments, directory)
         try:
             running.wait()
         finally:

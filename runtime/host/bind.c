@@ -24,7 +24,7 @@ static int allocate_memory(rutc_session *session, int32_t port, const char *role
                    (long long)bytes, role, session->program->ports[port].name);
 }
 
-static void point_buffers(rutc_session *session, int32_t port, char *address) {
+static void point_port(rutc_session *session, int32_t port, char *address) {
   if (session->bindings[port].bound == address) return;
   session->bindings[port].bound = address;
   const rutc_program *program = session->program;
@@ -85,7 +85,7 @@ static int bind_output(rutc_session *session, int32_t index, DLTensor *tensor) {
   int dense = rutc_tensor_is_dense(tensor);
   if (!dense) status = allocate_memory(session, port, "output");
   if (status != RUTC_OK) return status;
-  point_buffers(session, port,
+  point_port(session, port,
                 dense ? rutc_tensor_data(tensor) : session->bindings[port].memory);
   return RUTC_OK;
 }
@@ -141,17 +141,17 @@ static int bind_input(rutc_session *session, int32_t index, const DLTensor *tens
   if (bytes == 0) {
     /* Kernels may look at the first element of a tensor that has none. */
     status = allocate_memory(session, index, "input");
-    if (status == RUTC_OK) point_buffers(session, index, session->bindings[index].memory);
+    if (status == RUTC_OK) point_port(session, index, session->bindings[index].memory);
     return status;
   }
   if (rutc_tensor_is_dense(tensor) && !overlaps_an_output(session, tensor, bytes)) {
-    point_buffers(session, index, rutc_tensor_data(tensor));
+    point_port(session, index, rutc_tensor_data(tensor));
     return check_fixed(session, index);
   }
   status = allocate_memory(session, index, "input");
   if (status != RUTC_OK) return status;
   rutc_tensor_gather(session->bindings[index].memory, tensor, description->element_bytes);
-  point_buffers(session, index, session->bindings[index].memory);
+  point_port(session, index, session->bindings[index].memory);
   return check_fixed(session, index);
 }
 

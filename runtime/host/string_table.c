@@ -72,7 +72,7 @@ char *rutc_strings_room(rutc_strings *strings, int64_t bytes) {
   return block->memory + block->used;
 }
 
-static int64_t enter(rutc_strings *strings, int64_t place, const char *data, int64_t bytes) {
+static int64_t enter_string(rutc_strings *strings, int64_t place, const char *data, int64_t bytes) {
   strings->texts[strings->count] = (rutc_text){data, bytes};
   strings->places[place] = ++strings->count;
   return strings->count - 1;
@@ -83,7 +83,7 @@ int64_t rutc_intern_kept(rutc_strings *strings, const char *data, int64_t bytes)
   int64_t place = place_of(strings, data, bytes);
   if (strings->places[place] > 0) return strings->places[place] - 1;
   strings->blocks->used += bytes;
-  return enter(strings, place, data, bytes);
+  return enter_string(strings, place, data, bytes);
 }
 
 int64_t rutc_intern(rutc_strings *strings, const char *data, int64_t bytes) {
@@ -94,7 +94,7 @@ int64_t rutc_intern(rutc_strings *strings, const char *data, int64_t bytes) {
   if (copy == NULL) return -1;
   if (bytes > 0) memcpy(copy, data, (size_t)bytes);
   strings->blocks->used += bytes;
-  return enter(strings, place, copy, bytes);
+  return enter_string(strings, place, copy, bytes);
 }
 
 void rutc_strings_reset(rutc_strings *strings) {
@@ -112,7 +112,7 @@ void rutc_strings_reset(rutc_strings *strings) {
 int rutc_strings_open(rutc_strings *strings, const rutc_text *own, int64_t count) {
   for (int64_t i = 0; i < count; i++) {
     if (make_room(strings) != 0) return -1;
-    enter(strings, place_of(strings, own[i].data, own[i].bytes), own[i].data, own[i].bytes);
+    enter_string(strings, place_of(strings, own[i].data, own[i].bytes), own[i].data, own[i].bytes);
   }
   strings->own = count;
   return 0;
