@@ -16,6 +16,9 @@ from rutc.errors import InternalError
 Work = Callable[[int], bytes]
 """Does the task of a number."""
 
+YOUNG_OBJECTS = 100_000
+"""Objects made before a process looks for cycles among them: modules are large and soon dropped."""
+
 
 def done_by_crew(tasks: Sequence[int], work: Work, jobs: int) -> Generator[tuple[int, bytes]]:
     """Yields (task, what `work` returned for it) in the order in which tasks end.
@@ -89,6 +92,7 @@ def _serve(work: Work, pipe: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # What the parent made is not looked through again: pages stay shared with it.
     gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)
     with suppress(EOFError, ConnectionError):
         while True:
             task = pipe.recv()

@@ -60,6 +60,7 @@ class ExpressionEmitter:
         self.locals: dict[str, ir.Value] = {}
         self._loads: dict[tuple[object, ...], ir.Value] = {}
         self._results: dict[tuple[object, ...], ir.Value] = {}
+        self._wide: dict[tuple[int, int], tuple[ir.Value, ir.Value]] = {}
         self._needs: dict[int, tuple[Expr, frozenset[str] | None]] = {}
         self._fresh = 0
         # Registers that the vector loop at hand writes: every lane has its own.
@@ -68,11 +69,11 @@ class ExpressionEmitter:
     @contextmanager
     def region(self) -> Iterator[None]:
         """A straight-line region of its own: values outside and inside are not shared."""
-        outer = self._loads, self._results
-        self._loads, self._results = {}, {}
+        outer = self._loads, self._results, self._wide
+        self._loads, self._results, self._wide = {}, {}, {}
         with self.squares.region():
             yield
-        self._loads, self._results = outer
+        self._loads, self._results, self._wide = outer
 
     def forget_loads(self) -> None:
         """Memory may have changed: load anew from here on."""
@@ -178,7 +179,19 @@ class ExpressionEmitter:
 
     def _same_width(self, values: list[ir.Value]) -> list[ir.Value]:
         lanes = max((v.type.count for v in values if is_vector(v)), default=0)
-        return [self.memory.widen(v, lanes) for v in values] if lanes else values
+        return [self._widened(v, lanes) for v in values] if lanes else values
+
+    def _widened(self, value: ir.Value, lanes: int) -> ir.Value:
+        """The value with lanes, of which equal ones are made once.
+
+        The table keeps the value, so that nothing else gets its identity.
+        """
+        if is_vector(value):
+            return value
+        key = id(value), lanes
+        if key not in self._wide:
+            self._wide[key] = value, self.memory.widen(value, lanes)
+        return self._wide[key][1]
 
     def _multiply_add(self, e: Apply) -> ir.Value | None:
         """x + p*q, p*q + x, x - p*q and p*q - x as one fused operation."""

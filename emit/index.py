@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import assert_never
 
 from llvmlite import ir
@@ -15,6 +16,7 @@ I32 = ir.IntType(32)
 I64 = ir.IntType(64)
 
 
+@lru_cache(maxsize=1 << 12)
 def i64(value: int) -> ir.Constant:
     """An i64 constant."""
     return ir.Constant(I64, value)
@@ -29,6 +31,12 @@ def splat(builder: ir.IRBuilder, scalar: ir.Value, lanes: int) -> ir.Value:
     one = builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
     zeros = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
     return builder.shuffle_vector(one, undefined, zeros)
+
+
+@lru_cache(maxsize=1 << 10)
+def _counting(base: int, lanes: int) -> ir.Constant:
+    """base, base + 1, ... in as many lanes."""
+    return ir.Constant(ir.VectorType(I64, lanes), [base + i for i in range(lanes)])
 
 
 def is_vector(value: ir.Value) -> bool:
@@ -76,6 +84,7 @@ class IndexEmitter:
         """Unrolled loops around, outermost first; `constants` has the iteration."""
         self.lane: Lane | None = None
         self._scopes: list[dict[object, ir.Value]] = [{}]
+        self._resolved: dict[tuple[Index, tuple[Index | None, ...]], Index] = {}
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -114,7 +123,14 @@ class IndexEmitter:
 
     def resolve(self, index: Index) -> Index:
         """The index with constant variables put in, simplified."""
-        return index.subs(self.constants).simplify(self.ranges)
+        if not index.is_polynomial:
+            return index.subs(self.constants).simplify(self.ranges)
+        # Without divisions nothing depends on ranges.
+        key = index, tuple([self.constants.get(name) for name in index.ordered_names()])
+        known = self._resolved.get(key)
+        if known is None:
+            known = self._resolved[key] = index.subs(self.constants)
+        return known
 
     def varies(self, index: Index) -> bool:
         """Whether a resolved index differs between the lanes."""
@@ -159,8 +175,7 @@ class IndexEmitter:
     def _iota(self) -> ir.Value:
         lane = self.lane
         assert lane is not None
-        vector = ir.VectorType(I64, lane.lanes)
-        return ir.Constant(vector, [lane.base + i for i in range(lane.lanes)])
+        return _counting(lane.base, lane.lanes)
 
     def _compute(self, a: FloorDiv | Mod | Min | Max) -> ir.Value:
         b = self.builder

@@ -56,6 +56,7 @@ RESERVED = frozenset(("and", "else", "false", "inf", "nan", "not", "or", "true")
 """Words of the text form that a variable's name must be quoted to use."""
 
 
+@lru_cache(maxsize=1 << 14)
 def quoted(name: str) -> str:
     """A variable's name as it stands in text: in single quotes unless it is a plain word."""
     if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.]*", name, re.ASCII) and name not in RESERVED:
@@ -129,6 +130,16 @@ class Index:
     terms: tuple[tuple[Monomial, int], ...] = ()
     const: int = 0
 
+    def __hash__(self) -> int:
+        known: int | None = self.__dict__.get("_hash")
+        if known is None:
+            known = self.__dict__["_hash"] = hash((self.terms, self.const))
+        return known
+
+    def __reduce__(self) -> tuple[type[Index], tuple[object, int]]:
+        # Hashes of strings differ from process to process.
+        return Index, (self.terms, self.const)
+
     # -- construction ---------------------------------------------------------------------------
     @staticmethod
     def of(x: Index | int | str) -> Index:
@@ -192,6 +203,15 @@ class Index:
         return not self.terms
 
     @property
+    def is_polynomial(self) -> bool:
+        """Whether there are no atoms but variables."""
+        for mono, _ in self.terms:
+            for a in mono:
+                if not isinstance(a, Var):
+                    return False
+        return True
+
+    @property
     def value(self) -> int:
         """The constant's value. Raises ValueError when a variable occurs."""
         if self.terms:
@@ -218,7 +238,22 @@ class Index:
 
     def names(self) -> frozenset[str]:
         """All variables that occur."""
-        return _names(self)
+        known: frozenset[str] | None = self.__dict__.get("_names")
+        if known is None:
+            found = [
+                (a.name,) if isinstance(a, Var) else _atom_names(a)
+                for mono, _ in self.terms
+                for a in mono
+            ]
+            known = self.__dict__["_names"] = frozenset().union(*found)
+        return known
+
+    def ordered_names(self) -> tuple[str, ...]:
+        """All variables that occur, in the order of their names."""
+        known: tuple[str, ...] | None = self.__dict__.get("_ordered")
+        if known is None:
+            known = self.__dict__["_ordered"] = tuple(sorted(self.names()))
+        return known
 
     def coefficient(self, name: str) -> int | None:
         """The constant c with self = c*name + rest, rest free of `name`; None if there is none."""
@@ -250,13 +285,15 @@ class Index:
         """The expression with variables replaced, canonical again."""
         if not self.terms or self.names().isdisjoint(env):
             return self
-        total = Index((), self.const)
+        terms: list[tuple[Monomial, int]] = []
+        const = self.const
         for mono, c in self.terms:
-            term = Index((), c)
-            for a in mono:
+            term = _subs_atom(mono[0], env)
+            for a in mono[1:]:
                 term = term * _subs_atom(a, env)
-            total = total + term
-        return total
+            terms += [(m, k * c) for m, k in term.terms]
+            const += term.const * c
+        return collect(terms, const)
 
     def evaluate(self, env: Mapping[str, int | np.ndarray]) -> int | np.ndarray:
         """The value with every variable given, as an int or a (broadcast) integer array."""
@@ -348,13 +385,18 @@ def collect(terms: list[tuple[Monomial, int]], const: int) -> Index:
     for m, c in terms:
         total[m] = total.get(m, 0) + c
     kept = [(m, c) for m, c in total.items() if c]
-    kept.sort(key=lambda mc: (len(mc[0]), [_atom_key(a) for a in mc[0]]))
+    if len(kept) > 1:
+        kept.sort(key=_term_key)
     return Index(tuple(kept), const)
 
 
-@lru_cache(maxsize=1 << 16)
-def _names(x: Index) -> frozenset[str]:
-    return frozenset().union(*(_atom_names(a) for mono, _ in x.terms for a in mono))
+def _term_key(term: tuple[Monomial, int]) -> tuple[int, tuple[tuple[int, str], ...]]:
+    return _monomial_key(term[0])
+
+
+@lru_cache(maxsize=1 << 14)
+def _monomial_key(mono: Monomial) -> tuple[int, tuple[tuple[int, str], ...]]:
+    return len(mono), tuple(map(_atom_key, mono))
 
 
 def _atom_names(a: Atom) -> frozenset[str]:
@@ -362,7 +404,7 @@ def _atom_names(a: Atom) -> frozenset[str]:
         case Var(name):
             return frozenset((name,))
         case FloorDiv(x, y) | Mod(x, y) | Min(x, y) | Max(x, y):
-            return _names(x) | _names(y)
+            return x.names() | y.names()
         case _:
             assert_never(a)
 

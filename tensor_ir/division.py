@@ -75,7 +75,7 @@ def simplify(x: Index, ranges: Ranges) -> Index:
 
     Variables of one value are replaced inside of atoms only: a coordinate that is a dim stays one.
     """
-    if all(isinstance(a, Var) for mono, _ in x.terms for a in mono):
+    if x.is_polynomial:
         return x
     total = Index((), x.const)
     for mono, c in x.terms:

@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from rutc.tensor_ir.affine import ZERO, Index, Range, Size, floordiv, mod, plain
+from rutc.tensor_ir.affine import ZERO, Index, Range, Size, collect, floordiv, mod, plain
 from rutc.tensor_ir.expr import Lit
 
 ALIASING_LINES = 16
@@ -93,8 +93,17 @@ class Layout:
         """Halo elements after the last index, by dim."""
         return {d: hi for d, _, hi in self.halo}
 
+    @cached_property
+    def plain(self) -> bool:
+        """Whether no dim is blocked."""
+        return all(a.div == 1 and a.whole for a in self.axes)
+
     def address(self, coords: Mapping[str, Index], ranges: Mapping[str, Range]) -> Index:
         """The element number of the element at `coords`."""
+        if self.plain:
+            scaled = [(coords[a.dim] + self.before.get(a.dim, 0)) * a.stride for a in self.axes]
+            terms = [term for x in scaled for term in x.terms]
+            return collect(terms, sum(x.const for x in scaled)).simplify(ranges)
         total = ZERO
         for a in self.axes:
             position = coords[a.dim] + self.before.get(a.dim, 0)
