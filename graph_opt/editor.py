@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import assert_never
 
 from rutc.errors import InternalError
@@ -29,7 +30,7 @@ from rutc.tensor_ir import (
     Value,
     While,
 )
-from rutc.tensor_ir.affine import Range, Var
+from rutc.tensor_ir.affine import Range, Var, typical
 from rutc.tensor_ir.expr import transform
 from rutc.tensor_ir.graph import Body, Origin, bodies, defined, outs, used
 
@@ -196,6 +197,10 @@ class Editor:
                 return None
             total *= self.extents[d].const
         return total
+
+    def typical(self, dims: Iterable[str]) -> int:
+        """The number of points that a space commonly has."""
+        return prod(typical(self.extents[d], dict(self.graph.symbols)) for d in dims)
 
     # -- fresh names ----------------------------------------------------------------------------
     def fresh_value(self, base: str) -> str:

@@ -21,7 +21,7 @@ from rutc.graph_opt.rules.cse import MergeEqual
 from rutc.graph_opt.rules.filtering import MinimalFiltering
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.narrow import sum_integers, sum_narrow
-from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax
+from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax, divide_later
 from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
@@ -58,6 +58,8 @@ PIPELINE: tuple[Pass, ...] = (
     Sweep("reduce rows in one pass", (OnePassSoftmax(), OnePassMoments(), *CLEAN)),
     # Before scales go into weights: those of quantised numbers then stay integers.
     Sweep("sum quantised products as integers", (sum_integers, sum_narrow, *CLEAN)),
+    # After the passes are merged, which asks that all readers of the divisor divide exponentials.
+    Sweep("divide sums of probabilities", (divide_later, *CLEAN)),
     # Sums of products must stand in one nest before scales can go into their weights.
     Sweep("gather products into sums", (fuse_product_into_sum, fuse_sums, *CLEAN)),
     # Before scales go into weights, which they do in 32 bits.

@@ -21,6 +21,8 @@ from rutc.tensor_ir.lower import Group, Slice
 
 RING_BYTES = 640 << 10
 """What the values between the kernels of a chain may take while one slice is worked on."""
+MOST_RING_BYTES = 1400 << 10
+"""What they may take where slices cannot be shorter: it is still less than the second cache."""
 NEAR_BYTES = 1 << 20
 """Values up to this size stay in the second cache as they are."""
 AGAIN_BYTES = 768 << 10
@@ -179,7 +181,10 @@ class Slicer:
         if total <= NEAR_BYTES:
             return None
         sizes = [r for r in range(1, extent // FEWEST_SLICES + 1) if extent % r == 0]
-        return max((r for r in sizes if total * r <= RING_BYTES * extent), default=None)
+        fitting = [r for r in sizes if total * r <= RING_BYTES * extent]
+        if not fitting and total <= MOST_RING_BYTES * extent:
+            fitting = sizes[:1]
+        return max(fitting, default=None)
 
     def _gain(self, members: tuple[Member, ...], size: int) -> float:
         """Bytes that need not be moved from farther caches, less what the slices cost."""

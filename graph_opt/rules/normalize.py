@@ -1,18 +1,19 @@
-"""Two passes over a row become one: softmax's maximum and sum, a mean and its variance.
+"""Softmax and moments with less work: fewer passes over a row, fewer divisions.
 
-Which is faster depends on whether a row stays in a near cache between two passes, so the rules take
-the size from which a row counts as long.
+Two passes over a row become one: a maximum and a sum, a mean and its variance. Which is faster
+depends on whether a row stays in a near cache between two passes, so these rules take the size from
+which a row counts as long. Probabilities that only weigh a sum are divided after it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rutc.graph_opt.editor import Editor, merge_origins
-from rutc.graph_opt.exprs import index_coords, is_plain
+from rutc.graph_opt.exprs import index_coords, is_plain, point
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.scale import WIDE
-from rutc.tensor_ir import Apply, Expr, Index, Lit, Nest, Node, Read, reducer
+from rutc.tensor_ir import Apply, Expr, Index, Lit, Nest, Node, Read, Value, apply, reducer
 from rutc.tensor_ir.expr import substitute
 
 LONG_ROW_BYTES = 1 << 18
@@ -51,7 +52,7 @@ class OnePassSoftmax:
             return Reason("no maximum is subtracted")
         if editor.block(top) != editor.block(n):
             return Reason("the maximum is computed outside of this body")
-        if not _is_over_rows(top, m, n, x, editor):
+        if not _is_over_rows(top, m, n.bound, x, editor):
             return Reason("the maximum is not that of the summed row")
         if _row_bytes(n, editor) <= self.long_row_bytes:
             return Reason("the row is short: a second pass finds it in the cache")
@@ -98,13 +99,76 @@ class OnePassMoments:
             return Reason("the mean is computed elsewhere")
         if not _is_read_in_place(found[1]) or not _is_read_in_place(of):
             return Reason("the sums are read with other dims")
-        if not _is_over_rows(total, m, squares, x, editor):
+        if not _is_over_rows(total, m, squares.bound, x, editor):
             return Reason("the mean is not that of the squared row")
         if _row_bytes(squares, editor) <= self.long_row_bytes:
             return Reason("the row is short: a second pass finds it in the cache")
         origin = merge_origins(total, center, squares, n)
         how = reducer("moments", n.out.dtype)
         return (Nest((center.out, n.out), total.bound, how, total.body, origin),)
+
+
+def divide_later(n: Node, editor: Editor) -> Result:
+    """Where probabilities weigh a sum, the sum is divided, not each of them.
+
+    %e{b,i} = exp(%x[b, i] - %m[b])
+    %p{b,i} = %e[b, i] / %z[b]
+    %y{b,k} = sum{i} %p[b, i] * %v[i, k]
+    ->
+    %y.undivided{b,k} = sum{i} %e[b, i] * %v[i, k]
+    %y{b,k} = %y.undivided[b, k] / %z[b]
+
+    The maximum of its row being subtracted, no exponential is above 1, so the sum overflows no
+    sooner than that of `v`. The attention of one pass divides there, too [Dao et al. 2022, §3.1].
+    """
+    if not isinstance(n, Nest) or not _reduces(n, "sum"):
+        return Reason("not a sum in f32 or f64")
+    match n.body[0]:
+        case Apply(op="mul", args=(Read() as p, v)) if _quotient(p, editor) is not None:
+            pass
+        case Apply(op="mul", args=(v, Read() as p)) if _quotient(p, editor) is not None:
+            pass
+        case _:
+            return Reason("not a sum of products with a quotient")
+    quotient = _quotient(p, editor)
+    assert quotient is not None
+    share, e, z = quotient
+    if not editor.is_read_once(p.value, n):
+        return Reason("the probabilities have another reader")
+    difference = _exponent(e, editor)
+    if difference is None:
+        return Reason("not an exponential of a difference")
+    x, m = difference
+    top = editor.nest(m.value)
+    row = tuple(d for d in share.out.dims if d not in _names(m))
+    if top is None or not _reduces(top, "max") or not _is_over_rows(top, m, row, x, editor):
+        return Reason("the maximum of the row is not subtracted")
+    at = dict(index_coords(p))
+    divisor = substitute(z, at)
+    if not isinstance(divisor, Read) or _names(divisor) & set(n.bound):
+        return Reason("the divisor varies along the sum")
+    if editor.typical(set(n.out.dims) - _names(p)) >= editor.typical(n.bound):
+        return Reason("there are no fewer quotients after the sum")
+    total = Value(editor.fresh_value(f"{n.out.name}.undivided"), n.out.dtype, n.out.dims)
+    weighed = replace(n, outs=(total,), body=(apply("mul", substitute(e, at), v),))
+    read = Read(total.name, point(total.dims), total.dtype)
+    return (weighed, Nest(n.outs, (), None, (apply("div", read, divisor),), n.origin))
+
+
+def _names(r: Read) -> set[str]:
+    return {v for _, c in index_coords(r) for v in c.names()}
+
+
+def _quotient(p: Read, editor: Editor) -> tuple[Nest, Read, Read] | None:
+    """(nest, a, b) of the nest that `p` reads, if that computes `a / b` of two plain reads."""
+    n = editor.nest(p.value) if is_plain(p) else None
+    if n is None or n.reducer is not None or n.out.dtype not in WIDE:
+        return None
+    match n.body[0]:
+        case Apply(op="div", args=(Read() as a, Read() as b)) if is_plain(a) and is_plain(b):
+            return n, a, b
+        case _:
+            return None
 
 
 def _reduces(n: Nest, name: str) -> bool:
@@ -170,14 +234,14 @@ def _is_read_in_place(r: Read) -> bool:
     return r.fill is None and all(isinstance(c, Index) and c.as_var == d for d, c in r.coords)
 
 
-def _is_over_rows(first: Nest, at: Read, second: Nest, x: Expr, editor: Editor) -> bool:
-    """Whether `first`, read by `at` in `second`, reduces the same row of elements `x`."""
-    if len(first.bound) != len(second.bound):
+def _is_over_rows(first: Nest, at: Read, bound: tuple[str, ...], x: Expr, editor: Editor) -> bool:
+    """Whether `first`, read by `at`, reduces the row of elements `x` along the dims `bound`."""
+    if len(first.bound) != len(bound):
         return False
-    pairs = list(zip(sorted(first.bound), sorted(second.bound), strict=True))
+    pairs = list(zip(sorted(first.bound), sorted(bound), strict=True))
     if any(editor.extents[a] != editor.extents[b] for a, b in pairs):
         return False
-    if any(c.names() & set(second.bound) for _, c in index_coords(at)):
+    if any(c.names() & set(bound) for _, c in index_coords(at)):
         return False
     env = dict(index_coords(at)) | {a: Index.of(b) for a, b in pairs}
     element = substitute(first.body[0], env)

@@ -14,7 +14,7 @@ from rutc.graph_opt.rules.contraction import (
 from rutc.graph_opt.rules.filtering import MinimalFiltering
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.narrow import sum_integers, sum_narrow
-from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax
+from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax, divide_later
 from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
@@ -31,6 +31,7 @@ RULES: tuple[Rule, ...] = (
     choose_branch,
     combine_scales,
     compose_views,
+    divide_later,
     drop_copy,
     drop_fill,
     drop_unit_dims,
