@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from io import FileIO
 from pathlib import Path
 
 from rutc.errors import InternalError
@@ -25,6 +26,10 @@ NOTE_SOURCE = """\
 """
 """Assembly of a note, without which a library may have no place for the new segment."""
 
+HUGE_PAGE_BYTES = 2 << 20
+"""What one entry of the second-level page table maps."""
+HUGE_PAGES = 2
+"""Segments of so many huge pages begin at one."""
 SECTION = b".rutc_weights\0"
 LOAD, NOTE = 1, 4
 READABLE = 4
@@ -119,6 +124,8 @@ def append_segment(library: Path, parts: Iterable[bytes | memoryview], size: int
     """Appends a read-only segment of `size` bytes, which `parts` make up, to a library.
 
     It is the last in memory, begins at a page, and is mapped, not read, when the library is loaded.
+    A large one begins at a huge page, in memory and in the file, and is written so that the system
+    may keep huge pages of it: kernels that stream it then miss the translation buffer less.
 
     Raises:
         InternalError: the file is no library of 64 bits, or has no note.
@@ -134,6 +141,8 @@ def append_segment(library: Path, parts: Iterable[bytes | memoryview], size: int
     if not loads or not notes:
         raise InternalError(f"{library} has no segment that could be replaced")
     alignment = max(s.alignment for s in loads)
+    if size >= HUGE_PAGES * HUGE_PAGE_BYTES:
+        alignment = max(alignment, HUGE_PAGE_BYTES)
     offset = _up(len(data), alignment)
     address = _up(max(s.address + s.size for s in loads), alignment)
     added = _Segment(LOAD, READABLE, offset, address, address, size, size, alignment)
@@ -144,21 +153,48 @@ def append_segment(library: Path, parts: Iterable[bytes | memoryview], size: int
     names_at = offset + size
     sections_at = _up(names_at + len(names), 8)
     sections[header.names] = replace(sections[header.names], offset=names_at, size=len(names))
-    with library.open("r+b") as file:
+    with FileIO(library, "r+") as file:
         file.seek(header.segments_at)
-        file.write(b"".join(s.packed() for s in segments))
+        _write(file, b"".join(s.packed() for s in segments))
         file.seek(offset)
-        for part in parts:
-            file.write(part)
+        write_chunks(file, parts)
         if file.tell() != names_at:
             raise InternalError(f"{file.tell() - offset} bytes for a segment of {size}")
-        file.write(names)
+        _write(file, names)
         file.seek(sections_at)
-        file.write(b"".join(s.packed() for s in sections))
+        _write(file, b"".join(s.packed() for s in sections))
         file.seek(40)
-        file.write(struct.pack("<Q", sections_at))
+        _write(file, struct.pack("<Q", sections_at))
         file.seek(60)
-        file.write(struct.pack("<H", len(sections)))
+        _write(file, struct.pack("<H", len(sections)))
+
+
+def write_chunks(file: FileIO, parts: Iterable[bytes | memoryview]) -> None:
+    """Writes the parts in chunks of huge pages: file systems keep as one what is written as one."""
+    size = HUGE_PAGES * HUGE_PAGE_BYTES
+    pending = bytearray()
+    for part in parts:
+        view = memoryview(part)
+        while len(view) > 0:
+            if not pending and len(view) >= size:
+                whole = len(view) // size * size
+                _write(file, view[:whole])
+                view = view[whole:]
+                continue
+            taken = size - len(pending)
+            pending += view[:taken]
+            view = view[taken:]
+            if len(pending) == size:
+                _write(file, pending)
+                pending = bytearray()
+    _write(file, pending)
+
+
+def _write(file: FileIO, data: bytes | bytearray | memoryview) -> None:
+    """Writes all of the data, of which the system may take a part at a time."""
+    rest = memoryview(data)
+    while len(rest) > 0:
+        rest = rest[file.write(rest) :]
 
 
 def _sections(data: bytes, header: _Header, added: _Segment) -> tuple[bytes, list[_Section]]:

@@ -4,10 +4,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Literal, assert_never
 
-from rutc.emit.elf import append_segment
+from rutc.emit.elf import append_segment, write_chunks
 from rutc.emit.header import HOST_SOURCES, header_source
 from rutc.emit.host_runtime import COMPILE, HostRuntime
 from rutc.emit.manifest import JsonValue, manifest_json
@@ -105,8 +106,8 @@ def build_library(
             _link(folder, programs, image, objects, running, external)
             (folder / "model.h").write_text(header_source(program))
             if artifact.weights is not None:
-                with (folder / "weights.bin").open("wb") as stream:
-                    stream.writelines((*image.parts(), image.sha256))
+                with FileIO(folder / "weights.bin", "w") as stream:
+                    write_chunks(stream, (*image.parts(), image.sha256))
                 (folder / "weights.bin").replace(artifact.weights)
             (folder / "model.h").replace(artifact.header)
             (folder / "model.so").replace(artifact.library)

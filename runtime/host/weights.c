@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { HUGE_PAGE_BYTES = 2 << 20 };
+
 /* Writes the path of the library that holds `model`, its extension replaced by ".weights". */
 static int path_of_weights(char path[PATH_MAX + 16], const rutc_model *model) {
   Dl_info library;
@@ -62,6 +64,17 @@ static const uint8_t *last_segment(const rutc_model *model) {
   return last;
 }
 
+/* Advice only: where the file system knows huge pages, the weights are read and mapped as such. */
+static void advise(const uint8_t *data, int64_t bytes) {
+#ifdef MADV_HUGEPAGE
+  uintptr_t begin = ((uintptr_t)data + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+  uintptr_t end = ((uintptr_t)data + (uintptr_t)bytes) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+  if (begin < end) madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+#else
+  (void)data, (void)bytes;
+#endif
+}
+
 int rutc_weights_open(rutc_weights *weights, const rutc_model *model, const rutc_program *program,
                       rutc_error *error) {
   *weights = (rutc_weights){NULL, NULL, 0};
@@ -70,6 +83,7 @@ int rutc_weights_open(rutc_weights *weights, const rutc_model *model, const rutc
     const uint8_t *image = last_segment(model);
     if (image == NULL) return rutc_fail(error, RUTC_SYSTEM, "cannot find this model's weights");
     weights->data = image + program->weights_offset;
+    advise(weights->data, program->weight_bytes);
     return RUTC_OK;
   }
   char path[PATH_MAX + 16];
@@ -83,7 +97,10 @@ int rutc_weights_open(rutc_weights *weights, const rutc_model *model, const rutc
   }
   int result = map_file(weights, model->weights_file, file, path, error);
   close(file);
-  if (result == RUTC_OK) weights->data = (const uint8_t *)weights->mapping + program->weights_offset;
+  if (result == RUTC_OK) {
+    weights->data = (const uint8_t *)weights->mapping + program->weights_offset;
+    advise(weights->data, program->weight_bytes);
+  }
   return result;
 }
 

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 from rutc.emit import toolchain
-from rutc.emit.elf import append_segment
+from rutc.emit.elf import HUGE_PAGE_BYTES, append_segment
 from rutc.emit.header import HOST_SOURCES
 from rutc.emit.library import build_library
 from rutc.emit.program import Copy, Launch, Port, Program, Ref
@@ -196,7 +197,7 @@ def test_large_weights_load_without_being_read(tmp_path: Path) -> None:
     print(f"100 MiB of weights loaded in {seconds * 1000:.2f} ms")
 
 
-@pytest.mark.parametrize("weight_bytes", [96, 4096, 70_001])
+@pytest.mark.parametrize("weight_bytes", [96, 4096, 70_001, 5_000_003])
 def test_tools_know_the_segment_of_weights(tmp_path: Path, weight_bytes: int) -> None:
     library = tmp_path / "model.so"
     build_library(_constant(weight_bytes=weight_bytes), [], library, {})
@@ -217,6 +218,29 @@ def test_tools_know_the_segment_of_weights(tmp_path: Path, weight_bytes: int) ->
     subprocess.run(["strip", library], check=True)
     with load(library) as session:
         np.testing.assert_array_equal(session.run(None, {})[0], WEIGHTS)
+
+
+@pytest.mark.parametrize("placement", ["embed", "external"])
+def test_large_weights_begin_at_a_huge_page(
+    tmp_path: Path, placement: Literal["embed", "external"]
+) -> None:
+    """In the file and in memory, whatever the sizes of the parts that make them up."""
+    data = np.random.default_rng(0).integers(0, 256, 9_000_001, np.uint8)
+    cuts = [0, 64, 6_000_000 // 64 * 64, 6_000_064 // 64 * 64, len(data)]
+    parts = tuple((a, data[a:b]) for a, b in pairwise(cuts))
+    port = Port("y", "uint8", (len(data),))
+    steps = (Copy(Ref("output"), Ref("weights"), len(data)),)
+    program = Program("m", (), (port,), 0, steps, parts, len(data))
+    library = tmp_path / "m.so"
+    build_library(program, [], library, {}, weights=placement)
+    with load(library) as session:
+        np.testing.assert_array_equal(session.run(None, {})[0], data)
+    if placement == "embed":
+        done = subprocess.run(["readelf", "-lW", library], capture_output=True, check=True)
+        last = done.stdout.decode().split("LOAD")[-1].split()
+        offset, address, alignment = int(last[0], 16), int(last[1], 16), int(last[6], 16)
+        assert alignment == HUGE_PAGE_BYTES
+        assert offset % HUGE_PAGE_BYTES == address % HUGE_PAGE_BYTES == 0
 
 
 def test_a_segment_is_appended_to_libraries_only(tmp_path: Path) -> None:
