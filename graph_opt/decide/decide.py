@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from rutc.errors import InternalError
-from rutc.graph_opt.cost import LANES, NestCost
+from rutc.graph_opt.cost import NestCost
 from rutc.graph_opt.decide.fusion import Fuser
 from rutc.graph_opt.decide.inplace import share_bases
 from rutc.graph_opt.decide.interface import with_interface_copies
@@ -59,8 +59,6 @@ from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.verify import verify
 
 CACHE_LINE_BYTES = 64
-SHORT = LANES + 1
-"""No dim that varies is thought to be longer where layouts are chosen: vectors run along others."""
 
 
 def decide(graph: Graph) -> Plan:
@@ -84,15 +82,14 @@ class _Decider:
         self.symbols = dict(graph.symbols)
         self.sizes = {d: plain(e) for d, e in graph.dims}
         # What dims commonly are: costs are weighed with it, nothing that must hold depends on it.
-        # One that varies may be short, too: as if its last vector was mostly idle.
-        self.extents = {
-            d: e if isinstance(e, int) else min(typical(e, self.symbols), SHORT)
-            for d, e in self.sizes.items()
-        }
+        self.extents = {d: typical(e, self.symbols) for d, e in self.sizes.items()}
+        self.varying = frozenset(d for d, e in self.sizes.items() if not isinstance(e, int))
         shared = share_bases(graph, fixed_orders(graph.nodes, graph.outputs))
         graph, self.homes, self.fixed = shared.graph, shared.homes, shared.fixed
         self.steps = frozenset(s for s, bounds in graph.symbols if bounds == (0, 1))
-        self.inner = choose_innermost(graph.nodes, self.extents, self.fixed, self.homes, self.steps)
+        self.inner = choose_innermost(
+            graph.nodes, self.extents, self.fixed, self.homes, self.steps, self.varying
+        )
         self.copier = Copier(self.extents, set(graph.values), {})
         self.values = dict(graph.values)
         self.constants = frozenset(
@@ -147,7 +144,7 @@ class _Decider:
     def _fed(self, n: Nest) -> tuple[Nest, list[Nest]]:
         """The nest with its operands copied where that pays, and the copies."""
         copies: list[Nest] = []
-        cost = NestCost(n, self.extents, self.constants, self.steps)
+        cost = NestCost(n, self.extents, self.constants, self.steps, self.varying)
         if n.reducer is None and not cost.windows:
             return n, copies
         _, vector = cost.best(self.inner)

@@ -80,6 +80,7 @@ class Fuser:
         """
         self.sizes = sizes
         self.steps = steps
+        self.varying = frozenset(d for d, e in sizes.items() if not e.is_const)
         self.homes = homes
         self.extents = extents
         self.limits = limits
@@ -143,9 +144,12 @@ class Fuser:
             return Draft("node", [], frozenset(), position, node=n)
         kind = "point"
         if n.reducer is not None:
-            _, vector = NestCost(n, self.extents, self.constants, self.steps).best(self.inner)
+            _, vector = self._cost(n).best(self.inner)
             kind = "row" if vector is None or vector in n.bound else "tile"
         return Draft(kind, [n], self._dims(n), position)
+
+    def _cost(self, n: Nest) -> NestCost:
+        return NestCost(n, self.extents, self.constants, self.steps, self.varying)
 
     def _dims(self, n: Nest) -> frozenset[str]:
         """The dims that the nest has loops for: those of extent 1 need none."""
@@ -198,7 +202,7 @@ class Fuser:
             for s in draft.stages:
                 if self.inner.get(s.out.name) in dims:
                     return "the reduced dim is not innermost"
-        _, vector = NestCost(n, self.extents, self.constants, self.steps).best(self.inner)
+        _, vector = self._cost(n).best(self.inner)
         if vector in n.out.dims:
             return "it is faster vectorised along its rows"
         if self._row_bytes(draft, n, dims) > ROW_BYTES:

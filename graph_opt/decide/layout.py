@@ -9,6 +9,7 @@ changes. A contraction may also ask for a copy of an operand in another layout a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -84,14 +85,15 @@ def choose_innermost(
     fixed: Mapping[str, tuple[str, ...]],
     homes: Mapping[str, str],
     steps: frozenset[str] = frozenset(),
+    varying: AbstractSet[str] = frozenset(),
 ) -> dict[str, str | None]:
     """The innermost dim of every value; None for a value without dims longer than 1.
 
-    Values that share memory (`homes`) have one.
+    Values that share memory (`homes`) have one. Extents of `varying` dims are what is common.
     """
     constants = frozenset(n.out.name for n in walk_nodes(nodes) if isinstance(n, Const))
     nests = [n for n in walk_nodes(nodes) if isinstance(n, Nest)]
-    costs = [NestCost(n, extents, constants, steps) for n in nests]
+    costs = [NestCost(n, extents, constants, steps, varying) for n in nests]
     touching: dict[str, list[NestCost]] = {}
     inner: dict[str, str | None] = {}
     values: dict[str, Value] = {}

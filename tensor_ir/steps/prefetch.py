@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -22,6 +22,9 @@ from rutc.tensor_ir.kernel import (
 from rutc.tensor_ir.steps.base import NotApplicable, Step, check_positive, find_loops, replace_loop
 
 TURNS = 8
+"""Iterations of a loop of symbolic extent that ask for a whole block; there may be fewer."""
+Turn = tuple[Index, Index, int | None]
+"""A loop inside: its variable, its extent, and that as a number unless it is symbolic."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class PrefetchBlock(Step):
     e is the distance in memory between two iterations of the loop over `block`; `ahead` is in
     elements, 0 for e: the next iteration. What one iteration reads of `buffer` should lie in one
     piece. One hint is made for each line of `line` elements; `level` is the cache to bring it
-    to. Of loops inside whose extent is symbolic, any `TURNS` iterations ask for all of it.
+    to. Where loops inside are of symbolic extent, any `TURNS` iterations of them ask for all of it.
     """
 
     buffer: str
@@ -83,7 +86,7 @@ class PrefetchBlock(Step):
         raise NotApplicable(f"%{self.buffer} does not lie in blocks of {self.block}")
 
     def _inside(
-        self, body: tuple[Stmt, ...], loops: list[tuple[Index, int]], start: Index, elements: int
+        self, body: tuple[Stmt, ...], loops: list[Turn], start: Index, elements: int
     ) -> tuple[Stmt, ...]:
         result: list[Stmt] = []
         for s in body:
@@ -104,126 +107,30 @@ class PrefetchBlock(Step):
                     result.append(s)
         return tuple(result)
 
-    def _turn(self, loop: Loop) -> tuple[Index, int]:
-        """(number of an iteration, how many there are before they ask for the same again)."""
-        extent = (loop.hi - loop.lo).bounds({self.block: (0, 0)})
-        if extent is not None:
-            return Index.of(loop.var), max(extent[1], 1)
-        return Index.of(loop.var) % TURNS, TURNS
+    def _turn(self, loop: Loop) -> Turn:
+        extent = loop.hi - loop.lo
+        bounds = extent.bounds({self.block: (0, 0)})
+        return Index.of(loop.var), extent, None if bounds is None else max(bounds[1], 1)
 
-    def _hints(
-        self, loops: list[tuple[Index, int]], start: Index, elements: int
-    ) -> tuple[Prefetch, ...]:
-        position = ZERO
-        for v, extent in loops:
-            position = position * extent + v
-        each = -(-elements // prod(extent for _, extent in loops))
+    def _hints(self, loops: list[Turn], start: Index, elements: int) -> tuple[Prefetch, ...]:
+        symbolic = [k for k, (_, _, number) in enumerate(loops) if number is None]
+        outer = loops[: symbolic[-1] + 1] if symbolic else []
+        inner = [(v, number) for v, _, number in loops[len(outer) :] if number is not None]
+        position, turns = ZERO, 1
+        if symbolic:
+            for v, extent, _ in outer:
+                position = position * extent + v
+            most = TURNS * prod(number or 1 for _, _, number in outer)
+            turns = max(1, min(most, elements // prod(number for _, number in inner)))
+            position = position % turns
+        for v, number in inner:
+            position = position * number + v
+            turns *= number
+        each = -(-elements // turns)
         place = start + position * each
         return tuple(
             Prefetch(self.buffer, place + at, self.level) for at in range(0, each, self.line)
         )
-
-
-@dataclass(frozen=True)
-class PrefetchLater(Step):
-    """Ask for what the innermost updates read of a buffer some iterations of a loop later.
-
-    for p { for i { for k { for j in [0, 32) vector { acc[j].update(x[k, 32*p + j]) } } } }
-      ->  for p { for i { for k { prefetch x[k, 32*(p + ahead)] + 16*(i % 2) into level;
-                                  for j vector { acc[j].update(x[k, 32*p + j]) } } } }
-
-    What a later iteration reads may lie far from what this one reads, row by row of memory. One
-    hint is made for each line of `line` elements of each row; with `turns`, the loops named there
-    share a row's lines: each of their iterations asks for one of them.
-    """
-
-    buffer: str
-    loop: str
-    ahead: int
-    line: int
-    level: int
-    turns: tuple[str, ...] = ()
-
-    def apply(self, kernel: Kernel) -> Kernel:
-        """The kernel with prefetches in the innermost reduction loops."""
-        check_positive("line", self.line)
-        find_loops(kernel, self.loop)
-        count = 0
-
-        def visit(body: tuple[Stmt, ...], loops: tuple[Loop, ...]) -> tuple[Stmt, ...]:
-            nonlocal count
-            result: list[Stmt] = []
-            for s in body:
-                match s:
-                    case Loop():
-                        around = (*loops, s)
-                        inner = visit(s.body, around)
-                        serial = s.kind in (Kind.SERIAL, Kind.PARALLEL)
-                        if serial and _updates_directly(s.body):
-                            hints = self._hints(kernel, s, around)
-                            count += len(hints)
-                            inner = (*hints, *inner)
-                        result.append(replace(s, body=inner))
-                    case Branch():
-                        then, orelse = visit(s.then, loops), visit(s.orelse, loops)
-                        result.append(replace(s, then=then, orelse=orelse))
-                    case _:
-                        result.append(s)
-            return tuple(result)
-
-        body = visit(kernel.body, ())
-        if not count:
-            raise NotApplicable(f"no innermost update in {self.loop} reads %{self.buffer}")
-        return replace(kernel, body=body)
-
-    def _hints(self, kernel: Kernel, loop: Loop, around: tuple[Loop, ...]) -> tuple[Prefetch, ...]:
-        if all(x.var != self.loop for x in around):
-            return ()
-        found: dict[Index, Prefetch] = {}
-        for read, loops in _update_reads(loop.body, self.buffer, ()):
-            address = _address(kernel, read, {self.loop: Index.of(self.loop) + self.ahead})
-            if address is None:
-                continue
-            unit = [x.var for x in loops if address.coefficient(x.var) == 1]
-            starts, lines = [address], 1
-            for x in loops:
-                bounds = (x.hi - x.lo).bounds({})
-                extent = bounds[1] if bounds is not None else 1
-                if x.var in unit[:1]:
-                    lines = -(-extent // self.line) + any(
-                        c % self.line for _, c in address.subs({x.var: ZERO}).terms
-                    )
-                    starts = [a.subs({x.var: x.lo}) for a in starts]
-                else:
-                    starts = [
-                        a.subs({x.var: x.lo + i}) for a in starts for i in range(max(extent, 1))
-                    ]
-            places = list(range(0, lines * self.line, self.line))
-            number = ZERO
-            for x in around:
-                if x.var in self.turns:
-                    number = number + Index.of(x.var)
-            for a in dict.fromkeys(starts):
-                if self.turns and lines > 1:
-                    places = [0]
-                    a = a + (number % lines) * self.line
-                for place in places:
-                    found.setdefault(a + place, Prefetch(self.buffer, a + place, self.level))
-        return tuple(found.values())
-
-
-def _update_reads(
-    body: tuple[Stmt, ...], buffer: str, loops: tuple[Loop, ...]
-) -> Iterator[tuple[Read, tuple[Loop, ...]]]:
-    """The reads of a buffer in updates, with the unrolled and vector loops around them."""
-    for s in body:
-        if isinstance(s, Update):
-            for e in exprs(s):
-                for r in reads(e):
-                    if r.value == buffer:
-                        yield r, loops
-        elif isinstance(s, Loop) and s.kind in (Kind.UNROLL, Kind.VECTOR):
-            yield from _update_reads(s.body, buffer, (*loops, s))
 
 
 def _address(kernel: Kernel, r: Read, inner: dict[str, Index]) -> Index | None:

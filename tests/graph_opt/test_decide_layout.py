@@ -151,3 +151,23 @@ def test_vectors_run_along_dims_of_fixed_size() -> None:
         """
     )
     assert innermost(plan, "z") == "c"
+
+
+def test_vectors_run_along_a_dim_that_varies_rather_than_a_few_heads() -> None:
+    plan = plan_of(
+        """
+        graph "weights of attention for texts of any length"
+        symbols seq = 1..512
+        dims h = 12, q = seq, k = seq, d = 64
+        %x : f32{d,h,q} = input "x" [h, q, d]
+        %y : f32{d,h,k} = input "y" [h, k, d]
+        %s : f32{h,k,q} = sum{d} %x[d, h, q] * %y[d, h, k]
+        %m : f32{h,q} = max{k} %s[h, k, q]
+        %e : f32{h,k,q} = exp(%s[h, k, q] - %m[h, q])
+        %z : f32{h,q} = sum{k} %e[h, k, q]
+        %o : f32{d,h,q} = sum{k} %e[h, k, q] * %y[d, h, k]
+        %p : f32{d,h,q} = %o[d, h, q] / %z[h, q]
+        output "p" [h, q, d] = %p
+        """
+    )
+    assert innermost(plan, "s") == innermost(plan, "e") != "h"

@@ -1,17 +1,14 @@
 """What the default schedule does with loops: which go outermost, which are unrolled."""
 
-import pytest
-
 from rutc.emit.targets import target_named
 from rutc.tensor_ir import Const
+from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.graph import walk_nodes
-from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Prefetch, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
 from rutc.tensor_ir.lower import lower
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose
-from rutc.tuner.access import analyse
 from rutc.tuner.arms import choosing_loops
-from rutc.tuner.tiles import choose_tile
 from tests.graph_opt.plans import plan_of
 
 MACHINE = target_named("x86-64-v4").machine
@@ -22,8 +19,9 @@ def lowered(text: str) -> tuple[Kernel, frozenset[str]]:
     plan = plan_of(text)
     (group,) = plan.groups()
     constants = frozenset(n.out.name for n in walk_nodes(plan.graph.nodes) if isinstance(n, Const))
-    extents = {d: e.value for d, e in plan.graph.dims}
-    return lower(group, plan.values, plan.layouts, extents), constants
+    extents = {d: plain(e) for d, e in plan.graph.dims}
+    symbols = dict(plan.graph.symbols)
+    return lower(group, plan.values, plan.layouts, extents, symbols), constants
 
 
 def scheduled(text: str) -> Kernel:
@@ -79,30 +77,19 @@ def test_loops_that_choose_an_arm_are_unrolled_inside_of_the_vector() -> None:
     assert inside == ["p", "u.i"]
 
 
-FAR_ROWS = """
-graph "pixels"
-dims co = 64, p = 3136, ci = 256
-%x : f32{ci,p} = input "x" [ci, p]
-%w : f32{ci,co} = input "w" [co, ci]
-%y : f32{co,p} = sum{ci} %x[ci, p] * %w[ci, co]
-output "y" [co, p] = %y
-"""
-
-
-def test_the_next_panel_of_rows_that_lie_far_apart_is_asked_for() -> None:
-    hints = [s for s in walk_stmts(scheduled(FAR_ROWS).body) if isinstance(s, Prefetch)]
-    assert {(s.buffer, s.level) for s in hints} == {("x", 1), ("x", 2)}
-
-
-def test_nothing_is_asked_for_where_rows_follow_each_other() -> None:
-    text = FAR_ROWS.replace("p = 3136", "p = 128")
-    assert not any(isinstance(s, Prefetch) for s in walk_stmts(scheduled(text).body))
-
-
-@pytest.mark.parametrize(("target", "most"), [("x86-64-v3", 16), ("x86-64-v4", 32)])
-def test_a_tile_and_its_operands_fit_the_registers(target: str, most: int) -> None:
-    machine = target_named(target).machine
-    kernel, constants = lowered(FAR_ROWS.replace("p = 3136", "p = 512"))
-    tile = choose_tile(analyse(kernel, constants), machine)
-    assert tile is not None
-    assert most * 2 // 3 < tile.size + tile.vectors + 1 <= most
+def test_rows_lie_apart_by_a_distance_that_is_known() -> None:
+    """The rows of a picture of any width begin at places that each need a computation."""
+    kernel = scheduled(
+        """
+        graph "pointwise"
+        symbols width = 16..1600
+        dims y = 12, x = (width + 3) // 4, x2 = (width + 3) // 4 + 2, c = 240, k = 240
+        %a : f32{c,x2,y} = input "a" [y, x2, c]
+        %w : f32{c,k} = input "w" [c, k]
+        %b : f32{k,x,y} = sum{c} %a[c, x2=x + 1, y] * %w[c, k]
+        output "b" [y, x, k] = %b
+        """
+    )
+    loops = [s for s in walk_stmts(kernel.body) if isinstance(s, Loop)]
+    rows = {s.var for s in loops if s.kind is Kind.UNROLL and s.var.startswith(("x", "y"))}
+    assert rows == {"x.i"}

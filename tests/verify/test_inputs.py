@@ -36,17 +36,9 @@ def test_every_dtype_is_generated(onnx_type: str) -> None:
     assert values.shape == (2, 2, 3)
 
 
-def test_elements_of_sequences_are_generated() -> None:
-    some = spec("s", "seq(tensor(float))", ["s", 3])
-    (value,) = generate([some], dims={"s": 4}).values()
-    assert [(e.shape, e.dtype) for e in value] == [((3,), np.float32)] * 4
-    inner = spec("s", "optional(seq(tensor(int64)))", [1, "k"])
-    ((element,),) = generate([inner]).values()
-    assert [e.dtype for e in element] == [np.int64]
-    with pytest.raises(UserError, match="can be read from files where their number is fixed"):
-        read(some, "x.npy")
+def test_a_sequence_input_is_refused() -> None:
     with pytest.raises(UserError, match="only tensors"):
-        spec("m", "map(string,tensor(float))", [])
+        spec("s", "seq(tensor(float))", [])
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".pb"])

@@ -19,8 +19,9 @@ from rutc.importer.ops.attention import (
     split_heads,
     weights_of,
 )
+from rutc.importer.ops.dynamic import sizes
 from rutc.importer.ops.microsoft import DOMAIN
-from rutc.importer.ops.operands import indices, static
+from rutc.importer.ops.operands import static
 from rutc.importer.ops.rotary import position_at, rotated
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
@@ -134,7 +135,7 @@ def group_query_attention(
         raise OperatorError("quantised caches and the scores as an output are not supported")
     q, k, v = _separated(b, query, key, value, num_heads, kv_num_heads)
     steps = q.shape[2]
-    (total,) = indices(total_length, "the total sequence length")
+    (total,) = sizes(b, total_length, "the total sequence length")
     held = ZERO if past_key is None else past_key.shape[2]
     rows = b.axes((q.shape[0],))
     ends = apply("add", cast(b.read(last_key, [rows[0].index]), DType.I64), lit(1, DType.I64))
