@@ -118,7 +118,7 @@ int rutc_strings_open(rutc_strings *strings, const rutc_text *own, int64_t count
   return 0;
 }
 
-static void release(rutc_block *block) {
+static void release_block(rutc_block *block) {
   while (block != NULL) {
     rutc_block *next = block->next;
     free(block);
@@ -127,8 +127,8 @@ static void release(rutc_block *block) {
 }
 
 void rutc_strings_close(rutc_strings *strings) {
-  release(strings->blocks);
-  release(strings->spare);
+  release_block(strings->blocks);
+  release_block(strings->spare);
   free(strings->texts);
   free(strings->places);
 }
