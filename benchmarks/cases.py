@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 Shape = tuple[int, ...]
+LINE_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,17 @@ class Case:
     exact: bool = False
 
     def values(self) -> dict[str, Array]:
-        """Returns the inputs, random and always the same."""
-        return {name: random(*shape) for name, shape in self.inputs.items()}
+        """Returns the inputs, random and always the same, at whole cache lines."""
+        return {name: aligned(random(*shape)) for name, shape in self.inputs.items()}
+
+
+def aligned(array: Array) -> Array:
+    """Returns a copy that begins at a whole cache line, which numpy does not see to."""
+    room = np.empty(array.nbytes + LINE_BYTES, np.uint8)
+    start = -int(room.ctypes.data) % LINE_BYTES
+    copy: Array = room[start : start + array.nbytes].view(np.float32).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def random(*shape: int) -> Array:

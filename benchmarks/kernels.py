@@ -19,7 +19,7 @@ from statistics import geometric_mean
 import numpy as np
 import onnx
 
-from benchmarks.cases import CASES, MORE, Case
+from benchmarks.cases import CASES, MORE, Case, aligned
 from benchmarks.machine import ROOT, provenance
 from benchmarks.peak import Peaks, measured_peaks
 from benchmarks.peers import Run, prepare_onnxruntime, prepare_openvino
@@ -55,7 +55,7 @@ def measure(case: Case, target: str, peaks: Peaks, seconds: float, peers: Sequen
             agrees = verify_model(path, report.library, inputs, threads=1).passed
             session = load(report.library, threads=1)
             (output,) = session.get_outputs()
-            y = np.empty([int(extent) for extent in output.shape], np.float32)
+            y = aligned(np.empty([int(extent) for extent in output.shape], np.float32))
             runs: dict[str, Run] = {"rutc": partial(session.run_into, inputs, {output.name: y})}
             runs |= {name: PEERS[name](path, 1, inputs) for name in peers}
             runs["peak"] = peaks.registers.run

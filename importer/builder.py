@@ -154,7 +154,8 @@ class Builder:
         named = [a.dim for a in t.axes if a.dim is not None]
         out = Value(t.name, t.dtype, tuple(sorted(named)))
         if not is_symbolic(t.known, t.dtype):
-            array = t.known.reshape([n for n in t.known.shape if n != 1])
+            extents = zip(t.known.shape, t.axes, strict=True)
+            array = t.known.reshape([n for n, a in extents if a.dim is not None])
             origin = (self.hints[t.name],)
             self.consts.append(Const(out, tuple(named), Data(array), origin))
             return

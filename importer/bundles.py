@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from rutc.errors import UserError
-from rutc.importer.boxes import joined
+from rutc.importer.boxes import element_of, joined
 from rutc.importer.builder import MOST, Builder
 from rutc.importer.proto import dtype_of, onnx_type
 from rutc.importer.tensor import (
@@ -61,7 +61,7 @@ def bundled_input(
             there = size(f"{name}?", 1)
             if isinstance(there, tuple):
                 boxes = read_boxes(name, f"{name}?", (max(there[0], 0), min(there[1], 1)))
-                return _boxed(declared, boxes), Bundle("boxed", name, type=_spelled(declared))
+                return _boxed(declared, name, boxes)
             if not there:
                 return Absent(), Bundle("optional")
             inner = declared.optional_type.elem_type
@@ -88,7 +88,7 @@ def _sequence(
     count = size(name, given or None)
     if not isinstance(count, int):
         boxes = read_boxes(name, name, count or (0, MOST))
-        return _boxed(declared, boxes), Bundle("boxed", name, type=_spelled(declared))
+        return _boxed(declared, name, boxes)
     shared = _shared_sizes(element, [shapes.get(f"{name}[{i}]") for i in range(count)], size)
     items: list[Tensor] = []
     parts: list[Bundle] = []
@@ -157,11 +157,16 @@ def _keys_of(node: NodeProto) -> tuple[int | str, ...] | None:
     return None
 
 
-def _boxed(declared: TypeProto, boxes: Tensor) -> Boxed:
-    """A sequence or optional of a declared type."""
+def _boxed(declared: TypeProto, name: str, boxes: Tensor) -> tuple[Item, Bundle]:
+    """A sequence or optional of a declared type, an input."""
     found = _type(declared)
     assert isinstance(found, ListType | OptionalType)
-    return Boxed(found, boxes)
+    inner: Type | None = found
+    while inner is not None and not isinstance(inner, TensorType):
+        inner = element_of(inner)
+    extents = inner.shape if inner is not None and inner.shape is not None else ()
+    shape = tuple(-1 if e is None else e.const for e in extents)
+    return Boxed(found, boxes), Bundle("boxed", name, type=_spelled(declared), shape=shape)
 
 
 def _type(declared: TypeProto) -> Type:

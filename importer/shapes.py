@@ -157,12 +157,23 @@ def _remainder(p: Index, q: Index, ranges: Mapping[str, Range]) -> Index | None:
     return None if divisor is None or divisor[0] <= 0 else mod(p, q, ranges)
 
 
+def _modulo(
+    xs: Sequence[np.ndarray | None], attributes: Attributes, ranges: Mapping[str, Range]
+) -> np.ndarray | None:
+    x, y = xs
+    assert x is not None
+    assert y is not None
+    if not attributes.get("fmod", 0):
+        return _indexwise(_remainder, np.mod)(xs, attributes, ranges)
+    return None if object in (x.dtype, y.dtype) else np.asarray(np.fmod(x, y))
+
+
 def _divided(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     if x.dtype.kind == "f":
         return np.asarray(x / y)
-    if (y == 0).any():
-        return np.zeros(np.broadcast_shapes(x.shape, y.shape), x.dtype)
-    return np.asarray(np.sign(x) * np.sign(y) * (np.abs(x) // np.abs(y)), x.dtype)
+    down = np.floor_divide(x, y)
+    inexact = (np.mod(x, y) != 0) & ((x < 0) != (y < 0))
+    return np.asarray(np.where(y == 0, 0, down + inexact), x.dtype)
 
 
 def _gather(
@@ -379,7 +390,7 @@ _FOLDS: dict[str, Fold] = {
     "LessOrEqual": _indexwise(_compared(_less_equal), np.less_equal),
     "Max": _indexwise(maximum, np.maximum),
     "Min": _indexwise(minimum, np.minimum),
-    "Mod": _indexwise(_remainder, np.mod),
+    "Mod": _modulo,
     "Mul": _plain(np.multiply),
     "Neg": _plain(np.negative),
     "NonZero": _nonzero,

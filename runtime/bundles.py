@@ -17,7 +17,8 @@ Value = object
 class Bundle:
     """An input or output: `kind` is tensor, sequence, optional, map or maps (one for each row).
 
-    That of boxed, a sequence, optional or tensor of the type `contents`, is one tensor of boxes.
+    That of boxed, a sequence, optional or tensor of the type `contents`, is one tensor of boxes,
+    whose tensors are declared to have the shape `shape` (-1: any extent).
     """
 
     name: str
@@ -26,12 +27,13 @@ class Bundle:
     parts: tuple["Bundle", ...]
     keys: tuple[object, ...] | None
     contents: str = ""
+    shape: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, facts: Mapping[str, object], name: str = "") -> Self:
         """Returns the bundle that the manifest describes."""
         own = name or str(facts.get("name", ""))
-        parts, keys = facts.get("parts", ()), facts.get("keys")
+        parts, keys, shape = facts.get("parts", ()), facts.get("keys"), facts.get("shape")
         if not isinstance(parts, Sequence):
             raise ModelError(f"the manifest describes {own!r} badly")
         return cls(
@@ -41,6 +43,7 @@ class Bundle:
             tuple(cls.of(p, own) for p in parts),
             tuple(keys) if isinstance(keys, list) else None,
             str(facts.get("type", "")),
+            tuple(shape) if isinstance(shape, list) else (),
         )
 
     @property

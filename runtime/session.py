@@ -125,8 +125,17 @@ class InferenceSession:
         return self._node_args(self._outputs, self._gives)
 
     def get_ports(self) -> list[NodeArg]:
-        """Returns the tensors that the inputs are made of; of a model of tensors the inputs."""
-        return [_node_arg(info) for info in self._inputs]
+        """Returns the tensors that the inputs are made of; of a model of tensors the inputs.
+
+        A sequence whose length the run tells is one, as are such optionals: its shape is that
+        length and the declared shape of the tensors in it.
+        """
+        boxed = {b.port: b for b in self._takes or () if b.kind == "boxed"}
+        ports = {info.name: _node_arg(info) for info in self._inputs}
+        for name, bundle in boxed.items():
+            inner = [f"{name}.{axis}" if n < 0 else n for axis, n in enumerate(bundle.shape)]
+            ports[name] = NodeArg(name, [*ports[name].shape, *inner], bundle.contents)
+        return list(ports.values())
 
     def bundled(self, tensors: Mapping[str, Array]) -> dict[str, Any]:
         """Returns the inputs by name that tensors make up, which `get_ports` lists."""

@@ -7,9 +7,10 @@
                | map[key, ...](bundle)                            the values {keys} of these keys
                | map(bundle)                                      the values in the keys' order
                | maps[key, ...](bundle)                           a sequence of maps, {n, keys}
-               | boxed("type", "port")                            boxes {n}, by their type as ONNX
+               | boxed("type", "port", extent, ...)               boxes {n}, by their type as ONNX
                                                                   Runtime writes it: a sequence, an
                                                                   optional (n < 2), a tensor (n = 1)
+                                                                  and the tensors' shape; -1: any
 
 A graph whose inputs and outputs are all tensors has no such lines.
 """
@@ -31,6 +32,7 @@ class Bundle:
     parts: tuple[Bundle, ...] = ()
     keys: tuple[Key, ...] | None = None
     type: str = ""
+    shape: tuple[int, ...] = ()
 
     def facts(self) -> dict[str, object]:
         """The bundle as JSON: `{"kind": .., "port": .., "parts": .., "keys": ..}`."""
@@ -38,7 +40,7 @@ class Bundle:
         if self.port:
             found["port"] = self.port
         if self.type:
-            found["type"] = self.type
+            found["type"], found["shape"] = self.type, list(self.shape)
         if self.kind not in ("tensor", "boxed"):
             found["parts"] = [p.facts() for p in self.parts]
         if self.keys is not None:

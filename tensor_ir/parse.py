@@ -132,8 +132,8 @@ class _Parser:
             return tensor(self.at.of(Kind.STRING).text)
         kind = self.at.name()
         if kind == "boxed":
-            held, port = self.closed("(", lambda: self.at.of(Kind.STRING).text, ")")
-            return Bundle(kind, port, type=held)
+            held, port, *shape = self.closed("(", self.key, ")")
+            return Bundle(kind, str(port), type=str(held), shape=tuple(map(int, shape)))
         keys = self.closed("[", self.key, "]") if self.at.token.text == "[" else None
         return Bundle(kind, parts=self.closed("(", self.bundle, ")"), keys=keys)
 

@@ -132,7 +132,7 @@ def _bundle(b: Bundle) -> str:
     if b.kind == "tensor":
         return _string(b.port)
     if b.kind == "boxed":
-        return f"boxed({_string(b.type)}, {_string(b.port)})"
+        return f"boxed({', '.join([_string(b.type), _string(b.port), *map(str, b.shape)])})"
     items = (_string(k) if isinstance(k, str) else str(k) for k in b.keys or ())
     keys = "" if b.keys is None else f"[{', '.join(items)}]"
     return f"{b.kind}{keys}({', '.join(map(_bundle, b.parts))})"

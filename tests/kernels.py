@@ -41,6 +41,7 @@ from rutc.tensor_ir.steps import (
     NotApplicable,
     Peel,
     PrefetchBlock,
+    PrefetchLater,
     Preload,
     Reorder,
     Schedule,
@@ -444,7 +445,7 @@ UNROLLED = 64
 """The most copies of a statement that a random schedule makes."""
 KINDS_OF_STEPS = (
     "split", "split", "fuse", "reorder", "peel", "cut", "mark", "mark", "mark", "lanes", "lanes",
-    "block", "tile", "tile", "prefetch", "preload", "preload",
+    "block", "tile", "tile", "prefetch", "later", "preload", "preload",
 )  # fmt: skip
 REDUCERS = (
     "argmax", "argmin", "argmax_last", "argmin_last", "logsumexp", "moments", "prod", "max",
@@ -518,6 +519,10 @@ def _random_step(draw: st.DrawFn, kernel: Kernel, loops: Sequence[Loop]) -> Step
         case "prefetch":
             buffer = draw(st.sampled_from([b.name for b in kernel.args]))
             return PrefetchBlock(buffer, var, draw(st.sampled_from([0, 40])), 16)
+        case "later":
+            buffer = draw(st.sampled_from([b.name for b in kernel.args]))
+            turns = tuple(draw(st.lists(st.sampled_from(names), max_size=1)))
+            return PrefetchLater(buffer, var, draw(st.integers(1, 3)), 16, 2, turns)
         case "preload":
             buffer = draw(st.sampled_from([b.name for b in kernel.args]))
             chain = draw(st.sampled_from([*chains, [var]]))

@@ -69,6 +69,9 @@ def pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
         touches = tuple(t.renamed(inner, name) for t in touches)
         order[-2:] = [name]
     vector = order.pop()
+    longest = Index.of(sizes[vector]).bounds(dict(kernel.symbols))
+    if vector in symbolic and longest is not None and longest[1] <= 1:
+        return (*steps, *shared(order))
     if not order and pays(extents[vector] * len(touches) / 2, machine):
         if vector in symbolic:
             steps += vectorised(vector, extents[vector], machine, symbolic=True)
@@ -108,7 +111,7 @@ def _best_vector(loops: list[str], shape: Shape) -> str:
     def cost(v: str) -> float:
         total = 0.0
         extent = shape.extents[v]
-        lanes = min(16, extent)
+        lanes = max(1, min(16, extent))
         for t in shape.touches:
             stride = t.strides.get(v, 0)
             if stride == 0:

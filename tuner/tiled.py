@@ -18,15 +18,16 @@ from rutc.tensor_ir.steps import (
     Mark,
     Peel,
     PrefetchBlock,
+    PrefetchLater,
     Reorder,
     Split,
     Step,
     Tile,
 )
-from rutc.tuner.access import Shape, Touch, dim_of_loop
+from rutc.tuner.access import Reduction, Shape, Touch, dim_of_loop
 from rutc.tuner.choice import Choice, shared_out
 from rutc.tuner.dot import dot_packing, dot_steps, products_together
-from rutc.tuner.tiles import RegisterTile
+from rutc.tuner.tiles import LONGEST_UNROLLED, RegisterTile, bound_order, crowded
 
 PANEL_SHARE = 0.6
 """Share of the first cache that the vector operand of a blocked reduction may take."""
@@ -37,6 +38,10 @@ STREAM_BYTES = 16 << 10
 """How far ahead to ask for an operand that is read once: beyond the hardware's own prefetching."""
 NEAR_LINES = 16
 """Lines ahead to ask for an operand that streams from the second cache."""
+NEAR_STEPS = 8
+"""Steps of the reduction ahead to ask for rows of an operand that lie far apart."""
+FAR_BYTES = 1024
+"""From this distance on, the hardware does not know the next row from the one before."""
 FEW_TILES = 16
 """Up to so many tiles use the vector operand again: waiting for it from memory then shows."""
 SHORTEST_BLOCK = 400
@@ -52,7 +57,7 @@ def tiled(
     """
     steps: list[Step] = []
     extents = dict(shape.extents)
-    bound = _bound_order(shape)
+    bound = bound_order(shape)
     batch = _batch(shape, tile)
     group = products_together(shape, machine)
     block = _reduction_block(kernel, shape, tile, bound, machine)
@@ -127,12 +132,16 @@ def tiled(
             extents[f"{last}.o"] = extents[last] // group if extents[last] % group == 0 else 0
             wanted = [*wanted[:-1], f"{last}.o"]
         fixed = [v for v in wanted if v not in shape.symbolic]
-        unrolled = _unrolled(fixed if wanted[-1:] == fixed[-1:] else [], tile, extents, machine)
+        short = fixed if wanted[-1:] == fixed[-1:] else []
+        unrolled = _unrolled(r, short, tile, extents, machine)
         steps += unrolled
         parted |= {s.var for s in unrolled if isinstance(s, Split)}
         wanted = [*wanted[:-1], last]
         for t in r.reads:
-            if t.packed:
+            if not t.packed:
+                if group == 1 and len(r.reads) > 1:
+                    steps += _far_rows(t, tile, order, wanted, unrolled, extents, machine)
+            else:
                 packing[t.buffer] = (
                     _packing(kernel, t, wanted, tile, width, shape.extents, block)
                     if group == 1
@@ -158,6 +167,41 @@ def tiled(
                         ahead = NEAR_LINES * line
                         steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
     return Choice(tuple(steps), packing)
+
+
+def _far_rows(
+    t: Touch,
+    tile: RegisterTile,
+    order: list[str],
+    bound: list[str],
+    unrolled: list[Step],
+    extents: Mapping[str, int],
+    machine: Machine,
+) -> list[Step]:
+    """Steps that ask for the vector operand in time where each step of the reduction reads far off.
+
+    The hardware prefetches along memory; here memory goes on with the next panel, not with the
+    next step.
+    """
+    last = bound[-1]
+    if t.gathered or not t.unit(tile.vector) or not t.depends(last):
+        return []
+    if (t.strides[last] or 0) * t.bytes < FAR_BYTES:
+        return []
+    line = LINE_BYTES // t.bytes
+    steps: list[Step] = []
+    panel = f"{tile.vector}.o"
+    if t.buffer_bytes > machine.l2 // 4 and panel in order:
+        turns = [v for v in order if not t.depends(v.removesuffix(".o")) and extents[v] > 1]
+        inner = [v for v in turns if order.index(v) > order.index(panel)]
+        steps.append(PrefetchLater(t.buffer, panel, 1, line, 2, tuple(inner[-1:])))
+    rows = prod(extents[v] for v in bound if t.depends(v))
+    whole = Mark(last, Kind.UNROLL) in unrolled
+    if not whole and rows * tile.vectors * machine.width * t.bytes > machine.l1 // 2:
+        each = next((s.factor for s in unrolled if isinstance(s, Split) and s.var == last), 1)
+        name = f"{last}.o" if each > 1 else last
+        steps.append(PrefetchLater(t.buffer, name, -(-NEAR_STEPS // each), line, 1))
+    return steps
 
 
 def _batch(shape: Shape, tile: RegisterTile) -> list[str]:
@@ -330,18 +374,12 @@ def _grouped(
     return dot_packing(dims, inner, of_loop.get(tile.vector), width, group)
 
 
-def _bound_order(shape: Shape) -> list[str]:
-    """Reduction loops, the one along which operands are nearest in memory innermost."""
-    names: dict[str, int] = {}
-    for r in shape.reductions:
-        for x in r.loops:
-            strides = [abs(t.strides.get(x.var) or 0) for t in r.reads if not t.packed]
-            names[x.var] = max(strides, default=0)
-    return sorted(names, key=lambda v: -names[v])
-
-
 def _unrolled(
-    order: list[str], tile: RegisterTile, extents: Mapping[str, int], machine: Machine
+    r: Reduction,
+    order: list[str],
+    tile: RegisterTile,
+    extents: Mapping[str, int],
+    machine: Machine,
 ) -> list[Step]:
     """Steps that unroll short reductions, so that loads are shared and loops cost nothing.
 
@@ -350,13 +388,11 @@ def _unrolled(
     """
     steps: list[Step] = []
     size = tile.size
-    if size + 2 * tile.vectors + 2 > machine.registers:
-        return steps
     for v in reversed(order):
         extent = extents[v]
-        if extent == 0:
+        if extent == 0 or crowded(r, tile.vectors, tile.rows, v, extent, machine):
             break
-        if extent * size <= 160 and extent <= 16:
+        if extent * size <= 160 and extent <= LONGEST_UNROLLED:
             steps.append(Mark(v, Kind.UNROLL))
             size *= extent
             continue

@@ -9,11 +9,17 @@ from math import ceil, log2, prod
 from rutc.tensor_ir.machine import Machine
 from rutc.tuner.access import Reduction, Shape, Touch
 
-LOAD_SHARE = 0.3
-"""Cycles per load that are not hidden behind arithmetic."""
-SPARE_REGISTERS = 4
-TIGHT = 0.015
-"""Slow-down for every register that the allocator is short of `SPARE_REGISTERS`."""
+LOAD_SHARE = 0.2
+"""Cycles that a load adds although it is hidden behind arithmetic: many of them lower the clock."""
+LOAD_BITS = 512
+"""A load of so many bits costs that much twice."""
+SPARE = 10
+"""One register in so many is better left to the allocator."""
+TIGHT = 0.03
+"""Slow-down for every register that it is short of."""
+LOOP_CYCLES = 4.0
+"""What a short loop costs that is not unrolled."""
+LONGEST_UNROLLED = 16
 SPILL = 0.25
 """Slow-down for every register that does not exist."""
 FAR = 0.001
@@ -22,8 +28,12 @@ UNKNOWN = 0.25
 """Slow-down by rows that are a whole loop of symbolic extent, which may well have fewer."""
 APART = 0.35
 """Cycles to find where a row lies whose distance from the one before is known in the run only."""
-STREAM_SHARE = 0.35
+STREAM_SHARE = 0.2
 """Share of the second cache's transfer time that is not hidden behind arithmetic."""
+LANE_LOAD = 1.3
+"""Cycles per load, doubled, of reductions over lanes."""
+LANE_STREAM_SHARE = 0.35
+"""What `STREAM_SHARE` is, of reductions over lanes."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,41 @@ def _tiles(shape: Shape, vector: str, machine: Machine) -> Iterator[RegisterTile
                         yield _cost(shape, vector, vectors, ((w, g), (v, f)), machine)
 
 
+def bound_order(shape: Shape) -> list[str]:
+    """Reduction loops, the one along which operands are nearest in memory innermost."""
+    names: dict[str, int] = {}
+    for r in shape.reductions:
+        for x in r.loops:
+            strides = [abs(t.strides.get(x.var) or 0) for t in r.reads if not t.packed]
+            names[x.var] = max(strides, default=0)
+    return sorted(names, key=lambda v: -names[v])
+
+
+def crowded(
+    r: Reduction,
+    vectors: int,
+    rows: tuple[tuple[str, int], ...],
+    inner: str,
+    extent: int,
+    machine: Machine,
+) -> bool:
+    """Whether no registers are left to unroll the reduction's loop `inner`.
+
+    The next step's loads are moved up among this step's arithmetic; and what a window reads again
+    in the next step is kept.
+    """
+    size = vectors * prod(f for _, f in rows)
+    if size + 2 * vectors + 2 > machine.registers:
+        return True
+    kept = 0
+    for v, f in rows:
+        for t in r.reads:
+            row, step = t.strides.get(v), t.strides.get(inner)
+            if row and step and not t.packed and row % step == 0 and abs(row // step) < extent:
+                kept = max(kept, f)
+    return size + vectors + kept > machine.registers
+
+
 def _state_registers(r: Reduction) -> int:
     """Registers that hold one vector of a reduction's states: two for 8 bytes a lane."""
     return sum(max(1, t.bytes // 4) for t in r.update.reducer.state)
@@ -122,6 +167,7 @@ def _cost(
             waste *= 1 + UNKNOWN * f / shape.extents[v]
     cycles = 0.0
     length = 0.0
+    inner = bound_order(shape)[-1:]
     for r in shape.reductions:
         steps = prod(shape.extents[x.var] for x in r.loops)
         loads = sum(_loads(t, vector, vectors, rows, width) for t in r.reads)
@@ -132,8 +178,10 @@ def _cost(
             loads * wide / machine.loads_per_cycle,
             machine.fma_latency,
         )
-        # Loads take issue slots and miss now and then: they are never quite hidden.
-        work += LOAD_SHARE * loads * wide
+        vector_loads = sum(
+            _loads(t, vector, vectors, rows, width) for t in r.reads if t.depends(vector)
+        )
+        work += LOAD_SHARE * (loads + machine.vector_bits / LOAD_BITS * vector_loads) * wide
         work += APART * sum(
             f
             for t in r.reads
@@ -154,10 +202,15 @@ def _cost(
         held = min((_loads(t, vector, vectors, rows, width) for t in r.reads), default=0.0)
         registers = size * width_each + max(held, vectors) * wide + 1
         spare = machine.registers - registers
-        if spare < SPARE_REGISTERS:
-            work *= 1 + TIGHT * (SPARE_REGISTERS - max(spare, 0))
+        wanted = machine.registers // SPARE
+        if spare < wanted:
+            work *= 1 + TIGHT * (wanted - max(spare, 0))
         if spare < 0:
             work *= 1 - SPILL * spare
+        for v in inner:
+            turns = shape.extents[v]
+            if turns <= LONGEST_UNROLLED and crowded(r, vectors, rows, v, turns, machine):
+                work += LOOP_CYCLES / turns
         cycles += steps * work
         length += steps
     epilogue = [t for t in shape.touches if len(t.loops) == len(shape.shared)]
@@ -206,14 +259,12 @@ def _lanes_cost(shape: Shape, machine: Machine) -> float:
             steps = prod(shape.extents[x] for x in bound)
             vectors = ceil(n / machine.width) * steps / n
             loads = sum(
-                1.0 + LOAD_SHARE
-                if t.packed or (t.strides.get(v, 0) in (0, 1))
-                else machine.width * 1.5
+                LANE_LOAD if t.packed or (t.strides.get(v, 0) in (0, 1)) else machine.width * 1.5
                 for t in r.reads
             )
             merge = 12.0 * len(r.update.states) + 10
             streamed = sum(t.bytes * machine.width for t in r.reads if t.packed)
-            wait = STREAM_SHARE * streamed / machine.l2_bytes_per_cycle
+            wait = LANE_STREAM_SHARE * streamed / machine.l2_bytes_per_cycle
             best = min(best, vectors * (max(loads / 2, 1.0) + wait) + merge)
         total += best
     return total

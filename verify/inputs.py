@@ -50,13 +50,15 @@ ONNX_DTYPES: Mapping[str, npt.DTypeLike] = {
 class InputSpec:
     """One input of a model: its name, dtype, and shape with symbols for what is not fixed.
 
-    `value` is what alone it may hold.
+    `value` is what alone it may hold. A sequence or optional of `depth` levels has its length in
+    front of the shape of the tensors in it.
     """
 
     name: str
     dtype: np.dtype[np.generic]
     shape: tuple[int | str, ...]
     value: Array | None = None
+    depth: int = 0
 
 
 def spec(
@@ -65,17 +67,17 @@ def spec(
     """Returns the spec of an input whose type is written as ONNX Runtime does: `tensor(float)`.
 
     Raises:
-        UserError: the input is no tensor.
+        UserError: the input is a map, or of a type that is unknown.
     """
-    element = onnx_type.removeprefix("tensor(").removesuffix(")")
-    if not onnx_type.startswith("tensor(") or element not in ONNX_DTYPES:
+    *levels, kind, element = onnx_type.rstrip(")").split("(")
+    if kind != "tensor" or element not in ONNX_DTYPES or "map" in levels:
         raise UserError(
             f"input {name!r} is a {onnx_type}: only tensors can be generated or read from files"
         )
     extents = tuple(
         f"{name}.{axis}" if extent is None else extent for axis, extent in enumerate(shape)
     )
-    return InputSpec(name, np.dtype(ONNX_DTYPES[element]), extents, value)
+    return InputSpec(name, np.dtype(ONNX_DTYPES[element]), extents, value, len(levels))
 
 
 def generate(
@@ -99,6 +101,8 @@ def _draw(item: InputSpec, seed: int, dims: Mapping[str, int]) -> Array:
         extent if isinstance(extent, int) else dims.get(extent, DEFAULT_SYMBOL_EXTENT)
         for extent in item.shape
     )
+    if item.depth:
+        return _draw_boxes(item, seed, dims, shape[0])
     dtype = item.dtype
     if is_float(dtype):
         return random.standard_normal(shape).astype(dtype)
@@ -112,6 +116,17 @@ def _draw(item: InputSpec, seed: int, dims: Mapping[str, int]) -> Array:
     return random.integers(0, 1, shape, endpoint=True).astype(dtype)
 
 
+def _draw_boxes(item: InputSpec, seed: int, dims: Mapping[str, int], count: int) -> Array:
+    """Returns an array of objects: the elements of a sequence or optional."""
+    made: npt.NDArray[np.object_] = np.empty(count, object)
+    for place in range(count):
+        inner = InputSpec(f"{item.name}[{place}]", item.dtype, item.shape[1:])
+        made[place] = _draw(inner, seed, dims)
+        for _ in range(item.depth - 1):
+            made[place] = [made[place]]
+    return made
+
+
 def read(item: InputSpec, source: str) -> Array:
     """Returns the value of an input from a source (see the module's table), in its dtype.
 
@@ -120,6 +135,11 @@ def read(item: InputSpec, source: str) -> Array:
     """
     if source.startswith("random:"):
         return generate([item], _seed(source))[item.name]
+    if item.depth:
+        raise UserError(
+            f"--input {item.name}={source}: the elements of a sequence or optional can be read "
+            f"from files where their number is fixed when compiling (--dim {item.name}=2)"
+        )
     path = Path(source)
     if not path.exists():
         raise UserError(f"--input {item.name}={source}: there is no such file")

@@ -77,13 +77,13 @@ def progression(n: Const, at: Mapping[str, Coord]) -> IndexValue | None:
     array = array[tuple(known.get(d, slice(None)) for d in n.axes)]
     axes = [d for d in n.axes if d not in known]
     first = int(array[(0,) * array.ndim])
-    total, expected = Index.of(first), np.asarray(first)
+    total, expected = Index.of(first), np.asarray(first, object)
     for axis, (d, extent) in enumerate(zip(axes, array.shape, strict=True)):
         line = np.moveaxis(array, axis, 0).reshape(extent, -1)[:, 0]
         step = int(line[1]) - first if extent > 1 else 0
         total = total + Index.of(d) * step
         shape = [-1 if axis == k else 1 for k in range(array.ndim)]
-        expected = expected + (np.arange(extent) * step).reshape(shape)
+        expected = expected + (np.arange(extent).astype(object) * step).reshape(shape)
     same = np.array_equal(np.broadcast_to(expected, array.shape), array)
     return IndexValue(total) if same else None
 

@@ -157,7 +157,7 @@ def affine(e: Expr, editor: Editor) -> Affine | None:
     match e:
         case Read():
             return Affine(e) if is_plain(e) and editor.constant(e.value) is None else None
-        case Apply(op="neg", args=(x,)):
+        case Apply(op="neg", args=(x,)) if e.dtype in WIDE:
             return _scaled(affine(x, editor), Lit(-1.0, e.dtype))
         case Apply(op="add" | "mul", args=(x, c)) if is_constant(x, editor):
             return affine(Apply(e.op, (c, x)), editor) if not is_constant(c, editor) else None

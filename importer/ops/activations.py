@@ -7,7 +7,7 @@ from math import pi, sqrt
 from rutc.importer.builder import Builder, lit
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
-from rutc.tensor_ir import Expr, apply
+from rutc.tensor_ir import DType, Expr, apply, cast
 from rutc.tensor_ir.affine import ONE
 
 
@@ -210,12 +210,13 @@ def gelu(b: Builder, x: Tensor, *, approximate: str = "none") -> Tensor:
 
 @operator("Shrink")
 def shrink(b: Builder, x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
-    """`x` + bias below -lambd, x - bias above lambd, else 0."""
+    """`x` + bias below -lambd, x - bias above lambd, else 0; whole numbers are cut off."""
 
-    def fn(e: Expr) -> Expr:
+    def fn(x: Expr) -> Expr:
+        e = x if x.dtype.is_float else cast(x, DType.F64)
         high = apply("gt", e, lit(lambd, e.dtype))
         upper = apply("select", high, shifted(e, -bias), lit(0, e.dtype))
         low = apply("lt", e, lit(-lambd, e.dtype))
-        return apply("select", low, shifted(e, bias), upper)
+        return cast(apply("select", low, shifted(e, bias), upper), x.dtype)
 
     return b.wide(fn, x)

@@ -9,6 +9,7 @@ from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Item, Tensor
 from rutc.tensor_ir import BitCast, DType, Expr, IndexValue, apply, cast
+from rutc.tensor_ir.expr import UNARY_FLOAT
 
 _UNARY = {
     "Abs": "abs",
@@ -59,7 +60,13 @@ _BINARY = {
 def _register_unary(name: str, op: str) -> None:
     @operator(name)
     def unary(b: Builder, x: Tensor) -> Tensor:
-        return b.map(lambda e: apply(op, e), x)
+        return b.map(lambda e: _applied(op, e), x)
+
+
+def _applied(op: str, e: Expr) -> Expr:
+    if op in UNARY_FLOAT and not e.dtype.is_float:
+        return cast(apply(op, cast(e, DType.F32)), e.dtype)
+    return apply(op, e)
 
 
 def _register_binary(name: str, op: str) -> None:

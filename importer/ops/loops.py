@@ -257,8 +257,8 @@ def scan(
     ]
     backward = tuple(scan_input_directions) or (0,) * len(sources)
     trips = sources[0].shape[axes[0]]
-    if any(x.shape[a] != trips for x, a in zip(sources, axes, strict=True)):
-        raise OperatorError("the scan inputs differ in length")
+    for x, a in zip(sources, axes, strict=True):
+        trips = b.same(trips, x.shape[a])
 
     def step(t: Index | Tensor, states: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:
         assert isinstance(t, Index)

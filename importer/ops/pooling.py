@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder, lit
+from rutc.importer.builder import Builder, computing, lit
 from rutc.importer.ops.reductions import reduced
 from rutc.importer.ops.window import Window, kernel_roles, spatial_roles, window
 from rutc.importer.registry import operator
@@ -151,7 +151,8 @@ def lp_pool(
     )
     axes, taps, at = _windows(b, x, geometry)
     element = b.read(x, [*(a.index for a in axes[:2]), *at], lit(0, x.dtype))
-    return _root(b, b.nest(axes, _power(element, p), taps), p)
+    powers = b.nest(axes, _power(cast(element, computing(x.dtype)), p), taps)
+    return b.map(lambda e: cast(_root(e, p), x.dtype), powers)
 
 
 def _power(e: Expr, p: int) -> Expr:
@@ -159,12 +160,10 @@ def _power(e: Expr, p: int) -> Expr:
     return {1: size, 2: apply("mul", e, e)}.get(p, apply("pow", size, lit(p, e.dtype)))
 
 
-def _root(b: Builder, t: Tensor, p: int) -> Tensor:
+def _root(e: Expr, p: int) -> Expr:
     if p == 1:
-        return t
-    if p == 2:
-        return b.map(lambda e: apply("sqrt", e), t)
-    return b.map(lambda e: apply("pow", e, lit(1 / p, e.dtype)), t)
+        return e
+    return apply("sqrt", e) if p == 2 else apply("pow", e, lit(1 / p, e.dtype))
 
 
 @operator("GlobalMaxPool")
@@ -183,4 +182,11 @@ def global_average_pool(b: Builder, x: Tensor) -> Tensor:
 def global_lp_pool(b: Builder, x: Tensor, *, p: int = 2) -> Tensor:
     """(sum of |x| ** p) ** (1 / p) over all spatial axes."""
     spatial = tuple(range(2, x.rank))
-    return _root(b, reduced(b, x, spatial, "sum", keepdims=True, lift=lambda e: _power(e, p)), p)
+
+    def lift(e: Expr) -> Expr:
+        return _power(e, p)
+
+    def root(e: Expr) -> Expr:
+        return _root(e, p)
+
+    return reduced(b, x, spatial, "sum", keepdims=True, lift=lift, finish=root)

@@ -104,6 +104,12 @@ def _root(e: Expr) -> Expr:
     return cast(apply("sqrt", cast(e, DType.F64)), e.dtype)
 
 
+def _logarithm(e: Expr) -> Expr:
+    if e.dtype.is_float:
+        return apply("log", e)
+    return cast(apply("log", cast(e, DType.F64)), e.dtype)
+
+
 _register("ReduceSum", "sum", _same, _same)
 _register("ReduceMean", "mean", _same, _same)
 _register("ReduceMax", "max", _same, _same)
@@ -112,7 +118,7 @@ _register("ReduceProd", "prod", _same, _same)
 _register("ReduceL1", "sum", lambda e: apply("abs", e), _same)
 _register("ReduceL2", "sum", _square, _root)
 _register("ReduceSumSquare", "sum", _square, _same)
-_register("ReduceLogSum", "sum", _same, lambda e: apply("log", e))
+_register("ReduceLogSum", "sum", _same, _logarithm)
 
 
 @operator("ReduceLogSumExp")
@@ -124,12 +130,16 @@ def reduce_log_sum_exp(
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Tensor:
-    """`m` + log(sum of exp(x - m)) with m the maximum, which does not overflow."""
+    """`m` + log(sum of exp(x - m)) with m the maximum, which does not overflow.
+
+    Of whole numbers it is cut off.
+    """
     chosen = _chosen(x, axes, noop_with_empty_axes=noop_with_empty_axes)
     if chosen is None:
         return x
     kind = x.dtype
-    wide = b.map(lambda e: cast(e, computing(kind)), x) if computing(kind) is not kind else x
+    real = computing(kind) if kind.is_float else DType.F64
+    wide = b.map(lambda e: cast(e, real), x) if real is not kind else x
     peak = reduced(b, wide, chosen, "max", keepdims=True)
 
     def finite(m: Expr) -> Expr:

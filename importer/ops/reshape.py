@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.builder import Builder, OperatorError, lit
 from rutc.importer.tensor import Shape, Tensor, shape_text
 from rutc.tensor_ir import Index
 from rutc.tensor_ir.affine import ONE, ZERO, floordiv, mod, product
@@ -26,6 +26,8 @@ def reshape(b: Builder, x: Tensor, shape: Shape) -> Tensor:
     groups = _groups(x.shape, shape)
     if groups is None:
         raise _misfit(x, shape)
+    if product(shape) == ZERO:
+        return b.nest(b.axes(shape), lit(0, x.dtype))
     if all(len(old) == len(new) == 1 for old, new in groups):
         axes = list(b.axes((1,) * len(shape)))
         for (old,), (new,) in groups:

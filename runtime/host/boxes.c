@@ -5,7 +5,7 @@
 
 #include "memory.h"
 
-enum { FREE = -1, FIRST_BOXES = 16, ALIGNMENT = 64 };
+enum { FREE = -1, FIRST_BOXES = 16, ALIGNMENT = 64, SMALL = 256, LOOKS = 16 };
 
 /* More elements than any memory has, so that byte counts do not overflow. */
 #define MOST_BYTES 4.0e18
@@ -19,12 +19,24 @@ static void release(rutc_boxes *boxes, int64_t number) {
   boxes->free = number;
 }
 
-/* A free box, or a new one. */
-static rutc_box *take_box(rutc_boxes *boxes, int64_t *number) {
-  if (boxes->free != 0) {
-    *number = boxes->free;
+/* Whether memory of `capacity` bytes serves for `bytes`, and is not much more. */
+static int fits(int64_t capacity, int64_t bytes) {
+  return capacity >= bytes && capacity / 4 <= bytes + SMALL;
+}
+
+/* A free box, or a new one; of the free ones looked at, one whose memory fits, if there is. */
+static rutc_box *take_box(rutc_boxes *boxes, int64_t bytes, int64_t *number) {
+  int64_t *link = &boxes->free;
+  for (int looked = 0; *link != 0 && looked < LOOKS; looked++) {
+    rutc_box *box = boxes->items[*link - 1];
+    if (fits(box->capacity, bytes)) break;
+    link = &box->next_free;
+  }
+  if (*link == 0 || !fits(boxes->items[*link - 1]->capacity, bytes)) link = &boxes->free;
+  if (*link != 0) {
+    *number = *link;
     rutc_box *box = boxes->items[*number - 1];
-    boxes->free = box->next_free;
+    *link = box->next_free;
     return box;
   }
   if (boxes->count == boxes->capacity) {
@@ -49,10 +61,10 @@ rutc_box *rutc_box_new(rutc_boxes *boxes, DLDataType dtype, int32_t ndim, const 
   if (most > MOST_BYTES) return NULL;
   for (int32_t i = 0; i < ndim; i++) bytes *= shape[i];
   int64_t head = ((int64_t)sizeof *shape * ndim + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-  rutc_box *box = take_box(boxes, number);
+  rutc_box *box = take_box(boxes, head + bytes, number);
   if (box == NULL) return NULL;
   box->depth = depth;
-  if (box->memory == NULL || box->capacity < head + bytes) {
+  if (box->memory == NULL || !fits(box->capacity, head + bytes)) {
     /* Some more, so that a value that grows from trip to trip is not moved in each. */
     int64_t capacity = head + bytes + bytes / 4;
     free(box->memory);

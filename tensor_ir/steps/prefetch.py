@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -131,6 +131,108 @@ class PrefetchBlock(Step):
         return tuple(
             Prefetch(self.buffer, place + at, self.level) for at in range(0, each, self.line)
         )
+
+
+@dataclass(frozen=True)
+class PrefetchLater(Step):
+    """Ask for what the innermost updates read of a buffer some iterations of a loop later.
+
+    for p { for i { for k { for j in [0, 32) vector { acc[j].update(x[k, 32*p + j]) } } } }
+      ->  for p { for i { for k { prefetch x[k, 32*(p + ahead)] + 16*(i % 2) into level;
+                                  for j vector { acc[j].update(x[k, 32*p + j]) } } } }
+
+    What a later iteration reads may lie far from what this one reads, row by row of memory. One
+    hint is made for each line of `line` elements of each row; with `turns`, the loops named there
+    share a row's lines: each of their iterations asks for one of them.
+    """
+
+    buffer: str
+    loop: str
+    ahead: int
+    line: int
+    level: int
+    turns: tuple[str, ...] = ()
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        """The kernel with prefetches in the innermost reduction loops."""
+        check_positive("line", self.line)
+        find_loops(kernel, self.loop)
+        count = 0
+
+        def visit(body: tuple[Stmt, ...], loops: tuple[Loop, ...]) -> tuple[Stmt, ...]:
+            nonlocal count
+            result: list[Stmt] = []
+            for s in body:
+                match s:
+                    case Loop():
+                        around = (*loops, s)
+                        inner = visit(s.body, around)
+                        serial = s.kind in (Kind.SERIAL, Kind.PARALLEL)
+                        if serial and _updates_directly(s.body):
+                            hints = self._hints(kernel, s, around)
+                            count += len(hints)
+                            inner = (*hints, *inner)
+                        result.append(replace(s, body=inner))
+                    case Branch():
+                        then, orelse = visit(s.then, loops), visit(s.orelse, loops)
+                        result.append(replace(s, then=then, orelse=orelse))
+                    case _:
+                        result.append(s)
+            return tuple(result)
+
+        body = visit(kernel.body, ())
+        if not count:
+            raise NotApplicable(f"no innermost update in {self.loop} reads %{self.buffer}")
+        return replace(kernel, body=body)
+
+    def _hints(self, kernel: Kernel, loop: Loop, around: tuple[Loop, ...]) -> tuple[Prefetch, ...]:
+        if all(x.var != self.loop for x in around):
+            return ()
+        found: dict[Index, Prefetch] = {}
+        for read, loops in _update_reads(loop.body, self.buffer, ()):
+            address = _address(kernel, read, {self.loop: Index.of(self.loop) + self.ahead})
+            if address is None:
+                continue
+            unit = [x.var for x in loops if address.coefficient(x.var) == 1]
+            starts, lines = [address], 1
+            for x in loops:
+                bounds = (x.hi - x.lo).bounds({})
+                extent = bounds[1] if bounds is not None else 1
+                if x.var in unit[:1]:
+                    lines = -(-extent // self.line) + any(
+                        c % self.line for _, c in address.subs({x.var: ZERO}).terms
+                    )
+                    starts = [a.subs({x.var: x.lo}) for a in starts]
+                else:
+                    starts = [
+                        a.subs({x.var: x.lo + i}) for a in starts for i in range(max(extent, 1))
+                    ]
+            places = list(range(0, lines * self.line, self.line))
+            number = ZERO
+            for x in around:
+                if x.var in self.turns:
+                    number = number + Index.of(x.var)
+            for a in dict.fromkeys(starts):
+                if self.turns and lines > 1:
+                    places = [0]
+                    a = a + (number % lines) * self.line
+                for place in places:
+                    found.setdefault(a + place, Prefetch(self.buffer, a + place, self.level))
+        return tuple(found.values())
+
+
+def _update_reads(
+    body: tuple[Stmt, ...], buffer: str, loops: tuple[Loop, ...]
+) -> Iterator[tuple[Read, tuple[Loop, ...]]]:
+    """The reads of a buffer in updates, with the unrolled and vector loops around them."""
+    for s in body:
+        if isinstance(s, Update):
+            for e in exprs(s):
+                for r in reads(e):
+                    if r.value == buffer:
+                        yield r, loops
+        elif isinstance(s, Loop) and s.kind in (Kind.UNROLL, Kind.VECTOR):
+            yield from _update_reads(s.body, buffer, (*loops, s))
 
 
 def _address(kernel: Kernel, r: Read, inner: dict[str, Index]) -> Index | None:

@@ -7,12 +7,14 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import ModelProto
 
 from rutc.build import Builder
@@ -40,6 +42,9 @@ NEEDS_VALUE = re.compile(
 
 SIZES_DIFFER = re.compile("the sizes .* differ")
 """What a run says where the importer took two symbolic sizes for equal and they are not."""
+
+LARGEST = 1 << 20
+"""The end of the range of a size that is 0 in a test."""
 
 _numbers = count()
 
@@ -171,7 +176,8 @@ class _Run:
                 path.write_bytes(model.SerializeToString())
                 start = perf_counter()
                 try:
-                    made = self.unfrozen(path, values, _plan(path, values, feed), feed)
+                    plan = partial(_plan, path, feed=feed, free=name == "free")
+                    made = self.unfrozen(values, plan(values), plan)
                 except UserError as error:
                     refusals.append(error)
                     continue
@@ -183,13 +189,16 @@ class _Run:
             raise refusals[0]
 
     def unfrozen(
-        self, path: Path, values: dict[str, np.ndarray], made: tuple[Graph, Plan], feed: Feed
+        self,
+        values: dict[str, np.ndarray],
+        made: tuple[Graph, Plan],
+        plan: Callable[[dict[str, np.ndarray]], tuple[Graph, Plan]],
     ) -> tuple[Graph, Plan]:
         """The graph and plan with only those inputs fixed without which there is none."""
         for name in list(values):
             fewer = {n: v for n, v in values.items() if n != name}
             try:
-                made = _plan(path, fewer, feed)
+                made = plan(fewer)
             except UserError:
                 continue
             values = fewer
@@ -210,10 +219,30 @@ class _Run:
                 self.result.interpreted = describe(error)
 
 
-def _structure(feed: Feed) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
-    """The lengths of sequences and the shapes of their elements, and which optionals are empty."""
-    dims: dict[str, int] = {}
+Dims = dict[str, int | tuple[int, ...]]
+
+
+def _structure(
+    model: ModelProto, feed: Feed, *, free: bool
+) -> tuple[Dims, dict[str, tuple[int, ...]]]:
+    """The lengths of sequences and the shapes of their elements, and which optionals are empty.
+
+    If these are free, the run decides. A size that is 0 in the test may be so: by default a size
+    is at least 1.
+    """
+    dims: Dims = {}
     shapes: dict[str, tuple[int, ...]] = {}
+    for info in graph_inputs(model):
+        if not info.type.HasField("tensor_type"):
+            continue
+        declared = info.type.tensor_type.shape.dim
+        for dim, extent in zip(declared, np.shape(_value(feed[info.name])), strict=False):
+            if dim.dim_param and extent == 0:
+                dims[dim.dim_param] = (0, LARGEST)
+    if free:
+        kinds = {i.name: i.type.WhichOneof("value") for i in graph_inputs(model)}
+        dims |= {f"{n}?": (0, 1) for n, kind in kinds.items() if kind == "optional_type"}
+        return dims, shapes
     for name, value in feed.items():
         if value is None:
             dims[f"{name}?"] = 0
@@ -223,8 +252,10 @@ def _structure(feed: Feed) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
     return dims, shapes
 
 
-def _plan(path: Path, values: Mapping[str, np.ndarray], feed: Feed) -> tuple[Graph, Plan]:
-    dims, shapes = _structure(feed)
+def _plan(
+    path: Path, values: Mapping[str, np.ndarray], feed: Feed, *, free: bool
+) -> tuple[Graph, Plan]:
+    dims, shapes = _structure(onnx.load(path), feed, free=free)
     graph = import_model(path, values=values, dims=dims, shapes=shapes)
     return graph, decide(optimize(graph))
 

@@ -76,7 +76,8 @@ def constant(case: Case) -> Variants:
 def dynamic(case: Case) -> Variants:
     """The model with symbolic sizes in several ways, the most general first.
 
-    free          each size has a name of its own
+    free          each size has a name of its own; the run tells the lengths of sequences, and
+                  which optionals have an element
     shared        equal sizes have one name
     ones fixed    besides, sizes of 1 are fixed: what is broadcast is known when compiling
     lists fixed   besides, lists other than the first input have a fixed length, which may decide

@@ -121,6 +121,10 @@ SCHEDULES = [
     "split(i, 3); split(j, 8); reorder([j.o, i.o, i.i, j.i]); block_reduction(k, 5, i.o, c); "
     "mark(j.o, parallel); peel(i.o); peel(j.o); tile([i.i, j.i], [unroll, vector]); "
     "prefetch_block(b, j.o, 0, 16, 2)",
+    "prefetch_later(a, i, 1, 16, 2, [j])",
+    "split(i, 3); split(j, 8); reorder([j.o, i.o, i.i, j.i]); peel(i.o); peel(j.o); "
+    "tile([i.i, j.i], [unroll, vector]); prefetch_later(b, j.o, 1, 16, 2, [i.o]); "
+    "prefetch_later(b, k, 2, 4, 1, []); prefetch_later(a, k, 1, 16, 1, [])",
     "split(i, 3); split(j, 16); reorder([i.o, j.o, i.i, j.i]); peel(j.o); peel(i.o); "
     "tile([i.i, j.i], [unroll, vector]); split(k, 4); peel(k.o); mark(k.i, unroll)",
 ]

@@ -1,14 +1,18 @@
 """What the default schedule does with loops: which go outermost, which are unrolled."""
 
+import pytest
+
 from rutc.emit.targets import target_named
 from rutc.tensor_ir import Const
 from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.graph import walk_nodes
-from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Prefetch, walk_stmts
 from rutc.tensor_ir.lower import lower
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose
+from rutc.tuner.access import analyse
 from rutc.tuner.arms import choosing_loops
+from rutc.tuner.tiles import choose_tile
 from tests.graph_opt.plans import plan_of
 
 MACHINE = target_named("x86-64-v4").machine
@@ -75,6 +79,35 @@ def test_loops_that_choose_an_arm_are_unrolled_inside_of_the_vector() -> None:
     (vector,) = (s for s in loops.values() if s.kind is Kind.VECTOR)
     inside = [s.var for s in walk_stmts(vector.body) if isinstance(s, Loop)]
     assert inside == ["p", "u.i"]
+
+
+FAR_ROWS = """
+graph "pixels"
+dims co = 64, p = 3136, ci = 256
+%x : f32{ci,p} = input "x" [ci, p]
+%w : f32{ci,co} = input "w" [co, ci]
+%y : f32{co,p} = sum{ci} %x[ci, p] * %w[ci, co]
+output "y" [co, p] = %y
+"""
+
+
+def test_the_next_panel_of_rows_that_lie_far_apart_is_asked_for() -> None:
+    hints = [s for s in walk_stmts(scheduled(FAR_ROWS).body) if isinstance(s, Prefetch)]
+    assert {(s.buffer, s.level) for s in hints} == {("x", 1), ("x", 2)}
+
+
+def test_nothing_is_asked_for_where_rows_follow_each_other() -> None:
+    text = FAR_ROWS.replace("p = 3136", "p = 128")
+    assert not any(isinstance(s, Prefetch) for s in walk_stmts(scheduled(text).body))
+
+
+@pytest.mark.parametrize(("target", "most"), [("x86-64-v3", 16), ("x86-64-v4", 32)])
+def test_a_tile_and_its_operands_fit_the_registers(target: str, most: int) -> None:
+    machine = target_named(target).machine
+    kernel, constants = lowered(FAR_ROWS.replace("p = 3136", "p = 512"))
+    tile = choose_tile(analyse(kernel, constants), machine)
+    assert tile is not None
+    assert most * 2 // 3 < tile.size + tile.vectors + 1 <= most
 
 
 def test_rows_lie_apart_by_a_distance_that_is_known() -> None:

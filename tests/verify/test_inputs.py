@@ -36,9 +36,17 @@ def test_every_dtype_is_generated(onnx_type: str) -> None:
     assert values.shape == (2, 2, 3)
 
 
-def test_a_sequence_input_is_refused() -> None:
+def test_elements_of_sequences_are_generated() -> None:
+    some = spec("s", "seq(tensor(float))", ["s", 3])
+    (value,) = generate([some], dims={"s": 4}).values()
+    assert [(e.shape, e.dtype) for e in value] == [((3,), np.float32)] * 4
+    inner = spec("s", "optional(seq(tensor(int64)))", [1, "k"])
+    ((element,),) = generate([inner]).values()
+    assert [e.dtype for e in element] == [np.int64]
+    with pytest.raises(UserError, match="can be read from files where their number is fixed"):
+        read(some, "x.npy")
     with pytest.raises(UserError, match="only tensors"):
-        spec("s", "seq(tensor(float))", [])
+        spec("m", "map(string,tensor(float))", [])
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".pb"])

@@ -1,0 +1,193 @@
+"""Random valid models with inputs and what their outputs must be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from hypothesis import reject
+from hypothesis import strategies as st
+from onnx import ModelProto, NodeProto, defs, helper
+
+import tests.fuzz.operators
+from tests.fuzz.data import FLAVORS, is_integer
+from tests.fuzz.graph import MAKERS, RUNS, Build, Refused, Val, tensor
+from tests.fuzz.oracles import ML_VERSION, NoOracle, captured, evaluate, value_info
+from tests.fuzz.rules import Array
+
+assert tests.fuzz.operators.FAMILIES
+
+NEWEST = 28
+OPSETS = (21, 28, 17, 13, 24, 11, 18, 26, 15, 9, 7, 8, 10, 12, 14, 16, 19, 20, 22, 23, 25, 27)
+SIZES = (1, 2, 3, 5, 8, 17, 33)
+SYMBOL = "n"
+INDICES = {"Gather", "GatherElements", "GatherND", "ScatterND", "ScatterElements", "Scatter"}
+IR_VERSIONS = {7: 3, 8: 3, 9: 4, 10: 5, 11: 6, 12: 7, 13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8}
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Inputs, and for each output its value in every run of the oracles."""
+
+    feeds: Mapping[str, np.ndarray]
+    expected: Mapping[str, tuple[Array, ...]]
+
+
+@dataclass(frozen=True, repr=False)
+class Case:
+    """A model, the ranges of its symbolic sizes, and inputs of one or more sizes.
+
+    `hostile` are inputs with indices beyond what they index, for which any result or error will do
+    but no crash.
+    """
+
+    model: bytes
+    dims: Mapping[str, tuple[int, int]]
+    sets: tuple[DataSet, ...]
+    hostile: Mapping[str, np.ndarray] | None = None
+
+    def proto(self) -> ModelProto:
+        """The model."""
+        return ModelProto.FromString(self.model)
+
+    def __repr__(self) -> str:
+        operators = ", ".join(n.op_type for n in self.proto().graph.node)
+        return f"Case({operators})"
+
+
+def operators(pattern: Sequence[str]) -> list[str]:
+    """The operators that the generator knows, of some names or all."""
+    return [n for n in MAKERS if n in pattern] if pattern else list(MAKERS)
+
+
+def _available(name: str, opset: int) -> bool:
+    try:
+        return not defs.get_schema(name, opset).deprecated
+    except defs.SchemaError:
+        return defs.has(name, "ai.onnx.ml") and opset >= 15
+
+
+@st.composite
+def cases(draw: st.DrawFn, names: Sequence[str] = ()) -> Case:
+    """Models of one to eight nodes over the named operators, or all."""
+    opset = draw(st.sampled_from(OPSETS))
+    known = [n for n in operators(names) if _available(n, opset)]
+    if not known:
+        reject()
+    build = Build(draw, opset, draw(st.sampled_from(FLAVORS)))
+    for _ in range(draw(st.integers(1, 8))):
+        mark = build.mark()
+        name = draw(st.sampled_from(known))
+        try:
+            MAKERS[name](build, name)
+        except (Refused, NoOracle):
+            build.undo(mark)
+    outputs = _outputs(build)
+    if not outputs:
+        reject()
+    dims, others = _symbolic(build, outputs)
+    feeds = dict(build.inputs)
+    sets = [DataSet(feeds, {v.name: v.runs for v in outputs}), *others]
+    model = model_of(build, outputs, SYMBOL if dims else None, dims)
+    return Case(model.SerializeToString(), _ranges(dims), tuple(sets), _hostile(build))
+
+
+def _outputs(build: Build) -> list[Val]:
+    made = {o for n in build.nodes for o in n.output}
+    used = {i for n in build.nodes for i in (*n.input, *captured(n))}
+    found = [v for v in build.values if v.name in made]
+    return [v for v in found if v.name not in used or build.chance(15)]
+
+
+Symbols = Mapping[tuple[str, int], tuple[int, int]]
+"""The inputs' axes of symbolic size, with the size's range."""
+
+
+def _ranges(symbols: Symbols) -> dict[str, tuple[int, int]]:
+    return {SYMBOL: next(iter(symbols.values()))} if symbols else {}
+
+
+def _symbolic(build: Build, outputs: Sequence[Val]) -> tuple[Symbols, list[DataSet]]:
+    """Axes to make symbolic, in one case of four, and data of other sizes."""
+    axes = [(n, k, e) for n, a in build.inputs.items() for k, e in enumerate(a.shape) if e > 0]
+    if not axes or not build.chance(25):
+        return {}, []
+    extent = build.one([e for _, _, e in axes])
+    chosen = [(n, k) for n, k, e in axes if e == extent and build.chance(85)]
+    if not chosen:
+        return {}, []
+    sizes = list(dict.fromkeys([build.one(SIZES), build.one(SIZES)]))
+    found: list[DataSet] = []
+    for size in sizes:
+        feeds: dict[str, np.ndarray] = {}
+        for name, array in build.inputs.items():
+            shape = [size if (name, k) in chosen else e for k, e in enumerate(array.shape)]
+            feeds[name] = np.resize(array, shape) if shape != list(array.shape) else array
+        expected = replay(build, feeds)
+        if size != extent and expected is not None:
+            found.append(DataSet(feeds, {v.name: expected[v.name] for v in outputs}))
+    span = (min([extent, *sizes]), max([extent, *sizes]))
+    return dict.fromkeys(chosen, span), found
+
+
+def replay(build: Build, feeds: Mapping[str, np.ndarray]) -> dict[str, tuple[Array, ...]] | None:
+    """All values for other inputs; None where no oracle computes them."""
+    known = {n: (a,) * RUNS for n, a in {**build.weights, **feeds}.items()}
+    for node in build.nodes:
+        read = dict.fromkeys(n for n in (*node.input, *captured(node)) if n)
+        given: list[dict[str, Any]] = [{n: known[n][r] for n in read} for r in range(RUNS)]
+        try:
+            results = evaluate(node, build.opset, given)
+        except NoOracle:
+            return None
+        known.update(zip(node.output, results, strict=True))
+    return known
+
+
+def model_of(
+    build: Build, outputs: Sequence[Val], symbol: str | None, symbols: Symbols
+) -> ModelProto:
+    """The model; extents of its outputs are told where they are fixed."""
+    infos = [value_info(n, a) for n, a in build.inputs.items()]
+    for info in infos:
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+            if (info.name, axis) in symbols and symbol is not None:
+                dim.dim_param = symbol
+    results = [value_info(v.name, v.runs[0], shaped=symbol is None) for v in outputs]
+    weights = [tensor(a, n) for n, a in build.weights.items()]
+    if build.opset < 9:
+        infos += [value_info(n, a) for n, a in build.weights.items()]
+    graph = helper.make_graph(build.nodes, "generated", infos, results, weights)
+    opsets = [helper.make_opsetid("", build.opset)]
+    if any(n.domain for n in build.nodes):
+        opsets.append(helper.make_opsetid("ai.onnx.ml", ML_VERSION))
+    return helper.make_model(
+        graph, opset_imports=opsets, ir_version=IR_VERSIONS.get(build.opset, 10)
+    )
+
+
+def _hostile(build: Build) -> dict[str, np.ndarray] | None:
+    """Inputs of indices that are out of range, if the model takes indices as inputs."""
+    readers: dict[str, list[tuple[NodeProto, int]]] = {}
+    for n in build.nodes:
+        for place, name in enumerate(n.input):
+            readers.setdefault(name, []).append((n, place))
+        for name in captured(n):
+            readers.setdefault(name, []).append((n, -1))
+    found = dict(build.inputs)
+    wild = False
+    for name, array in build.inputs.items():
+        read = readers.get(name, [])
+        if (
+            is_integer(array.dtype)
+            and read
+            and all(n.op_type in INDICES and place == 1 for n, place in read)
+        ):
+            random = np.random.default_rng(array.size)
+            info = np.iinfo(array.dtype)
+            limits = np.array([info.max, info.min, 1 << 20, -(1 << 20), 0, 50], np.int64)
+            found[name] = random.choice(limits, array.shape).astype(array.dtype)
+            wild = wild or array.size > 0
+    return found if wild else None

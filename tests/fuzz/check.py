@@ -1,0 +1,105 @@
+"""Whether what an artifact gave is what the oracles say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rutc.verify.tolerance import Level, is_float, tolerance
+from tests.fuzz.cases import Case
+from tests.fuzz.child import Answer
+from tests.fuzz.oracles import reduction_of
+from tests.fuzz.rules import Array
+
+SPREAD = 4.0
+"""How far a result may be away, in units of how far the oracles' runs are apart."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a case: "pass", "refused", "wrong", "error", "crash" or "hang", and why."""
+
+    kind: str
+    reason: str = ""
+
+    @property
+    def fine(self) -> bool:
+        """Whether the case is no finding."""
+        return self.kind in ("pass", "refused")
+
+
+def judge(case: Case, answer: Answer) -> Verdict:
+    """The verdict on an answer."""
+    if answer.kind != "ran":
+        return Verdict(answer.kind, f"[{answer.stage}] {answer.reason}")
+    nodes = len(case.proto().graph.node)
+    for number, (data, results) in enumerate(zip(case.sets, answer.results, strict=True)):
+        for way, outputs in results.items():
+            for name, runs in data.expected.items():
+                if name not in outputs:
+                    if way == "guarded":
+                        continue
+                    return Verdict("wrong", f"[{way}, data {number}] {name} is missing")
+                reason = differs(outputs[name], runs, nodes * _longest(case, number))
+                if reason:
+                    return Verdict("wrong", f"[{way}, data {number}] {name}: {reason}")
+    return Verdict("pass")
+
+
+def _longest(case: Case, number: int) -> int:
+    arrays = [a for a in case.sets[number].feeds.values() if isinstance(a, np.ndarray)]
+    return max((reduction_of([a], np.zeros(1)) for a in arrays), default=1)
+
+
+def differs(got: Any, runs: Sequence[Array], reduction: int) -> str:
+    """Why a value is none that the oracles allow; "" if it is."""
+    want = runs[0]
+    if isinstance(want, list):
+        if not isinstance(got, list) or len(got) != len(want):
+            return f"{got!r} is not a sequence of {len(want)}"
+        if any(len(r) != len(want) for r in runs):
+            return ""
+        for k, element in enumerate(got):
+            reason = differs(element, [r[k] for r in runs], reduction)
+            if reason:
+                return f"[{k}] {reason}"
+        return ""
+    got = np.asarray(got)
+    if len({r.shape for r in runs}) > 1:
+        return ""
+    if got.shape != want.shape:
+        return f"its shape is {got.shape}, not {want.shape}"
+    if got.dtype != want.dtype and not {got.dtype.kind, want.dtype.kind} <= set("OUST"):
+        return f"its type is {got.dtype}, not {want.dtype}"
+    wrong = _wrong(got, runs, reduction)
+    if not wrong.any():
+        return ""
+    at = tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
+    values = ", ".join(str(r[at]) for r in runs)
+    return f"{np.count_nonzero(wrong)} of {got.size} differ; at {list(at)} {got[at]}, not {values}"
+
+
+def _wrong(got: np.ndarray, runs: Sequence[np.ndarray], reduction: int) -> np.ndarray:
+    """Where elements are none of those allowed."""
+    want = runs[0]
+    if not is_float(want.dtype) and want.dtype.kind != "c":
+        unsure = np.zeros(want.shape, bool)
+        for other in runs[1:]:
+            unsure |= np.asarray(other != want)
+        return np.asarray(got != want) & ~unsure
+    x = got.astype(np.float64)
+    all_runs = [r.astype(np.float64) for r in runs]
+    r = all_runs[0]
+    finite = np.isfinite(r)
+    limit = tolerance(Level.KERNEL, want.dtype, reduction).allowed(np.where(finite, r, 0.0))
+    right = (x == r) | (np.isnan(x) & np.isnan(r))
+    with np.errstate(invalid="ignore", over="ignore"):
+        for other in all_runs[1:]:
+            apart = np.where(np.isfinite(other) & finite, np.abs(other - r), np.inf)
+            apart = np.where((other == r) | (np.isnan(other) & np.isnan(r)), 0.0, apart)
+            limit = limit + SPREAD * apart
+        near = np.isfinite(x) & finite & (np.abs(x - r) <= limit)
+    return np.asarray(~(right | near | np.isinf(limit)))

@@ -1,0 +1,209 @@
+"""A process that compiles and runs models for another one, and may crash or hang."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import multiprocessing
+import os
+import signal
+import tempfile
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from rutc.build import Builder
+from rutc.emit.library import build_library
+from rutc.emit.targets import target_named
+from rutc.errors import UserError
+from rutc.graph_opt import optimize
+from rutc.graph_opt.decide import decide
+from rutc.importer import import_model
+from rutc.runtime import InferenceSession, ModelError
+from rutc.tensor_ir.interpret import interpret
+from tests.conformance.adapter import SIZES_DIFFER
+from tests.conformance.guarded import guarded, guarded_copy
+from tests.fuzz.cases import Case
+
+CASES_PER_PROCESS = 200
+"""A process ends after so many, to give back the libraries that it loaded."""
+
+THREADS = (1, 2)
+INTERPRETED = "interpreter"
+_numbers = count()
+
+Outputs = Mapping[str, Any]
+
+
+@dataclass
+class Answer:
+    """What came of a case.
+
+    `kind` is "ran", "refused" (by the compiler, with a message for the user), "error", "crash" or
+    "hang". `results` holds for every data set what each way of running it gave.
+    """
+
+    kind: str
+    stage: str = ""
+    reason: str = ""
+    results: list[dict[str, Outputs]] = field(default_factory=list)
+
+
+class Child:
+    """Does cases, one after the other, in a process that it starts anew when it is lost."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.process: BaseProcess | None = None
+        self.pipe: Connection | None = None
+        self.done = 0
+
+    def answer(self, case: Case) -> Answer:
+        """Compiles and runs a case."""
+        if self.process is None or self.done >= CASES_PER_PROCESS:
+            self.restart()
+        assert self.pipe is not None
+        assert self.process is not None
+        self.done += 1
+        self.pipe.send(case)
+        deadline = monotonic() + self.timeout_s
+        stage = "start"
+        while True:
+            if not self.pipe.poll(max(0.0, deadline - monotonic())):
+                self.close()
+                return Answer("hang", stage, f"more than {self.timeout_s:g} s in {stage}")
+            try:
+                message = self.pipe.recv()
+            except (EOFError, ConnectionResetError):
+                self.process.join()
+                code = self.process.exitcode or 0
+                self.close()
+                name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+                return Answer("crash", stage, f"{name} in {stage}")
+            if isinstance(message, Answer):
+                return message
+            stage = message
+
+    def restart(self) -> None:
+        """Starts a fresh process."""
+        self.close()
+        context = multiprocessing.get_context("fork")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, self.pipe), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.done = 0
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.join()
+        if self.pipe is not None:
+            self.pipe.close()
+        self.process = self.pipe = None
+
+
+def _serve(pipe: Connection, other: Connection) -> None:
+    other.close()
+    faulthandler.disable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 2)
+    while True:
+        try:
+            case = pipe.recv()
+        except EOFError:
+            return
+        work = _Work(case, pipe)
+        try:
+            with tempfile.TemporaryDirectory(prefix="rutc-") as folder:
+                work.all(Path(folder))
+        except UserError as error:
+            work.answer = Answer("refused", work.stage, " ".join(str(error).split()))
+        except Exception as error:
+            work.answer = Answer("error", work.stage, describe(error))
+        pipe.send(work.answer)
+
+
+def describe(error: Exception) -> str:
+    """The error on one line, with its place."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    text = " ".join(str(error).split())[:600]
+    return f"{type(error).__name__}: {text} [{place}]"
+
+
+class _Work:
+    def __init__(self, case: Case, pipe: Connection) -> None:
+        self.case = case
+        self.pipe = pipe
+        self.stage = ""
+        self.answer = Answer("ran")
+
+    def begin(self, stage: str) -> None:
+        self.stage = stage
+        self.pipe.send(stage)
+
+    def all(self, folder: Path) -> None:
+        model = folder / "model.onnx"
+        model.write_bytes(self.case.model)
+        self.begin("import")
+        graph = import_model(model, dims=self.case.dims)
+        self.begin("plan")
+        plan = decide(optimize(graph))
+        self.begin("build")
+        machine = target_named("native").machine
+        built = Builder(plan, machine, f"f{next(_numbers)}", 1, keep_subnormals=True).build()
+        self.begin("link")
+        whole = graph.interface
+        facts = {} if whole is None else {"interface": json.loads(json.dumps(whole.facts()))}
+        library = folder / "model.so"
+        build_library(built.program, built.objects, library, facts)
+        self.answer.results = [{} for _ in self.case.sets]
+        if whole is None:
+            self.begin("interpret")
+            for data, results in zip(self.case.sets, self.answer.results, strict=True):
+                feeds = {i.name: data.feeds[i.name] for i in graph.inputs}
+                results[INTERPRETED] = interpret(graph, feeds)
+        for threads in THREADS:
+            self.begin(f"open with {threads} threads")
+            with InferenceSession(library, threads=threads) as session:
+                self.run(session, threads)
+
+    def run(self, session: InferenceSession, threads: int) -> None:
+        names = [o.name for o in session.get_outputs()]
+        for data, results in zip(self.case.sets, self.answer.results, strict=True):
+            given = {i.name: data.feeds[i.name] for i in session.get_inputs()}
+            self.begin(f"run with {threads} threads")
+            try:
+                made = session.run(None, given)
+            except ModelError as error:
+                if self.case.dims and SIZES_DIFFER.search(str(error)):
+                    raise UserError(str(error)) from error
+                raise
+            results[f"{threads} threads"] = dict(zip(names, made, strict=True))
+            if "interface" not in session.manifest and threads == 1:
+                self.begin("run between guard pages")
+                outputs = {
+                    n: guarded(a.shape, a.dtype)
+                    for n, a in zip(names, made, strict=True)
+                    if not a.dtype.hasobject
+                }
+                session.run_into({n: guarded_copy(a) for n, a in given.items()}, outputs)
+                results["guarded"] = {n: np.array(a) for n, a in outputs.items()}
+        if self.case.hostile is not None:
+            self.begin(f"run on indices out of range with {threads} threads")
+            given = {i.name: self.case.hostile[i.name] for i in session.get_inputs()}
+            try:
+                session.run(None, given)
+            except ModelError:
+                return

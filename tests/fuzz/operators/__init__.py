@@ -1,0 +1,19 @@
+"""How to put operators on a model, a module for each family."""
+
+from importlib import import_module
+
+FAMILIES = (
+    "elementwise",
+    "reductions",
+    "movement",
+    "indexing",
+    "products",
+    "windows",
+    "normal",
+    "quantization",
+    "control",
+    "bundles",
+)
+
+for family in FAMILIES:
+    import_module(f"tests.fuzz.operators.{family}")

@@ -1,0 +1,97 @@
+"""If, Loop and Scan, with small bodies that read values from outside."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.fuzz.graph import RUNS, Build, Refused, Val, maker
+
+ALONE = ("Relu", "Neg", "Abs", "Identity", "Tanh", "Sigmoid")
+INSIDE = ("Add", "Mul", "Sub", "Max", "Min", "Where", *ALONE)
+KINDS = ("float", "int64", "double", "int32")
+
+
+def _steps(b: Build, x: Val) -> Val:
+    """A value of the same type and shape, made of one by a few nodes of the body."""
+    for _ in range(b.number(1, 3)):
+        op = b.one(INSIDE)
+        operand = None if op in ALONE else _second(b, x)
+        if op == "Where":
+            condition = b.node("Greater", [x, operand])[0]
+            made = b.node(op, [condition, x, operand])
+        else:
+            made = b.node(op, [x] if operand is None else [x, operand])
+        if made[0].shape != x.shape or made[0].dtype != x.dtype:
+            raise Refused
+        x = made[0]
+    return x
+
+
+def _second(b: Build, x: Val) -> Val:
+    fits = [
+        v
+        for v in b.values
+        if v.is_tensor
+        and v.dtype == x.dtype
+        and v.rank <= x.rank
+        and all(e in (1, w) for e, w in zip(v.shape[::-1], x.shape[::-1], strict=False))
+    ]
+    return b.one(fits[::-1]) if fits and b.chance(80) else b.leaf(x.dtype, x.shape)
+
+
+def _condition(b: Build) -> Val:
+    return b.pick(["bool"], lambda v: v.shape == (), lambda: ())
+
+
+@maker("If")
+def if_(b: Build, op: str) -> None:
+    x = b.pick(KINDS)
+    branches = []
+    for _ in "te":
+        inner = b.inner(b.values)
+        y = _steps(inner, x)
+        branches.append(inner.graph([], [y]))
+    b.node(op, [_condition(b)], then_branch=branches[0], else_branch=branches[1])
+
+
+def _argument(b: Build, array: np.ndarray, prefix: str) -> Val:
+    return Val(b.name(prefix), (array,) * RUNS)
+
+
+@maker("Loop")
+def loop(b: Build, op: str) -> None:
+    x = b.pick(KINDS)
+    inner = b.inner(b.values)
+    number = _argument(b, np.array(0, np.int64), "i")
+    going = _argument(b, np.array(True), "c")
+    state = Val(b.name("s"), x.runs)
+    inner.values += [number, state]
+    after = _steps(inner, state)
+    again = inner.node("Identity", [going])[0]
+    outputs = [again, after]
+    if b.chance(50):
+        outputs.append(_steps(inner, state))
+    body = inner.graph([number, going, state], outputs)
+    trips = b.given(np.array(b.number(0, 5), np.int64), fixed=not b.chance(50))
+    start = b.given(np.array(True), fixed=True) if b.chance(50) else None
+    b.node(op, [trips, start, x], len(outputs) - 1, body=body)
+
+
+@maker("Scan")
+def scan(b: Build, op: str) -> None:
+    if b.opset < 9:
+        raise Refused
+    x = b.pick(KINDS, lambda v: v.rank > 0 and v.shape[0] > 0, lambda: [3, *b.shape(0, 2)])
+    if not x.shape[0]:
+        raise Refused
+    inner = b.inner(b.values)
+    state = b.like(x, x.shape[1:])
+    carried = Val(b.name("s"), state.runs)
+    part = Val(b.name("e"), tuple(r[0] for r in x.runs))
+    inner.values += [carried, part]
+    total = inner.node(b.one(["Add", "Mul", "Max"]), [carried, part])[0]
+    after = _steps(inner, total) if b.chance(50) else total
+    given = inner.node("Identity", [total])[0]
+    body = inner.graph([carried, part], [after, given])
+    directions = [1] if b.chance(30) else None
+    b.node(op, [state, x], 2, body=body, num_scan_inputs=1, scan_input_directions=directions)

@@ -1,0 +1,272 @@
+"""What a node must give: ONNX Runtime, the reference of the onnx package, and which of them counts.
+
+Both compute every node by itself, on the same operands. Where they agree, that is the result.
+Where they do not, `tests.fuzz.rules` says which of them counts and why; where no rule says it, both
+do: a result is right if it is either's, element by element, and the run counts the operator among
+the disputed.
+
+Both are only as exact as their own arithmetic, and a function that jumps makes much of a
+rounding error. So a graph is computed four times: by the oracle that counts, by the other one, and
+twice with results moved by as much as two implementations may differ (`rutc.verify.tolerance`).
+How far the four are apart is what a result may be away, over the tolerance of its own node.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from zlib import crc32
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, defs, helper
+from onnx.reference import ReferenceEvaluator
+
+from rutc.verify.tolerance import Level, is_float, tolerance
+from tests.fuzz.rules import EXACT, SINGLE, SUMS, UNSPECIFIED, VALID, Array, Feed, counting
+
+NEWEST_OPSET = 26
+"""The newest opset whose models ONNX Runtime runs."""
+IR_VERSION = 10
+ML_VERSION = 5
+
+disputes: Counter[str] = Counter()
+"""How often the oracles differed where no rule decides, by operator and type."""
+
+
+Oracle = Callable[[Feed], list[Array] | None]
+
+
+class NoOracle(Exception):
+    """Neither oracle computes a node."""
+
+
+def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[Array, ...]]:
+    """The node's outputs, each as a tuple of its value in every run.
+
+    Raises:
+        NoOracle: Neither oracle computes the node in all runs.
+    """
+    if node.op_type in VALID and not all(VALID[node.op_type](node, f) for f in feeds):
+        raise NoOracle(node.op_type)
+    model = model_of(node, opset, feeds[0])
+    counts = counting(node, feeds[0], opset)
+    oracles: list[Oracle] = [_Reference(model), _Runtime(model)]
+    if counts == "ort":
+        oracles.reverse()
+    if counts:
+        oracles = oracles[:1]
+    made: list[list[Array]] = []
+    found = [o(feeds[0]) for o in oracles]
+    usable = [o for o, f in zip(oracles, found, strict=True) if f is not None]
+    first = next((f for f in found if f is not None), None)
+    if first is None:
+        raise NoOracle(node.op_type)
+    if len(usable) == 2 and found[0] is not None and found[1] is not None:
+        if [_shape(a) for a in found[0]] != [_shape(a) for a in found[1]]:
+            disputes[_label(node, feeds[0])] += 1
+            raise NoOracle(node.op_type)
+        disputes[_label(node, feeds[0])] += not _like(found[0], found[1])
+    made.append(first)
+    for number in range(1, len(feeds)):
+        oracle = usable[-1] if number == 1 else usable[0]
+        same = all(feeds[number][n] is feeds[0][n] for n in feeds[0])
+        if same:
+            results = found[-1] if number == 1 and found[-1] is not None else first
+        else:
+            again = oracle(feeds[number])
+            if again is None:
+                raise NoOracle(node.op_type)
+            results = again
+        if number > 1 and node.op_type not in EXACT:
+            results = [_moved(a, node, feeds[0], number, k) for k, a in enumerate(results)]
+        made.append(results)
+    if node.op_type in UNSPECIFIED:
+        made[1] = [_doubted(node, feeds[0], a, b) for a, b in zip(first, made[1], strict=True)]
+    return list(zip(*made, strict=True))
+
+
+def _doubted(node: NodeProto, feed: Feed, first: Array, second: Array) -> Array:
+    """The second run's value, made another one than the first's where any will do."""
+    open_ones = UNSPECIFIED[node.op_type](node, feed, first)
+    if not open_ones.any():
+        return second
+    if is_float(first.dtype):
+        other = np.where(np.isfinite(first.astype(np.float64)), np.nan, 0.0)
+    else:
+        other = np.where(first != 0, 0, 1)
+    return np.where(open_ones, other.astype(first.dtype), second)
+
+
+def model_of(node: NodeProto, opset: int, feed: Feed) -> ModelProto:
+    """A model of the node alone, its operands inputs of their shapes."""
+    infos = [value_info(n, a) for n, a in feed.items()]
+    outputs = [ValueInfoProto(name=o) for o in node.output if o]
+    graph = helper.make_graph([node], "one", infos, outputs)
+    if opset > NEWEST_OPSET and all(_known_before(n) for n in _nodes([node])):
+        opset = NEWEST_OPSET
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", ML_VERSION)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+
+
+def _known_before(node: NodeProto) -> bool:
+    """Whether an operator of the newest opset is what it was in the newest that both run."""
+    if node.domain:
+        return True
+    return bool(defs.get_schema(node.op_type).since_version <= NEWEST_OPSET)
+
+
+def _nodes(nodes: Sequence[NodeProto]) -> list[NodeProto]:
+    found: list[NodeProto] = []
+    for n in nodes:
+        found.append(n)
+        for a in n.attribute:
+            if a.type == AttributeProto.GRAPH:
+                found += _nodes(a.g.node)
+    return found
+
+
+def captured(node: NodeProto) -> list[str]:
+    """The names that the node's subgraphs take from outside."""
+    found: dict[str, None] = {}
+    for a in node.attribute:
+        if a.type == AttributeProto.GRAPH:
+            found.update(dict.fromkeys(_free(a.g)))
+    return list(found)
+
+
+def _free(graph: GraphProto) -> list[str]:
+    known = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    found: dict[str, None] = {}
+    for n in graph.node:
+        found.update(dict.fromkeys(i for i in (*n.input, *captured(n)) if i and i not in known))
+        known.update(n.output)
+    found.update(dict.fromkeys(o.name for o in graph.output if o.name not in known))
+    return list(found)
+
+
+def value_info(name: str, value: Array, *, shaped: bool = True) -> ValueInfoProto:
+    """The declaration of a value: a tensor's, or a sequence's."""
+    if isinstance(value, list):
+        kind = _element(value[0]) if value else onnx.TensorProto.FLOAT
+        return helper.make_tensor_sequence_value_info(name, kind, None)
+    shape = value.shape if shaped else None
+    return helper.make_tensor_value_info(name, _element(value), shape)
+
+
+def _element(array: np.ndarray) -> int:
+    if array.dtype.kind in "OU":
+        return int(onnx.TensorProto.STRING)
+    return int(helper.np_dtype_to_tensor_dtype(array.dtype))
+
+
+class _Reference:
+    """The implementation of the onnx package."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self.model = model
+
+    def __call__(self, feed: Feed) -> list[Array] | None:
+        """The outputs; None where it has no implementation or refuses the operands."""
+        try:
+            with np.errstate(all="ignore"):
+                made = ReferenceEvaluator(self.model).run(None, dict(feed))
+        except Exception:
+            return None
+        return [_plain(a) for a in made]
+
+
+class _Runtime:
+    """ONNX Runtime, which rewrites nothing."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self.model = model
+        self.session: onnxruntime.InferenceSession | None = None
+
+    def __call__(self, feed: Feed) -> list[Array] | None:
+        """The outputs; None where it has no kernel or refuses the operands."""
+        try:
+            if self.session is None:
+                self.session = runtime(self.model)
+            return [_plain(a) for a in self.session.run(None, dict(feed))]
+        except Exception:
+            return None
+
+
+def runtime(model: ModelProto) -> onnxruntime.InferenceSession:
+    """A session of ONNX Runtime on one thread."""
+    onnxruntime.set_default_logger_severity(4)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def _plain(value: Array) -> Array:
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    return value if value is None else np.asarray(value)
+
+
+def _shape(value: Array) -> object:
+    if isinstance(value, list):
+        return [_shape(v) for v in value]
+    return None if value is None else (value.shape, value.dtype)
+
+
+def _like(left: Sequence[Array], right: Sequence[Array]) -> bool:
+    return all(_same(a, b) for a, b in zip(left, right, strict=True))
+
+
+def _same(a: Array, b: Array) -> bool:
+    if isinstance(a, list) or isinstance(b, list):
+        return isinstance(a, list) and isinstance(b, list) and len(a) == len(b) and _like(a, b)
+    if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if not is_float(a.dtype):
+        return bool(np.array_equal(a, b))
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    limit = tolerance(Level.MODEL, a.dtype, 64)
+    with np.errstate(invalid="ignore"):
+        near = np.abs(x - y) <= limit.allowed(np.where(np.isfinite(y), y, 0.0))
+    return bool(np.all(near | (x == y) | (np.isnan(x) & np.isnan(y))))
+
+
+def _label(node: NodeProto, feed: Feed) -> str:
+    first = next((feed[n] for n in node.input if n), None)
+    kind = first.dtype.name if isinstance(first, np.ndarray) else "sequence"
+    return f"{node.op_type}({kind})"
+
+
+def reduction_of(operands: Sequence[Array], result: Array) -> int:
+    """About how many operands' elements one element of a result sums up."""
+    tensors = [a for a in operands if isinstance(a, np.ndarray)]
+    sizes = [a.size for a in tensors]
+    lengths = [a.shape[-1] for a in tensors if a.ndim]
+    if not isinstance(result, np.ndarray):
+        return 1
+    return int(max(1, max(sizes, default=1) // max(1, result.size), *lengths))
+
+
+def _moved(value: Array, node: NodeProto, feed: Feed, run: int, output: int) -> Array:
+    """A result moved by what two implementations may differ."""
+    if isinstance(value, list):
+        return [_moved(v, node, feed, run, output) for v in value]
+    if value is None or not is_float(value.dtype) or not value.size:
+        return value
+    random = np.random.default_rng([crc32(str(node.output[0]).encode()), run, output])
+    real = value.astype(np.float64)
+    finite = np.where(np.isfinite(real), real, 0.0)
+    kind = value.dtype if node.op_type not in SINGLE else np.dtype(np.float32)
+    limit = tolerance(Level.KERNEL, kind, reduction_of(list(feed.values()), value))
+    step = limit.allowed(finite) / 2 * np.where(random.random(real.shape) < 0.5, -1.0, 1.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        kept = ~np.isfinite(real)
+        if node.op_type not in SUMS:
+            kept |= real == 0
+        return np.where(kept, real, real + step).astype(value.dtype)

@@ -1,0 +1,258 @@
+"""Which oracle counts where they differ, what the standard leaves open, what no operand may be.
+
+All that `tests.fuzz.oracles` knows of operators stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto
+
+from rutc.verify.tolerance import is_float
+from tests.fuzz.data import finfo, iinfo, is_integer
+
+Array = Any
+"""A value: a numpy array, a list of them, or None."""
+Feed = Mapping[str, Array]
+
+_EXACT = """
+    Identity Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Concat Pad Tile Expand Gather
+    GatherElements GatherND ScatterND ScatterElements Where Max Min Relu Abs Neg Sign Clip Ceil
+    Floor Round Trilu DepthToSpace SpaceToDepth ReduceMax ReduceMin MaxPool GlobalMaxPool TopK
+    Compress ReverseSequence Shape Size NonZero Unique OneHot EyeLike ConstantOfShape Hardmax
+    CenterCropPad SequenceAt SequenceConstruct SequenceInsert SequenceErase ConcatFromSequence
+    SplitToSequence TensorScatter MaxUnpool BitCast Cast CastLike ThresholdedRelu
+"""
+EXACT = frozenset(_EXACT.split())
+"""Operators that give operands' elements, or roundings of them."""
+
+_SUMS = """
+    MatMul Gemm Einsum Conv ConvTranspose DFT STFT ReduceSum ReduceMean ReduceLogSum
+    ReduceLogSumExp BatchNormalization InstanceNormalization LayerNormalization
+    GroupNormalization MeanVarianceNormalization AveragePool GlobalAveragePool Resize GridSample
+    RoiAlign RNN GRU LSTM Attention CumSum Det Col2Im RotaryEmbedding LinearRegressor Scan Loop
+    LogSoftmax
+"""
+SUMS = frozenset(_SUMS.split())
+"""Operators whose zeros may come of cancellation, and then be another number elsewhere."""
+
+_SINGLE = """
+    Erf Gelu HardSwish Celu HardSigmoid Selu Mish InstanceNormalization BatchNormalization
+    LayerNormalization RMSNormalization GroupNormalization MeanVarianceNormalization GridSample
+    LRN Swish LeakyRelu Elu Attention
+"""
+SINGLE = frozenset(_SINGLE.split())
+"""Operators that the oracles compute, whatever the type, from constants of single precision."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which oracle counts for operators, and why; `when` looks at the node and its operands."""
+
+    operators: frozenset[str]
+    counts: str
+    why: str
+    when: Callable[[NodeProto, Feed, int], bool] = lambda node, feed, opset: True
+
+
+def _integers(node: NodeProto, feed: Feed, opset: int) -> bool:
+    first = feed[next(n for n in node.input if n)]
+    return isinstance(first, np.ndarray) and first.dtype.kind in "iu"
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        frozenset({"Div", "Mod"}),
+        "reference",
+        "ONNX Runtime's process ends at an integer division by zero or an overflowing one; numpy "
+        "gives 0, or the smallest integer",
+        _integers,
+    ),
+    Rule(
+        frozenset({"GlobalMaxPool"}),
+        "ort",
+        "the reference reduces two axes however many there are",
+    ),
+    Rule(
+        frozenset({"LRN"}),
+        "ort",
+        "the reference goes through as many channels as there are images",
+    ),
+    Rule(
+        frozenset({"Softmax", "LogSoftmax", "Hardmax"}),
+        "ort",
+        "the reference knows one axis only, opsets before 13 all from an axis on",
+        lambda node, feed, opset: opset < 13,
+    ),
+    Rule(
+        frozenset({"LayerNormalization", "RMSNormalization", "GroupNormalization"}),
+        "ort",
+        "the reference computes in the narrow type, not in that of stash_type",
+        lambda node, feed, opset: feed[node.input[0]].dtype.itemsize == 2,
+    ),
+    Rule(
+        frozenset({"RNN", "GRU", "LSTM"}),
+        "ort",
+        "the reference leaves sequence_lens out",
+        lambda node, feed, opset: len(node.input) > 4 and bool(node.input[4]),
+    ),
+    Rule(
+        frozenset({"Gemm"}),
+        "ort",
+        "the reference multiplies with alpha, a float, what may be more than a float holds",
+        _integers,
+    ),
+    Rule(
+        frozenset({"AveragePool"}),
+        "ort",
+        "the reference leaves dilations out of the extents",
+        lambda node, feed, opset: any(a.name == "dilations" for a in node.attribute),
+    ),
+    Rule(
+        frozenset({"ReverseSequence"}),
+        "ort",
+        "the reference takes lengths beyond the extent",
+    ),
+    Rule(
+        frozenset({"Resize"}),
+        "ort",
+        "the reference takes scale times extent for the length of the result, a fraction",
+        lambda node, feed, opset: any(a.s == b"pytorch_half_pixel" for a in node.attribute),
+    ),
+)
+
+
+def _labelled(node: NodeProto, feed: Feed) -> bool:
+    scores, labels = (feed[n].shape for n in node.input[:2])
+    return bool(scores[:1] + scores[2:] == labels)
+
+
+def _batches_equal(node: NodeProto, feed: Feed) -> bool:
+    return len({feed[n].shape[0] for n in node.input[:3]}) == 1
+
+
+def _some_numbers(node: NodeProto, feed: Feed) -> bool:
+    x = feed[node.input[0]]
+    return bool(x.size) and not (is_float(x.dtype) and np.isnan(x.astype(np.float64)).any())
+
+
+def _finite_operands(node: NodeProto, feed: Feed) -> bool:
+    floats = [a for a in feed.values() if is_float(a.dtype)]
+    return all(bool(np.isfinite(a.astype(np.float64)).all()) for a in floats)
+
+
+def _finite_image(node: NodeProto, feed: Feed) -> bool:
+    x = feed[node.input[0]]
+    nearest = any(a.name == "mode" and a.s == b"nearest" for a in node.attribute)
+    return nearest or not is_float(x.dtype) or bool(np.isfinite(x.astype(np.float64)).all())
+
+
+def _finite_weights(node: NodeProto, feed: Feed) -> bool:
+    w = feed[node.input[1]]
+    return not is_float(w.dtype) or bool(np.isfinite(w.astype(np.float64)).all())
+
+
+VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
+    "NegativeLogLikelihoodLoss": _labelled,
+    "SoftmaxCrossEntropyLoss": _labelled,
+    "Attention": _batches_equal,
+    "Unique": _some_numbers,
+    "RNN": _finite_operands,
+    "GRU": _finite_operands,
+    "LSTM": _finite_operands,
+    "RoiAlign": _finite_image,
+    "GridSample": _finite_image,
+    "Resize": _finite_image,
+    "Conv": _finite_weights,
+    "ConvTranspose": _finite_weights,
+}
+"""What operands must be, where an oracle takes others or is known to fail, or where (0 times an
+infinite weight, outside of an image or between its elements) the standard leaves it open."""
+
+
+def counting(node: NodeProto, feed: Feed, opset: int) -> str:
+    """The oracle that alone counts for a node: "reference", "ort", or "" for both."""
+    for rule in RULES:
+        if node.op_type in rule.operators and rule.when(node, feed, opset):
+            return rule.counts
+    return ""
+
+
+Mask = Callable[[NodeProto, Feed, np.ndarray], np.ndarray]
+
+
+def _whole_of(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What whole number NaN becomes, and a float that the type cannot hold."""
+    x = feed[node.input[0]]
+    if not is_float(x.dtype) or not is_integer(result.dtype):
+        return np.zeros(result.shape, bool)
+    real = x.astype(np.float64)
+    if node.op_type == "QuantizeLinear":
+        return np.asarray(~np.isfinite(real))
+    info = iinfo(result.dtype)
+    return np.asarray(~((real > float(info.min) - 1) & (real < float(info.max) + 1)))
+
+
+def _largest_with_nan(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """Whether a maximum over a window takes NaN for the largest element or leaves it out."""
+    x = feed[node.input[0]]
+    return np.full(result.shape, is_float(x.dtype) and bool(np.isnan(x.astype(np.float64)).any()))
+
+
+def _beyond_range(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What is left of a sum after an infinite element has left it, and log(0) for log(tiny)."""
+    return ~np.isfinite(result.astype(np.float64))
+
+
+def _not_finite(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What comes of a range that is not finite: a scale, or sums with signs of any order."""
+    x = feed[node.input[0]]
+    with np.errstate(over="ignore", invalid="ignore"):
+        span = x.max(initial=0) - x.min(initial=0)
+    return np.full(result.shape, not np.isfinite(span))
+
+
+def _squares_overflow(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What a variance that is too large makes of the elements."""
+    x = feed[node.input[0]].astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        small = bool((x * x).sum() < float(finfo(result.dtype).max))
+    return np.full(result.shape, not small)
+
+
+def _power_overflows(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What a power becomes that neither the integer nor a float can hold."""
+    if not is_integer(result.dtype):
+        return np.zeros(result.shape, bool)
+    base, exponent = (feed[n].astype(np.float64) for n in node.input)
+    with np.errstate(all="ignore"):
+        size = np.abs(np.broadcast_to(base**exponent, result.shape))
+    most = min(float(iinfo(result.dtype).max), 2.0**53)
+    return np.asarray(~(size <= most))
+
+
+UNSPECIFIED: Mapping[str, Mask] = {
+    "Cast": _whole_of,
+    "CastLike": _whole_of,
+    "QuantizeLinear": _whole_of,
+    "GlobalMaxPool": _largest_with_nan,
+    "MaxPool": _largest_with_nan,
+    "Hardmax": _largest_with_nan,
+    "Pow": _power_overflows,
+    "InstanceNormalization": _squares_overflow,
+    "LayerNormalization": _squares_overflow,
+    "GroupNormalization": _squares_overflow,
+    "RMSNormalization": _squares_overflow,
+    "MeanVarianceNormalization": _squares_overflow,
+    "LpNormalization": _squares_overflow,
+    "LRN": _beyond_range,
+    "DynamicQuantizeLinear": _not_finite,
+    "DFT": _not_finite,
+    "STFT": _not_finite,
+    "SoftmaxCrossEntropyLoss": _beyond_range,
+}
+"""Where the standard leaves a result open: such elements are not compared."""

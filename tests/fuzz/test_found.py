@@ -1,0 +1,131 @@
+"""Models that the generator found, which once failed: by name what was wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from onnx import parser
+
+from rutc.emit.targets import target_named
+from rutc.graph_opt import optimize
+from rutc.graph_opt.decide import decide
+from rutc.importer import import_model
+from rutc.tensor_ir.interpret import interpret
+from tests.compiled import build, run
+
+HEADER = '<ir_version: {}, opset_import: ["" : {}]> '
+IR_VERSIONS = {9: 4, 10: 5, 11: 6, 12: 7, 13: 7}
+
+Dims = dict[str, tuple[int, int]]
+
+
+def gives(
+    text: str, want: list[np.ndarray], opset: int = 18, dims: Dims | None = None, **x: np.ndarray
+) -> None:
+    """The model, interpreted and compiled, gives these outputs."""
+    header = HEADER.format(IR_VERSIONS.get(opset, 10), opset)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(parser.parse_model(header + text).SerializeToString())
+        graph = import_model(path, dims=dims or {})
+        library = build(decide(optimize(graph)), target_named("native").machine, Path(folder))
+        for found in (interpret(graph, x), run(library, x, 1), run(library, x, 2)):
+            for got, right in zip(found.values(), want, strict=True):
+                assert got.dtype == right.dtype
+                np.testing.assert_array_equal(got, right)
+
+
+def test_whole_numbers_shrink_by_fractions() -> None:
+    x = np.array([3, 1, 0, 255], np.uint8)
+    text = "g (uint8[4] x) => (uint8[4] y) { y = Shrink <lambd = 1.5, bias = 0.5> (x) }"
+    gives(text, [np.array([2, 0, 0, 254], np.uint8)], x=x)
+
+
+def test_erf_of_whole_numbers() -> None:
+    x = np.array([-5, -1, 0, 5], np.int32)
+    want = np.array([-1, 0, 0, 1], np.int32)
+    gives("g (int32[4] x) => (int32[4] y) { y = Erf (x) }", [want], opset=13, x=x)
+
+
+@pytest.mark.parametrize("op", ["ReduceLogSumExp", "ReduceLogSum"])
+def test_logarithms_of_whole_numbers(op: str) -> None:
+    x = np.array([[3, 0], [1, 6]], np.int64)
+    want = {"ReduceLogSumExp": [3, 6], "ReduceLogSum": [1, 1]}[op]
+    text = f"""
+    g (int64[2, 2] x) => (int64[2] y) <int64[1] axes = {{1}}>
+        {{ y = {op} <keepdims = 0> (x, axes) }}
+    """
+    gives(text, [np.array(want, np.int64)], x=x)
+
+
+def test_an_unsigned_number_less_another() -> None:
+    x = np.array([2, 0, 1 << 63], np.uint64)
+    text = "g (uint64[3] x) => (uint64[3] y) <uint64 zero = {0}> { y = Sub (zero, x) }"
+    gives(text, [np.zeros(3, np.uint64) - x], x=x)
+
+
+def test_a_table_of_integers_over_all_their_range() -> None:
+    rows = np.array([[3, -(1 << 63)], [(1 << 63) - 1, 2]], np.int64)
+    text = """
+    g (int64[2, 2] x) => (int64[2, 2] y) <int64[2, 2] t =
+        {3, -9223372036854775808, 9223372036854775807, 2}> { y = Add (t, x) }
+    """
+    gives(text, [rows], x=np.zeros((2, 2), np.int64))
+
+
+def test_compress_of_nothing() -> None:
+    text = """
+    g () => (int64[n] y) <int64[0] x = {}, bool[0] c = {}> { y = Compress <axis = 0> (x, c) }
+    """
+    gives(text, [np.zeros(0, np.int64)])
+
+
+def test_compress_of_all_of_an_empty_tensor() -> None:
+    text = """
+    g (double[0, n, 17] x, bool[0] c) => (double[m] y, double[k] z) {
+        y = Compress (x, c)
+        z = ReduceSumSquare <axes = [0]> (y)
+    }
+    """
+    x = {"x": np.zeros((0, 3, 17)), "c": np.zeros(0, bool)}
+    gives(text, [np.zeros(0), np.zeros(1)], opset=10, dims={"n": (1, 8)}, **x)
+
+
+def test_a_scatter_into_nothing() -> None:
+    text = """
+    g (uint32[1, 3, 0] x, int64[1, 1] at) => (uint32[1, 3, 0] y) { y = ScatterND (x, at, x) }
+    """
+    x = np.zeros((1, 3, 0), np.uint32)
+    gives(text, [x], opset=12, x=x, at=np.zeros((1, 1), np.int64))
+
+
+def test_a_known_remainder_of_the_dividend_s_sign() -> None:
+    text = """
+    g () => (float[3] y) <float[3] a = {-4, 2, -2}, float[3] b = {-3, -3, -1}>
+        { y = Mod <fmod = 1> (a, b) }
+    """
+    gives(text, [np.array([-1, 2, -0.0], np.float32)])
+
+
+def test_a_known_quotient_with_one_divisor_of_zero() -> None:
+    text = """
+    g () => (int64[4] y) <int64[4] a = {7, -7, 3, -9}, int64[4] b = {2, 2, 0, -3}>
+        { y = Div (a, b) }
+    """
+    gives(text, [np.array([3, -3, 0, 3])])
+
+
+@pytest.mark.parametrize("op", ["GlobalLpPool", "LpPool <kernel_shape = [2], p = 2>"])
+def test_squares_beyond_a_narrow_type(op: str) -> None:
+    x = np.array([[[3000, 4000]]], np.float16)
+    text = f"g (float16[1, 1, 2] x) => (float16[1, 1, 1] y) {{ y = {op} (x) }}"
+    gives(text, [np.array([[[5000]]], np.float16)], opset=22, x=x)
+
+
+def test_a_vector_of_at_most_one_distinct_number() -> None:
+    text = "g (float[1, 1] x) => (float[1, n] y) { y = Unique <axis = 1> (x) }"
+    x = np.array([[2.5]], np.float32)
+    gives(text, [x], opset=15, x=x)

@@ -1,0 +1,126 @@
+"""A short, always equal run of the generator, and what it is made of.
+
+The long run is `python -m tests.fuzz` (docs/fuzzing.md).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from time import sleep
+
+import numpy as np
+import pytest
+from hypothesis import Phase
+from onnx import helper
+
+import tests.fuzz.child as child_module
+from tests.fuzz.campaign import Campaign
+from tests.fuzz.cases import Case, DataSet, operators
+from tests.fuzz.check import Verdict, differs, judge
+from tests.fuzz.child import Answer, Child
+from tests.fuzz.graph import RUNS
+from tests.fuzz.oracles import evaluate
+from tests.fuzz.shrink import cut
+
+BATCHES = 4
+SEED = 20
+
+
+@pytest.fixture(scope="module")
+def campaign() -> Iterator[Campaign]:
+    made = Campaign(SEED, shrink_seconds=0)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_generated_models_agree(campaign: Campaign, batch: int) -> None:
+    tally = campaign.run(batch)
+    assert not tally.findings, "\n\n".join(f.text() for f in tally.findings)
+    assert tally.verdicts["pass"] > 0
+
+
+def test_a_batch_is_the_same_every_time() -> None:
+    def models() -> list[bytes]:
+        found: list[bytes] = []
+        generator = Campaign(3)
+        generator.generate(5, 3, lambda case: found.append(case.model), [Phase.generate])
+        return found
+
+    assert models() == models()
+
+
+def test_all_families_are_known() -> None:
+    assert len(operators(())) > 150
+
+
+def model(nodes: list[tuple[str, list[str], list[str]]], x: np.ndarray, output: str) -> Case:
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    graph = helper.make_graph(
+        [helper.make_node(*n) for n in nodes],
+        "g",
+        [helper.make_tensor_value_info("x", kind, x.shape)],
+        [helper.make_tensor_value_info(output, kind, x.shape)],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    right = {output: (np.abs(x),) * RUNS}
+    return Case(made.SerializeToString(), {}, (DataSet({"x": x}, right),))
+
+
+def test_a_wrong_result_is_found_and_cut() -> None:
+    x = np.array([-1.5, 2.0], np.float32)
+    case = model([("Abs", ["x"], ["a"]), ("Neg", ["a"], ["y"]), ("Neg", ["y"], ["z"])], x, "z")
+
+    def check(c: Case) -> Verdict:
+        """As if every Neg were compiled wrong."""
+        wrong = any(n.op_type == "Neg" for n in c.proto().graph.node)
+        return Verdict("wrong", "values") if wrong else Verdict("pass")
+
+    small, verdict = cut(case, check(case), check)
+    assert [n.op_type for n in small.proto().graph.node] == ["Neg"]
+    assert verdict.kind == "wrong"
+    (data,) = small.sets
+    np.testing.assert_array_equal(data.feeds["a"], [1.5, 2.0])
+
+
+def test_results_are_compared() -> None:
+    x = np.array([-1.5, 2.0], np.float32)
+    case = model([("Abs", ["x"], ["y"])], x, "y")
+    good = Answer("ran", results=[{"1 threads": {"y": np.abs(x)}}])
+    assert judge(case, good).kind == "pass"
+    bad = Answer("ran", results=[{"1 threads": {"y": x}}])
+    assert judge(case, bad).kind == "wrong"
+    missing = Answer("ran", results=[{"1 threads": {}}])
+    assert judge(case, missing).kind == "wrong"
+
+
+def test_a_result_may_be_as_far_away_as_the_oracles_are_apart() -> None:
+    runs = [np.array([1.0, 5.0], np.float32), np.array([1.0, 5.5], np.float32)]
+    assert not differs(np.array([1.0, 6.0], np.float32), runs, 1)
+    assert differs(np.array([1.1, 5.0], np.float32), runs, 1)
+    assert differs(np.array([1.0, 9.0], np.float32), runs, 1)
+
+
+@pytest.mark.parametrize(("crash", "kind"), [("abort", "crash"), ("loop", "hang")])
+def test_a_lost_child_is_a_finding(monkeypatch: pytest.MonkeyPatch, crash: str, kind: str) -> None:
+    def broken(path: Path, **options: object) -> None:
+        if crash == "abort":
+            os.abort()
+        sleep(60)
+
+    monkeypatch.setattr(child_module, "import_model", broken)
+    case = model([("Abs", ["x"], ["y"])], np.array([-1.5, 2.0], np.float32), "y")
+    child = Child(1.0)
+    answer = child.answer(case)
+    child.close()
+    assert (answer.kind, answer.stage) == (kind, "import")
+
+
+def test_a_rule_decides_between_oracles() -> None:
+    node = helper.make_node("Div", ["a", "b"], ["y"])
+    feed = {"a": np.array([7, -7], np.int32), "b": np.array([0, 2], np.int32)}
+    ((first, *others),) = evaluate(node, 18, [feed] * RUNS)
+    assert first[1] == -3
+    assert all(o is first for o in others)
