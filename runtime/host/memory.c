@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { VECTOR_BYTES = 64, HUGE_PAGE_BYTES = 2 << 20 };
+enum { VECTOR_BYTES = 64 };
 
 void *rutc_allocate(int64_t bytes) {
   size_t alignment = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : VECTOR_BYTES;

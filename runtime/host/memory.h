@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { HUGE_PAGE_BYTES = 2 << 20 };
+
 /* Returns at least `bytes` >= 0 bytes, aligned to 64 bytes, or to 2 MiB with huge pages asked for
  * when the block is that large; NULL without memory. Release it with free(). */
 void *rutc_allocate(int64_t bytes);

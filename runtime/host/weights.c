@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HUGE_PAGE_BYTES = 2 << 20 };
+#include "memory.h"
 
 /* Writes the path of the library that holds `model`, its extension replaced by ".weights". */
 static int path_of_weights(char path[PATH_MAX + 16], const rutc_model *model) {
