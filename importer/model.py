@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from onnx import IR_VERSION, GraphProto, NodeProto, TypeProto, ValueInfoProto, checker
+from onnx import IR_VERSION, GraphProto, NodeProto, TypeProto, ValueInfoProto, checker, helper
 
 from rutc.errors import InternalError, UserError
 from rutc.importer import ops
@@ -346,10 +346,7 @@ class _Importer:
         if twice:
             raise UserError(f"the value {twice[0]!r} is computed by more than one node")
         wanted = list(wanted)
-        live = _live(graph, set(wanted))
-        self.sequence(
-            [n for n, needed in zip(graph.node, live, strict=True) if needed], env, wanted
-        )
+        self.sequence(_needed(graph, wanted), env, wanted)
 
     def sequence(self, nodes: Sequence[NodeProto], env: Environment, wanted: Sequence[str]) -> None:
         """Imports nodes in order; their values, at least the wanted ones, are entered in `env`.
@@ -388,9 +385,15 @@ class _Importer:
 
         def following(name: str) -> tuple[Item, ...]:
             (branch,) = (a.g for a in node.attribute if a.name == name)
-            inner = dict(env)
-            inner.update(zip(node.output, self.subgraph(branch, env), strict=False))
-            self.sequence(rest, inner, wanted)
+            inner = self.constants(branch, env)
+            given = [o.name for o in branch.output]
+            copies = [
+                helper.make_node("Identity", [i], [o])
+                for i, o in zip(given, node.output, strict=False)
+                if o
+            ]
+            # As one sequence, so that an if in the branch may part what follows, too.
+            self.sequence([*_needed(branch, given), *copies, *rest], inner, wanted)
             return tuple(inner[w] for w in wanted)
 
         saved = self.b.origin
@@ -399,6 +402,8 @@ class _Importer:
         condition = env[node.input[0]]
         assert isinstance(condition, Tensor)
         try:
+            if condition.array is not None:
+                return following("then_branch" if condition.array.any() else "else_branch")
             return branched(
                 self.b,
                 self.b.nest((), self.b.read(condition, [0] * condition.rank)),
@@ -529,9 +534,16 @@ class _Importer:
         self, graph: GraphProto, scope: Environment, inputs: Iterable[Item] = ()
     ) -> tuple[Item, ...]:
         """Imports a nested graph whose inputs are given; it sees the values of `scope`."""
-        env = dict(scope)
+        env = self.constants(graph, scope)
         for info, t in zip(graph.input, inputs, strict=True):
             env[info.name] = t
+        names = [o.name for o in graph.output]
+        self.nodes(graph, env, names)
+        return tuple(env[n] for n in names)
+
+    def constants(self, graph: GraphProto, scope: Environment) -> Environment:
+        """The values that a nested graph sees before its nodes, its inputs left out."""
+        env = dict(scope)
         for initializer in graph.initializer:
             data = array_of(initializer, self.directory)
             env[initializer.name] = self.b.constant(data, _kind(data), initializer.name)
@@ -539,9 +551,7 @@ class _Importer:
             name = sparse.values.name
             data = dense_of(sparse, self.directory)
             env[name] = self.b.constant(data, _kind(data), name)
-        names = [o.name for o in graph.output]
-        self.nodes(graph, env, names)
-        return tuple(env[n] for n in names)
+        return env
 
 
 def _check_node(node: NodeProto) -> None:
@@ -562,6 +572,12 @@ def _conflict(info: ValueInfoProto, given: tuple[int, ...] | None) -> UserError:
         f"input {info.name!r} has the shape [{', '.join(map(str, declared))}]; "
         f"the given shape {list(given or ())} does not fit it"
     )
+
+
+def _needed(graph: GraphProto, wanted: Iterable[str]) -> list[NodeProto]:
+    """The nodes that the wanted values need, in order."""
+    live = _live(graph, set(wanted))
+    return [n for n, needed in zip(graph.node, live, strict=True) if needed]
 
 
 def _live(graph: GraphProto, wanted: set[str]) -> list[bool]:
