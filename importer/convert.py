@@ -148,6 +148,9 @@ def _converted(model: ModelProto) -> ModelProto:
     if version < 11:
         for graph in subgraphs(converted.graph):
             _anchor_resizes(graph)
+    if version < 9:
+        for graph in reversed(subgraphs(converted.graph)):
+            _shorten_scans(graph)
     return converted
 
 
@@ -203,31 +206,78 @@ def _unbatch_scans(graph: GraphProto) -> None:
     """Makes a Scan over the batch, with Scan inside, of every Scan of opset 8.
 
     The operator of opset 8 runs its body for every element of a batch, the first axis of all its
-    operands; later ones have no batch.
+    operands; later ones have no batch. With lengths, the inner Scan has the length of its element
+    for `_shorten_scans`.
     """
     for node in graph.node:
         if node.op_type != "Scan" or node.domain not in ("", "ai.onnx"):
             continue
-        if node.input[0]:
-            raise UserError(
-                f"Scan (node {node.name or node.output[0]!r}): sequence lengths, as opset 8 has "
-                "them, are not supported; export the model with a newer opset"
-            )
+        lengths = node.input[0]
         inner = NodeProto.FromString(node.SerializeToString())
         count = len(node.input) - 1
         inputs = [f"{node.output[0]}_batch_in{i}" for i in range(count)]
         outputs = [f"{node.output[0]}_batch_out{i}" for i in range(len(node.output))]
         inner.input[1:] = inputs
         inner.output[:] = outputs
+        inner.input[0] = ""
+        if lengths:
+            length = f"{node.output[0]}{_LENGTH}"
+            node.input.append(lengths)
+            inputs.append(length)
+            count += 1
+            inner.name = length
         body = helper.make_graph(
             [inner],
             "batch",
             [ValueInfoProto(name=n) for n in inputs],
             [ValueInfoProto(name=n) for n in outputs],
         )
+        node.input[0] = ""
         node.ClearField("attribute")
         node.attribute.append(helper.make_attribute("body", body))
         node.attribute.append(helper.make_attribute("num_scan_inputs", count))
+
+
+_LENGTH = "_batch_length"
+"""What the name of a Scan ends in whose operands are to be cut to the length of this name."""
+
+
+def _shorten_scans(graph: GraphProto) -> None:
+    """Cuts the operands of the Scans that have a length, and fills up their results with zeros.
+
+    y = Scan(s, x)       ->       y = Pad(Scan(s, x[:length]), n - length)
+    """
+    nodes: list[NodeProto] = []
+    for node in graph.node:
+        length = node.name
+        if node.op_type != "Scan" or not length.endswith(_LENGTH):
+            nodes.append(node)
+            continue
+        scanned = next(a.i for a in node.attribute if a.name == "num_scan_inputs")
+        states = len(node.input) - scanned
+        whole = list(node.input[states:])
+        zero, one = f"{length}_zero", f"{length}_one"
+        for name, value in ((zero, 0), (one, 1)):
+            nodes.append(helper.make_node("Constant", [], [name], value_ints=[value]))
+        nodes.append(helper.make_node("Reshape", [length, one], [f"{length}_end"]))
+        for x in whole:
+            cut = [x, zero, f"{length}_end", zero]
+            nodes.append(helper.make_node("Slice", cut, [f"{x}_cut"]))
+        node.input[states:] = [f"{x}_cut" for x in whole]
+        results = list(node.output[states:])
+        node.output[states:] = [f"{y}_cut" for y in results]
+        nodes += [
+            node,
+            helper.make_node("Shape", whole[:1], [f"{length}_n"], start=0, end=1),
+            helper.make_node("Sub", [f"{length}_n", f"{length}_end"], [f"{length}_rest"]),
+            helper.make_node("Concat", [zero, f"{length}_rest"], [f"{length}_pads"], axis=0),
+        ]
+        for y in results:
+            pad = [f"{y}_cut", f"{length}_pads", "", zero]
+            nodes.append(helper.make_node("Pad", pad, [y]))
+    kept = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
+    graph.ClearField("node")
+    graph.node.extend(kept)
 
 
 def opset_of(model: ModelProto) -> int:

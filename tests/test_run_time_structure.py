@@ -558,6 +558,34 @@ def test_control_flow_in_functions(check):
     check(model, feeds, expected)
 
 
+def test_a_batch_of_different_lengths_as_opset_8_has_it(check):
+    step = graph(
+        [
+            node("Add", ["s", "a"], ["t"]),
+            node("Mul", ["t", "b"], ["product"]),
+            node("Identity", ["t"], ["sum"]),
+        ],
+        {"s": floats(2), "a": floats(2), "b": floats(2)},
+        {"t": floats(2), "product": floats(2), "sum": floats(2)},
+    )
+    names = ["last", "products", "sums"]
+    scan = node("Scan", [*"nspq"], names, body=step, num_scan_inputs=2, directions=[1, 0])
+    rows_of = {"s": floats("b", 2), "p": floats("b", "m", 2), "q": floats("b", "m", 2)}
+    outputs = dict(zip(names, rows_of.values(), strict=True))
+    inner = graph([scan], {"n": ints("b"), **rows_of}, outputs)
+    model = helper.make_model(inner, opset_imports=[helper.make_opsetid("", 8)], ir_version=4)
+    feeds = [
+        {
+            "n": np.array(lengths),
+            "s": rows(len(lengths), 2),
+            "p": rows(len(lengths), longest, 2),
+            "q": rows(len(lengths), longest, 2, seed=1),
+        }
+        for lengths, longest in [((1, 3), 3), ((5, 2, 4), 5), ((1,), 1)]
+    ]
+    check(model, feeds)
+
+
 # -- memory -------------------------------------------------------------------------------------
 def resident():
     """Bytes of the process in memory."""
