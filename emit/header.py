@@ -43,7 +43,8 @@ def _introduction(program: Program, prefix: str) -> Iterator[str]:
 
 def _describe(port: Port) -> str:
     shape = ", ".join(map(str, port.shape))
-    return c_comment(f'"{port.name}", {port.dtype} [{shape}]')
+    kind = "const DLTensor *" if port.dtype == "tensor" else port.dtype
+    return c_comment(f'"{port.name}", {kind} [{shape}]')
 
 
 def _declarations(program: Program, prefix: str) -> Iterator[str]:
