@@ -202,8 +202,7 @@ def draft(recipe: Recipe, machine: Machine) -> Draft:
         schedule, packed, scheduled = _scheduled(kernel, constants, machine)
         packings = {b.name: (b.name, packed.get(b.name)) for b in scheduled.args}
     else:
-        # The parts would each need the matrix registers in a shape of their own.
-        alone = replace(machine.without_matrices(), cores=1)
+        alone = replace(machine, cores=1)
         parts: list[Kernel] = []
         schedule = ()
         for number, (kernel, constants) in enumerate(

@@ -101,11 +101,17 @@ class DotEmitter:
         b, memory = self.builder, self.expressions.memory
         first = place.subs({loop.var: Index.of(0)})
         if not self.index.varies(place):
-            if loop.extent < group:
+            last = first.bounds(self.index.ranges)
+            size = buffer.layout.size
+            fits = last is not None and isinstance(size, int) and last[1] + group <= size
+            if loop.extent < group and not fits:
                 return None
             neighbours = ir.VectorType(I8, group)
             one = b.load(memory.place(buffer, first), typ=neighbours, align=align(buffer))
-            return splat(b, self._packed(one, r.dtype, group), lane.lanes)
+            packed = self._packed(one, r.dtype, group)
+            if loop.extent < group:
+                packed = b.and_(packed, ir.Constant(I32, (1 << (32 // group * loop.extent)) - 1))
+            return splat(b, packed, lane.lanes)
         if first.coefficient(lane.var) != group or not memory.contiguous(
             first - Index.of(lane.var) * (group - 1), lane
         ):

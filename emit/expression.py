@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import assert_never
 
+import numpy as np
 from llvmlite import ir
 
 from rutc.emit.access import MemoryEmitter, suffix
@@ -30,6 +31,9 @@ from rutc.tensor_ir.expr import (
 )
 from rutc.tensor_ir.kernel import Access, Buffer, Prefetch, Space
 from rutc.tensor_ir.machine import Machine
+
+DIVISORS = (2.0**-60, 2.0**60)
+"""Divisors between these have a normal reciprocal, and residues that do not underflow."""
 
 
 class ExpressionEmitter:
@@ -156,6 +160,10 @@ class ExpressionEmitter:
             fused = self._multiply_add(e)
             if fused is not None:
                 return fused
+        if e.op == "div" and dtype is DType.F32 and isinstance(e.args[1], Lit):
+            quotient = self._divided(self.emit(e.args[0]), float(e.args[1].value))
+            if quotient is not None:
+                return quotient
         return emit_op(
             self.builder,
             e.op,
@@ -176,6 +184,28 @@ class ExpressionEmitter:
         if bounds[0] == bounds[1]:
             return bounds[0] == value
         return None if bounds[0] <= int(value) <= bounds[1] else False
+
+    def _divided(self, x: ir.Value, divisor: float) -> ir.Value | None:
+        """A vector divided by a literal, without the slow instruction; None where that may differ.
+
+        With the nearest reciprocal, a quotient whose residue is added times that reciprocal is the
+        nearest one [Markstein 1990]; the first residue brings it near enough. Where a residue is
+        not finite, the product with the reciprocal is the quotient already.
+        """
+        if not is_vector(x) or not DIVISORS[0] < abs(divisor) < DIVISORS[1]:
+            return None
+        b, type_ = self.builder, x.type
+        fma = self.memory.intrinsic(f"llvm.fma.{suffix(type_)}", type_, [type_] * 3)
+        fabs = self.memory.intrinsic(f"llvm.fabs.{suffix(type_)}", type_, [type_])
+        nearest = float(np.float32(1.0) / np.float32(divisor))
+        reciprocal, minus = (ir.Constant(type_, [v] * type_.count) for v in (nearest, -divisor))
+        first = quotient = b.fmul(x, reciprocal)
+        for _ in range(2):
+            residue = b.call(fma, [quotient, minus, x])
+            quotient = b.call(fma, [residue, reciprocal, quotient])
+        limit = ir.Constant(type_, [float("inf")] * type_.count)
+        finite = b.fcmp_ordered("<", b.call(fabs, [residue]), limit)
+        return b.select(finite, quotient, first)
 
     def _same_width(self, values: list[ir.Value]) -> list[ir.Value]:
         lanes = max((v.type.count for v in values if is_vector(v)), default=0)

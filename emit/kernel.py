@@ -22,7 +22,7 @@ from llvmlite import ir
 from rutc.emit.dot import DotEmitter, DotLoop
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import I32, I64, IndexEmitter, Lane, Unrolled, i64, is_vector
-from rutc.emit.matrix import MatrixEmitter, matrix_shape
+from rutc.emit.matrix import MatrixEmitter, matrix_shapes
 from rutc.emit.memory import memory_type
 from rutc.emit.put import emit_put
 from rutc.errors import InternalError
@@ -139,8 +139,8 @@ class _KernelEmitter:
 
         self.dot = DotEmitter(self.expressions)
         self.dot_loop: DotLoop | None = None
-        shape = matrix_shape(kernel)
-        self.matrix = MatrixEmitter(self.expressions, shape) if shape is not None else None
+        shapes = matrix_shapes(kernel)
+        self.matrix = MatrixEmitter(self.expressions, shapes) if shapes else None
 
     def run(self) -> None:
         syms, begin, end = self.function.args[-3:]
@@ -150,10 +150,10 @@ class _KernelEmitter:
                 value = self.builder.load(place, typ=I64)
                 stack.enter_context(self.index.variable(name, value, bounds))
             if self.matrix is not None:
-                self.matrix.configure()
+                self.matrix.begin()
             self._tasks(parallel_loops(self.kernel), begin, end)
             if self.matrix is not None:
-                self.matrix.release()
+                self.matrix.end()
         self.builder.ret_void()
         body = self.function.blocks[1]
         ir.IRBuilder(self.entry).branch(body)

@@ -1,13 +1,16 @@
 """Matrix registers (AMX): loops of kind `matrix`, of which one instruction does a whole block.
 
 There are eight registers of up to 16 rows of 64 bytes. A sum has one for itself as long as it
-lasts; the others hold blocks of operands, the one that was used longest ago making room. All blocks
-of a kernel have one shape, which is configured when it begins.
+lasts; the others hold blocks of operands, the one that was used longest ago making room. Registers
+are configured for the shapes of their blocks: when the kernel begins, or where there are several
+shapes, before the sums of each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from llvmlite import ir
 
@@ -36,31 +39,34 @@ class Shape:
     length: int
     sums: int
 
+    @property
+    def registers(self) -> dict[str, list[int]]:
+        """The registers that are left for blocks of the two operands."""
+        free = list(range(self.sums, REGISTERS))
+        half = len(free) // 2
+        if not half:
+            raise InternalError(f"{self.sums} blocks of sums leave no registers")
+        return {"left": free[:half], "right": free[half:]}
 
-def matrix_shape(kernel: Kernel) -> Shape | None:
-    """The shape of the kernel's matrix blocks; None where it has none."""
-    found: set[tuple[int, int]] = set()
-    sums: set[str] = set()
+
+def matrix_shapes(kernel: Kernel) -> dict[str, Shape]:
+    """The shape of the blocks of every buffer of sums in matrix registers."""
+    found: dict[str, Shape] = {}
     for s in walk_stmts(kernel.body):
-        if isinstance(s, Loop) and s.kind is Kind.MATRIX:
-            loops, inner = _nest(s)
-            if isinstance(inner, Update) and len(loops) == 3:
-                rows, columns, products = (x.hi.value for x in loops)
-                if columns != COLUMNS:
-                    raise InternalError(f"a matrix block of {columns} columns")
-                found.add((rows, products))
-                sums.add(inner.states[0].buffer)
-    if not found:
-        return None
-    if len(found) > 1 or len(sums) > 1:
-        raise InternalError("matrix blocks of several shapes in one kernel")
-    (acc,) = sums
-    axes = kernel.buffer(acc).layout.axes
-    total = 1
-    for a in axes[:-2]:
-        total *= Index.of(a.extent).value
-    ((rows, length),) = found
-    return Shape(rows, length, total)
+        if not isinstance(s, Loop) or s.kind is not Kind.MATRIX:
+            continue
+        loops, inner = _nest(s)
+        if not isinstance(inner, Update) or len(loops) != 3:
+            continue
+        rows, columns, products = (x.hi.value for x in loops)
+        if columns != COLUMNS:
+            raise InternalError(f"a matrix block of {columns} columns")
+        name = inner.states[0].buffer
+        axes = kernel.buffer(name).layout.axes
+        shape = Shape(rows, products, prod(Index.of(a.extent).value for a in axes[:-2]))
+        if found.setdefault(name, shape) != shape:
+            raise InternalError(f"the matrix blocks of %{name} have several shapes")
+    return found
 
 
 def _nest(s: Stmt) -> tuple[list[Loop], Stmt]:
@@ -74,48 +80,51 @@ def _nest(s: Stmt) -> tuple[list[Loop], Stmt]:
 class MatrixEmitter:
     """Emits the matrix loops of one kernel."""
 
-    def __init__(self, expressions: ExpressionEmitter, shape: Shape) -> None:
-        """Emit where `expressions` does."""
+    def __init__(self, expressions: ExpressionEmitter, shapes: Mapping[str, Shape]) -> None:
+        """Emit where `expressions` does; `shapes` are those of the buffers of sums."""
         self.expressions = expressions
         self.builder = expressions.builder
         self.index = expressions.index
-        self.shape = shape
-        self._sums: dict[tuple[int, ...], int] = {}
+        self.shapes = shapes
+        self._tables: dict[Shape, ir.GlobalVariable] = {}
+        self._sums: dict[str, dict[tuple[int, ...], int]] = {name: {} for name in shapes}
         # The operands' blocks in the other registers, the one used last at the end.
         self._held: list[tuple[int, object]] = []
         self._block: ir.Block | None = None
 
-    def configure(self) -> None:
-        """Give all registers the shape of the kernel's blocks."""
-        s = self.shape
+    def begin(self) -> None:
+        """Configure the registers, if all blocks of the kernel have one shape."""
+        kinds = set(self.shapes.values())
+        if len(kinds) == 1:
+            self._configure(*kinds)
+
+    def end(self) -> None:
+        """Say that the registers are no longer in use."""
+        self._call("tilerelease", [])
+
+    def _configure(self, shape: Shape) -> None:
+        if shape not in self._tables:
+            self._tables[shape] = self._table(shape)
+        self._call("ldtilecfg", [self.builder.bitcast(self._tables[shape], ir.PointerType())])
+
+    def _table(self, shape: Shape) -> ir.GlobalVariable:
+        """What gives all registers the shape of their blocks."""
         data = bytearray(64)
         data[0] = 1
         for register in range(REGISTERS):
             data[16 + 2 * register] = COLUMNS * 4
-            data[48 + register] = s.rows
-        kinds = self._operand_registers()
-        for register in kinds["left"]:
-            data[16 + 2 * register] = s.length
-        for register in kinds["right"]:
-            data[48 + register] = s.length // GROUP
+            data[48 + register] = shape.rows
+        for register in shape.registers["left"]:
+            data[16 + 2 * register] = shape.length
+        for register in shape.registers["right"]:
+            data[48 + register] = shape.length // GROUP
         type_ = ir.ArrayType(I8, 64)
-        table = ir.GlobalVariable(self.builder.module, type_, "matrix_shape")
+        table = ir.GlobalVariable(self.builder.module, type_, f"matrix_shape.{len(self._tables)}")
         table.linkage = "internal"
         table.global_constant = True
         table.initializer = ir.Constant(type_, data)
         table.align = 64
-        self._call("ldtilecfg", [self.builder.bitcast(table, ir.PointerType())])
-
-    def release(self) -> None:
-        """Say that the registers are no longer in use."""
-        self._call("tilerelease", [])
-
-    def _operand_registers(self) -> dict[str, list[int]]:
-        free = list(range(self.shape.sums, REGISTERS))
-        half = len(free) // 2
-        if not half:
-            raise InternalError(f"{self.shape.sums} blocks of sums leave no registers")
-        return {"left": free[:half], "right": free[half:]}
+        return table
 
     def emit(self, loop: Loop) -> None:
         """All iterations of a nest of matrix loops."""
@@ -124,7 +133,10 @@ class MatrixEmitter:
             self.index.ranges[x.var] = (0, x.hi.value - 1)
         match inner:
             case Init(states=(state,)):
-                self._call("tilezero", [self._number(state, loops)])
+                number = self._number(state, loops)
+                if len(set(self.shapes.values())) > 1 and number.constant == 0:
+                    self._configure(self.shapes[state.buffer])
+                self._call("tilezero", [number])
             case Update():
                 self._product(inner, loops)
             case Assign(target=target, value=Read() as source):
@@ -147,18 +159,18 @@ class MatrixEmitter:
         left, right = operands
         if any(columns in c.names() for _, c in left.coords if isinstance(c, Index)):
             left, right = right, left
-        a = self._operand("left", left, rows, 1)
-        b = self._operand("right", right, products, GROUP)
+        registers = self.shapes[s.states[0].buffer].registers
+        a = self._operand(registers["left"], left, rows, 1)
+        b = self._operand(registers["right"], right, products, GROUP)
         signs = "".join("s" if x.dtype is DType.I8 else "u" for x in (left, right))
         self._call(f"tdpb{signs}d", [self._number(s.states[0], loops), a, b])
 
-    def _operand(self, kind: str, r: Read, rows: str, step: int) -> ir.Constant:
-        """The register that holds a block of an operand, whose rows are `step` of a loop apart."""
+    def _operand(self, own: list[int], r: Read, rows: str, step: int) -> ir.Constant:
+        """The register of `own` that holds a block of an operand, its rows `step` apart."""
         if self._block is not self.builder.block:
             self._block, self._held = self.builder.block, []
         coords = tuple((d, self.index.resolve(c)) for d, c in r.coords if isinstance(c, Index))
         key = (r.value, coords)
-        own = self._operand_registers()[kind]
         for register, held in self._held:
             if held == key and register in own:
                 self._held.remove((register, held))
@@ -202,8 +214,8 @@ class MatrixEmitter:
                 raise InternalError("a sum at a data-dependent place")
             if not c.names() & own:
                 key.append(self.index.resolve(c).value)
-        number = self._sums.setdefault(tuple(key), len(self._sums))
-        return ir.Constant(I8, number)
+        numbers = self._sums[a.buffer]
+        return ir.Constant(I8, numbers.setdefault(tuple(key), len(numbers)))
 
     def _call(self, name: str, args: list[ir.Value]) -> None:
         types = [a.type for a in args]

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 
 from rutc.errors import InternalError
-from rutc.graph_opt.rewrite import DropDims, Pass, Sweep
+from rutc.graph_opt.rewrite import DropDims, Pass, Rule, Sweep
 from rutc.graph_opt.rules.algebra import simplify_expressions
 from rutc.graph_opt.rules.constants import split_constant
 from rutc.graph_opt.rules.contraction import (
@@ -33,31 +33,39 @@ from rutc.tensor_ir.verify import verify
 FILTERING = Sweep("filter with fewer products", (MinimalFiltering(),))
 """The step that changes how sums round."""
 
-CLEAN = (
-    # Literals and decided comparisons first: they are what lets a branch or a nest be folded.
-    simplify_expressions,
-    choose_branch,
-    FoldConstants(),
-    drop_fill,
-    compose_views,
-    drop_copy,
-    drop_unit_dims,
-    drop_unused_dims,
-)
+
+def _clean(fold: FoldConstants) -> tuple[Rule, ...]:
+    return (
+        # Literals and decided comparisons first: they are what lets a branch or a nest be folded.
+        simplify_expressions,
+        choose_branch,
+        fold,
+        drop_fill,
+        compose_views,
+        drop_copy,
+        drop_unit_dims,
+        drop_unused_dims,
+    )
+
+
+CLEAN = _clean(FoldConstants())
 """What every later step may leave to do; each step ends with it, so that the next sees its form."""
+
+EARLY = _clean(FoldConstants(keep_quantised=True))
+"""The same, while quantised weights are still to be found."""
 
 PIPELINE: tuple[Pass, ...] = (
     # Importers leave unused constants and branches behind; every later step is cheaper without.
     Sweep("remove what is unread"),
     # One walk from the inputs down: each node meets producers that are already clean.
-    Sweep("clean up", CLEAN),
+    Sweep("clean up", EARLY),
     # Equal nodes read equal sources only once views are gone. Before the steps that ask whether a
     # value has one reader.
     MergeEqual(),
     # While mean and variance, maximum and sum are still the nests that the importer wrote.
-    Sweep("reduce rows in one pass", (OnePassSoftmax(), OnePassMoments(), *CLEAN)),
+    Sweep("reduce rows in one pass", (OnePassSoftmax(), OnePassMoments(), *EARLY)),
     # Before scales go into weights: those of quantised numbers then stay integers.
-    Sweep("sum quantised products as integers", (sum_integers, sum_narrow, *CLEAN)),
+    Sweep("sum quantised products as integers", (sum_integers, sum_narrow, *EARLY)),
     # After the passes are merged, which asks that all readers of the divisor divide exponentials.
     Sweep("divide sums of probabilities", (divide_later, *CLEAN)),
     # Sums of products must stand in one nest before scales can go into their weights.

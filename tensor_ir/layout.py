@@ -153,17 +153,21 @@ def dense(
     fill: Lit | None = None,
     blocks: Mapping[str, int] | None = None,
     line: int = 0,
+    whole: int = 1,
 ) -> Layout:
     """The layout with `order` outermost first; the inner axes of `blocks` come last, in its order.
 
     `line` is the number of elements in a cache line: rows whose length is a large power of two are
     made a line longer, or else the same column of neighbouring rows would fall into few cache sets.
+    Rows are made a multiple of `whole` elements long.
     """
     halo, blocks = halo or {}, blocks or {}
     sizes = {d: extents[d] + sum(halo.get(d, (0, 0))) for d in order}
     last = sizes[order[-1]] if order else 0
     if line and len(order) > 1 and isinstance(last, int) and last % (ALIASING_LINES * line) == 0:
         sizes[order[-1]] = last + line
+    if whole > 1 and len(order) > 1 and isinstance(last, int) and last > 1:
+        sizes[order[-1]] = -(-sizes[order[-1]] // whole) * whole
     plan = [(d, -(-sizes[d] // blocks.get(d, 1)), blocks.get(d, 1), True) for d in order]
     plan += [(d, size, 1, False) for d, size in blocks.items()]
     axes: list[Axis] = []

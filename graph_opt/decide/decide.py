@@ -37,6 +37,7 @@ from rutc.graph_opt.plan import (
     Write,
 )
 from rutc.tensor_ir.affine import Index, plain, typical
+from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Expr, Lit, Read, reads
 from rutc.tensor_ir.graph import (
     Bind,
@@ -59,6 +60,8 @@ from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.verify import verify
 
 CACHE_LINE_BYTES = 64
+NEIGHBOURS = 4
+"""Rows of bytes are made so many times as long, so that all neighbours can be loaded together."""
 
 
 def decide(graph: Graph) -> Plan:
@@ -219,6 +222,7 @@ class _Decider:
         for name, v in self.values.items():
             order = self.order.get(name, v.dims)
             line = 0 if name in self.fixed else CACHE_LINE_BYTES // v.dtype.bytes
+            narrow = name not in self.fixed and v.dtype in (DType.I8, DType.U8)
             home = self.homes.get(name, name)
             layouts[name] = dense(
                 order,
@@ -226,6 +230,7 @@ class _Decider:
                 halo=self.halo.get(home),
                 fill=self.fill.get(home),
                 line=line,
+                whole=NEIGHBOURS if narrow else 1,
             )
         for n in walk_nodes(self.graph.nodes):
             if isinstance(n, Const):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import as_view, node_reads, point
 from rutc.graph_opt.rewrite import Reason, Result
+from rutc.graph_opt.rules.narrow import quantised
 from rutc.tensor_ir import Const, Data, Graph, If, Lit, Nest, Node, Read
 from rutc.tensor_ir.expr import index_names
 from rutc.tensor_ir.graph import mentioned, outs
@@ -21,16 +22,22 @@ class FoldConstants:
 
     A result may be as large as `small_bytes`, or `growth` times what the nest reads: larger ones
     are cheaper to compute at run time than to store. A view keeps its source unless it is small.
+    With `keep_quantised`, matrices of 8-bit numbers stay, which sums of products may want.
     """
 
     small_bytes: int = 1 << 16
     growth: float = 2.0
     most_points: int = 1 << 28
+    keep_quantised: bool = False
 
     def __call__(self, n: Node, editor: Editor) -> Result:
         """The nest's outputs as constants."""
         if not isinstance(n, Nest):
             return Reason("only nests are computed")
+        if self.keep_quantised and n.reducer is None and len(n.out.dims) > 1:
+            form = quantised(n.body[0])
+            if form is not None:
+                return Reason("sums of products may want the 8-bit numbers")
         sources: dict[str, Const] = {}
         for r in node_reads(n):
             c = editor.constant(r.value)

@@ -145,6 +145,7 @@ def _quantised_sum(n: Node, editor: Editor) -> tuple[Quantised, Quantised] | Rea
         q = quantised(part) or _produced(part, editor)
         if q is None:
             return Reason("a factor is no quantised number")
+        q = replace(q, zero=_plain_zero(q.zero, editor))
         others = [e for e in (q.zero, q.scale) if e is not None]
         if any(index_names(e) & set(n.bound) for e in others):
             return Reason("a scale or zero point varies along the sum")
@@ -196,6 +197,17 @@ def _produced(e: Expr, editor: Editor) -> Quantised | None:
             return None
         q = replace(q, fill=Lit(zero.value, q.dtype))
     return Quantised(q, here(form.zero), here(form.scale), form.is_real, p)
+
+
+def _plain_zero(zero: Expr | None, editor: Editor) -> Expr | None:
+    """The zero point as a literal, or None for 0, if it is a constant of equal elements."""
+    value = zero
+    if isinstance(zero, Cast | Read):
+        r = zero.arg if isinstance(zero, Cast) else zero
+        c = editor.constant(r.value) if isinstance(r, Read) else None
+        if c is not None and c.data.array.size and (c.data.array == c.data.array.flat[0]).all():
+            value = Lit(int(c.data.array.flat[0]), DType.I32)
+    return None if isinstance(value, Lit) and value.value == 0 else value
 
 
 def _same_edges(q: Read, p: Nest, editor: Editor) -> bool:
