@@ -20,7 +20,7 @@ from rutc.graph_opt.rules.contraction import (
 from rutc.graph_opt.rules.cse import MergeEqual
 from rutc.graph_opt.rules.filtering import MinimalFiltering
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
-from rutc.graph_opt.rules.narrow import sum_integers, sum_narrow
+from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
 from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax, divide_later
 from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
@@ -65,7 +65,10 @@ PIPELINE: tuple[Pass, ...] = (
     # While mean and variance, maximum and sum are still the nests that the importer wrote.
     Sweep("reduce rows in one pass", (OnePassSoftmax(), OnePassMoments(), *EARLY)),
     # Before scales go into weights: those of quantised numbers then stay integers.
-    Sweep("sum quantised products as integers", (sum_integers, sum_narrow, *EARLY)),
+    Sweep(
+        "work on quantised numbers as integers",
+        (drop_requantised, sum_integers, sum_narrow, gather_narrow, *EARLY),
+    ),
     # After the passes are merged, which asks that all readers of the divisor divide exponentials.
     Sweep("divide sums of probabilities", (divide_later, *CLEAN)),
     # Sums of products must stand in one nest before scales can go into their weights.

@@ -9,6 +9,7 @@ have instructions for.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rutc.graph_opt.editor import Editor, merge_origins
@@ -17,7 +18,7 @@ from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.scale import factors
 from rutc.tensor_ir import Apply, Cast, DType, Expr, Index, Lit, Nest, Node, Read, Value, apply
 from rutc.tensor_ir.affine import product
-from rutc.tensor_ir.expr import index_names, reads, substitute
+from rutc.tensor_ir.expr import Coord, index_names, reads, substitute, transform
 from rutc.tensor_ir.reducer import reducer
 
 LARGEST_SUM = (1 << 31) // (255 * 255)
@@ -242,3 +243,100 @@ def _point(v: Value) -> Read:
 def _wrapped(x: int) -> int:
     """`x` modulo 2**32, as an i32."""
     return (x + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+# -- quantised numbers outside of products --------------------------------------------------------
+def gather_narrow(n: Node, editor: Editor) -> Result:
+    """A few of many quantised numbers are made real where they are read.
+
+    %t{v,k} = f32(i32(%w[v, k]) - 3) * 0.1                  with a constant %w
+    %y{m,k} = %t[v=%i[m], k]
+    ->
+    %y{m,k} = f32(i32(%w[v=%i[m], k]) - 3) * 0.1
+    """
+    if not isinstance(n, Nest) or n.reducer is not None:
+        return Reason("not elementwise")
+    why = Reason("it reads no quantised constants")
+    for r in dict.fromkeys(reads(n.body[0])):
+        p = editor.nest(r.value)
+        form = quantised(p.body[0]) if p is not None and p.reducer is None else None
+        if p is None or form is None or editor.constant(form.q.value) is None:
+            continue
+        points, size = editor.size(n.dims), editor.size(p.dims)
+        if r.fill is not None:
+            why = Reason(f"%{r.value} is padded")
+        elif points is not None and size is not None and points >= size:
+            why = Reason(f"all of %{r.value} is needed")
+        elif (here := _moved(p.body[0], dict(r.coords))) is None:
+            why = Reason(f"%{r.value} is no plain widening")
+        else:
+            body = transform(n.body[0], lambda x, r=r, here=here: here if x == r else x)  # type: ignore[misc]
+            return (replace(n, body=(body,), origin=merge_origins(p, n)),)
+    return why
+
+
+def _moved(e: Expr, at: Mapping[str, Coord]) -> Expr | None:
+    """`e`, which reads at single dims, at other coordinates."""
+
+    def coord(c: Coord) -> Coord | None:
+        if not isinstance(c, Index):
+            return None
+        return c if c.is_const else at.get(c.as_var or "")
+
+    if any(coord(c) is None for r in reads(e) for _, c in r.coords):
+        return None
+
+    def visit(x: Expr) -> Expr:
+        if not isinstance(x, Read):
+            return x
+        return replace(x, coords=tuple((d, coord(c) or c) for d, c in x.coords))
+
+    return transform(e, visit)
+
+
+def drop_requantised(n: Node, editor: Editor) -> Result:
+    """Quantising what was a quantised number of the same scale and zero point gives that number.
+
+    %x{i} = f32(i32(%q[i]) - 7) * 0.1
+    %y{i} = u8(i32(min(max(round(%x[i] / 0.1) + 7.0, 0.0), 255.0)))     ->   %q
+    """
+    if not isinstance(n, Nest) or n.reducer is not None:
+        return Reason("not elementwise")
+    found = _quantising(n.body[0])
+    if found is None:
+        return Reason("it does not quantise")
+    r, scale, zero = found
+    p = editor.nest(r.value)
+    form = quantised(p.body[0]) if p is not None and p.reducer is None else None
+    if p is None or form is None or not form.is_real or not is_plain(r):
+        return Reason(f"%{r.value} is no quantised number")
+    if form.q.dtype is not n.out.dtype or not is_plain(form.q):
+        return Reason("it was quantised to another type")
+    own = form.zero.value if isinstance(form.zero, Lit) else None if form.zero else 0
+    if form.scale != Lit(scale, DType.F32) or own != zero:
+        return Reason("the scale or the zero point differs")
+    body = substitute(form.q, dict(index_coords(r)))
+    return (replace(n, body=(body,), origin=merge_origins(p, n)),)
+
+
+def _quantising(e: Expr) -> tuple[Read, float, int] | None:
+    """(x, scale, zero) of an `e` that is x / scale, rounded, plus zero, saturated."""
+    match e:
+        case Cast(Cast(Apply("min", (Apply("max", (x, Lit() as low)), Lit() as high)), _), kind):
+            pass
+        case _:
+            return None
+    limits = {DType.U8: (0, 255), DType.I8: (-128, 127)}.get(kind)
+    if limits != (low.value, high.value):
+        return None
+    zero = 0
+    match x:
+        case Apply("add", (Apply("round") as rounded, Lit(shift))):
+            x, zero = rounded, int(shift)
+    match x:
+        case Apply("round", (Apply("div", (Read() as r, Lit(scale))),)):
+            return r, float(scale), zero
+        case Apply("round", (Apply("mul", (Read() as r, Lit(inverse))),)):
+            return r, 1.0 / float(inverse), zero
+        case _:
+            return None

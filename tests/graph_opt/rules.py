@@ -13,7 +13,7 @@ from rutc.graph_opt.rules.contraction import (
 )
 from rutc.graph_opt.rules.filtering import MinimalFiltering
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
-from rutc.graph_opt.rules.narrow import sum_integers, sum_narrow
+from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
 from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax, divide_later
 from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
@@ -36,7 +36,9 @@ RULES: tuple[Rule, ...] = (
     drop_fill,
     drop_unit_dims,
     drop_unused_dims,
+    drop_requantised,
     fold_scale,
+    gather_narrow,
     fuse_product_into_sum,
     fuse_sums,
     join_weights,
