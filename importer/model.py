@@ -30,6 +30,7 @@ from rutc.importer.types import check_types
 from rutc.tensor_ir import Data, DType, Graph, Index, Input, Value
 from rutc.tensor_ir.affine import ONE, ZERO, Range
 from rutc.tensor_ir.interface import Bundle, Interface
+from rutc.tensor_ir.parse import parse_index
 
 SYMBOL_RANGE: Range = (1, 1 << 31)
 """What a size that nothing fixes may be."""
@@ -162,6 +163,7 @@ class _Importer:
         self.used_dims: set[str] = set()
         self.inside = 0
         self.inputs: list[Input] = []
+        self.plain: set[str] = set()
 
     def run(self, graph: GraphProto, weights: dict[str, np.ndarray], name: str) -> Graph:
         """The whole model's graph."""
@@ -169,6 +171,9 @@ class _Importer:
         b.run_graph = self.subgraph
         env: Environment = {}
         given = [i for i in graph.input if i.name not in weights]
+        self.plain = {
+            d.dim_param for i in given for d in i.type.tensor_type.shape.dim if d.dim_param
+        }
         takes = tuple((i.name, self.bundle(i, graph, env)) for i in given)
         inputs = self.inputs
         self._check_names([i.name for i in inputs])
@@ -308,9 +313,22 @@ class _Importer:
                 continue
             if not re.search(r"[A-Za-z_]", param):
                 param = f"{clean_dim(info.name)}_{i}"
-            extents.append(self._symbol(info, param, fixed))
-            params.append(param)
+            formula = self._formula(info, param) if fixed is None else None
+            extents.append(self._symbol(info, param, fixed) if formula is None else formula)
+            params.append(param if formula is None else "")
         return kind, extents, params
+
+    def _formula(self, info: ValueInfoProto, param: str) -> Index | None:
+        """What a name like "past + seq" says, where inputs have the sizes in it."""
+        if param in self.dims or not re.fullmatch(r"[\w.\s]+([+*-][\w.\s]+)+", param):
+            return None
+        try:
+            formula = parse_index(param)
+        except UserError:
+            return None
+        if not formula.names() <= self.plain:
+            return None
+        return formula.subs({n: self._symbol(info, n, None) for n in formula.names()})
 
     def _symbol(self, info: ValueInfoProto, param: str, fixed: int | None) -> Index:
         """The extent of a symbolic size: what the user fixed, else a symbol."""

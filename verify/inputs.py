@@ -9,6 +9,7 @@
 | `a.png`, `a.jpg` | an image, resized to the input's height and width; floats are in 0..1 |
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rutc.errors import UserError
+from rutc.tensor_ir.parse import parse_index
 from rutc.verify.tolerance import is_float
 
 Array = npt.NDArray[np.generic]
@@ -97,10 +99,7 @@ def _draw(item: InputSpec, seed: int, dims: Mapping[str, int]) -> Array:
     if item.value is not None:
         return item.value.copy()
     random = np.random.default_rng([seed, crc32(item.name.encode())])
-    shape = tuple(
-        extent if isinstance(extent, int) else dims.get(extent, DEFAULT_SYMBOL_EXTENT)
-        for extent in item.shape
-    )
+    shape = tuple(_extent(extent, dims) for extent in item.shape)
     if item.depth:
         return _draw_boxes(item, seed, dims, shape[0])
     dtype = item.dtype
@@ -125,6 +124,16 @@ def _draw_boxes(item: InputSpec, seed: int, dims: Mapping[str, int], count: int)
         for _ in range(item.depth - 1):
             made[place] = [made[place]]
     return made
+
+
+def _extent(extent: int | str, dims: Mapping[str, int]) -> int:
+    """An extent, that of a symbol, or of a formula of symbols."""
+    if isinstance(extent, int):
+        return extent
+    if extent in dims or not re.fullmatch(r"[\w.\s]+([+*-][\w.\s]+)+", extent):
+        return dims.get(extent, DEFAULT_SYMBOL_EXTENT)
+    formula = parse_index(extent)
+    return int(formula.evaluate({n: _extent(n, dims) for n in formula.names()}))
 
 
 def read(item: InputSpec, source: str) -> Array:

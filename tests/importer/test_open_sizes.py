@@ -5,8 +5,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import rutc
 from rutc.errors import UserError
 from rutc.importer import import_model
+from rutc.runtime import ModelError
 from rutc.tensor_ir.interpret import interpret
 
 TABLE = np.arange(33 * 4, dtype="f4").reshape(33, 4)
@@ -17,7 +19,9 @@ def text_model(path, nodes, **constants):
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "seq", 4])
     data = [numpy_helper.from_array(a, n) for n, a in {"table": TABLE, **constants}.items()]
     graph = helper.make_graph(nodes, "g", [x], [onnx.ValueInfoProto(name="y")], data)
-    onnx.save(helper.make_model(graph, ir_version=9), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path
+    )
     return path
 
 
@@ -98,3 +102,50 @@ def test_a_branch_says_nothing_of_a_size(tmp_path):
     assert dict(g.symbols)["seq"] == (1, 1 << 31)
     x = np.full((1, 40, 4), 3, "f4")
     np.testing.assert_array_equal(interpret(g, {"x": x})["y"], -x)
+
+
+def cached(path, total):
+    """A model of past{batch, past, 3}, new{batch, seq, 3} and a mask of `total` positions."""
+    float_, int_ = TensorProto.FLOAT, TensorProto.INT64
+    infos = [
+        helper.make_tensor_value_info("past", float_, ["batch", "past", 3]),
+        helper.make_tensor_value_info("new", float_, ["batch", "seq", 3]),
+        helper.make_tensor_value_info("mask", int_, ["batch", total]),
+    ]
+    nodes = [
+        helper.make_node("Concat", ["past", "new"], ["all"], axis=1),
+        helper.make_node("Cast", ["mask"], ["m"], to=float_),
+        helper.make_node("Unsqueeze", ["m", "last"], ["column"]),
+        helper.make_node("Mul", ["all", "column"], ["y"], name="times"),
+    ]
+    data = [numpy_helper.from_array(i64(2), "last")]
+    graph = helper.make_graph(nodes, "g", infos, [onnx.ValueInfoProto(name="y")], data)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path
+    )
+    return path
+
+
+@pytest.mark.parametrize("total", ["past + seq", "past+seq", "total"])
+def test_a_size_may_be_a_formula_of_others(total, tmp_path, rng):
+    """Then it is known to fit; a name for it does as well, and is checked in the run."""
+    path = cached(tmp_path / "m.onnx", total)
+    g = import_model(path, dims={"past": (0, 64)})
+    symbols = ["batch", "past", "seq"]
+    assert [s for s, _ in g.symbols][: len(symbols)] == symbols
+    assert (len(g.symbols) == len(symbols)) == (total != "total")
+    feed = {n: rng.standard_normal((2, k, 3)).astype("f4") for n, k in (("past", 5), ("new", 2))}
+    whole = np.concatenate([feed["past"], feed["new"]], 1)
+    mask = rng.integers(0, 2, (2, 7))
+    y = interpret(g, {**feed, "mask": mask})["y"]
+    np.testing.assert_array_equal(y, whole * mask[..., None])
+
+
+def test_a_run_with_another_size_than_the_formula_says_fails(tmp_path):
+    path = cached(tmp_path / "m.onnx", "past + seq")
+    rutc.compile(path, tmp_path / "m.so")
+    with rutc.load(tmp_path / "m.so") as session:
+        feed = {"past": np.ones((1, 4, 3), "f4"), "new": np.ones((1, 2, 3), "f4")}
+        assert session.run(None, {**feed, "mask": np.ones((1, 6), "i8")})[0].sum() == 18
+        with pytest.raises(ModelError, match=r"mask.*\[1, 6\].*\[1, 5\]"):
+            session.run(None, {**feed, "mask": np.ones((1, 5), "i8")})
