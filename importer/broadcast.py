@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rutc.importer.open_sizes import at_most
 from rutc.importer.tensor import Shape, shape_text
 from rutc.tensor_ir import DType, Index, IndexValue, Lit, apply
 from rutc.tensor_ir.affine import ONE, maximum, minimum
@@ -88,7 +89,8 @@ def learn_step(b: Builder, extent: Index, whole: Index, shapes: Sequence[Shape])
     """Binds the step from one element of an axis to the next where it is spread over `whole`."""
     if (extent, whole) in b.steps or (extent, whole) in b.equal or (whole, extent) in b.equal:
         return
-    b.narrow(extent, whole)
+    at_most(b, extent, whole)
+    at_most(b, whole, extent)
     one, zero = Lit(1, DType.I64), Lit(0, DType.I64)
     is_one = apply("eq", IndexValue(extent), one)
     fits = apply("eq", IndexValue(extent - whole), zero)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rutc.importer.broadcast import broadcast, broadcast_to
+from rutc.importer.open_sizes import must_equal
 from rutc.importer.tensor import (
     Axis,
     Item,
@@ -46,8 +47,7 @@ from rutc.tensor_ir import (
     cast,
     reducer,
 )
-from rutc.tensor_ir.affine import ONE, ZERO, Min, Range, minimum, product
-from rutc.tensor_ir.division import extreme_operands
+from rutc.tensor_ir.affine import ONE, ZERO, Range, product
 from rutc.tensor_ir.graph import outs
 
 CoordLike = Coord | int | str
@@ -59,16 +59,6 @@ MAX_ELEMENTS = 1 << 40
 
 MOST = (1 << 31) - 1
 """What a size that nothing else limits may be."""
-
-
-class NarrowerError(Exception):
-    """The model runs with no larger values of a size than this: the import begins again."""
-
-    def __init__(self, symbol: str, high: int) -> None:
-        """The size and the largest value that it may have."""
-        super().__init__(symbol, high)
-        self.symbol = symbol
-        self.high = high
 
 
 class OperatorError(ValueError):
@@ -95,8 +85,8 @@ class Builder:
     """Extents that are checked to be equal where the import stands, as one."""
     steps: dict[tuple[Index, Index], Index] = field(default_factory=dict)
     """What an index along the second extent is multiplied with to be one along the first."""
-    open_sizes: set[str] = field(default_factory=set)
-    """The inputs' sizes whose range nobody stated."""
+    open_sizes: dict[str, None] = field(default_factory=dict)
+    """The inputs' sizes whose range nobody stated, in order."""
     depth: int = 0
     """How many bodies are around what is built."""
     bound: dict[str, Range] = field(default_factory=dict)
@@ -406,7 +396,7 @@ class Builder:
         for known in (self.equal.get((a, b)), self.equal.get((b, a))):
             if known is not None:
                 return known
-        self.narrow(a, b)
+        must_equal(self, a, b)
         fits = apply("eq", IndexValue(a - b), Lit(0, DType.I64))
         out = self.unless_failed(IndexValue(a), fits, f"the sizes {a} and {b} differ")
         limits = [x.bounds(self.ranges) for x in (a, b)]
@@ -416,18 +406,13 @@ class Builder:
         self.equal |= {(a, b): made, (a, made): made, (b, made): made}
         return made
 
-    def narrow(self, a: Index, b: Index) -> None:
-        """Raises NarrowerError where extents are equal only if a size nobody stated is small.
-
-        min(512, seq) = seq holds up to 512: a table of 512 rows was cut to the length of a text.
-        """
-        for x, y in ((a, b), (b, a)):
-            symbol = y.as_var
-            if symbol not in self.open_sizes or symbol is None or self.depth:
-                continue
-            for high in (p.const for p in extreme_operands(x, Min) if p.is_const and p.const > 1):
-                if minimum(high, y) == x:
-                    raise NarrowerError(symbol, high)
+    def number(self, extent: Index, value: int, what: str) -> int:
+        """`value`, which an extent must be. Raises OperatorError where it is not known to be."""
+        if extent != Index.of(value):
+            if not extent.is_const:
+                must_equal(self, extent, Index.of(value))
+            raise OperatorError(f"{what} is {extent}, not {value}")
+        return value
 
     def unless_failed(self, value: Expr, ok: Expr, message: str) -> Tensor:
         """The scalar `value`, or the end of the run with a message where `ok` does not hold."""

@@ -130,6 +130,8 @@ def _converted(model: ModelProto) -> ModelProto:
     if version < 13:
         for graph in subgraphs(model.graph):
             _flatten_hardmax(graph)
+    if version < 7:
+        _number_sizes(model)
     try:
         converted = version_converter.convert_version(model, OPSET)
     except _FAILURES as e:
@@ -152,6 +154,25 @@ def _converted(model: ModelProto) -> ModelProto:
         for graph in reversed(subgraphs(converted.graph)):
             _shorten_scans(graph)
     return converted
+
+
+def _number_sizes(model: ModelProto) -> None:
+    """Gives every symbolic size of the inputs a large number of its own while opset 6 is left.
+
+    The conversion of operators that had an attribute `broadcast` wants numbers; what it writes
+    depends on which of them are equal and on none of their values.
+    """
+    numbers: dict[str, int] = {}
+    for info in model.graph.input:
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+            if not dim.HasField("dim_value"):
+                name = dim.dim_param or f"{info.name}_{axis}"
+                dim.dim_value = numbers.setdefault(name, _FIRST_NUMBER + len(numbers))
+    model.graph.ClearField("value_info")
+
+
+_FIRST_NUMBER = 1_000_003
+"""Larger than any size that a model of opset 6 states."""
 
 
 def _name_domains(graph: GraphProto, version: int) -> None:

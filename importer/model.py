@@ -16,11 +16,12 @@ from rutc.errors import InternalError, UserError
 from rutc.importer import ops
 from rutc.importer.any_rank import NeedsRank, is_any_rank, on_any_rank
 from rutc.importer.assembly import assembled
-from rutc.importer.builder import Builder, NarrowerError, OperatorError
+from rutc.importer.builder import Builder, OperatorError
 from rutc.importer.bundles import bundled_input, bundled_output, keys_asked_for
 from rutc.importer.convert import OPSET, prepare
 from rutc.importer.dims import clean_dim
 from rutc.importer.functions import function_body, is_function
+from rutc.importer.open_sizes import SizeFoundError
 from rutc.importer.ops.control import branched
 from rutc.importer.proto import array_of, attribute_value, dense_of, dtype_of, load, subgraphs
 from rutc.importer.registry import OPERATORS, Key
@@ -41,6 +42,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 Dims = Mapping[str, int | tuple[int, ...]]
 Values = Mapping[str, np.ndarray]
 Environment = dict[str, Item]
+Learned = dict[str, Index | Range]
+"""What the model's symbolic sizes are, in terms of others of its names, or their ranges."""
 
 ops.register_all()
 
@@ -72,14 +75,13 @@ def import_model(
     _check_supported(graph, path)
     fixed = _fixed([i for i in graph.input if i.name not in weights], values or {})
     given = {**(shapes or {}), **{n: array.shape for n, array in fixed.items()}}
-    sizes = dict(dims or {})
+    learned: Learned = {}
     while True:
-        importer = _Importer(path.parent, Builder(), dict(sizes), given, fixed)
+        importer = _Importer(path.parent, Builder(), dict(dims or {}), dict(given), fixed, learned)
         try:
             return importer.run(graph, weights, name)
-        except NarrowerError as found:
-            param = next(p for p, s in importer.symbols.items() if s == found.symbol)
-            sizes[param] = (SYMBOL_RANGE[0], found.high)
+        except SizeFoundError as found:
+            learned = {**learned, **importer.learn(found)}
 
 
 def _fixed(inputs: Sequence[ValueInfoProto], values: Values) -> dict[str, np.ndarray]:
@@ -150,13 +152,14 @@ def _title(node: NodeProto) -> str:
 
 @dataclass
 class _Importer:
-    """One import: where external data lies, the builder, and what the user fixed."""
+    """One import: where external data lies, the builder, what the user fixed and the model says."""
 
     directory: Path
     b: Builder
     dims: dict[str, int | tuple[int, ...]]
     shapes: dict[str, tuple[int, ...]]
     fixed: dict[str, np.ndarray]
+    learned: Learned
 
     def __post_init__(self) -> None:
         self.symbols: dict[str, str] = {}
@@ -340,7 +343,10 @@ class _Importer:
                     f"and elsewhere as {self.dims[param]}"
                 )
             return Index.of(fixed)
-        given = self.dims.get(param, SYMBOL_RANGE)
+        found = self.learned.get(param)
+        if isinstance(found, Index):
+            return found.subs({p: self._symbol(info, p, None) for p in found.names()})
+        given = self.dims.get(param, found or SYMBOL_RANGE)
         if isinstance(given, int):
             return Index.of(given)
         low, high, step = (*given, 1)[:3]
@@ -352,9 +358,17 @@ class _Importer:
         name = clean_dim(param) if step == 1 else f"{clean_dim(param)}/{step}"
         symbol = self.symbols.setdefault(param, name)
         self.b.ranges[symbol] = (low, high)
-        if param not in self.dims:
-            self.b.open_sizes.add(symbol)
+        if param not in self.dims and found is None:
+            self.b.open_sizes[symbol] = None
         return Index.of(symbol) * step
+
+    def learn(self, found: SizeFoundError) -> Learned:
+        """What the model says of a size, for the next import."""
+        names = {symbol: param for param, symbol in self.symbols.items()}
+        param = names[found.symbol]
+        if found.meaning is None:
+            return {param: (SYMBOL_RANGE[0], found.most)}
+        return {param: found.meaning.subs({s: Index.of(p) for s, p in names.items()})}
 
     # -- nodes ----------------------------------------------------------------------------------
     def nodes(self, graph: GraphProto, env: Environment, wanted: Iterable[str]) -> None:

@@ -90,9 +90,9 @@ def gemm(
         raise OperatorError(f"matrices are expected, not {x} and {y}")
     m, k = reversed(x.shape) if transA else x.shape
     k2, n = reversed(y.shape) if transB else y.shape
-    if k != k2:
+    if k != k2 and k.is_const and k2.is_const:
         raise OperatorError(f"{x} and {y} cannot be multiplied (transA={transA}, transB={transB})")
-    rows, columns, inner = b.axis(m, "m"), b.axis(n, "n"), b.axis(k, "k")
+    rows, columns, inner = b.axis(m, "m"), b.axis(n, "n"), b.axis(b.same(k, k2), "k")
     left, right = [rows.index, inner.index], [inner.index, columns.index]
     factors = (
         b.read(x, left[::-1] if transA else left),

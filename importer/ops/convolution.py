@@ -13,7 +13,7 @@ from rutc.importer.ops.window import Window, kernel_roles, spatial_roles, window
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor, shape_text
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply, cast
-from rutc.tensor_ir.affine import ONE, floordiv, mod, product
+from rutc.tensor_ir.affine import ONE, ZERO, floordiv, maximum, mod, product
 
 
 @operator("Conv")
@@ -31,9 +31,7 @@ def conv(
     strides: Sequence[int] = (),
 ) -> Tensor:
     """out{n,co,y,x} = sum{ci,ky,kx} x[n, ci, y=sy*y+dy*ky-py, x=.. else 0] * w[co,ci,ky,kx]."""
-    kernel = tuple(static(e, "the kernel's extent") for e in w.shape[2:])
-    if kernel_shape and tuple(kernel_shape) != kernel:
-        raise OperatorError(f"kernel_shape {tuple(kernel_shape)} differs from the weights {w}")
+    kernel = kernel_of(b, w, kernel_shape)
     geometry = window(
         b,
         x.shape[2:],
@@ -44,6 +42,17 @@ def conv(
         strides=strides,
     )
     return with_bias(b, _convolved(b, x, w, group, geometry, x.dtype), bias)
+
+
+def kernel_of(b: Builder, w: Tensor, stated: Sequence[int]) -> tuple[int, ...]:
+    """The kernel's extents. Raises OperatorError where the attribute and the weights differ."""
+    if not stated:
+        return tuple(static(e, "the kernel's extent") for e in w.shape[2:])
+    if len(stated) != w.rank - 2:
+        raise OperatorError(f"kernel_shape {tuple(stated)} does not fit the weights {w}")
+    return tuple(
+        b.number(e, k, "the kernel's extent") for e, k in zip(w.shape[2:], stated, strict=True)
+    )
 
 
 def _convolved(
@@ -72,9 +81,11 @@ def grouped_product(
     """
     if x.rank < 3 or w.rank != x.rank:
         raise OperatorError(f"the operand {x} and the weights {w} do not fit a convolution")
+    if group == 1:
+        return _product(b, w, geometry, element, x, kind)
     per_group = static(w.shape[1], "the weights' channel extent")
     channels = static(w.shape[0], "the number of output channels")
-    if x.shape[1] != Index.of(per_group * group) or channels % group:
+    if channels % group or x.shape[1] != b.same(x.shape[1], Index.of(per_group * group)):
         raise OperatorError(
             f"the operand {x}, the weights {w} and group={group} do not fit a convolution"
         )
@@ -91,9 +102,9 @@ def grouped_product(
             b.read(w, [out_channel, ci.index, *(k.index for k in taps)]),
         )
 
-    if group == 1 or per_group == 1:
+    if per_group == 1:
         co = b.axis(channels, "c")
-        source = floordiv(co.index, Index.of(outputs), b.ranges) if group > 1 else Index.of(0)
+        source = floordiv(co.index, Index.of(outputs), b.ranges)
         factors = factors_of(source, co.index)
         return sum_products(b, (n, co, *space), (ci, *taps), factors, kind)
     g, inner = b.axis(group, "g"), b.axis(outputs, "c")
@@ -108,14 +119,38 @@ def grouped_product(
     return b.view(parts, (x.shape[0], channels, *geometry.out), merged, roles)
 
 
+def _product(
+    b: Builder,
+    w: Tensor,
+    geometry: Window,
+    element: Callable[[Axis, Index, Sequence[Axis], Sequence[Axis]], Expr],
+    x: Tensor,
+    kind: DType,
+) -> Tensor:
+    """`grouped_product` of one group, whose channels may be symbolic sizes."""
+    rank = len(geometry.kernel)
+    n, co = b.axis(x.shape[0], "n"), b.axis(w.shape[0], "c")
+    space, taps = (
+        b.axes(geometry.out, spatial_roles(rank)),
+        b.axes(geometry.kernel, kernel_roles(rank)),
+    )
+    ci = b.axis(b.same(w.shape[1], x.shape[1]), "c")
+    factors = (
+        element(n, ci.index, taps, space),
+        b.read(w, [co.index, ci.index, *(k.index for k in taps)]),
+    )
+    return sum_products(b, (n, co, *space), (ci, *taps), factors, kind)
+
+
 def with_bias(b: Builder, y: Tensor, bias: Tensor | None) -> Tensor:
     """`y` plus a bias along its second axis."""
     if bias is None:
         return y
-    if bias.rank != 1 or bias.shape[0] != y.shape[1]:
+    sizes = (bias.shape[0], y.shape[1]) if bias.rank == 1 else (ZERO, ONE)
+    if sizes[0] != sizes[1] and sizes[0].is_const and sizes[1].is_const:
         raise OperatorError(f"the bias {bias} does not fit {y}")
     per_channel = b.reshaped(bias, (*bias.axes, *b.axes((1,) * (y.rank - 2))))
-    return b.map(lambda e, c: apply("add", e, c), y, per_channel)
+    return b.map(lambda e, c: apply("add", e, c), y, per_channel, onto=True)
 
 
 @operator("ConvInteger")
@@ -177,30 +212,31 @@ def conv_transpose(
     the others contribute 0.
     """
     rank = x.rank - 2
-    kernel = tuple(static(e, "the kernel's extent") for e in w.shape[2:])
+    kernel = (
+        w.shape[2:] if not kernel_shape else tuple(map(Index.of, kernel_of(b, w, kernel_shape)))
+    )
     strides = tuple(strides) or (1,) * rank
     dilations = tuple(dilations) or (1,) * rank
     extra = tuple(output_padding) or (0,) * rank
     pads = tuple(pads) or (0,) * (2 * rank)
-    begin, end = list(pads[:rank]), list(pads[rank:])
+    begin, end = list(map(Index.of, pads[:rank])), list(map(Index.of, pads[rank:]))
     out: list[Index] = []
     for i, (n, k, s, d) in enumerate(zip(x.shape[2:], kernel, strides, dilations, strict=True)):
         full = (n - 1) * s + ((k - 1) * d + 1 + extra[i])
         size = full - (begin[i] + end[i])
         if output_shape or auto_pad.startswith("SAME"):
             size = Index.of(output_shape[i - rank]) if output_shape else n * s
-            missing = full - size
-            if not missing.is_const:
-                raise OperatorError("the output's size cannot be told for a symbolic size")
-            total = max(0, missing.const)
-            begin[i] = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+            total = maximum(full - size, 0, b.ranges)
+            half = floordiv(total, Index.of(2), b.ranges)
+            begin[i] = half if auto_pad == "SAME_UPPER" else total - half
         elif auto_pad == "VALID":
-            begin[i], size = 0, full
+            begin[i], size = ZERO, full
         out.append(size)
-    per_group_in = static(w.shape[0], "the number of input channels") // group
-    per_group_out = static(w.shape[1], "the number of output channels")
-    if x.shape[1] != w.shape[0]:
-        raise OperatorError(f"the operand {x} and the weights {w} do not fit")
+    channels_in = b.same(w.shape[0], x.shape[1])
+    per_group_in = channels_in
+    if group > 1:
+        per_group_in = Index.of(static(channels_in, "the number of input channels") // group)
+    per_group_out = w.shape[1]
     batch = b.axis(x.shape[0], "n")
     g, co = b.axis(group, "g"), b.axis(per_group_out, "c")
     space = b.axes(out, spatial_roles(rank))
@@ -214,13 +250,13 @@ def conv_transpose(
     parts = sum_products(b, (batch, g, co, *space), (ci, *taps), (left, right), x.dtype)
 
     def merged(i: Index, c: Index, *rest: Index) -> tuple[Index, ...]:
-        o = Index.of(per_group_out)
+        o = per_group_out
         return i, floordiv(c, o, b.ranges), mod(c, o, b.ranges), *rest
 
     if group == 1:
         y = b.reshaped(parts, (parts.axes[0], *parts.axes[2:]))
     else:
-        shape = (x.shape[0], Index.of(group * per_group_out), *out)
+        shape = (x.shape[0], per_group_out * group, *out)
         y = b.view(parts, shape, merged, ("n", "c", *spatial_roles(rank)))
     return with_bias(b, y, bias)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rutc.importer.builder import Builder, OperatorError, computing, lit
-from rutc.importer.ops.convolution import grouped_product, with_bias
+from rutc.importer.ops.convolution import grouped_product, kernel_of, with_bias
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.ops.window import Window, kernel_roles, spatial_roles, window
@@ -36,9 +36,7 @@ def deform_conv(
     v{n,c,ky,kx,y,x} = mask * sum{ty,tx} weights * x[n, c, places]
     out{n,co,y,x} = sum{ci,ky,kx} v[n, ci, ky, kx, y, x] * w[co, ci, ky, kx]
     """
-    kernel = tuple(static(e, "the kernel's extent") for e in w.shape[2:])
-    if kernel_shape and tuple(kernel_shape) != kernel:
-        raise OperatorError(f"kernel_shape {tuple(kernel_shape)} differs from the weights {w}")
+    kernel = kernel_of(b, w, kernel_shape)
     geometry = window(
         b,
         x.shape[2:],
@@ -48,7 +46,8 @@ def deform_conv(
         pads=pads,
         strides=strides,
     )
-    if offset.shape[2:] != geometry.out:
+    sizes = zip(offset.shape[2:], geometry.out, strict=False)
+    if offset.rank != x.rank or any(e != b.same(e, o) for e, o in sizes):
         raise OperatorError(f"the offsets {offset} do not fit the output's extents")
     if offset_group < 1 or static(x.shape[1], "the number of channels") % offset_group:
         raise OperatorError(f"offset_group={offset_group} does not divide the channels of {x}")

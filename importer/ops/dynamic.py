@@ -5,16 +5,14 @@ Where a run's sizes contradict each other, it ends with a message.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from rutc.importer.broadcast import learn_step
 from rutc.importer.builder import MOST, Builder, OperatorError, lit
 from rutc.importer.ops.operands import static
-from rutc.importer.tensor import Shape, Tensor, ints_of
+from rutc.importer.ops.reshape import linear
+from rutc.importer.tensor import Tensor, ints_of
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply, cast
-from rutc.tensor_ir.affine import ZERO, floordiv, mod
 
 
 def number(value: int | Index) -> Expr:
@@ -28,11 +26,15 @@ def nothing(kind: DType) -> Lit:
     return Lit("", kind) if kind is DType.STRING else lit(0, kind)
 
 
-def elements(b: Builder, t: Tensor, what: str) -> list[Expr]:
-    """The elements of a scalar or of a row of known length, as i64."""
+def elements(b: Builder, t: Tensor, what: str, length: int | None = None) -> list[Expr]:
+    """The elements of a scalar or of a row, as i64; `length` is how many they must be."""
     if t.rank > 1:
         raise OperatorError(f"{what} must have one axis, not {t}")
-    count = static(t.shape[0], f"the length of {what}") if t.rank else 1
+    count = 1
+    if t.rank and length is not None:
+        count = b.number(t.shape[0], length, f"the length of {what}")
+    elif t.rank:
+        count = static(t.shape[0], f"the length of {what}")
     if t.known is not None and t.dtype.is_int:
         return [number(i) for i in ints_of(t.known)]
     places = [[k] for k in range(count)] if t.rank else [[]]
@@ -54,12 +56,14 @@ def _is_size(b: Builder, index: Index) -> bool:
     return bounds is not None and bounds[0] >= 0
 
 
-def sizes(b: Builder, t: Tensor, what: str, least: int = 0) -> tuple[Index, ...]:
-    """The elements of an operand as sizes."""
+def sizes(
+    b: Builder, t: Tensor, what: str, least: int = 0, length: int | None = None
+) -> tuple[Index, ...]:
+    """The elements of an operand as sizes; `length` is how many they must be."""
     if t.known is not None:
         return ints_of(t.known)
     role = "".join(c if c.isalnum() else "_" for c in what.removeprefix("the "))
-    return tuple(bound(b, e, role, MOST, least) for e in elements(b, t, what))
+    return tuple(bound(b, e, role, MOST, least) for e in elements(b, t, what, length))
 
 
 def checked(b: Builder, value: Expr, ok: Expr, message: str) -> Expr:
@@ -91,22 +95,6 @@ def reshape_dynamic(b: Builder, x: Tensor, shape: Tensor, *, allowzero: bool) ->
     fits: Expr = apply("eq", apply("mul", left, rest), total)
     why = f"{x} does not fit the shape"
     return linear(b, x, tuple(bound(b, checked(b, v, fits, why), "extent") for v in found))
-
-
-def linear(b: Builder, x: Tensor, shape: Shape) -> Tensor:
-    """`x` with a shape of as many elements, in row-major order."""
-
-    def coords(*out: Index) -> Sequence[Index]:
-        position = ZERO
-        for o, e in zip(out, shape, strict=True):
-            position = position * e + o
-        at: list[Index] = []
-        for e in reversed(x.shape[1:]):
-            at.append(mod(position, e, b.ranges))
-            position = floordiv(position, e, b.ranges)
-        return [position, *reversed(at)] if x.rank else []
-
-    return b.view(x, shape, coords, fill=nothing(x.dtype))
 
 
 def expand_dynamic(b: Builder, x: Tensor, shape: Tensor) -> Tensor:
@@ -155,9 +143,9 @@ def cut_dynamic(b: Builder, n: Index, start: Expr, end: Expr, step: int) -> tupl
     return bound(b, first, "start", most), bound(b, count, "length", most)
 
 
-def split_dynamic(b: Builder, whole: Index, sizes: Tensor) -> list[Index]:
+def split_dynamic(b: Builder, whole: Index, sizes: Tensor, parts: int) -> list[Index]:
     """The extents of the parts of an axis, which they must make up."""
-    given = elements(b, sizes, "split")
+    given = elements(b, sizes, "split", parts)
     total: Expr = number(0)
     for v in given:
         total = apply("add", total, v)

@@ -8,7 +8,8 @@ import numpy as np
 
 from rutc.errors import UserError
 from rutc.importer.builder import Builder, OperatorError, lit
-from rutc.importer.ops.control import branched, tensors
+from rutc.importer.open_sizes import must_equal
+from rutc.importer.ops.control import branched, tensors, unless
 from rutc.importer.ops.dynamic import (
     cut_dynamic,
     elements,
@@ -35,8 +36,20 @@ def reshape_to(b: Builder, x: Tensor, shape: Tensor, *, allowzero: int = 0) -> T
     """`x` with another shape."""
     if shape.known is None:
         return reshape_dynamic(b, x, shape, allowzero=bool(allowzero))
-    target = indices(shape, "the shape")
-    return reshape(b, x, resolve(b, x, target, allowzero=bool(allowzero)))
+    wanted = resolve(b, x, indices(shape, "the shape"), allowzero=bool(allowzero))
+    return reshape(b, _holding(b, x, wanted), wanted)
+
+
+def _holding(b: Builder, x: Tensor, shape: Sequence[Index]) -> Tensor:
+    """`x`, or the end of the run where a shape of symbolic sizes has not as many elements."""
+    missing = x.size - product(shape)
+    bounds = missing.bounds(b.ranges)
+    if missing.is_const or bounds is None or not bounds[0] <= 0 <= bounds[1]:
+        return x
+    must_equal(b, x.size, product(shape))
+    different = b.nest((), apply("ne", IndexValue(missing), lit(0, DType.I64)))
+    message = f"{', '.join(b.origin)}: {x} cannot be reshaped to {shape_text(shape)}"
+    return unless(b, different, x, message)
 
 
 @operator("Flatten")
@@ -199,17 +212,16 @@ def split(
     at = axis_of(axis, x.rank)
     fill: Lit | None = None
     if sizes is not None and sizes.known is None:
-        parts: Sequence[Index] = split_dynamic(b, x.shape[at], sizes)
+        parts: Sequence[Index] = split_dynamic(b, x.shape[at], sizes, len(b.outputs))
         fill = nothing(x.dtype)
     elif sizes is not None:
-        parts = indices(sizes, "split")
-        _check_parts(parts, x.shape[at])
+        parts = _parts(b, indices(sizes, "split"), x.shape[at])
     else:
         count = num_outputs or len(b.outputs)
         whole = x.shape[at]
         part = floordiv(whole + (count - 1), Index.of(count), b.ranges)
         parts = (*([part] * (count - 1)), whole - part * (count - 1))
-        _check_parts(parts, x.shape[at])
+        parts = _parts(b, parts, x.shape[at])
     out: list[Tensor] = []
     start = ZERO
     for size in parts:
@@ -218,9 +230,15 @@ def split(
     return tuple(out)
 
 
-def _check_parts(parts: Sequence[Index], whole: Index) -> None:
-    if sum(parts, ZERO) != whole:
+def _parts(b: Builder, parts: Sequence[Index], whole: Index) -> Sequence[Index]:
+    """The parts, which make up the whole."""
+    total = sum(parts, ZERO)
+    if total == whole:
+        return parts
+    if total.is_const and whole.is_const:
         raise OperatorError(f"the parts {tuple(map(str, parts))} do not sum up to {whole}")
+    # The last part is there only where the two are found to be the same.
+    return (*parts[:-1], parts[-1] + b.same(whole, total) - total)
 
 
 def _part(b: Builder, x: Tensor, axis: int, start: Index, size: Index, fill: Lit | None) -> Tensor:
@@ -286,7 +304,7 @@ def concat(b: Builder, *parts: Tensor, axis: int) -> Tensor:
 @operator("Tile")
 def tile(b: Builder, x: Tensor, repeats: Tensor) -> Tensor:
     """`x` repeated along its axes."""
-    times = sizes_of(b, repeats, "repeats")
+    times = sizes_of(b, repeats, "repeats", length=x.rank)
     if len(times) != x.rank:
         raise OperatorError(f"{len(times)} repeats for {x}")
     shape = [e * k for e, k in zip(x.shape, times, strict=True)]

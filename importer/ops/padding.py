@@ -25,8 +25,8 @@ def pad(
     mode: str = "constant",
 ) -> Tensor:
     """`x` with elements put before and after each axis (or with negative pads cut off)."""
-    amounts = [Index.of(n) for n in sizes_of(b, pads, "pads", -MOST)]
     chosen = axes_of(ints(axes, "axes"), x.rank) if axes is not None else tuple(range(x.rank))
+    amounts = sizes_of(b, pads, "pads", -MOST, 2 * len(chosen))
     if len(amounts) != 2 * len(chosen):
         raise OperatorError(f"{len(amounts)} pads for {len(chosen)} axes")
     begin = dict(zip(chosen, amounts[: len(chosen)], strict=True))

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.open_sizes import at_most
 from rutc.importer.ops.operands import axis_of, indices
 from rutc.importer.ops.value_range import definition, inside
 from rutc.importer.tensor import Tensor
@@ -93,14 +94,14 @@ def position_in(
 
 
 def _narrow(b: Builder, at: Tensor, extent: Index) -> None:
-    """Raises NarrowerError where positions 0, 1, .. up to a size that nobody stated are read."""
+    """Raises SizeFoundError where positions 0, 1, .. up to a size that nobody stated are read."""
     bodies = definition(b, at.name)
     e = bodies[0] if bodies is not None and len(bodies) == 1 else None
     while isinstance(e, Cast) and e.dtype.is_int:
         e = e.arg
     if isinstance(e, IndexValue) and extent.is_const and e.index.as_var in b.extents:
         size = b.extents[e.index.as_var]
-        b.narrow(minimum(extent, size), size)
+        at_most(b, minimum(extent, size), size)
 
 
 def checked_length(b: Builder, at: Tensor, extent: Index, *, signed: bool) -> Expr:

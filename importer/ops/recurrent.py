@@ -252,9 +252,17 @@ class Operands:
         ways = names[self.direction]
         if not self.x.rank == self.w.rank == self.r.rank == 3:
             raise OperatorError(f"the operands {self.x}, {self.w} and {self.r} are not of rank 3")
-        hidden = static(self.r.shape[2], "the hidden size")
-        if self.hidden_size not in (None, hidden) or self.w.shape[0] != Index.of(len(ways)):
-            raise OperatorError(f"the weights {self.w}, {self.r} do not fit the attributes")
+        if self.hidden_size is None:
+            hidden = static(self.r.shape[2], "the hidden size")
+        else:
+            hidden = b.number(self.r.shape[2], self.hidden_size, "the hidden size of the weights")
+        for t in (self.w, self.r):
+            b.number(t.shape[0], len(ways), "the number of directions of the weights")
+            b.number(t.shape[1], self.gates * hidden, "the number of rows of the weights")
+        if self.bias is not None:
+            b.number(self.bias.shape[1], 2 * self.gates * hidden, "the length of the bias")
+        if self.x.shape[2] != self.w.shape[2]:
+            b.same(self.x.shape[2], self.w.shape[2])
         x = swapped(b, self.x) if self.layout else self.x
         lengths = self._lengths(x)
         outputs: list[Tensor] = []

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from rutc.importer.builder import Builder, OperatorError, lit
 from rutc.importer.tensor import Shape, Tensor, shape_text
-from rutc.tensor_ir import Index
+from rutc.tensor_ir import DType, Index, Lit
 from rutc.tensor_ir.affine import ONE, ZERO, floordiv, mod, product
 
 Group = tuple[list[int], list[int]]
@@ -25,7 +25,9 @@ def reshape(b: Builder, x: Tensor, shape: Shape) -> Tensor:
         return b.constant(x.array.reshape([e.const for e in shape]), x.dtype)
     groups = _groups(x.shape, shape)
     if groups is None:
-        raise _misfit(x, shape)
+        if all(e.is_const for e in (*x.shape, *shape)):
+            raise _misfit(x, shape)
+        return linear(b, x, shape)
     if product(shape) == ZERO:
         return b.nest(b.axes(shape), lit(0, x.dtype))
     if all(len(old) == len(new) == 1 for old, new in groups):
@@ -50,6 +52,23 @@ def reshape(b: Builder, x: Tensor, shape: Shape) -> Tensor:
         return at
 
     return b.view(x, shape, coords)
+
+
+def linear(b: Builder, x: Tensor, shape: Shape) -> Tensor:
+    """`x` with a shape of as many elements, of which nothing else is known."""
+
+    def coords(*out: Index) -> Sequence[Index]:
+        position = ZERO
+        for o, e in zip(out, shape, strict=True):
+            position = position * e + o
+        at: list[Index] = []
+        for e in reversed(x.shape[1:]):
+            at.append(mod(position, e, b.ranges))
+            position = floordiv(position, e, b.ranges)
+        return [position, *reversed(at)] if x.rank else []
+
+    zero = Lit("", x.dtype) if x.dtype is DType.STRING else lit(0, x.dtype)
+    return b.view(x, shape, coords, fill=zero)
 
 
 def _misfit(x: Tensor, shape: Shape) -> OperatorError:

@@ -180,7 +180,7 @@ def _targets(
         return [_by_scale(b, x.shape[a], scales, i) for i, a in enumerate(chosen)]
     if sizes is None:
         raise OperatorError("neither scales nor sizes are given")
-    wanted = sizes_of(b, sizes, "sizes", 1)
+    wanted = sizes_of(b, sizes, "sizes", 1, len(chosen))
     old = [x.shape[a] for a in chosen]
     if policy == "stretch":
         return [_to_size(b, n, e) for n, e in zip(old, wanted, strict=True)]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -149,3 +150,91 @@ def test_a_run_with_another_size_than_the_formula_says_fails(tmp_path):
         assert session.run(None, {**feed, "mask": np.ones((1, 6), "i8")})[0].sum() == 18
         with pytest.raises(ModelError, match=r"mask.*\[1, 6\].*\[1, 5\]"):
             session.run(None, {**feed, "mask": np.ones((1, 5), "i8")})
+
+
+def told(path, nodes, shapes, opset=17, **constants):
+    """A model of inputs with symbolic sizes."""
+    infos = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in shapes.items()
+    ]
+    data = [numpy_helper.from_array(a, n) for n, a in constants.items()]
+    graph = helper.make_graph(nodes, "g", infos, [onnx.ValueInfoProto(name="y")], data)
+    imports = [helper.make_opsetid("", opset)]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=8), path)
+    return path
+
+
+OPEN = (1, 1 << 31)
+TOLD = {
+    "channels of a convolution": (
+        [helper.make_node("Conv", ["x", "w"], ["y"])],
+        {"x": ["n", "c", "h", 5]},
+        {"w": np.ones((4, 3, 2, 2), "f4")},
+        {"n": OPEN, "h": OPEN},
+        {"x": (2, 3, 5, 5)},
+    ),
+    "kernel of a convolution": (
+        [helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[2, 3])],
+        {"x": ["n", "c", "h", 5], "w": ["o", "k", "a", "b"]},
+        {},
+        {"n": OPEN, "c": OPEN, "h": OPEN, "o": OPEN},
+        {"x": (2, 3, 5, 5), "w": (4, 3, 2, 3)},
+    ),
+    "parts of a split": (
+        [
+            helper.make_node("Split", ["x", "parts"], ["a", "b"], axis=1),
+            helper.make_node("Concat", ["b", "a"], ["y"], axis=1),
+        ],
+        {"x": ["n", "m"]},
+        {"parts": i64(2, 3)},
+        {"n": OPEN},
+        {"x": (2, 5)},
+    ),
+    "inner size of a product": (
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        {"x": ["n", "k"], "w": ["j", 7]},
+        {},
+        {"n": OPEN, "k": OPEN},
+        {"x": (2, 5), "w": (5, 7)},
+    ),
+    "hidden size": (
+        [helper.make_node("RNN", ["x", "w", "r"], ["", "y"], hidden_size=3)],
+        {"x": ["t", "n", "f"], "w": [1, "a", "g"], "r": [1, "b", "h"]},
+        {},
+        {"t": OPEN, "n": OPEN, "f": OPEN},
+        {"x": (4, 2, 5), "w": (1, 3, 5), "r": (1, 3, 3)},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TOLD)
+def test_operators_tell_sizes(case, tmp_path, rng):
+    nodes, shapes, constants, expected, sizes = TOLD[case]
+    path = told(tmp_path / "m.onnx", nodes, shapes, **constants)
+    g = import_model(path)
+    assert dict(g.symbols) == expected
+    feed = {n: rng.standard_normal(s).astype("f4") for n, s in sizes.items()}
+    (want,) = onnxruntime.InferenceSession(path).run(None, feed)
+    np.testing.assert_allclose(interpret(g, feed)["y"], want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_reshape_that_may_not_fit_is_checked_in_the_run(tmp_path, rng):
+    nodes = [helper.make_node("Reshape", ["x", "s"], ["y"], name="turn")]
+    path = told(tmp_path / "m.onnx", nodes, {"x": ["a", "b"]}, s=i64(2, 3, 5))
+    rutc.compile(path, tmp_path / "m.so", verify=False)
+    with rutc.load(tmp_path / "m.so") as session:
+        for shape in ((6, 5), (30, 1), (2, 15)):
+            x = rng.standard_normal(shape).astype("f4")
+            np.testing.assert_array_equal(session.run(None, {"x": x})[0], x.reshape(2, 3, 5))
+        with pytest.raises(ModelError, match=r"turn: f32\[a, b\] cannot be reshaped to \[2, 3, 5"):
+            session.run(None, {"x": np.zeros((7, 5), "f4")})
+
+
+def test_old_broadcasts_of_symbolic_sizes(tmp_path, rng):
+    """Opset 6: a row is added along the last axis."""
+    nodes = [helper.make_node("Add", ["x", "c"], ["y"], broadcast=1, axis=2)]
+    shapes = {"x": ["n", "m", "k"], "c": ["k"]}
+    g = import_model(told(tmp_path / "m.onnx", nodes, shapes, opset=6))
+    assert [s for s, _ in g.symbols] == ["n", "m", "k"]
+    x, c = rng.standard_normal((2, 3, 4)).astype("f4"), rng.standard_normal(4).astype("f4")
+    np.testing.assert_array_equal(interpret(g, {"x": x, "c": c})["y"], x + c)

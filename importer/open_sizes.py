@@ -1,0 +1,73 @@
+"""What a model itself says of the inputs' sizes whose range nobody stated.
+
+Where two extents must be equal and one is such a size, it is what the other one is: the import
+begins again with that (`SizeFoundError`), and the equality is known. In a run, an input of another
+size is refused. Nothing is concluded from what a branch or a loop holds, which may not be run.
+
+    Conv of x{n, c, ..} with 3 channels         c = 3
+    keys {n, past} and {n, new} in a row of n' = total positions        total = past + new
+    a text of seq words plus the first min(512, seq) rows of a table    seq <= 512
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rutc.tensor_ir import Index
+from rutc.tensor_ir.affine import Min, minimum
+from rutc.tensor_ir.division import extreme_operands
+
+if TYPE_CHECKING:
+    from rutc.importer.builder import Builder
+
+
+class SizeFoundError(Exception):
+    """The model says what a size is, or the most that it can be."""
+
+    def __init__(self, symbol: str, meaning: Index | None, most: int = 0) -> None:
+        """The size, and what it is; without a meaning the most that it can be."""
+        super().__init__(symbol, meaning, most)
+        self.symbol = symbol
+        self.meaning = meaning
+        self.most = most
+
+
+def must_equal(b: Builder, x: Index, y: Index) -> None:
+    """Raises SizeFoundError where the equality of two extents tells a size that nobody stated."""
+    if b.depth:
+        return
+    order = list(b.open_sizes)
+    for p, q in sorted(((x, y), (y, x)), key=lambda pq: -_place(order, pq[0])):
+        symbol = _open(b, p)
+        if symbol is not None and symbol not in q.names() and b.bound.keys().isdisjoint(q.names()):
+            times = p.as_multiple
+            bounds = q.bounds(b.ranges)
+            assert times is not None
+            if bounds is not None and bounds[0] >= 0 and (times[0] == 1 or _divides(times[0], q)):
+                raise SizeFoundError(symbol, q // times[0])
+    at_most(b, x, y)
+    at_most(b, y, x)
+
+
+def at_most(b: Builder, x: Index, y: Index) -> None:
+    """Raises SizeFoundError where x = min(512, y) is equal to y, a size that nobody stated."""
+    if b.depth or y.as_var not in b.open_sizes or y.as_var is None:
+        return
+    for most in (p.const for p in extreme_operands(x, Min) if p.is_const and p.const > 1):
+        if minimum(most, y) == x:
+            raise SizeFoundError(y.as_var, None, most)
+
+
+def _open(b: Builder, x: Index) -> str | None:
+    found = x.as_multiple
+    return found[1] if found is not None and found[1] in b.open_sizes else None
+
+
+def _place(order: list[str], x: Index) -> int:
+    """Later sizes are told by earlier ones."""
+    found = x.as_multiple
+    return order.index(found[1]) if found is not None and found[1] in order else -1
+
+
+def _divides(k: int, x: Index) -> bool:
+    return x.is_const and x.const % k == 0
