@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,15 +13,13 @@ from rutc.emit.header import HOST_SOURCES, ROUTINE_SOURCES
 from rutc.emit.toolchain import Running, Toolchain
 
 COMPILE = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread")
-UNIT = "unit"
-OBJECT = "unit.o"
 _INCLUDE = ("-I", str(HOST_SOURCES), "-I", str(ROUTINE_SOURCES))
 
 
 class HostRuntime:
-    """The objects of the host runtime: one of itself, and one of each routine that is needed.
+    """The objects of the host runtime's sources, from the cache where possible.
 
-    Entering starts a compiler for the first unless the cache has it; `objects` waits for it.
+    Entering starts a compiler for those that are missing; `objects` waits for it.
 
         with HostRuntime(toolchain) as host:
             ...                        # meanwhile
@@ -32,15 +30,19 @@ class HostRuntime:
         """Take the compiler to use."""
         self.toolchain = toolchain
         self._sources = sorted(HOST_SOURCES.glob("*.c"))
-        self._object: bytes | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._running: Running | None = None
+        self._known: dict[Path, bytes] = {}
 
     def __enter__(self) -> Self:
-        self._object = cache.lookup(self._key(self._sources))
-        if self._object is None:
+        for source, key in self._keys(self._sources).items():
+            found = cache.lookup(key)
+            if found is not None:
+                self._known[source] = found
+        missing = [source for source in self._sources if source not in self._known]
+        if missing:
             self._folder = tempfile.TemporaryDirectory(prefix="rutc-")
-            self._running = self._begin(self._sources, Path(self._folder.name))
+            self._running = self._begin(missing, Path(self._folder.name))
         return self
 
     def __exit__(
@@ -55,46 +57,47 @@ class HostRuntime:
             self._folder.cleanup()
 
     def objects(self, routines: Sequence[str]) -> list[bytes]:
-        """Returns the object of the runtime itself, and those of some routines.
+        """Returns the objects of the runtime itself, and those of some routines.
 
         Raises:
             InternalError: the compiler fails.
         """
-        if self._object is None:
-            assert self._running is not None
-            assert self._folder is not None
-            self._object = self._finished(self._running, self._sources, Path(self._folder.name))
-        return [self._object, *(self._routine(ROUTINE_SOURCES / f"{name}.c") for name in routines)]
+        missing = [source for source in self._sources if source not in self._known]
+        if missing and self._running is not None and self._folder is not None:
+            self._known |= self._finished(self._running, missing, Path(self._folder.name))
+        own = [self._known[source] for source in self._sources]
+        return [*own, *(self._routine(ROUTINE_SOURCES / f"{name}.c") for name in routines)]
 
     def _routine(self, source: Path) -> bytes:
-        found = cache.lookup(self._key([source]))
+        found = cache.lookup(self._keys([source])[source])
         if found is not None:
             return found
         with tempfile.TemporaryDirectory(prefix="rutc-") as folder:
             running = self._begin([source], Path(folder))
             try:
-                return self._finished(running, [source], Path(folder))
+                return self._finished(running, [source], Path(folder))[source]
             finally:
                 running.stop()
 
     def _begin(self, sources: Sequence[Path], folder: Path) -> Running:
-        """Starts to compile sources as one unit, which takes half the time of one after the other.
-
-        They are copied into the folder, so that no path of this machine is kept.
-        """
+        """Starts to compile copies of sources in a folder: no path of this machine is kept."""
+        commands = []
         for source in sources:
             (folder / source.name).write_bytes(source.read_bytes())
-        lines = ["#define _GNU_SOURCE", *(f'#include "{source.name}"' for source in sources)]
-        (folder / UNIT).with_suffix(".c").write_text("\n".join([*lines, ""]))
-        return self.toolchain.begin(["-c", *COMPILE, *_INCLUDE, f"{UNIT}.c", "-o", OBJECT], folder)
+            commands.append(["-c", *COMPILE, *_INCLUDE, source.name, "-o", f"{source.stem}.o"])
+        return self.toolchain.begin(commands, folder)
 
-    def _finished(self, running: Running, sources: Sequence[Path], folder: Path) -> bytes:
+    def _finished(
+        self, running: Running, sources: Sequence[Path], folder: Path
+    ) -> dict[Path, bytes]:
         running.wait()
-        made = (folder / OBJECT).read_bytes()
-        cache.store(self._key(sources), made)
+        made = {source: (folder / f"{source.stem}.o").read_bytes() for source in sources}
+        for source, key in self._keys(sources).items():
+            cache.store(key, made[source])
         return made
 
-    def _key(self, sources: Sequence[Path]) -> str:
+    def _keys(self, sources: Sequence[Path]) -> Mapping[Path, str]:
+        """The keys of the sources' objects in the cache."""
         headers = [path.read_bytes() for path in sorted(HOST_SOURCES.glob("**/*.h"))]
-        texts = [part for s in sources for part in (s.name, s.read_bytes())]
-        return cache.key_of("host", (self.toolchain.identity, *COMPILE, *texts, *headers))
+        common: tuple[str | bytes, ...] = (self.toolchain.identity, *COMPILE, *headers)
+        return {s: cache.key_of("host", (*common, s.name, s.read_bytes())) for s in sources}

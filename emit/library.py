@@ -156,7 +156,7 @@ def _link(
     parts = [Path(file).with_suffix(".o").name for file in sources]
     compiling = ("-c", *COMPILE, "-I", str(HOST_SOURCES))
     commands = [[*compiling, f, "-o", o] for f, o in zip(sources, parts, strict=True)]
-    started = [host.toolchain.begin(command, folder) for command in commands]
+    started = [host.toolchain.begin([command], folder) for command in commands]
     try:
         for running in started:
             running.wait()

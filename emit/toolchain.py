@@ -55,19 +55,20 @@ class Toolchain:
     command: tuple[str, ...]
     identity: str
 
-    def begin(self, arguments: Sequence[str], directory: Path) -> Running:
-        """Starts the compiler in a directory."""
+    def begin(self, commands: Sequence[Sequence[str]], directory: Path) -> Running:
+        """Starts the compiler in a directory, with one command's arguments after the other."""
+        script = " && ".join(shlex.join([*self.command, *arguments]) for arguments in commands)
         messages = directory / f"messages-{secrets.token_hex(4)}.txt"
         with messages.open("wb") as output:
             process = subprocess.Popen(
-                [*self.command, *arguments],
+                ["sh", "-c", script],
                 cwd=directory,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 process_group=0,
             )
-        return Running(process, shlex.join([*self.command, *arguments]), messages)
+        return Running(process, script, messages)
 
     def run(self, arguments: Sequence[str], directory: Path) -> None:
         """Runs the compiler in a directory.
@@ -75,7 +76,7 @@ class Toolchain:
         Raises:
             InternalError: the compiler fails; the message holds its output.
         """
-        running = self.begin(arguments, directory)
+        running = self.begin([arguments], directory)
         try:
             running.wait()
         finally:
