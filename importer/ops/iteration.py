@@ -82,8 +82,12 @@ class _Loop:
             return made
         self.b.restore(before)
         if carried is not None:
-            ended = self.always and self.trip_count is not None
-            return self.counted(carried) if ended else self.repeated(carried)
+            if self.always and self.trip_count is not None:
+                return self.counted(carried)
+            # A while counts its trips itself, so nothing is known of the number of one.
+            if not carried.opaque:
+                carried = Carried.of(self.b, self.inits, self.step, opaque=True)
+            return self.repeated(carried)
         assert failure is not None
         if isinstance(failure, NeedsRank):
             raise failure

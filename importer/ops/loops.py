@@ -132,13 +132,18 @@ class Carried:
 
     @classmethod
     def of(
-        cls, b: Builder, inits: Sequence[Item], step: ItemStep, trips: Index | None = None
+        cls,
+        b: Builder,
+        inits: Sequence[Item],
+        step: ItemStep,
+        trips: Index | None = None,
+        *,
+        opaque: bool = False,
     ) -> Self:
         """The narrowest types. Raises OperatorError where a state's type has no bound."""
         known = frozenset(b.ranges)
         types = tuple(type_of(i) for i in inits)
         t = b.axis(MOST if trips is None else trips, "t")
-        opaque = False
         for _ in range(PASSES):
             before = len(b.extents)
             with b.body([]):
