@@ -7,7 +7,7 @@ in it are made from them. A run replaces what it measures and keeps the rest, so
 may be run on some models only:
 
     python -m benchmarks.zoo --peers onnxruntime openvino
-    python -m benchmarks.zoo mobilenet_v2 light_squeezenet --peers onnxruntime iree tvm --add
+    python -m benchmarks.zoo mobilenet_v2 light_squeezenet --peers onnxruntime iree tvm
 """
 
 import argparse
@@ -125,36 +125,31 @@ def _timed(
     }
 
 
-def added(old: Entry, new: Entry) -> Entry:
-    """Returns the old entry with those peers of the new one that it lacks.
+def with_others(entry: Entry, before: Entry) -> Entry:
+    """Returns the entry with those peers of an earlier one that it lacks.
 
-    Times of different runs do not compare, but their ratios to rutc's do: the new times are scaled
-    by what rutc took in both.
+    Times of different runs do not compare, but their ratios to rutc's do: the earlier times are
+    scaled by what rutc took in both.
     """
-    before, after = times(old), times(new)
-    if "rutc" not in before or "rutc" not in after:
-        return old
-    scale = before["rutc"]["median_us"] / after["rutc"]["median_us"]
+    now, then = times(entry), times(before)
+    if "rutc" not in now or "rutc" not in then:
+        return entry
+    scale = now["rutc"]["median_us"] / then["rutc"]["median_us"]
     scaled = {
         name: {key: value if key == "runs" else value * scale for key, value in summary.items()}
-        for name, summary in after.items()
-        if name not in ("rutc", "onnxruntime")
+        for name, summary in then.items()
+        if name not in now
     }
 
     def joined(key: str) -> dict[str, object]:
-        parts = [entry.get(key) or {} for entry in (old, new)]
-        return {
-            name: value for part in parts if isinstance(part, dict) for name, value in part.items()
-        }
+        parts = [x for x in (before.get(key), entry.get(key)) if isinstance(x, dict)]
+        return {name: value for part in parts for name, value in part.items()}
 
-    kept = {name: value for name, value in joined("failed").items() if name not in scaled}
-    return {
-        **old,
-        "times": {**before, **scaled},
-        "ready_s": joined("ready_s"),
-        "failed": kept,
-        "versions": joined("versions"),
-    }
+    all_times = {**now, **scaled}
+    failed = {name: why for name, why in joined("failed").items() if name not in all_times}
+    ready_s = {name: found for name, found in joined("ready_s").items() if name in all_times}
+    versions = joined("versions")
+    return {**entry, "times": all_times, "ready_s": ready_s, "failed": failed, "versions": versions}
 
 
 def load_results() -> list[Entry]:
@@ -183,9 +178,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--seconds", type=float, default=5.0, help="per model and thread count")
     parser.add_argument("--peers", nargs="+", default=list(installed_peers()))
-    parser.add_argument(
-        "--add", action="store_true", help="keep earlier times, and add those of other peers"
-    )
     parser.add_argument("--page", action="store_true", help="only write the page again")
     options = parser.parse_args()
     entries = load_results()
@@ -199,7 +191,7 @@ def main() -> None:
         for entry in measure(model, options.threads, options.seconds, options.peers, peak):
             place = entry["model"], entry["threads"]
             known = kept.get(place)
-            kept[place] = added(known, entry) if options.add and known is not None else entry
+            kept[place] = with_others(entry, known) if known is not None else entry
             found = {name: milliseconds(x["median_us"]) for name, x in times(entry).items()}
             print(*place, found or entry.get("error"), entry.get("failed"), file=sys.stderr)
         store_results(list(kept.values()))

@@ -11,7 +11,7 @@ from onnx import parser
 
 from benchmarks.peers import fastest, installed_peers
 from benchmarks.plot import draw, speeds
-from benchmarks.zoo import added
+from benchmarks.zoo import with_others
 from benchmarks.zoo_page import page, ratio
 
 MODEL = """
@@ -89,13 +89,19 @@ def test_the_page_has_ratios_shares_and_means() -> None:
     assert "a processor, 2 CPUs; rutc at commit abc; onnxruntime 1.2; 2026-01-02" in text
 
 
-def test_times_of_another_run_are_scaled_by_what_rutc_took() -> None:
-    old = entry("m", rutc=100.0, onnxruntime=200.0)
-    new = entry("m", rutc=120.0, onnxruntime=230.0, tvm=360.0)
-    both = added(old, new)
-    assert ratio(both, "tvm") == pytest.approx(ratio(new, "tvm"))
-    assert ratio(both, "onnxruntime") == ratio(old, "onnxruntime")
-    assert added(old, {"model": "m", "threads": 1, "error": "no"}) is old
+def test_peers_of_an_earlier_run_are_kept_and_scaled_by_what_rutc_took() -> None:
+    before = entry("m", rutc=120.0, onnxruntime=230.0, tvm=360.0)
+    before["failed"] = {"iree": "no", "openvino": "no"}
+    before["versions"] = {"onnxruntime": "1.1", "apache-tvm": "0.1"}
+    now = entry("m", rutc=100.0, onnxruntime=200.0, openvino=150.0)
+    both = with_others(now, before)
+    assert ratio(both, "tvm") == pytest.approx(ratio(before, "tvm"))
+    assert ratio(both, "onnxruntime") == ratio(now, "onnxruntime")
+    assert both["failed"] == {"iree": "no"}
+    assert both["versions"] == {"onnxruntime": "1.2", "apache-tvm": "0.1"}
+    failed: dict[str, object] = {"model": "m", "threads": 1, "error": "no"}
+    assert with_others(failed, before) is failed
+    assert with_others(now, failed) is now
 
 
 def test_plots_are_drawn_from_the_entries_alone(tmp_path: Path) -> None:
