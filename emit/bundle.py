@@ -18,6 +18,7 @@ _MODULES = (
     "interface",
     "loader",
     "tensors",
+    "plain",
     "texts",
     "boxes",
     "bundles",

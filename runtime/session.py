@@ -18,6 +18,7 @@ from rutc.runtime.dtypes import onnx_type
 from rutc.runtime.errors import ModelError
 from rutc.runtime.interface import Options, ProfileRecord
 from rutc.runtime.loader import Library, open_library
+from rutc.runtime.plain import Addresses, plain_tensors
 from rutc.runtime.tensors import Array, TensorInfo, tensor_infos
 
 
@@ -110,6 +111,8 @@ class InferenceSession:
         self._fixed_shapes = None if None in shapes else [x for x in shapes if x is not None]
         self._input_addresses = (ctypes.c_void_p * len(self._inputs))()
         self._output_addresses = (ctypes.c_void_p * len(self._outputs))()
+        whole = self._takes is None and self._gives is None
+        self._plain = plain_tensors(self._inputs, self._outputs) if whole else None
 
     @property
     def manifest(self) -> Mapping[str, object]:
@@ -176,6 +179,13 @@ class InferenceSession:
             ModelError: an input is missing, unknown, or has the wrong dtype or shape.
         """
         del run_options
+        if self._plain is not None and output_names is None:
+            with self._lock:
+                results = self._plain.describe(input_feed)
+                if results is not None and self._close.alive:
+                    addresses = self._plain.input_addresses, self._plain.output_addresses
+                    self._call(self._library.entries.run, *addresses)
+                    return results
         if self._takes is None or self._gives is None:
             names = list(output_names or ()) or [info.name for info in self._outputs]
             return self._run_tensors(names, input_feed)
@@ -214,7 +224,11 @@ class InferenceSession:
                 self._describe(inputs, {})
                 for number, slot in enumerate(self._output_slots.values()):
                     self._output_addresses[number] = slot.describe_shape()
-                self._call(self._library.entries.output_shapes)
+                self._call(
+                    self._library.entries.output_shapes,
+                    self._input_addresses,
+                    self._output_addresses,
+                )
                 return [slot.shape for slot in self._output_slots.values()]
             finally:
                 self._release()
@@ -238,7 +252,7 @@ class InferenceSession:
         with self._lock:
             try:
                 self._describe(inputs, outputs)
-                self._call(self._library.entries.run)
+                self._call(self._library.entries.run, self._input_addresses, self._output_addresses)
                 for name in outputs:
                     self._output_slots[name].finish()
                 return {name: self._output_slots[name].read() for name in read}
@@ -268,14 +282,8 @@ class InferenceSession:
             address = slot.describe(outputs[name]) if given else slot.describe_nothing()
             self._output_addresses[number] = address
 
-    def _call(self, entry: Callable[..., int]) -> None:
-        status = entry(
-            self._handle,
-            self._input_addresses,
-            len(self._input_addresses),
-            self._output_addresses,
-            len(self._output_addresses),
-        )
+    def _call(self, entry: Callable[..., int], inputs: Addresses, outputs: Addresses) -> None:
+        status = entry(self._handle, inputs, len(inputs), outputs, len(outputs))
         if status != 0:
             message = self._library.entries.last_error(self._handle)
             raise ModelError(message.decode(errors="replace"))

@@ -1,0 +1,84 @@
+"""Runs with plain arrays: what is the same in every run is described once."""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rutc.runtime.dtypes import dlpack_type
+from rutc.runtime.interface import CPU, DLTensor
+from rutc.runtime.tensors import Array, TensorInfo
+
+Addresses = ctypes.Array[ctypes.c_void_p]
+Port = tuple[str, DLTensor, tuple[int, ...], "np.dtype[np.generic]"]
+
+
+class PlainTensors:
+    """The descriptors of a model all of whose tensors have fixed shapes and hold numbers.
+
+    A run fills in addresses alone. Small models take no longer than the interpreter needs for the
+    rest, so nothing is checked here that could be checked elsewhere.
+    """
+
+    def __init__(self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> None:
+        self._inputs = [_port(info) for info in inputs]
+        self._outputs = [_port(info) for info in outputs]
+        self.input_addresses = _addresses(self._inputs)
+        self.output_addresses = _addresses(self._outputs)
+
+    def describe(self, inputs: Mapping[str, object]) -> list[Array] | None:
+        """Describes the inputs and new arrays for all outputs, and returns these.
+
+        The inputs must live on until the model has run. None is returned where one of them needs a
+        closer look: it is missing, unknown, no array, of another shape or dtype, or not dense.
+        """
+        if len(inputs) != len(self._inputs):
+            return None
+        first_byte, address_of = ctypes.c_char.from_buffer, ctypes.addressof
+        for name, tensor, shape, dtype in self._inputs:
+            value = inputs.get(name)
+            if (
+                type(value) is not np.ndarray
+                or value.shape != shape
+                or value.dtype != dtype
+                or not value.flags.carray
+            ):
+                return None
+            tensor.data = address_of(first_byte(value))
+        results: list[Array] = []
+        for _, tensor, shape, dtype in self._outputs:
+            result = np.empty(shape, dtype)
+            tensor.data = address_of(first_byte(result))
+            results.append(result)
+        return results
+
+
+def plain_tensors(
+    inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
+) -> PlainTensors | None:
+    """Returns the descriptors of these inputs and outputs; None where they are not all plain.
+
+    That is, of fixed shapes, not empty, and of numpy's own numbers.
+    """
+    plain = all(
+        info.known_shape is not None
+        and 0 not in info.known_shape
+        and not info.computed
+        and info.dtype.kind in "biufc"
+        and info.dtype.isbuiltin == 1
+        for info in (*inputs, *outputs)
+    )
+    return PlainTensors(inputs, outputs) if plain else None
+
+
+def _port(info: TensorInfo) -> Port:
+    shape = info.known_shape
+    assert shape is not None
+    code, bits = dlpack_type(info.dtype_name)
+    extents = (ctypes.c_int64 * len(shape))(*shape)
+    tensor = DLTensor(None, CPU, 0, len(shape), code, bits, 1, extents, None, 0)
+    return info.name, tensor, shape, info.dtype
+
+
+def _addresses(ports: Sequence[Port]) -> Addresses:
+    return (ctypes.c_void_p * len(ports))(*(ctypes.addressof(port[1]) for port in ports))

@@ -1,0 +1,58 @@
+"""Runs whose arrays need no closer look, and those that do."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rutc.runtime import load
+from rutc.runtime.plain import plain_tensors
+from rutc.runtime.tensors import TensorInfo
+
+X = np.arange(8, dtype=np.float32)
+READ_ONLY = X.copy()
+READ_ONLY.flags.writeable = False
+
+
+def info(name: str, shape: tuple[int | str, ...], dtype: str = "float32") -> TensorInfo:
+    return TensorInfo(name, shape, np.dtype(dtype), dtype)
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {},
+        {"z": X},
+        {"x": X, "z": X},
+        {"x": X[::2]},
+        {"x": X.reshape(2, 4)},
+        {"x": X.astype(np.float64)},
+        {"x": X.tolist()},
+        {"x": np.arange(16, dtype=np.float32)[::2]},
+        {"x": READ_ONLY},
+    ],
+)
+def test_what_needs_a_closer_look(inputs: dict[str, object]) -> None:
+    plain = plain_tensors([info("x", (8,))], [info("y", (8,))])
+    assert plain is not None
+    assert plain.describe(inputs) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [info("y", ("n",)), info("y", (0, 3)), TensorInfo("y", (2,), np.dtype(object), "string")],
+)
+def test_models_with_other_tensors_are_not_plain(other: TensorInfo) -> None:
+    assert plain_tensors([info("x", (8,))], [other]) is None
+    assert plain_tensors([other], [info("y", (8,))]) is None
+
+
+def test_results_are_new_and_the_same_either_way(doubling: Path) -> None:
+    with load(doubling) as session:
+        (first,) = session.run(None, {"x": X})
+        for values in (READ_ONLY, X, np.arange(16, dtype=np.float32)[::2] / 2):
+            (named,) = session.run(["y"], {"x": values})
+            (found,) = session.run(None, {"x": values})
+            np.testing.assert_array_equal(found, 2 * values)
+            np.testing.assert_array_equal(named, found)
+        np.testing.assert_array_equal(first, 2 * X)
