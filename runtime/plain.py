@@ -1,7 +1,8 @@
 """Runs with plain arrays: what is the same in every run is described once."""
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from rutc.runtime.interface import CPU, DLTensor
 from rutc.runtime.tensors import Array, TensorInfo
 
 Addresses = ctypes.Array[ctypes.c_void_p]
-Port = tuple[str, DLTensor, tuple[int, ...], "np.dtype[np.generic]"]
+_Port = tuple[str, DLTensor, tuple[int, ...], "np.dtype[np.generic]"]
 
 
 class PlainTensors:
@@ -21,10 +22,10 @@ class PlainTensors:
     """
 
     def __init__(self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> None:
-        self._inputs = [_port(info) for info in inputs]
-        self._outputs = [_port(info) for info in outputs]
-        self.input_addresses = _addresses(self._inputs)
-        self.output_addresses = _addresses(self._outputs)
+        self._inputs = [_plain_port(info) for info in inputs]
+        self._outputs = [_plain_port(info) for info in outputs]
+        self.input_addresses = _places(self._inputs)
+        self.output_addresses = _places(self._outputs)
 
     def describe(self, inputs: Mapping[str, object]) -> list[Array] | None:
         """Describes the inputs and new arrays for all outputs, and returns these.
@@ -34,7 +35,8 @@ class PlainTensors:
         """
         if len(inputs) != len(self._inputs):
             return None
-        first_byte, address_of = ctypes.c_char.from_buffer, ctypes.addressof
+        first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
+        address_of = ctypes.addressof
         for name, tensor, shape, dtype in self._inputs:
             value = inputs.get(name)
             if (
@@ -71,7 +73,7 @@ def plain_tensors(
     return PlainTensors(inputs, outputs) if plain else None
 
 
-def _port(info: TensorInfo) -> Port:
+def _plain_port(info: TensorInfo) -> _Port:
     shape = info.known_shape
     assert shape is not None
     code, bits = dlpack_type(info.dtype_name)
@@ -80,5 +82,5 @@ def _port(info: TensorInfo) -> Port:
     return info.name, tensor, shape, info.dtype
 
 
-def _addresses(ports: Sequence[Port]) -> Addresses:
+def _places(ports: Sequence[_Port]) -> Addresses:
     return (ctypes.c_void_p * len(ports))(*(ctypes.addressof(port[1]) for port in ports))
