@@ -26,7 +26,7 @@ from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill
-from rutc.graph_opt.rules.widen import widen_operands
+from rutc.graph_opt.rules.widen import SumPacked, widen_operands
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.verify import verify
 
@@ -67,7 +67,7 @@ PIPELINE: tuple[Pass, ...] = (
     # Before scales go into weights: those of quantised numbers then stay integers.
     Sweep(
         "work on quantised numbers as integers",
-        (drop_requantised, sum_integers, sum_narrow, gather_narrow, *EARLY),
+        (drop_requantised, sum_integers, sum_narrow, SumPacked(), gather_narrow, *EARLY),
     ),
     # After the passes are merged, which asks that all readers of the divisor divide exponentials.
     Sweep("divide sums of probabilities", (divide_later, *CLEAN)),

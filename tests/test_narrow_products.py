@@ -52,6 +52,17 @@ def check(graph: Graph, machine: Machine, folder: Path, constants: tuple[str, ..
         n.name: extreme(tuple(graph.extents[d].value for d in n.axes), n.out.dtype.numpy, seed)
         for seed, n in enumerate(graph.inputs)
     }
+    check_with(graph, arrays, machine, folder, constants)
+
+
+def check_with(
+    graph: Graph,
+    arrays: dict[str, np.ndarray],
+    machine: Machine,
+    folder: Path,
+    constants: tuple[str, ...],
+) -> None:
+    """Compile and run the graph with inputs, of which some become constants."""
     wanted = interpret(graph, arrays)
     nodes = tuple(
         Const(n.out, n.axes, Data(arrays.pop(n.name)))
@@ -128,6 +139,31 @@ def test_depthwise_convolutions(machine: Machine, tmp_path: Path) -> None:
         "%p[i=y + ky - 1, j=x + kx - 1, n, o else 0]",
     )
     check(parse(text), machine, tmp_path, ("w",))
+
+
+PACKED = """
+graph "4-bit weights"
+dims m = {m}, n = 601, g = 3, k = 96
+%x : f32{{k,m}} = input "x" [m, k]
+%w : u4{{k,n}} = input "w" [k, n]
+%s : f32{{g,n}} = input "s" [g, n]
+%b : f32{{k,n}} = (f32(%w[k, n]) - 8.0) * %s[g=k // 32, n]
+%y : f32{{m,n}} = sum{{k}} %x[k, m] * %b[k, n]
+output "y" [m, n] = %y
+"""
+
+
+@pytest.mark.parametrize("m", [1, 2, 33])
+def test_products_of_packed_weights(m: int, machine: Machine, tmp_path: Path) -> None:
+    graph = parse(PACKED.format(m=m))
+    rng = np.random.default_rng(m)
+    arrays = {
+        n.name: rng.integers(0, 9, [graph.extents[d].value for d in n.axes]).astype(
+            n.out.dtype.numpy
+        )
+        for n in graph.inputs
+    }
+    check_with(graph, arrays, machine, tmp_path, ("w", "s"))
 
 
 QUANTISED = """

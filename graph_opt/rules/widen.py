@@ -1,12 +1,14 @@
-"""Operands in 16 bits or fewer are widened once where sums of products read them many times."""
+"""Operands in few bits: when sums of products widen them, and when that is done before."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rutc.graph_opt.editor import Editor
-from rutc.graph_opt.exprs import point
+from rutc.graph_opt.exprs import is_plain, node_reads, point
 from rutc.graph_opt.rewrite import Reason, Result
+from rutc.graph_opt.rules.contraction import inlined
+from rutc.graph_opt.rules.fold import FoldConstants
 from rutc.graph_opt.rules.scale import factors, product_of
 from rutc.tensor_ir import Cast, DType, Expr, Index, Lit, Nest, Node, Read, Value
 from rutc.tensor_ir.expr import index_names
@@ -52,6 +54,46 @@ def widen_operands(n: Node, editor: Editor) -> Result:
     if not new:
         return why
     return (*new, replace(n, body=(product_of(parts),)))
+
+
+@dataclass(frozen=True)
+class SumPacked:
+    """A sum of products reads constants in few bits as they are, and makes numbers of them itself.
+
+    %b{k,n} = (f32(%w[k, n]) - 8.0) * %s[n, g=k // 32]      with constants %w : u4 and %s
+    %y{m,n} = sum{k} %x[m, k] * %b[k, n]
+    ->
+    %y{m,n} = sum{k} %x[m, k] * ((f32(%w[k, n]) - 8.0) * %s[n, g=k // 32])
+
+    Only where the numbers take more than `small_bytes`, and more than `growth` times what they are
+    computed from: others are computed while compiling.
+    """
+
+    small_bytes: int = FoldConstants.small_bytes
+    growth: float = FoldConstants.growth
+
+    def __call__(self, n: Node, editor: Editor) -> Result:
+        """The sum over the packed operand."""
+        if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
+            return Reason("not a sum")
+        parts = factors(n.body[0])
+        if len(parts) < 2:
+            return Reason("not a sum of products")
+        why = Reason("no operand is computed from constants")
+        for r in parts:
+            p = editor.nest(r.value) if isinstance(r, Read) else None
+            if p is None or p.reducer is not None or not isinstance(r, Read) or not is_plain(r):
+                continue
+            sources = [editor.constant(x.value) for x in node_reads(p)]
+            size = editor.size(p.out.dims)
+            if size is None or not all(map(is_plain, node_reads(p))) or None in sources:
+                continue
+            stored = sum(c.data.array.size * c.out.dtype.bytes for c in sources if c is not None)
+            if size * p.out.dtype.bytes <= max(self.small_bytes, self.growth * stored):
+                why = Reason(f"%{r.value} is small enough to store")
+                continue
+            return (inlined(n, r, p),)
+        return why
 
 
 def _reading(wide: Value, r: Read) -> Expr:

@@ -19,7 +19,7 @@ from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill
-from rutc.graph_opt.rules.widen import widen_operands
+from rutc.graph_opt.rules.widen import SumPacked, widen_operands
 
 RULES: tuple[Rule, ...] = (
     FoldConstants(),
@@ -49,6 +49,8 @@ RULES: tuple[Rule, ...] = (
     split_free_dim,
     sum_integers,
     sum_narrow,
+    # However small the packed operand is.
+    SumPacked(0, 1.2),
     widen_operands,
 )
 BY_NAME = {rule_name(r).partition("(")[0]: r for r in RULES}

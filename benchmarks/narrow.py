@@ -1,0 +1,330 @@
+"""`python -m benchmarks.narrow`: operators on 8-bit and 16-bit numbers, norms, forests.
+
+Each operator is an ONNX model of its own. rutc and ONNX Runtime take turns on one core. Results go
+to benchmarks/results/narrow.json and docs/narrow.md.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import DTypeLike
+from onnx import TensorProto, helper, numpy_helper
+
+from benchmarks.machine import ROOT, provenance
+from rutc.compiler import Options, compile_model
+from rutc.errors import RutcError
+from rutc.runtime import ModelError, load
+from rutc.verify.bench import interleave, latency
+from rutc.verify.reference import Reference
+from rutc.verify.verify import verify_model
+
+RESULTS = ROOT / "benchmarks" / "results" / "narrow.json"
+PAGE = ROOT / "docs" / "narrow.md"
+DOMAINS = {"": 21, "ai.onnx.ml": 3, "com.microsoft": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One model: its name in the table, how it is built, its input, and its operations."""
+
+    name: str
+    build: Callable[[], onnx.ModelProto]
+    input: np.ndarray
+    operations: int = 0
+
+
+def _random(dtype: DTypeLike, *shape: int) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    if np.dtype(dtype).kind in "iu":
+        low = -128 if np.dtype(dtype).kind == "i" else 0
+        return rng.integers(low, low + 256, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def _model(
+    nodes: Sequence[onnx.NodeProto],
+    x: np.ndarray,
+    constants: Mapping[str, object],
+    output: DTypeLike,
+) -> onnx.ModelProto:
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    graph = helper.make_graph(
+        nodes,
+        "kernel",
+        [helper.make_tensor_value_info("x", kind, x.shape)],
+        [
+            helper.make_tensor_value_info(
+                "y", helper.np_dtype_to_tensor_dtype(np.dtype(output)), None
+            )
+        ],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )
+    imports = [helper.make_opsetid(domain, version) for domain, version in DOMAINS.items()]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def _case(
+    name: str,
+    nodes: Sequence[onnx.NodeProto],
+    x: np.ndarray,
+    constants: Mapping[str, object],
+    operations: int = 0,
+    output: DTypeLike = np.float32,
+) -> Case:
+    return Case(name, lambda: _model(nodes, x, constants, output), x, operations)
+
+
+def integer_product(
+    m: int, n: int, k: int, a: DTypeLike = np.uint8, b: DTypeLike = np.int8
+) -> Case:
+    """Returns MatMulInteger of {m, k} by constant {k, n}."""
+    node = helper.make_node("MatMulInteger", ["x", "w"], ["y"])
+    name = f"MatMulInteger {m}x{n}x{k} {np.dtype(a)} by {np.dtype(b)}"
+    return _case(name, [node], _random(a, m, k), {"w": _random(b, k, n)}, 2 * m * n * k, np.int32)
+
+
+def dynamic_product(m: int, n: int, k: int) -> Case:
+    """Returns a float product that quantises its left operand at run time."""
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        helper.make_node("MatMulInteger", ["q", "w", "z", "zw"], ["p"]),
+        helper.make_node("Cast", ["p"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["s", "sw"], ["scale"]),
+        helper.make_node("Mul", ["f", "scale"], ["scaled"]),
+        helper.make_node("Add", ["scaled", "bias"], ["y"]),
+    ]
+    constants = {
+        "w": _random(np.int8, k, n),
+        "zw": np.int8(0),
+        "sw": np.float32(0.01),
+        "bias": _random(np.float32, n),
+    }
+    x = _random(np.float32, m, k)
+    return _case(f"dynamically quantised product {m}x{n}x{k}", nodes, x, constants, 2 * m * n * k)
+
+
+def quantised_convolution(size: int, channels: int, outputs: int, kernel: int) -> Case:
+    """Returns QLinearConv of {1, channels, size, size}, same padding."""
+    node = helper.make_node(
+        "QLinearConv",
+        ["x", "s", "z", "w", "sw", "zw", "so", "zo"],
+        ["y"],
+        pads=[kernel // 2] * 4,
+    )
+    constants = {
+        "s": np.float32(0.1),
+        "z": np.uint8(7),
+        "w": _random(np.int8, outputs, channels, kernel, kernel),
+        "sw": np.full(outputs, 0.1, np.float32),
+        "zw": np.zeros(outputs, np.int8),
+        "so": np.float32(8.0),
+        "zo": np.uint8(120),
+    }
+    x = _random(np.uint8, 1, channels, size, size)
+    operations = 2 * size * size * channels * outputs * kernel * kernel
+    name = f"QLinearConv {kernel}x{kernel} {size}x{size} {channels}->{outputs}"
+    return _case(name, [node], x, constants, operations, np.uint8)
+
+
+def packed_product(m: int, n: int, k: int, block: int = 32) -> Case:
+    """Returns MatMulNBits: a product by 4-bit weights with a scale for every block."""
+    node = helper.make_node(
+        "MatMulNBits",
+        ["x", "w", "s"],
+        ["y"],
+        domain="com.microsoft",
+        K=k,
+        N=n,
+        bits=4,
+        block_size=block,
+    )
+    constants = {
+        "w": _random(np.uint8, n, k // block, block // 2),
+        "s": np.abs(_random(np.float32, n, k // block)),
+    }
+    x = _random(np.float32, m, k)
+    return _case(f"MatMulNBits {m}x{n}x{k} 4 bits", [node], x, constants, 2 * m * n * k)
+
+
+def half_product(m: int, n: int, k: int) -> Case:
+    """Returns MatMul of float16 by a constant."""
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    x, w = _random(np.float16, m, k), _random(np.float16, k, n)
+    return _case(f"MatMul {m}x{n}x{k} float16", [node], x, {"w": w}, 2 * m * n * k, np.float16)
+
+
+def half_convolution(size: int, channels: int) -> Case:
+    """Returns a 3x3 convolution of float16."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
+    x = _random(np.float16, 1, channels, size, size)
+    w = _random(np.float16, channels, channels, 3, 3)
+    operations = 18 * size * size * channels * channels
+    return _case(
+        f"Conv 3x3 {size}x{size} {channels} float16", [node], x, {"w": w}, operations, np.float16
+    )
+
+
+def normalisation(operator: str, shape: tuple[int, ...], **attributes: Any) -> Case:
+    """Returns a normalisation with a scale and a shift for every channel."""
+    channels = shape[-1] if operator == "LayerNormalization" else shape[1]
+    node = helper.make_node(operator, ["x", "s", "b"], ["y"], **attributes)
+    constants = {"s": _random(np.float32, channels), "b": _random(np.float32, channels)}
+    name = f"{operator} {'x'.join(map(str, shape))}"
+    return _case(name, [node], _random(np.float32, *shape), constants)
+
+
+def quantisation(shape: tuple[int, ...]) -> Case:
+    """Returns QuantizeLinear to uint8."""
+    node = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])
+    constants = {"s": np.array(0.03, np.float32), "z": np.array(120, np.uint8)}
+    name = f"QuantizeLinear {'x'.join(map(str, shape))}"
+    return _case(name, [node], _random(np.float32, *shape), constants, 0, np.uint8)
+
+
+def forest(batch: int, trees: int, depth: int, features: int = 20) -> Case:
+    """Returns TreeEnsembleRegressor of complete trees with random splits."""
+    rng = np.random.default_rng(0)
+    inner, nodes = 2**depth - 1, 2 ** (depth + 1) - 1
+    every = range(nodes)
+    attributes: dict[str, Any] = {
+        "nodes_treeids": [t for t in range(trees) for _ in every],
+        "nodes_nodeids": [i for _ in range(trees) for i in every],
+        "nodes_featureids": rng.integers(0, features, trees * nodes).tolist(),
+        "nodes_values": rng.standard_normal(trees * nodes).astype(np.float32).tolist(),
+        "nodes_modes": ["BRANCH_LEQ" if i < inner else "LEAF" for _ in range(trees) for i in every],
+        "nodes_truenodeids": [2 * i + 1 if i < inner else 0 for _ in range(trees) for i in every],
+        "nodes_falsenodeids": [2 * i + 2 if i < inner else 0 for _ in range(trees) for i in every],
+        "target_treeids": [t for t in range(trees) for _ in range(inner, nodes)],
+        "target_nodeids": [i for _ in range(trees) for i in range(inner, nodes)],
+        "target_ids": [0] * (trees * (nodes - inner)),
+        "target_weights": rng.standard_normal(trees * (nodes - inner)).astype(np.float32).tolist(),
+        "n_targets": 1,
+    }
+    node = helper.make_node(
+        "TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", **attributes
+    )
+    name = f"TreeEnsembleRegressor {trees} trees of depth {depth}, batch {batch}"
+    return _case(name, [node], _random(np.float32, batch, features), {})
+
+
+CASES = (
+    integer_product(384, 768, 768),
+    integer_product(384, 3072, 768),
+    integer_product(384, 768, 768, np.int8, np.int8),
+    integer_product(384, 768, 768, np.uint8, np.uint8),
+    integer_product(16, 3072, 768),
+    integer_product(1, 4096, 4096),
+    integer_product(127, 511, 509),
+    dynamic_product(384, 768, 768),
+    dynamic_product(1, 4096, 4096),
+    quantised_convolution(56, 64, 64, 3),
+    quantised_convolution(14, 256, 256, 3),
+    quantised_convolution(56, 64, 256, 1),
+    packed_product(1, 4096, 4096),
+    packed_product(128, 1536, 384),
+    half_product(384, 768, 768),
+    half_product(384, 3072, 768),
+    half_product(1, 4096, 4096),
+    half_convolution(28, 128),
+    quantisation((384, 3072)),
+    normalisation("InstanceNormalization", (1, 64, 128, 128)),
+    normalisation("GroupNormalization", (1, 64, 64, 64), num_groups=32),
+    normalisation("LayerNormalization", (384, 768)),
+    forest(1, 100, 6),
+    forest(64, 100, 6),
+)
+
+
+def measure(case: Case, seconds: float) -> dict[str, object]:
+    """Returns the entry of one case: medians on one core."""
+    entry: dict[str, object] = {"case": case.name, "operations": case.operations}
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "kernel.onnx"
+            onnx.save(case.build(), path)
+            report = compile_model(path, path.with_suffix(".so"), Options(), None)
+            inputs = {"x": case.input}
+            agrees = verify_model(path, report.library, inputs, threads=1).passed
+            session = load(report.library, threads=1)
+            (y,) = session.run(None, inputs)
+            outputs = {session.get_outputs()[0].name: np.empty_like(y)}
+            times = interleave(
+                {
+                    "rutc": partial(session.run_into, inputs, outputs),
+                    "onnxruntime": partial(Reference(path, 1, optimise=True).run, inputs),
+                },
+                seconds,
+            )
+    except (RutcError, ModelError) as error:
+        return {**entry, "error": str(error).splitlines()[0]}
+    medians = {name: round(latency(found).median_us, 1) for name, found in times.items()}
+    return {
+        **entry,
+        "agrees": agrees,
+        **{f"{name}_us": us for name, us in medians.items()},
+        "ratio": round(medians["rutc"] / medians["onnxruntime"], 2),
+        **asdict(provenance()),
+    }
+
+
+def page(entries: list[dict[str, object]]) -> str:
+    """Returns the Markdown page of the entries."""
+    lines = [
+        "# Narrow numbers, norms, forests",
+        "",
+        "Written by `python -m benchmarks.narrow`. Single operators on one core, in turns with",
+        "ONNX Runtime; times are of whole calls from Python. Below 1 rutc is faster.",
+        "",
+        "| operator | rutc us | ORT us | rutc/ORT | rutc Gop/s |",
+        "|---|---|---|---|---|",
+    ]
+    for entry in entries:
+        if "error" in entry:
+            lines.append(f"| {entry['case']} | {entry['error']} | | | |")
+            continue
+        mark = "" if entry["agrees"] else " (does NOT agree)"
+        operations, us = float(str(entry["operations"])), float(str(entry["rutc_us"]))
+        rate = f"{operations / us / 1e3:.0f}" if operations else ""
+        lines.append(
+            f"| {entry['case']}{mark} | {entry['rutc_us']} | {entry['onnxruntime_us']} | "
+            f"{entry['ratio']} | {rate} |"
+        )
+    return "\n".join([*lines, "", "Measured on: " + provenance().line() + "."]) + "\n"
+
+
+def main() -> None:
+    """Measures every case and stores the results; a part of them replaces its own entries."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.narrow", description=__doc__)
+    parser.add_argument("only", nargs="*", help="parts of names of cases; default: all")
+    parser.add_argument("--seconds", type=float, default=1.0, help="per case")
+    parser.add_argument("--dry", action="store_true", help="print, but store nothing")
+    options = parser.parse_args()
+    known: dict[str, dict[str, object]] = {}
+    if RESULTS.exists():
+        known = {e["case"]: e for e in json.loads(RESULTS.read_text(encoding="utf-8"))}
+    for case in CASES:
+        if options.only and not any(part in case.name for part in options.only):
+            continue
+        entry = measure(case, options.seconds)
+        known[case.name] = entry
+        facts = {k: entry[k] for k in entry if k.endswith(("_us", "ratio", "error", "agrees"))}
+        print(case.name, facts, file=sys.stderr, flush=True)
+    if options.dry:
+        return
+    entries = [known[case.name] for case in CASES if case.name in known]
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(entries), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
