@@ -233,6 +233,9 @@ def _update_reads(
                         yield r, loops
         elif isinstance(s, Loop) and s.kind in (Kind.UNROLL, Kind.VECTOR):
             yield from _update_reads(s.body, buffer, (*loops, s))
+        elif isinstance(s, Branch):
+            # Whole tiles are computed there.
+            yield from _update_reads(s.then, buffer, loops)
 
 
 def _address(kernel: Kernel, r: Read, inner: dict[str, Index]) -> Index | None:
@@ -248,7 +251,7 @@ def _address(kernel: Kernel, r: Read, inner: dict[str, Index]) -> Index | None:
 def _updates_directly(body: tuple[Stmt, ...]) -> bool:
     """Whether the loops inside are all unrolled or vectorised and hold an update."""
     for s in body:
-        if isinstance(s, Update):
+        if isinstance(s, Update) or (isinstance(s, Branch) and _updates_directly(s.then)):
             return True
         if (
             isinstance(s, Loop)
