@@ -136,11 +136,38 @@ def cut_dynamic(b: Builder, n: Index, start: Expr, end: Expr, step: int) -> tupl
         first = clamped(start, number(0), apply("max", last, number(0)))
         stop = clamped(end, number(-1), last)
         span = apply("sub", first, stop)
-    reach = apply("add", apply("max", span, number(0)), number(abs(step) - 1))
+    span = apply("min", apply("max", span, number(0)), size)
+    reach = apply("add", span, number(abs(step) - 1))
     count = apply("div", reach, number(abs(step)))
     bounds = n.bounds(b.ranges)
     most = MOST if bounds is None else max(bounds[1], 0)
     return bound(b, first, "start", most), bound(b, count, "length", most)
+
+
+def cut_by(b: Builder, n: Index, start: Expr, end: Expr, step: Expr) -> tuple[Index, Index, Index]:
+    """(first element, extent, step) of [start:end:step] of n elements, for a step of any sign."""
+    up = apply("gt", step, number(0))
+    by = b.read(b.unless_failed(step, apply("ne", step, number(0)), "a step of 0"), [])
+    size = number(n)
+    last = apply("sub", size, number(1))
+    lowest = apply("select", up, number(0), number(-1))
+    highest = apply("select", up, size, last)
+
+    def clamped(i: Expr, low: Expr, high: Expr) -> Expr:
+        i = apply("select", apply("lt", i, number(0)), apply("add", i, size), i)
+        return apply("min", apply("max", i, low), high)
+
+    first = apply("max", clamped(start, number(0), highest), number(0))
+    stop = clamped(end, lowest, highest)
+    span = apply("select", up, apply("sub", stop, first), apply("sub", first, stop))
+    far = apply("max", apply("abs", by), number(1))
+    span = apply("min", apply("max", span, number(0)), size)
+    reach = apply("add", span, apply("sub", far, number(1)))
+    bounds = n.bounds(b.ranges)
+    most = MOST if bounds is None else max(bounds[1], 0)
+    count = bound(b, apply("div", reach, far), "length", most)
+    limited = apply("max", apply("min", by, number(MOST)), number(-MOST))
+    return bound(b, first, "start", most), count, bound(b, limited, "by", MOST, -MOST)
 
 
 def split_dynamic(b: Builder, whole: Index, sizes: Tensor, parts: int) -> list[Index]:

@@ -23,7 +23,8 @@ from rutc.importer.ops.dynamic import (
 from rutc.importer.ops.dynamic import sizes as sizes_of
 from rutc.importer.ops.operands import axes_of, axis_of, indices, ints, static
 from rutc.importer.ops.positions import column, element_at, gathered, position_in
-from rutc.importer.ops.reshape import reshape, resolve
+from rutc.importer.ops.reshape import linear, reshape, resolve
+from rutc.importer.ops.run_time_axes import named_axes, sliced
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import SMALL, Tensor, known_ints, shape_text
@@ -62,6 +63,8 @@ def flatten(b: Builder, x: Tensor, *, axis: int = 1) -> Tensor:
 @operator("Squeeze")
 def squeeze(b: Builder, x: Tensor, axes: Tensor | None = None) -> Tensor:
     """`x` without the named axes (without names: all) of extent 1."""
+    if axes is not None and axes.known is None:
+        return linear(b, x, named_axes(b, axes, x.rank, x.shape).without(x.shape))
     if axes is None:
         chosen = tuple(i for i, e in enumerate(x.shape) if e == ONE)
     else:
@@ -94,6 +97,9 @@ def _only(b: Builder, x: Tensor, axis: int) -> Tensor:
 @operator("Unsqueeze")
 def unsqueeze(b: Builder, x: Tensor, axes: Tensor) -> Tensor:
     """`x` with axes of extent 1 put in."""
+    if axes.known is None:
+        rank = x.rank + len(elements(b, axes, "axes"))
+        return linear(b, x, named_axes(b, axes, rank).put_in(x.shape))
     given = ints(axes, "axes")
     rank = x.rank + len(given)
     chosen = axes_of(given, rank)
@@ -136,6 +142,19 @@ def slice_of(
 ) -> Tensor:
     """x[start:end:step] along the named axes."""
     begin, end = elements(b, starts, "starts"), elements(b, ends, "ends")
+    if any(t is not None and t.known is None for t in (axes, steps)):
+        places = (
+            elements(b, axes, "axes") if axes is not None else list(map(number, range(len(begin))))
+        )
+        by = elements(b, steps, "steps") if steps is not None else [number(1)] * len(begin)
+        if not len(begin) == len(end) == len(places) == len(by):
+            raise OperatorError("starts, ends, axes and steps differ in length")
+        extents, firsts, jumps = sliced(b, x, begin, end, places, by)
+
+        def found(*out: Index) -> Sequence[Index]:
+            return [o * s + f for o, s, f in zip(out, jumps, firsts, strict=True)]
+
+        return b.view(x, extents, found, fill=nothing(x.dtype))
     named = ints(axes, "axes") if axes is not None else tuple(range(len(begin)))
     chosen = axes_of(named, x.rank)
     step = ints(steps, "steps") if steps is not None else (1,) * len(begin)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rutc.importer.builder import MOST, Builder, OperatorError, lit
-from rutc.importer.ops.dynamic import bound, nothing, number
+from rutc.importer.ops.dynamic import bound, elements, nothing, number
 from rutc.importer.ops.dynamic import sizes as sizes_of
 from rutc.importer.ops.operands import axes_of, ints
+from rutc.importer.ops.run_time_axes import for_every_axis
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply
@@ -25,10 +26,17 @@ def pad(
     mode: str = "constant",
 ) -> Tensor:
     """`x` with elements put before and after each axis (or with negative pads cut off)."""
-    chosen = axes_of(ints(axes, "axes"), x.rank) if axes is not None else tuple(range(x.rank))
-    amounts = sizes_of(b, pads, "pads", -MOST, 2 * len(chosen))
-    if len(amounts) != 2 * len(chosen):
-        raise OperatorError(f"{len(amounts)} pads for {len(chosen)} axes")
+    if axes is not None and axes.known is None:
+        places = elements(b, axes, "axes")
+        given = elements(b, pads, "pads", 2 * len(places))
+        sides = (given[: len(places)], given[len(places) :])
+        every = for_every_axis(b, places, sides, (0, 0), x.rank)
+        flat = [pair[k] for k in range(2) for pair in every]
+        chosen = tuple(range(x.rank))
+        amounts: Sequence[Index] = [bound(b, e, "pads", MOST, -MOST) for e in flat]
+    else:
+        chosen = axes_of(ints(axes, "axes"), x.rank) if axes is not None else tuple(range(x.rank))
+        amounts = _amounts(b, pads, chosen)
     begin = dict(zip(chosen, amounts[: len(chosen)], strict=True))
     end = dict(zip(chosen, amounts[len(chosen) :], strict=True))
     if all(n == ZERO for n in amounts):
@@ -79,6 +87,14 @@ def pad(
 
     blank = None if all(n.is_const for n in amounts) else nothing(x.dtype)
     return b.view(x, shape, lambda *out: [source(o, i) for i, o in enumerate(out)], fill=blank)
+
+
+def _amounts(b: Builder, pads: Tensor, chosen: Sequence[int]) -> Sequence[Index]:
+    """The pads before and after the chosen axes."""
+    amounts = sizes_of(b, pads, "pads", -MOST, 2 * len(chosen))
+    if len(amounts) != 2 * len(chosen):
+        raise OperatorError(f"{len(amounts)} pads for {len(chosen)} axes")
+    return amounts
 
 
 def _padded(b: Builder, extent: Index) -> Index:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from rutc.importer.builder import Builder, lit
 from rutc.importer.ops.loops import scanned
 from rutc.importer.ops.operands import array, axis_of
+from rutc.importer.ops.reshape import linear
+from rutc.importer.ops.run_time_axes import around
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Index, apply
@@ -19,14 +21,7 @@ _SHORT = 64
 @operator("CumSum")
 def cum_sum(b: Builder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
     """The sum of all elements up to each one along an axis."""
-    return running(
-        b,
-        x,
-        axis_of(int(array(axis, "the axis").reshape(-1)[0]), x.rank),
-        "sum",
-        exclusive=bool(exclusive),
-        reverse=bool(reverse),
-    )
+    return _along(b, x, axis, "sum", exclusive=bool(exclusive), reverse=bool(reverse))
 
 
 @operator("CumProd")
@@ -34,18 +29,18 @@ def cum_prod(
     b: Builder, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0
 ) -> Tensor:
     """The product of all elements up to each one along an axis."""
-    return running(
-        b,
-        x,
-        axis_of(int(array(axis, "the axis").reshape(-1)[0]), x.rank),
-        "prod",
-        exclusive=bool(exclusive),
-        reverse=bool(reverse),
-    )
+    return _along(b, x, axis, "prod", exclusive=bool(exclusive), reverse=bool(reverse))
 
 
-def _axis(axis: Tensor, x: Tensor) -> int:
-    return axis_of(int(array(axis, "the axis").reshape(-1)[0]), x.rank)
+def _along(
+    b: Builder, x: Tensor, axis: Tensor, how: str, *, exclusive: bool, reverse: bool
+) -> Tensor:
+    """`running` along the axis that an operand names, which the run may tell."""
+    if axis.known is None:
+        folded = linear(b, x, around(b, axis, x.shape))
+        return linear(b, running(b, folded, 1, how, exclusive=exclusive, reverse=reverse), x.shape)
+    at = axis_of(int(array(axis, "the axis").reshape(-1)[0]), x.rank)
+    return running(b, x, at, how, exclusive=exclusive, reverse=reverse)
 
 
 def running(

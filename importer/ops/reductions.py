@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 from rutc.importer.builder import Builder, computing, lit
 from rutc.importer.ops.operands import axes_of, axis_of, ints
+from rutc.importer.ops.reshape import linear
+from rutc.importer.ops.run_time_axes import Named, named_axes
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Local, apply, cast, reducer
@@ -17,7 +19,7 @@ Lift = Callable[[Expr], Expr]
 def reduced(
     b: Builder,
     x: Tensor,
-    axes: Sequence[int],
+    axes: Sequence[int] | Named,
     how: str,
     *,
     keepdims: bool,
@@ -30,13 +32,18 @@ def reduced(
     """
     mean = how == "mean"
     space = [b.axis(e) for e in x.shape]
-    bound = [space[a] for a in axes]
-    kept = [a for i, a in enumerate(space) if i not in axes]
-    element = b.read(x, [a.index for a in space])
+    if isinstance(axes, Named):
+        kept = [b.axis(e) for e in axes.chosen(x.shape, named=False)]
+        bound = [b.axis(e) for e in axes.chosen(x.shape, named=True)]
+        element = b.read(x, [k.index + r.index for k, r in zip(kept, bound, strict=True)])
+    else:
+        bound = [space[a] for a in axes]
+        kept = [a for i, a in enumerate(space) if i not in axes]
+        element = b.read(x, [a.index for a in space])
     exact = how in ("max", "min", "any", "all")
     body = lift(element if exact else cast(element, computing(x.dtype)))
     total = b.nest(kept, body, bound, "sum" if mean else how)
-    count = product(x.shape[a] for a in axes)
+    count = product(a.extent for a in bound)
 
     def finished(e: Expr) -> Expr:
         return cast(finish(_divided(e, count) if mean and count != ONE else e), x.dtype)
@@ -44,6 +51,8 @@ def reduced(
     probe = Local("e", total.dtype)
     if finished(probe) != probe:
         total = b.map(finished, total)
+    if isinstance(axes, Named):
+        return total if keepdims else linear(b, total, axes.without(x.shape))
     if not keepdims:
         return total
     return b.reshaped(total, keep_units(b, total.axes, axes, x.rank))
@@ -63,8 +72,12 @@ def keep_units(
     return tuple(b.axis(1) if i in axes else next(left) for i in range(rank))
 
 
-def _chosen(x: Tensor, axes: Tensor | None, *, noop_with_empty_axes: int) -> tuple[int, ...] | None:
+def _chosen(
+    b: Builder, x: Tensor, axes: Tensor | None, *, noop_with_empty_axes: int
+) -> tuple[int, ...] | Named | None:
     """The axes to reduce over; None where nothing is to be reduced."""
+    if axes is not None and axes.known is None:
+        return named_axes(b, axes, x.rank)
     given = ints(axes, "axes") if axes is not None else ()
     if given:
         return axes_of(given, x.rank)
@@ -81,7 +94,7 @@ def _register(name: str, how: str, lift: Lift, finish: Lift) -> None:
         keepdims: int = 1,
         noop_with_empty_axes: int = 0,
     ) -> Tensor:
-        chosen = _chosen(x, axes, noop_with_empty_axes=noop_with_empty_axes)
+        chosen = _chosen(b, x, axes, noop_with_empty_axes=noop_with_empty_axes)
         kind = how
         if x.dtype is DType.BOOL:
             kind = {"max": "any", "min": "all"}.get(how, how)
@@ -134,7 +147,7 @@ def reduce_log_sum_exp(
 
     Of whole numbers it is cut off.
     """
-    chosen = _chosen(x, axes, noop_with_empty_axes=noop_with_empty_axes)
+    chosen = _chosen(b, x, axes, noop_with_empty_axes=noop_with_empty_axes)
     if chosen is None:
         return x
     kind = x.dtype
@@ -145,11 +158,13 @@ def reduce_log_sum_exp(
     def finite(m: Expr) -> Expr:
         return apply("select", apply("isinf", m), lit(0, m.dtype), m)
 
-    shifted = b.map(lambda e, m: apply("exp", apply("sub", e, finite(m))), wide, peak)
+    shifted = b.map(lambda e, m: apply("exp", apply("sub", e, finite(m))), wide, peak, onto=True)
     total = reduced(b, shifted, chosen, "sum", keepdims=True)
     y = b.map(lambda s, m: cast(apply("add", apply("log", s), finite(m)), kind), total, peak)
     if keepdims:
         return y
+    if isinstance(chosen, Named):
+        return linear(b, y, chosen.without(x.shape))
     return b.reshaped(y, tuple(a for i, a in enumerate(y.axes) if i not in chosen))
 
 

@@ -216,8 +216,7 @@ def test_inputs_can_be_given_values(tmp_path, make_node, make_model):
     model = make_model([node], {"x": X, "s": axes}, ["y"], {})
     path = tmp_path / "m.onnx"
     onnx.save(model, path)
-    with pytest.raises(UserError, match="known"):
-        import_model(path)
+    assert len(import_model(path).symbols) > 0
     graph = import_model(path, values={"s": axes})
     assert [(i.name, i.fixed) for i in graph.inputs] == [("x", None), ("s", Data(axes))]
     assert [graph.extent(d) for d in graph.outputs[0].axes] == [2]

@@ -1,0 +1,125 @@
+"""Operands that name axes and are inputs of the model, against ONNX Runtime."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from rutc.errors import UserError
+from rutc.importer import import_model
+from rutc.runtime import ModelError
+from rutc.tensor_ir.interpret import interpret
+from tests.test_computed_sizes import compiled
+
+REDUCTIONS = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
+
+
+def i64(*values):
+    return np.array(values, np.int64)
+
+
+@pytest.fixture
+def x(rng):
+    return rng.random((4, 3, 1, 5)).astype("f4")
+
+
+@pytest.mark.parametrize("axes", [(1,), (-1, 0), (3, 1, 2), (0, 1, 2, 3)])
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("op", REDUCTIONS)
+def test_reductions(op, keepdims, axes, x, check, make_node):
+    node = make_node(f"Reduce{op}", ["x", "axes"], keepdims=keepdims)
+    check(node, {"x": x, "axes": i64(*axes)})
+
+
+@pytest.mark.parametrize("axes", [(2,), (-1, 0), (4, 0, 3)])
+def test_unsqueeze(axes, x, check, make_node):
+    check(make_node("Unsqueeze", ["x", "axes"]), {"x": x[0, ..., 0], "axes": i64(*axes)})
+
+
+@pytest.mark.parametrize("axes", [(2,), (-1, 0), (0, 2, 4)])
+def test_squeeze(axes, x, check, make_node):
+    check(make_node("Squeeze", ["x", "axes"]), {"x": x[None, 0][..., None], "axes": i64(*axes)})
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("reverse", [0, 1])
+@pytest.mark.parametrize("exclusive", [0, 1])
+def test_cumulative_sums(axis, reverse, exclusive, x, check, make_node):
+    node = make_node("CumSum", ["x", "axis"], reverse=reverse, exclusive=exclusive)
+    check(node, {"x": x[:, :, 0], "axis": np.array(axis)})
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "axes", "steps"),
+    [
+        ((1,), (3,), (0,), (1,)),
+        ((4, 2), (-6, 0), (-1, 1), (-2, -1)),
+        ((0, 0, 0), (99, 99, 99), (3, 0, 1), (3, 2, 1)),
+        ((-1, 2), (-99, 9), (1, 0), (-1, 5)),
+    ],
+)
+@pytest.mark.parametrize("fixed", ["", "axes", "steps", "starts"])
+def test_slice(starts, ends, axes, steps, fixed, x, check, make_node):
+    names = ("starts", "ends", "axes", "steps")
+    inputs = {"x": x}
+    for name, values in zip(names, (starts, ends, axes, steps), strict=True):
+        inputs[name] = i64(*values)
+    constants = {fixed: inputs.pop(fixed)} if fixed else {}
+    check(make_node("Slice", ["x", *names]), inputs, constants)
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
+@pytest.mark.parametrize("axes", [(0, 1), (-1, 0), (3, 1)])
+def test_pad(mode, axes, x, check, make_node):
+    node = make_node("Pad", ["x", "pads", "", "axes"], mode=mode)
+    check(node, {"x": x, "pads": i64(1, 2, 0, 1), "axes": i64(*axes)})
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_one_library_for_all_axes(keepdims, rng, tmp_path, make_node):
+    """Sums over any two axes of symbolic extents, the mean taken off, sliced along any axis."""
+    nodes = [
+        make_node("ReduceMean", ["x", "axes"], ["m"], keepdims=1),
+        make_node("Sub", ["x", "m"], ["d"]),
+        make_node("ReduceSumSquare", ["d", "axes"], ["v"], keepdims=keepdims),
+        make_node("CumSum", ["d", "axis"], ["c"]),
+        make_node("Slice", ["c", "s", "e", "axis1", "t"], ["p"]),
+    ]
+    integers = {"axes": [2], "axis": [], "s": [1], "e": [1], "axis1": [1], "t": [1]}
+    infos = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["a", "b", "c"])]
+    infos += [helper.make_tensor_value_info(n, TensorProto.INT64, s) for n, s in integers.items()]
+    results = [onnx.ValueInfoProto(name=n) for n in ("v", "c", "p")]
+    graph = helper.make_graph(nodes, "g", infos, results)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    reference = onnxruntime.InferenceSession(model.SerializeToString())
+    with compiled(model, tmp_path) as session:
+        for shape, axes, axis, cut in [
+            ((3, 7, 37), (0, 2), 1, (0, 5, 2)),
+            ((3, 7, 37), (-1, 1), 0, (-1, -9, -1)),
+            ((1, 40, 2), (1, 0), -1, (1, 9, 1)),
+        ]:
+            feed = {"x": rng.random(shape).astype("f4"), "axes": i64(*axes)}
+            feed |= {"axis": np.array(axis), "axis1": i64(axis)}
+            feed |= dict(zip("set", map(i64, cut), strict=True))
+            for got, want in zip(session.run(None, feed), reference.run(None, feed), strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+        with pytest.raises(ModelError, match="the axes are not 2 different ones of 3"):
+            session.run(None, {**feed, "axes": i64(1, -2)})
+        with pytest.raises(ModelError, match="the axis is none of 3"):
+            session.run(None, {**feed, "axis": np.array(3)})
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "message"),
+    [
+        ("ReduceSum", {"a": i64(4)}, "ReduceSum_y: the axes are not 1 different ones of 4"),
+        ("Squeeze", {"a": i64(0)}, "the axes are not 1 different ones of extent 1 of 4"),
+        ("Unsqueeze", {"a": i64(0, 0)}, "the axes are not 2 different ones of 6"),
+    ],
+)
+def test_other_axes_end_the_run(op, inputs, message, x, tmp_path, make_node, make_model):
+    feed = {"x": x, **inputs}
+    onnx.save(make_model([make_node(op, ["x", "a"])], feed, ["y"], {}), tmp_path / "m.onnx")
+    with pytest.raises(UserError, match=message):
+        interpret(import_model(tmp_path / "m.onnx"), feed)
