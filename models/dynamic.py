@@ -111,9 +111,9 @@ def _recogniser() -> DynamicModel:
     )
 
 
-def _encoder(name: str, summary: str, most_tokens: int) -> DynamicModel:
+def _encoder(source: Export, summary: str, most_tokens: int) -> DynamicModel:
     """BERT: a grid of batches and lengths of at most `most_tokens` tokens together."""
-    timed = ((1, 17), (1, 128), (4, 64), (1, 512))
+    timed = ((1, 17), (1, 128), (8, 64), (1, 512))
     grid = [
         (batch, length)
         for batch in (1, 2, 3, 5, 7, 8)
@@ -131,7 +131,7 @@ def _encoder(name: str, summary: str, most_tokens: int) -> DynamicModel:
         for batch, length in grid
     )
     dims: Dims = {"batch": (1, 8), "sequence": (1, 512)}
-    return DynamicModel(name, summary, Export(name), dims, cases)
+    return DynamicModel(source.recipe, summary, source, dims, cases)
 
 
 def _gpt2() -> DynamicModel:
@@ -199,8 +199,12 @@ def dynamic_models() -> tuple[DynamicModel, ...]:
     return (
         _detector(),
         _recogniser(),
-        _encoder("minilm_l6_dynamic", "meaning of a text, small", 4096),
-        _encoder("bert_base_dynamic", "meaning of a text", 1100),
+        _encoder(
+            Export("minilm_l6_dynamic", weights="weights of all-MiniLM-L6-v2"),
+            "meaning of a text, small",
+            4096,
+        ),
+        _encoder(Export("bert_base_dynamic"), "meaning of a text", 1100),
         _gpt2(),
         _silero(),
     )

@@ -167,15 +167,16 @@ class LightNetwork:
 
 @dataclass(frozen=True)
 class Export:
-    """A network built in PyTorch with seeded random weights and exported (see `exports.py`)."""
+    """A network built in PyTorch and exported (see `exports.py`); most have seeded weights."""
 
     recipe: str
     library: str = "transformers"
     revision: int = 1
+    weights: str = "random weights"
 
     def describe(self) -> str:
         """Returns what the network is exported from."""
-        return f"export from {self.library}, random weights"
+        return f"export from {self.library}, {self.weights}"
 
     def _relative(self) -> str:
         return f"exports-{self.revision}/{self.recipe}.onnx"
