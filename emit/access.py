@@ -12,6 +12,7 @@ from rutc.errors import InternalError
 from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.expr import Lit
 from rutc.tensor_ir.kernel import Buffer
+from rutc.tensor_ir.machine import NEAR_STRIDES
 
 BOOL = ir.IntType(1)
 
@@ -57,6 +58,8 @@ class MemoryEmitter:
             if mask is None:
                 return b.load(place, typ=vector, align=align(buffer))
             return self.masked_load(buffer, place, vector, mask, other)
+        if guard is None and (apart := self._apart(address, lane)) is not None:
+            return self._every(buffer, address, apart, vector)
         if mask is None:
             mask = ir.Constant(ir.VectorType(BOOL, lanes), [1] * lanes)
         moves = self._moves(address, lane) if guard is None else None
@@ -107,9 +110,45 @@ class MemoryEmitter:
 
     def contiguous(self, address: Index, lane: Lane) -> bool:
         """Whether neighbouring lanes are at neighbouring places."""
-        return address.coefficient(lane.var) == 1 and not any(
-            n in self.index.values and is_vector(self.index.values[n]) for n in address.names()
-        )
+        return address.coefficient(lane.var) == 1 and not self._holds_vectors(address)
+
+    def _holds_vectors(self, address: Index) -> bool:
+        values = self.index.values
+        return any(n in values and is_vector(values[n]) for n in address.names())
+
+    def _apart(self, address: Index, lane: Lane) -> int | None:
+        """How few elements neighbouring lanes are apart, if whole vectors lie between the ends."""
+        apart = address.coefficient(lane.var)
+        if (
+            apart is None
+            or apart not in NEAR_STRIDES
+            or self._holds_vectors(address)
+            or not lane.end.is_const
+        ):
+            return None
+        last = min(lane.end.const - lane.base, lane.lanes) - 1
+        return apart if apart * last + 1 >= lane.lanes else None
+
+    def _every(self, buffer: Buffer, address: Index, apart: int, vector: ir.VectorType) -> ir.Value:
+        """Every so many-th element: loads of neighbours from the first to the last, sorted."""
+        b, lane = self.builder, self.index.lane
+        assert lane is not None
+        lanes = lane.lanes
+        active = min(lane.end.const - lane.base, lanes)
+        last = apart * (active - 1) + 1 - lanes
+        start = address.subs({lane.var: Index.of(lane.base)})
+        wanted = [apart * min(i, active - 1) for i in range(lanes)]
+        offsets = [*range(0, last, lanes), last]
+        result: ir.Value | None = None
+        for offset in offsets:
+            loaded = b.load(self.place(buffer, start + offset), typ=vector, align=align(buffer))
+            order = [
+                lanes + w - offset if 0 <= w - offset < lanes else i for i, w in enumerate(wanted)
+            ]
+            held = loaded if result is None else result
+            result = b.shuffle_vector(held, loaded, ir.Constant(ir.VectorType(I32, lanes), order))
+        assert result is not None
+        return result
 
     def place(self, buffer: Buffer, address: Index) -> ir.Value:
         """The address of one element; the constant part last, so that places share the rest."""

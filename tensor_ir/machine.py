@@ -6,6 +6,9 @@ from dataclasses import dataclass, fields, replace
 
 from rutc.tensor_ir.dtype import DType
 
+NEAR_STRIDES = range(2, 5)
+"""How far apart elements may lie that are loaded with all between them, and sorted in registers."""
+
 
 @dataclass(frozen=True)
 class Machine:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from rutc.tensor_ir.affine import Index, plain
 from rutc.tensor_ir.expr import Apply, IndexValue, Lit, walk
 from rutc.tensor_ir.kernel import Kernel, Kind, exprs, walk_stmts
-from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.steps import Cut, Fuse, Mark, Peel, Reorder, Schedule, Split, Step
 from rutc.tuner.access import Shape
 from rutc.tuner.across import across
@@ -118,6 +118,8 @@ def _best_vector(loops: list[str], shape: Shape) -> str:
                 total += 0.2
             elif stride == 1:
                 total += 1
+            elif stride in NEAR_STRIDES and not t.is_store:
+                total += 1.5 * (stride or 1)
             else:
                 total += lanes * (1.5 if t.is_store else 1)
         return total / lanes * (1 + 0.1 * ((-extent) % lanes) / lanes)

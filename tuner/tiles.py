@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, log2, prod
 
-from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tuner.access import Reduction, Shape, Touch
 
 LOAD_SHARE = 0.2
@@ -243,7 +243,7 @@ def _loads(
         return count
     if stride == 1 or t.packed:
         return count * vectors
-    return count * vectors * width * 1.5
+    return count * vectors * _far_load(stride, width)
 
 
 def _lanes_cost(shape: Shape, machine: Machine) -> float:
@@ -259,7 +259,9 @@ def _lanes_cost(shape: Shape, machine: Machine) -> float:
             steps = prod(shape.extents[x] for x in bound)
             vectors = ceil(n / machine.width) * steps / n
             loads = sum(
-                LANE_LOAD if t.packed or (t.strides.get(v, 0) in (0, 1)) else machine.width * 1.5
+                LANE_LOAD
+                if t.packed or (t.strides.get(v, 0) in (0, 1))
+                else _far_load(t.strides.get(v), machine.width)
                 for t in r.reads
             )
             merge = 12.0 * len(r.update.states) + 10
@@ -268,3 +270,9 @@ def _lanes_cost(shape: Shape, machine: Machine) -> float:
             best = min(best, vectors * (max(loads / 2, 1.0) + wait) + merge)
         total += best
     return total
+
+
+def _far_load(stride: int | None, width: int) -> float:
+    """Loads that take as long as one of elements that are no neighbours."""
+    near = stride is not None and stride in NEAR_STRIDES
+    return 1.5 * stride if near and stride is not None else 1.5 * width

@@ -206,6 +206,23 @@ def test_extremes_and_their_places(machine: Machine, reducer: str) -> None:
 
 
 @on_machines
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i8", "f16", "bool"])
+@pytest.mark.parametrize("apart", [2, 3, 4, 5])
+def test_every_so_many_th_element(machine: Machine, dtype: str, apart: int) -> None:
+    for extent in (2, 3, 8, 13, 16, 17, 33):
+        source = f"""
+            graph "apart"
+            dims i = {extent}, j = {apart * (extent - 1) + 1}, k = 3
+            %a : {dtype}{{j,k}} = input "a" [k, j]
+            %c : {dtype}{{i,k}} = %a[j={apart}*i, k]
+            %d : {dtype}{{i,k}} = %a[j=-{apart}*i + {apart * (extent - 1)}, k]
+            output "c" [k, i] = %c
+            output "d" [k, i] = %d
+        """
+        check_schedules(source, machine, ["mark(i, vector)", "split(i, 8); mark(i.i, vector)"])
+
+
+@on_machines
 def test_idle_lanes_divide_by_nothing(machine: Machine) -> None:
     source = """
         graph "divide"
