@@ -529,7 +529,10 @@ def test_loops_that_run_no_trip_or_one(check):
     inner = graph([scan], inputs, outputs)
     feeds = [{"s": rows(2), "p": rows(n, 2), "q": rows(2, n)} for n in (1, 2, 7)]
     library = check(inner, feeds)
-    with rutc.load(library) as session, pytest.raises(ModelError, match="sizes n and m differ"):
+    with (
+        rutc.load(library) as session,
+        pytest.raises(ModelError, match=r"sizes n and m differ|but 3 here"),
+    ):
         session.run(None, {**feeds[1], "q": rows(2, 3)})
     none = {"s": rows(2), "p": rows(0, 2), "q": rows(2, 0)}
     empty = [[rows(2), np.zeros((2, 0), "f4"), np.zeros((0, 2), "f4")]]
@@ -643,8 +646,7 @@ def test_a_sequence_in_c(tmp_path):
     assert done.stdout.splitlines() == [
         "2 x 2: 1 3, 1 x 2: 5 6, 1 x 2: 7 8, 36",
         "s: an element is no tensor in CPU memory",
-        "all: an element is of type code 2 with 64 bits [1, 2], not of type code 2 with 32 bits "
-        "[4, 2]",
+        "all: an element is float64[1, 2], not float32[4, 2]",
     ]
 
 

@@ -33,6 +33,12 @@ static void write_dtype(char *text, size_t size, DLDataType dtype) {
   }
 }
 
+void rutc_tensor_describe(const DLTensor *tensor, char *text, size_t size) {
+  write_dtype(text, size, tensor->dtype);
+  size_t used = strlen(text);
+  write_shape(text + used, size - used, tensor->ndim, tensor->shape);
+}
+
 /* Whether a tensor has the shape; NULL: that of the port, whose symbols may be any size. */
 static int same_shape(const rutc_port *port, const DLTensor *tensor, const int64_t *shape) {
   if (tensor->ndim != port->ndim) return 0;

@@ -25,4 +25,7 @@ int rutc_tensor_is_dense(const DLTensor *tensor);
 void rutc_tensor_gather(char *dense, const DLTensor *tensor, int32_t element_bytes);
 void rutc_tensor_scatter(const DLTensor *tensor, const char *dense, int32_t element_bytes);
 
+/* Writes the type and the shape of a tensor: `float32[2, 3]`. */
+void rutc_tensor_describe(const DLTensor *tensor, char *text, size_t size);
+
 #endif

@@ -2,10 +2,10 @@
 #ifndef RUTC_UNBOXED_H
 #define RUTC_UNBOXED_H
 
-#include <stdio.h>
 #include <string.h>
 
 #include "call.h"
+#include "tensor.h"
 
 /* What is in the box of a number; NULL, with the error set, where it holds nothing. */
 static inline const DLTensor *rutc_unboxed(const rutc_call *call, int64_t number) {
@@ -30,18 +30,8 @@ static inline int rutc_same_shape(const DLTensor *a, const DLTensor *b) {
 static inline int rutc_wrong_element(const rutc_call *call, const DLTensor *given,
                                      const DLTensor *wanted) {
   char texts[2][160];
-  const DLTensor *tensors[2] = {given, wanted};
-  for (int k = 0; k < 2; k++) {
-    const DLTensor *t = tensors[k];
-    size_t size = sizeof texts[k];
-    size_t used = (size_t)snprintf(texts[k], size, "of type code %d with %d bits [",
-                                   t->dtype.code, t->dtype.bits);
-    for (int32_t i = 0; i < t->ndim && used < size; i++) {
-      used += (size_t)snprintf(texts[k] + used, size - used, "%s%lld", i > 0 ? ", " : "",
-                               (long long)t->shape[i]);
-    }
-    if (used < size) snprintf(texts[k] + used, size - used, "]");
-  }
+  rutc_tensor_describe(given, texts[0], sizeof texts[0]);
+  rutc_tensor_describe(wanted, texts[1], sizeof texts[1]);
   return rutc_call_fail(call, "an element is %s, not %s", texts[0], texts[1]);
 }
 
