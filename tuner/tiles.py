@@ -17,12 +17,14 @@ SPARE = 10
 """One register in so many is better left to the allocator."""
 TIGHT = 0.03
 """Slow-down for every register that it is short of."""
-LOOP_CYCLES = 4.0
+LOOP_CYCLES = 1.0
 """What a short loop costs that is not unrolled."""
 LONGEST_UNROLLED = 16
+SHORTEST_ROW = 4
+"""Rows of a tile along memory from which on vectors across it are transposed."""
 SPILL = 0.25
 """Slow-down for every register that does not exist."""
-FAR = 0.001
+FAR = 0.008
 """Slow-down for every doubling of the bytes that a tile's rows lie apart."""
 UNKNOWN = 0.25
 """Slow-down by rows that are a whole loop of symbolic extent, which may well have fewer."""
@@ -217,6 +219,10 @@ def _cost(
     for t in epilogue:
         stride = t.strides.get(vector, 0)
         each = 0.0 if stride == 0 else 1.0 if stride == 1 or t.packed else float(width)
+        along = max((f for v, f in rows if t.unit(v)), default=1)
+        if each > 1.0 and along >= SHORTEST_ROW:
+            # Vectors across memory are transposed, and stored row by row.
+            each = 2.0 * width / min(along, width)
         cycles += each * size
     cycles += 4.0 + 2 * len(rows)
     # Rows that lie far apart share cache sets and take more pages.
