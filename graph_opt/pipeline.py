@@ -25,7 +25,7 @@ from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax, divid
 from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
-from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill
+from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
 from rutc.graph_opt.rules.widen import SumPacked, widen_operands
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.verify import verify
@@ -79,6 +79,8 @@ PIPELINE: tuple[Pass, ...] = (
     Sweep("fold scales into weights", (fold_scale, combine_scales, join_weights, *CLEAN)),
     # Before dims are split: what is left of the remainders then goes with the split.
     Sweep("solve phases", (solve_phase, *CLEAN)),
+    # Once sums are what they stay: their dims then take the names and splits of their reader.
+    Sweep("compute sums as they are viewed", (sum_as_viewed, *CLEAN)),
     # Last of all that looks for patterns: it gives values and dims that the model does not name.
     Sweep("split dims", (split_bound_dim, split_free_dim, SplitForReaders(), *CLEAN), again=True),
     # After the splits, which are what makes a constant's dim a multiple of one loop plus another.

@@ -16,7 +16,8 @@ def split_constant(n: Node, editor: Editor) -> Result:
     %y{h,d} = sum{k} %x[k] * %w[e=64*h+d, k]   ->   %w.h.d = const {h: 12, d: 64}
                                                     %y{h,d} = sum{k} %x[k] * %w.h.d[h, d, k]
 
-    The loops over a and b must cover the dim: a from 0 to extent(e)/k - 1, b from 0 to k - 1.
+    The loops must number the dim's elements without gaps, as the digits of a number do; there may
+    be more than two.
     """
     if not isinstance(n, Nest):
         return Reason("only nests")
@@ -34,44 +35,40 @@ def split_constant(n: Node, editor: Editor) -> Result:
 
 def _parts(
     n: Nest, d: str, c: Index, const: Const, editor: Editor
-) -> tuple[str, int, str, int] | None:
-    """(a, extent of a, b, extent of b) where c = extent(b)*a + b covers the dim d."""
-    if c.const or len(c.terms) != 2:
+) -> tuple[tuple[str, int], ...] | None:
+    """The loops whose digits make up c, the highest first, and their extents."""
+    whole = editor.size((d,))
+    if c.const or len(c.terms) < 2 or whole is None:
         return None
-    extent = editor.size((d,))
-    loops = [(t, k) for t, k in c.terms if len(t) == 1]
-    if len(loops) != 2 or extent is None:
-        return None
-    (high, k), (low, one) = sorted(loops, key=lambda x: -x[1])
-    a, b = Index(((high, 1),)).as_var, Index(((low, 1),)).as_var
-    if one != 1 or a is None or b is None or not {a, b} <= set(n.dims):
-        return None
-    sizes = editor.size((a,)), editor.size((b,))
-    if sizes[0] is None or sizes[1] != k or sizes[0] * k != extent:
-        return None
-    if {a, b} & set(const.out.dims):
-        return None
-    return a, sizes[0], b, k
+    found: list[tuple[str, int]] = []
+    for mono, weight in sorted(c.terms, key=lambda x: -x[1]):
+        name = Index(((mono, 1),)).as_var
+        size = editor.size((name,)) if name in n.dims else None
+        if name is None or size is None or name in const.out.dims or whole != weight * size:
+            return None
+        found.append((name, size))
+        whole = weight
+    return tuple(found) if whole == 1 else None
 
 
 def _split(
     n: Nest,
     r: Read,
     d: str,
-    parts: tuple[str, int, str, int],
+    parts: tuple[tuple[str, int], ...],
     const: Const,
     editor: Editor,
 ) -> Result:
-    a, m, b, k = parts
+    dims = tuple(v for v, _ in parts)
     at = const.axes.index(d)
-    axes = (*const.axes[:at], a, b, *const.axes[at + 1 :])
+    axes = (*const.axes[:at], *dims, *const.axes[at + 1 :])
     shape = const.data.array.shape
-    array = const.data.array.reshape((*shape[:at], m, k, *shape[at + 1 :]))
-    name = editor.fresh_value(f"{const.out.name}.{a}.{b}")
+    array = const.data.array.reshape((*shape[:at], *(e for _, e in parts), *shape[at + 1 :]))
+    name = editor.fresh_value(".".join((const.out.name, *dims)))
     value = Value(name, const.out.dtype, tuple(sorted(axes)))
     split = Const(value, axes, Data(array), const.origin)
     kept = tuple((x, c) for x, c in r.coords if x != d)
-    coords = tuple(sorted((*kept, (a, Index.of(a)), (b, Index.of(b))), key=lambda p: p[0]))
+    coords = tuple(sorted((*kept, *((v, Index.of(v)) for v in dims)), key=lambda p: p[0]))
     new_read = Read(name, coords, r.dtype)
 
     def visit(e: Expr) -> Expr:

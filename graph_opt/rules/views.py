@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor, merge_origins
-from rutc.graph_opt.exprs import as_view, atoms, map_expressions, node_reads
+from rutc.graph_opt.exprs import as_view, atoms, index_coords, is_plain, map_expressions, node_reads
 from rutc.graph_opt.rewrite import Equal, Reason, Result
 from rutc.tensor_ir import Const, Coord, Expr, Index, Input, Nest, Node, Read, Scatter
 from rutc.tensor_ir.affine import FloorDiv, Mod
-from rutc.tensor_ir.expr import transform
+from rutc.tensor_ir.expr import substitute, transform
 
 
 def compose_views(n: Node, editor: Editor) -> Result:
@@ -159,3 +160,64 @@ def _leaves_together(dim: str, inner: Read, editor: Editor) -> bool:
 def _divides_sum(x: Index) -> bool:
     """Whether `x` divides an expression of several dims."""
     return any(isinstance(a, FloorDiv | Mod) and len(a.num.names()) > 1 for a in atoms(x))
+
+
+def sum_as_viewed(n: Node, editor: Editor) -> Result:
+    """A reduction whose only reader renames, merges or splits its dims is computed as viewed.
+
+    %p{m,n} = sum{k} %x[m, k] * %w[k, n]
+    %y{i,j,l} = %p[m=l, n=4*i + j]          for extent(j) = 4
+    ->
+    %y{i,j,l} = sum{k} %x[m=l, k] * %w[k, n=4*i + j]
+
+    Every element is read exactly once, so that none is computed twice.
+    """
+    if not isinstance(n, Nest) or n.reducer is not None or not isinstance(n.body[0], Read):
+        return Reason("not a view")
+    r = n.body[0]
+    p = editor.nest(r.value)
+    if p is None or p.reducer is None or len(p.outs) != 1:
+        return Reason("it does not read a reduction")
+    if not is_plain(r):
+        return Reason(f"%{r.value} is padded or gathered")
+    if not editor.is_read_once(r.value, n):
+        return Reason(f"%{r.value} has another reader")
+    if editor.block(p) != editor.block(n):
+        return Reason(f"%{r.value} is computed outside of this body")
+    coords = dict(index_coords(r))
+    used: list[str] = []
+    for d, c in coords.items():
+        digits = _digits(c, editor.extents)
+        if digits is None or editor.extents[d] != digits[1]:
+            return Reason("not every element is read once")
+        used += digits[0]
+    if sorted(used) != sorted(n.out.dims):
+        return Reason("not every element is read once")
+    taken = set(n.out.dims)
+    names = {d: editor.fresh_dim(d, editor.extents[d]) if d in taken else d for d in p.bound}
+    env = coords | {d: Index.of(name) for d, name in names.items()}
+    body = tuple(substitute(e, env) for e in p.body)
+    bound = tuple(names[d] for d in p.bound)
+    return (Nest(n.outs, bound, p.reducer, body, merge_origins(p, n)),)
+
+
+def _digits(c: Index, extents: Mapping[str, Index]) -> tuple[list[str], Index] | None:
+    """(dims, number of values) of an index that numbers the points of its dims without gaps.
+
+    4*i + j, with extent(j) = 4  ->  [j, i], 4*extent(i)
+    """
+    if c.const != 0:
+        return None
+    weights: dict[str, int] = {}
+    for mono, weight in c.terms:
+        name = Index(((mono, 1),)).as_var
+        if name is None or weight < 1:
+            return None
+        weights[name] = weight
+    order = sorted(weights, key=lambda v: weights[v])
+    total = Index.of(1)
+    for v in order:
+        if total != Index.of(weights[v]):
+            return None
+        total = total * extents[v]
+    return order, total

@@ -18,7 +18,7 @@ from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax, divid
 from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
-from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill
+from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
 from rutc.graph_opt.rules.widen import SumPacked, widen_operands
 
 RULES: tuple[Rule, ...] = (
@@ -47,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     split_bound_dim,
     split_constant,
     split_free_dim,
+    sum_as_viewed,
     sum_integers,
     sum_narrow,
     # However small the packed operand is.
