@@ -8,20 +8,27 @@ the name that was asked for is always complete and, unless verification was decl
     not compiled, interrupted     -> nothing appears, nothing changes
 """
 
+from __future__ import annotations
+
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rutc.arguments import check_writable
-from rutc.compiler import Options, Report, compile_model
+from rutc.emit.host_runtime import HostRuntime
+from rutc.emit.targets import target_named
+from rutc.emit.toolchain import find_toolchain
 from rutc.errors import UserError
 from rutc.runtime import ModelError, load
-from rutc.verify import Verification, VerificationFailed, verify_model
-from rutc.verify.verify import session_values
+
+if TYPE_CHECKING:
+    from rutc.compiler import Options, Report
+    from rutc.verify import Verification
 
 Progress = Callable[[str, int, int], None]
 
@@ -93,21 +100,43 @@ def compile(
             f"precision {precision!r} is not supported: rutc compiles for {', '.join(PRECISIONS)}"
         )
     destination = _check_destination(Path(output) if output else Path(source.stem + ".so"), source)
-    options = Options(
-        target=target,
-        precision=precision,
-        shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
-        dims=dict(dims or {}),
-        values=dict(values or {}),
-        dump=None if dump is None else Path(dump),
-        jobs=jobs,
-        exact_algorithms=exact_algorithms,
-        keep_subnormals=keep_subnormals,
-    )
+    toolchain = find_toolchain(target_named(target).machine.architecture)
+    with HostRuntime(toolchain) as host:
+        # While the host runtime is being compiled: both take as long as compiling a small model.
+        from rutc.compiler import Options
+
+        options = Options(
+            target=target,
+            precision=precision,
+            shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
+            dims=dict(dims or {}),
+            values=dict(values or {}),
+            dump=None if dump is None else Path(dump),
+            jobs=jobs,
+            exact_algorithms=exact_algorithms,
+            keep_subnormals=keep_subnormals,
+        )
+        return _compiled(source, destination, options, host, verify, threads, on_progress)
+
+
+def _compiled(
+    source: Path,
+    destination: Path,
+    options: Options,
+    host: HostRuntime,
+    verify: bool,
+    threads: int | None,
+    on_progress: Progress | None,
+) -> Compiled:
+    """What `compile` returns."""
+    from rutc.compiler import compile_model
+
     with tempfile.TemporaryDirectory(prefix=".rutc-", dir=destination.parent) as folder:
-        report = compile_model(source, Path(folder) / destination.name, options, on_progress)
+        report = compile_model(source, Path(folder) / destination.name, options, on_progress, host)
         if not verify:
             return Compiled(_publish(report, destination), None)
+        from rutc.verify import VerificationFailed, verify_model
+
         try:
             verification = verify_model(
                 source, report.library, threads=threads, on_progress=on_progress
@@ -156,6 +185,9 @@ def verify(
     Raises:
         UserError: the model or an input is at fault.
     """
+    from rutc.verify import verify_model
+    from rutc.verify.verify import session_values
+
     source = Path(model)
     if library is None:
         with tempfile.TemporaryDirectory(prefix="rutc-") as folder:

@@ -1,16 +1,21 @@
 """Checks and conversions of what users write on the command line, each with a clear error."""
 
+from __future__ import annotations
+
 import io
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rutc.emit.toolchain import write_atomically
 from rutc.errors import UserError
-from rutc.verify.compare import Value
+
+if TYPE_CHECKING:
+    from rutc.verify.compare import Value
 
 
 def parse_dims(items: Sequence[str] | None) -> dict[str, int | tuple[int, ...]]:

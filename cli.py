@@ -15,6 +15,7 @@ from rich.console import RenderableType
 
 import rutc
 from rutc.console import command
+from rutc.errors import CheckFailed
 
 app = typer.Typer(
     name="rutc",
@@ -116,10 +117,8 @@ def compile_command(
 ) -> None:
     """Compile a model into a shared library and a C header, and check it against ONNX Runtime."""
     with command(as_json=as_json, debug=debug) as screen:
-        from rutc import views
         from rutc.api import compile
         from rutc.arguments import parse_dims, parse_shapes, parse_values
-        from rutc.verify import VerificationFailed
 
         try:
             with screen.progress() as on_progress:
@@ -139,7 +138,12 @@ def compile_command(
                     keep_subnormals=keep_subnormals,
                     on_progress=on_progress,
                 )
-        except VerificationFailed as failure:
+        except CheckFailed as failure:
+            from rutc import views
+            from rutc.verify import VerificationFailed
+
+            if not isinstance(failure, VerificationFailed):
+                raise
             details = {"verification": views.verification_json(failure.verification)}
             if not as_json:
                 screen.result(
@@ -148,6 +152,8 @@ def compile_command(
                     views.verification_text(failure.verification),
                 )
             raise screen.fail(str(failure), failure.exit_status, details) from failure
+        from rutc import views
+
         checked = compiled.verification
         screen.result(
             {

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -79,8 +79,11 @@ def compile_model(
     output: Path | str,
     options: Options | None = None,
     on_progress: OnProgress | None = None,
+    host: HostRuntime | None = None,
 ) -> Report:
     """Compile a model into `output` and the header beside it; nothing appears unless all worked.
+
+    `host` is the host runtime if its compilation has begun already.
 
     Raises:
         UserError: the model, an option or the machine is at fault.
@@ -95,7 +98,6 @@ def compile_model(
     model, output = Path(model), Path(output)
     machine = target_named(options.target).machine
     _check_output(output)
-    toolchain = find_toolchain(machine.architecture)
     seconds: dict[str, float] = {}
     totals: dict[str, int] = {}
 
@@ -111,7 +113,9 @@ def compile_model(
         totals["kernels"] = total
         tell("kernels", done, total)
 
-    with HostRuntime(toolchain) as host:
+    with (
+        nullcontext(host) if host else HostRuntime(find_toolchain(machine.architecture)) as running
+    ):
         with stage("import"):
             graph = import_model(
                 model, shapes=options.shapes, dims=options.dims, values=options.values
@@ -149,7 +153,7 @@ def compile_model(
             if graph.interface is not None:
                 manifest["interface"] = graph.interface.facts()
             artifact = build_library(
-                built.program, built.objects, output, json.loads(json.dumps(manifest)), host=host
+                built.program, built.objects, output, json.loads(json.dumps(manifest)), host=running
             )
     return Report(
         artifact.library,

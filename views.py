@@ -1,19 +1,23 @@
 """How results look: a JSON payload and tables for a terminal, for each thing that is shown."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.table import Table
 
-from rutc.compiler import Report
-from rutc.emit.cache import Usage
-from rutc.explain import Apart, Explanation, Part
-from rutc.runtime import NodeArg, ProfileEntry
-from rutc.verify import Verification
-from rutc.verify.bench import Timing
-from rutc.verify.bisect import Divergence
-from rutc.verify.compare import Value
+if TYPE_CHECKING:
+    from rutc.compiler import Report
+    from rutc.emit.cache import Usage
+    from rutc.explain import Apart, Explanation, Part
+    from rutc.runtime import NodeArg, ProfileEntry
+    from rutc.verify import Verification
+    from rutc.verify.bench import Timing
+    from rutc.verify.bisect import Divergence
+    from rutc.verify.compare import Value
 
 Json = dict[str, object]
 BYTES = 1024.0

@@ -1,17 +1,11 @@
 """The header `model.h` of an artifact: all that a C or C++ program needs to call the model."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
+from rutc.emit.host_runtime import HOST_SOURCES
 from rutc.emit.program import Port, Program
 from rutc.emit.program_source import symbol_prefix
 from rutc.emit.text import c_comment
-
-HOST_SOURCES = Path(__file__).resolve().parent.parent / "runtime" / "host"
-"""The folder of the host runtime's C sources."""
-
-ROUTINE_SOURCES = HOST_SOURCES / "routines"
-"""The folder of the routines: `topk.c` defines `rutc_routine_topk`."""
 
 
 def header_source(program: Program) -> str:

@@ -9,10 +9,22 @@ from types import TracebackType
 from typing import Self
 
 from rutc.emit import cache
-from rutc.emit.header import HOST_SOURCES, ROUTINE_SOURCES
 from rutc.emit.toolchain import Running, Toolchain
 
-COMPILE = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread")
+HOST_SOURCES = Path(__file__).resolve().parent.parent / "runtime" / "host"
+"""The folder of the host runtime's C sources."""
+
+ROUTINE_SOURCES = HOST_SOURCES / "routines"
+"""The folder of the routines: `topk.c` defines `rutc_routine_topk`."""
+
+COMPILE = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread")
+"""Tables, steps and threads gain nothing from -O2, which takes half as long again to compile."""
+
+COMPILERS = 2
+"""C compilers that run at once."""
+
+ROUTINE = ("-O2",)
+"""Routines compute: the last of several levels counts."""
 _INCLUDE = ("-I", str(HOST_SOURCES), "-I", str(ROUTINE_SOURCES))
 
 
@@ -31,7 +43,7 @@ class HostRuntime:
         self.toolchain = toolchain
         self._sources = sorted(HOST_SOURCES.glob("*.c"))
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._running: Running | None = None
+        self._running: list[Running] = []
         self._known: dict[Path, bytes] = {}
 
     def __enter__(self) -> Self:
@@ -42,7 +54,9 @@ class HostRuntime:
         missing = [source for source in self._sources if source not in self._known]
         if missing:
             self._folder = tempfile.TemporaryDirectory(prefix="rutc-")
-            self._running = self._begin(missing, Path(self._folder.name))
+            folder = Path(self._folder.name)
+            parts = [part for n in range(COMPILERS) if (part := missing[n::COMPILERS])]
+            self._running = [self._begin(part, folder) for part in parts]
         return self
 
     def __exit__(
@@ -51,8 +65,8 @@ class HostRuntime:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._running is not None:
-            self._running.stop()
+        for running in self._running:
+            running.stop()
         if self._folder is not None:
             self._folder.cleanup()
 
@@ -63,7 +77,7 @@ class HostRuntime:
             InternalError: the compiler fails.
         """
         missing = [source for source in self._sources if source not in self._known]
-        if missing and self._running is not None and self._folder is not None:
+        if missing and self._folder is not None:
             self._known |= self._finished(self._running, missing, Path(self._folder.name))
         own = [self._known[source] for source in self._sources]
         return [*own, *(self._routine(ROUTINE_SOURCES / f"{name}.c") for name in routines)]
@@ -75,7 +89,7 @@ class HostRuntime:
         with tempfile.TemporaryDirectory(prefix="rutc-") as folder:
             running = self._begin([source], Path(folder))
             try:
-                return self._finished(running, [source], Path(folder))[source]
+                return self._finished([running], [source], Path(folder))[source]
             finally:
                 running.stop()
 
@@ -84,13 +98,15 @@ class HostRuntime:
         commands = []
         for source in sources:
             (folder / source.name).write_bytes(source.read_bytes())
-            commands.append(["-c", *COMPILE, *_INCLUDE, source.name, "-o", f"{source.stem}.o"])
+            flags = _flags(source)
+            commands.append(["-c", *flags, *_INCLUDE, source.name, "-o", f"{source.stem}.o"])
         return self.toolchain.begin(commands, folder)
 
     def _finished(
-        self, running: Running, sources: Sequence[Path], folder: Path
+        self, started: Sequence[Running], sources: Sequence[Path], folder: Path
     ) -> dict[Path, bytes]:
-        running.wait()
+        for running in started:
+            running.wait()
         made = {source: (folder / f"{source.stem}.o").read_bytes() for source in sources}
         for source, key in self._keys(sources).items():
             cache.store(key, made[source])
@@ -99,5 +115,11 @@ class HostRuntime:
     def _keys(self, sources: Sequence[Path]) -> Mapping[Path, str]:
         """The keys of the sources' objects in the cache."""
         headers = [path.read_bytes() for path in sorted(HOST_SOURCES.glob("**/*.h"))]
-        common: tuple[str | bytes, ...] = (self.toolchain.identity, *COMPILE, *headers)
-        return {s: cache.key_of("host", (*common, s.name, s.read_bytes())) for s in sources}
+        common: tuple[str | bytes, ...] = (self.toolchain.identity, *headers)
+        return {
+            s: cache.key_of("host", (*common, *_flags(s), s.name, s.read_bytes())) for s in sources
+        }
+
+
+def _flags(source: Path) -> tuple[str, ...]:
+    return (*COMPILE, *ROUTINE) if source.parent == ROUTINE_SOURCES else COMPILE

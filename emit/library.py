@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal, assert_never
 
 from rutc.emit.elf import append_segment, write_chunks
-from rutc.emit.header import HOST_SOURCES, header_source
-from rutc.emit.host_runtime import COMPILE, HostRuntime
+from rutc.emit.header import header_source
+from rutc.emit.host_runtime import COMPILE, HOST_SOURCES, HostRuntime
 from rutc.emit.manifest import JsonValue, manifest_json
 from rutc.emit.program import Call, Program, walk
 from rutc.emit.program_source import (

@@ -12,8 +12,10 @@ import subprocess
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from time import monotonic
 
 from tests.conformance.adapter import OnStage, Result, run_case
@@ -61,8 +63,12 @@ def main() -> int:
             f"{mode}: {counts[True]} of {len(results)} pass, {frozen} of them with fixed operands; "
             f"{counts[False] - len(verdict.failures)} fail as expected"
         )
+        print(f"{mode}: {compile_times(results)}")
     if arguments.json is not None:
-        everything = {mode: [asdict(r) for r in results] for mode, results in found.items()}
+        everything = {
+            mode: [{**asdict(r), "compile_s": r.compile_s} for r in results]
+            for mode, results in found.items()
+        }
         arguments.json.write_text(json.dumps({"commit": _commit(), "modes": everything}, indent=1))
     if arguments.report:
         DOCUMENT.write_text(operators_document(cases), encoding="utf-8")
@@ -101,6 +107,18 @@ def _run(mode: str, cases: list[Case], arguments: argparse.Namespace) -> list[Re
             spent = monotonic() - start
             print(f"{mode}: {done} of {len(todo)} run in {spent:.0f} s", file=sys.stderr)
     return [known[c.kind, c.name] for c in cases]
+
+
+def compile_times(results: Sequence[Result]) -> str:
+    """Says how long the models took to compile that ran."""
+    compiled = sorted((r for r in results if "open" in r.seconds), key=lambda r: r.compile_s)
+    if not compiled:
+        return "nothing was compiled"
+    middle, longest = median(r.compile_s for r in compiled), compiled[-1]
+    return (
+        f"compiled {len(compiled)} models in {middle:.2f} s (median), "
+        f"at most {longest.compile_s:.2f} s ({longest.name})"
+    )
 
 
 def _line(r: Result) -> str:

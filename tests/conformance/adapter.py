@@ -68,6 +68,11 @@ class Result:
     interpreted: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def compile_s(self) -> float:
+        """Seconds from the model to the library, with one compiler process."""
+        return round(sum(self.seconds.get(s, 0.0) for s in ("plan", "build", "link")), 4)
+
 
 def run_case(case: Case, mode: str, on_stage: OnStage, *, interpreted: bool = False) -> Result:
     """Compiles a test's model as the mode says, runs it on the test's data and compares."""

@@ -16,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.conformance import results
+from tests.conformance.__main__ import compile_times
 from tests.conformance.adapter import OnStage, Result, run_case
 from tests.conformance.expected import judge, read_expected, revised, write_expected
 from tests.conformance.guarded import guarded_copy
@@ -214,6 +215,21 @@ def test_results_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert ResultFile("constant").read() == {}
     monkeypatch.setattr(results, "sources_digest", lambda: "other")
     assert ResultFile("plain").read() == {}
+
+
+def test_times_are_those_of_models_that_were_compiled() -> None:
+    def result(name: str, **seconds: float) -> Result:
+        return Result(name, "node", seconds=seconds)
+
+    made = [
+        result("a", plan=0.1, build=0.2, link=0.3, open=5.0),
+        result("refused", plan=9.0),
+        result("b", plan=1.0, build=1.0, link=1.0, open=0.0, run=7.0),
+        result("c", plan=0.0, build=0.5, link=0.5, open=0.0),
+    ]
+    said = "compiled 3 models in 1.00 s (median), at most 3.00 s (b)"
+    assert compile_times(made) == said
+    assert compile_times(made[1:2]) == "nothing was compiled"
 
 
 # -- guard pages -----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import pytest
 
 from rutc.emit import toolchain
 from rutc.emit.elf import HUGE_PAGE_BYTES, append_segment
-from rutc.emit.header import HOST_SOURCES
+from rutc.emit.host_runtime import HOST_SOURCES
 from rutc.emit.library import build_library
 from rutc.emit.program import Copy, Launch, Port, Program, Ref
 from rutc.emit.program_source import symbol_prefix

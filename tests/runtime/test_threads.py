@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.emit.header import HOST_SOURCES
+from rutc.emit.host_runtime import HOST_SOURCES
 from rutc.emit.library import build_library
 from rutc.emit.program import Copy, Launch, Port, Program, Ref, Step
 from rutc.runtime import load
