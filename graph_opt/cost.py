@@ -117,6 +117,24 @@ class NestCost:
         longest = max(bound, key=lambda d: self.extents[d], default=None)
         return None if longest is None else u.moves[longest]
 
+    def apart(self, vector: str, inner: Mapping[str, str | None]) -> tuple[tuple[Read, str], ...]:
+        """Reads of which a copy with this dim innermost costs less than putting elements together.
+
+        They are the same for all lanes of `vector`.
+        """
+        if not self.grouped:
+            return ()
+        vectors = self.points / self.extents[vector] * self._vectors(vector)
+        return tuple(
+            (u.read, d)
+            for u in self.uses
+            if not u.is_const
+            and vector not in u.moves
+            and (d := self.neighbours(u)) is not None
+            and d != inner.get(u.read.value)
+            and vectors * (APART - BROADCAST) > u.touched * COPY
+        )
+
     def best(self, inner: Mapping[str, str | None]) -> tuple[float, str | None]:
         """(cycles, vector loop) given each value's innermost dim."""
         best: tuple[float, str | None] = (float("inf"), None)
@@ -149,7 +167,10 @@ class NestCost:
         for u in self.uses:
             if v not in u.moves:
                 near = not self.grouped or inner.get(u.read.value) == self.neighbours(u)
-                total += vectors * (BROADCAST if near or u.is_const else APART)
+                shared = vectors * BROADCAST
+                if not near and not u.is_const:
+                    shared = min(vectors * APART, shared + u.touched * COPY)
+                total += shared
             elif u.is_const:
                 total += vectors * PACKED
             elif u.moves[v] is not None and u.moves[v] == inner.get(u.read.value):

@@ -23,6 +23,7 @@ from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
 from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax, divide_later
 from rutc.graph_opt.rules.phases import solve_phase
+from rutc.graph_opt.rules.rows import RecomputeRows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
@@ -63,7 +64,7 @@ PIPELINE: tuple[Pass, ...] = (
     # value has one reader.
     MergeEqual(),
     # While mean and variance, maximum and sum are still the nests that the importer wrote.
-    Sweep("reduce rows in one pass", (OnePassSoftmax(), OnePassMoments(), *EARLY)),
+    Sweep("reduce rows in one pass", (OnePassSoftmax(), OnePassMoments(), RecomputeRows(), *EARLY)),
     # Before scales go into weights: those of quantised numbers then stay integers.
     Sweep(
         "work on quantised numbers as integers",

@@ -97,6 +97,11 @@ def test_products(
         check(parse(text), machine, tmp_path, constants)
 
 
+def test_products_of_an_operand_that_lies_across(machine: Machine, tmp_path: Path) -> None:
+    text = PRODUCT.format(m=37, n=70, k=67, a="u8", b="i8", zero=5, other=0)
+    check(parse(text.replace("[m, k]\n", "[k, m]\n")), machine, tmp_path, ("w",))
+
+
 def test_sums_wrap(machine: Machine, tmp_path: Path) -> None:
     k = 140_001
     text = PRODUCT.format(m=2, n=17, k=k, a="i8", b="i8", zero=127, other=127)

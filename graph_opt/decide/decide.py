@@ -166,9 +166,16 @@ class _Decider:
             for u in cost.uses
             if u.read.value in cost.windows and vector is not None and u.moves.get(vector)
         }
-        if cost.grouped and vector in n.out.dims:
-            apart = [u for u in cost.uses if vector not in u.moves and not u.is_const]
-            lanes |= {u.read.value: d for u in apart if (d := cost.neighbours(u)) is not None}
+        if vector is not None and vector in n.out.dims:
+            for r, d in cost.apart(vector, self.inner):
+                if r.fill is not None:
+                    lanes[r.value] = d
+                elif set(self.counters).isdisjoint(self.values[r.value].dims):
+                    copy = self.copier.whole(self.values[r.value], f"near.{d}")
+                    copies.append(replace(copy, origin=n.origin))
+                    self.values[copy.out.name] = copy.out
+                    self.inner[copy.out.name] = d
+                    body = tuple(replace_read(e, r, replace(r, value=copy.out.name)) for e in body)
         for r in dict.fromkeys(r for e in body for r in reads(e)):
             if r.fill is not None:
                 body = self._with_halo(n, r, body, copies, lanes.get(r.value))

@@ -16,6 +16,7 @@ from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
 from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax, divide_later
 from rutc.graph_opt.rules.phases import solve_phase
+from rutc.graph_opt.rules.rows import RecomputeRows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
@@ -50,6 +51,8 @@ RULES: tuple[Rule, ...] = (
     sum_as_viewed,
     sum_integers,
     sum_narrow,
+    # However short rows are.
+    RecomputeRows(0),
     # However small the packed operand is.
     SumPacked(0, 1.2),
     widen_operands,
