@@ -42,7 +42,8 @@ def broadcast_to(b: Builder, shape: Shape, whole: Shape) -> bool:
     for e, w in zip(shape, whole[len(whole) - len(shape) :], strict=True):
         if e in (ONE, w):
             continue
-        if (e.is_const and w.is_const) or (e.is_const and not may_be_one(b, w)):
+        apart = (e - w).bounds(b.ranges)
+        if apart is not None and not apart[0] <= 0 <= apart[1] and not may_be_one(b, e):
             return False
         learn_step(b, e, w, (shape, whole))
     return True

@@ -8,7 +8,7 @@ from rutc.importer.builder import Builder, lit
 from rutc.importer.ops.loops import scanned
 from rutc.importer.ops.operands import array, axis_of
 from rutc.importer.ops.reshape import linear
-from rutc.importer.ops.run_time_axes import around
+from rutc.importer.ops.run_time_axes import one_axis
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Index, apply
@@ -37,7 +37,7 @@ def _along(
 ) -> Tensor:
     """`running` along the axis that an operand names, which the run may tell."""
     if axis.known is None:
-        folded = linear(b, x, around(b, axis, x.shape))
+        folded = linear(b, x, one_axis(b, axis, x.shape, x.rank).parts)
         return linear(b, running(b, folded, 1, how, exclusive=exclusive, reverse=reverse), x.shape)
     at = axis_of(int(array(axis, "the axis").reshape(-1)[0]), x.rank)
     return running(b, x, at, how, exclusive=exclusive, reverse=reverse)

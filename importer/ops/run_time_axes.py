@@ -107,19 +107,41 @@ def _wrapped(p: Expr, rank: int) -> Expr:
     return apply("select", apply("lt", p, number(0)), apply("add", p, number(rank)), p)
 
 
-def around(b: Builder, axis: Tensor, shape: Shape) -> Shape:
-    """(elements before, extent, elements after) of the one axis that an operand names."""
+@dataclass(frozen=True)
+class OneAxis:
+    """The axis of a shape that an operand names: `parts` are (before, its extent, after)."""
+
+    b: Builder
+    at: Expr
+    parts: Shape
+
+    def replaced(self, shape: Shape, extent: Index) -> Shape:
+        """The shape with another extent of the axis."""
+        return tuple(
+            bound(
+                self.b,
+                apply("select", apply("eq", self.at, number(i)), number(extent), number(e)),
+                "part",
+            )
+            for i, e in enumerate(shape)
+        )
+
+
+def one_axis(b: Builder, axis: Tensor, shape: Shape, rank: int) -> OneAxis:
+    """The one of the first axes that an operand names; `rank` is the number of all.
+
+    The run ends where it is none of them.
+    """
     (given,) = elements(b, axis, "the axis")
-    rank = len(shape)
     at = _wrapped(given, rank)
-    inside = apply("and", apply("ge", at, number(0)), apply("lt", at, number(rank)))
+    inside = apply("and", apply("ge", at, number(0)), apply("lt", at, number(len(shape))))
     at = b.read(b.unless_failed(at, inside, f"the axis is none of {rank}"), [])
     parts: list[Expr] = [number(1), number(1), number(1)]
     for i, e in enumerate(shape):
         for k, op in enumerate(("gt", "eq", "lt")):
             factor = apply("select", apply(op, at, number(i)), number(e), number(1))
             parts[k] = apply("mul", parts[k], factor)
-    return tuple(bound(b, part, "part") for part in parts)
+    return OneAxis(b, at, tuple(bound(b, part, "part") for part in parts))
 
 
 def for_every_axis(

@@ -1,12 +1,15 @@
-"""Sampling at computed positions: GridSample."""
+"""Sampling at computed positions: GridSample, AffineGrid."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import Builder, OperatorError, computing, lit
 from rutc.importer.ops.activations import scaled, shifted
+from rutc.importer.ops.dynamic import sizes
+from rutc.importer.ops.operands import static
+from rutc.importer.ops.window import spatial_roles
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, apply, cast
@@ -136,3 +139,34 @@ def _element(b: Builder, x: Tensor, coords: Sequence[Coord]) -> Expr:
             here = apply("eq", c, lit(0, DType.I64))
             element = apply("select", here, element, lit(0, x.dtype))
     return element
+
+
+@operator("AffineGrid")
+def affine_grid(b: Builder, theta: Tensor, size: Tensor, *, align_corners: int = 0) -> Tensor:
+    """{n, (z,) y, x, k}: theta{n, k, j} times the places (x, y, (z,) 1) of a regular grid.
+
+    The grid spans [-1, 1] along every axis, from the first element to the last (`align_corners`),
+    or from edge to edge with the places in the middle of the elements.
+    """
+    rank = static(theta.shape[1], "the number of rows of theta") if theta.rank == 3 else 0
+    if rank not in (2, 3) or theta.shape[2] != Index.of(rank + 1):
+        raise OperatorError(f"theta {theta} is not of shape [n, 2, 3] or [n, 3, 4]")
+    extents = sizes(b, size, "size", length=rank + 2)
+    if len(extents) != rank + 2:
+        raise OperatorError(f"{len(extents)} sizes for {rank} spatial axes")
+    batch = b.same(theta.shape[0], extents[0])
+    roles = ("n", *spatial_roles(rank), "k")
+    axes = b.axes((batch, *extents[2:], rank), roles)
+    kind = computing(theta.dtype)
+    last = axes[-1].index
+    total: Expr = cast(b.read(theta, [axes[0].index, last, rank]), kind)
+    for j, a in enumerate(reversed(axes[1:-1])):
+        i, n = (cast(IndexValue(v), kind) for v in (a.index, a.extent))
+        if align_corners:
+            last_one = apply("max", shifted(n, -1), lit(1, kind))
+            place = shifted(apply("div", scaled(i, 2), last_one), -1)
+        else:
+            place = shifted(apply("div", shifted(scaled(i, 2), 1), n), -1)
+        factor = cast(b.read(theta, [axes[0].index, last, j]), kind)
+        total = apply("add", total, apply("mul", factor, place))
+    return b.nest(axes, cast(total, theta.dtype))

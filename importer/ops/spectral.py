@@ -7,11 +7,15 @@ from math import log
 import numpy as np
 
 from rutc.importer.builder import Builder, OperatorError, computing, lit
-from rutc.importer.ops.operands import array, axis_of, ints, static
+from rutc.importer.ops.dynamic import sizes
+from rutc.importer.ops.operands import array, axis_of, static
+from rutc.importer.ops.reshape import linear
+from rutc.importer.ops.run_time_axes import one_axis
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
+from rutc.tensor_ir.affine import floordiv, maximum, minimum, mod
 
 
 @operator("DFT")
@@ -28,19 +32,35 @@ def dft(
 
     out[k] = sum{j} x[j] * exp(-2 pi i j k / n), or for the inverse with the other sign, over n.
     """
+    if axis is not None and axis.known is None:
+        outer = x.shape[:-1]
+        found = one_axis(b, axis, outer, x.rank)
+        folded = linear(b, x, (*found.parts, x.shape[-1]))
+        fixed = b.constant(np.array(1))
+        y = dft(b, folded, dft_length, fixed, inverse=inverse, onesided=onesided)
+        return linear(b, y, (*found.replaced(outer, y.shape[1]), y.shape[-1]))
     at = axis_of(int(array(axis, "the axis").reshape(-1)[0]) if axis is not None else -2, x.rank)
     parts = static(x.shape[-1], "the number of parts")
     half_given = bool(inverse and onesided)
-    have = static(x.shape[at], "the transformed extent")
-    n = ints(dft_length, "dft_length")[0] if dft_length is not None else None
-    length = n or (2 * (have - 1) if half_given else have)
-    size = length // 2 + 1 if onesided and not inverse else length
+    have = x.shape[at]
+    length = (have - 1) * 2 if half_given else have
+    if dft_length is not None:
+        (length,) = sizes(b, dft_length, "dft_length", 1, 1)
+    half = floordiv(length, Index.of(2), b.ranges) + 1
+    size = half if onesided and not inverse else length
     real_only = half_given
-    shape = (*x.shape[:at], Index.of(size), *x.shape[at + 1 : -1], Index.of(1 if real_only else 2))
-    used = min(have, length // 2 + 1 if half_given else length)
-    table = _table(length, size, used, inverse=bool(inverse), folded=half_given)
+    shape = (*x.shape[:at], size, *x.shape[at + 1 : -1], Index.of(1 if real_only else 2))
+    used = minimum(have, half if half_given else length, b.ranges)
     wide = computing(x.dtype)
-    cosines, sines = (b.constant(t.astype(wide.numpy)) for t in table)
+    if length.is_const and used.is_const:
+        table = _table(
+            length.const, size.const, used.const, inverse=bool(inverse), folded=half_given
+        )
+        cosines, sines = (b.constant(t.astype(wide.numpy)) for t in table)
+    else:
+        cosines, sines = _computed_table(
+            b, length, size, used, wide, inverse=bool(inverse), folded=half_given
+        )
     axes = b.axes(shape)
     j = b.axis(used, "j")
     k = axes[at].index
@@ -79,6 +99,29 @@ def _table(
     return np.cos(angle) * scale, sign * np.sin(angle) * scale
 
 
+def _computed_table(
+    b: Builder, length: Index, size: Index, used: Index, kind: DType, *, inverse: bool, folded: bool
+) -> tuple[Tensor, Tensor]:
+    """`_table` of lengths that the run tells."""
+    made: list[Tensor] = []
+    for op, sign in (("cos", 1.0), ("sin", 1.0 if inverse else -1.0)):
+        k, j = axes = b.axes((size, used), ("k", "j"))
+        turns = cast(IndexValue(mod(k.index * j.index, length, b.ranges)), DType.F64)
+        n = cast(IndexValue(length), DType.F64)
+        angle = apply("div", apply("mul", turns, lit(2 * np.pi, DType.F64)), n)
+        value: Expr = apply("mul", apply(op, angle), lit(sign, DType.F64))
+        if inverse:
+            value = apply("div", value, n)
+        if folded:
+            first = apply("eq", IndexValue(j.index), lit(0, DType.I64))
+            middle = apply("eq", IndexValue(j.index * 2 - length), lit(0, DType.I64))
+            alone = apply("or", first, middle)
+            twice = apply("mul", value, lit(2, DType.F64))
+            value = apply("select", alone, value, twice)
+        made.append(b.nest(axes, cast(value, kind)))
+    return made[0], made[1]
+
+
 @operator("STFT")
 def stft(
     b: Builder,
@@ -90,20 +133,21 @@ def stft(
     onesided: int = 1,
 ) -> Tensor:
     """The transforms {batch, frame, k, part} of windows that slide over a signal."""
-    step = ints(frame_step, "frame_step")[0]
-    if frame_length is not None:
-        length = ints(frame_length, "frame_length")[0]
-    elif window is not None:
-        length = static(window.shape[0], "the window's extent")
+    (step,) = sizes(b, frame_step, "frame_step", 1, 1)
+    if window is not None:
+        length = window.shape[0]
+        if frame_length is not None:
+            length = b.same(length, sizes(b, frame_length, "frame_length", 1, 1)[0])
+    elif frame_length is not None:
+        (length,) = sizes(b, frame_length, "frame_length", 1, 1)
     else:
         raise OperatorError("neither a window nor a frame length is given")
-    samples = static(signal.shape[1], "the signal's extent")
-    frames = (samples - length) // step + 1
-    shape = (signal.shape[0], Index.of(frames), Index.of(length), signal.shape[2])
+    frames = floordiv(signal.shape[1] - length, step, b.ranges) + 1
+    shape = (signal.shape[0], maximum(frames, 0, b.ranges), length, signal.shape[2])
     framed = b.view(signal, shape, lambda i, f, t, p: [i, f * step + t, p])
     if window is not None:
         weights = b.reshaped(window, (*window.axes, b.axis(1)))
-        framed = b.map(lambda e, w: apply("mul", e, w), framed, weights)
+        framed = b.map(lambda e, w: apply("mul", e, w), framed, weights, onto=True)
     axis = b.constant(np.array(2))
     return dft(b, framed, None, axis, onesided=onesided)
 
@@ -125,10 +169,10 @@ def mel_weight_matrix(
     spectrogram bins, rounded down. A triangle that does not rise is 1 at its peak.
     """
     kind = dtype_of(output_datatype)
-    bins = ints(num_mel_bins, "num_mel_bins")[0]
-    length = ints(dft_length, "dft_length")[0]
+    (bins,) = sizes(b, num_mel_bins, "num_mel_bins", 1, 1)
+    (length,) = sizes(b, dft_length, "dft_length", 1, 1)
     edges = _mel_edges(b, bins, length, sample_rate, lower_edge_hertz, upper_edge_hertz)
-    axes = b.axes((length // 2 + 1, bins), ("f", "mel"))
+    axes = b.axes((floordiv(length, Index.of(2), b.ranges) + 1, bins), ("f", "mel"))
     at = cast(IndexValue(axes[0].index), DType.F64)
     low, peak, high = (b.read(edges, [axes[1].index + i]) for i in range(3))
     zero = lit(0, DType.F64)
@@ -149,7 +193,7 @@ def mel_weight_matrix(
 
 
 def _mel_edges(
-    b: Builder, bins: int, length: int, rate: Tensor, lower: Tensor, upper: Tensor
+    b: Builder, bins: Index, length: Index, rate: Tensor, lower: Tensor, upper: Tensor
 ) -> Tensor:
     """{bins + 2}: the edges as numbers of spectrogram bins.
 
@@ -171,7 +215,8 @@ def _mel_edges(
 
     axes = b.axes((bins + 2,))
     low = mel(real(lower))
-    step = times(apply("sub", mel(real(upper)), low), 1 / (bins + 2))
+    step = apply("div", apply("sub", mel(real(upper)), low), cast(IndexValue(bins + 2), DType.F64))
     at = apply("add", apply("mul", cast(IndexValue(axes[0].index), DType.F64), step), low)
     hertz = times(plus(apply("exp", times(at, 1 / scale)), -1), 700)
-    return b.nest(axes, apply("floor", apply("div", times(hertz, length + 1), real(rate))))
+    wide = apply("mul", hertz, cast(IndexValue(length + 1), DType.F64))
+    return b.nest(axes, apply("floor", apply("div", wide, real(rate))))

@@ -123,3 +123,51 @@ def test_other_axes_end_the_run(op, inputs, message, x, tmp_path, make_node, mak
     onnx.save(make_model([make_node(op, ["x", "a"])], feed, ["y"], {}), tmp_path / "m.onnx")
     with pytest.raises(UserError, match=message):
         interpret(import_model(tmp_path / "m.onnx"), feed)
+
+
+@pytest.mark.parametrize("align_corners", [0, 1])
+@pytest.mark.parametrize("size", [(2, 3, 5, 7), (2, 1, 1, 4), (2, 3, 4, 5, 6)])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_affine_grid(fixed, size, align_corners, check, make_node, rng):
+    if align_corners and 1 in size[2:]:
+        pytest.skip("ONNX Runtime divides by 0 for one element between two corners")
+    rank = len(size) - 2
+    theta = rng.standard_normal((2, rank, rank + 1)).astype("f4")
+    node = make_node("AffineGrid", ["theta", "size"], align_corners=align_corners)
+    given = {"size": i64(*size)}
+    check(node, {"theta": theta, **({} if fixed else given)}, given if fixed else None)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -2])
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize(("inverse", "onesided"), [(0, 0), (1, 0), (0, 1)])
+@pytest.mark.parametrize("length", [None, 5, 8])
+def test_fourier_transforms(length, inverse, onesided, parts, axis, check, make_node, rng):
+    """The axis and the length are told in the run."""
+    if onesided and parts == 2:
+        pytest.skip("a spectrum of complex numbers has two sides")
+    inputs = {"x": rng.standard_normal((6, 7, parts)).astype("f4"), "axis": np.array(axis)}
+    if length is not None:
+        inputs["n"] = np.array(length)
+    names = ["x", "n" if length is not None else "", "axis"]
+    check(make_node("DFT", names, inverse=inverse, onesided=onesided), inputs)
+
+
+@pytest.mark.parametrize(("step", "length"), [(3, 8), (1, 5), (8, 8)])
+@pytest.mark.parametrize("onesided", [0, 1])
+@pytest.mark.parametrize("windowed", [False, True])
+def test_short_time_transforms(windowed, onesided, step, length, check, make_node, rng):
+    inputs = {
+        "x": rng.standard_normal((2, 29, 1)).astype("f4"),
+        "step": np.array(step),
+        **({"w": rng.random(length).astype("f4")} if windowed else {}),
+        "n": np.array(length),
+    }
+    node = make_node("STFT", ["x", "step", "w" if windowed else "", "n"], onesided=onesided)
+    check(node, inputs)
+
+
+def test_mel_weights(check, make_node):
+    names = ["bins", "n", "rate", "low", "high"]
+    values = [np.array(v) for v in (8, 16, 8192)] + [np.array(v, "f4") for v in (0, 4000)]
+    check(make_node("MelWeightMatrix", names), dict(zip(names, values, strict=True)))
