@@ -51,7 +51,8 @@ class Ref:
 class Launch:
     """Runs `kernel` over tasks [0, tasks), shared out to the threads; one task: on the caller's.
 
-    The tasks are `turns` equal runs of consecutive ones. A thread does the same part of every run.
+    The tasks are `turns` equal runs of consecutive ones. A thread does the same part of every run;
+    with 0 turns the caller's does all tasks.
     `origin` names the ONNX nodes that the kernel computes.
     """
 

@@ -67,9 +67,9 @@ def test_kernels_of_a_chain_keep_common_names_in_common() -> None:
 def test_what_is_stored_comes_back(tasks: int | Index) -> None:
     packing = Packing(("d1", "d0"), {"d0": 16})
     arguments = (Argument("b0", None, True), Argument("b1.1", packing, False))
-    found = (Way(1, (Piece("d0", 64), None)), Way(tasks, (None, None), 1.25, 3))
+    found = (Way(1, (Piece("d0", 64), None)), Way(tasks, (None, None), 1.25, 3, True))
     steps = "mark(d0, unroll)"
-    made = Made("k_0", arguments, ("d2",), tasks, 64, steps, found, b"\x7fELF\n\n\x00")
+    made = Made("k_0", arguments, ("d2",), tasks, 64, steps, found, True, b"\x7fELF\n\n\x00")
     assert Made.decoded(made.encoded()) == made
 
 

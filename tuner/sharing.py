@@ -6,6 +6,8 @@ of them as one run, or each of the equal runs that lie within an iteration of th
     parallel c (20), y (14)     1 turn:   thread 0 has all y of c 0 to 9
                                 20 turns: thread 0 has y 0 to 6 of every c
 
+A kernel may also be left to one thread, where the others would only take what it has near.
+
 What a thread reads of a value that another one wrote comes from that one's cache, which is slow; so
 is writing to lines that another thread writes to. But whoever has all of a constant operand streams
 all of it. The ways are chosen for all launches together, by coordinate descent on the sum of such
@@ -33,6 +35,12 @@ SPILL_BYTES = 128
 """What prefetching and shared lines move too much at each end of a piece."""
 TURN_CYCLES = 60
 """What it costs a thread to go on to the next turn."""
+CACHE_BYTES = 16.0
+"""Bytes per cycle that kernels bound by their own thread's caches take in and give."""
+LAUNCH_CYCLES = 3000
+"""What it costs to start other threads, and to wait for them."""
+LEAST_CYCLES = 20_000
+"""What a kernel with parallel loops takes at least: schedules make none of them in smaller ones."""
 EFFICIENCY = 0.75
 """Share of the peak that kernels commonly reach."""
 SWEEPS = 4
@@ -51,25 +59,26 @@ class Way:
     """One way to share a kernel: its turns, and each argument's piece; None: all of it.
 
     `largest` is the largest thread's part in multiples of an even one, `count` the number of turns
-    at common sizes.
+    at common sizes. `alone` ways leave all tasks to one thread; they have 0 turns, or 1 task.
     """
 
     turns: Size
     pieces: tuple[Piece | None, ...]
     largest: float = 1.0
     count: int = 1
+    alone: bool = False
 
     def encoded(self) -> list[object]:
         """The same as what JSON has."""
         pieces = [p and [p.dim, p.run_bytes] for p in self.pieces]
-        return [str(self.turns), pieces, self.largest, self.count]
+        return [str(self.turns), pieces, self.largest, self.count, self.alone]
 
     @staticmethod
     def decoded(data: Sequence[Any]) -> Way:
         """What `encoded` gave."""
-        turns, pieces, largest, count = data
+        turns, pieces, largest, count, alone = data
         size = int(turns) if turns.isdecimal() else parse_index(turns)
-        return Way(size, tuple(p and Piece(*p) for p in pieces), largest, count)
+        return Way(size, tuple(p and Piece(*p) for p in pieces), largest, count, alone)
 
     def named(self, dims: Mapping[str, str]) -> Way:
         """The way with other names for dims and symbols."""
@@ -119,7 +128,11 @@ def ways(kernel: Kernel, loops: Sequence[Loop], threads: int) -> tuple[Way, ...]
         turns = plain(product(x.hi - x.lo for x in loops[:k]))
         largest = -(-run // threads) * threads / max(run, 1)
         found.append(Way(turns, pieces, largest, prod(extents[:k])))
-    return tuple(found) or (Way(1, (None,) * len(kernel.args)),)
+    nothing = (None,) * len(kernel.args)
+    if all((x.hi - x.lo).is_const for x in loops):
+        # Of symbolic size, a kernel may be much larger than it commonly is.
+        found.append(Way(0 if found else 1, nothing, alone=True))
+    return tuple(found)
 
 
 def stored(kernel: Kernel) -> frozenset[str]:
@@ -182,7 +195,8 @@ def _piece(
 def share(launches: Sequence[Shared], machine: Machine) -> list[Size]:
     """The turns of every launch."""
     problem = _Problem(launches, machine)
-    starts = [[0] * len(launches), [len(x.ways) - 1 for x in launches]]
+    shared = [max(sum(not w.alone for w in x.ways) - 1, 0) for x in launches]
+    starts = [[0] * len(launches), shared, [len(x.ways) - 1 for x in launches]]
     solved = [problem.descend(start) for start in starts]
     best = min(solved, key=problem.total)
     return [x.ways[i].turns for x, i in zip(launches, best, strict=True)]
@@ -241,9 +255,10 @@ class _Problem:
 
     def _own(self, x: Shared, way: Way) -> float:
         """Cycles that are due to the way alone."""
-        peak = self.machine.width * 2 * self.machine.fma_per_cycle * EFFICIENCY
-        cycles = x.flops / peak / self.threads * (way.largest - 1)
-        cycles += TURN_CYCLES * (way.count - 1)
+        cycles = self._work(x)
+        if not way.alone:
+            cycles *= way.largest / self.threads
+            cycles += LAUNCH_CYCLES + TURN_CYCLES * (way.count - 1)
         for o, piece in zip(x.operands, way.pieces, strict=True):
             if o.constant and self.streams:
                 cycles += self._needed(o, piece) / STREAM_BYTES
@@ -251,12 +266,20 @@ class _Problem:
                 cycles += 2 * self._needed(o, piece) * _spilled(piece) / FOREIGN_BYTES
         return cycles
 
+    def _work(self, x: Shared) -> float:
+        """Cycles on one thread that has everything near, constants left out."""
+        peak = self.machine.width * 2 * self.machine.fma_per_cycle * EFFICIENCY
+        moved = sum(o.bytes for o in x.operands if not o.constant)
+        return max(x.flops / peak, moved / CACHE_BYTES, LEAST_CYCLES)
+
     def _link(self, number: int, chosen: Sequence[int]) -> float:
         """Cycles of getting what others have written."""
         p, q, i, j = self.links[number]
-        there = self.launches[p].ways[chosen[p]].pieces[q]
-        here = self.launches[i].ways[chosen[i]].pieces[j]
+        source, reader = self.launches[p].ways[chosen[p]], self.launches[i].ways[chosen[i]]
+        there, here = source.pieces[q], reader.pieces[j]
         operand = self.launches[i].operands[j]
+        if source.alone:
+            return 0.0 if reader.alone else self._needed(operand, here) / FOREIGN_BYTES
         near = here is not None and there is not None and here.dim == there.dim
         share = _spilled(here) if here is not None and near else 1 - 1 / self.threads
         return self._needed(operand, here) * share / FOREIGN_BYTES

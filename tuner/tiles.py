@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, log2, prod
 
@@ -172,7 +172,14 @@ def _cost(
     inner = bound_order(shape)[-1:]
     for r in shape.reductions:
         steps = prod(shape.extents[x.var] for x in r.loops)
-        loads = sum(_loads(t, vector, vectors, rows, width) for t in r.reads)
+        unrolled = {
+            v: shape.extents[v]
+            for v in inner
+            if shape.extents[v] <= LONGEST_UNROLLED
+            and v not in shape.symbolic
+            and not crowded(r, vectors, rows, v, shape.extents[v], machine)
+        }
+        loads = sum(_loads(t, vector, vectors, rows, width, unrolled) for t in r.reads)
         width_each = _state_registers(r)
         wide = width_each / len(r.update.states)
         work = max(
@@ -181,7 +188,7 @@ def _cost(
             machine.fma_latency,
         )
         vector_loads = sum(
-            _loads(t, vector, vectors, rows, width) for t in r.reads if t.depends(vector)
+            _loads(t, vector, vectors, rows, width, unrolled) for t in r.reads if t.depends(vector)
         )
         work += LOAD_SHARE * (loads + machine.vector_bits / LOAD_BITS * vector_loads) * wide
         work += APART * sum(
@@ -238,18 +245,40 @@ def _cost(
 
 
 def _loads(
-    t: Touch, vector: str, vectors: int, rows: tuple[tuple[str, int], ...], width: int
+    t: Touch,
+    vector: str,
+    vectors: int,
+    rows: tuple[tuple[str, int], ...],
+    width: int,
+    unrolled: Mapping[str, int] | None = None,
 ) -> float:
+    """Loads of a step of the reduction; of `unrolled` loops of it, windows are loaded once."""
     count = 1.0
     for v, f in rows:
         if t.depends(v):
-            count *= f
+            count *= _window(t, v, f, unrolled or {})
     stride = t.strides.get(vector, 0)
     if stride == 0:
         return count
     if stride == 1 or t.packed:
         return count * vectors
     return count * vectors * _far_load(stride, width)
+
+
+def _window(t: Touch, row: str, rows: int, unrolled: Mapping[str, int]) -> float:
+    """Places along a row loop per step of the reduction, those of neighbours' windows once."""
+    stride = t.strides.get(row)
+    for v, turns in unrolled.items():
+        step = t.strides.get(v)
+        if (
+            stride
+            and step
+            and not t.packed
+            and stride % step == 0
+            and stride // step in range(turns)
+        ):
+            return ((rows - 1) * (stride // step) + turns) / turns
+    return rows
 
 
 def _lanes_cost(shape: Shape, machine: Machine) -> float:

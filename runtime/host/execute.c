@@ -75,11 +75,11 @@ static void run_launch(rutc_session *session, const rutc_step *step) {
   int64_t symbols[RUTC_MAX_SYMBOLS + 1];
   for (int64_t i = 0; i < step->symbol_count; i++) symbols[i] = session->sizes[places[i]];
   symbols[step->symbol_count] = (int64_t)(intptr_t)session->thread_scratch;
-  if (tasks <= 1 || threads == 1) {
+  int64_t turns = rutc_size(session->sizes, step->target);
+  if (tasks <= 1 || threads == 1 || turns == 0) {
     if (tasks > 0) step->kernel(buffers, symbols, 0, tasks);
     return;
   }
-  int64_t turns = rutc_size(session->sizes, step->target);
   if (tasks / turns < threads) turns = 1;
   int64_t run = tasks / turns, count = run < threads ? run : threads;
   share_out(session->parts, turns, run, count);

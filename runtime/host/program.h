@@ -62,7 +62,8 @@ typedef struct rutc_ref {
 typedef enum rutc_op {
   RUTC_LAUNCH, /* kernel(&buffers[buffer], the symbol_count sizes at the places that launch_symbols
                   lists from symbol on, 0, count), shared out to the threads: each does the same
-                  part of every one of the `target` (a size) equal runs of tasks */
+                  part of every one of the `target` (a size) equal runs of tasks; if that is 0, the
+                  calling thread does all */
   RUTC_COPY,   /* count bytes from buffers[buffer + 1] to buffers[buffer] */
   RUTC_BRANCH, /* if the byte at buffers[buffer] is 0, go on at target */
   RUTC_JUMP,   /* go on at target */

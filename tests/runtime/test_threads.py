@@ -94,15 +94,15 @@ def test_every_task_runs_once_however_turns_share_them(
     compile_c: Compile, tmp_path: Path, threads: int
 ) -> None:
     """Runs of fewer tasks than threads, of one more, of primes; claims that span many turns."""
-    cases = [(turns, run) for turns in (1, 2, 7, 40) for run in (1, 2, 3, 5, 6, 23)]
+    cases = [(turns, run) for turns in (0, 1, 2, 7, 40) for run in (1, 2, 3, 5, 6, 23)]
     add = kernel(
         "count",
         "_Atomic int32_t *out = bufs[0]; for (int64_t i = begin; i < end; i++) out[i]++;",
     )
-    outputs = tuple(Port(f"y{t}x{r}", "int32", (t * r,)) for t, r in cases)
+    outputs = tuple(Port(f"y{t}x{r}", "int32", (max(t, 1) * r,)) for t, r in cases)
     steps: list[Step] = []
     for number, (turns, run) in enumerate(cases):
-        place, tasks = Ref("output", number), turns * run
+        place, tasks = Ref("output", number), max(turns, 1) * run
         steps.append(Copy(place, Ref("weights"), 4 * tasks))
         steps.append(Launch("count", (place,), tasks, turns=turns))
     zeros = bytes(4 * 40 * 23)

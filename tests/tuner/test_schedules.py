@@ -6,7 +6,7 @@ from rutc.emit.targets import target_named
 from rutc.tensor_ir import Const
 from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.graph import walk_nodes
-from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Prefetch, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Prefetch, Update, walk_stmts
 from rutc.tensor_ir.lower import lower
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose
@@ -126,3 +126,25 @@ def test_rows_lie_apart_by_a_distance_that_is_known() -> None:
     loops = [s for s in walk_stmts(kernel.body) if isinstance(s, Loop)]
     rows = {s.var for s in loops if s.kind is Kind.UNROLL and s.var.startswith(("x", "y"))}
     assert rows == {"x.i"}
+
+
+DEPTHWISE = """
+graph "depthwise"
+dims c = 384, xi = 14, yi = 14, kx = 3, ky = 3, x = 14, y = 14
+%i : f32{c,xi,yi} = input "i" [yi, xi, c]
+%w : f32{c,kx,ky} = input "w" [ky, kx, c]
+%o : f32{c,x,y} = sum{kx,ky} %i[c, xi=x+kx-1, yi=y+ky-1 else 0] * %w[c, ky, kx]
+output "o" [y, x, c] = %o
+"""
+
+
+def test_rows_lie_along_the_unrolled_window_whose_loads_they_share() -> None:
+    plan = plan_of(DEPTHWISE)
+    extents = {d: e.value for d, e in plan.graph.dims}
+    kernels = [lower(g, plan.values, plan.layouts, extents) for g in plan.groups()]
+    (kernel,) = (k for k in kernels if any(isinstance(s, Update) for s in walk_stmts(k.body)))
+    scheduled_kernel = apply_schedule(kernel, choose(kernel, MACHINE, frozenset({"w"})).schedule)
+    loops = {s.var: s for s in walk_stmts(scheduled_kernel.body) if isinstance(s, Loop)}
+    assert loops["x"].kind is Kind.UNROLL
+    assert loops["kx"].kind is Kind.UNROLL
+    assert loops["y"].kind is not Kind.UNROLL

@@ -48,7 +48,11 @@ def test_turns_divide_the_tasks() -> None:
     tasks = 1
     for loop in loops:
         tasks *= (loop.hi - loop.lo).value
-    for way in ways(kernel, loops, THREADS):
+    *shared, alone = ways(kernel, loops, THREADS)
+    assert alone.alone
+    assert alone.turns == 0
+    for way in shared:
+        assert not way.alone
         assert isinstance(way.turns, int)
         assert tasks % way.turns == 0
         assert way.turns == 1 or tasks // way.turns >= THREADS
@@ -57,6 +61,7 @@ def test_turns_divide_the_tasks() -> None:
 def test_a_kernel_without_parallel_loops_has_one_way() -> None:
     (way,) = ways(scheduled(LAYER), (), THREADS)
     assert way.turns == 1
+    assert way.alone
     assert not any(way.pieces)
 
 
@@ -94,3 +99,25 @@ def test_neighbours_agree() -> None:
     assert share(rows, MACHINE) == [8, 8, 8]
     alone = [replace(s, ways=s.ways[:1]) if s is not between else s for s in rows]
     assert share(alone, MACHINE)[1] == 1
+
+
+def test_small_launches_stay_on_the_thread_that_has_their_values() -> None:
+    """They are shared where neighbours are, and where they take long."""
+    alone = Way(0, (None, None, None), alone=True)
+
+    def choice(flops: int, neighbour: tuple[Way, ...]) -> int:
+        before, after = launch("a", "b", 1 << 17, 64), launch("c", "d", 1 << 17, 64)
+        between = launch("b", "c", 1 << 17, 64)
+        launches = [
+            replace(before, ways=neighbour),
+            replace(between, ways=(*between.ways, alone), flops=flops),
+            replace(after, ways=neighbour),
+        ]
+        turns = share(launches, MACHINE)[1]
+        assert isinstance(turns, int)
+        return turns
+
+    by_rows = launch("a", "b", 1 << 17, 64).ways[1:]
+    assert choice(1000, (alone,)) == 0
+    assert choice(1000, by_rows) == 8
+    assert choice(100_000_000, (alone,)) == 8
