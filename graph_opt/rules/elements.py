@@ -54,7 +54,7 @@ def splat(n: Const) -> Lit | None:
     first = array[(0,) * array.ndim]
     if first.tobytes() != array[(-1,) * array.ndim].tobytes():
         return None
-    flat = array.reshape(-1)
+    flat = np.ascontiguousarray(array).reshape(-1)
     if not np.array_equal(flat[1:].view(np.uint8), flat[:-1].view(np.uint8)):
         return None
     value = first.item()

@@ -129,3 +129,13 @@ def test_a_vector_of_at_most_one_distinct_number() -> None:
     text = "g (float[1, 1] x) => (float[1, n] y) { y = Unique <axis = 1> (x) }"
     x = np.array([[2.5]], np.float32)
     gives(text, [x], opset=15, x=x)
+
+
+def test_parts_of_a_constant_that_lie_apart() -> None:
+    data = np.array([[3, 1, 0], [-2, -2, -4], [-4, -4, -3], [3, 1, 4]], np.float32)
+    numbers = ", ".join(str(int(n)) for n in data.reshape(-1))
+    text = f"""
+    g () => (seq(float) y) <float[4, 3] w = {{{numbers}}}>
+        {{ y = SplitToSequence <axis = 1> (w) }}
+    """
+    gives(text, [data[:, k : k + 1] for k in range(3)])
