@@ -47,7 +47,7 @@ from rutc.tensor_ir import (
     cast,
     reducer,
 )
-from rutc.tensor_ir.affine import ONE, ZERO, Range, product
+from rutc.tensor_ir.affine import ONE, ZERO, FloorDiv, Range, product
 from rutc.tensor_ir.graph import outs
 
 CoordLike = Coord | int | str
@@ -189,6 +189,10 @@ class Builder:
             return False
         if not c.is_const and c.as_var is not None and self.extents.get(c.as_var) == extent:
             return True
+        match c.terms:
+            case (((FloorDiv(part, by),), 1),) if c.const == 0 and part.as_var is not None:
+                if self.extents.get(part.as_var) == extent * by:
+                    return True
         room = (extent - 1 - c).bounds(self.ranges)
         return room is not None and room[0] >= 0
 

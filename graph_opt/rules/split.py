@@ -15,7 +15,7 @@ from rutc.graph_opt.exprs import as_view, atoms, divisions, indices, node_reads
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.views import can_leave
 from rutc.tensor_ir import Expr, Index, Nest, Node, Read, Value
-from rutc.tensor_ir.affine import FloorDiv, Mod, Range, floordiv, mod
+from rutc.tensor_ir.affine import ZERO, FloorDiv, Mod, Range, floordiv, mod
 from rutc.tensor_ir.expr import map_index, substitute
 
 
@@ -135,12 +135,10 @@ def _with_merge(
 def _split_of(d: str, n: Nest, editor: Editor) -> Split | None:
     """How to split `d` so that fewer divisions are left, by the smallest factor that does."""
     extent = editor.extents[d]
-    if not extent.is_const:
-        return None
     whole = [i for e in n.body for i in indices(e) if d in i.names()]
     if not any(map(divisions, whole)):
         return None
-    for factor in _factors(d, whole, extent.const):
+    for factor in _factors(d, whole, extent):
         split = Split(d, factor, extent // factor, Index.of(factor))
         before, after = _costs(split, n, editor)
         if after < before:
@@ -148,7 +146,7 @@ def _split_of(d: str, n: Nest, editor: Editor) -> Split | None:
     return None
 
 
-def _factors(d: str, whole: list[Index], extent: int) -> list[int]:
+def _factors(d: str, whole: list[Index], extent: Index) -> list[int]:
     found = set()
     for i in whole:
         for a in atoms(i):
@@ -157,7 +155,7 @@ def _factors(d: str, whole: list[Index], extent: int) -> list[int]:
             step = a.num.coefficient(d)
             if step and a.den.const % step == 0:
                 found.add(a.den.const // step)
-    return sorted(k for k in found if 1 < k < extent and extent % k == 0)
+    return sorted(k for k in found if k > 1 and _is_multiple(extent, k))
 
 
 Cost = tuple[int, int]
@@ -254,7 +252,8 @@ def _needed_splits(at: Index, factor: int, editor: Editor) -> list[tuple[str, in
 
 
 def _is_multiple(extent: Index, factor: int) -> bool:
-    return extent.is_const and extent.const % factor == 0 and extent.const > factor
+    """Whether `factor` divides an extent, which is not it, whatever its symbols are."""
+    return extent % factor == ZERO and extent not in (Index.of(factor), ZERO)
 
 
 def _names_of_readers(

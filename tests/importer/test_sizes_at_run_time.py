@@ -2,12 +2,15 @@
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import helper
 
 from rutc.errors import UserError
+from rutc.graph_opt import optimize
 from rutc.importer import import_model
-from rutc.tensor_ir import Bind
+from rutc.tensor_ir import Bind, Nest
+from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.interpret import interpret
 
 
@@ -142,3 +145,29 @@ def test_pad(mode, pads, value, x, computed, make_node):
     inputs = {"x": x, "p": i64(*pads)} | ({"v": np.array(3, "f4")} if value else {})
     node = make_node("Pad", names, mode=mode)
     computed(node, inputs, {"axes": i64(0, 2)})
+
+
+def test_a_transposed_convolution_of_any_width_divides_nothing_in_its_sum(tmp_path, rng):
+    """Its output's axes are split in pixels and taps, whatever the width is."""
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 4, 3, "width"])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    w = onnx.numpy_helper.from_array(rng.standard_normal((4, 6, 2, 2)).astype("f4"), "w")
+    step = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2])
+    onnx.save(
+        helper.make_model(
+            helper.make_graph([step], "g", [x], [y], [w]),
+            opset_imports=[helper.make_opsetid("", 20)],
+            ir_version=9,
+        ),
+        tmp_path / "m.onnx",
+    )
+    graph = optimize(import_model(tmp_path / "m.onnx"))
+    sums = [n for n in graph.nodes if isinstance(n, Nest) and n.reducer is not None]
+    assert sums
+    assert not any(r.fill for n in sums for e in n.body for r in reads(e))
+    assert not any("//" in str(e) for n in sums for e in n.body)
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    for width in (1, 5, 8):
+        fed = {"x": rng.standard_normal((1, 4, 3, width)).astype("f4")}
+        want = session.run(None, fed)[0]
+        np.testing.assert_allclose(interpret(graph, fed)["y"], want, rtol=1e-5, atol=1e-5)
