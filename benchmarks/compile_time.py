@@ -1,0 +1,116 @@
+"""`python -m benchmarks.compile_time`: how long `rutc compile --no-verify` takes, and its memory.
+
+The command runs as a process of its own, Python's start included, once with an empty cache and once
+with what that run left there. Models have the zoo's fixed sizes. Results are kept in
+benchmarks/results/compile_time.json, and docs/compile_time.md is written from them.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.machine import ROOT, provenance
+
+RESULTS = ROOT / "benchmarks" / "results" / "compile_time.json"
+PAGE = ROOT / "docs" / "compile_time.md"
+MODELS = ("digits", "silero_vad_16k_op15", "mobilenet_v2", "resnet50", "bert_base_128")
+MIB = float(1 << 20)
+Entry = dict[str, object]
+
+
+def measure(name: str) -> Entry:
+    """Returns the times of a model with an empty and with a full cache."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        # In a process of its own: what this one has in memory counts for those that it starts.
+        writing = [sys.executable, "-m", "benchmarks.compile_time", "--write", str(path), name]
+        subprocess.run(writing, cwd=ROOT, check=True)
+        cache = {"RUTC_CACHE": str(Path(folder) / "cache")}
+        entry: Entry = {"model": name, "model_bytes": path.stat().st_size}
+        for kind in ("empty", "full"):
+            entry[kind] = _compiled(path, {**os.environ, **cache})
+    return entry | asdict(provenance())
+
+
+def _compiled(model: Path, environment: dict[str, str]) -> dict[str, float]:
+    """Seconds, CPU seconds of all processes, and the most bytes that one of them had in memory."""
+    output = model.with_suffix(".so")
+    arguments = ["-m", "rutc.cli", "compile", "--no-verify", str(model), "-o", str(output)]
+    silent = [(os.POSIX_SPAWN_OPEN, n, os.devnull, os.O_WRONLY, 0) for n in (1, 2)]
+    start = time.perf_counter()
+    process = os.posix_spawn(
+        sys.executable, [sys.executable, *arguments], environment, file_actions=silent
+    )
+    _, status, usage = os.wait4(process, 0)
+    seconds = time.perf_counter() - start
+    if status != 0:
+        raise RuntimeError(f"rutc compile {model} ended with {os.waitstatus_to_exitcode(status)}")
+    return {
+        "seconds": round(seconds, 2),
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2),
+        "peak_bytes": usage.ru_maxrss << 10,
+    }
+
+
+def page(entries: Sequence[Entry]) -> str:
+    """Returns the Markdown page of the entries."""
+    lines = [
+        "# Compile time",
+        "",
+        "Written by `python -m benchmarks.compile_time`; the numbers are in",
+        "`benchmarks/results/compile_time.json`. Seconds of the whole process",
+        "`rutc compile --no-verify`, Python's start included, with an empty cache and with a full",
+        "one, and the CPU seconds of all its processes. Memory is the peak of the largest process.",
+        "",
+        "| model | ONNX file | empty cache | CPU | full cache | CPU | peak memory |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for entry in entries:
+        empty, full = entry["empty"], entry["full"]
+        assert isinstance(empty, dict)
+        assert isinstance(full, dict)
+        cells = [f"{int(str(entry['model_bytes'])) / MIB:.1f} MiB"]
+        for found in (empty, full):
+            cells += [f"{found['seconds']:.2f} s", f"{found['cpu_seconds']:.2f} s"]
+        cells.append(f"{max(empty['peak_bytes'], full['peak_bytes']) / MIB:.0f} MiB")
+        lines.append(f"| {entry['model']} | {' | '.join(cells)} |")
+    measured = sorted(
+        {
+            f"{e['cpu']}, {e['cpus']} CPUs; rutc at commit {e['commit']}; {e['date']}"
+            for e in entries
+        }
+    )
+    return "\n".join([*lines, "", "## Measured on", "", *(f"- {x}" for x in measured)]) + "\n"
+
+
+def main() -> None:
+    """Measures the models named on the command line, and stores the results."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compile_time", description=__doc__)
+    parser.add_argument("models", nargs="*", default=MODELS, help=f"default: {', '.join(MODELS)}")
+    parser.add_argument("--write", type=Path, help="only write a model with fixed sizes there")
+    options = parser.parse_args()
+    if options.write is not None:
+        from benchmarks.zoo import write_static
+        from rutc.models.zoo import find
+
+        write_static(find(options.models[0]), options.write)
+        return
+    known: list[Entry] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
+    for name in options.models:
+        new = measure(name)
+        print(name, new["empty"], new["full"], file=sys.stderr)
+        known = [*(e for e in known if e["model"] != name), new]
+        known.sort(key=lambda e: int(str(e["model_bytes"])))
+        RESULTS.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+        PAGE.write_text(page(known), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
