@@ -30,7 +30,8 @@ def _per_axis(
     if t.rank == 1 and not block:
         if (t.shape[0] - x.shape[at]).is_const and t.shape[0] != x.shape[at]:
             raise OperatorError(f"{t} does not hold one element for each index of axis {at} of {x}")
-        return b.read(t, [axes[at].index])
+        b.broadcast_to((x.shape[at],), t.shape)
+        return b.read(t, [b.along(t.axes[0], axes[at])])
     if not block or t.rank != x.rank:
         raise OperatorError(f"the scale {t} does not fit {x}")
     coords: list[Index] = [a.index for a in axes]
