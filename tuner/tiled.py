@@ -161,7 +161,7 @@ def tiled(
                     alone = all(extents.get(v, 1) == 1 for v in order if v != f"{tile.vector}.o")
                     ahead = STREAM_BYTES // t.bytes if alone else 0
                     steps.append(PrefetchBlock(t.buffer, f"{tile.vector}.o", ahead, line))
-                elif tile.vectors <= 2 and wanted:
+                elif tile.vectors <= 2 and wanted and shape.extents.get(wanted[0], 0) > group:
                     first = wanted[0] if wanted[0] not in parted else f"{wanted[0]}.o"
                     if Mark(first, Kind.UNROLL) not in steps:
                         ahead = NEAR_LINES * line

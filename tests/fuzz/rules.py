@@ -35,7 +35,7 @@ _SUMS = """
     ReduceLogSumExp BatchNormalization InstanceNormalization LayerNormalization
     GroupNormalization MeanVarianceNormalization AveragePool GlobalAveragePool Resize GridSample
     RoiAlign RNN GRU LSTM Attention CumSum Det Col2Im RotaryEmbedding LinearRegressor Scan Loop
-    LogSoftmax
+    LogSoftmax HannWindow HammingWindow BlackmanWindow
 """
 SUMS = frozenset(_SUMS.split())
 """Operators whose zeros may come of cancellation, and then be another number elsewhere."""
@@ -109,8 +109,18 @@ RULES: tuple[Rule, ...] = (
     Rule(
         frozenset({"AveragePool"}),
         "ort",
-        "the reference leaves dilations out of the extents",
-        lambda node, feed, opset: any(a.name == "dilations" for a in node.attribute),
+        "the reference leaves out dilations of the extents and NaN of the sums",
+    ),
+    Rule(
+        frozenset({"MaxPool", "LpPool", "QLinearConv", "ConvInteger"}),
+        "ort",
+        "the reference gives other extents where the padding follows from the extents",
+        lambda node, feed, opset: any(a.s.startswith(b"SAME") for a in node.attribute),
+    ),
+    Rule(
+        frozenset({"Unique"}),
+        "ort",
+        "the reference does not restore the order of appearance along axes other than the first",
     ),
     Rule(
         frozenset({"ReverseSequence"}),
@@ -140,6 +150,26 @@ def _some_numbers(node: NodeProto, feed: Feed) -> bool:
     return bool(x.size) and not (is_float(x.dtype) and np.isnan(x.astype(np.float64)).any())
 
 
+def _has_elements(node: NodeProto, feed: Feed) -> bool:
+    return bool(feed[node.input[0]].size)
+
+
+def _reduces_exactly(node: NodeProto, feed: Feed) -> bool:
+    x = feed[node.input[0]]
+    if is_float(x.dtype):
+        return True
+    return bool(x.size) and float(np.abs(x.astype(np.float64)).sum()) < 2.0**53
+
+
+def _boxes_counted(node: NodeProto, feed: Feed) -> bool:
+    return _finite_image(node, feed) and len({len(feed[n]) for n in node.input[1:3]}) == 1
+
+
+def _channels_match(node: NodeProto, feed: Feed) -> bool:
+    x, *rest = (feed[n] for n in node.input)
+    return all(a.shape == x.shape[1:2] for a in rest)
+
+
 def _finite_operands(node: NodeProto, feed: Feed) -> bool:
     floats = [a for a in feed.values() if is_float(a.dtype)]
     return all(bool(np.isfinite(a.astype(np.float64)).all()) for a in floats)
@@ -164,7 +194,17 @@ VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     "RNN": _finite_operands,
     "GRU": _finite_operands,
     "LSTM": _finite_operands,
-    "RoiAlign": _finite_image,
+    "RoiAlign": _boxes_counted,
+    "ArgMax": _has_elements,
+    "ArgMin": _has_elements,
+    "ReduceMean": _reduces_exactly,
+    "ReduceSumSquare": _reduces_exactly,
+    "ReduceL1": _reduces_exactly,
+    "ReduceL2": _reduces_exactly,
+    "ReduceSum": _reduces_exactly,
+    "ReduceProd": _reduces_exactly,
+    "BatchNormalization": _channels_match,
+    "OneHot": _finite_operands,
     "GridSample": _finite_image,
     "Resize": _finite_image,
     "Conv": _finite_weights,
@@ -224,6 +264,17 @@ def _squares_overflow(node: NodeProto, feed: Feed, result: np.ndarray) -> np.nda
     return np.full(result.shape, not small)
 
 
+def _product_overflows(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What a product becomes some of whose factors alone are too large for the type."""
+    x = feed[node.input[0]]
+    if not is_float(x.dtype):
+        return np.zeros(result.shape, bool)
+    size = np.abs(x.astype(np.float64))
+    with np.errstate(all="ignore"):
+        decades = np.log10(np.where(size > 1, size, 1)).sum()
+    return np.full(result.shape, not decades < np.log10(float(finfo(x.dtype).max)))
+
+
 def _power_overflows(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     """What a power becomes that neither the integer nor a float can hold."""
     if not is_integer(result.dtype):
@@ -243,6 +294,8 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "MaxPool": _largest_with_nan,
     "Hardmax": _largest_with_nan,
     "Pow": _power_overflows,
+    "ReduceProd": _product_overflows,
+    "CumProd": _product_overflows,
     "InstanceNormalization": _squares_overflow,
     "LayerNormalization": _squares_overflow,
     "GroupNormalization": _squares_overflow,

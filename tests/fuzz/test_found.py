@@ -139,3 +139,39 @@ def test_parts_of_a_constant_that_lie_apart() -> None:
         {{ y = SplitToSequence <axis = 1> (w) }}
     """
     gives(text, [data[:, k : k + 1] for k in range(3)])
+
+
+@pytest.mark.parametrize("reduction", ["add", "mul", "max", "min"])
+def test_truth_values_combined_by_a_scatter(reduction: str) -> None:
+    text = f"""
+    g (bool[4] x, int64[4] at, bool[4] u) => (bool[4] y)
+        {{ y = ScatterElements <reduction = "{reduction}"> (x, at, u) }}
+    """
+    x = np.array([True, True, False, False])
+    u = np.array([True, False, True, False])
+    want = x | u if reduction in ("add", "max") else x & u
+    gives(text, [want], x=x, u=u, at=np.arange(4))
+
+
+def test_a_strided_part_of_a_constant() -> None:
+    table = ", ".join(str(n % 2) for n in range(12))
+    text = f"""
+    g (float[6] x) => (float[6] y) <float[6, 2] t = {{{table}}}, int64[2] parts = {{1, 1}}> {{
+        a, b = Split <axis = 1> (t, parts)
+        flat = Flatten <axis = 0> (b)
+        one = Squeeze (flat)
+        y = Add (one, x)
+    }}
+    """
+    x = np.arange(6, dtype=np.float32)
+    gives(text, [x + 1], x=x)
+
+
+def test_an_integer_product_over_less_than_a_group() -> None:
+    text = """
+    g (uint8[31, 2] x) => (int32[31, 3] y) <int8[2, 3] w = {127, 4, -4, -1, -2, 0}>
+        { y = MatMulInteger (x, w) }
+    """
+    x = np.arange(62, dtype=np.uint8).reshape(31, 2)
+    w = np.array([[127, 4, -4], [-1, -2, 0]])
+    gives(text, [(x.astype(np.int64) @ w).astype(np.int32)], x=x)
