@@ -39,14 +39,14 @@ class DataSet:
 class Case:
     """A model, the ranges of its symbolic sizes, and inputs of one or more sizes.
 
-    `hostile` are inputs with indices beyond what they index, for which any result or error will do
-    but no crash.
+    `hostile` are inputs with indices beyond what they index, or of sizes that do not fit together,
+    for which any result or error will do but no crash.
     """
 
     model: bytes
     dims: Mapping[str, tuple[int, int]]
     sets: tuple[DataSet, ...]
-    hostile: Mapping[str, np.ndarray] | None = None
+    hostile: tuple[Mapping[str, np.ndarray], ...] = ()
 
     def proto(self) -> ModelProto:
         """The model."""
@@ -87,11 +87,13 @@ def cases(draw: st.DrawFn, names: Sequence[str] = ()) -> Case:
     outputs = _outputs(build)
     if not outputs:
         reject()
-    dims, others = _symbolic(build, outputs)
+    dims, others, misfits = _symbolic(build, outputs)
     feeds = dict(build.inputs)
     sets = [DataSet(feeds, {v.name: v.runs for v in outputs}), *others]
     model = model_of(build, outputs, SYMBOL if dims else None, dims)
-    return Case(model.SerializeToString(), _ranges(dims), tuple(sets), _hostile(build))
+    wild = _out_of_range(build)
+    hostile = (*misfits, *([wild] if wild is not None else []))
+    return Case(model.SerializeToString(), _ranges(dims), tuple(sets), hostile)
 
 
 def _outputs(build: Build) -> list[Val]:
@@ -109,27 +111,32 @@ def _ranges(symbols: Symbols) -> dict[str, tuple[int, int]]:
     return {SYMBOL: next(iter(symbols.values()))} if symbols else {}
 
 
-def _symbolic(build: Build, outputs: Sequence[Val]) -> tuple[Symbols, list[DataSet]]:
-    """Axes to make symbolic, in one case of four, and data of other sizes."""
+def _symbolic(
+    build: Build, outputs: Sequence[Val]
+) -> tuple[Symbols, list[DataSet], list[dict[str, np.ndarray]]]:
+    """Axes to make symbolic, in one case of four; data of other sizes; inputs that do not fit."""
     axes = [(n, k, e) for n, a in build.inputs.items() for k, e in enumerate(a.shape) if e > 0]
     if not axes or not build.chance(25):
-        return {}, []
+        return {}, [], []
     extent = build.one([e for _, _, e in axes])
     chosen = [(n, k) for n, k, e in axes if e == extent and build.chance(85)]
     if not chosen:
-        return {}, []
+        return {}, [], []
     sizes = list(dict.fromkeys([build.one(SIZES), build.one(SIZES)]))
     found: list[DataSet] = []
+    misfits: list[dict[str, np.ndarray]] = []
     for size in sizes:
         feeds: dict[str, np.ndarray] = {}
         for name, array in build.inputs.items():
             shape = [size if (name, k) in chosen else e for k, e in enumerate(array.shape)]
             feeds[name] = np.resize(array, shape) if shape != list(array.shape) else array
         expected = replay(build, feeds)
-        if size != extent and expected is not None:
+        if expected is None:
+            misfits.append(feeds)
+        elif size != extent:
             found.append(DataSet(feeds, {v.name: expected[v.name] for v in outputs}))
     span = (min([extent, *sizes]), max([extent, *sizes]))
-    return dict.fromkeys(chosen, span), found
+    return dict.fromkeys(chosen, span), found, misfits
 
 
 def replay(build: Build, feeds: Mapping[str, np.ndarray]) -> dict[str, tuple[Array, ...]] | None:
@@ -168,7 +175,7 @@ def model_of(
     )
 
 
-def _hostile(build: Build) -> dict[str, np.ndarray] | None:
+def _out_of_range(build: Build) -> dict[str, np.ndarray] | None:
     """Inputs of indices that are out of range, if the model takes indices as inputs."""
     readers: dict[str, list[tuple[NodeProto, int]]] = {}
     for n in build.nodes:

@@ -10,6 +10,7 @@ import signal
 import tempfile
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing.connection import Connection
@@ -200,10 +201,8 @@ class _Work:
                 }
                 session.run_into({n: guarded_copy(a) for n, a in given.items()}, outputs)
                 results["guarded"] = {n: np.array(a) for n, a in outputs.items()}
-        if self.case.hostile is not None:
-            self.begin(f"run on indices out of range with {threads} threads")
-            given = {i.name: self.case.hostile[i.name] for i in session.get_inputs()}
-            try:
+        for feeds in self.case.hostile:
+            self.begin(f"run on hostile inputs with {threads} threads")
+            given = {i.name: guarded_copy(feeds[i.name]) for i in session.get_inputs()}
+            with suppress(ModelError):
                 session.run(None, given)
-            except ModelError:
-                return

@@ -31,7 +31,7 @@ def cut(case: Case, verdict: Verdict, check: Callable[[Case], Verdict]) -> tuple
     for tries, (part, number) in enumerate(_parts(model, case)):
         if tries >= MOST_TRIES:
             break
-        made = _case_of(model, part, case.sets[number], case.hostile is not None)
+        made = _case_of(model, part, case.sets[number], hostile=bool(case.hostile))
         if made is None:
             continue
         found_verdict = check(made)
@@ -61,7 +61,7 @@ def _parts(model: ModelProto, case: Case) -> Iterator[tuple[list[NodeProto], int
 
 
 def _case_of(
-    model: ModelProto, part: Sequence[NodeProto], data: DataSet, hostile: bool
+    model: ModelProto, part: Sequence[NodeProto], data: DataSet, *, hostile: bool
 ) -> Case | None:
     """The nodes alone, on what they read in a run of the whole model."""
     opset = next(o.version for o in model.opset_import if not o.domain)
@@ -90,7 +90,7 @@ def _case_of(
         graph, opset_imports=list(model.opset_import), ir_version=model.ir_version
     )
     sets = (DataSet(inputs, {o: again[o] for o in outputs}),)
-    return Case(small.SerializeToString(), {}, sets, inputs if hostile else None)
+    return Case(small.SerializeToString(), {}, sets, (inputs,) if hostile else ())
 
 
 def _values(nodes: Sequence[NodeProto], opset: int, given: Mapping[str, Array]) -> Known | None:
