@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from rutc.importer.builder import Builder
 from rutc.importer.dims import named
+from rutc.importer.fitting import fitted
 from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import Bind, Graph, Index, Input, Nest, Node, Output, Scan, Scatter, Value
 from rutc.tensor_ir.affine import ZERO, Range
@@ -28,7 +29,8 @@ def assembled(
     used = _used_dims(nodes, made)
     table = tuple((d, e) for d, e in b.extents.items() if d in used)
     there = {n.symbol for n in walk_nodes(tuple(nodes)) if isinstance(n, Bind)}
-    kept = tuple((s, r) for s, r in symbols if s in there or s not in b.bound)
+    given = fitted(nodes, b.extents, {s: r for s, r in symbols if s not in b.bound})
+    kept = tuple((s, given.get(s, r)) for s, r in symbols if s in there or s not in b.bound)
     return named(Graph(name, table, tuple(nodes), tuple(made), kept), b.roles, b.hints)
 
 

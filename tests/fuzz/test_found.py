@@ -10,6 +10,7 @@ import pytest
 from onnx import parser
 
 from rutc.emit.targets import target_named
+from rutc.errors import UserError
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
@@ -175,3 +176,18 @@ def test_an_integer_product_over_less_than_a_group() -> None:
     x = np.arange(62, dtype=np.uint8).reshape(31, 2)
     w = np.array([[127, 4, -4], [-1, -2, 0]])
     gives(text, [(x.astype(np.int64) @ w).astype(np.int32)], x=x)
+
+
+def test_sizes_that_do_not_fit_are_refused_before_a_run() -> None:
+    text = """
+    g (float[2, 1, 3] x, float[1, 6, 3] w, float[1, 6, 2] r, float[1, n] b)
+        => (float[2, 1, 1, 2] y)
+        { y = GRU <hidden_size = 2> (x, w, r, b) }
+    """
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(parser.parse_model(HEADER.format(8, 18) + text).SerializeToString())
+        graph = import_model(path, dims={"n": (2, 20)})
+        assert dict(graph.symbols)["n"] == (12, 20)
+        with pytest.raises(UserError, match="needs at least 12 as size n, which is at most 8"):
+            import_model(path, dims={"n": (2, 8)})
