@@ -9,49 +9,49 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from rutc.errors import UserError
-from rutc.tensor_ir import Index, Nest, Node, Read, Scan
-from rutc.tensor_ir.affine import Range
+from rutc.tensor_ir import Coord, Index, Nest, Node, Read, Scan
+from rutc.tensor_ir.affine import ZERO, Range
 from rutc.tensor_ir.expr import reads
 
 
 def fitted(
     nodes: Sequence[Node], extents: Mapping[str, Index], symbols: Mapping[str, Range]
 ) -> dict[str, Range]:
-    """The symbols' ranges, cut from below to the sizes that unconditional reads need.
+    """The symbols' ranges, cut to the sizes that unconditional reads need.
 
     Raises:
-        UserError: No size of a range is large enough.
+        UserError: No size of a range will do.
     """
     found = dict(symbols)
     for n, r in _unconditional(nodes):
         for d, c in r.coords:
-            if not isinstance(c, Index) or extents[d].is_const or r.fill is not None:
+            room = _room(c, extents[d], extents) if r.fill is None else None
+            names = sorted(room.names()) if room is not None else []
+            if room is None or len(names) != 1 or names[0] not in found:
                 continue
-            names = sorted(c.names())
-            if any(x not in extents or not extents[x].is_const for x in names):
+            symbol, scale, spare = names[0], room.coefficient(names[0]), room.subs({names[0]: ZERO})
+            if not scale:
                 continue
-            highest = c.bounds({x: (0, extents[x].const - 1) for x in names})
-            symbol = _only_symbol(extents[d], found)
-            if highest is None or symbol is None or any(not extents[x].const for x in names):
-                continue
-            scale = extents[d].coefficient(symbol)
-            rest = extents[d] - Index.of(symbol) * (scale or 0)
-            if not scale or scale < 0 or not rest.is_const:
-                continue
-            least = -((rest.const - highest[1] - 1) // scale)
             low, high = found[symbol]
-            if least > high:
+            least = max(low, -(spare.const // scale)) if scale > 0 else low
+            most = min(high, spare.const // -scale) if scale < 0 else high
+            if least > most:
+                limit = f"at least {least}" if scale > 0 else f"at most {most}"
                 raise UserError(
-                    f"{', '.join(n.origin)} needs at least {least} as size {symbol}, which is at "
-                    f"most {high}: give a larger range with --dim"
+                    f"{', '.join(n.origin)} needs {limit} as size {symbol}, which is in "
+                    f"{low}..{high}: give another range with --dim"
                 )
-            found[symbol] = (max(low, least), high)
+            found[symbol] = (least, most)
     return found
 
 
-def _only_symbol(extent: Index, symbols: Mapping[str, Range]) -> str | None:
-    names = extent.names()
-    return next(iter(names)) if len(names) == 1 and names <= symbols.keys() else None
+def _room(c: Coord, extent: Index, extents: Mapping[str, Index]) -> Index | None:
+    """How far the last element read is from the end, where a coordinate grows with all its dims."""
+    if not isinstance(c, Index) or any(x not in extents for x in c.names()):
+        return None
+    if any((c.coefficient(x) or 0) <= 0 or extents[x] == ZERO for x in c.names()):
+        return None
+    return extent - 1 - c.subs({x: extents[x] - 1 for x in c.names()})
 
 
 def _unconditional(nodes: Sequence[Node]) -> Iterator[tuple[Nest, Read]]:

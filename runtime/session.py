@@ -229,9 +229,15 @@ class InferenceSession:
                     self._input_addresses,
                     self._output_addresses,
                 )
-                return [slot.shape for slot in self._output_slots.values()]
+                found = [slot.shape for slot in self._output_slots.values()]
             finally:
                 self._release()
+        for info, shape in zip(self._outputs, found, strict=True):
+            if not info.computed and any(extent < 0 for extent in shape):
+                raise ModelError(
+                    f"output {info.name!r} has no shape for these inputs: {list(shape)} it would be"
+                )
+        return found
 
     def run_into(self, inputs: Mapping[str, object], outputs: Mapping[str, object]) -> None:
         """Runs the model and writes the named outputs into the caller's tensors.

@@ -12,6 +12,7 @@ from rutc.graph_opt.rules.views import can_leave
 from rutc.tensor_ir import Const, Coord, DType, Expr, Index, IndexValue, Lit, Nest, Read
 
 MOST_PROGRESSION = 1 << 16
+MOST_IN_INDEX = 1 << 62
 """Larger tables of integers are not looked at."""
 
 
@@ -81,6 +82,8 @@ def progression(n: Const, at: Mapping[str, Coord]) -> IndexValue | None:
     for axis, (d, extent) in enumerate(zip(axes, array.shape, strict=True)):
         line = np.moveaxis(array, axis, 0).reshape(extent, -1)[:, 0]
         step = int(line[1]) - first if extent > 1 else 0
+        if max(abs(first), abs(step) * extent) > MOST_IN_INDEX:
+            return None
         total = total + Index.of(d) * step
         shape = [-1 if axis == k else 1 for k in range(array.ndim)]
         expected = expected + (np.arange(extent).astype(object) * step).reshape(shape)

@@ -62,10 +62,17 @@ def flatten(b: Builder, x: Tensor, *, axis: int = 1) -> Tensor:
 
 @operator("Squeeze")
 def squeeze(b: Builder, x: Tensor, axes: Tensor | None = None) -> Tensor:
-    """`x` without the named axes (without names: all) of extent 1."""
+    """`x` without the named axes (without names: all) of extent 1.
+
+    Without names, a symbolic size that is given is at least 2: at 1 the rank would be another.
+    """
     if axes is not None and axes.known is None:
         return linear(b, x, named_axes(b, axes, x.rank, x.shape).without(x.shape))
     if axes is None:
+        for e in x.shape:
+            symbol = e.as_var
+            if symbol is not None and symbol not in b.bound and b.ranges[symbol][0] == 1:
+                b.ranges[symbol] = (min(2, b.ranges[symbol][1]), b.ranges[symbol][1])
         chosen = tuple(i for i, e in enumerate(x.shape) if e == ONE)
     else:
         chosen = axes_of(ints(axes, "axes"), x.rank)
@@ -76,6 +83,8 @@ def squeeze(b: Builder, x: Tensor, axes: Tensor | None = None) -> Tensor:
     for i in chosen:
         if x.shape[i] != ONE:
             x = _only(b, x, i)
+        elif x.axes[i].dim is not None:
+            x = b.view(x, x.shape, lambda *at: at)
     return b.reshaped(x, [a for i, a in enumerate(x.axes) if i not in chosen])
 
 

@@ -24,7 +24,18 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoPro
 from onnx.reference import ReferenceEvaluator
 
 from rutc.verify.tolerance import Level, is_float, tolerance
-from tests.fuzz.rules import EXACT, SINGLE, SUMS, UNSPECIFIED, VALID, Array, Feed, counting
+from tests.fuzz.data import finfo
+from tests.fuzz.rules import (
+    ABSOLUTE,
+    EXACT,
+    SINGLE,
+    SUMS,
+    UNSPECIFIED,
+    VALID,
+    Array,
+    Feed,
+    counting,
+)
 
 NEWEST_OPSET = 26
 """The newest opset whose models ONNX Runtime runs."""
@@ -264,9 +275,26 @@ def _moved(value: Array, node: NodeProto, feed: Feed, run: int, output: int) -> 
     finite = np.where(np.isfinite(real), real, 0.0)
     kind = value.dtype if node.op_type not in SINGLE else np.dtype(np.float32)
     limit = tolerance(Level.KERNEL, kind, reduction_of(list(feed.values()), value))
-    step = limit.allowed(finite) / 2 * np.where(random.random(real.shape) < 0.5, -1.0, 1.0)
+    step = limit.allowed(finite) / 2
+    if node.op_type in SUMS:
+        step = step + limit.scale * _largest(feed) / 2
+    if node.op_type in ABSOLUTE:
+        step = step + tolerance(Level.MODEL, kind).floor
+    step = step * np.where(random.random(real.shape) < 0.5, -1.0, 1.0)
+    kept = ~np.isfinite(real)
+    if node.op_type not in SUMS:
+        kept |= real == 0
+    tiny = np.abs(real) < float(finfo(value.dtype).smallest_normal)
     with np.errstate(over="ignore", invalid="ignore"):
-        kept = ~np.isfinite(real)
-        if node.op_type not in SUMS:
-            kept |= real == 0
-        return np.where(kept, real, real + step).astype(value.dtype)
+        moved = np.where(kept, real, np.where(tiny & (run % 2 == 1), 0.0, real + step))
+        return moved.astype(value.dtype)
+
+
+def _largest(feed: Feed) -> float:
+    """The largest product of finite elements of the operands."""
+    total = 1.0
+    for a in list(feed.values())[:2]:
+        if isinstance(a, np.ndarray) and is_float(a.dtype) and a.size:
+            real = np.abs(a.astype(np.float64))
+            total *= float(real[np.isfinite(real)].max(initial=0.0))
+    return total if np.isfinite(total) else 0.0

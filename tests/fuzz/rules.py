@@ -19,6 +19,9 @@ Array = Any
 """A value: a numpy array, a list of them, or None."""
 Feed = Mapping[str, Array]
 
+LARGE = 1e6
+"""Numbers from which on quantised ones may have overflowed an integer on the way."""
+
 _EXACT = """
     Identity Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Concat Pad Tile Expand Gather
     GatherElements GatherND ScatterND ScatterElements Where Max Min Relu Abs Neg Sign Clip Ceil
@@ -40,10 +43,13 @@ _SUMS = """
 SUMS = frozenset(_SUMS.split())
 """Operators whose zeros may come of cancellation, and then be another number elsewhere."""
 
+ABSOLUTE = frozenset(["RNN", "GRU", "LSTM", "Sigmoid", "Tanh", "Softmax", "Attention"])
+"""Operators whose error is of the size of their range, however small a result."""
+
 _SINGLE = """
     Erf Gelu HardSwish Celu HardSigmoid Selu Mish InstanceNormalization BatchNormalization
     LayerNormalization RMSNormalization GroupNormalization MeanVarianceNormalization GridSample
-    LRN Swish LeakyRelu Elu Attention
+    Resize Upsample LRN Swish LeakyRelu Elu Attention
 """
 SINGLE = frozenset(_SINGLE.split())
 """Operators that the oracles compute, whatever the type, from constants of single precision."""
@@ -89,7 +95,14 @@ RULES: tuple[Rule, ...] = (
         lambda node, feed, opset: opset < 13,
     ),
     Rule(
-        frozenset({"LayerNormalization", "RMSNormalization", "GroupNormalization"}),
+        frozenset(
+            {
+                "LayerNormalization",
+                "RMSNormalization",
+                "GroupNormalization",
+                "MeanVarianceNormalization",
+            }
+        ),
         "ort",
         "the reference computes in the narrow type, not in that of stash_type",
         lambda node, feed, opset: feed[node.input[0]].dtype.itemsize == 2,
@@ -99,6 +112,12 @@ RULES: tuple[Rule, ...] = (
         "ort",
         "the reference leaves sequence_lens out",
         lambda node, feed, opset: len(node.input) > 4 and bool(node.input[4]),
+    ),
+    Rule(
+        frozenset({"Loop"}),
+        "ort",
+        "the reference makes no trip where the condition is left out",
+        lambda node, feed, opset: not node.input[1],
     ),
     Rule(
         frozenset({"Gemm"}),
@@ -170,6 +189,22 @@ def _channels_match(node: NodeProto, feed: Feed) -> bool:
     return all(a.shape == x.shape[1:2] for a in rest)
 
 
+def _computed_widely(node: NodeProto, feed: Feed) -> bool:
+    """The reference gives another type for narrow ones."""
+    return bool(feed[node.input[0]].dtype.itemsize > 2)
+
+
+def _floating(node: NodeProto, feed: Feed) -> bool:
+    return bool(is_float(feed[node.input[0]].dtype))
+
+
+def _pools_plainly(node: NodeProto, feed: Feed) -> bool:
+    dilated = any(a.name == "dilations" and max(a.ints) > 1 for a in node.attribute)
+    same = any(a.s.startswith(b"SAME") for a in node.attribute)
+    x = feed[node.input[0]]
+    return not (dilated and same) and not np.isnan(x.astype(np.float64)).any()
+
+
 def _finite_operands(node: NodeProto, feed: Feed) -> bool:
     floats = [a for a in feed.values() if is_float(a.dtype)]
     return all(bool(np.isfinite(a.astype(np.float64)).all()) for a in floats)
@@ -191,6 +226,13 @@ VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     "SoftmaxCrossEntropyLoss": _labelled,
     "Attention": _batches_equal,
     "Unique": _some_numbers,
+    "Det": _computed_widely,
+    "ReduceLogSum": _floating,
+    "ReduceLogSumExp": _floating,
+    "MaxPool": _pools_plainly,
+    "AveragePool": _pools_plainly,
+    "LpPool": _pools_plainly,
+    "Upsample": _finite_image,
     "RNN": _finite_operands,
     "GRU": _finite_operands,
     "LSTM": _finite_operands,
@@ -232,9 +274,15 @@ def _whole_of(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
         return np.zeros(result.shape, bool)
     real = x.astype(np.float64)
     if node.op_type == "QuantizeLinear":
-        return np.asarray(~np.isfinite(real))
+        return np.asarray(~(np.abs(real) < LARGE))
     info = iinfo(result.dtype)
     return np.asarray(~((real > float(info.min) - 1) & (real < float(info.max) + 1)))
+
+
+def _large_whole(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What whole numbers become that a float does not hold."""
+    x = feed[node.input[0]].astype(np.float64)
+    return np.asarray(np.abs(x) > 2.0**53) if is_integer(result.dtype) else np.zeros(x.shape, bool)
 
 
 def _largest_with_nan(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
@@ -291,7 +339,6 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "CastLike": _whole_of,
     "QuantizeLinear": _whole_of,
     "GlobalMaxPool": _largest_with_nan,
-    "MaxPool": _largest_with_nan,
     "Hardmax": _largest_with_nan,
     "Pow": _power_overflows,
     "ReduceProd": _product_overflows,
@@ -303,6 +350,8 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "MeanVarianceNormalization": _squares_overflow,
     "LpNormalization": _squares_overflow,
     "LRN": _beyond_range,
+    "BatchNormalization": _beyond_range,
+    "Shrink": _large_whole,
     "DynamicQuantizeLinear": _not_finite,
     "DFT": _not_finite,
     "STFT": _not_finite,

@@ -14,6 +14,8 @@ from rutc.errors import UserError
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
+from rutc.runtime import ModelError
+from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interpret import interpret
 from tests.compiled import build, run
 
@@ -178,16 +180,64 @@ def test_an_integer_product_over_less_than_a_group() -> None:
     gives(text, [(x.astype(np.int64) @ w).astype(np.int32)], x=x)
 
 
-def test_sizes_that_do_not_fit_are_refused_before_a_run() -> None:
-    text = """
-    g (float[2, 1, 3] x, float[1, 6, 3] w, float[1, 6, 2] r, float[1, n] b)
-        => (float[2, 1, 1, 2] y)
-        { y = GRU <hidden_size = 2> (x, w, r, b) }
-    """
+def imported(text: str, dims: Dims) -> Graph:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(parser.parse_model(HEADER.format(8, 18) + text).SerializeToString())
-        graph = import_model(path, dims={"n": (2, 20)})
-        assert dict(graph.symbols)["n"] == (12, 20)
-        with pytest.raises(UserError, match="needs at least 12 as size n, which is at most 8"):
-            import_model(path, dims={"n": (2, 8)})
+        return import_model(path, dims=dims)
+
+
+def test_sizes_beyond_the_operand_that_they_read_are_refused() -> None:
+    text = """
+    g (float[2, 3, 5] x, int64[n, 5] t) => (float[] y)
+        { y = NegativeLogLikelihoodLoss (x, t) }
+    """
+    assert dict(imported(text, {"n": (1, 20)}).symbols)["n"] == (1, 2)
+    with pytest.raises(UserError, match="needs at most 2 as size n, which is in 3"):
+        imported(text, {"n": (3, 20)})
+
+
+def test_sizes_beyond_a_list_of_scales_are_refused() -> None:
+    text = """
+    g (float[n] x, float[5] scale, int8[n] zero) => (int8[n] y)
+        { y = QuantizeLinear <axis = 0> (x, scale, zero) }
+    """
+    low, high = dict(imported(text, {"n": (1, 20)}).symbols)["n"]
+    assert (low, high) == (1, 5)
+
+
+def test_a_size_of_one_that_would_change_a_rank_is_refused() -> None:
+    text = "g (float[n, 1, 4] x) => (float[m, 4] y) { y = Squeeze (x) }"
+    assert dict(imported(text, {"n": (1, 20)}).symbols)["n"] == (2, 20)
+
+
+def test_an_output_of_less_than_no_extent_is_refused() -> None:
+    text = """
+    g (uint8[1, 1, n] x, uint8[1, 1, 5] w) => (int32[1, 1, m] y) { y = ConvInteger (x, w) }
+    """
+    with TemporaryDirectory() as folder:
+        plan = decide(optimize(imported(text, {"n": (1, 20)})))
+        library = build(plan, target_named("native").machine, Path(folder))
+        x = {"x": np.ones((1, 1, 2), np.uint8), "w": np.ones((1, 1, 5), np.uint8)}
+        with pytest.raises(ModelError, match="'y' has no shape for these inputs"):
+            run(library, x, 1)
+
+
+def test_whole_numbers_at_both_ends_of_their_range() -> None:
+    text = """
+    g () => (int64[2] y) <int64[2] x = {-4611686018427387904, 9223372036854775807}>
+        { y = BitwiseAnd (x, x) }
+    """
+    gives(text, [np.array([-4611686018427387904, 9223372036854775807])])
+
+
+def test_the_only_part_of_the_only_number() -> None:
+    text = """
+    g (float[1] x) => (float[1] a, int64[1] b, int64[] y) <int64 zero = {0}> {
+        a, b, at, count = Unique (x)
+        parts = SplitToSequence <keepdims = 0> (at)
+        y = SequenceAt (parts, zero)
+    }
+    """
+    x = np.array([2.5], np.float32)
+    gives(text, [x, np.array([0]), np.array(0)], x=x)
