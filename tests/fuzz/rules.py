@@ -116,8 +116,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         frozenset({"Loop"}),
         "ort",
-        "the reference makes no trip where the condition is left out",
-        lambda node, feed, opset: not node.input[1],
+        "the reference makes no trip where the condition is left out, and does not stack one result",
+    ),
+    Rule(
+        frozenset({"LpNormalization"}),
+        "ort",
+        "the reference adds up powers of the elements, not of their magnitudes",
     ),
     Rule(
         frozenset({"Gemm"}),
