@@ -116,7 +116,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         frozenset({"Loop"}),
         "ort",
-        "the reference makes no trip where the condition is left out, and does not stack one result",
+        "the reference makes no trip without a condition, and does not stack one result",
     ),
     Rule(
         frozenset({"LpNormalization"}),
