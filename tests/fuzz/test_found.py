@@ -202,8 +202,13 @@ def test_sizes_beyond_a_list_of_scales_are_refused() -> None:
     g (float[n] x, float[5] scale, int8[n] zero) => (int8[n] y)
         { y = QuantizeLinear <axis = 0> (x, scale, zero) }
     """
-    low, high = dict(imported(text, {"n": (1, 20)}).symbols)["n"]
-    assert (low, high) == (1, 5)
+    with TemporaryDirectory() as folder:
+        plan = decide(optimize(imported(text, {"n": (1, 20)})))
+        library = build(plan, target_named("native").machine, Path(folder))
+        for n in (3, 20):
+            x = {"x": np.ones(n, np.float32), "zero": np.zeros(n, np.int8)}
+            with pytest.raises(ModelError, match=f"5 and n|n is {n}|n = {n}"):
+                run(library, {**x, "scale": np.ones(5, np.float32)}, 1)
 
 
 def test_a_size_of_one_that_would_change_a_rank_is_refused() -> None:
