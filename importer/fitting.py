@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from rutc.errors import UserError
-from rutc.tensor_ir import Coord, Index, Nest, Node, Read, Scan
+from rutc.tensor_ir import Coord, Index, Nest, Node, Read, Scan, Scatter
 from rutc.tensor_ir.affine import ZERO, Range
 from rutc.tensor_ir.expr import reads
 
@@ -54,11 +54,13 @@ def _room(c: Coord, extent: Index, extents: Mapping[str, Index]) -> Index | None
     return extent - 1 - c.subs({x: extents[x] - 1 for x in c.names()})
 
 
-def _unconditional(nodes: Sequence[Node]) -> Iterator[tuple[Nest, Read]]:
-    """Reads of nests that every run computes, with their nests."""
+def _unconditional(nodes: Sequence[Node]) -> Iterator[tuple[Nest | Scatter, Read]]:
+    """Reads that every run makes, with the nests and scatters that make them."""
     for n in nodes:
         if isinstance(n, Nest):
             for e in n.body:
                 yield from ((n, r) for r in reads(e))
+        elif isinstance(n, Scatter):
+            yield from ((n, r) for r in reads(n.body))
         elif isinstance(n, Scan):
             yield from _unconditional(n.body)

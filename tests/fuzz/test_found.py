@@ -206,7 +206,7 @@ def test_sizes_beyond_a_list_of_scales_are_refused() -> None:
         plan = decide(optimize(imported(text, {"n": (1, 20)})))
         library = build(plan, target_named("native").machine, Path(folder))
         for n in (3, 20):
-            x = {"x": np.ones(n, np.float32), "zero": np.zeros(n, np.int8)}
+            x: dict[str, np.ndarray] = {"x": np.ones(n, "f4"), "zero": np.zeros(n, np.int8)}
             with pytest.raises(ModelError, match=f"5 and n|n is {n}|n = {n}"):
                 run(library, {**x, "scale": np.ones(5, np.float32)}, 1)
 
@@ -246,3 +246,11 @@ def test_the_only_part_of_the_only_number() -> None:
     """
     x = np.array([2.5], np.float32)
     gives(text, [x, np.array([0]), np.array(0)], x=x)
+
+
+def test_sizes_beyond_the_updates_of_a_scatter_are_refused() -> None:
+    text = """
+    g (float[4, n] x, int64[4, n] at, float[4, 7] u) => (float[4, n] y)
+        { y = ScatterElements <axis = -1> (x, at, u) }
+    """
+    assert dict(imported(text, {"n": (2, 17)}).symbols)["n"] == (2, 7)
