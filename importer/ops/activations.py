@@ -210,13 +210,17 @@ def gelu(b: Builder, x: Tensor, *, approximate: str = "none") -> Tensor:
 
 @operator("Shrink")
 def shrink(b: Builder, x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
-    """`x` + bias below -lambd, x - bias above lambd, else 0; whole numbers are cut off."""
+    """`x` + bias below -lambd, x - bias above lambd, else 0; whole numbers are cut off and wrap."""
 
     def fn(x: Expr) -> Expr:
         e = x if x.dtype.is_float else cast(x, DType.F64)
         high = apply("gt", e, lit(lambd, e.dtype))
         upper = apply("select", high, shifted(e, -bias), lit(0, e.dtype))
         low = apply("lt", e, lit(-lambd, e.dtype))
-        return cast(apply("select", low, shifted(e, bias), upper), x.dtype)
+        y = apply("select", low, shifted(e, bias), upper)
+        if x.dtype.is_float or x.dtype.is_signed:
+            return cast(y, x.dtype)
+        wrapped = cast(cast(y, DType.I64), x.dtype)
+        return apply("select", apply("lt", y, lit(0, y.dtype)), wrapped, cast(y, x.dtype))
 
     return b.wide(fn, x)

@@ -155,3 +155,9 @@ def test_bit_operators(check, make_node):
         check(make_node("BitShift", ["a", "b"], direction=direction), {"a": a, "b": c})
     for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor"):
         check(make_node(op, ["a", "b"]), {"a": a, "b": c})
+
+
+@pytest.mark.parametrize("dtype", ["u1", "u4", "u8", "i1", "i4"])
+def test_shrinking_integers_wraps(dtype, check, make_node):
+    x = np.array([0, 1, 2, 3, 100, 120]).astype(dtype)
+    check(make_node("Shrink", ["x"], bias=2.0), {"x": x})
