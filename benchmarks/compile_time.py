@@ -6,7 +6,6 @@ benchmarks/results/compile_time.json, and docs/compile_time.md is written from t
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -16,13 +15,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks import store
 from benchmarks.machine import ROOT, provenance
+from benchmarks.store import Entry
 
 RESULTS = ROOT / "benchmarks" / "results" / "compile_time.json"
 PAGE = ROOT / "docs" / "compile_time.md"
 MODELS = ("digits", "silero_vad_16k_op15", "mobilenet_v2", "resnet50", "bert_base_128")
 MIB = float(1 << 20)
-Entry = dict[str, object]
 
 
 def measure(name: str) -> Entry:
@@ -102,13 +102,13 @@ def main() -> None:
 
         write_static(find(options.models[0]), options.write)
         return
-    known: list[Entry] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else []
+    known = store.load(RESULTS)
     for name in options.models:
         new = measure(name)
         print(name, new["empty"], new["full"], file=sys.stderr)
         known = [*(e for e in known if e["model"] != name), new]
         known.sort(key=lambda e: int(str(e["model_bytes"])))
-        RESULTS.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+        store.save(RESULTS, known)
         PAGE.write_text(page(known), encoding="utf-8")
 
 

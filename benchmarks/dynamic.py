@@ -7,7 +7,6 @@ Results are kept in benchmarks/results/dynamic.json, and docs/dynamic.md is writ
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import store
 from benchmarks.machine import ROOT, provenance
+from benchmarks.store import Entry
 from rutc.compiler import Options, compile_model
 from rutc.errors import RutcError
 from rutc.models.dynamic import Case, DynamicModel, dynamic_models, find
@@ -30,7 +31,6 @@ from rutc.verify.tolerance import Level
 
 RESULTS = ROOT / "benchmarks" / "results" / "dynamic.json"
 PAGE = ROOT / "docs" / "dynamic.md"
-Entry = dict[str, object]
 
 
 @dataclass(frozen=True)
@@ -117,21 +117,11 @@ def _share(output: OutputComparison) -> float:
     return output.max_abs / (output.largest or 1.0)
 
 
-def load_results() -> list[Entry]:
-    """Returns the entries found so far."""
-    if not RESULTS.exists():
-        return []
-    entries = json.loads(RESULTS.read_text(encoding="utf-8"))
-    assert isinstance(entries, list)
-    return entries
-
-
 def store_results(entries: Sequence[Entry]) -> None:
     """Writes the entries in the order of the models, and the page made of them."""
     models = [model.name for model in dynamic_models()]
     ordered = sorted(entries, key=lambda e: models.index(str(e["model"])))
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+    store.save(RESULTS, ordered)
     PAGE.write_text(page(ordered), encoding="utf-8")
 
 
@@ -219,7 +209,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="keep artifacts here, use those that are here")
     parser.add_argument("--times", action="store_true", help="only measure times again")
     options = parser.parse_args()
-    entries = load_results()
+    entries = store.load(RESULTS)
     with tempfile.TemporaryDirectory() as temporary:
         artifacts = Artifacts(options.folder or Path(temporary))
         for model in [find(name) for name in options.models] or list(dynamic_models()):

@@ -7,7 +7,6 @@ theirs only.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -19,10 +18,12 @@ from statistics import geometric_mean
 import numpy as np
 import onnx
 
+from benchmarks import store
 from benchmarks.cases import CASES, MORE, Case, aligned
 from benchmarks.machine import ROOT, provenance
 from benchmarks.peak import Peaks, measured_peaks
 from benchmarks.peers import Run, prepare_onnxruntime, prepare_openvino
+from benchmarks.store import Entry
 from rutc.compiler import Options, compile_model
 from rutc.errors import RutcError
 from rutc.runtime import ModelError, load
@@ -35,7 +36,6 @@ PEERS = {"onnxruntime": prepare_onnxruntime, "openvino": prepare_openvino}
 SHORT = {"onnxruntime": "ORT", "openvino": "OV"}
 NARROW = "x86-64-v3"
 """The target of the second table: vectors of 256 bits."""
-Entry = dict[str, object]
 
 
 def measure(case: Case, target: str, peaks: Peaks, seconds: float, peers: Sequence[str]) -> Entry:
@@ -188,17 +188,14 @@ def _slowdown(entry: Entry, peers: Sequence[str]) -> float:
     return us["rutc"] / min(us[n] for n in peers)
 
 
-def store(entries: Sequence[Entry]) -> None:
+def store_results(entries: Sequence[Entry]) -> None:
     """Merges the entries with those measured before, and writes the page."""
-    known: list[Entry] = []
-    if RESULTS.exists():
-        known = [e for e in json.loads(RESULTS.read_text(encoding="utf-8")) if "target" in e]
+    known = [e for e in store.load(RESULTS) if "target" in e]
     merged = {(e["target"], e["case"]): e for e in (*known, *entries)}
     order = {case.name: number for number, case in enumerate((*CASES, *MORE))}
     kept = [e for (_, name), e in merged.items() if name in order]
     kept.sort(key=lambda e: (str(e["target"]) == NARROW, order[str(e["case"])]))
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    store.save(RESULTS, kept)
     PAGE.write_text(page(kept), encoding="utf-8")
 
 
@@ -234,7 +231,7 @@ def main() -> None:
         facts = {key: entry.get(key) for key in ("us", "bound", "peak_gflops", "error", "agrees")}
         print(case.name, shares, facts, file=sys.stderr)
         if not options.dry:
-            store(entries)
+            store_results(entries)
 
 
 if __name__ == "__main__":

@@ -19,13 +19,14 @@ from statistics import geometric_mean
 
 import numpy as np
 
+from benchmarks import store
 from benchmarks.machine import ROOT, provenance
+from benchmarks.store import Entry
 
 RESULTS = ROOT / "benchmarks" / "results" / "memory.json"
 PAGE = ROOT / "docs" / "memory.md"
 RUNS = 3
 MIB = float(1 << 20)
-Entry = dict[str, object]
 
 
 def resident() -> int:
@@ -105,22 +106,13 @@ def _in_child(peer: str, model: Path, inputs: Path, threads: int) -> Mapping[str
     return found
 
 
-def load_results() -> list[Entry]:
-    """Returns the entries measured so far."""
-    if not RESULTS.exists():
-        return []
-    entries = json.loads(RESULTS.read_text(encoding="utf-8"))
-    assert isinstance(entries, list)
-    return entries
-
-
 def store_results(entries: Sequence[Entry]) -> None:
     """Writes the entries in the zoo's order, and the page made of them."""
     from rutc.models.zoo import zoo
 
     order = {model.name: index for index, model in enumerate(zoo())}
     ordered = sorted(entries, key=lambda e: (int(str(e["threads"])), order[str(e["model"])]))
-    RESULTS.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+    store.save(RESULTS, ordered)
     PAGE.write_text(page(ordered), encoding="utf-8")
 
 
@@ -183,7 +175,7 @@ def main() -> None:
         peer, model, inputs = options.models
         print(json.dumps(child(peer, model, Path(inputs), options.threads[0])))
         return
-    entries = load_results()
+    entries = store.load(RESULTS)
     if options.page:
         store_results(entries)
         return

@@ -5,7 +5,6 @@ to benchmarks/results/narrow.json and docs/narrow.md.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ import onnx
 from numpy.typing import DTypeLike
 from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks import store
 from benchmarks.machine import ROOT, provenance
 from rutc.compiler import Options, compile_model
 from rutc.errors import RutcError
@@ -308,9 +308,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="per case")
     parser.add_argument("--dry", action="store_true", help="print, but store nothing")
     options = parser.parse_args()
-    known: dict[str, dict[str, object]] = {}
-    if RESULTS.exists():
-        known = {e["case"]: e for e in json.loads(RESULTS.read_text(encoding="utf-8"))}
+    known = {str(e["case"]): e for e in store.load(RESULTS)}
     for case in CASES:
         if options.only and not any(part in case.name for part in options.only):
             continue
@@ -321,8 +319,7 @@ def main() -> None:
     if options.dry:
         return
     entries = [known[case.name] for case in CASES if case.name in known]
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+    store.save(RESULTS, entries)
     PAGE.write_text(page(entries), encoding="utf-8")
 
 

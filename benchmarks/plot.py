@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import geometric_mean
 
-from benchmarks.zoo_page import Entry, peers, times
+from benchmarks.store import Entry
+from benchmarks.zoo_page import peers, times
 
 REFERENCE = "onnxruntime"
 INCHES_PER_MODEL = 0.24

@@ -11,7 +11,6 @@ may be run on some models only:
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -21,10 +20,12 @@ from pathlib import Path
 
 import onnx
 
+from benchmarks import store
 from benchmarks.machine import ROOT, provenance
 from benchmarks.peak import PeakLoop, measured_peaks
 from benchmarks.peers import Inputs, Run, installed_peers, prepare_rutc
 from benchmarks.plot import draw
+from benchmarks.store import Entry
 from benchmarks.zoo_page import milliseconds, page, times
 from rutc.compiler import Options, compile_model
 from rutc.errors import RutcError, UserError
@@ -36,7 +37,6 @@ from rutc.verify.verify import verify_model
 
 RESULTS = ROOT / "benchmarks" / "results" / "zoo.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
-Entry = dict[str, object]
 
 
 def measure(
@@ -152,21 +152,11 @@ def with_others(entry: Entry, before: Entry) -> Entry:
     return {**entry, "times": all_times, "ready_s": ready_s, "failed": failed, "versions": versions}
 
 
-def load_results() -> list[Entry]:
-    """Returns the entries measured so far."""
-    if not RESULTS.exists():
-        return []
-    entries = json.loads(RESULTS.read_text(encoding="utf-8"))
-    assert isinstance(entries, list)
-    return entries
-
-
 def store_results(entries: Sequence[Entry]) -> None:
     """Writes the entries in the zoo's order, and the page made of them."""
     order = {model.name: index for index, model in enumerate(zoo())}
     ordered = sorted(entries, key=lambda e: (order[str(e["model"])], int(str(e["threads"]))))
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+    store.save(RESULTS, ordered)
     PAGE.write_text(page(ordered), encoding="utf-8")
     draw(ordered, PAGE.parent)
 
@@ -180,7 +170,7 @@ def main() -> None:
     parser.add_argument("--peers", nargs="+", default=list(installed_peers()))
     parser.add_argument("--page", action="store_true", help="only write the page again")
     options = parser.parse_args()
-    entries = load_results()
+    entries = store.load(RESULTS)
     if options.page:
         store_results(entries)
         return

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
 
-Entry = dict[str, object]
+from benchmarks.store import Entry
+
 Summary = dict[str, float]
 
 FEW = 5

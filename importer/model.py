@@ -20,6 +20,7 @@ from rutc.importer.builder import Builder, OperatorError
 from rutc.importer.bundles import bundled_input, bundled_output, keys_asked_for
 from rutc.importer.convert import OPSET, prepare
 from rutc.importer.dims import clean_dim
+from rutc.importer.fixed import fixed_elements, kind_of
 from rutc.importer.functions import function_body, is_function
 from rutc.importer.open_sizes import SizeFoundError
 from rutc.importer.ops.control import branched
@@ -73,7 +74,7 @@ def import_model(
     name = clean_dim(path.stem)
     graph, weights = prepare(model, path.parent)
     _check_supported(graph, path)
-    fixed = _fixed([i for i in graph.input if i.name not in weights], values or {})
+    fixed = fixed_elements([i for i in graph.input if i.name not in weights], values or {})
     given = {**(shapes or {}), **{n: array.shape for n, array in fixed.items()}}
     learned: Learned = {}
     while True:
@@ -82,46 +83,6 @@ def import_model(
             return importer.run(graph, weights, name)
         except SizeFoundError as found:
             learned = {**learned, **importer.learn(found)}
-
-
-def _fixed(inputs: Sequence[ValueInfoProto], values: Values) -> dict[str, np.ndarray]:
-    """The fixed elements of inputs, in their declared types.
-
-    A single element fits any shape of one element, and numbers any type that holds them all.
-    """
-    infos = {i.name: i for i in inputs}
-    fixed: dict[str, np.ndarray] = {}
-    for name, given in values.items():
-        if name not in infos:
-            raise UserError(
-                f"a value is given for {name!r}, which is no input; "
-                f"the inputs are {', '.join(infos) or 'none'}"
-            )
-        tensor = infos[name].type.tensor_type
-        dims = tensor.shape.dim
-        array = given
-        if array.size == 1 and tensor.HasField("shape"):
-            array = array.reshape([1] * len(dims))
-        fits = len(dims) == array.ndim and all(
-            not d.HasField("dim_value") or d.dim_value == n
-            for d, n in zip(dims, array.shape, strict=True)
-        )
-        kind = dtype_of(tensor.elem_type)
-        if kind is not _kind(array) and array.dtype.kind in "iuf" and kind is not DType.BOOL:
-            array = array.astype(kind.numpy)
-            fits &= bool(np.array_equal(array.astype(given.dtype), given.reshape(array.shape)))
-        if (tensor.HasField("shape") and not fits) or kind is not _kind(array):
-            declared = ", ".join(d.dim_param or str(d.dim_value) for d in dims)
-            raise UserError(
-                f"input {name!r}: the given value, {given.dtype}{list(given.shape)}, "
-                f"does not fit its declared type, {kind}[{declared}]"
-            )
-        fixed[name] = array
-    return fixed
-
-
-def _kind(array: np.ndarray) -> DType:
-    return DType.STRING if array.dtype == object else DType.of(array.dtype)
 
 
 def _key(node: NodeProto) -> Key:
@@ -181,7 +142,7 @@ class _Importer:
         inputs = self.inputs
         self._check_names([i.name for i in inputs])
         for initializer, data in weights.items():
-            env[initializer] = b.constant(data, _kind(data), initializer)
+            env[initializer] = b.constant(data, kind_of(data), initializer)
         try:
             self.nodes(graph, env, [o.name for o in graph.output])
         except NeedsRank as e:
@@ -578,11 +539,11 @@ class _Importer:
         env = dict(scope)
         for initializer in graph.initializer:
             data = array_of(initializer, self.directory)
-            env[initializer.name] = self.b.constant(data, _kind(data), initializer.name)
+            env[initializer.name] = self.b.constant(data, kind_of(data), initializer.name)
         for sparse in graph.sparse_initializer:
             name = sparse.values.name
             data = dense_of(sparse, self.directory)
-            env[name] = self.b.constant(data, _kind(data), name)
+            env[name] = self.b.constant(data, kind_of(data), name)
         return env
 
 

@@ -351,9 +351,9 @@ def test_a_sequence_that_grows(check):
     check(inner, [{"m": np.array(m), "x": rows(3)} for m in (0, 1, 5, 90)])
 
 
-def test_a_queue_until_a_condition_fails(check):
-    state = sequence(floats("k"))
-    nodes = [
+def in_queue(state):
+    """Nodes that put x into the queue s of at most three elements, giving t of length n or 3."""
+    return [
         node("SequenceInsert", ["s", "x"], ["longer"]),
         node("SequenceLength", ["longer"], ["n"]),
         node("Greater", ["n", "three"], ["full"]),
@@ -364,6 +364,13 @@ def test_a_queue_until_a_condition_fails(check):
             then_branch=graph([node("SequenceErase", ["longer", "zero"], ["a"])], {}, {"a": state}),
             else_branch=graph([node("Identity", ["longer"], ["b"])], {}, {"b": state}),
         ),
+    ]
+
+
+def test_a_queue_until_a_condition_fails(check):
+    state = sequence(floats("k"))
+    nodes = [
+        *in_queue(state),
         node("Less", ["trip", "last"], ["more"]),
     ]
     constants = {"three": np.array(3), "zero": np.array(0)}
@@ -659,18 +666,7 @@ def resident():
 def test_memory_of_boxes_is_used_again(tmp_path):
     """A queue of 1 MiB elements in 400 trips, and 10,000 runs."""
     state = sequence(floats("k"))
-    nodes = [
-        node("SequenceInsert", ["s", "x"], ["longer"]),
-        node("SequenceLength", ["longer"], ["n"]),
-        node("Greater", ["n", "three"], ["full"]),
-        node(
-            "If",
-            ["full"],
-            ["t"],
-            then_branch=graph([node("SequenceErase", ["longer", "zero"], ["a"])], {}, {"a": state}),
-            else_branch=graph([node("Identity", ["longer"], ["b"])], {}, {"b": state}),
-        ),
-    ]
+    nodes = in_queue(state)
     constants = {"three": np.array(3), "zero": np.array(0)}
     inside = body(nodes, {"s": state}, {"t": state}, constants)
     outer = [
