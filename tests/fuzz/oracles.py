@@ -30,6 +30,7 @@ from tests.fuzz.rules import (
     EXACT,
     SINGLE,
     SUMS,
+    TERMS,
     UNSPECIFIED,
     VALID,
     Array,
@@ -63,13 +64,14 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
         raise NoOracle(node.op_type)
     model = model_of(node, opset, feeds[0])
     counts = counting(node, feeds[0], opset)
-    oracles: list[Oracle] = [_Reference(model), _Runtime(model)]
-    if counts == "ort":
-        oracles.reverse()
-    if counts:
-        oracles = oracles[:1]
+    oracles: list[Oracle] = {
+        "": [_Reference(model), _Runtime(model)],
+        "reference": [_Reference(model)],
+        "ort": [_Runtime(model)],
+        "wide": [_Wide(node, opset)],
+    }[counts]
     made: list[list[Array]] = []
-    found = [o(feeds[0]) for o in oracles]
+    found = [_typed(o(feeds[0]), node, opset, feeds[0]) for o in oracles]
     usable = [o for o, f in zip(oracles, found, strict=True) if f is not None]
     first = next((f for f in found if f is not None), None)
     if first is None:
@@ -94,20 +96,24 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
             results = [_moved(a, node, feeds[0], number, k) for k, a in enumerate(results)]
         made.append(results)
     if node.op_type in UNSPECIFIED:
-        made[1] = [_doubted(node, feeds[0], a, b) for a, b in zip(first, made[1], strict=True)]
+        for run in range(1, len(feeds)):
+            pairs = zip(first, made[run], strict=True)
+            made[run] = [_doubted(node, feeds[0], a, b, run) for a, b in pairs]
     return list(zip(*made, strict=True))
 
 
-def _doubted(node: NodeProto, feed: Feed, first: Array, second: Array) -> Array:
-    """The second run's value, made another one than the first's where any will do."""
+def _doubted(node: NodeProto, feed: Feed, first: Array, other: Array, run: int) -> Array:
+    """Another run's value, made another one than the first's where any will do."""
     open_ones = UNSPECIFIED[node.op_type](node, feed, first)
     if not open_ones.any():
-        return second
+        return other
     if is_float(first.dtype):
-        other = np.where(np.isfinite(first.astype(np.float64)), np.nan, 0.0)
+        real = first.astype(np.float64)
+        finite = np.where(np.isfinite(real), np.nan, 1.5)
+        values = (finite, np.where(real == np.inf, 0.0, np.inf), -np.inf)[run - 1]
     else:
-        other = np.where(first != 0, 0, 1)
-    return np.where(open_ones, other.astype(first.dtype), second)
+        values = (np.where(first != 0, 0, 1), 7, 3)[run - 1]
+    return np.where(open_ones, np.asarray(values).astype(first.dtype), other)
 
 
 def model_of(node: NodeProto, opset: int, feed: Feed) -> ModelProto:
@@ -186,6 +192,44 @@ class _Reference:
         except Exception:
             return None
         return [_plain(a) for a in made]
+
+
+class _Wide:
+    """The implementation of the onnx package, which computes narrow types in single precision."""
+
+    def __init__(self, node: NodeProto, opset: int) -> None:
+        self.node = node
+        self.opset = opset
+
+    def __call__(self, feed: Feed) -> list[Array] | None:
+        """The outputs, rounded to the operands' type; None where it refuses the operands."""
+        kinds = {a.dtype for a in feed.values() if is_float(a.dtype)}
+        wide = {n: a.astype(np.float32) if is_float(a.dtype) else a for n, a in feed.items()}
+        made = _Reference(model_of(self.node, self.opset, wide))(wide)
+        if made is None or len(kinds) != 1:
+            return None
+        (kind,) = kinds
+        with np.errstate(over="ignore"):
+            return [a.astype(kind) if is_float(a.dtype) else a for a in made]
+
+
+def _typed(
+    results: list[Array] | None, node: NodeProto, opset: int, feed: Feed
+) -> list[Array] | None:
+    """The results; None where their types are not those that the operator's definition says."""
+    if results is None or not defs.has(node.op_type, opset, node.domain) or node.domain:
+        return results
+    schema = defs.get_schema(node.op_type, opset, node.domain)
+    known = {
+        i.type_str: feed[n].dtype
+        for i, n in zip(schema.inputs, node.input, strict=False)
+        if n and i.is_homogeneous and isinstance(feed[n], np.ndarray)
+    }
+    for output, value in zip(schema.outputs, results, strict=False):
+        wanted = known.get(output.type_str)
+        if wanted is not None and isinstance(value, np.ndarray) and value.dtype != wanted:
+            return None
+    return results
 
 
 class _Runtime:
@@ -277,7 +321,8 @@ def _moved(value: Array, node: NodeProto, feed: Feed, run: int, output: int) -> 
     limit = tolerance(Level.KERNEL, kind, reduction_of(list(feed.values()), value))
     step = limit.allowed(finite) / 2
     if node.op_type in SUMS:
-        step = step + limit.scale * _largest(feed) / 2
+        terms = TERMS[node.op_type](node, feed) if node.op_type in TERMS else _largest(feed)
+        step = step + limit.scale * terms / 2
     if node.op_type in ABSOLUTE:
         step = step + tolerance(Level.MODEL, kind).floor
     step = step * np.where(random.random(real.shape) < 0.5, -1.0, 1.0)

@@ -46,6 +46,13 @@ SUMS = frozenset(_SUMS.split())
 ABSOLUTE = frozenset(["RNN", "GRU", "LSTM", "Sigmoid", "Tanh", "Softmax", "Attention"])
 """Operators whose error is of the size of their range, however small a result."""
 
+_NARROWLY_SUMMED = """
+    ReduceSum ReduceMean ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare ReduceProd
+    CumSum CumProd GlobalAveragePool
+"""
+NARROWLY_SUMMED = frozenset(_NARROWLY_SUMMED.split())
+"""Operators that the reference computes in narrow types, one rounding an element."""
+
 _SINGLE = """
     Erf Gelu HardSwish Celu HardSigmoid Selu Mish InstanceNormalization BatchNormalization
     LayerNormalization RMSNormalization GroupNormalization MeanVarianceNormalization GridSample
@@ -57,7 +64,11 @@ SINGLE = frozenset(_SINGLE.split())
 
 @dataclass(frozen=True)
 class Rule:
-    """Which oracle counts for operators, and why; `when` looks at the node and its operands."""
+    """Which oracle counts for operators, and why; `when` looks at the node and its operands.
+
+    `counts` is "ort", "reference", or "wide": the reference, given narrow floats in single
+    precision, its results then stored in their type.
+    """
 
     operators: frozenset[str]
     counts: str
@@ -70,7 +81,18 @@ def _integers(node: NodeProto, feed: Feed, opset: int) -> bool:
     return isinstance(first, np.ndarray) and first.dtype.kind in "iu"
 
 
+def _narrow(node: NodeProto, feed: Feed, opset: int) -> bool:
+    return bool(is_float(feed[node.input[0]].dtype) and feed[node.input[0]].dtype.itemsize == 2)
+
+
 RULES: tuple[Rule, ...] = (
+    Rule(
+        NARROWLY_SUMMED,
+        "wide",
+        "the reference rounds every partial sum to the narrow type, where a long one no longer "
+        "grows; ONNX Runtime has no kernel",
+        _narrow,
+    ),
     Rule(
         frozenset({"Div", "Mod"}),
         "reference",
@@ -221,6 +243,10 @@ def _finite_image(node: NodeProto, feed: Feed) -> bool:
 
 
 def _finite_weights(node: NodeProto, feed: Feed) -> bool:
+    """Finite weights; between dilated ones the reference multiplies elements with zeros."""
+    dilated = any(a.name == "dilations" and max(a.ints) > 1 for a in node.attribute)
+    if dilated:
+        return _finite_operands(node, feed)
     w = feed[node.input[1]]
     return not is_float(w.dtype) or bool(np.isfinite(w.astype(np.float64)).all())
 
@@ -261,11 +287,22 @@ infinite weight, outside of an image or between its elements) the standard leave
 
 
 def counting(node: NodeProto, feed: Feed, opset: int) -> str:
-    """The oracle that alone counts for a node: "reference", "ort", or "" for both."""
+    """The oracle that alone counts for a node (see `Rule`), or "" for both."""
     for rule in RULES:
         if node.op_type in rule.operators and rule.when(node, feed, opset):
             return rule.counts
     return ""
+
+
+def _determinant_terms(node: NodeProto, feed: Feed) -> np.ndarray:
+    """At most what each determinant's terms are: the product of its rows' lengths."""
+    x = np.abs(feed[node.input[0]].astype(np.float64))
+    with np.errstate(all="ignore"):
+        return np.nan_to_num(x.sum(-1).prod(-1), nan=np.inf, posinf=np.inf)
+
+
+TERMS: Mapping[str, Callable[[NodeProto, Feed], np.ndarray]] = {"Det": _determinant_terms}
+"""How large the terms are that cancel, where it is not a product of two operands' elements."""
 
 
 Mask = Callable[[NodeProto, Feed, np.ndarray], np.ndarray]
@@ -281,6 +318,16 @@ def _whole_of(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
         return np.asarray(~(np.abs(real) < LARGE))
     info = iinfo(result.dtype)
     return np.asarray(~((real > float(info.min) - 1) & (real < float(info.max) + 1)))
+
+
+def _cast(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What whole number NaN becomes, and what power of two a negative number or a tiny one."""
+    x = feed[node.input[0]]
+    if result.dtype.name != "float8_e8m0fnu":
+        return _whole_of(node, feed, result)
+    real = x.astype(np.float64)
+    saturated = all(a.name != "saturate" or a.i for a in node.attribute)
+    return np.asarray(np.signbit(real) | ((real < 2.0**-126) & (not saturated)))
 
 
 def _large_whole(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
@@ -338,9 +385,37 @@ def _power_overflows(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndar
     return np.asarray(~(size <= most))
 
 
+def _deviates_little(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What equal elements become, as the number added to their deviation is 0 in a narrow type."""
+    narrow = result.dtype.itemsize == 2
+    undefined = np.isnan(result.astype(np.float64)) & narrow
+    return np.asarray(_squares_overflow(node, feed, result) | undefined)
+
+
+def _determinant_overflows(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What eliminating rows makes of numbers that are not finite, or have such products."""
+    return ~(_determinant_terms(node, feed) < float(finfo(result.dtype).max))
+
+
+def _masked_infinities(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """Whether scores and values that are not finite count where the mask leaves them out.
+
+    Added up, an infinite score and a mask of minus infinity are NaN; so are 0 times an infinite
+    value. Implementations that do not compute what is masked give the result of the others.
+    """
+    masked = any(a.name == "is_causal" and a.i for a in node.attribute) or len(node.input) > 3
+    q, k, v = (feed[n].astype(np.float64) for n in node.input[:3])
+    with np.errstate(all="ignore"):
+        finite = bool(np.isfinite(np.abs(q).max(initial=0) * np.abs(k).max(initial=0)))
+    wild = not (finite and bool(np.isfinite(v).all()))
+    return np.full(result.shape, masked and wild) & np.isnan(result.astype(np.float64))
+
+
 UNSPECIFIED: Mapping[str, Mask] = {
-    "Cast": _whole_of,
-    "CastLike": _whole_of,
+    "Attention": _masked_infinities,
+    "Cast": _cast,
+    "CastLike": _cast,
+    "Det": _determinant_overflows,
     "QuantizeLinear": _whole_of,
     "GlobalMaxPool": _largest_with_nan,
     "Hardmax": _largest_with_nan,
@@ -351,7 +426,7 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "LayerNormalization": _squares_overflow,
     "GroupNormalization": _squares_overflow,
     "RMSNormalization": _squares_overflow,
-    "MeanVarianceNormalization": _squares_overflow,
+    "MeanVarianceNormalization": _deviates_little,
     "LpNormalization": _squares_overflow,
     "LRN": _beyond_range,
     "BatchNormalization": _beyond_range,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import sleep
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import Phase
@@ -21,7 +22,7 @@ from tests.fuzz.cases import Case, DataSet, operators
 from tests.fuzz.check import Verdict, differs, judge
 from tests.fuzz.child import Answer, Child
 from tests.fuzz.graph import RUNS
-from tests.fuzz.oracles import evaluate
+from tests.fuzz.oracles import NoOracle, evaluate
 from tests.fuzz.shrink import cut
 
 BATCHES = 4
@@ -124,3 +125,26 @@ def test_a_rule_decides_between_oracles() -> None:
     ((first, *others),) = evaluate(node, 18, [feed] * RUNS)
     assert first[1] == -3
     assert all(o is first for o in others)
+
+
+def test_long_sums_of_narrow_numbers_are_judged_by_wide_ones() -> None:
+    node = helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)
+    feed = {"x": np.ones(1000, ml_dtypes.bfloat16)}
+    ((first, *_),) = evaluate(node, 18, [feed] * RUNS)
+    assert float(first) == 1000
+    assert first.dtype == ml_dtypes.bfloat16
+
+
+def test_what_is_open_stays_open_in_later_nodes() -> None:
+    feed = {"x": np.array([[[np.inf], [1.0]]], np.float32)}
+    (spectra,) = evaluate(helper.make_node("DFT", ["x"], ["y"], axis=1), 18, [feed] * RUNS)
+    infinite = helper.make_node("IsInf", ["y"], ["z"])
+    (runs,) = evaluate(infinite, 18, [{"y": y} for y in spectra])
+    assert not differs(np.ones_like(runs[0]), runs, 1)
+    assert not differs(np.zeros_like(runs[0]), runs, 1)
+
+
+def test_a_result_of_another_type_than_defined_does_not_count() -> None:
+    node = helper.make_node("ReduceSumSquare", ["x"], ["y"])
+    with pytest.raises(NoOracle):
+        evaluate(node, 18, [{"x": np.ones(3, np.uint32)}] * RUNS)
