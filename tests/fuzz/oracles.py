@@ -64,12 +64,13 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
         raise NoOracle(node.op_type)
     model = model_of(node, opset, feeds[0])
     counts = counting(node, feeds[0], opset)
-    oracles: list[Oracle] = {
+    choices: dict[str, list[Oracle]] = {
         "": [_Reference(model), _Runtime(model)],
         "reference": [_Reference(model)],
         "ort": [_Runtime(model)],
         "wide": [_Wide(node, opset)],
-    }[counts]
+    }
+    oracles = choices[counts]
     made: list[list[Array]] = []
     found = [_typed(o(feeds[0]), node, opset, feeds[0]) for o in oracles]
     usable = [o for o, f in zip(oracles, found, strict=True) if f is not None]

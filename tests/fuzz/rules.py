@@ -298,7 +298,7 @@ def _determinant_terms(node: NodeProto, feed: Feed) -> np.ndarray:
     """At most what each determinant's terms are: the product of its rows' lengths."""
     x = np.abs(feed[node.input[0]].astype(np.float64))
     with np.errstate(all="ignore"):
-        return np.nan_to_num(x.sum(-1).prod(-1), nan=np.inf, posinf=np.inf)
+        return np.asarray(np.nan_to_num(x.sum(-1).prod(-1), nan=np.inf, posinf=np.inf))
 
 
 TERMS: Mapping[str, Callable[[NodeProto, Feed], np.ndarray]] = {"Det": _determinant_terms}
