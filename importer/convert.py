@@ -130,6 +130,9 @@ def _converted(model: ModelProto) -> ModelProto:
     if version < 13:
         for graph in subgraphs(model.graph):
             _flatten_hardmax(graph)
+    if 6 <= version < 11:
+        for graph in subgraphs(model.graph):
+            _bound_clips(graph)
     if version < 7:
         _number_sizes(model)
     try:
@@ -150,6 +153,7 @@ def _converted(model: ModelProto) -> ModelProto:
     if version < 11:
         for graph in subgraphs(converted.graph):
             _anchor_resizes(graph)
+            _type_clips(graph)
     if version < 9:
         for graph in reversed(subgraphs(converted.graph)):
             _shorten_scans(graph)
@@ -204,9 +208,39 @@ def _flatten_hardmax(graph: GraphProto) -> None:
             helper.make_node("Hardmax", [f"{y}_rows"], [f"{y}_hot"], name=node.name, axis=1),
             helper.make_node("Reshape", [f"{y}_hot", f"{y}_shape"], [y]),
         ]
+    _replace_nodes(graph, nodes)
+
+
+def _replace_nodes(graph: GraphProto, nodes: list[NodeProto]) -> None:
+    """Gives a graph other nodes, which may be its own."""
     kept = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
     graph.ClearField("node")
     graph.node.extend(kept)
+
+
+def _bound_clips(graph: GraphProto) -> None:
+    """States the bounds that a Clip of opset 6 to 10 leaves out: the largest finite floats."""
+    largest = float(np.finfo(np.float32).max)
+    for node in graph.node:
+        if node.op_type == "Clip" and node.domain in ("", "ai.onnx"):
+            given = {a.name for a in node.attribute}
+            for name, bound in (("min", -largest), ("max", largest)):
+                if name not in given:
+                    node.attribute.append(helper.make_attribute(name, bound))
+
+
+def _type_clips(graph: GraphProto) -> None:
+    """Gives bounds that were attributes, so floats, the type of what every Clip bounds."""
+    nodes: list[NodeProto] = []
+    for node in graph.node:
+        if node.op_type == "Clip" and node.domain in ("", "ai.onnx"):
+            for place, bound in enumerate(node.input):
+                if place and bound:
+                    typed = f"{node.output[0]}_bound{place}"
+                    nodes.append(helper.make_node("CastLike", [bound, node.input[0]], [typed]))
+                    node.input[place] = typed
+        nodes.append(node)
+    _replace_nodes(graph, nodes)
 
 
 def _anchor_resizes(graph: GraphProto) -> None:
@@ -296,9 +330,7 @@ def _shorten_scans(graph: GraphProto) -> None:
         for y in results:
             pad = [f"{y}_cut", f"{length}_pads", "", zero]
             nodes.append(helper.make_node("Pad", pad, [y]))
-    kept = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
-    graph.ClearField("node")
-    graph.node.extend(kept)
+    _replace_nodes(graph, nodes)
 
 
 def opset_of(model: ModelProto) -> int:

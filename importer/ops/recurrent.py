@@ -225,6 +225,16 @@ def swapped(b: Builder, t: Tensor) -> Tensor:
     return transpose(b, t, perm=(1, 0, *range(2, t.rank)))
 
 
+def _check_rows(b: Builder, t: Tensor | None, shape: tuple[int, int], what: str) -> None:
+    """Raises OperatorError where an operand that is given is not of a shape."""
+    if t is None:
+        return
+    if t.rank != 2:
+        raise OperatorError(f"{what} {t} is not of rank 2")
+    for extent, wanted in zip(t.shape, shape, strict=True):
+        b.number(extent, wanted, f"an extent of {what}")
+
+
 Cell = Callable[[Layer, Sequence[Function]], tuple[Tensor, list[Tensor]]]
 
 
@@ -242,6 +252,7 @@ class Operands:
     hidden_size: int | None
     direction: str
     layout: int
+    peepholes: Tensor | None = None
 
     def run(self, cell: Cell, functions: Sequence[Sequence[Function]]) -> tuple[Tensor, ...]:
         """Y and the last states, in the layout asked for."""
@@ -259,8 +270,8 @@ class Operands:
         for t in (self.w, self.r):
             b.number(t.shape[0], len(ways), "the number of directions of the weights")
             b.number(t.shape[1], self.gates * hidden, "the number of rows of the weights")
-        if self.bias is not None:
-            b.number(self.bias.shape[1], 2 * self.gates * hidden, "the length of the bias")
+        _check_rows(b, self.bias, (len(ways), 2 * self.gates * hidden), "the bias")
+        _check_rows(b, self.peepholes, (len(ways), 3 * hidden), "the peepholes' weights")
         if self.x.shape[2] != self.w.shape[2]:
             b.same(self.x.shape[2], self.w.shape[2])
         x = swapped(b, self.x) if self.layout else self.x
@@ -333,7 +344,7 @@ def lstm(
     layout: int = 0,
 ) -> tuple[Tensor, ...]:
     """Long short-term memory: gates i, o, f, c; outputs Y, the last hidden and cell states."""
-    shared = Operands(b, x, w, r, bias, sequence_lens, 4, hidden_size, direction, layout)
+    shared = Operands(b, x, w, r, bias, sequence_lens, 4, hidden_size, direction, layout, peepholes)
     ways = 2 if direction == "bidirectional" else 1
     functions = _functions(
         activations, activation_alpha, activation_beta, ("Sigmoid", "Tanh", "Tanh"), ways, clip

@@ -43,8 +43,11 @@ _SUMS = """
 SUMS = frozenset(_SUMS.split())
 """Operators whose zeros may come of cancellation, and then be another number elsewhere."""
 
-ABSOLUTE = frozenset(["RNN", "GRU", "LSTM", "Sigmoid", "Tanh", "Softmax", "Attention"])
-"""Operators whose error is of the size of their range, however small a result."""
+ABSOLUTE = frozenset(
+    ["RNN", "GRU", "LSTM", "Sigmoid", "Tanh", "Softmax", "Attention", "Celu", "Elu", "Selu"],
+)
+"""Operators whose error is of the size of their range, or of exp(x) - 1 of numbers around 1,
+however small a result."""
 
 _NARROWLY_SUMMED = """
     ReduceSum ReduceMean ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare ReduceProd
@@ -163,6 +166,19 @@ RULES: tuple[Rule, ...] = (
         lambda node, feed, opset: any(a.s.startswith(b"SAME") for a in node.attribute),
     ),
     Rule(
+        frozenset({"LpPool"}),
+        "ort",
+        "the reference multiplies means of elements by the extent of a whole window, padding and "
+        "what the window covers of it or not",
+        lambda node, feed, opset: any(a.name in ("pads", "ceil_mode") for a in node.attribute),
+    ),
+    Rule(
+        frozenset({"ConvTranspose"}),
+        "ort",
+        "the reference takes each group's bias, and its weights, from where the first's are",
+        lambda node, feed, opset: any(a.name == "group" and a.i > 1 for a in node.attribute),
+    ),
+    Rule(
         frozenset({"Unique"}),
         "ort",
         "the reference does not restore the order of appearance along axes other than the first",
@@ -178,7 +194,17 @@ RULES: tuple[Rule, ...] = (
         "the reference takes scale times extent for the length of the result, a fraction",
         lambda node, feed, opset: any(a.s == b"pytorch_half_pixel" for a in node.attribute),
     ),
+    Rule(
+        frozenset({"Resize"}),
+        "ort",
+        "the reference multiplies the neighbours of the nearest element by 0, infinite ones too",
+        lambda node, feed, opset: not _finite(feed[node.input[0]]),
+    ),
 )
+
+
+def _finite(array: np.ndarray) -> bool:
+    return not is_float(array.dtype) or bool(np.isfinite(array.astype(np.float64)).all())
 
 
 def _labelled(node: NodeProto, feed: Feed) -> bool:
@@ -239,7 +265,7 @@ def _finite_operands(node: NodeProto, feed: Feed) -> bool:
 def _finite_image(node: NodeProto, feed: Feed) -> bool:
     x = feed[node.input[0]]
     nearest = any(a.name == "mode" and a.s == b"nearest" for a in node.attribute)
-    return nearest or not is_float(x.dtype) or bool(np.isfinite(x.astype(np.float64)).all())
+    return nearest or _finite(x)
 
 
 def _finite_weights(node: NodeProto, feed: Feed) -> bool:
@@ -247,8 +273,18 @@ def _finite_weights(node: NodeProto, feed: Feed) -> bool:
     dilated = any(a.name == "dilations" and max(a.ints) > 1 for a in node.attribute)
     if dilated:
         return _finite_operands(node, feed)
-    w = feed[node.input[1]]
-    return not is_float(w.dtype) or bool(np.isfinite(w.astype(np.float64)).all())
+    return _finite(feed[node.input[1]])
+
+
+def _updates_fit(node: NodeProto, feed: Feed) -> bool:
+    x, at, updates = (feed[n].shape for n in node.input)
+    return bool(updates == at[:-1] + x[at[-1] :])
+
+
+def _finite_and_fitting(node: NodeProto, feed: Feed) -> bool:
+    hidden, peepholes = feed[node.input[2]].shape[2], [feed[n] for n in node.input[7:]]
+    fit = all(p.shape[1] == 3 * hidden for p in peepholes)
+    return fit and _finite_operands(node, feed)
 
 
 VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
@@ -265,7 +301,8 @@ VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     "Upsample": _finite_image,
     "RNN": _finite_operands,
     "GRU": _finite_operands,
-    "LSTM": _finite_operands,
+    "LSTM": _finite_and_fitting,
+    "ScatterND": _updates_fit,
     "RoiAlign": _boxes_counted,
     "ArgMax": _has_elements,
     "ArgMin": _has_elements,
@@ -340,6 +377,21 @@ def _largest_with_nan(node: NodeProto, feed: Feed, result: np.ndarray) -> np.nda
     """Whether a maximum over a window takes NaN for the largest element or leaves it out."""
     x = feed[node.input[0]]
     return np.full(result.shape, is_float(x.dtype) and bool(np.isnan(x.astype(np.float64)).any()))
+
+
+def _infinite_quotient(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """The logarithm of a finite number's exponential over an infinite one: none, or log(0)."""
+    beyond = bool(np.isposinf(feed[node.input[0]].astype(np.float64)).any())
+    return np.asarray(~np.isfinite(result.astype(np.float64)) & beyond)
+
+
+def _zero_slopes(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What 0 becomes that no finite number multiplies: 0 by the text, NaN by those who multiply."""
+    x, slope = (feed[n] for n in node.input)
+    if not is_float(x.dtype):
+        return np.zeros(result.shape, bool)
+    infinite = ~np.isfinite(slope.astype(np.float64))
+    return np.asarray(np.broadcast_to(infinite & (x == 0), result.shape))
 
 
 def _beyond_range(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
@@ -429,6 +481,8 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "MeanVarianceNormalization": _deviates_little,
     "LpNormalization": _squares_overflow,
     "LRN": _beyond_range,
+    "LogSoftmax": _infinite_quotient,
+    "PRelu": _zero_slopes,
     "BatchNormalization": _beyond_range,
     "Shrink": _large_whole,
     "DynamicQuantizeLinear": _not_finite,

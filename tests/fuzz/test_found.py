@@ -254,3 +254,41 @@ def test_sizes_beyond_the_updates_of_a_scatter_are_refused() -> None:
         { y = ScatterElements <axis = -1> (x, at, u) }
     """
     assert dict(imported(text, {"n": (2, 17)}).symbols)["n"] == (2, 7)
+
+
+def test_updates_of_another_shape_are_refused() -> None:
+    text = "g ({}) => (float[5, 7] y) {{ y = {} (x, at, u) }}"
+    wide = text.format("float[5, 7] x, int64[4, 1] at, float[4, 1] u", "ScatterND")
+    with pytest.raises(UserError, match=r"the updates f32\[4, 1\] are not of the shape \[4, 7\]"):
+        imported(wide, {})
+    flat = text.format("float[5, 7] x, int64[5, 3] at, float[5, 2] u", "ScatterElements")
+    with pytest.raises(UserError, match=r"are not of the shape \[5, 3\]"):
+        imported(flat, {})
+
+
+@pytest.mark.parametrize("operand", ["bias", "peepholes"])
+def test_weights_of_a_layer_that_do_not_fit_are_refused(operand: str) -> None:
+    given = {"bias": 'v, "", "", "", ""', "peepholes": '"", "", "", "", v'}[operand]
+    text = f"""
+    g (float[1, 1, 1] x, float[2, 16, 1] w, float[2, 16, 4] r, float[2, 3] v) => (float[] y) {{
+        y = LSTM <direction = "bidirectional", hidden_size = 4> (x, w, r, {given})
+    }}
+    """
+    with pytest.raises(UserError, match=f"an extent of the {operand}.* is 3, not"):
+        imported(text, {})
+
+
+@pytest.mark.parametrize("element", ["float16", "float", "double"])
+@pytest.mark.parametrize("bounds", [{}, {"min": -2.0}, {"max": 1.0}])
+def test_bounds_of_old_clips_are_finite_floats(element: str, bounds: dict[str, float]) -> None:
+    kind = {"float16": np.float16, "float": np.float32, "double": np.float64}[element]
+    x = np.array([-np.inf, np.inf, np.nan, 3], kind)
+    most = float(np.finfo(np.float32).max)
+    with np.errstate(over="ignore"):
+        low, high = (
+            np.array(b).astype(kind) for b in (bounds.get("min", -most), bounds.get("max", most))
+        )
+    given = ", ".join(f"{name} = {value}" for name, value in bounds.items())
+    attributes = f"<{given}>" if given else ""
+    text = f"g ({element}[4] x) => ({element}[4] y) {{ y = Clip {attributes} (x) }}"
+    gives(text, [np.clip(x, low, high)], opset=10, x=x)
