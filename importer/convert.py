@@ -154,6 +154,9 @@ def _converted(model: ModelProto) -> ModelProto:
         for graph in subgraphs(converted.graph):
             _anchor_resizes(graph)
             _type_clips(graph)
+    if version < 7:
+        for graph in subgraphs(converted.graph):
+            _mark_slopes(graph)
     if version < 9:
         for graph in reversed(subgraphs(converted.graph)):
             _shorten_scans(graph)
@@ -255,6 +258,13 @@ def _anchor_resizes(graph: GraphProto) -> None:
             copies = [AttributeProto.FromString(a.SerializeToString()) for a in kept]
             node.ClearField("attribute")
             node.attribute.extend(copies)
+
+
+def _mark_slopes(graph: GraphProto) -> None:
+    """Tells every PRelu of opset 6 that slopes in a row belong to channels, not to columns."""
+    for node in graph.node:
+        if node.op_type == "PRelu" and node.domain in ("", "ai.onnx"):
+            node.attribute.append(helper.make_attribute("by_channel", 1))
 
 
 def _unbatch_scans(graph: GraphProto) -> None:

@@ -59,6 +59,14 @@ def arrays(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     return {n: a > 0 if n == "c" else a for n, a in made.items()}
 
 
+def test_one_slope_for_each_column(tmp_path: Path) -> None:
+    """A slope of another size's name belongs to the last axis, of which it may be 1."""
+    node = helper.make_node("PRelu", ["x", "z"], ["y"], name="N")
+    model = model_of([node], {"x": ["a", "b", "c"], "z": ["d"]})
+    feeds = [arrays({"x": (3, 4, 5), "z": (n,)}) for n in (5, 1)]
+    assert check(model, feeds, tmp_path) == 0
+
+
 @pytest.mark.parametrize("op", ["Add", "Where", "Max"])
 def test_elementwise(op: str, tmp_path: Path) -> None:
     """Both of the sizes 1 and 37, whole vectors and a part, on two axes of all operands."""
