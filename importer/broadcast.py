@@ -52,6 +52,9 @@ def broadcast_to(b: Builder, shape: Shape, whole: Shape) -> bool:
 def _common(b: Builder, extents: list[Index], shapes: Sequence[Shape]) -> Index | None:
     if len(extents) < 2:
         return extents[0] if extents else ONE
+    for whole in extents:
+        if all(e == whole or (e, whole) in b.steps for e in extents):
+            return whole
     certain = [e for e in extents if not may_be_one(b, e)]
     whole = (
         next((e for e in certain if e.is_const), certain[0]) if certain else _largest(b, extents)

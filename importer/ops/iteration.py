@@ -154,6 +154,8 @@ class _Loop:
         if not self.start:
             return None
         most = self.limit.const if self.limit is not None and self.limit.is_const else None
+        if most is None and self.trip_count is not None:
+            return None
         if most is not None and most > UNROLLED:
             return None
         states: Sequence[Item] = self.inits

@@ -292,3 +292,29 @@ def test_bounds_of_old_clips_are_finite_floats(element: str, bounds: dict[str, f
     attributes = f"<{given}>" if given else ""
     text = f"g ({element}[4] x) => ({element}[4] y) {{ y = Clip {attributes} (x) }}"
     gives(text, [np.clip(x, low, high)], opset=10, x=x)
+
+
+def test_a_loop_that_broadcasts_its_state_to_a_size_in_every_trip() -> None:
+    text = """
+    g (int64 trips, float[n] x, float[m] y) => (float[k] z) {
+        z = Loop (trips, "", x) <body = b (int64 i, bool going, float[j] s)
+            => (bool on, float[l] t) { on = Identity (going)  t = Add (s, y) }>
+    }
+    """
+    sizes = {"n": (0, 9), "m": (0, 9)}
+    one, three = np.ones(1, np.float32), np.arange(3, dtype=np.float32)
+    gives(text, [one + 10 * three], dims=sizes, x=one, y=three, trips=np.array(10))
+    gives(text, [three + 2 * one], dims=sizes, x=three, y=one, trips=np.array(2))
+
+
+@pytest.mark.parametrize("trips", [0, 1, 7])
+def test_a_loop_of_growing_states_whose_condition_is_known_to_end(trips: int) -> None:
+    text = """
+    g (int64 trips, float[2] x) => (float[k] y) {
+        y = Loop (trips, "", x) <body = b (int64 i, bool going, float[j] s)
+            => (bool on, float[l] t) <int64 two = {2}>
+            { on = Less (i, two)  t = Concat <axis = 0> (s, s) }>
+    }
+    """
+    x = np.array([2, 3], np.float32)
+    gives(text, [np.tile(x, 2 ** min(trips, 3))], x=x, trips=np.array(trips))
