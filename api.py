@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,10 +25,11 @@ from rutc.emit.host_runtime import HostRuntime
 from rutc.emit.targets import target_named
 from rutc.emit.toolchain import find_toolchain
 from rutc.errors import UserError
+from rutc.options import Options, Report
+from rutc.reuse import entry
 from rutc.runtime import ModelError, load
 
 if TYPE_CHECKING:
-    from rutc.compiler import Options, Report
     from rutc.verify import Verification
 
 Progress = Callable[[str, int, int], None]
@@ -101,21 +103,18 @@ def compile(
         )
     destination = _check_destination(Path(output) if output else Path(source.stem + ".so"), source)
     toolchain = find_toolchain(target_named(target).machine.architecture)
+    options = Options(
+        target=target,
+        precision=precision,
+        shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
+        dims=dict(dims or {}),
+        values=dict(values or {}),
+        dump=None if dump is None else Path(dump),
+        jobs=jobs,
+        exact_algorithms=exact_algorithms,
+        keep_subnormals=keep_subnormals,
+    )
     with HostRuntime(toolchain) as host:
-        # While the host runtime is being compiled: both take as long as compiling a small model.
-        from rutc.compiler import Options
-
-        options = Options(
-            target=target,
-            precision=precision,
-            shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
-            dims=dict(dims or {}),
-            values=dict(values or {}),
-            dump=None if dump is None else Path(dump),
-            jobs=jobs,
-            exact_algorithms=exact_algorithms,
-            keep_subnormals=keep_subnormals,
-        )
         return _compiled(source, destination, options, host, verify, threads, on_progress)
 
 
@@ -129,10 +128,8 @@ def _compiled(
     on_progress: Progress | None,
 ) -> Compiled:
     """What `compile` returns."""
-    from rutc.compiler import compile_model
-
     with tempfile.TemporaryDirectory(prefix=".rutc-", dir=destination.parent) as folder:
-        report = compile_model(source, Path(folder) / destination.name, options, on_progress, host)
+        report = _artifact(source, Path(folder) / destination.name, options, host, on_progress)
         if not verify:
             return Compiled(_publish(report, destination), None)
         from rutc.verify import VerificationFailed, verify_model
@@ -155,6 +152,23 @@ def _compiled(
             )
         published = _publish(report, destination)
     return Compiled(published, replace(verification, library=published.library))
+
+
+def _artifact(
+    source: Path, output: Path, options: Options, host: HostRuntime, on_progress: Progress | None
+) -> Report:
+    """Writes the artifact, which is all that its folder holds: one made before, or a new one."""
+    start = perf_counter()
+    place = entry(source, output.name, options, host.toolchain)
+    found = place.fetch(output) if place is not None else None
+    if found is not None:
+        if on_progress is not None:
+            on_progress("found in the cache", 1, 1)
+        return replace(found, seconds={"cache": perf_counter() - start})
+    # While the host runtime is being compiled: both take as long as compiling a small model.
+    from rutc.compiler import compile_model
+
+    return compile_model(source, output, options, on_progress, host, place)
 
 
 def verify(

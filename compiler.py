@@ -8,13 +8,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
-
-import numpy as np
 
 from rutc.build import Builder, Pending
 from rutc.emit.host_runtime import HostRuntime
@@ -25,53 +23,16 @@ from rutc.errors import UserError
 from rutc.graph_opt import EXACT, PIPELINE, DumpFolder, optimize
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
+from rutc.importer.external import ModelFolder
+from rutc.options import Options, Report
 from rutc.recipe import Draft, Made
+from rutc.reuse import Entry
 from rutc.tensor_ir.affine import typical
+
+__all__ = ["Options", "Report", "compile_model"]
 
 OnProgress = Callable[[str, int, int], None]
 """Called with a stage's name, how much of it is done, and its total."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to compile.
-
-    `shapes` and `dims` fix symbolic sizes, by input name or by the model's own dim names; a
-    tuple in `dims` is an inclusive range, perhaps with a step, and sizes that nothing fixes
-    stay symbolic. `values` fixes the elements of inputs; a run with others fails. `dump` names
-    a folder for every intermediate form. `jobs` is the number of compiler threads.
-    `exact_algorithms` leaves out rewrites that round more than the model's own sums do.
-    Subnormal numbers count as zeros in a run unless `keep_subnormals` is set.
-    """
-
-    target: str = "native"
-    precision: str = "fp32"
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    dims: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
-    values: Mapping[str, np.ndarray] = field(default_factory=dict)
-    dump: Path | None = None
-    jobs: int | None = None
-    exact_algorithms: bool = False
-    keep_subnormals: bool = False
-
-
-@dataclass(frozen=True)
-class Report:
-    """What compiling made and cost. `arena_bytes` is the memory of one session beside weights.
-
-    Where sizes are symbolic, numbers are those at common sizes, and `arena_formula` says how much
-    memory a session takes at any.
-    """
-
-    library: Path
-    header: Path
-    seconds: Mapping[str, float]
-    kernels: int
-    distinct_kernels: int
-    arena_bytes: int
-    weight_bytes: int
-    flops: int
-    arena_formula: str | None = None
 
 
 def compile_model(
@@ -80,10 +41,12 @@ def compile_model(
     options: Options | None = None,
     on_progress: OnProgress | None = None,
     host: HostRuntime | None = None,
+    entry: Entry | None = None,
 ) -> Report:
     """Compile a model into `output` and the header beside it; nothing appears unless all worked.
 
-    `host` is the host runtime if its compilation has begun already.
+    `host` is the host runtime if its compilation has begun already; `entry` is the place in the
+    cache where the artifact, which then gets a folder of its own, is kept.
 
     Raises:
         UserError: the model, an option or the machine is at fault.
@@ -116,16 +79,22 @@ def compile_model(
     with (
         nullcontext(host) if host else HostRuntime(find_toolchain(machine.architecture)) as running
     ):
-        with stage("import"):
-            graph = import_model(
-                model, shapes=options.shapes, dims=options.dims, values=options.values
-            )
-        dump = DumpFolder(options.dump) if options.dump is not None else None
-        with stage("optimize"):
-            pipeline = EXACT if options.exact_algorithms else PIPELINE
-            graph = optimize(graph, on_step=dump, pipeline=pipeline)
-        with stage("plan"):
-            plan = decide(graph)
+        folder = ModelFolder(model.parent)
+        with entry.hashing() if entry else nullcontext():
+            with stage("import"):
+                graph = import_model(
+                    model,
+                    shapes=options.shapes,
+                    dims=options.dims,
+                    values=options.values,
+                    folder=folder,
+                )
+            dump = DumpFolder(options.dump) if options.dump is not None else None
+            with stage("optimize"):
+                pipeline = EXACT if options.exact_algorithms else PIPELINE
+                graph = optimize(graph, on_step=dump, pipeline=pipeline)
+            with stage("plan"):
+                plan = decide(graph)
         if options.dump is not None:
             (options.dump / "plan.txt").write_text(f"{plan}\n")
         with stage("kernels"):
@@ -155,7 +124,7 @@ def compile_model(
             artifact = build_library(
                 built.program, built.objects, output, json.loads(json.dumps(manifest)), host=running
             )
-    return Report(
+    report = Report(
         artifact.library,
         artifact.header,
         seconds,
@@ -166,6 +135,10 @@ def compile_model(
         sum(f.flops for f in built.facts),
         str(plan.arena_bytes) if graph.symbols else None,
     )
+    if entry is not None:
+        with stage("cache"):
+            entry.store(report, folder.used)
+    return report
 
 
 class _KernelDump:

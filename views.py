@@ -10,9 +10,9 @@ import numpy as np
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from rutc.compiler import Report
     from rutc.emit.cache import Usage
     from rutc.explain import Apart, Explanation, Part
+    from rutc.options import Report
     from rutc.runtime import NodeArg, ProfileEntry
     from rutc.verify import Verification
     from rutc.verify.bench import Timing
@@ -67,8 +67,8 @@ def usage_json(usage: Usage) -> Json:
 def usage_text(usage: Usage) -> str:
     """Returns how large the cache is, in a line."""
     return (
-        f"{usage.folder}: {quantity(usage.bytes, 'B', BYTES)} in {usage.objects} compiled parts, "
-        f"at most {quantity(usage.limit_bytes, 'B', BYTES)}"
+        f"{usage.folder}: {quantity(usage.bytes, 'B', BYTES)} in {usage.artifacts} artifacts and "
+        f"{usage.objects} compiled parts, at most {quantity(usage.limit_bytes, 'B', BYTES)}"
     )
 
 

@@ -1,11 +1,12 @@
 """The cache of what was compiled: objects by the hash of what decides them, of bounded size.
 
     FOLDER/objects/KK/KEY     bytes, then their SHA-256; KK are the first digits of KEY
+    FOLDER/artifacts/KEY      the files of a whole artifact, see `archive`
     KEY                       SHA-256 of the kind of object and of all that it was made from
 
 Several processes may use one cache: files appear complete, a file that was removed or damaged is
-made again. Each folder KK keeps its share of the whole cache's size and forgets what was not used
-for longest.
+made again. Objects may take half of the cache's size, artifacts the other. Each folder keeps its
+share and forgets what was not used for longest.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from rutc.emit.toolchain import cache_directory, write_atomically
 from rutc.errors import UserError
 
 LIMIT_VARIABLE = "RUTC_CACHE_MIB"
-DEFAULT_LIMIT_MIB = 1024
+DEFAULT_LIMIT_MIB = 4096
 SHARES = 256
-"""Folders of the cache."""
+"""Folders of objects."""
 DIGEST_BYTES = 32
 
 
@@ -34,6 +35,7 @@ class Usage:
 
     folder: Path
     objects: int
+    artifacts: int
     bytes: int
     limit_bytes: int
 
@@ -84,7 +86,7 @@ def store(key: str, data: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, data + hashlib.sha256(data).digest())
-        _trim(path.parent, keep=path.name)
+        trim(path.parent, limit_bytes() // 2 // SHARES, keep=path.name)
     except OSError:
         return
 
@@ -92,22 +94,26 @@ def store(key: str, data: bytes) -> None:
 def usage() -> Usage:
     """Returns how large the cache is."""
     folders = [path for path, _ in _entries(_objects())]
-    sizes = [status.st_size for folder in folders for _, status in _entries(folder)]
-    return Usage(_objects(), len(sizes), sum(sizes), limit_bytes())
+    objects = [status.st_size for folder in folders for _, status in _entries(folder)]
+    whole = [status.st_size for _, status in _entries(artifacts())]
+    return Usage(
+        cache_directory(), len(objects), len(whole), sum(objects) + sum(whole), limit_bytes()
+    )
 
 
 def clear() -> None:
-    """Removes all objects.
+    """Removes all objects and artifacts.
 
     Raises:
         UserError: they cannot be removed.
     """
-    try:
-        shutil.rmtree(_objects())
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise UserError(f"cannot clear the cache {_objects()}: {error}") from error
+    for folder in (_objects(), artifacts()):
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise UserError(f"cannot clear the cache {folder}: {error}") from error
 
 
 def limit_bytes() -> int:
@@ -123,6 +129,11 @@ def limit_bytes() -> int:
             f"not {configured!r}"
         )
     return int(configured or DEFAULT_LIMIT_MIB) << 20
+
+
+def artifacts() -> Path:
+    """Returns the folder of whole artifacts."""
+    return cache_directory() / "artifacts"
 
 
 def _objects() -> Path:
@@ -141,13 +152,13 @@ def _entries(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
                 yield Path(entry.path), entry.stat()
 
 
-def _trim(folder: Path, keep: str) -> None:
-    """Removes what was not used for longest from one of the folders, until its share suffices.
+def trim(folder: Path, limit: int, keep: str) -> None:
+    """Removes what was not used for longest from a folder, until `limit` bytes suffice.
 
     Parts of files that a process left behind when it was killed count like all others.
     """
     entries = sorted(_entries(folder), key=lambda entry: (entry[1].st_mtime_ns, entry[0].name))
-    excess = sum(status.st_size for _, status in entries) - limit_bytes() // SHARES
+    excess = sum(status.st_size for _, status in entries) - limit
     for path, status in entries:
         if excess <= 0:
             return

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from onnx import (
     AttributeProto,
@@ -22,6 +20,7 @@ from onnx import (
 from onnx.defs import OpSchema, SchemaError, get_schema
 
 from rutc.errors import UserError
+from rutc.importer.external import ModelFolder
 from rutc.importer.proto import array_of, dense_of, subgraphs
 
 OPSET = 28
@@ -42,14 +41,14 @@ _FAILURES = (
 Weights = dict[str, np.ndarray]
 
 
-def prepare(model: ModelProto, directory: Path) -> tuple[GraphProto, Weights]:
+def prepare(model: ModelProto, folder: ModelFolder) -> tuple[GraphProto, Weights]:
     """The main graph at the newest opset without model-local functions, and its initializers."""
-    weights = _take_initializers(model, directory)
+    weights = _take_initializers(model, folder)
     if model.functions:
         model = _inlined(model)
     graph = _converted(model).graph
     for t in graph.initializer:
-        weights[t.name] = array_of(t, directory)
+        weights[t.name] = array_of(t, folder)
     graph.ClearField("initializer")
     return graph, weights
 
@@ -81,15 +80,15 @@ def _fill_in(node: NodeProto, function: FunctionProto) -> None:
     node.attribute.extend(a for a in function.attribute_proto if a.name not in given)
 
 
-def _take_initializers(model: ModelProto, directory: Path) -> Weights:
+def _take_initializers(model: ModelProto, folder: ModelFolder) -> Weights:
     """Takes the big and the sparse initializers out; the model gets inputs in their place."""
     graph = model.graph
     inputs = {i.name for i in graph.input}
     big = [t for t in graph.initializer if _is_big(t)]
-    weights = {t.name: array_of(t, directory) for t in big}
+    weights = {t.name: array_of(t, folder) for t in big}
     types = {t.name: (t.data_type, t.dims) for t in big}
     for s in graph.sparse_initializer:
-        weights[s.values.name] = dense_of(s, directory)
+        weights[s.values.name] = dense_of(s, folder)
         types[s.values.name] = (s.values.data_type, s.dims)
     if not weights:
         return weights

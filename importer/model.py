@@ -20,6 +20,7 @@ from rutc.importer.builder import Builder, OperatorError
 from rutc.importer.bundles import bundled_input, bundled_output, keys_asked_for
 from rutc.importer.convert import OPSET, prepare
 from rutc.importer.dims import clean_dim
+from rutc.importer.external import ModelFolder
 from rutc.importer.fixed import fixed_elements, kind_of
 from rutc.importer.functions import function_body, is_function
 from rutc.importer.open_sizes import SizeFoundError
@@ -55,6 +56,7 @@ def import_model(
     shapes: Shapes | None = None,
     dims: Dims | None = None,
     values: Values | None = None,
+    folder: ModelFolder | None = None,
 ) -> Graph:
     """The model as a graph of nests.
 
@@ -65,6 +67,7 @@ def import_model(
             range may have a step, of which all sizes are multiples.
         values: Fixed elements of inputs, by the input's name. They are constants to the import,
             and a run fails where such an input holds anything else.
+        folder: Where external data lies, if the caller asks which files were read.
 
     Raises:
         UserError: The file is no acceptable model, uses what is not supported (all of it is
@@ -72,13 +75,14 @@ def import_model(
     """
     model = load(path)
     name = clean_dim(path.stem)
-    graph, weights = prepare(model, path.parent)
+    folder = folder or ModelFolder(path.parent)
+    graph, weights = prepare(model, folder)
     _check_supported(graph, path)
     fixed = fixed_elements([i for i in graph.input if i.name not in weights], values or {})
     given = {**(shapes or {}), **{n: array.shape for n, array in fixed.items()}}
     learned: Learned = {}
     while True:
-        importer = _Importer(path.parent, Builder(), dict(dims or {}), dict(given), fixed, learned)
+        importer = _Importer(folder, Builder(), dict(dims or {}), dict(given), fixed, learned)
         try:
             return importer.run(graph, weights, name)
         except SizeFoundError as found:
@@ -115,7 +119,7 @@ def _title(node: NodeProto) -> str:
 class _Importer:
     """One import: where external data lies, the builder, what the user fixed and the model says."""
 
-    directory: Path
+    folder: ModelFolder
     b: Builder
     dims: dict[str, int | tuple[int, ...]]
     shapes: dict[str, tuple[int, ...]]
@@ -420,7 +424,7 @@ class _Importer:
             if i and i not in env:
                 raise UserError(f"node {_title(node)!r} reads {i!r}, which nothing computes")
             inputs.append(env[i] if i else None)
-        attributes = {a.name: attribute_value(a, self.directory) for a in node.attribute}
+        attributes = {a.name: attribute_value(a, self.folder) for a in node.attribute}
         saved = (b.origin, b.base, b.outputs, b.scope)
         if not self.inside:
             b.origin = (_title(node),)
@@ -538,11 +542,11 @@ class _Importer:
         """The values that a nested graph sees before its nodes, its inputs left out."""
         env = dict(scope)
         for initializer in graph.initializer:
-            data = array_of(initializer, self.directory)
+            data = array_of(initializer, self.folder)
             env[initializer.name] = self.b.constant(data, kind_of(data), initializer.name)
         for sparse in graph.sparse_initializer:
             name = sparse.values.name
-            data = dense_of(sparse, self.directory)
+            data = dense_of(sparse, self.folder)
             env[name] = self.b.constant(data, kind_of(data), name)
         return env
 

@@ -1,14 +1,13 @@
 """Reading ONNX files safely: the protobuf, and tensor data inside it or beside it.
 
-External data must lie inside the model's directory: no absolute path, no `..`, no symbolic or
-hard link; offset and length are checked against the file before it is mapped (never copied).
+Offset and length of external data are checked against the file (see `external`) before it is
+mapped, never copied.
 """
 
 from __future__ import annotations
 
-import os
 from math import prod
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -24,6 +23,7 @@ from onnx import (
 )
 
 from rutc.errors import UserError
+from rutc.importer.external import ModelFolder
 from rutc.tensor_ir import DType
 
 _TYPES: dict[int, DType] = {
@@ -96,7 +96,7 @@ def load(path: Path) -> ModelProto:
     return model
 
 
-def array_of(t: TensorProto, directory: Path) -> np.ndarray:
+def array_of(t: TensorProto, folder: ModelFolder) -> np.ndarray:
     """A tensor's elements, without a copy where the bytes can be used as they are."""
     name = t.name or "(unnamed tensor)"
     dtype = dtype_of(t.data_type)
@@ -105,7 +105,7 @@ def array_of(t: TensorProto, directory: Path) -> np.ndarray:
         raise UserError(f"tensor {name!r}: the shape {list(shape)} is not acceptable")
     count = prod(shape)
     if t.data_location == TensorProto.EXTERNAL:
-        return _external(t, name, dtype, shape, directory)
+        return _external(t, name, dtype, shape, folder)
     if t.HasField("raw_data") and dtype not in _PACKED:
         need = count * dtype.bytes
         raw = t.raw_data
@@ -123,7 +123,7 @@ def array_of(t: TensorProto, directory: Path) -> np.ndarray:
     return np.asarray(array, dtype.numpy)
 
 
-def dense_of(t: SparseTensorProto, directory: Path) -> np.ndarray:
+def dense_of(t: SparseTensorProto, folder: ModelFolder) -> np.ndarray:
     """A sparse tensor's elements, those that it leaves out as zeros.
 
     Raises:
@@ -134,8 +134,8 @@ def dense_of(t: SparseTensorProto, directory: Path) -> np.ndarray:
     count = prod(shape)
     if any(n < 0 for n in shape) or count > MAX_DENSE:
         raise UserError(f"sparse tensor {name!r}: the shape {list(shape)} is not acceptable")
-    values = array_of(t.values, directory)
-    at = array_of(t.indices, directory)
+    values = array_of(t.values, folder)
+    at = array_of(t.indices, folder)
     stored = len(values) if values.ndim == 1 else -1
     if at.dtype != np.int64 or at.shape not in ((stored,), (stored, len(shape))):
         raise UserError(
@@ -152,10 +152,10 @@ def dense_of(t: SparseTensorProto, directory: Path) -> np.ndarray:
 
 
 def _external(
-    t: TensorProto, name: str, dtype: DType, shape: tuple[int, ...], directory: Path
+    t: TensorProto, name: str, dtype: DType, shape: tuple[int, ...], folder: ModelFolder
 ) -> np.ndarray:
     fields = {e.key: e.value for e in t.external_data}
-    path = _inside(directory, fields.get("location", ""), name)
+    path = folder.file(fields.get("location", ""), name)
     try:
         offset = int(fields.get("offset", "0"))
         length = int(fields["length"]) if "length" in fields else None
@@ -178,7 +178,7 @@ def _external(
         with path.open("rb") as f:
             f.seek(offset)
             inline.raw_data = f.read(need)
-        return array_of(inline, directory)
+        return array_of(inline, folder)
     if count == 0:
         return np.empty(shape, dtype.numpy)
     bytes_ = np.memmap(path, np.uint8, mode="r", offset=offset, shape=(need,))
@@ -187,35 +187,7 @@ def _external(
     return bytes_.view(dtype.numpy).reshape(shape)
 
 
-def _inside(directory: Path, location: str, name: str) -> Path:
-    """The file of external data. Raises UserError where it may not be used."""
-
-    def refuse(why: str) -> UserError:
-        return UserError(f"tensor {name!r}: external data {location!r} is refused: {why}")
-
-    relative = PurePosixPath(location)
-    if not location or "\0" in location:
-        raise refuse("it names no file")
-    if relative.is_absolute() or PureWindowsPath(location).is_absolute():
-        raise refuse("the path is absolute; it must lie in the model's directory")
-    if ".." in relative.parts or "\\" in location:
-        raise refuse("the path leaves the model's directory")
-    path = directory
-    for part in relative.parts:
-        path = path / part
-        if path.is_symlink():
-            raise refuse("it is a symbolic link")
-    if not path.exists():
-        raise UserError(f"tensor {name!r}: its external data file {location!r} is missing")
-    status = os.stat(path)
-    if not path.is_file():
-        raise refuse("it is not a regular file")
-    if status.st_nlink > 1:
-        raise refuse("it is a hard link")
-    return path
-
-
-def attribute_value(a: AttributeProto, directory: Path) -> object:
+def attribute_value(a: AttributeProto, folder: ModelFolder) -> object:
     """An attribute as a Python value: a number, text, tuple, array, GraphProto or TypeProto."""
     match a.type:
         case AttributeProto.FLOAT:
@@ -225,9 +197,9 @@ def attribute_value(a: AttributeProto, directory: Path) -> object:
         case AttributeProto.STRING:
             return a.s.decode("utf-8", "replace")
         case AttributeProto.TENSOR:
-            return array_of(a.t, directory)
+            return array_of(a.t, folder)
         case AttributeProto.SPARSE_TENSOR:
-            return dense_of(a.sparse_tensor, directory)
+            return dense_of(a.sparse_tensor, folder)
         case AttributeProto.GRAPH:
             return a.g
         case AttributeProto.TYPE_PROTO:

@@ -255,11 +255,14 @@ def test_cache(rutc: Rutc, model: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert rutc("cache", "--json").json["objects"] == 0
     assert rutc("compile", model, "-o", tmp_path / "net.so", "--no-verify").status == 0
     full = rutc("cache", "--json").json
-    assert full["folder"] == str(tmp_path / "cache" / "objects")
+    assert full["folder"] == str(tmp_path / "cache")
     assert int(str(full["objects"])) > 10
+    assert full["artifacts"] == 1
     assert int(str(full["bytes"])) < int(str(full["limit_bytes"])) == 7 << 20
-    assert f"in {full['objects']} compiled parts, at most 7 MiB" in rutc("cache").stdout
-    assert rutc("cache", "--clear", "--json").json["objects"] == 0
+    shown = f"in 1 artifacts and {full['objects']} compiled parts, at most 7 MiB"
+    assert shown in rutc("cache").stdout
+    cleared = rutc("cache", "--clear", "--json").json
+    assert (cleared["objects"], cleared["artifacts"]) == (0, 0)
 
 
 def test_python_mirrors_the_command_line(tmp_path: Path, model: Path) -> None:

@@ -22,7 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def limit_shares(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Lets each folder of the cache hold so many bytes."""
-    monkeypatch.setattr(cache, "limit_bytes", lambda: size * cache.SHARES)
+    monkeypatch.setattr(cache, "limit_bytes", lambda: 2 * size * cache.SHARES)
 
 
 def age(folder: Path, key: str, seconds: int) -> None:

@@ -1,0 +1,51 @@
+"""What a compilation is asked for, and what it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compile.
+
+    `shapes` and `dims` fix symbolic sizes, by input name or by the model's own dim names; a
+    tuple in `dims` is an inclusive range, perhaps with a step, and sizes that nothing fixes
+    stay symbolic. `values` fixes the elements of inputs; a run with others fails. `dump` names
+    a folder for every intermediate form. `jobs` is the number of compiler threads.
+    `exact_algorithms` leaves out rewrites that round more than the model's own sums do.
+    Subnormal numbers count as zeros in a run unless `keep_subnormals` is set.
+    """
+
+    target: str = "native"
+    precision: str = "fp32"
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    dims: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
+    values: Mapping[str, np.ndarray] = field(default_factory=dict)
+    dump: Path | None = None
+    jobs: int | None = None
+    exact_algorithms: bool = False
+    keep_subnormals: bool = False
+
+
+@dataclass(frozen=True)
+class Report:
+    """What compiling made and cost. `arena_bytes` is the memory of one session beside weights.
+
+    Where sizes are symbolic, numbers are those at common sizes, and `arena_formula` says how much
+    memory a session takes at any.
+    """
+
+    library: Path
+    header: Path
+    seconds: Mapping[str, float]
+    kernels: int
+    distinct_kernels: int
+    arena_bytes: int
+    weight_bytes: int
+    flops: int
+    arena_formula: str | None = None

@@ -1,0 +1,197 @@
+"""Artifacts that were compiled before, used again where nothing that decides them has changed.
+
+An entry's key is a hash of all that decides the artifact but the bytes of the model's files: of
+these it holds the size and samples only. The archive under the key holds digests of all of the
+files, so that they are read in full only if an archive is there, or to make one.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+
+from rutc.emit import archive
+from rutc.emit.bulk import THREADS, digest_of
+from rutc.emit.cache import key_of, limit_bytes
+from rutc.emit.targets import target_named
+from rutc.emit.toolchain import Toolchain
+from rutc.errors import UserError
+from rutc.options import Options, Report
+
+ROOT = Path(__file__).resolve().parent
+FOLDERS = ("tensor_ir", "importer", "graph_opt", "tuner", "emit", "runtime")
+SUFFIXES = frozenset({".py", ".c", ".h"})
+PACKAGES = ("numpy", "ml_dtypes", "onnx", "protobuf", "llvmlite", "scipy")
+SAMPLE_BYTES = 1 << 16
+
+FileState = tuple[int, int, int]
+
+
+class Entry:
+    """One compilation's place in the cache: the model, the artifact's name and how to compile."""
+
+    def __init__(self, model: Path, output: str, options: Options, toolchain: Toolchain) -> None:
+        """Look at the model's size and samples.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        self.model = model
+        self._state = _state(model)
+        self._digest: str | None = None
+        parts = (
+            sources_digest(),
+            sys.version,
+            *versions(),
+            str(target_named(options.target).machine),
+            toolchain.identity,
+            model.name,
+            output,
+            *_decisions(options),
+            *_sample(model),
+        )
+        self.key = key_of("artifact", parts)
+
+    def fetch(self, output: Path) -> Report | None:
+        """Writes the artifact of an earlier compilation beside `output`, if there is one."""
+        with archive.opened(self.key) as found:
+            if found is None or not self._unchanged(found.facts["inputs"]):
+                return None
+            if not found.extract(output.parent):
+                return None
+            report = found.facts["report"]
+            assert isinstance(report, dict)
+            return Report(library=output, header=output.with_suffix(".h"), seconds={}, **report)
+
+    @contextmanager
+    def hashing(self) -> Iterator[None]:
+        """Reads the model in a thread meanwhile, which `store` then need not do."""
+        thread = Thread(target=self._hash, args=(1,))
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+
+    def store(self, report: Report, external: Mapping[str, FileState]) -> None:
+        """Keeps an artifact, unless one of the model's files has changed since it was read.
+
+        `external` are the files beside the model that were read, and their states then. The
+        artifact lies in a folder of its own.
+        """
+        if self._digest is None:
+            self._hash()
+        if self._digest is None:
+            return
+        inputs = {"": self._digest}
+        try:
+            for location in external:
+                inputs[location] = digest_of(self.model.parent / location).hex()
+            states = {n: _state(self.model.parent / n) for n in external}
+            if states != external or _state(self.model) != self._state:
+                return
+        except OSError:
+            return
+        written = sorted(report.library.parent.iterdir())
+        archive.store(
+            self.key,
+            {path.name: path for path in written},
+            {"inputs": inputs, "report": _facts(report)},
+        )
+
+    def _hash(self, threads: int = THREADS) -> None:
+        try:
+            self._digest = digest_of(self.model, threads).hex()
+        except OSError:
+            self._digest = None
+
+    def _unchanged(self, inputs: object) -> bool:
+        """Whether the model's files are those that an artifact was made of."""
+        assert isinstance(inputs, dict)
+        self._hash()
+        if self._digest is None or inputs[""] != self._digest:
+            return False
+        external = {location: digest for location, digest in inputs.items() if location}
+        if not external:
+            return True
+        # Not at the top of the file: it takes as long as all that is needed without such files.
+        from rutc.importer.external import ModelFolder
+
+        folder = ModelFolder(self.model.parent)
+        try:
+            return all(digest_of(folder.file(n, n)).hex() == d for n, d in external.items())
+        except (OSError, UserError):
+            return False
+
+
+def entry(model: Path, output: str, options: Options, toolchain: Toolchain) -> Entry | None:
+    """The entry of a compilation; None if its artifact cannot be one that was made before."""
+    if options.dump is not None or limit_bytes() == 0:
+        return None
+    try:
+        return Entry(model, output, options, toolchain)
+    except (OSError, importlib.metadata.PackageNotFoundError):
+        return None
+
+
+@functools.cache
+def sources_digest() -> str:
+    """A hash of the sources that decide what a model becomes."""
+    digest = hashlib.sha256()
+    files = [p for p in ROOT.iterdir() if p.suffix in SUFFIXES]
+    for folder in FOLDERS:
+        files += [p for p in (ROOT / folder).rglob("*") if p.suffix in SUFFIXES]
+    for file in sorted(files):
+        digest.update(f"{file.relative_to(ROOT)}\n".encode())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+@functools.cache
+def versions() -> tuple[str, ...]:
+    """The packages that take part in compiling."""
+    return tuple(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+
+
+def _decisions(options: Options) -> Iterator[str | bytes]:
+    """The options that decide what is made; not how many processes make it."""
+    for name, value in sorted(options.values.items()):
+        array = np.asarray(value)
+        yield f"value {name} {array.dtype} {array.shape}"
+        yield repr(array.tolist()) if array.dtype.hasobject else array.tobytes()
+    shapes, dims = dict(sorted(options.shapes.items())), dict(sorted(options.dims.items()))
+    yield repr(replace(options, values={}, jobs=None, shapes=shapes, dims=dims))
+
+
+def _sample(model: Path) -> tuple[bytes, ...]:
+    with model.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        first = file.read(SAMPLE_BYTES)
+        file.seek(max(size - SAMPLE_BYTES, 0))
+        return (str(size).encode(), first, file.read(SAMPLE_BYTES))
+
+
+def _state(path: Path) -> FileState:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def _facts(report: Report) -> dict[str, object]:
+    return {
+        "kernels": report.kernels,
+        "distinct_kernels": report.distinct_kernels,
+        "arena_bytes": report.arena_bytes,
+        "weight_bytes": report.weight_bytes,
+        "flops": report.flops,
+        "arena_formula": report.arena_formula,
+    }
