@@ -34,11 +34,11 @@ class Case:
         return {name: aligned(random(*shape)) for name, shape in self.inputs.items()}
 
 
-def aligned(array: Array) -> Array:
+def aligned(array: np.ndarray) -> np.ndarray:
     """Returns a copy that begins at a whole cache line, which numpy does not see to."""
     room = np.empty(array.nbytes + LINE_BYTES, np.uint8)
     start = -int(room.ctypes.data) % LINE_BYTES
-    copy: Array = room[start : start + array.nbytes].view(np.float32).reshape(array.shape)
+    copy: np.ndarray = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
 

@@ -173,17 +173,24 @@ class ExpressionEmitter:
         )
 
     def _decided(self, condition: Expr) -> bool | None:
-        """Whether an index is equal to a literal, where its range at hand tells."""
+        """What comparing an index with a literal gives, where its range at hand tells."""
         match condition:
-            case Apply(op="eq", args=(IndexValue(index), Lit(value))):
+            case Apply(op=op, args=(IndexValue(index), Lit(value))):
                 bounds = self.index.resolve(index).bounds(self.index.ranges)
             case _:
                 return None
         if bounds is None:
             return None
-        if bounds[0] == bounds[1]:
-            return bounds[0] == value
-        return None if bounds[0] <= int(value) <= bounds[1] else False
+        (low, high), edge = bounds, int(value)
+        match op:
+            case "eq" | "ne" if low == high or not low <= edge <= high:
+                return (low == high == edge) == (op == "eq")
+            case "lt" | "ge" if high < edge or low >= edge:
+                return (high < edge) == (op == "lt")
+            case "le" | "gt" if high <= edge or low > edge:
+                return (high <= edge) == (op == "le")
+            case _:
+                return None
 
     def _divided(self, x: ir.Value, divisor: float) -> ir.Value | None:
         """A vector divided by a literal, without the slow instruction; None where that may differ.

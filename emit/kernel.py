@@ -361,10 +361,8 @@ class _KernelEmitter:
         orelse = self.function.append_basic_block("else")
         done = self.function.append_basic_block("done")
         b.cbranch(b.icmp_signed("<", self.index.emit(left), self.index.emit(right)), then, orelse)
-        for block, stmts, bound in (
-            (then, s.then, _narrowed(left, right, self.index.ranges)),
-            (orelse, s.orelse, None),
-        ):
+        below, from_there = _narrowed(left, right, self.index.ranges)
+        for block, stmts, bound in ((then, s.then, below), (orelse, s.orelse, from_there)):
             b.position_at_end(block)
             with self.index.scope(), self.expressions.region(), ExitStack() as stack:
                 if bound is not None:
@@ -516,12 +514,16 @@ def _read(a: Access, dtype: object) -> Read:
     return Read(a.buffer, a.coords, dtype)  # type: ignore[arg-type]
 
 
+Narrowed = tuple[str, tuple[int, int]] | None
+
+
 def _narrowed(
     left: Index, right: Index, ranges: dict[str, tuple[int, int]]
-) -> tuple[str, tuple[int, int]] | None:
-    """The range that `left < right` leaves for a single variable on the left."""
+) -> tuple[Narrowed, Narrowed]:
+    """The ranges that `left < right`, and its opposite, leave for a single variable on the left."""
     name = left.as_var
     if name is None or not right.is_const or name not in ranges:
-        return None
+        return None, None
     low, high = ranges[name]
-    return name, (low, max(low, min(high, right.value - 1)))
+    end = right.value
+    return (name, (low, max(low, min(high, end - 1)))), (name, (min(high, max(low, end)), high))

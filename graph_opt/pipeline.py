@@ -10,7 +10,7 @@ from time import perf_counter
 from rutc.errors import InternalError
 from rutc.graph_opt.rewrite import DropDims, Pass, Rule, Sweep
 from rutc.graph_opt.rules.algebra import simplify_expressions
-from rutc.graph_opt.rules.constants import split_constant
+from rutc.graph_opt.rules.constants import SliceConstant, split_constant
 from rutc.graph_opt.rules.contraction import (
     drop_unit_dims,
     drop_unused_dims,
@@ -85,7 +85,7 @@ PIPELINE: tuple[Pass, ...] = (
     # Last of all that looks for patterns: it gives values and dims that the model does not name.
     Sweep("split dims", (split_bound_dim, split_free_dim, SplitForReaders(), *CLEAN), again=True),
     # After the splits, which are what makes a constant's dim a multiple of one loop plus another.
-    Sweep("split constants", (split_constant,), again=True),
+    Sweep("split constants", (SliceConstant(), split_constant), again=True),
     # After all that looks for sums of products, scales their weights or splits their dims. Several
     # filters may read one transformed input: before equal nodes are merged.
     FILTERING,

@@ -39,6 +39,7 @@ from rutc.tensor_ir.steps import (
     Lanes,
     Mark,
     NotApplicable,
+    Part,
     Peel,
     PrefetchBlock,
     PrefetchLater,
@@ -444,8 +445,8 @@ def _layout(b: _Cases, v: Value) -> Layout:
 UNROLLED = 64
 """The most copies of a statement that a random schedule makes."""
 KINDS_OF_STEPS = (
-    "split", "split", "fuse", "reorder", "peel", "cut", "mark", "mark", "mark", "lanes", "lanes",
-    "block", "tile", "tile", "prefetch", "later", "preload", "preload",
+    "split", "split", "fuse", "reorder", "peel", "cut", "part", "mark", "mark", "mark", "lanes",
+    "lanes", "block", "tile", "tile", "prefetch", "later", "preload", "preload",
 )  # fmt: skip
 REDUCERS = (
     "argmax", "argmin", "argmax_last", "argmin_last", "logsumexp", "moments", "prod", "max",
@@ -505,6 +506,8 @@ def _random_step(draw: st.DrawFn, kernel: Kernel, loops: Sequence[Loop]) -> Step
             return Peel(var)
         case "cut":
             return Cut(var, tuple(draw(st.lists(st.integers(-1, 20), max_size=3))))
+        case "part":
+            return Part(var, tuple(draw(st.lists(st.integers(-1, 20), max_size=3))))
         case "lanes":
             inner = [x.var for x in loops if not any(isinstance(s, Loop) for s in x.body)]
             width = draw(st.sampled_from([2, 3, 4, 8, 16, 20, 32]))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from rutc.tensor_ir.affine import Index, Mod
-from rutc.tensor_ir.expr import Apply, IndexValue, walk
+from rutc.tensor_ir.expr import Apply, Expr, IndexValue, Lit, Read, walk
 from rutc.tensor_ir.kernel import Kernel, Kind, exprs, walk_stmts
 from rutc.tensor_ir.steps import Mark, Peel, Reorder, Split, Step
 
@@ -39,6 +39,48 @@ def _period(index: Index, extents: Mapping[str, int]) -> tuple[str, int]:
             return p.as_var, q.value
         case _:
             return "", 0
+
+
+def comparisons(kernel: Kernel, var: str, extent: int) -> tuple[int, ...]:
+    """Where comparisons of a loop variable with literals change, its ends left out."""
+    points: set[int] = set()
+    for x in _expressions(kernel):
+        if isinstance(x, Apply) and x.op in ("lt", "ge", "le", "gt"):
+            a, b = x.args
+            if isinstance(a, IndexValue) and isinstance(b, Lit):
+                shift = _shift(a.index, var)
+                if shift is not None:
+                    edge = int(b.value) - shift
+                    points.add(edge if x.op in ("lt", "ge") else edge + 1)
+    return tuple(sorted(p for p in points if 0 < p < extent))
+
+
+def edges_of_reads(kernel: Kernel, var: str, extent: int) -> tuple[int, ...]:
+    """The same, and where reads along a loop enter their buffers and leave them.
+
+    %y[i] = %x[i-3 else 0.0], %x of 5 elements   ->   3, 8
+    """
+    points = set(comparisons(kernel, var, extent))
+    for x in _expressions(kernel):
+        if isinstance(x, Read) and x.fill is not None:
+            layout = kernel.buffer(x.value).layout
+            extents = dict(layout.extents)
+            for d, c in x.coords:
+                size = extents.get(d)
+                shift = _shift(c, var) if isinstance(c, Index) else None
+                if shift is not None and isinstance(size, int) and layout.fill != x.fill:
+                    points |= {-shift, size - shift}
+    return tuple(sorted(p for p in points if 0 < p < extent))
+
+
+def _shift(index: Index, var: str) -> int | None:
+    """c of `var + c`."""
+    rest = index - Index.of(var)
+    return rest.value if rest.is_const else None
+
+
+def _expressions(kernel: Kernel) -> Iterator[Expr]:
+    return (x for s in walk_stmts(kernel.body) for e in exprs(s) for x in walk(e))
 
 
 def unrolled_arms(

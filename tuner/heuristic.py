@@ -26,6 +26,7 @@ from rutc.tuner.dot import products_together
 from rutc.tuner.matrix import matrix
 from rutc.tuner.pointwise import pointwise
 from rutc.tuner.puts import puts
+from rutc.tuner.repeats import apart
 from rutc.tuner.rows import rows
 from rutc.tuner.tiled import tiled
 from rutc.tuner.tiles import choose_tile
@@ -39,6 +40,10 @@ def choose(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Choic
     if any(isinstance(s, Put) for s in shape.body):
         return Choice(puts(kernel, shape, machine))
     if not shape.reductions and not any(isinstance(s, Loop) for s in shape.body):
+        repeated = apart(kernel, shape, machine)
+        if repeated is not None:
+            rest = choose(repeated.apply(kernel), machine, constants)
+            return replace(rest, schedule=(repeated, *rest.schedule))
         return Choice(pointwise(kernel, shape, machine))
     if all(r.loops for r in shape.reductions) and not shape.private:
         fused = collapse(shape)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 from rutc.tensor_ir.affine import Index, plain
-from rutc.tensor_ir.expr import Apply, IndexValue, Lit, walk
-from rutc.tensor_ir.kernel import Kernel, Kind, exprs, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
-from rutc.tensor_ir.steps import Cut, Fuse, Mark, Peel, Reorder, Schedule, Split, Step
+from rutc.tensor_ir.steps import Cut, Fuse, Mark, Part, Peel, Reorder, Schedule, Split, Step
 from rutc.tuner.access import Shape
 from rutc.tuner.across import across
-from rutc.tuner.arms import choosing_loops, unrolled_arms
+from rutc.tuner.arms import choosing_loops, comparisons, edges_of_reads, unrolled_arms
 from rutc.tuner.choice import pays, shared_out
+
+MOST_ARMS = 64
+"""Copies of a kernel's body, one for each part of its loops."""
 
 
 def pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
@@ -38,7 +41,8 @@ def pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
     vector = _best_vector(loops, shape)
     order = _memory_order([v for v in loops if v != vector], shape)
     symbolic = set(shape.symbolic)
-    cuts = () if vector in symbolic else _cut_points(kernel, vector, extents[vector])
+    cuts = () if vector in symbolic else comparisons(kernel, vector, extents[vector])
+    ends = {v: edges_of_reads(kernel, v, extents[v]) for v in order if v not in symbolic}
     order.append(vector)
     if len(order) > 1 and order != loops:
         steps.append(Reorder(tuple(order)))
@@ -51,13 +55,15 @@ def pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
         ]
         for name, extent in pieces:
             steps += vectorised(name, extent, machine)
-        return (*steps, *shared(order[:-1]))
+        return (*steps, *shared(order[:-1]), *_parted(order[:-1], ends))
     touches = shape.touches
     squares = None if symbolic else across(order, touches, extents, machine, shared)
     if squares is not None:
         return squares
-    while len(order) > 1 and all(
-        t.continues(order[-2], order[-1], sizes[order[-1]]) for t in touches
+    while (
+        len(order) > 1
+        and all(t.continues(order[-2], order[-1], sizes[order[-1]]) for t in touches)
+        and not (ends.get(order[-2]) and extents[order[-1]] >= machine.width)
     ):
         name = f"{order[-2]}_{order[-1]}"
         steps.append(Fuse(order[-2], order[-1], name))
@@ -82,12 +88,24 @@ def pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
             return (*steps, *vectorised(f"{vector}.i", chunk, machine))
     steps += vectorised(vector, extents[vector], machine, vector in symbolic)
     steps += shared(order)
-    return tuple(steps)
+    return (*steps, *_parted(order, ends))
+
+
+def _parted(loops: list[str], ends: Mapping[str, tuple[int, ...]]) -> list[Step]:
+    """Steps that give the ranges between their ends code of their own, while that is little."""
+    steps: list[Step] = []
+    arms = 1
+    for v in loops:
+        points = ends.get(v, ())
+        if points and arms * (len(points) + 1) <= MOST_ARMS:
+            arms *= len(points) + 1
+            steps.append(Part(v, points))
+    return steps
 
 
 def vectorised(v: str, extent: int, machine: Machine, symbolic: bool = False) -> list[Step]:
     """Steps that make vectors of a loop without reductions."""
-    if extent <= machine.width and not symbolic:
+    if extent <= 4 * machine.width and not symbolic:
         return [Mark(v, Kind.VECTOR)]
     block = machine.width * (4 if symbolic else max(1, min(4, extent // machine.width)))
     steps: list[Step] = [Split(v, block), Mark(f"{v}.i", Kind.VECTOR)]
@@ -135,21 +153,3 @@ def _memory_order(loops: list[str], shape: Shape) -> list[str]:
         return max((abs(t.strides.get(v) or 0) for t in stores), default=0)
 
     return sorted(loops, key=lambda v: -distance(v))
-
-
-def _cut_points(kernel: Kernel, var: str, extent: int) -> tuple[int, ...]:
-    """Where comparisons of the loop variable with constants change."""
-    points: set[int] = set()
-    for s in walk_stmts(kernel.body):
-        for e in exprs(s):
-            for x in walk(e):
-                if isinstance(x, Apply) and x.op in ("lt", "ge", "le", "gt"):
-                    a, b = x.args
-                    if not (isinstance(a, IndexValue) and isinstance(b, Lit)):
-                        continue
-                    c = a.index.coefficient(var)
-                    if c != 1 or (a.index - Index.of(var)).terms:
-                        continue
-                    edge = int(b.value) - a.index.const
-                    points.add(edge if x.op in ("lt", "ge") else edge + 1)
-    return tuple(sorted(p for p in points if 0 < p < extent))

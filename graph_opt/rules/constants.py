@@ -1,12 +1,94 @@
-"""Constants take the dims of their readers: reshaping them costs nothing."""
+"""Constants take the dims of their readers: cutting and reshaping them costs nothing."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
 
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import map_expressions, node_reads
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.tensor_ir import Const, Data, Expr, Index, Nest, Node, Read, Value
+from rutc.tensor_ir.affine import Range
 from rutc.tensor_ir.expr import transform
+
+
+@dataclass(frozen=True)
+class SliceConstant:
+    """A constant of which a nest reads a range along a dim, and others none of it, is that range.
+
+    %w = const {e: 384}
+    %y{h} = sum{k} %x[k] * %w[e=h+256, k]      ->   %w.e = const {e.1: 128}
+                                                    %y{h} = sum{k} %x[k] * %w.e[e.1=h, k]
+
+    Each reader then has a constant that can be laid out as it likes. Constants smaller than
+    `smallest_bytes` stay.
+    """
+
+    smallest_bytes: int = 1 << 12
+
+    def __call__(self, n: Node, editor: Editor) -> Result:
+        """The constant's part, and the nest that reads it."""
+        if not isinstance(n, Nest):
+            return Reason("only nests")
+        for r in node_reads(n):
+            const = editor.constant(r.value)
+            if const is None or const.data.array.nbytes < self.smallest_bytes:
+                continue
+            others = [m for m in editor.readers(r.value) if m is not n]
+            for d, c in r.coords:
+                span = _span(n, r.value, d, editor)
+                if span is None or (isinstance(c, Index) and c.is_const):
+                    continue
+                if all(_apart(span, _span(m, r.value, d, editor)) for m in others):
+                    return _slice(n, const, d, span, editor)
+        return Reason("it reads no range of a constant that no other reads in part")
+
+
+def _apart(span: Range, other: Range | None) -> bool:
+    """Whether another reader's range, None for all, is the same or shares nothing with this one."""
+    return other is not None and (other == span or other[1] < span[0] or span[1] < other[0])
+
+
+def _span(n: Node, value: str, d: str, editor: Editor) -> Range | None:
+    """The lowest and highest coordinate at which a nest reads a dim, unless that is all of it."""
+    whole = editor.size((d,))
+    if not isinstance(n, Nest) or whole is None:
+        return None
+    sizes = {v: editor.size((v,)) for v in n.dims}
+    ranges = {v: (0, size - 1) for v, size in sizes.items() if size}
+    low, high = whole, -1
+    for r in node_reads(n):
+        if r.value != value:
+            continue
+        c = dict(r.coords)[d]
+        bounds = c.bounds(ranges) if isinstance(c, Index) and r.fill is None else None
+        if bounds is None:
+            return None
+        low, high = min(low, bounds[0]), max(high, bounds[1])
+    return (low, high) if 0 <= low <= high < whole and (low, high) != (0, whole - 1) else None
+
+
+def _slice(n: Nest, const: Const, d: str, span: Range, editor: Editor) -> Result:
+    low, high = span
+    at = const.axes.index(d)
+    part = editor.fresh_dim(d, Index.of(high + 1 - low))
+    axes = (*const.axes[:at], part, *const.axes[at + 1 :])
+    name = editor.fresh_value(f"{const.out.name}.{d}")
+    cut = (slice(None),) * at + (slice(low, high + 1),)
+    data = Data(np.ascontiguousarray(const.data.array[cut]))
+    taken = Const(Value(name, const.out.dtype, tuple(sorted(axes))), axes, data, const.origin)
+
+    def visit(e: Expr) -> Expr:
+        if not isinstance(e, Read) or e.value != const.out.name:
+            return e
+        coords = [
+            (part, c - low) if x == d and isinstance(c, Index) else (x, c) for x, c in e.coords
+        ]
+        return Read(name, tuple(sorted(coords, key=lambda p: p[0])), e.dtype)
+
+    return taken, map_expressions(n, lambda e: transform(e, visit))
 
 
 def split_constant(n: Node, editor: Editor) -> Result:

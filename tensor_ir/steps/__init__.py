@@ -1,7 +1,7 @@
 """Schedule steps: small, checked rewrites of kernels. A schedule is a tuple of steps, as data."""
 
 from rutc.tensor_ir.steps.base import NotApplicable, Schedule, Step, apply_schedule
-from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Peel, Reorder, Split
+from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Peel, Reorder, Split
 from rutc.tensor_ir.steps.matrix import MatrixTile, Overlap
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater
 from rutc.tensor_ir.steps.preload import Preload
@@ -18,6 +18,7 @@ __all__ = [
     "MatrixTile",
     "NotApplicable",
     "Overlap",
+    "Part",
     "Peel",
     "PrefetchBlock",
     "PrefetchLater",

@@ -1,4 +1,4 @@
-"""Steps on loops: split, fuse, reorder, peel, cut, mark."""
+"""Steps on loops: split, fuse, reorder, peel, cut, part, mark."""
 
 from __future__ import annotations
 
@@ -248,6 +248,39 @@ class Cut(Step):
 
         return replace(
             kernel, body=simplified(replace_loop(kernel.body, self.var, cut), dict(kernel.symbols))
+        )
+
+
+@dataclass(frozen=True)
+class Part(Step):
+    """Give ranges of a loop their own code, so that comparisons with their ends are constant in it.
+
+    for v in [0, n) { S }  ->  for v in [0, n) { if v < p { S } else { S } }
+
+    Unlike a cut, it leaves one loop, whose iterations threads may share.
+    """
+
+    var: str
+    points: tuple[int, ...]
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        """The kernel with branches inside. Raises NotApplicable without constant bounds."""
+        find_loops(kernel, self.var)
+
+        def part(loop: Loop) -> tuple[Stmt, ...]:
+            if loop.kind is Kind.VECTOR:
+                raise NotApplicable(f"the lanes of {self.var} cannot branch")
+            lo = constant_start(loop)
+            hi = lo + constant_extent(loop)
+            edges = [lo, *sorted({p for p in self.points if lo < p < hi}), hi]
+            arms = [simplified(loop.body, {self.var: (a, b - 1)}) for a, b in pairwise(edges)]
+            body = arms.pop()
+            for end, arm in zip(reversed(edges[1:-1]), reversed(arms), strict=True):
+                body = (Branch(Index.of(self.var), Index.of(end), arm, body),)
+            return (replace(loop, body=body),)
+
+        return replace(
+            kernel, body=simplified(replace_loop(kernel.body, self.var, part), dict(kernel.symbols))
         )
 
 

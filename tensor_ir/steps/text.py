@@ -15,7 +15,7 @@ from typing import get_args, get_origin, get_type_hints
 from rutc.tensor_ir.affine import quoted
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.steps.base import Schedule, Step
-from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Peel, Reorder, Split
+from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Peel, Reorder, Split
 from rutc.tensor_ir.steps.matrix import MatrixTile, Overlap
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater
 from rutc.tensor_ir.steps.preload import Preload
@@ -28,6 +28,7 @@ STEPS: Mapping[str, type[Step]] = {
     "reorder": Reorder,
     "peel": Peel,
     "cut": Cut,
+    "part": Part,
     "mark": Mark,
     "lanes": Lanes,
     "block_reduction": BlockReduction,

@@ -111,6 +111,7 @@ SCHEDULES = [
     "split(j, 8); peel(j.o); mark(j.i, vector)",
     "split(j, 16); mark(j.i, vector); mark(i, parallel); mark(j.o, parallel)",
     "cut(j, [3, 16]); mark(j, vector); mark(j.1, vector)",
+    "part(j, [3, 16]); part(i, [0, 2]); mark(i, parallel)",
     "split(i, 2); cut(i.o, [1]); prefetch_block(a, i.i, 0, 16, 2)",
     "lanes(k, 4, k)",
     "lanes(k, 20, k); tile([i], [unroll])",

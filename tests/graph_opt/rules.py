@@ -4,7 +4,7 @@ from math import inf
 
 from rutc.graph_opt.rewrite import Rule, rule_name
 from rutc.graph_opt.rules.algebra import simplify_expressions
-from rutc.graph_opt.rules.constants import split_constant
+from rutc.graph_opt.rules.constants import SliceConstant, split_constant
 from rutc.graph_opt.rules.contraction import (
     drop_unit_dims,
     drop_unused_dims,
@@ -28,6 +28,8 @@ RULES: tuple[Rule, ...] = (
     MinimalFiltering(inf, -inf),
     OnePassMoments(),
     OnePassSoftmax(),
+    # However small the constant is.
+    SliceConstant(0),
     SplitForReaders(),
     choose_branch,
     combine_scales,
