@@ -1,0 +1,110 @@
+"""Sequences whose lengths the run decides."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import rutc
+from rutc.errors import UserError
+from rutc.runtime.errors import ModelError
+from tests.run_time_structure.models import (
+    ANY,
+    PAIRS,
+    TEXTS,
+    floats,
+    graph,
+    ints,
+    node,
+    rows,
+    same,
+    sequence,
+)
+
+
+def test_an_input_of_unknown_length(check):
+    nodes = [
+        node("SequenceLength", ["s"], ["n"]),
+        node("SequenceAt", ["s", "p"], ["one"]),
+        node("ConcatFromSequence", ["s"], ["all"], axis=0),
+    ]
+    inner = graph(
+        nodes, {"s": PAIRS, "p": ints()}, {"n": ints(), "one": floats(None, 2), "all": ANY}
+    )
+    lengths = [(3, 1), (3,), (0, 5, 7)]
+    feeds = [
+        {"s": [rows(n, 2) for n in each], "p": np.array(p)}
+        for each, p in zip(lengths, (-1, 0, 1), strict=True)
+    ]
+    with rutc.load(check(inner, feeds)) as session:
+        assert session.get_inputs()[0].type == "seq(tensor(float))"
+        with pytest.raises(ModelError, match="a position is out of range"):
+            session.run(None, {"s": feeds[0]["s"], "p": np.array(2)})
+        with pytest.raises(ModelError, match="a position is out of range"):
+            session.run(["all"], {"s": [], "p": np.array(0)})
+        with pytest.raises(ModelError, match="must be float32, not float64"):
+            session.run(None, {"s": [np.zeros((1, 2))], "p": np.array(0)})
+        with pytest.raises(ModelError, match=r"has 1 axes, not 2"):
+            session.run(None, {"s": [np.zeros(2, "f4")], "p": np.array(0)})
+        with pytest.raises(ModelError, match="must be a list of tensors"):
+            session.run(None, {"s": rows(3, 2), "p": np.array(0)})
+        same(session.run(["all"], feeds[0])[0], np.concatenate(feeds[0]["s"]))
+    with pytest.raises(UserError, match="no step"):
+        check(inner, [], [], dims={"s": (2, 8, 2)})
+
+
+@pytest.mark.parametrize("strings", [False, True])
+def test_elements_put_in_and_taken_out(strings, check):
+    kind = TEXTS if strings else floats(None, 2)
+    nodes = [
+        node("SequenceInsert", ["s", "x", "p"], ["more"]),
+        node("SequenceErase", ["more", "q"], ["fewer"]),
+        node("SequenceInsert", ["fewer", "x"], ["ended"]),
+        node("SequenceErase", ["s"], ["front"]),
+    ]
+    inputs = {"s": sequence(kind), "x": kind, "p": ints(), "q": ints()}
+    names = ("more", "fewer", "ended", "front")
+    inner = graph(nodes, inputs, dict.fromkeys(names, sequence(kind)))
+
+    def value(n):
+        return np.array([f"é{k}" * k for k in range(n)], object) if strings else rows(n, 2)
+
+    feeds = [
+        {"s": [value(k) for k in range(n)], "x": value(4), "p": np.array(p), "q": np.array(q)}
+        for n, p, q in [(1, 0, 1), (2, -1, 0), (3, 3, -1), (5, -2, -6)]
+    ]
+    check(inner, feeds)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "attributes"), [("", {"keepdims": 0}), ("", {}), ("k", {"axis": 1}), ("ks", {})]
+)
+def test_parts_whose_number_the_run_tells(sizes, attributes, check):
+    parts = node("SplitToSequence", ["x", sizes] if sizes else ["x"], ["s"], **attributes)
+    inputs = {"x": floats("n", 5), "k": ints(), "ks": ints("p")}
+    inner = graph([parts], inputs, {"s": sequence(floats())})
+    feeds = [
+        {"x": rows(n, 5), "k": np.array(k), "ks": np.array(ks)}
+        for n, k, ks in [(6, 2, [1, 0, 3, 2]), (1, 5, [1]), (3, 7, [3])]
+    ]
+    library = check(inner, feeds)
+    if sizes:
+        with (
+            rutc.load(library) as session,
+            pytest.raises(ModelError, match=r"do not make up 3|less than 1"),
+        ):
+            session.run(None, {**feeds[2], "k": np.array(0), "ks": np.array([2])})
+
+
+def test_a_map_over_a_sequence(check):
+    inner = graph(
+        [node("Add", ["a", "z"], ["sum"]), node("Shape", ["a"], ["shape"])],
+        {"a": floats(None, 2), "b": floats(None, 2)},
+        {"sum": ANY, "shape": ints(2)},
+    )
+    mapped = node("SequenceMap", ["s", "s"], ["t", "shapes"], body=inner)
+    inputs = {"s": PAIRS, "z": floats()}
+    outer = graph([mapped], inputs, {"t": PAIRS, "shapes": sequence(ints(2))})
+    feeds = [{"s": [rows(n, 2) for n in each], "z": np.float32(2)} for each in [(3, 1), (0,), ()]]
+    expected = [[[a + 2 for a in f["s"]], [np.array(a.shape) for a in f["s"]]] for f in feeds]
+    check(outer, feeds, expected, opset=18)
