@@ -25,7 +25,11 @@ V3 = target_named("x86-64-v3").machine
 
 
 def model(
-    path: Path, shape: tuple[int, ...], outputs: int, window: tuple[int, int], pads: list[int]
+    path: Path,
+    shape: tuple[int | str, ...],
+    outputs: int,
+    window: tuple[int, int],
+    pads: list[int],
 ) -> None:
     """relu(conv(max(x, -1)) + x') with x' the input where the shapes agree, else nothing."""
     rng = np.random.default_rng(0)
@@ -86,6 +90,42 @@ def test_filtered_convolutions_agree(
         got = run(library, {"x": x}, threads)["y"]
         assert got.shape == wanted.shape
         assert (np.abs(got - wanted) <= allowed.allowed(wanted)).all()
+
+
+@pytest.mark.parametrize("target", ["native", "x86-64-v3"])
+@pytest.mark.parametrize(
+    ("dims", "sizes"),
+    [
+        (
+            {"h": (1, 96), "w": (1, 96)},
+            [(1, 1), (2, 5), (8, 4), (7, 7), (13, 31), (48, 50), (1, 96)],
+        ),
+        ({"h": (4, 64, 4), "w": (2, 64, 2)}, [(4, 2), (8, 4), (12, 6), (64, 62)]),
+        ({"h": (1, 9), "w": 6}, [(1, 6), (4, 6), (9, 6)]),
+    ],
+)
+def test_pictures_of_all_sizes_are_filtered(
+    tmp_path: Path,
+    dims: dict[str, int | tuple[int, ...]],
+    sizes: list[tuple[int, int]],
+    target: str,
+) -> None:
+    path = tmp_path / "model.onnx"
+    model(path, (2, 5, "h", "w"), 7, (3, 3), [1, 1, 1, 1])
+    filtering = Sweep("filter", (MinimalFiltering(inf, -inf),))
+    graph = optimize(import_model(path, dims=dims), pipeline=(*PIPELINE, filtering))
+    assert any(v.endswith(".points") for v in graph.values)
+    library = build(decide(graph), target_named(target).machine, tmp_path)
+    reference = Reference(path, 1)
+    allowed = tolerance(Level.KERNEL, np.float32, 5 * 3 * 3)
+    rng = np.random.default_rng(1)
+    for size in sizes:
+        x = rng.standard_normal((2, 5, *size)).astype(np.float32)
+        wanted = np.asarray(reference.run({"x": x})["y"], np.float64)
+        for threads in (1, 2):
+            got = run(library, {"x": x}, threads)["y"]
+            assert got.shape == wanted.shape
+            assert (np.abs(got - wanted) <= allowed.allowed(wanted)).all()
 
 
 @pytest.mark.parametrize("exact", [False, True])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from rutc.tensor_ir.affine import Index, Range, Size, plain, typical
+from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, typical
 from rutc.tensor_ir.expr import Expr, Read, index_names, walk
 from rutc.tensor_ir.kernel import (
     Assign,
@@ -174,6 +174,11 @@ def dim_of_loop(kernel: Kernel, buffer: str) -> dict[str, str]:
                         if isinstance(c, Index) and c.as_var is not None:
                             found[c.as_var] = d
     return found
+
+
+def leaves_rest(size: Size, factor: int) -> bool:
+    """Whether blocks of `factor` iterations may leave some of a loop over."""
+    return Index.of(size) % factor != ZERO
 
 
 def _loops(body: tuple[Stmt, ...]) -> Iterator[Loop]:

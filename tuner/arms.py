@@ -4,36 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from rutc.tensor_ir.affine import Index, Mod
+from rutc.tensor_ir.affine import Index, Mod, Size
 from rutc.tensor_ir.expr import Apply, Expr, IndexValue, Lit, Read, walk
 from rutc.tensor_ir.kernel import Kernel, Kind, exprs, walk_stmts
 from rutc.tensor_ir.steps import Mark, Peel, Reorder, Split, Step
+from rutc.tuner.access import leaves_rest
 
 LONGEST = 16
 """The longest loop that is unrolled for the sake of its choices."""
 
 
-def choosing_loops(kernel: Kernel, extents: Mapping[str, int]) -> dict[str, int]:
+def choosing_loops(kernel: Kernel, sizes: Mapping[str, Size]) -> dict[str, int]:
     """Loop -> period: an index, modulo the period, is compared with literals.
 
-    select(i == 0, ..)        ->  i: its extent
-    select(i % 4 == 0, ..)    ->  i: 4
+    select(i == 0, ..)        ->  i: its extent, if it is a number
+    select(i % 4 == 0, ..)    ->  i: 4, or its extent if that is less
     """
     found: dict[str, int] = {}
     for s in walk_stmts(kernel.body):
         for e in exprs(s):
             for x in walk(e):
                 if isinstance(x, Apply) and x.op == "eq" and isinstance(x.args[0], IndexValue):
-                    name, period = _period(x.args[0].index, extents)
-                    if name in extents and period <= LONGEST:
-                        found[name] = min(period, extents[name])
+                    name, period = _period(x.args[0].index, sizes)
+                    size = sizes.get(name)
+                    if size is not None and period <= LONGEST:
+                        found[name] = min(period, size) if isinstance(size, int) else period
     return found
 
 
-def _period(index: Index, extents: Mapping[str, int]) -> tuple[str, int]:
+def _period(index: Index, sizes: Mapping[str, Size]) -> tuple[str, int]:
     """(loop, period) of `i` and `i % period`; no loop's name for other indices."""
     if index.as_var is not None:
-        return index.as_var, extents.get(index.as_var, 0)
+        size = sizes.get(index.as_var)
+        return (index.as_var, size) if isinstance(size, int) else ("", 0)
     match index.terms:
         case (((Mod(p, q),), 1),) if p.as_var is not None and q.is_const and index.const == 0:
             return p.as_var, q.value
@@ -87,7 +90,7 @@ def unrolled_arms(
     outer: list[str],
     vector: str,
     chosen: Mapping[str, int],
-    extents: Mapping[str, int],
+    sizes: Mapping[str, Size],
     width: int,
     *,
     parallel: bool,
@@ -104,13 +107,14 @@ def unrolled_arms(
         *((v, f, Kind.UNROLL) for v, f in chosen.items()),
         (vector, width, Kind.VECTOR),
     ):
-        if factor >= extents[v]:
+        size = sizes[v]
+        if isinstance(size, int) and factor >= size:
             inner.append((v, kind))
             continue
         steps.append(Split(v, factor))
         order = [f"{v}.o" if x == v else x for x in order] if v in order else [*order, f"{v}.o"]
         inner.append((f"{v}.i", kind))
-        if extents[v] % factor:
+        if leaves_rest(size, factor):
             edges.append(f"{v}.o")
     order = [v for v in order if v not in chosen]
     inner = [inner[-1], *inner[:-1]]

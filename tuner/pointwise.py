@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 
-from rutc.tensor_ir.affine import Index, plain
+from rutc.tensor_ir.affine import Index, Size, plain
 from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.steps import Cut, Fuse, Mark, Part, Peel, Reorder, Schedule, Split, Step
-from rutc.tuner.access import Shape
+from rutc.tuner.access import Shape, leaves_rest
 from rutc.tuner.across import across
 from rutc.tuner.arms import choosing_loops, comparisons, edges_of_reads, unrolled_arms
 from rutc.tuner.choice import pays, shared_out
@@ -29,15 +29,13 @@ def pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
     steps: list[Step] = []
     loops = [x.var for x in shape.shared]
     extents, sizes = dict(shape.extents), dict(shape.sizes)
-    chosen = () if shape.symbolic else choosing_loops(kernel, extents)
+    chosen = choosing_loops(kernel, sizes)
     free = [v for v in loops if v not in chosen]
     if chosen and free:
         vector = _best_vector(free, shape)
         others = _memory_order([v for v in loops if v != vector], shape)
         parallel = bool(shared(others))
-        return tuple(
-            unrolled_arms(others, vector, chosen, extents, machine.width, parallel=parallel)
-        )
+        return tuple(unrolled_arms(others, vector, chosen, sizes, machine.width, parallel=parallel))
     vector = _best_vector(loops, shape)
     order = _memory_order([v for v in loops if v != vector], shape)
     symbolic = set(shape.symbolic)
@@ -80,13 +78,13 @@ def pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
         return (*steps, *shared(order))
     if not order and pays(extents[vector] * len(touches) / 2, machine):
         if vector in symbolic:
-            steps += vectorised(vector, extents[vector], machine, symbolic=True)
+            steps += vectorised(vector, sizes[vector], machine)
             return (*steps, Mark(f"{vector}.o", Kind.PARALLEL))
         chunk = _chunk(extents[vector], machine)
         if chunk < extents[vector]:
             steps += [Split(vector, chunk), Mark(f"{vector}.o", Kind.PARALLEL)]
             return (*steps, *vectorised(f"{vector}.i", chunk, machine))
-    steps += vectorised(vector, extents[vector], machine, vector in symbolic)
+    steps += vectorised(vector, sizes[vector], machine)
     steps += shared(order)
     return (*steps, *_parted(order, ends))
 
@@ -103,13 +101,15 @@ def _parted(loops: list[str], ends: Mapping[str, tuple[int, ...]]) -> list[Step]
     return steps
 
 
-def vectorised(v: str, extent: int, machine: Machine, symbolic: bool = False) -> list[Step]:
-    """Steps that make vectors of a loop without reductions."""
-    if extent <= 4 * machine.width and not symbolic:
-        return [Mark(v, Kind.VECTOR)]
-    block = machine.width * (4 if symbolic else max(1, min(4, extent // machine.width)))
+def vectorised(v: str, size: Size, machine: Machine) -> list[Step]:
+    """Steps that make vectors of a loop, of that many iterations, without reductions."""
+    block = 4 * machine.width
+    if isinstance(size, int):
+        if size <= block:
+            return [Mark(v, Kind.VECTOR)]
+        block = machine.width * max(1, min(4, size // machine.width))
     steps: list[Step] = [Split(v, block), Mark(f"{v}.i", Kind.VECTOR)]
-    if extent % block or symbolic:
+    if leaves_rest(size, block):
         steps.append(Peel(f"{v}.o"))
     return steps
 

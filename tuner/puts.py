@@ -20,7 +20,7 @@ def puts(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
         steps.append(Reorder(tuple(order)))
     steps += shared_out(apart, shape, machine, len(shape.touches))
     if vector is not None:
-        steps += vectorised(vector, shape.extents[vector], machine, vector in shape.symbolic)
+        steps += vectorised(vector, shape.sizes[vector], machine)
     return tuple(steps)
 
 

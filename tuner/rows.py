@@ -38,7 +38,7 @@ def rows(kernel: Kernel, shape: Shape, machine: Machine) -> Choice:
         own = [t for t in shape.touches if v in t.loops]
         if holds_loops or not any(t.unit(v) for t in own):
             continue
-        steps += vectorised(v, shape.extents[v], machine, v in shape.symbolic)
+        steps += vectorised(v, shape.sizes[v], machine)
     return Choice(tuple(steps), packing)
 
 

@@ -24,7 +24,7 @@ from rutc.tensor_ir.steps import (
     Step,
     Tile,
 )
-from rutc.tuner.access import Reduction, Shape, Touch, dim_of_loop
+from rutc.tuner.access import Reduction, Shape, Touch, dim_of_loop, leaves_rest
 from rutc.tuner.choice import Choice, shared_out
 from rutc.tuner.dot import dot_packing, dot_steps, products_together
 from rutc.tuner.tiles import LONGEST_UNROLLED, RegisterTile, bound_order, crowded
@@ -87,7 +87,7 @@ def tiled(
         moved.append((f"{v}.i", kind))
         loops.append(f"{v}.o")
         extents[f"{v}.o"] = -(-extents[v] // f)
-        if extents[v] % f or v in shape.symbolic:
+        if leaves_rest(shape.sizes[v] if v in shape.symbolic else extents[v], f):
             edges.append(f"{v}.o")
     blocked = [f"{tile.vector}.o"] if f"{tile.vector}.o" in loops else []
     tiled = {v for v, _ in tile.rows} | {tile.vector, *batch}

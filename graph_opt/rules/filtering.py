@@ -85,7 +85,7 @@ class MinimalFiltering:
         source, weights, const = operands
         windows = _windows(n, source, weights, editor)
         if not windows:
-            return Reason("no bound dim is a window of unit stride and known size")
+            return Reason("no bound dim is a window of unit stride")
         work = _Work(n, source, const, tuple(windows), editor)
         direct = work.cycles({})
         choices = [
@@ -142,7 +142,7 @@ def _windows(n: Nest, source: Read, weights: Read, editor: Editor) -> list[Windo
         d, c = at[0]
         rest = c - Index.of(tap)
         out = Index(rest.terms, 0).as_var
-        if out is None or out not in n.out.dims or editor.size((out, d)) is None:
+        if out is None or out not in n.out.dims:
             continue
         elsewhere = [x for e, x in (*coords, *index_coords(weights)) if e != d or x != c]
         if any(out in x.names() for x in elsewhere):
@@ -180,6 +180,7 @@ class _Work:
     def cycles(self, filters: Mapping[Window, Filter]) -> float:
         """The time of the sum, or of the transforms and the sums that take its place."""
         loops = {d: self._least(d) for d in self.nest.dims}
+        loops |= {w.out: max(self.editor.typical((w.out,)), 1) for w in self.windows}
         for w, f in filters.items():
             loops[w.out] = ceil(loops[w.out] / f.outputs)
             loops[w.tap] = f.inputs
@@ -206,7 +207,7 @@ class _Work:
         return max(size - NEAR_BYTES, 0.0) / FAR_BYTES_PER_CYCLE
 
     def _least(self, d: str) -> int:
-        """A dim's extent, the least one of a symbolic dim."""
+        """A dim's extent, the least one of a symbolic dim: what pays then always pays."""
         extent = self.editor.extents[d]
         bounds = extent.bounds(dict(self.editor.graph.symbols))
         return max(bounds[0], 1) if bounds is not None else 1
@@ -224,8 +225,7 @@ def _rewritten(
     points = {w: editor.fresh_dim(f"{w.out}.point", Index.of(filters[w].inputs)) for w in order}
     tiles: dict[Window, str] = {}
     for w in order:
-        count = ceil(editor.extents[w.out].const / filters[w].outputs)
-        tiles[w] = editor.fresh_dim(f"{w.out}.tile", Index.of(count))
+        tiles[w] = editor.fresh_dim(f"{w.out}.tile", _count(w, filters[w], editor))
     new_const, new_weights = _transformed_weights(const, weights, filters, points, editor)
     tiled, read = _transformed_input(n, source, filters, points, tiles, editor)
     # One sum per point.
@@ -307,11 +307,16 @@ def _transformed_input(
     return tiled, Read(name, tuple(sorted(coords.items())), DType.F32, kept)
 
 
+def _count(w: Window, f: Filter, editor: Editor) -> Index:
+    """The tiles along a window, the last one partly outside of the output."""
+    return floordiv(editor.extents[w.out] + (f.outputs - 1), Index.of(f.outputs), editor.ranges)
+
+
 def _reaches_out(w: Window, f: Filter, editor: Editor) -> bool:
-    """Whether tiles contain elements outside of the input."""
-    count = ceil(editor.extents[w.out].const / f.outputs)
-    last = (count - 1) * f.outputs + f.inputs - 1 + w.offset
-    return w.offset < 0 or last >= editor.extents[w.along].const
+    """Whether tiles may contain elements outside of the input."""
+    last = (_count(w, f, editor) - 1) * f.outputs + (f.inputs - 1 + w.offset)
+    beyond = (last - editor.extents[w.along]).bounds(dict(editor.graph.symbols))
+    return w.offset < 0 or beyond is None or beyond[1] >= 0
 
 
 def _stays_inside(d: str, c: Index, editor: Editor) -> bool:

@@ -31,6 +31,7 @@ from rutc.tensor_ir.steps.base import (
     constant_start,
     find_loops,
     moves,
+    outer_ranges,
     replace_loop,
     simplified,
     symbolic_extent,
@@ -39,6 +40,9 @@ from rutc.tensor_ir.steps.base import (
 
 MOST_PRODUCTS = 4
 """The iterations of a dot loop are at most so many."""
+
+MOST_UNROLLED = 64
+"""An unrolled loop whose extent is not constant has at most so many iterations."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,8 @@ class Split(Step):
             most = count.bounds(ranges)
             if most is not None:
                 ranges[outer] = (0, most[1] - 1)
-            width = minimum(f, rest, ranges)
+            whole = Index.of(n) % f == ZERO
+            width = Index.of(f) if whole else minimum(f, rest, ranges)
             body = with_index(loop.body, {self.var: position})
             inside = Loop(inner, ZERO, width, loop.kind, body)
             return (Loop(outer, ZERO, count, loop.kind, (inside,)),)
@@ -289,6 +294,10 @@ class Mark(Step):
     """Say how a loop's iterations are carried out.
 
     for v in [0, n) serial { S }  ->  for v in [0, n) unroll { S }
+
+    Of an unrolled loop whose extent n is not constant, but at most f, every iteration has a test:
+
+    for v in [0, n) serial { S }  ->  for v in [0, f) unroll { if v < n { S } }
     """
 
     var: str
@@ -300,17 +309,26 @@ class Mark(Step):
             raise NotApplicable(f"the lanes {self.var} are merged")
         for loop in find_loops(kernel, self.var):
             self._check(kernel, loop)
-        return replace(
-            kernel,
-            body=replace_loop(kernel.body, self.var, lambda loop: (replace(loop, kind=self.kind),)),
-        )
+        ranges = outer_ranges(kernel)
+
+        def marked(loop: Loop) -> tuple[Stmt, ...]:
+            if self.kind is not Kind.UNROLL or loop.hi.is_const:
+                return (replace(loop, kind=self.kind),)
+            bounds = loop.hi.bounds(ranges)
+            if loop.lo != ZERO or bounds is None or bounds[1] > MOST_UNROLLED:
+                raise NotApplicable(f"the extent of {self.var} is not constant")
+            tested = Branch(Index.of(self.var), loop.hi, loop.body, ())
+            return (replace(loop, hi=Index.of(bounds[1]), kind=self.kind, body=(tested,)),)
+
+        return replace(kernel, body=replace_loop(kernel.body, self.var, marked))
 
     def _check(self, kernel: Kernel, loop: Loop) -> None:
         match self.kind:
             case Kind.SERIAL:
                 check_no_registers(kernel, self.var)
             case Kind.UNROLL:
-                constant_start(loop)
+                if loop.hi.is_const:
+                    constant_start(loop)
             case Kind.PARALLEL:
                 check_no_registers(kernel, self.var)
                 check_independent(kernel, loop)

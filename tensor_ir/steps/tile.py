@@ -33,12 +33,10 @@ from rutc.tensor_ir.steps.base import (
     replace_loop,
     with_index,
 )
+from rutc.tensor_ir.steps.loops import MOST_UNROLLED
 
 SMALLEST_HALVED = 6
 """Tiles of fewer rows have no variant of half their rows for the edge."""
-
-MOST_UNROLLED = 64
-"""An unrolled loop whose extent is not constant has at most so many iterations."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from rutc.errors import InternalError
 from rutc.tensor_ir import DType, Index, Lit, Nest
+from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.canonical import canonical
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.graph import Value
@@ -58,12 +59,12 @@ def kernel_of(text: str) -> Kernel:
     """The kernel of all nests of a graph, everything in the order of its axes."""
     graph = parse(text)
     verify(graph)
-    extents = {d: e.value for d, e in graph.dims}
+    extents = {d: plain(e) for d, e in graph.dims}
     stages = tuple(n for n in graph.nodes if isinstance(n, Nest))
     layouts = {n.out.name: dense(n.axes, extents) for n in graph.inputs}
     layouts |= {o.value: dense(o.axes, extents) for o in graph.outputs}
     group = Group(graph.name, stages, stages[0].out.dims, tuple(o.value for o in graph.outputs))
-    return lower(group, graph.values, layouts, extents)
+    return lower(group, graph.values, layouts, extents, dict(graph.symbols))
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.stem)
