@@ -35,11 +35,11 @@ def measure(name: str) -> Entry:
         cache = {"RUTC_CACHE": str(Path(folder) / "cache")}
         entry: Entry = {"model": name, "model_bytes": path.stat().st_size}
         for kind in ("empty", "full"):
-            entry[kind] = _compiled(path, {**os.environ, **cache})
+            entry[kind] = compiled(path, {**os.environ, **cache})
     return entry | asdict(provenance())
 
 
-def _compiled(model: Path, environment: dict[str, str]) -> dict[str, float]:
+def compiled(model: Path, environment: dict[str, str]) -> dict[str, float]:
     """Seconds, CPU seconds of all processes, and the most bytes that one of them had in memory."""
     output = model.with_suffix(".so")
     arguments = ["-m", "rutc.cli", "compile", "--no-verify", str(model), "-o", str(output)]

@@ -82,7 +82,8 @@ def measure(case: Case, target: str, peaks: Peaks, seconds: float, peers: Sequen
     }
 
 
-def _times(entry: Entry) -> dict[str, float]:
+def times_of(entry: Entry) -> dict[str, float]:
+    """Returns the median microseconds of rutc and the peers."""
     times = entry["us"]
     assert isinstance(times, dict)
     return times
@@ -90,7 +91,7 @@ def _times(entry: Entry) -> dict[str, float]:
 
 def _share(entry: Entry, name: str) -> float:
     """The bound's time over that of rutc or a peer."""
-    return float(str(entry["bound_us"])) / _times(entry)[name]
+    return float(str(entry["bound_us"])) / times_of(entry)[name]
 
 
 def page(entries: Sequence[Entry]) -> str:
@@ -129,7 +130,7 @@ def _section(title: str, entries: Sequence[Entry]) -> list[str]:
     if not entries:
         return []
     measured = [entry for entry in entries if "us" in entry]
-    peers = [n for n in PEERS if any(n in _times(entry) for entry in measured)]
+    peers = [n for n in PEERS if any(n in times_of(entry) for entry in measured)]
     titles = "".join(f" {SHORT[n]} us |" for n in peers) + " bound |" + " rutc of bound |"
     titles += "".join(f" {SHORT[n]} of bound |" for n in peers)
     lines = [
@@ -142,7 +143,7 @@ def _section(title: str, entries: Sequence[Entry]) -> list[str]:
         if "error" in entry:
             lines.append(f"| {entry['case']} | {entry['error']} |" + " |" * (2 * len(peers) + 3))
             continue
-        us = _times(entry)
+        us = times_of(entry)
         rate = float(str(entry["flops"])) / us["rutc"] / 1e3
         mark = "" if entry["agrees"] else " (does NOT agree)"
         others = "".join(f" {us[n]} |" for n in peers)
@@ -184,7 +185,7 @@ def _summary(entries: Sequence[Entry], peers: Sequence[str]) -> list[str]:
 
 
 def _slowdown(entry: Entry, peers: Sequence[str]) -> float:
-    us = _times(entry)
+    us = times_of(entry)
     return us["rutc"] / min(us[n] for n in peers)
 
 
