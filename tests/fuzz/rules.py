@@ -38,7 +38,7 @@ _SUMS = """
     ReduceLogSumExp BatchNormalization InstanceNormalization LayerNormalization
     GroupNormalization MeanVarianceNormalization AveragePool GlobalAveragePool Resize GridSample
     RoiAlign RNN GRU LSTM Attention CumSum Det Col2Im RotaryEmbedding LinearRegressor Scan Loop
-    LogSoftmax HannWindow HammingWindow BlackmanWindow
+    LogSoftmax HannWindow HammingWindow BlackmanWindow HardSwish HardSigmoid
 """
 SUMS = frozenset(_SUMS.split())
 """Operators whose zeros may come of cancellation, and then be another number elsewhere."""
