@@ -32,6 +32,10 @@ class Differs(AssertionError):
     """A case fails."""
 
 
+class _OutOfTime(BaseException):
+    """No more cases are wanted; Hypothesis, which takes errors for failing cases, lets it pass."""
+
+
 @dataclass
 class Tally:
     """What a batch came to: verdicts, refusals' messages, nodes by operator, findings."""
@@ -72,7 +76,7 @@ class Campaign:
         """Makes the cases of a batch and judges them; a new failure is made small."""
         tally = Tally(batch)
         oracles.disputes.clear()
-        hunt = _Hunt(self.child)
+        hunt = Hunt(self.child)
 
         def judged(case: Case) -> None:
             verdict = hunt.check(case)
@@ -94,7 +98,7 @@ class Campaign:
             tally.findings = [self.smaller(f, count, hunt) for f in tally.findings]
         return tally
 
-    def smaller(self, finding: Finding, count: int, hunt: _Hunt) -> Finding:
+    def smaller(self, finding: Finding, count: int, hunt: Hunt) -> Finding:
         """The finding, made smaller by Hypothesis as long as time lasts."""
         deadline = monotonic() + self.shrink_seconds
         failing: set[bytes] = set()
@@ -105,7 +109,7 @@ class Campaign:
             key = _key(case)
             if key not in failing:
                 if key not in hunt.verdicts and monotonic() > deadline:
-                    return
+                    raise _OutOfTime
                 verdict = hunt.check(case)
                 if verdict.fine:
                     return
@@ -117,7 +121,7 @@ class Campaign:
                     best = replace(finding, case=small, verdict=reason)
             raise Differs
 
-        with suppress(Differs, hypothesis.errors.Flaky):
+        with suppress(Differs, hypothesis.errors.Flaky, _OutOfTime):
             self.generate(finding.batch, count, look, [Phase.generate, Phase.shrink])
         return best
 
@@ -147,7 +151,7 @@ class Campaign:
         self.child.close()
 
 
-class _Hunt:
+class Hunt:
     """Verdicts on cases, each of which is run once."""
 
     def __init__(self, child: Child) -> None:

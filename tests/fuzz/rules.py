@@ -120,6 +120,13 @@ RULES: tuple[Rule, ...] = (
         lambda node, feed, opset: opset < 13,
     ),
     Rule(
+        frozenset({"Softmax", "LogSoftmax"}),
+        "wide",
+        "the reference rounds exponentials, their sum and its logarithm to the narrow type; ONNX "
+        "Runtime has no kernel for all of them",
+        _narrow,
+    ),
+    Rule(
         frozenset(
             {
                 "LayerNormalization",

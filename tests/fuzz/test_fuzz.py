@@ -6,7 +6,7 @@ The long run is `python -m tests.fuzz` (docs/fuzzing.md).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import sleep
 
@@ -17,14 +17,16 @@ from hypothesis import Phase
 from onnx import helper
 
 import tests.fuzz.child as child_module
-from tests.fuzz.campaign import Campaign
+from tests.fuzz.campaign import Campaign, Hunt
 from tests.fuzz.cases import Case, DataSet, operators
 from tests.fuzz.check import Verdict, differs, judge
 from tests.fuzz.child import Answer, Child
+from tests.fuzz.findings import Finding
 from tests.fuzz.graph import RUNS
 from tests.fuzz.oracles import NoOracle, evaluate
 from tests.fuzz.shrink import cut
 
+Phases = Sequence[Phase]
 BATCHES = 4
 SEED = 20
 
@@ -51,6 +53,25 @@ def test_a_batch_is_the_same_every_time() -> None:
         return found
 
     assert models() == models()
+
+
+def test_making_a_finding_smaller_ends_with_its_time() -> None:
+    case = model([("Abs", ["x"], ["y"])], np.array([-1.5, 2.0], np.float32), "y")
+    finding = Finding(case, Verdict("wrong", "values"), "", 3, 5)
+    generator = Campaign(3, shrink_seconds=-1.0)
+    made: list[Case] = []
+    plain = generator.generate
+
+    def counted(batch: int, count: int, look: Callable[[Case], None], phases: Phases) -> None:
+        def seen(case: Case) -> None:
+            made.append(case)
+            look(case)
+
+        plain(batch, count, seen, phases)
+
+    generator.generate = counted  # type: ignore[method-assign]
+    assert generator.smaller(finding, 10, Hunt(generator.child)) == finding
+    assert len(made) == 1
 
 
 def test_all_families_are_known() -> None:
