@@ -386,10 +386,16 @@ def _largest_with_nan(node: NodeProto, feed: Feed, result: np.ndarray) -> np.nda
     return np.full(result.shape, is_float(x.dtype) and bool(np.isnan(x.astype(np.float64)).any()))
 
 
-def _infinite_quotient(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
-    """The logarithm of a finite number's exponential over an infinite one: none, or log(0)."""
+def _no_logarithm(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What is less than the logarithm of a tiny number, or of a finite one over an infinite one.
+
+    As the logarithm of a softmax, which is 0 there or none, it is log(0) or none.
+    """
+    real = result.astype(np.float64)
     beyond = bool(np.isposinf(feed[node.input[0]].astype(np.float64)).any())
-    return np.asarray(~np.isfinite(result.astype(np.float64)) & beyond)
+    kind = result.dtype if result.dtype.itemsize > 2 else np.dtype(np.float32)
+    tiny = real < np.log(float(finfo(kind).smallest_normal))
+    return np.asarray(tiny | (~np.isfinite(real) & beyond))
 
 
 def _zero_slopes(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
@@ -488,7 +494,7 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "MeanVarianceNormalization": _deviates_little,
     "LpNormalization": _squares_overflow,
     "LRN": _beyond_range,
-    "LogSoftmax": _infinite_quotient,
+    "LogSoftmax": _no_logarithm,
     "PRelu": _zero_slopes,
     "BatchNormalization": _beyond_range,
     "Shrink": _large_whole,
