@@ -152,7 +152,10 @@ def _converted(model: ModelProto) -> ModelProto:
     if version < 11:
         for graph in subgraphs(converted.graph):
             _anchor_resizes(graph)
-            _type_clips(graph)
+            _type_numbers(graph)
+    if version < 13:
+        for graph in subgraphs(converted.graph):
+            _keep_empty_rows(graph)
     if version < 7:
         for graph in subgraphs(converted.graph):
             _mark_slopes(graph)
@@ -231,18 +234,27 @@ def _bound_clips(graph: GraphProto) -> None:
                     node.attribute.append(helper.make_attribute(name, bound))
 
 
-def _type_clips(graph: GraphProto) -> None:
-    """Gives bounds that were attributes, so floats, the type of what every Clip bounds."""
+def _type_numbers(graph: GraphProto) -> None:
+    """Gives what were attributes, so floats, the type of what a Clip bounds or a Pad fills."""
     nodes: list[NodeProto] = []
     for node in graph.node:
-        if node.op_type == "Clip" and node.domain in ("", "ai.onnx"):
-            for place, bound in enumerate(node.input):
-                if place and bound:
-                    typed = f"{node.output[0]}_bound{place}"
-                    nodes.append(helper.make_node("CastLike", [bound, node.input[0]], [typed]))
+        first = {"Clip": 1, "Pad": 2}.get(node.op_type)
+        if first is not None and node.domain in ("", "ai.onnx"):
+            for place, number in enumerate(node.input):
+                if place >= first and number:
+                    typed = f"{node.output[0]}_number{place}"
+                    nodes.append(helper.make_node("CastLike", [number, node.input[0]], [typed]))
                     node.input[place] = typed
         nodes.append(node)
     _replace_nodes(graph, nodes)
+
+
+def _keep_empty_rows(graph: GraphProto) -> None:
+    """Lets extents be 0 that rows, flattened for a softmax of before opset 13, get back."""
+    for node in graph.node:
+        rows = (f"{node.output[0]}_intermediate", f"{node.output[0]}_hot") if node.output else ()
+        if node.op_type == "Reshape" and node.input[0] in rows:
+            node.attribute.append(helper.make_attribute("allowzero", 1))
 
 
 def _anchor_resizes(graph: GraphProto) -> None:

@@ -345,7 +345,14 @@ def _determinant_terms(node: NodeProto, feed: Feed) -> np.ndarray:
         return np.asarray(np.nan_to_num(x.sum(-1).prod(-1), nan=np.inf, posinf=np.inf))
 
 
-TERMS: Mapping[str, Callable[[NodeProto, Feed], np.ndarray]] = {"Det": _determinant_terms}
+def _determinant_error(node: NodeProto, feed: Feed) -> np.ndarray:
+    """The terms, times how far a determinant is from 1: the reference adds up logarithms."""
+    terms = _determinant_terms(node, feed)
+    with np.errstate(all="ignore"):
+        return np.asarray(terms * (1 + np.abs(np.log(np.where(terms > 0, terms, 1)))))
+
+
+TERMS: Mapping[str, Callable[[NodeProto, Feed], np.ndarray]] = {"Det": _determinant_error}
 """How large the terms are that cancel, where it is not a product of two operands' elements."""
 
 
