@@ -154,10 +154,13 @@ class MemoryEmitter:
         """The address of one element; the constant part last, so that places share the rest."""
         element = memory_type(buffer.dtype)
         base = self.pointer(buffer)
-        varying = Index(address.terms, 0)
-        if varying.terms:
-            base = self.builder.gep(
-                base, [self.index.emit(varying)], source_etype=element, inbounds=False
+        if address.terms:
+            varying = Index(address.terms)
+            base = self.index.shared(
+                (buffer.name, varying, self.index.window(varying)),
+                lambda: self.builder.gep(
+                    self.pointer(buffer), [self.index.emit(varying)], source_etype=element
+                ),
             )
         if address.const:
             base = self.builder.gep(base, [i64(address.const)], source_etype=element)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import assert_never
 
 import numpy as np
@@ -36,6 +37,28 @@ DIVISORS = (2.0**-60, 2.0**60)
 """Divisors between these have a normal reciprocal, and residues that do not underflow."""
 
 
+@dataclass(frozen=True)
+class Site:
+    """Coordinates in a kernel, and what they are where their variables have certain values.
+
+    `names` are all variables that decide; None where data do.
+    """
+
+    names: tuple[str, ...] | None
+    addresses: dict[object, Index | None] = field(default_factory=dict)
+    """Element numbers of memory; None for what is outside."""
+    registers: dict[object, tuple[tuple[object, ...], bool]] = field(default_factory=dict)
+    """Numbers of registers, and whether these differ between the lanes."""
+
+    @staticmethod
+    def of(places: tuple[tuple[str, Coord], ...], buffer: Buffer) -> Site:
+        """Coordinates of a buffer's elements, of which nothing is known yet."""
+        indices = [c for _, c in places if isinstance(c, Index)]
+        if len(indices) < len(places):
+            return Site(None)
+        return Site(tuple(sorted(buffer.layout.names().union(*(c.names() for c in indices)))))
+
+
 class ExpressionEmitter:
     """Evaluates expressions at the current point (or vector of points) of the iteration space."""
 
@@ -62,11 +85,15 @@ class ExpressionEmitter:
         self.machine = machine
         self.written = written
         self.locals: dict[str, ir.Value] = {}
-        self._loads: dict[tuple[object, ...], ir.Value] = {}
+        # What is known of each buffer's memory.
+        self._loads: dict[object, dict[tuple[object, ...], ir.Value]] = {}
         self._results: dict[tuple[object, ...], ir.Value] = {}
         self._wide: dict[tuple[int, int], tuple[ir.Value, ir.Value]] = {}
         self._needs: dict[int, tuple[Expr, frozenset[str] | None]] = {}
         self._fresh = 0
+        self._sites: dict[object, Site] = {}
+        self._held: dict[ir.Block, dict[ir.Value, ir.Value]] = {}
+        """What the registers of a block hold that it has read or written, by their stack slots."""
         # Registers that the vector loop at hand writes: every lane has its own.
         self.private: frozenset[str] = frozenset()
 
@@ -257,55 +284,76 @@ class ExpressionEmitter:
         if buffer.space is Space.REGISTER:
             return self._read_register(buffer, r.coords)
         self.squares.finish(buffer)
-        extents = dict(buffer.layout.extents)
-        gathered = [d for d, c in r.coords if not isinstance(c, Index)]
-        if buffer.layout.size == 0 or any(extents.get(d) == 0 for d in gathered):
+        if buffer.layout.size == 0 or self._gathers_nothing(r, buffer):
             return emit_literal(self.builder, r.fill or zero(buffer.dtype))
-        coords, guard = self._coords(r.coords, buffer, r.fill)
-        if coords is None:
+        address, guard = self._located(r.coords, buffer, r.fill)
+        if address is None:
             return emit_literal(self.builder, r.fill or zero(buffer.dtype))
-        address = buffer.layout.address(coords, self.index.ranges)
+        if guard is not None:
+            value = self.memory.load(buffer, address, guard, r.fill)
+            return from_memory(self.builder, value, buffer.dtype)
         varies = self.index.varies(address)
         lane = self.index.lane
-        key = None
-        if guard is None:
-            window = lane.key if lane is not None and varies else None
-            key = (buffer.name, address, window)
-            if key in self._loads:
-                return self._loads[key]
-        value = self.squares.across(r, buffer, address) if guard is None and varies else None
-        if value is None:
-            value = self.memory.load(buffer, address, guard, r.fill)
-        value = from_memory(self.builder, value, buffer.dtype)
-        if key is not None and "$" not in str(address):
-            self._loads[key] = value
+        key = (buffer.name, address, lane.key if lane is not None and varies else None)
+        found = self.kept(key)
+        if found is not None:
+            return found
+        loaded = self.squares.across(r, buffer, address) if varies else None
+        if loaded is None:
+            loaded = self.memory.load(buffer, address, None, r.fill)
+        value = from_memory(self.builder, loaded, buffer.dtype)
+        self.keep(key, value)
         return value
+
+    def _gathers_nothing(self, r: Read, buffer: Buffer) -> bool:
+        """Whether data choose among no elements at all."""
+        gathered = [d for d, c in r.coords if not isinstance(c, Index)]
+        return any(dict(buffer.layout.extents).get(d) == 0 for d in gathered)
 
     def place(self, r: Read) -> Index | None:
         """The element number of a read at index expressions; None where it may be outside."""
         buffer = self.buffers[r.value]
-        coords, guard = self._coords(r.coords, buffer, r.fill)
-        if coords is None or guard is not None or buffer.space is Space.REGISTER:
+        if buffer.space is Space.REGISTER:
+            return None
+        address, guard = self._located(r.coords, buffer, r.fill)
+        if address is None or guard is not None:
             return None
         self.squares.finish(buffer)
-        return buffer.layout.address(coords, self.index.ranges)
+        return address
 
     def kept(self, key: tuple[object, ...]) -> ir.Value | None:
         """What was made of the memory of the buffer that a key begins with; None if forgotten."""
-        return self._loads.get(key)
+        return self._loads.get(key[0], {}).get(key)
 
     def keep(self, key: tuple[object, ...], value: ir.Value) -> None:
         """Keep what was made of a buffer's memory until that may have changed."""
-        self._loads[key] = value
+        self._loads.setdefault(key[0], {})[key] = value
 
-    def _coords(
+    def _located(
         self, places: tuple[tuple[str, Coord], ...], buffer: Buffer, fill: Lit | None
-    ) -> tuple[dict[str, Index] | None, ir.Value | None]:
-        """The coordinates of a read as indices, and the condition under which they are inside.
+    ) -> tuple[Index | None, ir.Value | None]:
+        """The element number at coordinates, and the condition under which there is one.
 
         None for coordinates that are never inside. Without a fill they always are.
         """
-        return self._tested(places, buffer, fill, guarded=fill is not None)
+        site = self._site(places, buffer, fill)
+        at = None if site.names is None else self.index.at(site.names)
+        if at in site.addresses:
+            return site.addresses[at], None
+        coords, guard = self._tested(places, buffer, fill, guarded=fill is not None)
+        address = None if coords is None else buffer.layout.address(coords, self.index.ranges)
+        if at is not None and guard is None:
+            site.addresses[at] = address
+        return address, guard
+
+    def _site(
+        self, places: tuple[tuple[str, Coord], ...], buffer: Buffer, fill: Lit | None
+    ) -> Site:
+        key = buffer.name, places, fill
+        found = self._sites.get(key)
+        if found is None:
+            found = self._sites[key] = Site.of(places, buffer)
+        return found
 
     def _tested(
         self,
@@ -405,18 +453,17 @@ class ExpressionEmitter:
             key, varies = self._register_key(buffer, target.coords)
             if varies and lane is not None:
                 value = self.memory.widen(value, lane.lanes)
-            self.builder.store(value, self.register(buffer, key, value.type))
+            slot = self.register(buffer, key, value.type)
+            self._held.setdefault(self.builder.block, {})[slot] = value
             return
-        coords: dict[str, Index] = {}
-        for d, c in target.coords:
-            if not isinstance(c, Index):
-                raise InternalError(f"a store to {buffer.name} at a data-dependent place")
-            coords[d] = self.index.resolve(c)
-        address = buffer.layout.address(coords, self.index.ranges)
+        if not all(isinstance(c, Index) for _, c in target.coords):
+            raise InternalError(f"a store to {buffer.name} at a data-dependent place")
+        address, _ = self._located(target.coords, buffer, None)
+        assert address is not None
         if not self.squares.defer(target, buffer, address, value):
             self.memory.store(buffer, address, value)
         # Buffers do not overlap.
-        self._loads = {k: v for k, v in self._loads.items() if k[0] != buffer.name}
+        self._loads.pop(buffer.name, None)
         self.squares.forget_loads()
 
     def target(
@@ -436,24 +483,50 @@ class ExpressionEmitter:
         self.memory.store(buffer, address, value)
         self.forget_loads()
 
-    def _read_register(self, buffer: Buffer, coords: tuple[tuple[str, object], ...]) -> ir.Value:
+    def _read_register(self, buffer: Buffer, coords: tuple[tuple[str, Coord], ...]) -> ir.Value:
         key, varies = self._register_key(buffer, coords)
         lane = self.index.lane
         type_ = llvm_type(buffer.dtype)
         if varies and lane is not None:
             type_ = ir.VectorType(type_, lane.lanes)
-        return self.builder.load(self.register(buffer, key, type_), typ=type_)
+        slot = self.register(buffer, key, type_)
+        held = self._held.setdefault(self.builder.block, {})
+        if slot not in held:
+            held[slot] = self.builder.load(slot, typ=type_)
+        return held[slot]
+
+    def store_registers(self) -> None:
+        """Put what the registers hold at the end of each block there, once all blocks have ends."""
+        for block, held in self._held.items():
+            self.builder.position_before(block.terminator)
+            for slot, value in held.items():
+                if not (isinstance(value, ir.LoadInstr) and value.operands == [slot]):
+                    self.builder.store(value, slot)
 
     def _register_key(
-        self, buffer: Buffer, coords: tuple[tuple[str, object], ...]
+        self, buffer: Buffer, coords: tuple[tuple[str, Coord], ...]
     ) -> tuple[tuple[object, ...], bool]:
         """The register's number, and whether it has one element per lane."""
+        site = self._site(coords, buffer, None)
+        if site.names is None:
+            raise InternalError("a register at a data-dependent place")
+        lane = self.index.lane
+        at = (self.index.at(site.names), lane.key if lane is not None else None)
+        found = site.registers.get(at)
+        if found is None:
+            found = site.registers[at] = self._found_register(coords)
+        key, varies = found
+        return key, varies or (lane is not None and buffer.name in self.private)
+
+    def _found_register(
+        self, coords: tuple[tuple[str, Coord], ...]
+    ) -> tuple[tuple[object, ...], bool]:
+        """The register's number, and whether it differs between the lanes."""
         lane = self.index.lane
         key: list[object] = []
-        varies = lane is not None and buffer.name in self.private
+        varies = False
         for _, c in coords:
-            if not isinstance(c, Index):
-                raise InternalError("a register at a data-dependent place")
+            assert isinstance(c, Index)
             index = self.index.resolve(c)
             if lane is not None and lane.var in index.names():
                 varies = True

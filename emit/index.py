@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache, reduce
 from typing import assert_never
 
 from llvmlite import ir
@@ -56,7 +56,7 @@ class Lane:
     end: Index
     """The end of the loop, which tells equal masks."""
 
-    @property
+    @cached_property
     def key(self) -> tuple[str, int, int, Index]:
         """Equal for vectors of the same iterations."""
         return self.var, self.base, self.lanes, self.end
@@ -132,6 +132,11 @@ class IndexEmitter:
             known = self._resolved[key] = index.subs(self.constants)
         return known
 
+    def at(self, names: tuple[str, ...]) -> tuple[Index | Range | None, ...]:
+        """What is known of variables: equal wherever indices over them resolve to equal ones."""
+        constants, ranges = self.constants, self.ranges
+        return tuple([constants.get(name) or ranges.get(name) for name in names])
+
     def varies(self, index: Index) -> bool:
         """Whether a resolved index differs between the lanes."""
         names = index.names()
@@ -141,18 +146,35 @@ class IndexEmitter:
 
     def emit(self, index: Index) -> ir.Value:
         """The value of a resolved index: i64, or a vector of i64 where it varies by lane."""
-        total: ir.Value | None = None
-        const = index.const
-        for mono, c in index.terms:
-            term = self._monomial(mono)
-            if c != 1:
-                term = self._mul(term, i64(c))
-            total = term if total is None else self._add(total, term)
-        if total is None:
-            return i64(const)
-        return self._add(total, i64(const)) if const else total
+        if not index.terms:
+            return i64(index.const)
+        return self.shared((index, self.window(index)), lambda: self._sum(index))
+
+    def shared(self, key: object, build: Callable[[], ir.Value]) -> ir.Value:
+        """What `build` emits, or what it has emitted for the same key where that dominates."""
+        for scope in reversed(self._scopes):
+            found = scope.get(key)
+            if found is not None:
+                return found
+        value = self._scopes[-1][key] = build()
+        return value
+
+    def window(self, index: Index) -> tuple[str, int, int, Index] | None:
+        """What tells values of a resolved index apart in different vectors; None if nothing."""
+        lane = self.lane
+        return lane.key if lane is not None and lane.var in index.names() else None
 
     # -- internals ------------------------------------------------------------------------------
+    def _sum(self, index: Index) -> ir.Value:
+        if index.const:
+            return self._add(self.emit(Index(index.terms)), i64(index.const))
+        if len(index.terms) > 1:
+            first, *rest = (self.emit(Index((term,))) for term in index.terms)
+            return reduce(self._add, rest, first)
+        ((mono, c),) = index.terms
+        value = self._monomial(mono)
+        return value if c == 1 else self._mul(value, i64(c))
+
     def _monomial(self, mono: tuple[Atom, ...]) -> ir.Value:
         value = self._atom(mono[0])
         for a in mono[1:]:
@@ -165,12 +187,7 @@ class IndexEmitter:
                 return self._iota()
             return self.values[a.name]
         key = (a, None if self.lane is None else self.lane.key)
-        for scope in reversed(self._scopes):
-            if key in scope:
-                return scope[key]
-        value = self._compute(a)
-        self._scopes[-1][key] = value
-        return value
+        return self.shared(key, lambda: self._compute(a))
 
     def _iota(self) -> ir.Value:
         lane = self.lane

@@ -7,7 +7,8 @@ The function emitted for a kernel is
 `bufs` holds one pointer per buffer, `syms` the values of the kernel's symbols; the iterations of
 the outermost parallel loops, numbered row-major, are the tasks, of which it does [begin, end).
 Unrolled and vectorised loops are expanded here: registers become one stack slot per element (or
-vector of elements), which LLVM promotes, and equal loads in one expansion are emitted once.
+vector of elements), which LLVM promotes and which is read and written once in a block at most, and
+equal loads and addresses in one expansion are emitted once.
 """
 
 from __future__ import annotations
@@ -155,6 +156,7 @@ class _KernelEmitter:
             if self.matrix is not None:
                 self.matrix.end()
         self.builder.ret_void()
+        self.expressions.store_registers()
         body = self.function.blocks[1]
         ir.IRBuilder(self.entry).branch(body)
 

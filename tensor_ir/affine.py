@@ -151,7 +151,8 @@ class Index:
         return Index((), int(x))
 
     def __add__(self, other: Index | int) -> Index:
-        other = Index.of(other)
+        if not isinstance(other, Index):
+            other = Index.of(other)
         if not other.terms:
             return Index(self.terms, self.const + other.const)
         if not self.terms:
@@ -170,7 +171,8 @@ class Index:
         return Index.of(other) - self
 
     def __mul__(self, other: Index | int) -> Index:
-        other = Index.of(other)
+        if not isinstance(other, Index):
+            other = Index.of(other)
         if not other.terms:
             if other.const == 0:
                 return ZERO
