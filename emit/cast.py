@@ -145,6 +145,28 @@ def _float_to_int(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType
     return _low_bits(builder, whole, dst) if dst.bits < 8 else whole
 
 
+def emit_clamped_cast(
+    builder: ir.IRBuilder, value: ir.Value, src: DType, low: float, high: float, dst: DType
+) -> ir.Value | None:
+    """The whole part of an f32 or f64 kept within bounds, 0 of NaN; None unless `dst` holds both.
+
+    min(max(x, 0.0), 255.0) as i32   ->   two comparisons, and none with the ends of i32
+    """
+    least, greatest = integer_range(dst)
+    inside = (
+        dst.bits >= 32 and least <= low <= high <= greatest and high <= _float_below(greatest, src)
+    )
+    if not dst.is_signed or not inside:
+        return None
+    bounded = _bounded(builder, "<", _bounded(builder, ">", value, low), high)
+    whole = builder.fptosi(bounded, llvm_type(dst, lane_count(value)))
+    if low == 0.0:
+        # NaN became the lower bound.
+        return whole
+    number = builder.fcmp_ordered("ord", value, value)
+    return builder.select(number, whole, splat_int(whole.type, 0))
+
+
 def integer_range(dtype: DType) -> tuple[int, int]:
     """The least and the greatest value of an integer type."""
     low = -(1 << (dtype.bits - 1)) if dtype.is_signed else 0

@@ -11,6 +11,7 @@ import numpy as np
 from llvmlite import ir
 
 from rutc.emit.access import MemoryEmitter, suffix
+from rutc.emit.cast import emit_clamped_cast
 from rutc.emit.index import I32, IndexEmitter, i64, is_vector, splat
 from rutc.emit.memory import emit_literal, from_memory, zero
 from rutc.emit.scalar import emit_bit_cast, emit_cast, emit_op, llvm_type
@@ -35,6 +36,8 @@ from rutc.tensor_ir.machine import Machine
 
 DIVISORS = (2.0**-60, 2.0**60)
 """Divisors between these have a normal reciprocal, and residues that do not underflow."""
+PRECISE = 2.0**-25
+"""A reciprocal off by less: products with it are off by less than a unit in the last place."""
 
 
 @dataclass(frozen=True)
@@ -125,13 +128,27 @@ class ExpressionEmitter:
             case Read():
                 return self._read(e)
             case Cast():
-                return emit_cast(self.builder, self.emit(e.arg), e.arg.dtype, e.dtype)
+                return self._cast(e)
             case BitCast():
                 return emit_bit_cast(self.builder, self.emit(e.arg), e.arg.dtype, e.dtype)
             case Apply():
                 return self._shared(e)
             case _:
                 assert_never(e)
+
+    def _cast(self, e: Cast) -> ir.Value:
+        """A conversion; one of a float that was clamped needs no clamping of its own."""
+        match e.arg:
+            case Apply(
+                op="min",
+                args=(Apply(op="max", args=(x, Lit(float() as low))), Lit(float() as high)),
+            ) if e.dtype.is_int and x.dtype in (DType.F32, DType.F64):
+                clamped = emit_clamped_cast(self.builder, self.emit(x), x.dtype, low, high, e.dtype)
+                if clamped is not None:
+                    return clamped
+            case _:
+                pass
+        return emit_cast(self.builder, self.emit(e.arg), e.arg.dtype, e.dtype)
 
     def _shared(self, e: Apply) -> ir.Value:
         """The value of an operation, computed once for equal values of the unrolled loops."""
@@ -222,9 +239,10 @@ class ExpressionEmitter:
     def _divided(self, x: ir.Value, divisor: float) -> ir.Value | None:
         """A vector divided by a literal, without the slow instruction; None where that may differ.
 
-        With the nearest reciprocal, a quotient whose residue is added times that reciprocal is the
-        nearest one [Markstein 1990]; the first residue brings it near enough. Where a residue is
-        not finite, the product with the reciprocal is the quotient already.
+        With the nearest reciprocal, a quotient off by at most one unit in the last place whose
+        residue is added times that reciprocal is the nearest one [Markstein 1990]. The product with
+        the reciprocal is such a quotient if that is precise by chance; otherwise the first residue
+        makes it one. Where a residue is not finite, the product is the quotient already.
         """
         if not is_vector(x) or not DIVISORS[0] < abs(divisor) < DIVISORS[1]:
             return None
@@ -234,7 +252,7 @@ class ExpressionEmitter:
         nearest = float(np.float32(1.0) / np.float32(divisor))
         reciprocal, minus = (ir.Constant(type_, [v] * type_.count) for v in (nearest, -divisor))
         first = quotient = b.fmul(x, reciprocal)
-        for _ in range(2):
+        for _ in range(1 if abs(nearest * divisor - 1.0) < PRECISE else 2):
             residue = b.call(fma, [quotient, minus, x])
             quotient = b.call(fma, [residue, reciprocal, quotient])
         limit = ir.Constant(type_, [float("inf")] * type_.count)

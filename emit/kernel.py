@@ -435,23 +435,23 @@ class _KernelEmitter:
                 self._join(s, p, q) for p, q in zip(chunks[:half], chunks[half:], strict=False)
             ]
             chunks = joined + chunks[len(chunks) // 2 : half] * (len(chunks) % 2)
-        state = chunks[0]
+        state = self._part(chunks[0], 0, lanes)
         width = lanes
         while width > 1:
             width //= 2
-            low = self._half(state, 0, width)
-            high = self._half(state, width, width)
+            low = self._part(state, 0, width)
+            high = self._part(state, width, width)
             state = self._join(s, low, high)
-        scalars = [
-            self.builder.extract_element(v, ir.Constant(I32, 0)) if is_vector(v) else v
-            for v in state
-        ]
         types = s.reducer.state
         old = [self.expressions.emit(_read(a, t)) for a, t in zip(s.states, types, strict=True)]
-        for a, value in zip(s.states, self._join(s, old, scalars), strict=True):
+        for a, value in zip(s.states, self._join(s, old, state), strict=True):
             self.expressions.store(a, value)
 
-    def _half(self, state: list[ir.Value], start: int, width: int) -> list[ir.Value]:
+    def _part(self, state: list[ir.Value], start: int, width: int) -> list[ir.Value]:
+        """So many lanes from `start`; a single one without lanes."""
+        if width == 1:
+            number = ir.Constant(I32, start)
+            return [self.builder.extract_element(v, number) if is_vector(v) else v for v in state]
         picks = ir.Constant(ir.VectorType(I32, width), [start + i for i in range(width)])
         return [
             self.builder.shuffle_vector(v, ir.Constant(v.type, ir.Undefined), picks) for v in state

@@ -127,9 +127,9 @@ def _float_op(builder: ir.IRBuilder, op: str, args: Args, features: frozenset[st
         case "sign":
             return _float_sign(builder, args[0])
         case "min":
-            return _float_extreme(builder, "<", *args)
+            return _float_extreme(builder, "minimum", *args)
         case "max":
-            return _float_extreme(builder, ">", *args)
+            return _float_extreme(builder, "maximum", *args)
     if op in UNARY_OPS:
         return emit_unary(builder, op, args[0], features)
     if op in BINARY_OPS:
@@ -137,11 +137,11 @@ def _float_op(builder: ir.IRBuilder, op: str, args: Args, features: frozenset[st
     raise InternalError(f"operator {op} on floats")
 
 
-def _float_extreme(builder: ir.IRBuilder, relation: str, a: ir.Value, b: ir.Value) -> ir.Value:
-    """The smaller or larger; NaN where either is NaN."""
-    # The operand order makes this one instruction on x86, which gives `a` where `a` is NaN.
-    extreme = builder.select(builder.fcmp_ordered(relation, b, a), b, a)
-    return builder.select(builder.fcmp_unordered("uno", b, b), b, extreme)
+def _float_extreme(builder: ir.IRBuilder, name: str, a: ir.Value, b: ir.Value) -> ir.Value:
+    """The smaller or larger; NaN where either is NaN, either of two zeros."""
+    # On x86 the first operand alone is tested for NaN: reductions wait for `a` only.
+    function = _declared_like(builder, name, a, 2)
+    return builder.call(function, [b, a], fastmath=("nsz",))
 
 
 def _float_sign(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
@@ -200,15 +200,29 @@ def _safe_divisor(builder: ir.IRBuilder, b: ir.Value, dtype: DType) -> ir.Value:
     return builder.select(unsafe, splat_int(b.type, 1), b)
 
 
+def _quotient(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, dtype: DType) -> ir.Value:
+    """a / b without its fraction; 0 and -1 count as divisors of 1.
+
+    Processors divide vectors of floats only. The exact quotient of two numbers of n bits is a whole
+    number or at least 2**-n away from the next one, relatively, so rounding to more bits than that
+    does not reach it.
+    """
+    divisor = _safe_divisor(builder, b, dtype)
+    lanes = lane_count(a)
+    if lanes is None or dtype.bits > 32 or isinstance(b, ir.Constant):
+        return builder.sdiv(a, divisor) if dtype.is_signed else builder.udiv(a, divisor)
+    real = with_lanes(ir.DoubleType() if dtype.bits > 16 else ir.FloatType(), lanes)
+    to_real = builder.sitofp if dtype.is_signed else builder.uitofp
+    ratio = builder.fdiv(to_real(a, real), to_real(divisor, real))
+    return (builder.fptosi if dtype.is_signed else builder.fptoui)(ratio, a.type)
+
+
 def _divide(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
     a, b = args
-    divisor = _safe_divisor(builder, b, dtype)
+    quotient = _quotient(builder, a, b, dtype)
     if dtype.is_signed:
-        quotient = builder.sdiv(a, divisor)
         minus = builder.icmp_unsigned("==", b, splat_int(b.type, -1))
         quotient = builder.select(minus, builder.neg(a), quotient)
-    else:
-        quotient = builder.udiv(a, divisor)
     zero = splat_int(b.type, 0)
     return builder.select(builder.icmp_unsigned("==", b, zero), zero, quotient)
 
@@ -216,7 +230,9 @@ def _divide(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
 def _remainder(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
     a, b = args
     divisor = _safe_divisor(builder, b, dtype)
-    return builder.srem(a, divisor) if dtype.is_signed else builder.urem(a, divisor)
+    if lane_count(a) is None or dtype.bits > 32 or isinstance(b, ir.Constant):
+        return builder.srem(a, divisor) if dtype.is_signed else builder.urem(a, divisor)
+    return builder.sub(a, builder.mul(_quotient(builder, a, b, dtype), divisor))
 
 
 def _modulo(builder: ir.IRBuilder, args: Args, dtype: DType) -> ir.Value:
@@ -325,8 +341,10 @@ _INT_OPS: Mapping[str, Callable[[ir.IRBuilder, Args, DType], ir.Value]] = {
 
 
 def _intrinsic(builder: ir.IRBuilder, name: str, args: Args) -> ir.Value:
-    type_ = args[0].type
-    function = declared(
-        builder.module, f"llvm.{name}.{type_suffix(type_)}", type_, [type_] * len(args)
-    )
-    return builder.call(function, args)
+    return builder.call(_declared_like(builder, name, args[0], len(args)), args)
+
+
+def _declared_like(builder: ir.IRBuilder, name: str, x: ir.Value, arity: int) -> ir.Function:
+    """The intrinsic of as many operands, which are of the type of `x`, as is the result."""
+    full = f"llvm.{name}.{type_suffix(x.type)}"
+    return declared(builder.module, full, x.type, [x.type] * arity)

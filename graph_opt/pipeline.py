@@ -21,7 +21,12 @@ from rutc.graph_opt.rules.cse import MergeEqual
 from rutc.graph_opt.rules.filtering import MinimalFiltering
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
-from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax, divide_later
+from rutc.graph_opt.rules.normalize import (
+    OnePassMoments,
+    OnePassSoftmax,
+    divide_later,
+    multiply_by_reciprocal,
+)
 from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.rows import RecomputeRows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
@@ -80,6 +85,9 @@ PIPELINE: tuple[Pass, ...] = (
     Sweep("fold scales into weights", (fold_scale, combine_scales, join_weights, *CLEAN)),
     # Before dims are split: what is left of the remainders then goes with the split.
     Sweep("solve phases", (solve_phase, *CLEAN)),
+    # After products are gathered and scales folded, which would take the factor into a sum; before
+    # dims are split, while the sum is found to be one of exponentials.
+    Sweep("multiply by reciprocals", (multiply_by_reciprocal, *CLEAN)),
     # Once sums are what they stay: their dims then take the names and splits of their reader.
     Sweep("compute sums as they are viewed", (sum_as_viewed, *CLEAN)),
     # Last of all that looks for patterns: it gives values and dims that the model does not name.

@@ -32,6 +32,28 @@ def collapse(shape: Shape) -> tuple[Step, ...]:
     return tuple(steps)
 
 
+def collapse_bound(shape: Shape) -> tuple[Step, ...]:
+    """Steps that fuse the loops of a reduction that no read can tell apart.
+
+    Lanes of partial states then run over one long row instead of many short ones.
+    """
+    steps: list[Step] = []
+    for r in shape.reductions:
+        loops = [x.var for x in r.bound]
+        sizes = {v: shape.sizes[v] for v in loops}
+        touches = r.reads
+        while len(loops) > 1:
+            *others, outer, inner = loops
+            if not touches or not all(t.continues(outer, inner, sizes[inner]) for t in touches):
+                break
+            name = f"{outer}_{inner}"
+            steps.append(Fuse(outer, inner, name))
+            sizes[name] = plain(sizes[outer] * sizes[inner])
+            touches = tuple(t.renamed(inner, name) for t in touches)
+            loops = [*others, name]
+    return tuple(steps)
+
+
 def _pair(
     order: list[str], sizes: Mapping[str, Size], touches: tuple[Touch, ...]
 ) -> tuple[str, str] | None:

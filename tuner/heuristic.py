@@ -21,7 +21,7 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner.access import analyse
 from rutc.tuner.choice import Choice
-from rutc.tuner.collapse import collapse
+from rutc.tuner.collapse import collapse, collapse_bound
 from rutc.tuner.dot import products_together
 from rutc.tuner.matrix import matrix
 from rutc.tuner.pointwise import pointwise
@@ -56,4 +56,9 @@ def choose(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Choic
         tile = choose_tile(shape, machine, tiles_only=products_together(shape, machine) > 1)
         if tile is not None:
             return tiled(kernel, shape, tile, machine, constants)
-    return rows(kernel, shape, machine)
+    joined = collapse_bound(shape)
+    if joined:
+        kernel = apply_schedule(kernel, joined)
+        shape = analyse(kernel, constants)
+    choice = rows(kernel, shape, machine)
+    return replace(choice, schedule=(*joined, *choice.schedule))

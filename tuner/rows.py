@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rutc.tensor_ir.kernel import Kernel, Loop, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import Lanes, Step
+from rutc.tensor_ir.steps import Lanes, Mark, Step
 from rutc.tuner.access import Shape, Touch, dim_of_loop
 from rutc.tuner.choice import Choice, shared_out
 from rutc.tuner.pointwise import vectorised
@@ -24,6 +24,8 @@ def rows(kernel: Kernel, shape: Shape, machine: Machine) -> Choice:
             long = shape.extents[lane] >= 4 * machine.width or lane in shape.symbolic
             width = machine.width * (4 if long else 1)
             steps.append(Lanes(lane, width, bound[0].var))
+            if not long:
+                steps.append(Mark(f"{lane}.o", Kind.UNROLL))
             for t in r.reads:
                 if t.packed:
                     dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]

@@ -162,7 +162,9 @@ def tiled(
                     ahead = STREAM_BYTES // t.bytes if alone else 0
                     steps.append(PrefetchBlock(t.buffer, f"{tile.vector}.o", ahead, line))
                 elif tile.vectors <= 2 and wanted and shape.extents.get(wanted[0], 0) > group:
-                    first = wanted[0] if wanted[0] not in parted else f"{wanted[0]}.o"
+                    first = wanted[0]
+                    while first in parted:
+                        first = f"{first}.o"
                     if Mark(first, Kind.UNROLL) not in steps:
                         ahead = NEAR_LINES * line
                         steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))

@@ -16,6 +16,8 @@ from rutc.graph_opt.rules.scale import WIDE
 from rutc.tensor_ir import Apply, Expr, Index, Lit, Nest, Node, Read, Value, apply, reducer
 from rutc.tensor_ir.expr import substitute
 
+LEAST_QUOTIENTS = 4
+"""Quotients of one divisor from which on its reciprocal is worth a value of its own."""
 LONG_ROW_BYTES = 1 << 18
 """A row of this size no longer stays in a core's nearest caches between two passes."""
 
@@ -153,6 +155,50 @@ def divide_later(n: Node, editor: Editor) -> Result:
     weighed = replace(n, outs=(total,), body=(apply("mul", substitute(e, at), v),))
     read = Read(total.name, point(total.dims), total.dtype)
     return (weighed, Nest(n.outs, (), None, (apply("div", read, divisor),), n.origin))
+
+
+def multiply_by_reciprocal(n: Node, editor: Editor) -> Result:
+    """What is divided by a row's sum of probabilities is multiplied by its reciprocal.
+
+    %y{b,i} = %e[b, i] / %z[b]
+    ->
+    %z.reciprocal{b} = 1.0 / %z[b]
+    %y{b,i} = %e[b, i] * %z.reciprocal[b]
+
+    The maximum being subtracted, the sum is at least 1, so its reciprocal neither overflows nor
+    loses digits.
+    """
+    if not isinstance(n, Nest) or n.reducer is not None or n.out.dtype not in WIDE:
+        return Reason("nothing is divided in f32 or f64")
+    match n.body[0]:
+        case Apply(op="div", args=(a, Read() as z)) if is_plain(z):
+            pass
+        case _:
+            return Reason("nothing is divided by a value")
+    if editor.typical(set(n.out.dims) - _names(z)) < LEAST_QUOTIENTS:
+        return Reason("few quotients have one divisor")
+    total = editor.nest(z.value)
+    if total is None or not _is_total(total, z.value, editor):
+        return Reason("the divisor is no sum of a row's probabilities")
+    dims = next(v.dims for v in total.outs if v.name == z.value)
+    out = Value(editor.fresh_value(f"{z.value}.reciprocal"), n.out.dtype, dims)
+    inverse = apply("div", Lit(1.0, out.dtype), replace(z, coords=point(dims)))
+    product = apply("mul", a, replace(z, value=out.name))
+    return (Nest((out,), (), None, (inverse,), n.origin), replace(n, body=(product,)))
+
+
+def _is_total(n: Nest, value: str, editor: Editor) -> bool:
+    """Whether `value`, a result of `n`, is a sum of exponentials of which one at least is 1."""
+    if n.reducer is not None and n.reducer.name == "logsumexp":
+        return value == n.outs[1].name
+    difference = _exponent(n.body[0], editor) if _reduces(n, "sum") else None
+    if difference is None:
+        return False
+    x, m = difference
+    top = editor.nest(m.value)
+    if top is None or not _reduces(top, "max"):
+        return False
+    return _is_over_rows(top, m, n.bound, x, editor)
 
 
 def _names(r: Read) -> set[str]:

@@ -46,7 +46,7 @@ class Lanes(Step):
           for k.o in [0, ceil(n/w)) { for l in [0, min(w, n-w*k.o)) vector { lanes[l].update } }
           acc.merge(lanes, l)
 
-    Where n is symbolic, the whole blocks come first and the shorter one after them.
+    The whole blocks come first and a shorter one after them.
     `outer` is the outermost loop of the reduction that `var` belongs to (`var` itself if alone).
     """
 
@@ -78,7 +78,7 @@ class Lanes(Step):
             def blocks(loop: Loop, name: str, lo: Index, hi: Index, *, whole: bool) -> Loop:
                 position = Index.of(name) * width + Index.of(lane) + loop.lo
                 rest = Index.of(n) - Index.of(name) * width
-                ranges = {name: (0, hi.const - 1)} if hi.is_const else {}
+                ranges = {name: (lo.value, hi.value - 1)} if hi.is_const else {}
                 high = Index.of(width) if whole else minimum(width, rest, ranges)
                 inner = with_index(loop.body, {self.var: position})
                 inner = _retarget(inner, states, lane)
@@ -87,9 +87,9 @@ class Lanes(Step):
 
             def split(loop: Loop) -> tuple[Stmt, ...]:
                 count = (Index.of(n) + (width - 1)) // width
-                if count.is_const:
-                    return (blocks(loop, block, ZERO, count, whole=False),)
                 full = Index.of(n) // width
+                if count == full or full == ZERO:
+                    return (blocks(loop, block, ZERO, count, whole=False),)
                 return (
                     blocks(loop, block, ZERO, full, whole=True),
                     blocks(loop, last, full, count, whole=False),

@@ -237,6 +237,45 @@ def test_idle_lanes_divide_by_nothing(machine: Machine) -> None:
 
 
 @on_machines
+@pytest.mark.parametrize("divisor", [0.03, 0.1, 3.0, 7.0, 0.0078125, 49.0, 1.1, -255.0])
+def test_quotients_by_literals_are_the_nearest(machine: Machine, divisor: float) -> None:
+    source = f"""
+        graph "divide"
+        dims i = 4096
+        %a : f32{{i}} = input "a" [i]
+        %c : f32{{i}} = %a[i] / {np.float32(divisor)}
+        output "c" [i] = %c
+    """
+    rng = np.random.default_rng(5)
+    bits = rng.integers(0, 1 << 32, 4096, dtype=np.uint32)
+    a = np.where(np.arange(4096) % 2, bits.view(np.float32), rng.standard_normal(4096))
+    a = a.astype(np.float32)
+    a[np.abs(a) < 1e-30] = 1.0
+    buffers = {"a": a, "c": np.zeros_like(a)}
+    schedule = parse_schedule("split(i, 16); mark(i.i, vector)")
+    run_kernel(apply_schedule(kernel_of(source), schedule), machine, buffers)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(buffers["c"], a / np.float32(divisor))
+
+
+@on_machines
+@pytest.mark.parametrize("bounds", ["0.0 255.0", "-128.0 127.0", "-3.0 5.0", "0.0 3000000000.0"])
+def test_casts_of_clamped_floats(machine: Machine, bounds: str) -> None:
+    low, high = bounds.split()
+    for dtype in ("i32", "u8", "i64", "i8", "u32"):
+        source = f"""
+            graph "clamped"
+            dims i = 33
+            %a : f32{{i}} = input "a" [i]
+            %c : {dtype}{{i}} = {dtype}(i32(min(max(%a[i] * 100.0, {low}), {high})))
+            %d : {dtype}{{i}} = {dtype}(min(max(%a[i] * 100.0, {low}), {high}))
+            output "c" [i] = %c
+            output "d" [i] = %d
+        """
+        check_schedules(source, machine, ["mark(i, vector)", "split(i, 16); mark(i.i, vector)"])
+
+
+@on_machines
 def test_one_lane_of_a_narrow_store_writes_one_element(machine: Machine) -> None:
     for dtype in (DType.BF16, DType.F16, DType.I16, DType.U8, DType.I8):
         source = f"""

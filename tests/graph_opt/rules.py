@@ -14,7 +14,12 @@ from rutc.graph_opt.rules.contraction import (
 from rutc.graph_opt.rules.filtering import MinimalFiltering
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
-from rutc.graph_opt.rules.normalize import OnePassMoments, OnePassSoftmax, divide_later
+from rutc.graph_opt.rules.normalize import (
+    OnePassMoments,
+    OnePassSoftmax,
+    divide_later,
+    multiply_by_reciprocal,
+)
 from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.rows import RecomputeRows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
@@ -45,6 +50,7 @@ RULES: tuple[Rule, ...] = (
     fuse_product_into_sum,
     fuse_sums,
     join_weights,
+    multiply_by_reciprocal,
     simplify_expressions,
     solve_phase,
     split_bound_dim,

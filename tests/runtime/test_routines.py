@@ -84,6 +84,30 @@ def test_topk(kind: DType, axis: int, k: int, largest: int, tmp_path: Path) -> N
         assert a.tobytes() == b.tobytes()
 
 
+@pytest.mark.parametrize(
+    ("kind", "shape", "k"),
+    [
+        (DType.F32, (1, 15), 15),
+        (DType.F32, (1, 3000), 16),
+        (DType.F32, (1, 3000), 17),
+        (DType.BF16, (1, 3000), 700),
+        (DType.F32, (2, 100, 21), 40),
+        (DType.U8, (2, 300, 21), 2),
+        (DType.I32, (2, 65, 16), 65),
+        (DType.F64, (1, 3000), 40),
+    ],
+)
+def test_topk_of_many(kind: DType, shape: tuple[int, ...], k: int, tmp_path: Path) -> None:
+    values = (np.random.default_rng(k).standard_normal(shape) * 40).astype(kind.numpy)
+    results = [Result(t, (shape[0], k, *shape[2:])) for t in (kind, DType.I64)]
+    calling = Calling(tmp_path, "topk", [values], results, {"axis": 1, "largest": 1})
+    rising = np.sort(values, axis=1)
+    for x in (values, rising, np.flip(rising, 1).copy()):
+        calling.job = ([x], *calling.job[1:])
+        for a, b in zip(calling.runs()[0], calling.expected(), strict=True):
+            assert a.tobytes() == b.tobytes()
+
+
 def test_topk_of_too_few_elements_names_the_node(tmp_path: Path) -> None:
     results = [Result(DType.F32, (4,)), Result(DType.I64, (4,))]
     x = np.zeros(3, np.float32)
