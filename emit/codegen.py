@@ -9,7 +9,7 @@ import llvmlite.binding as llvm
 
 from rutc.tensor_ir.machine import Machine
 
-VERSION = f"3 llvmlite {llvmlite.__version__}"
+VERSION = f"4 llvmlite {llvmlite.__version__}"
 """Changes whenever the same module text could become other machine code."""
 
 _lock = threading.Lock()
@@ -57,6 +57,9 @@ def start() -> None:
 def target_machine(machine: Machine) -> llvm.TargetMachine:
     """LLVM's description of the machine."""
     features = [f"+{f}" for f in sorted(machine.features)]
+    if machine.architecture == "x86_64":
+        # Processors without this hint skip it.
+        features.append("+prfchw")
     if machine.vector_bits == 512:
         features.append("-prefer-256-bit")
     return llvm.Target.from_triple(machine.triple).create_target_machine(

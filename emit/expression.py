@@ -459,8 +459,8 @@ class ExpressionEmitter:
         place = self.memory.place(self.buffers[s.buffer], address)
         types = [ir.PointerType(), I32, I32, I32]
         function = self.memory.intrinsic("llvm.prefetch.p0", ir.VoidType(), types)
-        read, locality, data = (ir.Constant(I32, x) for x in (0, 4 - s.level, 1))
-        self.builder.call(function, [place, read, locality, data])
+        write, locality, data = (ir.Constant(I32, int(x)) for x in (s.write, 4 - s.level, 1))
+        self.builder.call(function, [place, write, locality, data])
 
     # -- targets --------------------------------------------------------------------------------
     def store(self, target: Access, value: ir.Value) -> None:

@@ -144,12 +144,14 @@ class Branch:
 class Prefetch:
     """Bring the memory line of element number `address` of a buffer into the cache of `level`.
 
-    There is no other effect, and the address may lie outside of the buffer.
+    There is no other effect, and the address may lie outside of the buffer. With `write` the line
+    is to be written to: no other core may keep it.
     """
 
     buffer: str
     address: Index
     level: int = 2
+    write: bool = False
 
 
 Stmt = Loop | Assign | Put | Init | Update | Merge | Branch | Prefetch

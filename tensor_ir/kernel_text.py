@@ -70,7 +70,8 @@ def _stmt(s: Stmt, depth: int, lines: list[str]) -> None:
                     _stmt(inner, depth + 1, lines)
             lines.append(f"{pad}}}")
         case Prefetch():
-            lines.append(f"{pad}prefetch %{s.buffer} @ {s.address} into {s.level}")
+            purpose = " to write" if s.write else ""
+            lines.append(f"{pad}prefetch %{s.buffer} @ {s.address} into {s.level}{purpose}")
         case _:
             assert_never(s)
 

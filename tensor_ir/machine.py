@@ -15,8 +15,12 @@ class Machine:
     """One target.
 
     `vector_bits` is the width of a vector register, `registers` their number; `fma_per_cycle` and
-    `loads_per_cycle` are vector operations; caches are bytes per core. With `cores` 1 no kernel is
-    split among threads; otherwise their number is left to the time of running.
+    `loads_per_cycle` are vector operations, `scalar_loads_per_cycle` loads of single elements, into
+    all lanes too. `load_cycles` is what a load adds that is hidden behind arithmetic: on some
+    processors many of them lower the clock; `sort_cycles` is what a vector adds whose elements are
+    sorted out of their neighbours. Caches are bytes per core; addresses that differ by multiples of
+    `l1_way_bytes` share the lines of one set of the first one. With `cores` 1 no kernel is split
+    among threads; otherwise their number is left to the time of running.
     """
 
     name: str
@@ -26,8 +30,12 @@ class Machine:
     registers: int
     fma_per_cycle: float = 2.0
     loads_per_cycle: float = 2.0
+    scalar_loads_per_cycle: float = 2.0
+    load_cycles: float = 0.2
+    sort_cycles: float = 0.0
     fma_latency: int = 4
     l1: int = 32 << 10
+    l1_way_bytes: int = 4 << 10
     l2: int = 1 << 20
     l2_bytes_per_cycle: float = 32.0
     cores: int = 2

@@ -43,6 +43,7 @@ from rutc.tensor_ir.steps import (
     Peel,
     PrefetchBlock,
     PrefetchLater,
+    PrefetchResult,
     Preload,
     Reorder,
     Schedule,
@@ -446,7 +447,7 @@ UNROLLED = 64
 """The most copies of a statement that a random schedule makes."""
 KINDS_OF_STEPS = (
     "split", "split", "fuse", "reorder", "peel", "cut", "part", "mark", "mark", "mark", "lanes",
-    "lanes", "block", "tile", "tile", "prefetch", "later", "preload", "preload",
+    "lanes", "block", "tile", "tile", "prefetch", "later", "result", "preload", "preload",
 )  # fmt: skip
 REDUCERS = (
     "argmax", "argmin", "argmax_last", "argmin_last", "logsumexp", "moments", "prod", "max",
@@ -526,6 +527,8 @@ def _random_step(draw: st.DrawFn, kernel: Kernel, loops: Sequence[Loop]) -> Step
             buffer = draw(st.sampled_from([b.name for b in kernel.args]))
             turns = tuple(draw(st.lists(st.sampled_from(names), max_size=1)))
             return PrefetchLater(buffer, var, draw(st.integers(1, 3)), 16, 2, turns)
+        case "result":
+            return PrefetchResult(draw(st.sampled_from([b.name for b in kernel.args])), 16)
         case "preload":
             buffer = draw(st.sampled_from([b.name for b in kernel.args]))
             chain = draw(st.sampled_from([*chains, [var]]))

@@ -19,6 +19,7 @@ from rutc.tensor_ir.steps import (
     Peel,
     PrefetchBlock,
     PrefetchLater,
+    PrefetchResult,
     Reorder,
     Split,
     Step,
@@ -42,6 +43,10 @@ NEAR_STEPS = 8
 """Steps of the reduction ahead to ask for rows of an operand that lie far apart."""
 FAR_BYTES = 1024
 """From this distance on, the hardware does not know the next row from the one before."""
+FEW_STEPS = 8
+"""Reductions shorter than this are over before lines come that were asked for at their start."""
+MOST_LINES = 64
+"""What follows a reduction is asked for if it is in so many lines."""
 FEW_TILES = 16
 """Up to so many tiles use the vector operand again: waiting for it from memory then shows."""
 SHORTEST_BLOCK = 400
@@ -114,6 +119,8 @@ def tiled(
     steps += shared_out(outer, shape, machine)
     steps += [Peel(v) for v in reversed((*outer, *inner)) if v in edges]
     steps.append(Tile(tuple(v for v, _ in moved), tuple(k for _, k in moved)))
+    if block is None:
+        steps += _results(shape, tile, machine)
     packing: dict[str, tuple[tuple[str, ...], Mapping[str, int]]] = {}
     if block is not None:
         extents[bound[-1]] = block if extents[bound[-1]] % block == 0 else 0
@@ -169,6 +176,26 @@ def tiled(
                         ahead = NEAR_LINES * line
                         steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
     return Choice(tuple(steps), packing)
+
+
+def _results(shape: Shape, tile: RegisterTile, machine: Machine) -> list[Step]:
+    """Steps that ask for what a tile stores or reads after its reduction, line by line."""
+    if min(prod(shape.extents[x.var] for x in r.loops) for r in shape.reductions) < FEW_STEPS:
+        return []
+    found: dict[str, Step] = {}
+    for t in shape.touches:
+        if len(t.loops) != len(shape.shared) or t.packed or t.gathered:
+            continue
+        inside = [v for v, _ in tile.rows] + [tile.vector]
+        along = next((v for v in inside if t.unit(v)), None)
+        if along is not None and t.buffer_bytes > machine.l1 // 2:
+            rows = prod(f for v, f in tile.rows if v != along and t.depends(v))
+            lanes = tile.vectors * machine.width
+            far = lanes if along != tile.vector and t.depends(tile.vector) else 1
+            lines = -(-lanes * t.bytes // LINE_BYTES) if along == tile.vector else 1
+            if rows * far * lines <= MOST_LINES:
+                found[t.buffer] = PrefetchResult(t.buffer, LINE_BYTES // t.bytes)
+    return list(found.values())
 
 
 def _far_rows(

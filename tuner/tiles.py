@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil, log2, prod
+from math import ceil, gcd, log2, prod
 
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tuner.access import Reduction, Shape, Touch
 
-LOAD_SHARE = 0.2
-"""Cycles that a load adds although it is hidden behind arithmetic: many of them lower the clock."""
 LOAD_BITS = 512
-"""A load of so many bits costs that much twice."""
+"""A hidden load of so many bits costs twice what one of an element does."""
 SPARE = 10
 """One register in so many is better left to the allocator."""
 TIGHT = 0.03
 """Slow-down for every register that it is short of."""
+LINE_BYTES = 64
+EVICTED_CYCLES = 10.0
+"""What it costs to get a line from the second cache before it is written to."""
 LOOP_CYCLES = 1.0
 """What a short loop costs that is not unrolled."""
 LONGEST_UNROLLED = 16
@@ -118,7 +120,7 @@ def crowded(
     """Whether no registers are left to unroll the reduction's loop `inner`.
 
     The next step's loads are moved up among this step's arithmetic; and what a window reads again
-    in the next step is kept.
+    in a later step is kept: its every place until the row before has used it.
     """
     size = vectors * prod(f for _, f in rows)
     if size + 2 * vectors + 2 > machine.registers:
@@ -128,7 +130,7 @@ def crowded(
         for t in r.reads:
             row, step = t.strides.get(v), t.strides.get(inner)
             if row and step and not t.packed and row % step == 0 and abs(row // step) < extent:
-                kept = max(kept, f)
+                kept = max(kept, f * abs(row // step))
     return size + vectors + kept > machine.registers
 
 
@@ -179,18 +181,25 @@ def _cost(
             and v not in shape.symbolic
             and not crowded(r, vectors, rows, v, shape.extents[v], machine)
         }
-        loads = sum(_loads(t, vector, vectors, rows, width, unrolled) for t in r.reads)
-        width_each = _state_registers(r)
-        wide = width_each / len(r.update.states)
-        work = max(
-            size * wide / machine.fma_per_cycle,
-            loads * wide / machine.loads_per_cycle,
-            machine.fma_latency,
+        scalar_loads = sum(
+            _loads(t, vector, vectors, rows, width, unrolled)
+            for t in r.reads
+            if not t.depends(vector)
         )
         vector_loads = sum(
             _loads(t, vector, vectors, rows, width, unrolled) for t in r.reads if t.depends(vector)
         )
-        work += LOAD_SHARE * (loads + machine.vector_bits / LOAD_BITS * vector_loads) * wide
+        width_each = _state_registers(r)
+        wide = width_each / len(r.update.states)
+        work = max(
+            size * wide / machine.fma_per_cycle,
+            vector_loads * wide / machine.loads_per_cycle
+            + scalar_loads * wide / machine.scalar_loads_per_cycle,
+            machine.fma_latency,
+        )
+        work += machine.sort_cycles * _sorted(r, vector, vectors, rows) * wide
+        loads = scalar_loads + (1 + machine.vector_bits / LOAD_BITS) * vector_loads
+        work += machine.load_cycles * loads * wide
         work += APART * sum(
             f
             for t in r.reads
@@ -205,8 +214,12 @@ def _cost(
             for t in r.reads
             if t.depends(vector)
         )
-        if panel * steps > machine.l1 // 2:
+        spread = max((_spread(t, r, machine) for t in r.reads if t.depends(vector)), default=1)
+        if max(panel, spread) * steps > machine.l1 // 2:
             work += STREAM_SHARE * panel / machine.l2_bytes_per_cycle
+        # So do rows of which more share a set of the first cache than it holds.
+        lost = sum(_evicted(t, rows, machine) for t in r.reads if not t.depends(vector))
+        work += STREAM_SHARE * lost * LINE_BYTES / machine.l2_bytes_per_cycle
         # One operand's part of a step is held, the others pass by one at a time.
         held = min((_loads(t, vector, vectors, rows, width) for t in r.reads), default=0.0)
         registers = size * width_each + max(held, vectors) * wide + 1
@@ -226,11 +239,15 @@ def _cost(
     for t in epilogue:
         stride = t.strides.get(vector, 0)
         each = 0.0 if stride == 0 else 1.0 if stride == 1 or t.packed else float(width)
-        along = max((f for v, f in rows if t.unit(v)), default=1)
-        if each > 1.0 and along >= SHORTEST_ROW:
+        row = max((f for v, f in rows if t.unit(v)), default=1)
+        if each > 1.0 and row >= SHORTEST_ROW:
             # Vectors across memory are transposed, and stored row by row.
-            each = 2.0 * width / min(along, width)
+            each = 2.0 * width / min(row, width)
         cycles += each * size
+        if not t.gathered:
+            # Lines may be gone before they are written.
+            along = () if stride == 1 else ((vector, vectors * width),)
+            cycles += EVICTED_CYCLES * _evicted(t, (*rows, *along), machine, 1)
     cycles += 4.0 + 2 * len(rows)
     # Rows that lie far apart share cache sets and take more pages.
     far = [
@@ -242,6 +259,30 @@ def _cost(
     ]
     cycles *= 1 + FAR * log2(1 + max(far, default=0))
     return RegisterTile(vector, vectors, rows, cycles * waste / (size * width))
+
+
+def _spread(t: Touch, r: Reduction, machine: Machine) -> int:
+    """Bytes of the first cache that a step of the reduction takes, as its sets are not all used."""
+    longest = max(r.loops, key=lambda x: abs(t.strides.get(x.var) or 0), default=None)
+    stride = 0 if longest is None or t.packed else t.strides.get(longest.var) or 0
+    return gcd(stride * t.bytes, machine.l1_way_bytes) if stride else 1
+
+
+def _evicted(t: Touch, rows: tuple[tuple[str, int], ...], machine: Machine, others: int = 0) -> int:
+    """How many of the rows lie in sets of the first cache that cannot hold all of theirs.
+
+    They hold `others` lines of something else, too.
+    """
+    if t.packed:
+        return 0
+    places = {0}
+    for v, f in rows:
+        step = (t.strides.get(v) or 0) * t.bytes
+        places = {p + i * step for p in places for i in range(f if step else 1)}
+    ways = machine.l1 // machine.l1_way_bytes
+    lines = {p // LINE_BYTES for p in places}
+    sets = Counter(line % (machine.l1_way_bytes // LINE_BYTES) for line in lines)
+    return sum(n for n in sets.values() if n + others > ways)
 
 
 def _loads(
@@ -263,6 +304,15 @@ def _loads(
     if stride == 1 or t.packed:
         return count * vectors
     return count * vectors * _far_load(stride, width)
+
+
+def _sorted(r: Reduction, vector: str, vectors: int, rows: tuple[tuple[str, int], ...]) -> float:
+    """Vectors that are loaded with what lies between their elements, a step of the reduction."""
+    return sum(
+        vectors * prod(f for v, f in rows if t.depends(v))
+        for t in r.reads
+        if not t.packed and t.strides.get(vector) in NEAR_STRIDES
+    )
 
 
 def _window(t: Touch, row: str, rows: int, unrolled: Mapping[str, int]) -> float:

@@ -41,7 +41,7 @@ def target_named(name: str) -> Target:
         raise UserError(f"unknown target {name!r}: rutc compiles for {known}")
     make, describe = _MAKERS[name]
     machine = make()
-    return Target(name, make(*_caches()) if _is_native(machine) else machine, describe)
+    return Target(name, _here(make) if _is_native(machine) else machine, describe)
 
 
 def native_target() -> Target:
@@ -49,7 +49,7 @@ def native_target() -> Target:
     present = {name for name, has in llvm.get_host_cpu_features().items() if has}
     missing: set[str] = set()
     for name, (make, describe) in _MAKERS.items():
-        machine = make(*_caches())
+        machine = _here(make)
         if not _is_native(machine):
             continue
         missing = set(machine.features - present)
@@ -69,6 +69,11 @@ def native_target() -> Target:
 def _is_native(machine: Machine) -> bool:
     """Whether this machine's processor is of that family."""
     return machine.architecture == platform.machine()
+
+
+def _here(make: Callable[..., Machine]) -> Machine:
+    """A machine with the caches and rates of this one."""
+    return x86.with_rates(make(*_caches()), llvm.get_host_cpu_name())
 
 
 def _caches() -> tuple[int, int]:

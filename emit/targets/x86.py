@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rutc.tensor_ir.machine import Machine
 
 TRIPLE = "x86_64-unknown-linux-gnu"
@@ -37,3 +39,22 @@ def avx2(l1: int = 32 << 10, l2: int = 512 << 10) -> Machine:
 def avx512(l1: int = 32 << 10, l2: int = 1 << 20) -> Machine:
     """A machine with AVX-512 F, BW, CD, DQ and VL: 32 registers of 512 bits."""
     return Machine("x86-64-v4", TRIPLE, V4_FEATURES, 512, 32, l1=l1, l2=l2)
+
+
+def with_rates(machine: Machine, processor: str) -> Machine:
+    """The machine at the rates of a processor, by its name to LLVM, where they are not common.
+
+    Costs may depend on them, but never what is legal: names can be wrong.
+    """
+    match processor, machine.vector_bits:
+        case "znver4", 512:
+            # Operations of 512 bits take their units for two cycles.
+            return replace(
+                machine,
+                fma_per_cycle=1.0,
+                loads_per_cycle=1.0,
+                load_cycles=0.0,
+                sort_cycles=6.0,
+            )
+        case _:
+            return machine

@@ -3,7 +3,7 @@
 from rutc.tensor_ir.steps.base import NotApplicable, Schedule, Step, apply_schedule
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Peel, Reorder, Split
 from rutc.tensor_ir.steps.matrix import MatrixTile, Overlap
-from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater
+from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
 from rutc.tensor_ir.steps.preload import Preload
 from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes
 from rutc.tensor_ir.steps.text import parse_schedule, print_schedule
@@ -22,6 +22,7 @@ __all__ = [
     "Peel",
     "PrefetchBlock",
     "PrefetchLater",
+    "PrefetchResult",
     "Preload",
     "Reorder",
     "Schedule",

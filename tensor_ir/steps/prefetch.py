@@ -1,4 +1,4 @@
-"""Prefetching: move the next block of a packed operand nearer while this one is used."""
+"""Prefetching: bring operands and results nearer while something else is computed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from math import prod
 from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.kernel import (
+    Access,
+    Assign,
     Branch,
     Kernel,
     Kind,
@@ -221,6 +223,84 @@ class PrefetchLater(Step):
         return tuple(found.values())
 
 
+@dataclass(frozen=True)
+class PrefetchResult(Step):
+    """Ask for the places that are stored to, or read, after a reduction before it begins.
+
+    for i { for j in [0, 32) vector { acc[j].init }; for k { ... }; for j vector { c[i, j] = acc } }
+      ->  for i { for j in [0, 32) vector { acc[j].init };
+                  prefetch c[i, 0] to write; prefetch c[i, 16] to write;
+                  for k { ... }; for j vector { c[i, j] = acc } }
+
+    Stores of a whole tile at once would otherwise wait for their lines one after the other. One
+    hint is made for each line of `line` elements.
+    """
+
+    buffer: str
+    line: int
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        """The kernel with prefetches before the reductions that `buffer` is touched after."""
+        check_positive("line", self.line)
+        if all(b.name != self.buffer for b in kernel.args):
+            raise NotApplicable(f"%{self.buffer} is no argument")
+        count = 0
+
+        def visit(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+            nonlocal count
+            result: list[Stmt] = []
+            for number, s in enumerate(body):
+                if isinstance(s, Loop) and s.kind in (Kind.SERIAL, Kind.PARALLEL):
+                    if any(isinstance(x, Update) for x in walk_stmts(s.body)):
+                        hints = self._hints(kernel, body[number + 1 :])
+                        count += len(hints)
+                        result += hints
+                    result.append(replace(s, body=visit(s.body)))
+                elif isinstance(s, Branch):
+                    result.append(replace(s, then=visit(s.then), orelse=visit(s.orelse)))
+                else:
+                    result.append(s)
+            return tuple(result)
+
+        body = visit(kernel.body)
+        if not count:
+            raise NotApplicable(f"nothing after a reduction touches %{self.buffer}")
+        return replace(kernel, body=body)
+
+    def _hints(self, kernel: Kernel, after: tuple[Stmt, ...]) -> tuple[Prefetch, ...]:
+        found: dict[Index, Prefetch] = {}
+        for place, write, loops in self._touches(after, ()):
+            address = _address(kernel, place, {})
+            if address is None:
+                continue
+            starts = [address]
+            for x in loops:
+                bounds = (x.hi - x.lo).bounds({})
+                extent = bounds[1] if bounds is not None else 1
+                step = self.line if address.coefficient(x.var) == 1 else 1
+                starts = [a.subs({x.var: x.lo + i}) for a in starts for i in range(0, extent, step)]
+            for a in starts:
+                found.setdefault(a, Prefetch(self.buffer, a, 1, write))
+        return tuple(found.values())
+
+    def _touches(
+        self, body: tuple[Stmt, ...], loops: tuple[Loop, ...]
+    ) -> Iterator[tuple[Read | Access, bool, tuple[Loop, ...]]]:
+        """(place, whether it is written, the unrolled and vector loops around it) of a tile."""
+        for s in body:
+            match s:
+                case Loop(kind=Kind.UNROLL | Kind.VECTOR):
+                    yield from self._touches(s.body, (*loops, s))
+                case Branch():
+                    yield from self._touches(s.then, loops)
+                case Assign():
+                    if s.target.buffer == self.buffer:
+                        yield s.target, True, loops
+                    for r in reads(s.value):
+                        if r.value == self.buffer:
+                            yield r, False, loops
+
+
 def _update_reads(
     body: tuple[Stmt, ...], buffer: str, loops: tuple[Loop, ...]
 ) -> Iterator[tuple[Read, tuple[Loop, ...]]]:
@@ -238,14 +318,15 @@ def _update_reads(
             yield from _update_reads(s.then, buffer, loops)
 
 
-def _address(kernel: Kernel, r: Read, inner: dict[str, Index]) -> Index | None:
-    """Where `r` reads; None if data says so."""
+def _address(kernel: Kernel, place: Read | Access, inner: dict[str, Index]) -> Index | None:
+    """Where the place is in memory; None if data says so."""
     coords: dict[str, Index] = {}
-    for d, c in r.coords:
+    for d, c in place.coords:
         if not isinstance(c, Index):
             return None
         coords[d] = c.subs(inner)
-    return kernel.buffer(r.value).layout.address(coords, {})
+    name = place.value if isinstance(place, Read) else place.buffer
+    return kernel.buffer(name).layout.address(coords, {})
 
 
 def _updates_directly(body: tuple[Stmt, ...]) -> bool:

@@ -17,7 +17,7 @@ from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.steps.base import Schedule, Step
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Peel, Reorder, Split
 from rutc.tensor_ir.steps.matrix import MatrixTile, Overlap
-from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater
+from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
 from rutc.tensor_ir.steps.preload import Preload
 from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes
 from rutc.tensor_ir.steps.tile import Tile
@@ -37,6 +37,7 @@ STEPS: Mapping[str, type[Step]] = {
     "matrix_tile": MatrixTile,
     "prefetch_block": PrefetchBlock,
     "prefetch_later": PrefetchLater,
+    "prefetch_result": PrefetchResult,
     "preload": Preload,
 }
 """Every step by its name in the text form."""

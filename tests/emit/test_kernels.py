@@ -128,6 +128,8 @@ SCHEDULES = [
     "prefetch_later(b, k, 2, 4, 1, []); prefetch_later(a, k, 1, 16, 1, [])",
     "split(i, 3); split(j, 16); reorder([i.o, j.o, i.i, j.i]); peel(j.o); peel(i.o); "
     "tile([i.i, j.i], [unroll, vector]); split(k, 4); peel(k.o); mark(k.i, unroll)",
+    "split(i, 3); split(j, 8); reorder([i.o, j.o, i.i, j.i]); peel(i.o); peel(j.o); "
+    "tile([i.i, j.i], [unroll, vector]); prefetch_result(c, 4)",
 ]
 NUMBERS = [
     d for d in DType if (d.is_int or d.is_float) and d.bits >= 8 and not d.value.startswith("f8")

@@ -1,13 +1,18 @@
 """What the default schedule does with loops: which go outermost, which are unrolled."""
 
+from dataclasses import replace
+
 import pytest
 
-from rutc.emit.targets import target_named
-from rutc.tensor_ir import Const
+from rutc.emit.targets import x86
+from rutc.tensor_ir import Const, Nest
 from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.graph import walk_nodes
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Prefetch, Update, walk_stmts
-from rutc.tensor_ir.lower import lower
+from rutc.tensor_ir.layout import dense
+from rutc.tensor_ir.lower import Group, lower
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.access import analyse
@@ -15,7 +20,7 @@ from rutc.tuner.arms import choosing_loops
 from rutc.tuner.tiles import choose_tile
 from tests.graph_opt.plans import plan_of
 
-MACHINE = target_named("x86-64-v4").machine
+MACHINE = x86.avx512()
 
 
 def lowered(text: str) -> tuple[Kernel, frozenset[str]]:
@@ -93,17 +98,39 @@ output "y" [co, p] = %y
 
 def test_the_next_panel_of_rows_that_lie_far_apart_is_asked_for() -> None:
     hints = [s for s in walk_stmts(scheduled(FAR_ROWS).body) if isinstance(s, Prefetch)]
-    assert {(s.buffer, s.level) for s in hints} == {("x", 1), ("x", 2)}
+    assert {(s.buffer, s.level) for s in hints if not s.write} == {("x", 1), ("x", 2)}
+
+
+def test_the_lines_that_a_tile_stores_to_are_asked_for() -> None:
+    hints = [s for s in walk_stmts(scheduled(FAR_ROWS).body) if isinstance(s, Prefetch)]
+    assert {s.buffer for s in hints if s.write} == {"y"}
 
 
 def test_nothing_is_asked_for_where_rows_follow_each_other() -> None:
     text = FAR_ROWS.replace("p = 3136", "p = 128")
-    assert not any(isinstance(s, Prefetch) for s in walk_stmts(scheduled(text).body))
+    hints = [s for s in walk_stmts(scheduled(text).body) if isinstance(s, Prefetch)]
+    assert all(s.write for s in hints)
 
 
-@pytest.mark.parametrize(("target", "most"), [("x86-64-v3", 16), ("x86-64-v4", 32)])
-def test_a_tile_and_its_operands_fit_the_registers(target: str, most: int) -> None:
-    machine = target_named(target).machine
+@pytest.mark.parametrize("k", [1024, 2048, 1024 + 16])
+def test_no_more_rows_share_a_set_of_the_first_cache_than_it_holds(k: int) -> None:
+    text = f"""
+        graph "square"
+        dims m = 1024, n = 512, k = {k}
+        %x : f32{{k,m}} = input "x" [m, k]
+        %w : f32{{k,n}} = input "w" [k, n]
+        %y : f32{{m,n}} = sum{{k}} %x[k, m] * %w[k, n]
+        output "y" [m, n] = %y
+        """
+    kernel, constants = lowered(text)
+    tile = choose_tile(analyse(kernel, constants), MACHINE)
+    assert tile is not None
+    ((_, rows),) = tile.rows
+    assert (rows <= MACHINE.l1 // MACHINE.l1_way_bytes) == (k % 1024 == 0)
+
+
+@pytest.mark.parametrize(("machine", "most"), [(x86.avx2(), 16), (x86.avx512(), 32)])
+def test_a_tile_and_its_operands_fit_the_registers(machine: Machine, most: int) -> None:
     kernel, constants = lowered(FAR_ROWS.replace("p = 3136", "p = 512"))
     tile = choose_tile(analyse(kernel, constants), machine)
     assert tile is not None
@@ -148,3 +175,35 @@ def test_rows_lie_along_the_unrolled_window_whose_loads_they_share() -> None:
     assert loops["x"].kind is Kind.UNROLL
     assert loops["kx"].kind is Kind.UNROLL
     assert loops["y"].kind is not Kind.UNROLL
+
+
+def test_rates_are_those_of_the_processor_and_the_vectors() -> None:
+    slow = x86.with_rates(MACHINE, "znver4")
+    assert slow.fma_per_cycle < MACHINE.fma_per_cycle
+    assert slow.features == MACHINE.features
+    assert str(slow) != str(MACHINE)
+    assert x86.with_rates(MACHINE, "sapphirerapids") == MACHINE
+    assert x86.with_rates(x86.avx2(), "znver4") == x86.avx2()
+
+
+def test_vectors_sorted_out_of_their_neighbours_are_avoided_where_that_takes_long() -> None:
+    """Pixels two apart, or channels: the latter where sorting is slow."""
+    text = """
+        graph "every second pixel"
+        dims p = 112, q = 224, c = 8, k = 64
+        %x : f32{c,q} = input "x" [c, q]
+        %w : f32{c,k} = input "w" [c, k]
+        %y : f32{k,p} = sum{c} %x[c, q=2*p] * %w[c, k]
+        output "y" [k, p] = %y
+        """
+    graph = parse(text)
+    extents = graph.extents
+    (nest,) = (n for n in graph.nodes if isinstance(n, Nest))
+    layouts = {v: dense(tuple(d), extents) for v, d in (("x", "cq"), ("w", "ck"), ("y", "kp"))}
+    group = Group("g", (nest,), ("k", "p"), ("y",))
+    shape = analyse(lower(group, graph.values, layouts, extents), frozenset())
+    pixels = choose_tile(shape, replace(MACHINE, sort_cycles=0.0))
+    channels = choose_tile(shape, replace(MACHINE, sort_cycles=50.0))
+    assert pixels is not None
+    assert channels is not None
+    assert (pixels.vector, channels.vector) == ("p", "k")
