@@ -110,7 +110,7 @@ def _doubted(node: NodeProto, feed: Feed, first: Array, other: Array, run: int) 
         return other
     if is_float(first.dtype):
         real = first.astype(np.float64)
-        finite = np.where(np.isfinite(real), np.nan, 1.5)
+        finite = np.where(np.isfinite(real), np.nan, 0.5)
         values = (finite, np.where(real == np.inf, 0.0, np.inf), -np.inf)[run - 1]
     else:
         values = (np.where(first != 0, 0, 1), 7, 3)[run - 1]

@@ -406,12 +406,12 @@ def _no_logarithm(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray
 
 
 def _zero_slopes(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
-    """What 0 becomes that no finite number multiplies: 0 by the text, NaN by those who multiply."""
+    """What 0 becomes by the text 0, by those who multiply it -0 (negative slopes) or NaN."""
     x, slope = (feed[n] for n in node.input)
     if not is_float(x.dtype):
         return np.zeros(result.shape, bool)
-    infinite = ~np.isfinite(slope.astype(np.float64))
-    return np.asarray(np.broadcast_to(infinite & (x == 0), result.shape))
+    real = slope.astype(np.float64)
+    return np.asarray(np.broadcast_to((~np.isfinite(real) | (real < 0)) & (x == 0), result.shape))
 
 
 def _beyond_range(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:

@@ -165,6 +165,15 @@ def test_what_is_open_stays_open_in_later_nodes() -> None:
     assert not differs(np.zeros_like(runs[0]), runs, 1)
 
 
+@pytest.mark.parametrize("op", ["Atanh", "Acosh", "Log", "IsInf", "Cos"])
+def test_what_is_open_stays_open_in_functions_of_any_domain(op: str) -> None:
+    feed = {"x": np.array([[[np.inf], [1.0]]], np.float32)}
+    (spectra,) = evaluate(helper.make_node("DFT", ["x"], ["y"], axis=1), 18, [feed] * RUNS)
+    (runs,) = evaluate(helper.make_node(op, ["y"], ["z"]), 18, [{"y": y} for y in spectra])
+    assert not np.isfinite(spectra[0]).all()
+    assert not differs(np.full_like(runs[0], 0), runs, 1)
+
+
 def test_a_result_of_another_type_than_defined_does_not_count() -> None:
     node = helper.make_node("ReduceSumSquare", ["x"], ["y"])
     with pytest.raises(NoOracle):
