@@ -393,6 +393,14 @@ def _largest_with_nan(node: NodeProto, feed: Feed, result: np.ndarray) -> np.nda
     return np.full(result.shape, is_float(x.dtype) and bool(np.isnan(x.astype(np.float64)).any()))
 
 
+def _scattered_nan(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """Whether NaN, where several numbers go to one place, is the smallest and largest of them."""
+    extreme = any(a.name == "reduction" and a.s in (b"min", b"max") for a in node.attribute)
+    floats = [feed[n] for n in node.input if is_float(feed[n].dtype)]
+    wild = any(bool(np.isnan(a.astype(np.float64)).any()) for a in floats)
+    return np.full(result.shape, extreme and wild)
+
+
 def _no_logarithm(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     """What is less than the logarithm of a tiny number, or of a finite one over an infinite one.
 
@@ -502,6 +510,8 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "LpNormalization": _squares_overflow,
     "LRN": _beyond_range,
     "LogSoftmax": _no_logarithm,
+    "ScatterElements": _scattered_nan,
+    "ScatterND": _scattered_nan,
     "PRelu": _zero_slopes,
     "BatchNormalization": _beyond_range,
     "Shrink": _large_whole,
