@@ -239,6 +239,16 @@ def _reduces_exactly(node: NodeProto, feed: Feed) -> bool:
     return bool(x.size) and float(np.abs(x.astype(np.float64)).sum()) < 2.0**53
 
 
+def _squares_fit(node: NodeProto, feed: Feed) -> bool:
+    """The type holds the sum of squares; the reference sums in a wider one, but squares in it."""
+    x = feed[node.input[0]]
+    if is_float(x.dtype):
+        return True
+    return bool(x.size) and float((x.astype(np.float64) ** 2).sum()) < min(
+        float(iinfo(x.dtype).max), 2.0**53
+    )
+
+
 def _boxes_counted(node: NodeProto, feed: Feed) -> bool:
     return _finite_image(node, feed) and len({len(feed[n]) for n in node.input[1:3]}) == 1
 
@@ -316,7 +326,7 @@ VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     "ReduceMean": _reduces_exactly,
     "ReduceSumSquare": _reduces_exactly,
     "ReduceL1": _reduces_exactly,
-    "ReduceL2": _reduces_exactly,
+    "ReduceL2": _squares_fit,
     "ReduceSum": _reduces_exactly,
     "ReduceProd": _reduces_exactly,
     "BatchNormalization": _channels_match,
