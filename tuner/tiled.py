@@ -15,6 +15,7 @@ from rutc.tensor_ir.kernel import Assign, Init, Kernel, Kind, Space, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import (
     BlockReduction,
+    Even,
     Mark,
     Peel,
     PrefetchBlock,
@@ -117,7 +118,8 @@ def tiled(
         else:
             block = None
     steps += shared_out(outer, shape, machine)
-    steps += [Peel(v) for v in reversed((*outer, *inner)) if v in edges]
+    uneven = {f"{v}.o" for v, _ in tile.rows if v in shape.symbolic}
+    steps += [Even(v) if v in uneven else Peel(v) for v in reversed((*outer, *inner)) if v in edges]
     steps.append(Tile(tuple(v for v, _ in moved), tuple(k for _, k in moved)))
     if block is None:
         steps += _results(shape, tile, machine)

@@ -1,7 +1,8 @@
 """Schedule steps: small, checked rewrites of kernels. A schedule is a tuple of steps, as data."""
 
 from rutc.tensor_ir.steps.base import NotApplicable, Schedule, Step, apply_schedule
-from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Peel, Reorder, Split
+from rutc.tensor_ir.steps.ends import Even, Peel
+from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Reorder, Split
 from rutc.tensor_ir.steps.matrix import MatrixTile, Overlap
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
 from rutc.tensor_ir.steps.preload import Preload
@@ -12,6 +13,7 @@ from rutc.tensor_ir.steps.tile import Tile
 __all__ = [
     "BlockReduction",
     "Cut",
+    "Even",
     "Fuse",
     "Lanes",
     "Mark",

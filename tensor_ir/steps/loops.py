@@ -1,4 +1,4 @@
-"""Steps on loops: split, fuse, reorder, peel, cut, part, mark."""
+"""Steps on loops: split, fuse, reorder, cut, part, mark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import assert_never
 
-from rutc.tensor_ir.affine import ZERO, Index, Min, floordiv, minimum, mod
+from rutc.tensor_ir.affine import ZERO, Index, floordiv, minimum, mod
 from rutc.tensor_ir.kernel import (
     Branch,
     Kernel,
@@ -181,49 +181,6 @@ class Reorder(Step):
 
 
 @dataclass(frozen=True)
-class Peel(Step):
-    """Give the last iteration its own code, so that what depends on the edge is constant in both.
-
-    for v in [0, n) { S }  ->  for v in [0, n) { if v < n-1 { S } else { S[v: n-1] } }
-
-    Where n is symbolic, the last iteration is told by the loop that it cuts short:
-
-    for v in [0, ceil(n/f)) { for i in [0, min(f, n - f*v)) { S } }
-      ->  for v in [0, ceil(n/f)) { if v < n//f { for i in [0, f) { S } }
-                                    else { for i in [0, min(f, n - f*v)) { S } } }
-
-    A loop that runs once at most stays as it is.
-    """
-
-    var: str
-
-    def apply(self, kernel: Kernel) -> Kernel:
-        """The kernel with a branch inside. Raises NotApplicable without constant bounds."""
-        find_loops(kernel, self.var)
-
-        def peel(loop: Loop) -> tuple[Stmt, ...]:
-            if loop.kind is Kind.VECTOR:
-                raise NotApplicable(f"the lanes of {self.var} cannot branch")
-            if not (loop.hi - loop.lo).is_const:
-                bounds = (loop.hi - loop.lo).bounds(dict(kernel.symbols))
-                if bounds is not None and bounds[1] <= 1:
-                    return (loop,)
-                return (replace(loop, body=(_cut_short(loop),)),)
-            low, n = constant_start(loop), constant_extent(loop)
-            last = loop.lo + (n - 1)
-            main = simplified(loop.body, {self.var: (low, max(low, low + n - 2))})
-            edge = with_index(loop.body, {self.var: last})
-            if n == 1:
-                return (replace(loop, body=edge),)
-            branch = Branch(Index.of(self.var), last, main, edge)
-            return (replace(loop, body=(branch,)),)
-
-        return replace(
-            kernel, body=simplified(replace_loop(kernel.body, self.var, peel), dict(kernel.symbols))
-        )
-
-
-@dataclass(frozen=True)
 class Cut(Step):
     """Cut a loop at fixed points, so that comparisons with them are constant in every piece.
 
@@ -361,44 +318,6 @@ class Mark(Step):
             for a in accesses(s):
                 if a.buffer in stack and not moves(a, loop.var):
                     raise NotApplicable(f"the lanes of {self.var} share %{a.buffer}")
-
-
-def _cut_short(loop: Loop) -> Branch:
-    """The body of a loop by whether the loops inside, which all end with it, are whole."""
-    var = loop.var
-    ends: dict[Index, tuple[int, Index]] = {}
-    for s in walk_stmts(loop.body):
-        end = _shortened(s.hi, var) if isinstance(s, Loop) else None
-        if isinstance(s, Loop) and end is not None:
-            ends[s.hi] = end
-    whole = {total // factor for factor, total in ends.values()}
-    if len(whole) != 1:
-        raise NotApplicable(f"no loop, or several, are cut short by the last iteration of {var}")
-
-    def widened(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        result: list[Stmt] = []
-        for s in body:
-            match s:
-                case Loop():
-                    hi = Index.of(ends[s.hi][0]) if s.hi in ends else s.hi
-                    result.append(replace(s, hi=hi, body=widened(s.body)))
-                case Branch():
-                    result.append(replace(s, then=widened(s.then), orelse=widened(s.orelse)))
-                case _:
-                    result.append(s)
-        return tuple(result)
-
-    return Branch(Index.of(var), whole.pop(), widened(loop.body), loop.body)
-
-
-def _shortened(hi: Index, var: str) -> tuple[int, Index] | None:
-    """(f, n) where `hi` is min(f, n - f*var)."""
-    match hi.terms:
-        case (((Min(a, b),), 1),) if hi.const == 0:
-            factor, rest = (a, b) if a.is_const else (b, a)
-            if factor.is_const and rest.coefficient(var) == -factor.const:
-                return factor.const, rest + Index.of(var) * factor.const
-    return None
 
 
 def _is_outermost(body: tuple[Stmt, ...], var: str, names: set[str]) -> bool:

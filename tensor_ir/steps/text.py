@@ -15,7 +15,8 @@ from typing import get_args, get_origin, get_type_hints
 from rutc.tensor_ir.affine import quoted
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.steps.base import Schedule, Step
-from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Peel, Reorder, Split
+from rutc.tensor_ir.steps.ends import Even, Peel
+from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Reorder, Split
 from rutc.tensor_ir.steps.matrix import MatrixTile, Overlap
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
 from rutc.tensor_ir.steps.preload import Preload
@@ -27,6 +28,7 @@ STEPS: Mapping[str, type[Step]] = {
     "fuse": Fuse,
     "reorder": Reorder,
     "peel": Peel,
+    "even": Even,
     "cut": Cut,
     "part": Part,
     "mark": Mark,

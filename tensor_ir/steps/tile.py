@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import assert_never
 
-from rutc.tensor_ir.affine import ZERO, Index, minimum
+from rutc.tensor_ir.affine import ZERO, Index, maximum, minimum
 from rutc.tensor_ir.expr import Expr, Read, transform, walk
 from rutc.tensor_ir.kernel import (
     Access,
@@ -35,8 +36,8 @@ from rutc.tensor_ir.steps.base import (
 )
 from rutc.tensor_ir.steps.loops import MOST_UNROLLED
 
-SMALLEST_HALVED = 6
-"""Tiles of fewer rows have no variant of half their rows for the edge."""
+MOST_EXACT = 8
+"""Tiles of up to so many rows have code for each number of rows in their upper half."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Tile(Step):
       ->  for i { acc[i].init }; for k { for i { acc[i].update(a[i,k]) } }; for i { o[i] = acc[i] }
 
     `kinds` says how the moved loops are carried out: unrolled or vectorised. An unrolled loop of
-    n iterations, n symbolic and at most f, does 1, f/2 or f: those from n on do the last one again.
+    n iterations, n symbolic and at most f, does one of the `numbers_of_rows`: those from n on do
+    the last one again.
     """
 
     loops: tuple[str, ...]
@@ -92,16 +94,18 @@ class Tile(Step):
                 return _distribute(moved, _expand(body, set(expanded), self.loops))
             (var, (end, most)), *others = ends.items()
 
-            def fixed(extent: int) -> tuple[Stmt, ...]:
+            def fixed(least: int, extent: int) -> tuple[Stmt, ...]:
+                """The tile for at least `least` and at most `extent` iterations."""
                 loops = [replace(x, hi=Index.of(extent)) if x.var == var else x for x in moved]
-                last = minimum(Index.of(var), end - 1, ranges) if extent > 1 else ZERO
-                return choose(loops, with_index(body, {var: last}), dict(others))
+                last = maximum(end - 1, Index.of(least - 1), ranges)
+                at = minimum(Index.of(var), last, ranges) if least < extent else Index.of(var)
+                return choose(loops, with_index(body, {var: at}), dict(others))
 
-            result = fixed(most)
-            for extent in (most // 2, 1):
-                if extent < most and (extent == 1 or most >= SMALLEST_HALVED):
-                    then = fixed(extent)
-                    result = (Branch(end, Index.of(extent + 1), then, result),)
+            numbers = numbers_of_rows(most)
+            result = fixed(numbers[1] + 1 if len(numbers) > 1 else 1, most)
+            for extent, fewer in pairwise((*numbers[1:], 0)):
+                then = fixed(fewer + 1, extent)
+                result = (Branch(end, Index.of(extent + 1), then, result),)
             return result
 
         locals_ = tuple(
@@ -110,6 +114,22 @@ class Tile(Step):
         )
         body = replace_loop(kernel.body, self.loops[0], tile)
         return replace(kernel, body=body, locals=locals_)
+
+
+def rows_apart(most: int) -> int:
+    """By how much the numbers of rows differ that tiles of `most` rows have code for."""
+    return -(-most // MOST_EXACT)
+
+
+def numbers_of_rows(most: int) -> tuple[int, ...]:
+    """The numbers of rows that tiles of at most `most` rows have code for, largest first.
+
+    numbers_of_rows(13) == (13, 11, 9, 7, 4, 2, 1)
+    """
+    found = list(range(most, (most - 1) // 2, -rows_apart(most)))
+    while found[-1] > 1:
+        found.append(-(-found[-1] // 2))
+    return tuple(found)
 
 
 def _check_moved(kernel: Kernel, loop: Loop, kind: Kind) -> None:

@@ -1,0 +1,167 @@
+"""Steps that give the ends of loops code of their own: peel, even."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from rutc.tensor_ir.affine import ZERO, Index, Min, floordiv, maximum, minimum
+from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Stmt, walk_stmts
+from rutc.tensor_ir.steps.base import (
+    NotApplicable,
+    Step,
+    constant_extent,
+    constant_start,
+    find_loops,
+    outer_ranges,
+    replace_loop,
+    simplified,
+    with_index,
+)
+from rutc.tensor_ir.steps.tile import rows_apart
+
+
+@dataclass(frozen=True)
+class Peel(Step):
+    """Give the last iteration its own code, so that what depends on the edge is constant in both.
+
+    for v in [0, n) { S }  ->  for v in [0, n) { if v < n-1 { S } else { S[v: n-1] } }
+
+    Where n is symbolic, the last iteration is told by the loop that it cuts short:
+
+    for v in [0, ceil(n/f)) { for i in [0, min(f, n - f*v)) { S } }
+      ->  for v in [0, ceil(n/f)) { if v < n//f { for i in [0, f) { S } }
+                                    else { for i in [0, min(f, n - f*v)) { S } } }
+
+    A loop that runs once at most stays as it is.
+    """
+
+    var: str
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        """The kernel with a branch inside. Raises NotApplicable without constant bounds."""
+        find_loops(kernel, self.var)
+
+        def peel(loop: Loop) -> tuple[Stmt, ...]:
+            if loop.kind is Kind.VECTOR:
+                raise NotApplicable(f"the lanes of {self.var} cannot branch")
+            if not (loop.hi - loop.lo).is_const:
+                bounds = (loop.hi - loop.lo).bounds(dict(kernel.symbols))
+                if bounds is not None and bounds[1] <= 1:
+                    return (loop,)
+                return (replace(loop, body=(_cut_short(loop),)),)
+            low, n = constant_start(loop), constant_extent(loop)
+            last = loop.lo + (n - 1)
+            main = simplified(loop.body, {self.var: (low, max(low, low + n - 2))})
+            edge = with_index(loop.body, {self.var: last})
+            if n == 1:
+                return (replace(loop, body=edge),)
+            branch = Branch(Index.of(self.var), last, main, edge)
+            return (replace(loop, body=(branch,)),)
+
+        return replace(
+            kernel, body=simplified(replace_loop(kernel.body, self.var, peel), dict(kernel.symbols))
+        )
+
+
+@dataclass(frozen=True)
+class Even(Step):
+    """Make the last two blocks of a symbolic loop about equal.
+
+    for v in [0, ceil(n/f)) { for i in [0, min(f, n - f*v)) { S[i: f*v + i] } }
+      ->  for v in [0, ceil(n/f)) { for i in [0, min(f, end - start)) { S[i: start + i] } }
+
+    Then no block is short unless n itself is: 17 iterations in blocks of 8 are 8, 5 and 4. The last
+    one starts early by a multiple of `rows_apart`, so that the one before it is a whole tile. Where
+    that is more than 1, the blocks before the last two have code of their own, as peeling gives:
+    that of the last ones then does some iterations again.
+    """
+
+    var: str
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        """The kernel with a branch inside. Raises NotApplicable where no loop inside is cut."""
+        find_loops(kernel, self.var)
+        ranges = outer_ranges(kernel)
+
+        def even(loop: Loop) -> tuple[Stmt, ...]:
+            if loop.kind is Kind.VECTOR:
+                raise NotApplicable(f"the lanes of {self.var} cannot branch")
+            if (loop.hi - loop.lo).is_const:
+                raise NotApplicable(f"the extent of {self.var} is constant: peel it")
+            ends = _cut_loops(loop)
+            if len(set(ends.values())) != 1 or loop.lo != ZERO:
+                raise NotApplicable(f"no loop, or several, are cut short by {self.var}")
+            factor, total = next(iter(ends.values()))
+            number = Index.of(self.var)
+            step = rows_apart(factor)
+            missing = loop.hi * factor - total
+            early = floordiv(missing, Index.of(2 * step), ranges) * step
+            last = maximum(ZERO, (loop.hi - 1) * factor - early, ranges)
+            start = minimum(number * factor, last, ranges)
+            ahead = maximum(ZERO, number - loop.hi + 2, ranges)
+            end = minimum(total, last + ahead * factor, ranges)
+            end = minimum(end, (number + 1) * factor, ranges)
+            length = minimum(Index.of(factor), end - start, ranges)
+            moved = start - number * factor
+            whole = _with_ends(loop.body, dict.fromkeys(ends, Index.of(factor)), ZERO)
+            rest = _with_ends(loop.body, dict.fromkeys(ends, length), moved)
+            if step > 1:
+                rest = (Branch(number, loop.hi - 2, whole, rest),)
+            return (replace(loop, body=rest),)
+
+        return replace(
+            kernel, body=simplified(replace_loop(kernel.body, self.var, even), dict(kernel.symbols))
+        )
+
+
+def _cut_short(loop: Loop) -> Branch:
+    """The body of a loop by whether the loops inside, which all end with it, are whole."""
+    ends = _cut_loops(loop)
+    whole = {total // factor for factor, total in ends.values()}
+    if len(whole) != 1:
+        raise NotApplicable(
+            f"no loop, or several, are cut short by the last iteration of {loop.var}"
+        )
+    fixed = {hi: Index.of(factor) for hi, (factor, _) in ends.items()}
+    return Branch(Index.of(loop.var), whole.pop(), _with_ends(loop.body, fixed, ZERO), loop.body)
+
+
+def _cut_loops(loop: Loop) -> dict[Index, tuple[int, Index]]:
+    """The ends min(f, n - f*v) of the loops inside one over v: for each, f and n."""
+    found: dict[Index, tuple[int, Index]] = {}
+    for s in walk_stmts(loop.body):
+        end = _shortened(s.hi, loop.var) if isinstance(s, Loop) else None
+        if isinstance(s, Loop) and end is not None:
+            found[s.hi] = end
+    return found
+
+
+def _with_ends(
+    body: tuple[Stmt, ...], ends: Mapping[Index, Index], moved: Index
+) -> tuple[Stmt, ...]:
+    """`body` with other ends of the loops that have one of `ends`, and their iterations moved."""
+    result: list[Stmt] = []
+    for s in body:
+        match s:
+            case Loop() if s.hi in ends:
+                inner = with_index(s.body, {s.var: Index.of(s.var) + moved})
+                result.append(replace(s, hi=ends[s.hi], body=_with_ends(inner, ends, moved)))
+            case Loop():
+                result.append(replace(s, body=_with_ends(s.body, ends, moved)))
+            case Branch():
+                then = _with_ends(s.then, ends, moved)
+                result.append(replace(s, then=then, orelse=_with_ends(s.orelse, ends, moved)))
+            case _:
+                result.append(s)
+    return tuple(result)
+
+
+def _shortened(hi: Index, var: str) -> tuple[int, Index] | None:
+    """(f, n) where `hi` is min(f, n - f*var)."""
+    match hi.terms:
+        case (((Min(a, b),), 1),) if hi.const == 0:
+            factor, rest = (a, b) if a.is_const else (b, a)
+            if factor.is_const and rest.coefficient(var) == -factor.const:
+                return factor.const, rest + Index.of(var) * factor.const
+    return None

@@ -1,0 +1,64 @@
+"""Loops of symbolic extent in tiles of rows, the last two of about equal length."""
+
+import numpy as np
+import pytest
+
+from rutc.tensor_ir import Nest
+from rutc.tensor_ir.affine import plain
+from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.kernel import Kernel, Kind
+from rutc.tensor_ir.layout import dense
+from rutc.tensor_ir.lower import Group, lower
+from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.steps import Even, Split, Tile, apply_schedule
+from rutc.tensor_ir.steps.tile import MOST_EXACT, numbers_of_rows, rows_apart
+
+MOST = 30
+
+
+def kernel() -> Kernel:
+    """%c{i,j} = sum{k} %a[i, k] * %b[k, j], with 0 to `MOST` rows i."""
+    graph = parse(
+        f"""
+        graph "product"
+        symbols n = 0..{MOST}
+        dims i = n, j = 3, k = 2
+        %a : f32{{i,k}} = input "a" [i, k]
+        %b : f32{{j,k}} = input "b" [k, j]
+        %c : f32{{i,j}} = sum{{k}} %a[i, k] * %b[j, k]
+        output "c" [i, j] = %c
+        """
+    )
+    extents = {d: plain(e) for d, e in graph.dims}
+    axes = {"a": ("i", "k"), "b": ("k", "j"), "c": ("i", "j")}
+    layouts = {v: dense(order, extents) for v, order in axes.items()}
+    stages = tuple(n for n in graph.nodes if isinstance(n, Nest))
+    group = Group("product", stages, ("i", "j"), ("c",))
+    return lower(group, graph.values, layouts, extents, dict(graph.symbols))
+
+
+@pytest.mark.parametrize("factor", [1, 2, 3, 5, 8, 9, 13, 20])
+def test_every_row_is_computed_once_whatever_their_number(factor: int) -> None:
+    tile = Tile(("i.i", "j"), (Kind.UNROLL, Kind.VECTOR))
+    plan = (Split("i", factor), Even("i.o"), tile) if factor > 1 else (Split("i", 1),)
+    scheduled = apply_schedule(kernel(), plan)
+    rng = np.random.default_rng(0)
+    for n in range(MOST + 1):
+        a = rng.integers(-4, 5, (n, 2)).astype(np.float32)
+        b = rng.integers(-4, 5, (2, 3)).astype(np.float32)
+        got = np.full(n * 3, np.nan, np.float32)
+        interpret_kernel(scheduled, {"a": a.ravel(), "b": b.ravel(), "c": got}, {"n": n})
+        np.testing.assert_array_equal(got.reshape(n, 3), a @ b)
+
+
+def test_numbers_of_rows() -> None:
+    assert numbers_of_rows(1) == (1,)
+    assert numbers_of_rows(8) == (8, 7, 6, 5, 4, 2, 1)
+    assert numbers_of_rows(13) == (13, 11, 9, 7, 4, 2, 1)
+    for most in range(1, 65):
+        numbers = numbers_of_rows(most)
+        assert numbers[0] == most
+        assert numbers[-1] == 1
+        upper = [n for n in numbers if 2 * n >= most]
+        assert len(upper) <= MOST_EXACT // 2 + 1
+        assert all(n % rows_apart(most) == most % rows_apart(most) for n in upper)
