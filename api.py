@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 
 PRECISIONS = ("fp32",)
+COMPANIONS = (".h", ".weights")
+"""The suffixes of what may appear beside a library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +230,13 @@ def verify(
 
 
 def _check_destination(output: Path, source: Path) -> Path:
-    """Returns the output path if a file can be written there and it is not the model."""
+    """Returns the output path if files can be written there, and none of them is the model."""
     check_writable(output)
-    if output.exists() and source.exists() and output.samefile(source):
-        raise UserError(f"cannot write {output}: it is the model itself; give another name with -o")
+    for path in (output, *map(output.with_suffix, COMPANIONS)):
+        if path.exists() and source.exists() and path.samefile(source):
+            raise UserError(
+                f"cannot write {path}: it is the model itself; give another name with -o"
+            )
     return output
 
 

@@ -40,6 +40,7 @@ from rutc.tensor_ir.graph import (
     Call,
     Carry,
     Const,
+    Data,
     Input,
     Scatter,
     Value,
@@ -118,7 +119,7 @@ class Builder:
     pending: list[Pending] = field(default_factory=list)
     facts: list[KernelFacts] = field(default_factory=list)
     shared: list[Shared] = field(default_factory=list)
-    weights: dict[tuple[str, Layout, str], int] = field(default_factory=dict)
+    weights: dict[tuple[Data, Layout, str], int] = field(default_factory=dict)
     images: list[tuple[int, np.ndarray]] = field(default_factory=list)
     weight_bytes: int = 0
     thread_bytes: int = 0
@@ -453,7 +454,7 @@ class Builder:
         # The layout without its names: two constants of equal content share one image.
         position = {d: i for i, d in enumerate(const.axes)}
         shape = rename(layout, position)
-        key = (data.digest, shape, str(const.out.dtype))
+        key = (data, shape, str(const.out.dtype))
         if key not in self.weights:
             image = pack(data.array, const.axes, layout)
             offset = self.weight_bytes

@@ -4,6 +4,7 @@ Exit status: 0 done; 1 a check failed; 2 the user's input is at fault; 3 a bug o
 Every command takes `--json`: the result on stdout as JSON, everything else on stderr.
 """
 
+import gc
 import signal
 import sys
 from pathlib import Path
@@ -397,8 +398,13 @@ def cache(
         screen.result(views.usage_json(objects.usage()), views.usage_text(objects.usage()))
 
 
+YOUNG_OBJECTS = 100_000
+"""Objects made before cycles are looked for: what a command makes mostly lives as long as it."""
+
+
 def main() -> None:
     """Runs the command line."""
+    gc.set_threshold(YOUNG_OBJECTS)
     signal.signal(signal.SIGTERM, _terminate)
     app()
 

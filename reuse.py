@@ -63,12 +63,20 @@ class Entry:
         self.key = key_of("artifact", parts)
 
     def fetch(self, output: Path) -> Report | None:
-        """Writes the artifact of an earlier compilation beside `output`, if there is one."""
+        """Writes the artifact of an earlier compilation as `output`, if there is one.
+
+        Raises:
+            UserError: it cannot be written.
+        """
         with archive.opened(self.key) as found:
             if found is None or not self._unchanged(found.facts["inputs"]):
                 return None
-            if not found.extract(output.parent):
-                return None
+            try:
+                if not found.extract(output.parent):
+                    return None
+            except OSError as error:
+                why = error.strerror or error
+                raise UserError(f"cannot write the model to {output}: {why}") from error
             report = found.facts["report"]
             assert isinstance(report, dict)
             return Report(library=output, header=output.with_suffix(".h"), seconds={}, **report)

@@ -14,6 +14,8 @@ from rutc.tensor_ir.affine import Atom, FloorDiv, Index, Max, Min, Mod, Range, V
 
 I32 = ir.IntType(32)
 I64 = ir.IntType(64)
+FIRST = ir.Constant(I32, 0)
+"""The number of a vector's first lane."""
 
 
 @lru_cache(maxsize=1 << 12)
@@ -26,11 +28,18 @@ def splat(builder: ir.IRBuilder, scalar: ir.Value, lanes: int) -> ir.Value:
     """A vector with `scalar` in every lane."""
     vector = ir.VectorType(scalar.type, lanes)
     if isinstance(scalar, ir.Constant) and scalar.constant is not ir.Undefined:
-        return ir.Constant(vector, [scalar.constant] * lanes)
-    undefined = ir.Constant(vector, ir.Undefined)
-    one = builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
-    zeros = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
-    return builder.shuffle_vector(one, undefined, zeros)
+        return _in_short(vector, f"splat ({scalar})")
+    undefined = _in_short(vector, "undef")
+    one = builder.insert_element(undefined, scalar, FIRST)
+    return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(I32, lanes), None))
+
+
+def _in_short(type_: ir.Type, text: str) -> ir.Constant:
+    """A constant as LLVM reads it, not element by element, which takes long to write."""
+    constant = ir.FormattedConstant(type_, "")
+    # Set afterwards: the constructor takes the text of one element.
+    constant.constant = text
+    return constant
 
 
 @lru_cache(maxsize=1 << 10)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+import numpy as np
+
 from rutc.errors import UserError
 
 FileState = tuple[int, int, int]
@@ -28,6 +30,8 @@ class ModelFolder:
         self.path = path
         self.used: dict[str, FileState] = {}
         """The files that were asked for, and their states when they were."""
+        self.model: np.ndarray | None = None
+        """The bytes of the model itself, once it is read."""
 
     def file(self, location: str, name: str) -> Path:
         """The file of a tensor's data. Raises UserError where it may not be used."""

@@ -73,9 +73,9 @@ def import_model(
         UserError: The file is no acceptable model, uses what is not supported (all of it is
             listed), or contradicts `shapes`, `dims` or `values`.
     """
-    model = load(path)
-    name = clean_dim(path.stem)
     folder = folder or ModelFolder(path.parent)
+    model = load(path, folder)
+    name = clean_dim(path.stem)
     graph, weights = prepare(model, folder)
     _check_supported(graph, path)
     fixed = fixed_elements([i for i in graph.input if i.name not in weights], values or {})

@@ -1,7 +1,7 @@
 """Reading ONNX files safely: the protobuf, and tensor data inside it or beside it.
 
-Offset and length of external data are checked against the file (see `external`) before it is
-mapped, never copied.
+Large elements, external or not, are mapped, never copied. Offset and length of external data are
+checked against the file before (see `external`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from onnx import (
 
 from rutc.errors import UserError
 from rutc.importer.external import ModelFolder
+from rutc.importer.wire import INSIDE, without_elements
 from rutc.tensor_ir import DType
 
 _TYPES: dict[int, DType] = {
@@ -75,25 +76,38 @@ def onnx_type(kind: DType) -> int:
     return _NUMBERS[kind]
 
 
-def load(path: Path) -> ModelProto:
-    """The model's protobuf, its external data left on disk. Raises UserError if it is none."""
+def load(path: Path, folder: ModelFolder | None = None) -> ModelProto:
+    """The model's protobuf, external data and large elements left on disk.
+
+    The latter can be had (see `array_of`) from `folder` only. Raises UserError if it is no model.
+    """
     if not path.exists():
         raise UserError(f"{path}: there is no such file")
     if path.is_dir():
         raise UserError(f"{path}: is a directory; give the .onnx file in it")
     try:
-        data = path.read_bytes()
+        data = _content(path)
     except OSError as e:
         raise UserError(f"{path}: cannot be read ({e.strerror})") from e
-    if not data:
+    if len(data) == 0:
         raise UserError(f"{path}: is empty")
+    if folder is not None:
+        folder.model = data
+    small = without_elements(data.data)
     try:
-        model = onnx.load_model_from_string(data)
+        model = onnx.load_model_from_string(data.tobytes() if small is None else small)
     except (DecodeError, ValueError) as e:
         raise UserError(f"{path}: is not an ONNX model, or is truncated") from e
     if not model.HasField("graph") or not model.opset_import:
         raise UserError(f"{path}: is not an ONNX model (it has no graph or no opset)")
     return model
+
+
+def _content(path: Path) -> np.ndarray:
+    """A file's bytes, mapped where that can be."""
+    if path.is_file() and path.stat().st_size > 0:
+        return np.memmap(path, np.uint8, mode="r")
+    return np.frombuffer(path.read_bytes(), np.uint8)
 
 
 def array_of(t: TensorProto, folder: ModelFolder) -> np.ndarray:
@@ -104,11 +118,15 @@ def array_of(t: TensorProto, folder: ModelFolder) -> np.ndarray:
     if any(n < 0 for n in shape) or prod(shape) > MAX_ELEMENTS:
         raise UserError(f"tensor {name!r}: the shape {list(shape)} is not acceptable")
     count = prod(shape)
+    raw: bytes | np.ndarray | None = t.raw_data if t.HasField("raw_data") else None
     if t.data_location == TensorProto.EXTERNAL:
-        return _external(t, name, dtype, shape, folder)
-    if t.HasField("raw_data") and dtype not in _PACKED:
+        raw = _inside(t, folder)
+        if raw is None:
+            return _external(t, name, dtype, shape, folder)
+        if dtype in _PACKED or dtype is DType.STRING:
+            t = TensorProto(name=name, data_type=t.data_type, dims=shape, raw_data=raw.tobytes())
+    if raw is not None and dtype not in _PACKED and dtype is not DType.STRING:
         need = count * dtype.bytes
-        raw = t.raw_data
         if len(raw) != need:
             raise UserError(f"tensor {name!r}: {len(raw)} bytes of data, its shape needs {need}")
         return np.frombuffer(raw, dtype.numpy).reshape(shape)
@@ -121,6 +139,17 @@ def array_of(t: TensorProto, folder: ModelFolder) -> np.ndarray:
     if dtype is DType.BF16 and array.dtype != ml_dtypes.bfloat16:
         return array.astype(ml_dtypes.bfloat16)
     return np.asarray(array, dtype.numpy)
+
+
+def _inside(t: TensorProto, folder: ModelFolder) -> np.ndarray | None:
+    """The bytes of elements that `load` has left in the model's file; None for others."""
+    fields = {e.key: e.value for e in t.external_data}
+    place = [fields.get(key, "") for key in ("offset", "length")]
+    known = fields.get("location") == INSIDE and all(n.isdecimal() for n in place)
+    if not known or folder.model is None:
+        return None
+    offset, length = map(int, place)
+    return folder.model[offset : offset + length]
 
 
 def dense_of(t: SparseTensorProto, folder: ModelFolder) -> np.ndarray:

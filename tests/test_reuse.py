@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rutc
 from rutc import reuse
-from rutc.emit import cache
+from rutc.emit import archive, cache
 from rutc.emit.toolchain import Toolchain, find_toolchain
 from rutc.errors import UserError
 from rutc.options import Options, Report
@@ -200,6 +200,37 @@ def test_a_damaged_artifact_is_made_again(tmp_path: Path, folder: Path) -> None:
     path.write_bytes(data)
     assert compiled(model) == (False, 6)
     assert compiled(model) == (True, 6)
+
+
+def test_what_cannot_be_written_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write(tmp_path / "m.onnx")
+    compiled(model)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    library = (tmp_path / "m.so").read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(archive, "copied", full)
+    with pytest.raises(UserError, match=r"cannot write .*m\.so: No space left"):
+        compiled(model)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert (tmp_path / "m.so").read_bytes() == library
+
+
+def test_links_are_replaced_not_followed(tmp_path: Path) -> None:
+    model = write(tmp_path / "m.onnx")
+    assert compiled(model) == (False, 6)
+    other = tmp_path / "other"
+    for link in (Path.symlink_to, Path.hardlink_to):
+        other.write_bytes(b"other")
+        (tmp_path / "m.so").unlink()
+        link(tmp_path / "m.so", other)
+        assert compiled(model) == (True, 6)
+        assert other.read_bytes() == b"other"
+        assert not (tmp_path / "m.so").is_symlink()
 
 
 def test_a_model_that_changes_meanwhile_is_not_kept(tmp_path: Path, folder: Path) -> None:

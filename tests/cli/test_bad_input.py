@@ -187,10 +187,13 @@ def test_output_folder_is_not_writable(
     assert "not writable" in result.stderr
 
 
-def test_the_model_is_not_overwritten(rutc: Rutc, tmp_path: Path) -> None:
-    path = write_small(tmp_path / "m.onnx")
+@pytest.mark.parametrize(
+    ("name", "output"), [("m.onnx", "m.onnx"), ("m.h", "m.so"), ("m.weights", "m.so")]
+)
+def test_the_model_is_not_overwritten(rutc: Rutc, tmp_path: Path, name: str, output: str) -> None:
+    path = write_small(tmp_path / name)
     before = path.read_bytes()
-    result = rutc("compile", path, "-o", path)
+    result = rutc("compile", path, "-o", tmp_path / output)
     assert result.status == 2
     assert "it is the model itself" in result.stderr
     assert path.read_bytes() == before

@@ -1,0 +1,133 @@
+"""ONNX files read without the elements of their large initializers, which stay where they are.
+
+    field of a message = key, content        key = number << 3 | kind, as a varint
+    content by kind: 0 a varint | 1 8 bytes | 2 a length as a varint, so many bytes | 5 4 bytes
+
+Reading a protobuf copies everything in it. Here each large initializer says instead, as if its
+elements were external, at which bytes of the file they begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from onnx import StringStringEntryProto, TensorProto
+
+INSIDE = "\0"
+"""The location of elements in the model's own file; no other file has such a name."""
+
+LEAST_BYTES = 1 << 16
+"""Tensors with fewer bytes are copied."""
+
+MESSAGE = 2
+GRAPH, INITIALIZER = 7 << 3 | MESSAGE, 5 << 3 | MESSAGE
+RAW_DATA = TensorProto.RAW_DATA_FIELD_NUMBER << 3 | MESSAGE
+PLACE = frozenset((TensorProto.EXTERNAL_DATA_FIELD_NUMBER, TensorProto.DATA_LOCATION_FIELD_NUMBER))
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a message: its key, and where it, its content and what follows it begin."""
+
+    key: int
+    start: int
+    content: int
+    end: int
+
+
+def without_elements(data: memoryview) -> bytes | None:
+    """The file of a model without large elements; None where it is not as protobuf writes it."""
+    try:
+        return b"".join(_model(data))
+    except (IndexError, ValueError):
+        return None
+
+
+def _model(data: memoryview) -> Iterator[bytes | memoryview]:
+    for field in _fields(data, 0, len(data)):
+        if field.key == GRAPH:
+            yield from _enclosed(GRAPH, _graph(data, field))
+        else:
+            yield data[field.start : field.end]
+
+
+def _graph(data: memoryview, graph: Field) -> Iterator[bytes | memoryview]:
+    for field in _fields(data, graph.content, graph.end):
+        large = field.key == INITIALIZER and field.end - field.content >= LEAST_BYTES
+        tensor = _tensor(data, field) if large else None
+        if tensor is None:
+            yield data[field.start : field.end]
+        else:
+            yield from _enclosed(INITIALIZER, tensor)
+
+
+def _tensor(data: memoryview, tensor: Field) -> list[bytes | memoryview] | None:
+    """A tensor's fields, its elements replaced by their place; None for one that keeps them."""
+    fields = list(_fields(data, tensor.content, tensor.end))
+    raw = [field for field in fields if field.key == RAW_DATA]
+    if len(raw) != 1 or any(field.key >> 3 in PLACE for field in fields):
+        return None
+    (elements,) = raw
+    facts = {
+        "location": INSIDE,
+        "offset": str(elements.content),
+        "length": str(elements.end - elements.content),
+    }
+    entries = [StringStringEntryProto(key=key, value=value) for key, value in facts.items()]
+    place = TensorProto(data_location=TensorProto.EXTERNAL, external_data=entries)
+    kept = [data[field.start : field.end] for field in fields if field is not elements]
+    return [*kept, place.SerializeToString()]
+
+
+def _enclosed(
+    key: int, parts: Iterator[bytes | memoryview] | list[bytes | memoryview]
+) -> list[bytes | memoryview]:
+    """A field that is a message of these parts."""
+    content = list(parts)
+    return [_varint(key), _varint(sum(map(len, content))), *content]
+
+
+def _fields(data: memoryview, at: int, end: int) -> Iterator[Field]:
+    """The fields of a message. Raises ValueError or IndexError where there are none."""
+    while at < end:
+        start = at
+        key, at = _number(data, at)
+        match key & 7:
+            case 0:
+                content = at
+                _, at = _number(data, at)
+            case 1:
+                content, at = at, at + 8
+            case 2:
+                length, content = _number(data, at)
+                at = content + length
+            case 5:
+                content, at = at, at + 4
+            case kind:
+                raise ValueError(f"there is no kind {kind} of fields")
+        if at > end:
+            raise ValueError("a field ends after its message")
+        yield Field(key, start, content, at)
+
+
+def _number(data: memoryview, at: int) -> tuple[int, int]:
+    """A varint, and the place after it."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number has too many bytes")
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
