@@ -50,6 +50,8 @@ MOST_LINES = 64
 """What follows a reduction is asked for if it is in so many lines."""
 FEW_TILES = 16
 """Up to so many tiles use the vector operand again: waiting for it from memory then shows."""
+LEAST_EVEN = 0.6
+"""The least part of a tile's rows that fit evenly into a chunk of packed ones."""
 SHORTEST_BLOCK = 400
 """Multiply-adds per register tile below which carrying partial sums costs more than it gains."""
 
@@ -71,7 +73,12 @@ def tiled(
         block = None
     chunk = _row_chunk(shape, tile, batch, machine) if block is None else None
     if chunk is not None:
+        even = _even_rows(shape, tile, *chunk)
+        chunk, tile = (None, tile) if even is None else (chunk, even)
+    original: dict[str, str] = {}
+    if chunk is not None:
         v, f = chunk
+        original[f"{v}.i"] = v
         steps.append(Split(v, f))
         extents[f"{v}.o"], extents[f"{v}.i"] = extents[v] // f, f
         renamed = {x: f"{v}.i" if x == v else x for x in extents}
@@ -152,7 +159,7 @@ def tiled(
                     steps += _far_rows(t, tile, order, wanted, unrolled, extents, machine)
             else:
                 packing[t.buffer] = (
-                    _packing(kernel, t, wanted, tile, width, shape.extents, block)
+                    _packing(kernel, t, wanted, tile, width, shape.extents, block, original)
                     if group == 1
                     else _grouped(kernel, t, wanted, tile, width, group)
                 )
@@ -285,6 +292,21 @@ def _row_chunk(
     return None
 
 
+def _even_rows(shape: Shape, tile: RegisterTile, var: str, chunk: int) -> RegisterTile | None:
+    """The tile, its rows along `var` so many that chunks of that loop consist of whole tiles.
+
+    Blocks of a packed operand must not begin in one chunk and end in the next. None where that
+    takes far fewer rows.
+    """
+    if not any(t.packed and t.depends(var) for r in shape.reductions for t in r.reads):
+        return tile
+    wanted = dict(tile.rows).get(var, 1)
+    even = max(f for f in range(1, wanted + 1) if chunk % f == 0)
+    if even < wanted * LEAST_EVEN:
+        return None
+    return replace(tile, rows=tuple((v, even if v == var else f) for v, f in tile.rows))
+
+
 def _reduction_block(
     kernel: Kernel, shape: Shape, tile: RegisterTile, bound: list[str], machine: Machine
 ) -> int | None:
@@ -367,8 +389,12 @@ def _packing(
     width: int,
     extents: Mapping[str, int],
     block: int | None,
+    original: Mapping[str, str],
 ) -> tuple[tuple[str, ...], Mapping[str, int]]:
-    """The dim order of a constant operand: in the order in which the tiles read it."""
+    """The dim order of a constant operand: in the order in which the tiles read it.
+
+    `original` names the loop that a row's loop is a part of.
+    """
     dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
     of_loop = dim_of_loop(kernel, t.buffer)
     inner = [of_loop[v] for v in bound if v in of_loop]
@@ -379,7 +405,8 @@ def _packing(
         inner = [last, *(d for d in inner if d != last)]
         blocks[last] = block
     # What a tile reads at one step of the reduction lies together.
-    rows = [(of_loop[v], f, extents[v]) for v, f in tile.rows if v in of_loop]
+    whole_rows = [(original.get(v, v), f) for v, f in tile.rows]
+    rows = [(of_loop[v], f, extents[v]) for v, f in whole_rows if v in of_loop]
     whole = [d for d, f, extent in rows if f == extent and not blocks]
     blocks |= {d: f for d, f, _ in rows if d not in whole}
     front = [d for d in dims if d not in inner and d not in whole and d != lane]

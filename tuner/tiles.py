@@ -171,7 +171,8 @@ def _cost(
             waste *= 1 + UNKNOWN * f / shape.extents[v]
     cycles = 0.0
     length = 0.0
-    inner = bound_order(shape)[-1:]
+    order = bound_order(shape)
+    inner = order[-1:]
     for r in shape.reductions:
         steps = prod(shape.extents[x.var] for x in r.loops)
         unrolled = {
@@ -217,9 +218,11 @@ def _cost(
         spread = max((_spread(t, r, machine) for t in r.reads if t.depends(vector)), default=1)
         if max(panel, spread) * steps > machine.l1 // 2:
             work += STREAM_SHARE * panel / machine.l2_bytes_per_cycle
-        # So do rows of which more share a set of the first cache than it holds.
-        lost = sum(_evicted(t, rows, machine) for t in r.reads if not t.depends(vector))
-        work += STREAM_SHARE * lost * LINE_BYTES / machine.l2_bytes_per_cycle
+        # So do the rows' lines, one after the other where the first cache does not hold them.
+        lines = sum(
+            _lines(t, r, shape, rows, order, machine) for t in r.reads if not t.depends(vector)
+        )
+        work += STREAM_SHARE * lines * LINE_BYTES / machine.l2_bytes_per_cycle
         # One operand's part of a step is held, the others pass by one at a time.
         held = min((_loads(t, vector, vectors, rows, width) for t in r.reads), default=0.0)
         registers = size * width_each + max(held, vectors) * wide + 1
@@ -266,6 +269,32 @@ def _spread(t: Touch, r: Reduction, machine: Machine) -> int:
     longest = max(r.loops, key=lambda x: abs(t.strides.get(x.var) or 0), default=None)
     stride = 0 if longest is None or t.packed else t.strides.get(longest.var) or 0
     return gcd(stride * t.bytes, machine.l1_way_bytes) if stride else 1
+
+
+def _lines(
+    t: Touch,
+    r: Reduction,
+    shape: Shape,
+    rows: tuple[tuple[str, int], ...],
+    order: list[str],
+    machine: Machine,
+) -> float:
+    """Lines that the rows take from the second cache, a step of the reduction."""
+    lost = _evicted(t, rows, machine)
+    if lost or t.packed or t.buffer_bytes <= machine.l1 // 2:
+        return lost
+    lines = 1.0
+    for v, f in rows:
+        step = abs(t.strides.get(v) or 0) * t.bytes
+        lines *= f if step >= LINE_BYTES else 1 + (f - 1) * step / LINE_BYTES
+    own = {x.var for x in r.loops}
+    for v in reversed([v for v in order if v in own]):
+        # A line serves all steps that stay in it.
+        step, extent = abs(t.strides.get(v) or 0) * t.bytes, shape.extents[v]
+        lines /= min(extent, max(1.0, LINE_BYTES / step)) if step else extent
+        if step * extent >= LINE_BYTES:
+            break
+    return lines
 
 
 def _evicted(t: Touch, rows: tuple[tuple[str, int], ...], machine: Machine, others: int = 0) -> int:

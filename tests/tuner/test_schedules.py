@@ -17,7 +17,8 @@ from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.access import analyse
 from rutc.tuner.arms import choosing_loops
-from rutc.tuner.tiles import choose_tile
+from rutc.tuner.tiled import tiled
+from rutc.tuner.tiles import RegisterTile, choose_tile
 from tests.graph_opt.plans import plan_of
 
 MACHINE = x86.avx512()
@@ -207,3 +208,19 @@ def test_vectors_sorted_out_of_their_neighbours_are_avoided_where_that_takes_lon
     assert pixels is not None
     assert channels is not None
     assert (pixels.vector, channels.vector) == ("p", "k")
+
+
+def test_weights_of_chunks_of_rows_are_packed_by_tiles() -> None:
+    """What a tile reads at one step of the reduction lies together."""
+    text = FAR_ROWS.replace("co = 64", "co = 256").replace("p = 3136", "p = 196")
+    kernel, constants = lowered(text.replace("ci = 256", "ci = 1024"))
+    shape = analyse(kernel, frozenset({"w"}))
+    tile = RegisterTile("p", 1, (("co", 26),), 0.0)
+    choice = tiled(kernel, shape, tile, MACHINE, constants)
+    order, blocks = choice.packing["w"]
+    assert blocks == {"co": 16}
+    assert order[-1] == "ci"
+    layout = dense(order, {"co": 256, "ci": 1024}, blocks=blocks)
+    args = tuple(replace(b, layout=layout) if b.name == "w" else b for b in kernel.args)
+    text = str(apply_schedule(replace(kernel, args=args), choice.schedule))
+    assert "for co.i.i in [0, 16) unroll" in text
