@@ -19,7 +19,7 @@ from rutc.tensor_ir.affine import ONE, ZERO
 def string_concat(b: Builder, x: Tensor, y: Tensor) -> Tensor:
     """The elements of x followed by those of y."""
     axes = b.full_axes(b.broadcast([x.shape, y.shape]))
-    operands = [b.nest(axes, b.spread(t, axes)) for t in (x, y)]
+    operands = [b.whole(b.nest(axes, b.spread(t, axes))) for t in (x, y)]
     return b.call("string_concat", operands, [(DType.STRING, axes)])[0]
 
 

@@ -29,7 +29,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rutc.emit.toolchain import cache_directory
 from tests.conformance.results import sources_digest
 from tests.fuzz.campaign import BATCH, Campaign, Tally
-from tests.fuzz.cases import operators
+from tests.fuzz.cases import missing, operators
 from tests.fuzz.check import judge
 from tests.fuzz.child import Child
 from tests.fuzz.findings import Finding, read_case
@@ -48,6 +48,7 @@ def main() -> int:
     parser.add_argument("--operators", default="", metavar="REGEX")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="per case")
     parser.add_argument("--shrink", type=float, default=30.0, metavar="SECONDS", help="per finding")
+    parser.add_argument("--interpret", action="store_true", help="do not compile")
     parser.add_argument("--batch", type=int, help="run the cases of this batch only")
     parser.add_argument("--replay", type=Path, metavar="FOLDER", help="run a finding again")
     parser.add_argument("--fresh", action="store_true", help="begin with batch 0")
@@ -79,11 +80,12 @@ def _replay(folder: Path, timeout_s: float) -> int:
 class _Done:
     """Which batches of a seed were run with these sources, kept on disk as they come."""
 
-    def __init__(self, seed: int, pattern: str) -> None:
+    def __init__(self, seed: int, pattern: str, *, interpret: bool) -> None:
         folder = cache_directory() / "fuzz" / "done"
         folder.mkdir(parents=True, exist_ok=True)
         name = f"{crc32(pattern.encode()):08x}" if pattern else "all"
-        self.path = folder / f"{sources_digest()}.{seed}.{name}.txt"
+        way = "interpreted." if interpret else ""
+        self.path = folder / f"{sources_digest()}.{seed}.{name}.{way}txt"
 
     def read(self) -> set[int]:
         if not self.path.exists():
@@ -97,7 +99,7 @@ class _Done:
 
 def _run(arguments: argparse.Namespace, names: list[str]) -> tuple[Tally, float]:
     """What all batches came to, and the seconds that they took."""
-    record = _Done(arguments.seed, arguments.operators)
+    record = _Done(arguments.seed, arguments.operators, interpret=arguments.interpret)
     if arguments.fresh:
         record.path.unlink(missing_ok=True)
     done = record.read() if arguments.batch is None else set()
@@ -190,7 +192,11 @@ def _serve(
     other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     campaign = Campaign(
-        arguments.seed, names, timeout_s=arguments.timeout, shrink_seconds=arguments.shrink
+        arguments.seed,
+        names,
+        timeout_s=arguments.timeout,
+        shrink_seconds=arguments.shrink,
+        build=not arguments.interpret,
     )
     while True:
         try:
@@ -210,6 +216,8 @@ def _summary(total: Tally, seconds: float) -> None:
         f"{cases} cases in {seconds / 60:.1f} minutes: {counts}; "
         f"{nodes} nodes of {len(total.operators)} operators"
     )
+    never, known = missing()
+    print(f"made are {known - len(never)} of {known} operators, but never {', '.join(never)}")
     for title, found in (("refused", total.refusals), ("oracles differ", total.disputes)):
         if found:
             print(f"{title}:")
@@ -228,6 +236,7 @@ def _facts(total: Tally, seconds: float, seed: int) -> dict[str, object]:
     return {
         "seed": seed,
         "seconds": round(seconds, 1),
+        "never_made": missing()[0],
         **{name: dict(counter.most_common()) for name, counter in names},
         "findings": [{"signature": f.signature, "batch": f.batch} for f in findings],
     }

@@ -17,6 +17,7 @@ from tests.fuzz.cases import Case, cases
 from tests.fuzz.check import Verdict, judge
 from tests.fuzz.child import Child
 from tests.fuzz.findings import Finding
+from tests.fuzz.rules import operator_name
 from tests.fuzz.shrink import cut, signature
 
 BATCH = 10
@@ -50,7 +51,7 @@ class Tally:
     def count(self, case: Case, verdict: Verdict) -> None:
         """Enters a new case."""
         self.verdicts[verdict.kind] += 1
-        self.operators.update(n.op_type for n in case.proto().graph.node)
+        self.operators.update(operator_name(n) for n in case.proto().graph.node)
         if verdict.kind == "refused":
             self.refusals[_pattern(verdict.reason)] += 1
 
@@ -65,10 +66,11 @@ class Campaign:
         *,
         timeout_s: float = 60.0,
         shrink_seconds: float = SHRINK_SECONDS,
+        build: bool = True,
     ) -> None:
         self.seed = seed
         self.names = names
-        self.child = Child(timeout_s)
+        self.child = Child(timeout_s, build=build)
         self.shrink_seconds = shrink_seconds
         self.known: set[str] = set()
 

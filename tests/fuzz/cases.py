@@ -9,21 +9,24 @@ from typing import Any
 import numpy as np
 from hypothesis import reject
 from hypothesis import strategies as st
-from onnx import ModelProto, NodeProto, defs, helper
+from onnx import ModelProto, defs, helper
 
 import tests.fuzz.operators
-from tests.fuzz.data import FLAVORS, is_integer
+from rutc.importer.registry import OPERATORS
+from tests.fuzz.data import FLAVORS
 from tests.fuzz.graph import MAKERS, RUNS, Build, Refused, Val, tensor
-from tests.fuzz.oracles import ML_VERSION, NoOracle, captured, evaluate, value_info
-from tests.fuzz.rules import Array
+from tests.fuzz.hostile import hostile
+from tests.fuzz.oracles import DOMAINS, NoOracle, captured, evaluate, other_opsets, value_info
+from tests.fuzz.rules import CONTRIB, Array, operator_name
 
 assert tests.fuzz.operators.FAMILIES
 
 NEWEST = 28
+OTHER_DOMAINS = 15
+"""The oldest opset with which operators of other domains are put in a model."""
 OPSETS = (21, 28, 17, 13, 24, 11, 18, 26, 15, 9, 7, 8, 10, 12, 14, 16, 19, 20, 22, 23, 25, 27)
 SIZES = (1, 2, 3, 5, 8, 17, 33)
 SYMBOL = "n"
-INDICES = {"Gather", "GatherElements", "GatherND", "ScatterND", "ScatterElements", "Scatter"}
 IR_VERSIONS = {7: 3, 8: 3, 9: 4, 10: 5, 11: 6, 12: 7, 13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8}
 
 
@@ -39,8 +42,8 @@ class DataSet:
 class Case:
     """A model, the ranges of its symbolic sizes, and inputs of one or more sizes.
 
-    `hostile` are inputs with indices beyond what they index, or of sizes that do not fit together,
-    for which any result or error will do but no crash.
+    `hostile` are inputs with indices beyond what they index, with sizes that make no sense, or of
+    sizes that do not fit together, for which any result or error will do but no crash.
     """
 
     model: bytes
@@ -53,7 +56,7 @@ class Case:
         return ModelProto.FromString(self.model)
 
     def __repr__(self) -> str:
-        operators = ", ".join(n.op_type for n in self.proto().graph.node)
+        operators = ", ".join(operator_name(n) for n in self.proto().graph.node)
         return f"Case({operators})"
 
 
@@ -62,11 +65,24 @@ def operators(pattern: Sequence[str]) -> list[str]:
     return [n for n in MAKERS if n in pattern] if pattern else list(MAKERS)
 
 
+def missing() -> tuple[list[str], int]:
+    """The operators that the compiler imports and the generator never makes; how many it imports.
+
+    These are all of the newest opset of the standard, and those of other domains that have a
+    function.
+    """
+    names = {o.name for o in defs.get_all_schemas() if not o.domain and not o.deprecated}
+    names |= {n if d != CONTRIB else f"{d}.{n}" for d, n in OPERATORS if d}
+    return sorted(names - set(MAKERS)), len(names)
+
+
 def _available(name: str, opset: int) -> bool:
+    if "." in name:
+        return opset >= OTHER_DOMAINS
     try:
         return not defs.get_schema(name, opset).deprecated
     except defs.SchemaError:
-        return defs.has(name, "ai.onnx.ml") and opset >= 15
+        return opset >= OTHER_DOMAINS and any(defs.has(name, d) for d in DOMAINS)
 
 
 @st.composite
@@ -81,7 +97,7 @@ def cases(draw: st.DrawFn, names: Sequence[str] = ()) -> Case:
         mark = build.mark()
         name = draw(st.sampled_from(known))
         try:
-            MAKERS[name](build, name)
+            MAKERS[name](build, name.rpartition(".")[2])
         except (Refused, NoOracle):
             build.undo(mark)
     outputs = _outputs(build)
@@ -91,9 +107,8 @@ def cases(draw: st.DrawFn, names: Sequence[str] = ()) -> Case:
     feeds = dict(build.inputs)
     sets = [DataSet(feeds, {v.name: v.runs for v in outputs}), *others]
     model = model_of(build, outputs, SYMBOL if dims else None, dims)
-    wild = _out_of_range(build)
-    hostile = (*misfits, *([wild] if wild is not None else []))
-    return Case(model.SerializeToString(), _ranges(dims), tuple(sets), hostile)
+    wild = (*misfits, *hostile(build.nodes, build.inputs))
+    return Case(model.SerializeToString(), _ranges(dims), tuple(sets), wild)
 
 
 def _outputs(build: Build) -> list[Val]:
@@ -149,7 +164,7 @@ def replay(build: Build, feeds: Mapping[str, np.ndarray]) -> dict[str, tuple[Arr
             results = evaluate(node, build.opset, given)
         except NoOracle:
             return None
-        known.update(zip(node.output, results, strict=True))
+        known.update(zip(filter(None, node.output), results, strict=True))
     return known
 
 
@@ -167,34 +182,7 @@ def model_of(
     if build.opset < 9:
         infos += [value_info(n, a) for n, a in build.weights.items()]
     graph = helper.make_graph(build.nodes, "generated", infos, results, weights)
-    opsets = [helper.make_opsetid("", build.opset)]
-    if any(n.domain for n in build.nodes):
-        opsets.append(helper.make_opsetid("ai.onnx.ml", ML_VERSION))
+    opsets = [helper.make_opsetid("", build.opset), *other_opsets(build.nodes)]
     return helper.make_model(
         graph, opset_imports=opsets, ir_version=IR_VERSIONS.get(build.opset, 10)
     )
-
-
-def _out_of_range(build: Build) -> dict[str, np.ndarray] | None:
-    """Inputs of indices that are out of range, if the model takes indices as inputs."""
-    readers: dict[str, list[tuple[NodeProto, int]]] = {}
-    for n in build.nodes:
-        for place, name in enumerate(n.input):
-            readers.setdefault(name, []).append((n, place))
-        for name in captured(n):
-            readers.setdefault(name, []).append((n, -1))
-    found = dict(build.inputs)
-    wild = False
-    for name, array in build.inputs.items():
-        read = readers.get(name, [])
-        if (
-            is_integer(array.dtype)
-            and read
-            and all(n.op_type in INDICES and place == 1 for n, place in read)
-        ):
-            random = np.random.default_rng(array.size)
-            info = np.iinfo(array.dtype)
-            limits = np.array([info.max, info.min, 1 << 20, -(1 << 20), 0, 50], np.int64)
-            found[name] = random.choice(limits, array.shape).astype(array.dtype)
-            wild = wild or array.size > 0
-    return found if wild else None

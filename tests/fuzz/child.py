@@ -62,10 +62,14 @@ class Answer:
 
 
 class Child:
-    """Does cases, one after the other, in a process that it starts anew when it is lost."""
+    """Does cases, one after the other, in a process that it starts anew when it is lost.
 
-    def __init__(self, timeout_s: float) -> None:
+    Without `build` it only imports and interprets them.
+    """
+
+    def __init__(self, timeout_s: float, *, build: bool = True) -> None:
         self.timeout_s = timeout_s
+        self.build = build
         self.process: BaseProcess | None = None
         self.pipe: Connection | None = None
         self.done = 0
@@ -101,7 +105,9 @@ class Child:
         self.close()
         context = multiprocessing.get_context("fork")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, self.pipe), daemon=True)
+        self.process = context.Process(
+            target=_serve, args=(theirs, self.pipe, self.build), daemon=True
+        )
         self.process.start()
         theirs.close()
         self.done = 0
@@ -116,7 +122,7 @@ class Child:
         self.process = self.pipe = None
 
 
-def _serve(pipe: Connection, other: Connection) -> None:
+def _serve(pipe: Connection, other: Connection, build: bool) -> None:
     other.close()
     faulthandler.disable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -130,7 +136,7 @@ def _serve(pipe: Connection, other: Connection) -> None:
         work = _Work(case, pipe)
         try:
             with tempfile.TemporaryDirectory(prefix="rutc-") as folder:
-                work.all(Path(folder))
+                work.all(Path(folder), build=build)
         except UserError as error:
             work.answer = Answer("refused", work.stage, " ".join(str(error).split()))
         except Exception as error:
@@ -157,27 +163,29 @@ class _Work:
         self.stage = stage
         self.pipe.send(stage)
 
-    def all(self, folder: Path) -> None:
+    def all(self, folder: Path, *, build: bool) -> None:
         model = folder / "model.onnx"
         model.write_bytes(self.case.model)
         self.begin("import")
         graph = import_model(model, dims=self.case.dims)
-        self.begin("plan")
-        plan = decide(optimize(graph))
-        self.begin("build")
-        machine = target_named("native").machine
-        built = Builder(plan, machine, f"f{next(_numbers)}", 1, keep_subnormals=True).build()
-        self.begin("link")
         whole = graph.interface
-        facts = {} if whole is None else {"interface": json.loads(json.dumps(whole.facts()))}
-        library = folder / "model.so"
-        build_library(built.program, built.objects, library, facts)
         self.answer.results = [{} for _ in self.case.sets]
         if whole is None:
             self.begin("interpret")
             for data, results in zip(self.case.sets, self.answer.results, strict=True):
                 feeds = {i.name: data.feeds[i.name] for i in graph.inputs}
                 results[INTERPRETED] = interpret(graph, feeds)
+        if not build:
+            return
+        self.begin("plan")
+        plan = decide(optimize(graph))
+        self.begin("build")
+        machine = target_named("native").machine
+        built = Builder(plan, machine, f"f{next(_numbers)}", 1, keep_subnormals=True).build()
+        self.begin("link")
+        facts = {} if whole is None else {"interface": json.loads(json.dumps(whole.facts()))}
+        library = folder / "model.so"
+        build_library(built.program, built.objects, library, facts)
         for threads in THREADS:
             self.begin(f"open with {threads} threads")
             with InferenceSession(library, threads=threads) as session:

@@ -12,6 +12,7 @@ from onnx import printer
 
 from tests.fuzz.cases import Case
 from tests.fuzz.check import Verdict
+from tests.fuzz.rules import operator_name
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Finding:
     def write(self, folder: Path) -> Path:
         """Writes `model.onnx`, `inputs.npz`, `case.pickle` and `report.txt`; returns the folder."""
         digest = sha256(self.signature.encode()).hexdigest()[:8]
-        operators = "_".join(n.op_type for n in self.case.proto().graph.node)[:60]
+        operators = "_".join(operator_name(n) for n in self.case.proto().graph.node)[:60]
         place = folder / f"{self.verdict.kind}_{operators}_{digest}"
         place.mkdir(parents=True, exist_ok=True)
         (place / "model.onnx").write_bytes(self.case.model)

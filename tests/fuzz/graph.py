@@ -13,8 +13,8 @@ from onnx import GraphProto, NodeProto, defs, helper, numpy_helper
 
 from rutc.verify.tolerance import is_float
 from tests.fuzz.data import array_of, dtype_named
-from tests.fuzz.oracles import captured, evaluate, value_info
-from tests.fuzz.rules import Array
+from tests.fuzz.oracles import DOMAINS, captured, evaluate, value_info
+from tests.fuzz.rules import CONTRIB, Array
 
 RUNS = 4
 EXTENTS = (2, 3, 1, 4, 5, 7, 0, 8, 11, 16, 17, 33)
@@ -131,10 +131,10 @@ class Build:
     def schema(self, op: str, domain: str = "") -> defs.OpSchema:
         """The operator's definition at this model's opset."""
         try:
-            found = defs.get_schema(op, self.opset if not domain else 5, domain)
+            found = defs.get_schema(op, DOMAINS.get(domain, self.opset), domain)
         except defs.SchemaError as error:
             raise Refused(op) from error
-        if found.deprecated:
+        if found.deprecated and not domain:
             raise Refused(op)
         return found
 
@@ -223,9 +223,15 @@ class Build:
                 self.values.append(value)
         return value
 
-    def integers(self, numbers: Sequence[int], *, fixed: bool = True) -> Val:
-        """A list of 64-bit integers that says how to compute."""
+    def integers(self, numbers: Sequence[int], *, fixed: bool | None = None) -> Val:
+        """A list of 64-bit integers that says how to compute; an input in one case of eight."""
+        fixed = not self.chance(12) if fixed is None else fixed
         return self.given(np.array(numbers, np.int64).reshape(len(numbers)), fixed=fixed)
+
+    def scalar(self, number: int, *, fixed: bool | None = None) -> Val:
+        """A 64-bit integer that says how to compute; an input in one case of eight."""
+        fixed = not self.chance(12) if fixed is None else fixed
+        return self.given(np.array(number, np.int64), fixed=fixed)
 
     def name(self, prefix: str) -> str:
         """A new name."""
@@ -241,26 +247,31 @@ class Build:
         self,
         op: str,
         inputs: Sequence[Val | None],
-        outputs: int = 1,
+        outputs: int | Sequence[bool] = 1,
         domain: str = "",
         **attrs: Any,
     ) -> list[Val]:
-        """Puts a node on values and computes it.
+        """Puts a node on values and computes so many outputs, or those for which True is said.
 
         Raises:
             Refused: No oracle computes it.
             NoOracle: The same.
         """
         given = {k: v for k, v in attrs.items() if v is not None}
-        self.check_types(op, inputs, domain)
-        names = [self.name("v") for _ in range(outputs)]
+        if domain != CONTRIB:
+            self.check_types(op, inputs, domain)
+        wanted = [True] * outputs if isinstance(outputs, int) else outputs
+        named = [self.name("v") if w else "" for w in wanted]
+        names = [n for n in named if n]
         operands = ["" if v is None else v.name for v in inputs]
-        made = helper.make_node(op, operands, names, domain=domain, **given)
+        made = helper.make_node(op, operands, named, domain=domain, **given)
         known = self.known
         known.update((v.name, v) for v in inputs if v)
         read = dict.fromkeys(n for n in (*operands, *captured(made)) if n)
         feeds = [{n: known[n].runs[r] for n in read} for r in range(RUNS)]
         results = [Val(n, r) for n, r in zip(names, evaluate(made, self.opset, feeds), strict=True)]
+        if any(r is None for v in results for r in v.runs):
+            raise Refused("no result")
         if any(v.is_tensor and v.array.size > 4 * MOST_ELEMENTS for v in results):
             raise Refused("too large")
         self.nodes.append(made)
@@ -316,11 +327,12 @@ MAKERS: dict[str, Maker] = {}
 """How to put an operator on a build, by the operator's name."""
 
 
-def maker(names: str) -> Callable[[Maker], Maker]:
+def maker(names: str, domain: str = "") -> Callable[[Maker], Maker]:
     """Registers a function for operators, their names separated by spaces."""
 
     def register(function: Maker) -> Maker:
-        MAKERS.update(dict.fromkeys(names.split(), function))
+        prefix = f"{domain}." if domain else ""
+        MAKERS.update({prefix + n: function for n in names.split()})
         return function
 
     return register

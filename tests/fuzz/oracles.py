@@ -20,13 +20,23 @@ from zlib import crc32
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, defs, helper
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
+    ValueInfoProto,
+    defs,
+    helper,
+)
 from onnx.reference import ReferenceEvaluator
 
 from rutc.verify.tolerance import Level, is_float, tolerance
-from tests.fuzz.data import finfo
+from tests.fuzz.data import finfo, iinfo
 from tests.fuzz.rules import (
     ABSOLUTE,
+    CONTRIB,
     EXACT,
     SINGLE,
     SUMS,
@@ -36,12 +46,18 @@ from tests.fuzz.rules import (
     Array,
     Feed,
     counting,
+    operator_name,
 )
+from tests.fuzz.rules_contrib import STEPS
 
 NEWEST_OPSET = 26
 """The newest opset whose models ONNX Runtime runs."""
 IR_VERSION = 10
-ML_VERSION = 5
+TRAINING = "ai.onnx.preview.training"
+DOMAINS = {"ai.onnx.ml": 5, TRAINING: 1, CONTRIB: 1}
+"""The versions of the other domains."""
+OLD = frozenset({"TreeEnsembleClassifier", "TreeEnsembleRegressor"})
+"""Operators of ai.onnx.ml that its newest version has no more."""
 
 disputes: Counter[str] = Counter()
 """How often the oracles differed where no rule decides, by operator and type."""
@@ -60,8 +76,9 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
     Raises:
         NoOracle: Neither oracle computes the node in all runs.
     """
-    if node.op_type in VALID and not all(VALID[node.op_type](node, f) for f in feeds):
-        raise NoOracle(node.op_type)
+    name = operator_name(node)
+    if name in VALID and not all(VALID[name](node, f) for f in feeds):
+        raise NoOracle(name)
     model = model_of(node, opset, feeds[0])
     counts = counting(node, feeds[0], opset)
     choices: dict[str, list[Oracle]] = {
@@ -76,11 +93,11 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
     usable = [o for o, f in zip(oracles, found, strict=True) if f is not None]
     first = next((f for f in found if f is not None), None)
     if first is None:
-        raise NoOracle(node.op_type)
+        raise NoOracle(name)
     if len(usable) == 2 and found[0] is not None and found[1] is not None:
         if [_shape(a) for a in found[0]] != [_shape(a) for a in found[1]]:
             disputes[_label(node, feeds[0])] += 1
-            raise NoOracle(node.op_type)
+            raise NoOracle(name)
         disputes[_label(node, feeds[0])] += not _like(found[0], found[1])
     made.append(first)
     for number in range(1, len(feeds)):
@@ -91,12 +108,12 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
         else:
             again = oracle(feeds[number])
             if again is None:
-                raise NoOracle(node.op_type)
+                raise NoOracle(name)
             results = again
-        if number > 1 and node.op_type not in EXACT:
+        if number > 1 and name not in EXACT:
             results = [_moved(a, node, feeds[0], number, k) for k, a in enumerate(results)]
         made.append(results)
-    if node.op_type in UNSPECIFIED:
+    if name in UNSPECIFIED:
         for run in range(1, len(feeds)):
             pairs = zip(first, made[run], strict=True)
             made[run] = [_doubted(node, feeds[0], a, b, run) for a, b in pairs]
@@ -105,7 +122,7 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
 
 def _doubted(node: NodeProto, feed: Feed, first: Array, other: Array, run: int) -> Array:
     """Another run's value, made another one than the first's where any will do."""
-    open_ones = UNSPECIFIED[node.op_type](node, feed, first)
+    open_ones = UNSPECIFIED[operator_name(node)](node, feed, first)
     if not open_ones.any():
         return other
     if is_float(first.dtype):
@@ -122,10 +139,18 @@ def model_of(node: NodeProto, opset: int, feed: Feed) -> ModelProto:
     infos = [value_info(n, a) for n, a in feed.items()]
     outputs = [ValueInfoProto(name=o) for o in node.output if o]
     graph = helper.make_graph([node], "one", infos, outputs)
-    if opset > NEWEST_OPSET and all(_known_before(n) for n in _nodes([node])):
+    if opset > NEWEST_OPSET and all(_known_before(n) for n in nested([node])):
         opset = NEWEST_OPSET
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", ML_VERSION)]
+    opsets = [helper.make_opsetid("", opset), *other_opsets([node])]
     return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+
+
+def other_opsets(nodes: Sequence[NodeProto]) -> list[OperatorSetIdProto]:
+    """The versions of the nodes' other domains."""
+    versions = {n.domain: DOMAINS[n.domain] for n in nested(nodes) if n.domain}
+    if any(n.op_type in OLD for n in nodes):
+        versions["ai.onnx.ml"] = 3
+    return [helper.make_opsetid(d, v) for d, v in sorted(versions.items())]
 
 
 def _known_before(node: NodeProto) -> bool:
@@ -135,13 +160,14 @@ def _known_before(node: NodeProto) -> bool:
     return bool(defs.get_schema(node.op_type).since_version <= NEWEST_OPSET)
 
 
-def _nodes(nodes: Sequence[NodeProto]) -> list[NodeProto]:
+def nested(nodes: Sequence[NodeProto]) -> list[NodeProto]:
+    """The nodes, and those of their subgraphs."""
     found: list[NodeProto] = []
     for n in nodes:
         found.append(n)
         for a in n.attribute:
             if a.type == AttributeProto.GRAPH:
-                found += _nodes(a.g.node)
+                found += nested(a.g.node)
     return found
 
 
@@ -218,6 +244,9 @@ def _typed(
     results: list[Array] | None, node: NodeProto, opset: int, feed: Feed
 ) -> list[Array] | None:
     """The results; None where their types are not those that the operator's definition says."""
+    if node.domain == TRAINING and results is not None:
+        # The reference computes in double precision.
+        return [a.astype(feed[node.input[-1]].dtype) for a in results]
     if results is None or not defs.has(node.op_type, opset, node.domain) or node.domain:
         return results
     schema = defs.get_schema(node.op_type, opset, node.domain)
@@ -296,7 +325,7 @@ def _same(a: Array, b: Array) -> bool:
 def _label(node: NodeProto, feed: Feed) -> str:
     first = next((feed[n] for n in node.input if n), None)
     kind = first.dtype.name if isinstance(first, np.ndarray) else "sequence"
-    return f"{node.op_type}({kind})"
+    return f"{operator_name(node)}({kind})"
 
 
 def reduction_of(operands: Sequence[Array], result: Array) -> int:
@@ -313,22 +342,29 @@ def _moved(value: Array, node: NodeProto, feed: Feed, run: int, output: int) -> 
     """A result moved by what two implementations may differ."""
     if isinstance(value, list):
         return [_moved(v, node, feed, run, output) for v in value]
-    if value is None or not is_float(value.dtype) or not value.size:
+    if value is None or not value.size:
+        return value
+    name = operator_name(node)
+    if name in STEPS and not is_float(value.dtype):
+        step, info = (0, 0, -1, 1)[run], iinfo(value.dtype)
+        stepped = np.clip(value.astype(np.int64) + step, int(info.min), int(info.max))
+        return np.asarray(stepped, value.dtype)
+    if not is_float(value.dtype):
         return value
     random = np.random.default_rng([crc32(str(node.output[0]).encode()), run, output])
     real = value.astype(np.float64)
     finite = np.where(np.isfinite(real), real, 0.0)
-    kind = value.dtype if node.op_type not in SINGLE else np.dtype(np.float32)
+    kind = value.dtype if name not in SINGLE else np.dtype(np.float32)
     limit = tolerance(Level.KERNEL, kind, reduction_of(list(feed.values()), value))
     step = limit.allowed(finite) / 2
-    if node.op_type in SUMS:
-        terms = TERMS[node.op_type](node, feed) if node.op_type in TERMS else _largest(feed)
+    if name in SUMS:
+        terms = TERMS[name](node, feed) if name in TERMS else _largest(feed)
         step = step + limit.scale * terms / 2
-    if node.op_type in ABSOLUTE:
+    if name in ABSOLUTE:
         step = step + tolerance(Level.MODEL, kind).floor
     step = step * np.where(random.random(real.shape) < 0.5, -1.0, 1.0)
     kept = ~np.isfinite(real)
-    if node.op_type not in SUMS:
+    if name not in SUMS:
         kept |= real == 0
     tiny = np.abs(real) < float(finfo(value.dtype).smallest_normal)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -13,11 +13,15 @@ import numpy as np
 from onnx import NodeProto
 
 from rutc.verify.tolerance import is_float
+from tests.fuzz import rules_contrib
 from tests.fuzz.data import finfo, iinfo, is_integer
 
 Array = Any
 """A value: a numpy array, a list of them, or None."""
 Feed = Mapping[str, Array]
+
+CONTRIB = "com.microsoft"
+"""ONNX Runtime's own operators; only it computes them."""
 
 LARGE = 1e6
 """Numbers from which on quantised ones may have overflowed an integer on the way."""
@@ -30,7 +34,7 @@ _EXACT = """
     CenterCropPad SequenceAt SequenceConstruct SequenceInsert SequenceErase ConcatFromSequence
     SplitToSequence TensorScatter MaxUnpool BitCast Cast CastLike ThresholdedRelu
 """
-EXACT = frozenset(_EXACT.split())
+EXACT = frozenset(_EXACT.split()) | rules_contrib.EXACT
 """Operators that give operands' elements, or roundings of them."""
 
 _SUMS = """
@@ -40,11 +44,14 @@ _SUMS = """
     RoiAlign RNN GRU LSTM Attention CumSum Det Col2Im RotaryEmbedding LinearRegressor Scan Loop
     LogSoftmax HannWindow HammingWindow BlackmanWindow HardSwish HardSigmoid
 """
-SUMS = frozenset(_SUMS.split())
+SUMS = frozenset(_SUMS.split()) | rules_contrib.SUMS
 """Operators whose zeros may come of cancellation, and then be another number elsewhere."""
 
-ABSOLUTE = frozenset(
-    ["RNN", "GRU", "LSTM", "Sigmoid", "Tanh", "Softmax", "Attention", "Celu", "Elu", "Selu"],
+ABSOLUTE = (
+    frozenset(
+        ["RNN", "GRU", "LSTM", "Sigmoid", "Tanh", "Softmax", "Attention", "Celu", "Elu", "Selu"],
+    )
+    | rules_contrib.ABSOLUTE
 )
 """Operators whose error is of the size of their range, or of exp(x) - 1 of numbers around 1,
 however small a result."""
@@ -61,8 +68,13 @@ _SINGLE = """
     LayerNormalization RMSNormalization GroupNormalization MeanVarianceNormalization GridSample
     Resize Upsample LRN Swish LeakyRelu Elu Attention
 """
-SINGLE = frozenset(_SINGLE.split())
+SINGLE = frozenset(_SINGLE.split()) | rules_contrib.SINGLE
 """Operators that the oracles compute, whatever the type, from constants of single precision."""
+
+
+def operator_name(node: NodeProto) -> str:
+    """The node's operator, after its domain where that is not of the standard."""
+    return f"{CONTRIB}.{node.op_type}" if node.domain == CONTRIB else node.op_type
 
 
 @dataclass(frozen=True)
@@ -191,6 +203,27 @@ RULES: tuple[Rule, ...] = (
         "the reference does not restore the order of appearance along axes other than the first",
     ),
     Rule(
+        frozenset({"TreeEnsembleRegressor"}),
+        "reference",
+        "ONNX Runtime leaves the base value out of a target without a vote",
+        lambda node, feed, opset: any(a.name == "base_values" for a in node.attribute),
+    ),
+    Rule(
+        frozenset({"TreeEnsembleRegressor", "TreeEnsemble"}),
+        "ort",
+        "the reference has no post transform, and the type's limits for targets without a vote",
+    ),
+    Rule(
+        frozenset({"Optional"}),
+        "ort",
+        "the reference gives a list of the element",
+    ),
+    Rule(
+        frozenset({"LinearClassifier", "SVMClassifier", "FeatureVectorizer"}),
+        "ort",
+        "the reference gives labels, and features, of other types and shapes",
+    ),
+    Rule(
         frozenset({"ReverseSequence"}),
         "ort",
         "the reference takes lengths beyond the extent",
@@ -304,6 +337,17 @@ def _finite_and_fitting(node: NodeProto, feed: Feed) -> bool:
     return fit and _finite_operands(node, feed)
 
 
+def _finite_and_some(node: NodeProto, feed: Feed) -> bool:
+    """ONNX Runtime leaves sums of nothing as they are in memory."""
+    return all(bool(a.size) for a in feed.values()) and _finite_operands(node, feed)
+
+
+def _moderate(node: NodeProto, feed: Feed) -> bool:
+    """Scores beyond what a float holds are no classes, and no probabilities."""
+    x = feed[node.input[0]].astype(np.float64)
+    return bool((np.abs(x) < LARGE).all())
+
+
 VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     "NegativeLogLikelihoodLoss": _labelled,
     "SoftmaxCrossEntropyLoss": _labelled,
@@ -335,6 +379,18 @@ VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     "Resize": _finite_image,
     "Conv": _finite_weights,
     "ConvTranspose": _finite_weights,
+    "DeformConv": _finite_operands,
+    "LinearAttention": _finite_operands,
+    "CausalConvWithState": _finite_operands,
+    "NonMaxSuppression": _finite_operands,
+    "AffineGrid": _finite_operands,
+    "MaxRoiPool": _finite_operands,
+    "SVMClassifier": _moderate,
+    "SVMRegressor": _moderate,
+    "LinearClassifier": _moderate,
+    **dict.fromkeys(rules_contrib.FINITE, _finite_operands),
+    **dict.fromkeys(rules_contrib.NOT_EMPTY, _finite_and_some),
+    "com.microsoft.NhwcMaxPool": _pools_plainly,
 }
 """What operands must be, where an oracle takes others or is known to fail, or where (0 times an
 infinite weight, outside of an image or between its elements) the standard leaves it open."""
@@ -343,7 +399,7 @@ infinite weight, outside of an image or between its elements) the standard leave
 def counting(node: NodeProto, feed: Feed, opset: int) -> str:
     """The oracle that alone counts for a node (see `Rule`), or "" for both."""
     for rule in RULES:
-        if node.op_type in rule.operators and rule.when(node, feed, opset):
+        if operator_name(node) in rule.operators and rule.when(node, feed, opset):
             return rule.counts
     return ""
 
@@ -421,6 +477,12 @@ def _no_logarithm(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray
     kind = result.dtype if result.dtype.itemsize > 2 else np.dtype(np.float32)
     tiny = real < np.log(float(finfo(kind).smallest_normal))
     return np.asarray(tiny | (~np.isfinite(real) & beyond))
+
+
+def _infinite_most(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """The sum of exponentials of infinite numbers, of which the largest is taken away first."""
+    infinite = bool(np.isinf(feed[node.input[0]].astype(np.float64)).any())
+    return np.asarray(np.isnan(result.astype(np.float64)) & infinite)
 
 
 def _zero_slopes(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
@@ -501,12 +563,29 @@ def _masked_infinities(node: NodeProto, feed: Feed, result: np.ndarray) -> np.nd
     return np.full(result.shape, masked and wild) & np.isnan(result.astype(np.float64))
 
 
+def _drawn(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """Random numbers; the body that old opsets give for Bernoulli takes 1 - p for p."""
+    return np.full(result.shape, True)
+
+
 UNSPECIFIED: Mapping[str, Mask] = {
+    **dict.fromkeys(
+        (
+            "RandomNormal",
+            "RandomUniform",
+            "RandomNormalLike",
+            "RandomUniformLike",
+            "Bernoulli",
+            "Multinomial",
+        ),
+        _drawn,
+    ),
     "Attention": _masked_infinities,
     "Cast": _cast,
     "CastLike": _cast,
     "Det": _determinant_overflows,
     "QuantizeLinear": _whole_of,
+    "com.microsoft.QuantizeLinear": _whole_of,
     "GlobalMaxPool": _largest_with_nan,
     "Hardmax": _largest_with_nan,
     "Pow": _power_overflows,
@@ -520,6 +599,7 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "LpNormalization": _squares_overflow,
     "LRN": _beyond_range,
     "LogSoftmax": _no_logarithm,
+    "ReduceLogSumExp": _infinite_most,
     "ScatterElements": _scattered_nan,
     "ScatterND": _scattered_nan,
     "PRelu": _zero_slopes,

@@ -12,7 +12,7 @@ from tests.fuzz.cases import Case, DataSet
 from tests.fuzz.check import Verdict
 from tests.fuzz.graph import RUNS, tensor
 from tests.fuzz.oracles import NoOracle, captured, evaluate, value_info
-from tests.fuzz.rules import Array
+from tests.fuzz.rules import Array, operator_name
 
 MOST_TRIES = 24
 
@@ -102,13 +102,13 @@ def _values(nodes: Sequence[NodeProto], opset: int, given: Mapping[str, Array]) 
             results = evaluate(node, opset, feeds)
         except NoOracle:
             return None
-        known.update(zip(node.output, results, strict=True))
+        known.update(zip(filter(None, node.output), results, strict=True))
     return known
 
 
 def signature(case: Case, verdict: Verdict) -> str:
     """What findings of one cause share: how they fail, and the operators of their smallest part."""
-    operators = ", ".join(n.op_type for n in case.proto().graph.node)
+    operators = ", ".join(operator_name(n) for n in case.proto().graph.node)
     reason = verdict.reason
     if verdict.kind == "wrong":
         kinds = [k for k in ("shape", "type", "missing", "sequence") if f" {k}" in reason]

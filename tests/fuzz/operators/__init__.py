@@ -13,6 +13,12 @@ FAMILIES = (
     "quantization",
     "control",
     "bundles",
+    "classical",
+    "text",
+    "drawn",
+    "sampled",
+    "contrib",
+    "contrib_quantized",
 )
 
 for family in FAMILIES:

@@ -1,12 +1,10 @@
-"""Sequences of fixed length, and classical models of ai.onnx.ml."""
+"""Sequences of fixed length, and optionals."""
 
 from __future__ import annotations
 
-import numpy as np
+from onnx import TensorProto
 
 from tests.fuzz.graph import Build, Refused, Val, maker
-
-ML = "ai.onnx.ml"
 
 
 def _construct(b: Build) -> tuple[Val, Val, int]:
@@ -22,7 +20,7 @@ def at(b: Build, op: str) -> None:
     if op == "SequenceLength":
         b.node(op, [s])
     else:
-        place = b.given(np.array(b.number(-length, length - 1), np.int64), fixed=True)
+        place = b.scalar(b.number(-length, length - 1))
         b.node("SequenceAt", [s, place])
 
 
@@ -35,7 +33,7 @@ def concat_from(b: Build, op: str) -> None:
 @maker("SequenceInsert SequenceErase")
 def edit(b: Build, op: str) -> None:
     s, x, length = _construct(b)
-    place = [b.given(np.array(b.number(-length, length - 1), np.int64), fixed=True)]
+    place = [b.scalar(b.number(-length, length - 1))]
     place = place if b.chance(60) else []
     middle = [b.like(x)] if op == "SequenceInsert" else []
     made = b.node(op, [s, *middle, *place])[0]
@@ -49,62 +47,44 @@ def split_to(b: Build, op: str) -> None:
     axis = b.number(0, x.rank - 1)
     keep = b.one([None, 0, 1])
     s = b.node(op, [x], axis=axis, keepdims=keep)[0]
-    place = b.given(np.array(0, np.int64), fixed=True)
+    place = b.scalar(0)
     b.node("SequenceAt", [s, place])
 
 
-@maker("Scaler Normalizer Binarizer")
-def scaling(b: Build, op: str) -> None:
-    if b.opset < 15:
-        raise Refused
-    rows, columns = b.one([1, 3, 7]), b.one([2, 1, 5])
-    x = b.leaf(np.dtype(np.float32), [rows, columns])
-    if op == "Scaler":
-        numbers = {
-            n: [b.one([0.5, 1.0, -2.0]) for _ in range(columns)] for n in ("offset", "scale")
-        }
-        b.node(op, [x], domain=ML, **numbers)
-    elif op == "Normalizer":
-        b.node(op, [x], domain=ML, norm=b.one(["MAX", "L1", "L2"]))
+@maker("SequenceEmpty")
+def empty(b: Build, op: str) -> None:
+    s = b.node(op, [], dtype=int(TensorProto.FLOAT))[0]
+    if b.chance(50):
+        b.node("SequenceLength", [s])
     else:
-        b.node(op, [x], domain=ML, threshold=b.one([0.0, 0.5, -1.0]))
+        x = b.pick(["float"])
+        b.node("SequenceAt", [b.node("SequenceInsert", [s, x])[0], b.scalar(0)])
 
 
-@maker("LinearRegressor")
-def linear(b: Build, op: str) -> None:
-    if b.opset < 15:
+@maker("Optional OptionalGetElement OptionalHasElement")
+def optional(b: Build, op: str) -> None:
+    if b.opset < 18:
         raise Refused
-    columns, targets = b.one([2, 1, 5]), b.one([1, 3])
-    x = b.leaf(np.dtype(np.float32), [b.one([1, 3, 7]), columns])
-    weights = b.leaf(np.dtype(np.float32), [columns * targets], low=-2, high=2, fixed=True)
-    b.node(
-        op,
-        [x],
-        domain=ML,
-        coefficients=weights.array.tolist(),
-        intercepts=[0.5] * targets,
-        targets=targets,
-    )
+    x = b.pick(["float", "int64", "bool"])
+    held = b.node("Optional", [x])[0] if b.chance(60) else x
+    if held is not x:
+        b.values.remove(held)
+    if not held.is_tensor:
+        raise Refused(op)
+    b.node("OptionalHasElement" if op == "OptionalHasElement" else "OptionalGetElement", [held])
 
 
-@maker("ArrayFeatureExtractor")
-def features(b: Build, op: str) -> None:
-    if b.opset < 15:
-        raise Refused
-    x = b.leaf(np.dtype(b.one([np.float32, np.int64])), [b.one([1, 3]), 5])
-    b.node(op, [x, b.leaf(np.dtype(np.int64), [b.number(1, 4)], low=0, high=4)], domain=ML)
-
-
-@maker("LabelEncoder")
-def labels(b: Build, op: str) -> None:
-    if b.opset < 15:
-        raise Refused
-    x = b.leaf(np.dtype(np.int64), b.shape(1, 2), low=-2, high=4)
-    b.node(
-        op,
-        [x],
-        domain=ML,
-        keys_int64s=[0, 1, 3],
-        values_floats=[0.5, -1.0, 7.0],
-        default_float=b.one([-0.0, 2.0]),
-    )
+@maker("SequenceMap")
+def sequence_map(b: Build, op: str) -> None:
+    s, x, _ = _construct(b)
+    inner = b.inner([])
+    each = Val(b.name("e"), x.runs)
+    operands, inputs = [s], [each]
+    made = inner.node(b.one(["Neg", "Abs", "Identity"]), [each])[0]
+    if b.chance(40):
+        more = b.like(x)
+        second = Val(b.name("e"), more.runs)
+        operands.append(more)
+        inputs.append(second)
+        made = inner.node("Add", [made, second])[0]
+    b.node(op, operands, body=inner.graph(inputs, [made]))

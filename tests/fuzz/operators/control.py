@@ -8,12 +8,17 @@ from tests.fuzz.graph import RUNS, Build, Refused, Val, maker
 
 ALONE = ("Relu", "Neg", "Abs", "Identity", "Tanh", "Sigmoid")
 INSIDE = ("Add", "Mul", "Sub", "Max", "Min", "Where", *ALONE)
+DEEPEST = 3
+"""How many subgraphs may lie in each other."""
 KINDS = ("float", "int64", "double", "int32")
 
 
-def _steps(b: Build, x: Val) -> Val:
+def _steps(b: Build, x: Val, depth: int = 1) -> Val:
     """A value of the same type and shape, made of one by a few nodes of the body."""
     for _ in range(b.number(1, 3)):
+        if depth < DEEPEST and b.chance(10):
+            x = _chosen(b, x, depth + 1)
+            continue
         op = b.one(INSIDE)
         operand = None if op in ALONE else _second(b, x)
         if op == "Where":
@@ -45,17 +50,29 @@ def _condition(b: Build) -> Val:
 
 @maker("If")
 def if_(b: Build, op: str) -> None:
-    x = b.pick(KINDS)
+    _chosen(b, b.pick(KINDS), 1)
+
+
+def _chosen(b: Build, x: Val, depth: int) -> Val:
+    """What one of two branches makes of a value."""
     branches = []
     for _ in "te":
         inner = b.inner(b.values)
-        y = _steps(inner, x)
+        y = _steps(inner, x, depth)
         branches.append(inner.graph([], [y]))
-    b.node(op, [_condition(b)], then_branch=branches[0], else_branch=branches[1])
+    return b.node("If", [_condition(b)], then_branch=branches[0], else_branch=branches[1])[0]
 
 
 def _argument(b: Build, array: np.ndarray, prefix: str) -> Val:
     return Val(b.name(prefix), (array,) * RUNS)
+
+
+def _row(b: Build, number: Val) -> Val:
+    """The row of a value from outside that a trip's number tells."""
+    rows = b.leaf(b.dtype(KINDS), [b.one([3, 1, 5]), *b.shape(0, 2)])
+    count = b.given(np.array(rows.shape[0], np.int64))
+    (at,) = b.node("Mod", [number, count])
+    return b.node("Gather", [rows, at], axis=0)[0]
 
 
 @maker("Loop")
@@ -71,6 +88,8 @@ def loop(b: Build, op: str) -> None:
     outputs = [again, after]
     if b.chance(50):
         outputs.append(_steps(inner, state))
+    if b.chance(30):
+        outputs.append(_row(inner, number))
     body = inner.graph([number, going, state], outputs)
     trips = b.given(np.array(b.number(0, 5), np.int64), fixed=not b.chance(50))
     start = b.given(np.array(True), fixed=True) if b.chance(50) else None

@@ -13,8 +13,7 @@ from tests.fuzz.operators.reductions import axes_of
 
 def any_value(b: Build, op: str, low: int = 0) -> Val:
     """A value of any type that the operator takes, of a least rank."""
-    types = [t for t in b.types(op) if t != "string"]
-    return b.pick(types, lambda v: v.rank >= low, lambda: b.shape(low))
+    return b.pick(b.types(op), lambda v: v.rank >= low, lambda: b.shape(low))
 
 
 @maker("Transpose")
@@ -180,7 +179,7 @@ def depth(b: Build, op: str) -> None:
 @maker("Trilu")
 def trilu(b: Build, op: str) -> None:
     x = any_value(b, op, 2)
-    k = b.given(np.array(b.number(-4, 4), np.int64), fixed=True) if b.chance(60) else None
+    k = b.scalar(b.number(-4, 4)) if b.chance(60) else None
     b.node(op, [x, k] if k else [x], upper=b.one([None, 0, 1]))
 
 
@@ -239,7 +238,7 @@ def one_hot(b: Build, op: str) -> None:
     indices = b.leaf(b.dtype(kinds), b.shape(0, 3), low=low, high=depth + 1)
     if indices.dtype.kind == "u":
         raise Refused
-    amount = b.given(np.array(depth, np.int64), fixed=True)
+    amount = b.scalar(depth)
     values = b.leaf(b.dtype(["float", "int64", "double", "int32", "bool", "float16"]), [2])
     axis = b.number(-indices.rank - 1, indices.rank)
     b.node(op, [indices, amount, values], axis=axis)

@@ -75,20 +75,20 @@ def dft(b: Build, op: str) -> None:
     if b.opset < 20:
         b.node(op, [x], axis=1, **given)
     else:
-        b.node(op, [x, None, b.given(np.array(1, np.int64), fixed=True)], **given)
+        b.node(op, [x, None, b.scalar(1)], **given)
 
 
 @maker("STFT")
 def stft(b: Build, op: str) -> None:
     frame, step = b.one([4, 5, 8]), b.one([1, 3, 4])
     x = b.leaf(np.dtype(np.float32), [b.one([1, 2]), frame + step * b.number(0, 4), 1])
-    hop = b.given(np.array(step, np.int64), fixed=True)
+    hop = b.scalar(step)
     b.node(op, [x, hop, b.leaf(np.dtype(np.float32), [frame])], onesided=b.one([None, 0, 1]))
 
 
 @maker("HannWindow HammingWindow BlackmanWindow")
 def window_function(b: Build, op: str) -> None:
-    size = b.given(np.array(b.one([4, 1, 5, 17]), np.int64), fixed=True)
+    size = b.scalar(b.one([4, 1, 5, 17]))
     b.node(op, [size], periodic=b.one([None, 0, 1]))
 
 

@@ -69,7 +69,7 @@ def lp_normalization(b: Build, op: str) -> None:
 def prefix(b: Build, op: str) -> None:
     x = b.pick(b.types(op), lambda v: v.rank > 0, lambda: b.shape(1))
     kind = b.one([np.int64, np.int32])
-    axis = b.given(np.array(b.axis(x.rank), kind), fixed=True)
+    axis = b.given(np.array(b.axis(x.rank), kind), fixed=not b.chance(12))
     flags: dict[str, Any] = {n: 1 for n in ("exclusive", "reverse") if b.chance(40)}
     b.node(op, [x, axis], **flags)
 

@@ -85,7 +85,7 @@ def resize(b: Build, op: str) -> None:
     mode = b.one(modes)
     if b.opset < 11:
         scales = np.array([1, 1, *(b.one([2.0, 1.0, 3.0]) for _ in extents)], np.float32)
-        b.node(op, [x, b.given(scales, fixed=True)], mode=mode)
+        b.node(op, [x, b.given(scales, fixed=not b.chance(12))], mode=mode)
         return
     given: dict[str, Any] = {"mode": mode}
     if b.chance(60):
@@ -105,7 +105,7 @@ def resize(b: Build, op: str) -> None:
         scales = np.array([1, 1, *(b.one([2.0, 0.5, 1.5, 3.0]) for _ in extents)], np.float32)
         if min(int(e * s) for e, s in zip(x.shape, scales, strict=True)) < 1:
             raise Refused
-        b.node(op, [x, roi, b.given(scales, fixed=True)], **given)
+        b.node(op, [x, roi, b.given(scales, fixed=not b.chance(12))], **given)
 
 
 @maker("Upsample")

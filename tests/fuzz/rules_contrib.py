@@ -1,0 +1,38 @@
+"""What `tests.fuzz.rules` says, of operators of com.microsoft."""
+
+from __future__ import annotations
+
+_SUMS = """
+    FusedMatMul TransposeMatMul FusedGemm FusedConv NhwcFusedConv Inverse SkipLayerNormalization
+    SkipSimplifiedLayerNormalization EmbedLayerNormalization GridSample Attention MultiHeadAttention
+    GroupQueryAttention RotaryEmbedding LinearAttention CausalConvWithState MatMulIntegerToFloat
+    DynamicQuantizeMatMul QGemm MatMulNBits DynamicQuantizeLSTM QAttention
+"""
+_ABSOLUTE = """
+    Attention MultiHeadAttention GroupQueryAttention DynamicQuantizeLSTM QAttention FusedGemm
+    FusedConv NhwcFusedConv Gelu FastGelu BiasGelu QuickGelu
+"""
+_EXACT = "ExpandDims NGramRepeatBlock GatherND Trilu Pad NhwcMaxPool"
+_FINITE = """
+    Attention MultiHeadAttention GroupQueryAttention QAttention DynamicQuantizeLSTM MatMulNBits
+    LinearAttention CausalConvWithState FusedConv NhwcFusedConv GridSample Inverse NGramRepeatBlock
+"""
+_STEPS = """
+    QLinearAdd QLinearMul QLinearSigmoid QLinearLeakyRelu QLinearSoftmax QLinearConcat QLinearWhere
+    QLinearAveragePool QLinearGlobalAveragePool QLinearConv QGemm QuantizeLinear
+"""
+
+
+def _named(names: str) -> frozenset[str]:
+    return frozenset(f"com.microsoft.{n}" for n in names.split())
+
+
+SINGLE = _named("Gelu QuickGelu FastGelu BiasGelu")
+SUMS, ABSOLUTE, EXACT = _named(_SUMS), _named(_ABSOLUTE), _named(_EXACT)
+FINITE = _named(_FINITE)
+"""Operators on finite numbers: what becomes of others depends on the order of sums and masks."""
+_PRODUCTS = "FusedMatMul TransposeMatMul MatMulIntegerToFloat DynamicQuantizeMatMul FusedGemm"
+NOT_EMPTY = _named(_PRODUCTS)
+"""Operators of which ONNX Runtime does not compute empty products."""
+STEPS = _named(_STEPS)
+"""Operators whose quantised results may be a step away: ONNX Runtime rounds sums in its order."""
