@@ -41,7 +41,6 @@ from tests.fuzz.rules import (
     SINGLE,
     SUMS,
     TERMS,
-    UNSPECIFIED,
     VALID,
     Array,
     Feed,
@@ -49,6 +48,7 @@ from tests.fuzz.rules import (
     operator_name,
 )
 from tests.fuzz.rules_contrib import STEPS
+from tests.fuzz.unspecified import UNSPECIFIED
 
 NEWEST_OPSET = 26
 """The newest opset whose models ONNX Runtime runs."""

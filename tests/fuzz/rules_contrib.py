@@ -6,7 +6,8 @@ _SUMS = """
     FusedMatMul TransposeMatMul FusedGemm FusedConv NhwcFusedConv Inverse SkipLayerNormalization
     SkipSimplifiedLayerNormalization EmbedLayerNormalization GridSample Attention MultiHeadAttention
     GroupQueryAttention RotaryEmbedding LinearAttention CausalConvWithState MatMulIntegerToFloat
-    DynamicQuantizeMatMul QGemm MatMulNBits DynamicQuantizeLSTM QAttention
+    DynamicQuantizeMatMul QGemm MatMulNBits DynamicQuantizeLSTM QAttention FastGelu Gelu BiasGelu
+    QuickGelu
 """
 _ABSOLUTE = """
     Attention MultiHeadAttention GroupQueryAttention DynamicQuantizeLSTM QAttention FusedGemm

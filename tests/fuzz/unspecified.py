@@ -1,0 +1,202 @@
+"""What the standard leaves open: such elements of results are not compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from onnx import NodeProto
+
+from rutc.verify.tolerance import is_float
+from tests.fuzz.data import finfo, iinfo, is_integer
+from tests.fuzz.rules import LARGE, Feed, determinant_terms
+
+Mask = Callable[[NodeProto, Feed, np.ndarray], np.ndarray]
+
+
+def _whole_of(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What whole number NaN becomes, and a float that the type cannot hold."""
+    x = feed[node.input[0]]
+    if not is_float(x.dtype) or not is_integer(result.dtype):
+        return np.zeros(result.shape, bool)
+    real = x.astype(np.float64)
+    if node.op_type == "QuantizeLinear":
+        return np.asarray(~(np.abs(real) < LARGE))
+    info = iinfo(result.dtype)
+    return np.asarray(~((real > float(info.min) - 1) & (real < float(info.max) + 1)))
+
+
+def _cast(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What whole number NaN becomes, and what power of two a negative number or a tiny one."""
+    x = feed[node.input[0]]
+    if result.dtype.name != "float8_e8m0fnu":
+        return _whole_of(node, feed, result)
+    real = x.astype(np.float64)
+    saturated = all(a.name != "saturate" or a.i for a in node.attribute)
+    return np.asarray(np.signbit(real) | ((real < 2.0**-126) & (not saturated)))
+
+
+def _large_whole(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What whole numbers become that a float does not hold."""
+    x = feed[node.input[0]].astype(np.float64)
+    return np.asarray(np.abs(x) > 2.0**53) if is_integer(result.dtype) else np.zeros(x.shape, bool)
+
+
+def _largest_with_nan(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """Whether a maximum over a window takes NaN for the largest element or leaves it out."""
+    x = feed[node.input[0]]
+    return np.full(result.shape, is_float(x.dtype) and bool(np.isnan(x.astype(np.float64)).any()))
+
+
+def _scattered_nan(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """Whether NaN, where several numbers go to one place, is the smallest and largest of them."""
+    extreme = any(a.name == "reduction" and a.s in (b"min", b"max") for a in node.attribute)
+    floats = [feed[n] for n in node.input if is_float(feed[n].dtype)]
+    wild = any(bool(np.isnan(a.astype(np.float64)).any()) for a in floats)
+    return np.full(result.shape, extreme and wild)
+
+
+def _no_logarithm(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What is less than the logarithm of a tiny number, or of a finite one over an infinite one.
+
+    As the logarithm of a softmax, which is 0 there or none, it is log(0) or none.
+    """
+    real = result.astype(np.float64)
+    beyond = bool(np.isposinf(feed[node.input[0]].astype(np.float64)).any())
+    kind = result.dtype if result.dtype.itemsize > 2 else np.dtype(np.float32)
+    tiny = real < np.log(float(finfo(kind).smallest_normal))
+    return np.asarray(tiny | (~np.isfinite(real) & beyond))
+
+
+def _infinite_most(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """The sum of exponentials of infinite numbers, of which the largest is taken away first."""
+    infinite = bool(np.isinf(feed[node.input[0]].astype(np.float64)).any())
+    return np.asarray(np.isnan(result.astype(np.float64)) & infinite)
+
+
+def _zero_slopes(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What 0 becomes by the text 0, by those who multiply it -0 (negative slopes) or NaN."""
+    x, slope = (feed[n] for n in node.input)
+    if not is_float(x.dtype):
+        return np.zeros(result.shape, bool)
+    real = slope.astype(np.float64)
+    return np.asarray(np.broadcast_to((~np.isfinite(real) | (real < 0)) & (x == 0), result.shape))
+
+
+def _beyond_range(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What is left of a sum after an infinite element has left it, and log(0) for log(tiny)."""
+    return ~np.isfinite(result.astype(np.float64))
+
+
+def _not_finite(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What comes of a range that is not finite: a scale, or sums with signs of any order."""
+    x = feed[node.input[0]]
+    with np.errstate(over="ignore", invalid="ignore"):
+        span = x.max(initial=0) - x.min(initial=0)
+    return np.full(result.shape, not np.isfinite(span))
+
+
+def _squares_overflow(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What a variance that is too large makes of the elements."""
+    x = feed[node.input[0]].astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        small = bool((x * x).sum() < float(finfo(result.dtype).max))
+    return np.full(result.shape, not small)
+
+
+def _product_overflows(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What a product becomes some of whose factors alone are too large for the type."""
+    x = feed[node.input[0]]
+    if not is_float(x.dtype):
+        return np.zeros(result.shape, bool)
+    size = np.abs(x.astype(np.float64))
+    with np.errstate(all="ignore"):
+        decades = np.log10(np.where(size > 1, size, 1)).sum()
+    return np.full(result.shape, not decades < np.log10(float(finfo(x.dtype).max)))
+
+
+def _power_overflows(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What a power becomes that neither the integer nor a float can hold."""
+    if not is_integer(result.dtype):
+        return np.zeros(result.shape, bool)
+    base, exponent = (feed[n].astype(np.float64) for n in node.input)
+    with np.errstate(all="ignore"):
+        size = np.abs(np.broadcast_to(base**exponent, result.shape))
+    most = min(float(iinfo(result.dtype).max), 2.0**53)
+    return np.asarray(~(size <= most))
+
+
+def _deviates_little(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What equal elements become, as the number added to their deviation is 0 in a narrow type."""
+    narrow = result.dtype.itemsize == 2
+    undefined = np.isnan(result.astype(np.float64)) & narrow
+    return np.asarray(_squares_overflow(node, feed, result) | undefined)
+
+
+def _determinant_overflows(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What eliminating rows makes of numbers that are not finite, or have such products."""
+    return ~(determinant_terms(node, feed) < float(finfo(result.dtype).max))
+
+
+def _masked_infinities(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """Whether scores and values that are not finite count where the mask leaves them out.
+
+    Added up, an infinite score and a mask of minus infinity are NaN; so are 0 times an infinite
+    value. Implementations that do not compute what is masked give the result of the others.
+    """
+    masked = any(a.name == "is_causal" and a.i for a in node.attribute) or len(node.input) > 3
+    q, k, v = (feed[n].astype(np.float64) for n in node.input[:3])
+    with np.errstate(all="ignore"):
+        finite = bool(np.isfinite(np.abs(q).max(initial=0) * np.abs(k).max(initial=0)))
+    wild = not (finite and bool(np.isfinite(v).all()))
+    return np.full(result.shape, masked and wild) & np.isnan(result.astype(np.float64))
+
+
+def _drawn(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """Random numbers; the body that old opsets give for Bernoulli takes 1 - p for p."""
+    return np.full(result.shape, True)
+
+
+UNSPECIFIED: Mapping[str, Mask] = {
+    **dict.fromkeys(
+        (
+            "RandomNormal",
+            "RandomUniform",
+            "RandomNormalLike",
+            "RandomUniformLike",
+            "Bernoulli",
+            "Multinomial",
+        ),
+        _drawn,
+    ),
+    "Attention": _masked_infinities,
+    "Cast": _cast,
+    "CastLike": _cast,
+    "Det": _determinant_overflows,
+    "QuantizeLinear": _whole_of,
+    "com.microsoft.QuantizeLinear": _whole_of,
+    "GlobalMaxPool": _largest_with_nan,
+    "Hardmax": _largest_with_nan,
+    "Pow": _power_overflows,
+    "ReduceProd": _product_overflows,
+    "CumProd": _product_overflows,
+    "InstanceNormalization": _squares_overflow,
+    "LayerNormalization": _squares_overflow,
+    "GroupNormalization": _squares_overflow,
+    "RMSNormalization": _squares_overflow,
+    "MeanVarianceNormalization": _deviates_little,
+    "LpNormalization": _squares_overflow,
+    "LRN": _beyond_range,
+    "LogSoftmax": _no_logarithm,
+    "ReduceLogSumExp": _infinite_most,
+    "ScatterElements": _scattered_nan,
+    "ScatterND": _scattered_nan,
+    "PRelu": _zero_slopes,
+    "BatchNormalization": _beyond_range,
+    "Shrink": _large_whole,
+    "DynamicQuantizeLinear": _not_finite,
+    "DFT": _not_finite,
+    "STFT": _not_finite,
+    "SoftmaxCrossEntropyLoss": _beyond_range,
+}
+"""Where the standard leaves a result open: such elements are not compared."""
