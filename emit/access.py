@@ -60,6 +60,8 @@ class MemoryEmitter:
             return self.masked_load(buffer, place, vector, mask, other)
         if guard is None and (apart := self._apart(address, lane)) is not None:
             return self._every(buffer, address, apart, vector)
+        if guard is None and self._is_backward(address, lane):
+            return self._backward(buffer, address, vector)
         if mask is None:
             mask = ir.Constant(ir.VectorType(BOOL, lanes), [1] * lanes)
         moves = self._moves(address, lane) if guard is None else None
@@ -149,6 +151,23 @@ class MemoryEmitter:
             result = b.shuffle_vector(held, loaded, ir.Constant(ir.VectorType(I32, lanes), order))
         assert result is not None
         return result
+
+    def _is_backward(self, address: Index, lane: Lane) -> bool:
+        """Whether each lane is at the place before its neighbour's, and their number is known."""
+        apart = address.coefficient(lane.var)
+        return apart == -1 and not self._holds_vectors(address) and lane.end.is_const
+
+    def _backward(self, buffer: Buffer, address: Index, vector: ir.VectorType) -> ir.Value:
+        """A vector of neighbours, the last one first; the first in idle lanes."""
+        b, lane = self.builder, self.index.lane
+        assert lane is not None
+        active = min(lane.end.const - lane.base, lane.lanes)
+        start = address.subs({lane.var: Index.of(lane.base + active - 1)})
+        loaded = ir.VectorType(vector.element, active)
+        value = b.load(self.place(buffer, start), typ=loaded, align=align(buffer))
+        order = [max(active - 1 - i, 0) for i in range(lane.lanes)]
+        picks = ir.Constant(ir.VectorType(I32, lane.lanes), order)
+        return b.shuffle_vector(value, ir.Constant(loaded, ir.Undefined), picks)
 
     def place(self, buffer: Buffer, address: Index) -> ir.Value:
         """The address of one element; the constant part last, so that places share the rest."""

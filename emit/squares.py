@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from rutc.emit.access import BOOL, MemoryEmitter, align
-from rutc.emit.index import Lane, is_vector
+from rutc.emit.index import I32, Lane, is_vector
 from rutc.emit.memory import memory_type, to_memory
 from rutc.emit.transpose import transposable, transposed
 from rutc.tensor_ir.affine import Index
@@ -18,6 +18,8 @@ from rutc.tensor_ir.kernel import Access, Buffer
 
 MIN_SHARED = 4
 """Vectors across memory that share loads, below which gathers are no slower."""
+INTERLEAVED = range(2, MIN_SHARED)
+"""Vectors that are stored element by element in turn."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Square:
     start: Index
     lane: Lane
     vectors: dict[int, ir.Value]
+    apart: int = 0
+    """How far neighbouring lanes lie apart where as few vectors fill the memory between them."""
 
 
 class SquareEmitter:
@@ -86,14 +90,16 @@ class SquareEmitter:
         lane = self.index.lane
         if lane is None or not self._crosses(buffer, address):
             return False
-        found = self._along([(d, c) for d, c in target.coords], buffer)
+        apart = address.coefficient(lane.var)
+        found = self._along([(d, c) for d, c in target.coords], buffer, apart)
         if found is None:
             return False
         v, first, _, start = found
         if self.index.unrolled[v].block is not self.builder.block:
             return False
         key = (buffer.name, start, lane.key)
-        square = self._deferred.setdefault(key, Square(v, buffer, start, lane, {}))
+        dense = apart if apart in INTERLEAVED else 0
+        square = self._deferred.setdefault(key, Square(v, buffer, start, lane, {}, dense or 0))
         at = self.index.constants[v].value - first
         square.vectors[at] = self.memory.widen(
             to_memory(self.builder, value, buffer.dtype), lane.lanes
@@ -110,6 +116,9 @@ class SquareEmitter:
             lanes = s.lane.lanes
             vector = ir.VectorType(memory_type(s.buffer.dtype), lanes)
             idle = ir.Constant(vector, ir.Undefined)
+            if s.apart:
+                self._store_interleaved(s, [s.vectors.get(i, idle) for i in range(s.apart)])
+                continue
             vectors = [s.vectors.get(i, idle) for i in range(lanes)]
             rows = transposed(self.builder, vectors, s.buffer.dtype.bytes)
             mask = ir.Constant(ir.VectorType(BOOL, lanes), [i in s.vectors for i in range(lanes)])
@@ -122,6 +131,27 @@ class SquareEmitter:
                     self.builder.store(row, place, align=align(s.buffer))
                 else:
                     self.memory.masked_store(s.buffer, row, place, mask)
+
+    def _store_interleaved(self, s: Square, vectors: list[ir.Value]) -> None:
+        """Element k of each vector in turn, then element k + 1: as many whole vectors of memory."""
+        lanes, apart = s.lane.lanes, s.apart
+        start = s.start.subs({s.lane.var: Index.of(s.lane.base)})
+        for first in range(0, lanes * apart, lanes):
+            wanted = [divmod(i, apart) for i in range(first, first + lanes)]
+            row = vectors[0]
+            for number, vector in enumerate(vectors):
+                picks = [lanes + k if n == number else i for i, (k, n) in enumerate(wanted)]
+                if number == 0:
+                    picks = [k for k, _ in wanted]
+                order = ir.Constant(ir.VectorType(I32, lanes), picks)
+                row = self.builder.shuffle_vector(row, vector, order)
+            active = [n in s.vectors and not _is_idle(s.lane, k) for k, n in wanted]
+            place = self.memory.place(s.buffer, start + first)
+            if all(active):
+                self.builder.store(row, place, align=align(s.buffer))
+            elif any(active):
+                mask = ir.Constant(ir.VectorType(BOOL, lanes), active)
+                self.memory.masked_store(s.buffer, row, place, mask)
 
     def _crosses(self, buffer: Buffer, address: Index) -> bool:
         """Whether the lanes lie apart in memory, in whole vectors that can be transposed."""
@@ -139,12 +169,13 @@ class SquareEmitter:
         )
 
     def _along(
-        self, place: Sequence[tuple[str, Coord]], buffer: Buffer
+        self, place: Sequence[tuple[str, Coord]], buffer: Buffer, apart: int | None = None
     ) -> tuple[str, int, int, Index] | None:
         """The unrolled loop that goes along memory here: (loop, first iteration, number, start).
 
         The iterations are those that share a square with this one; `start` is the address of the
-        first. None where there is no such loop, or too few iterations.
+        first. None where there is no such loop, or too few iterations; `apart` of them, by which
+        neighbouring lanes are apart, are enough.
         """
         lane = self.index.lane
         assert lane is not None
@@ -160,7 +191,7 @@ class SquareEmitter:
             at = self.index.constants[v].value - loop.lo
             first = loop.lo + at // lane.lanes * lane.lanes
             count = min(lane.lanes, loop.hi - first)
-            if count < MIN_SHARED:
+            if count < MIN_SHARED and not (apart in INTERLEAVED and apart == loop.hi - loop.lo):
                 return None
             return v, first, count, general.subs({v: Index.of(first)})
         return None

@@ -1,4 +1,4 @@
-"""The schedule of copies that change which dim is contiguous: squares transposed in registers."""
+"""The schedules of copies that change which dim is contiguous: vectors sorted in registers."""
 
 from __future__ import annotations
 
@@ -67,4 +67,48 @@ def across(
     ]
     steps.append(Tile(tuple(inside), (Kind.UNROLL, Kind.VECTOR)))
     steps.append(Preload(operand.buffer, tuple(inside)))
+    return tuple(steps)
+
+
+def interleaved(
+    order: list[str],
+    touches: tuple[Touch, ...],
+    extents: Mapping[str, int],
+    machine: Machine,
+    parallel: Callable[[list[str]], list[Step]],
+) -> Schedule | None:
+    """Steps for a kernel whose store runs along a loop of few iterations, its loads along another.
+
+    %y[p, c] = %x[c, p], c of 3  ->  a vector along p for each c, stored element by element in turn
+
+    None where the loop beside the short one is not the one along which all operands' memory runs.
+    """
+    stores = [t for t in touches if t.is_store]
+    short = next((v for v in order if 1 < extents[v] < SHORTEST and stores[0].unit(v)), None)
+    if len(stores) != 1 or short is None or stores[0].bytes > 4:
+        return None
+    others = [v for v in order if v != short]
+    loads = [t for t in touches if not t.is_store]
+    along = next((v for v in others if stores[0].strides.get(v) == extents[short]), None)
+    if along is None or not any(t.unit(along) for t in loads):
+        return None
+    if any(t.gathered or t.strides.get(along, 0) not in (0, 1) for t in loads):
+        return None
+    others.remove(along)
+    steps: list[Step] = [Reorder((*others, along, short))]
+    extent = extents[along]
+    while others and all(t.continues(others[-1], along, extent) for t in touches):
+        outer = others.pop()
+        name = f"{outer}_{along}"
+        steps += [Fuse(outer, along, name)]
+        touches = tuple(t.renamed(along, name) for t in touches)
+        extent *= extents[outer]
+        along = name
+    if extent < machine.width:
+        return None
+    steps += [Split(along, machine.width), Reorder((*others, f"{along}.o", short, f"{along}.i"))]
+    steps += parallel([*others, f"{along}.o"])
+    if extent % machine.width:
+        steps.append(Peel(f"{along}.o"))
+    steps.append(Tile((short, f"{along}.i"), (Kind.UNROLL, Kind.VECTOR)))
     return tuple(steps)

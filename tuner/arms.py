@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 
-from rutc.tensor_ir.affine import Index, Mod, Size
+from rutc.tensor_ir.affine import Index, Max, Min, Mod, Size
 from rutc.tensor_ir.expr import Apply, Expr, IndexValue, Lit, Read, walk
 from rutc.tensor_ir.kernel import Kernel, Kind, exprs, walk_stmts
 from rutc.tensor_ir.steps import Mark, Peel, Reorder, Split, Step
@@ -12,6 +13,8 @@ from rutc.tuner.access import leaves_rest
 
 LONGEST = 16
 """The longest loop that is unrolled for the sake of its choices."""
+MOST_TURNS = 4
+"""Pieces of a loop, each with code of its own, between which reads change their course."""
 
 
 def choosing_loops(kernel: Kernel, sizes: Mapping[str, Size]) -> dict[str, int]:
@@ -56,6 +59,59 @@ def comparisons(kernel: Kernel, var: str, extent: int) -> tuple[int, ...]:
                     edge = int(b.value) - shift
                     points.add(edge if x.op in ("lt", "ge") else edge + 1)
     return tuple(sorted(p for p in points if 0 < p < extent))
+
+
+def turns(kernel: Kernel, var: str, extent: int) -> tuple[int, ...]:
+    """Where the coordinates of reads turn to another course along a loop, if that is seldom.
+
+    %x[i=min(max(i - 3, 0), 55)]   ->   3, 59
+    %x[i=(i + 2) % 50], i of 60    ->   48
+    """
+    points: set[int] = set()
+    for x in _expressions(kernel):
+        if isinstance(x, Read):
+            for _, c in x.coords:
+                if isinstance(c, Index):
+                    points |= _turns(c, var, extent)
+    found = tuple(sorted(p for p in points if 0 < p < extent))
+    return found if len(found) <= MOST_TURNS else ()
+
+
+def _turns(index: Index, var: str, extent: int) -> set[int]:
+    points: set[int] = set()
+    for atoms, _ in index.terms:
+        for a in atoms:
+            match a:
+                case Min(p, q) | Max(p, q):
+                    for x, y in product(_courses(p), _courses(q)):
+                        step = (x - y).coefficient(var)
+                        rest = x - y - Index.of(var) * (step or 0)
+                        if step and rest.is_const:
+                            points.add(-(rest.value // step))
+                    points |= _turns(p, var, extent) | _turns(q, var, extent)
+                case Mod(p, q):
+                    shift = _shift(p, var)
+                    if shift is not None and q.is_const and extent <= MOST_TURNS * q.value:
+                        points |= {k * q.value - shift for k in range(-1, MOST_TURNS + 1)}
+                    points |= _turns(p, var, extent)
+                case _:
+                    continue
+    return points
+
+
+def _courses(index: Index) -> list[Index]:
+    """What an index may be in a part of its loop: one of two, or a remainder without division."""
+    for atoms, c in index.terms:
+        match atoms:
+            case (Min(p, q) | Max(p, q) as a,):
+                parts = [p, q]
+            case (Mod(p, q) as a,):
+                parts = [p - q, p, p + q]
+            case _:
+                continue
+        rest = index - Index(((((a,), c)),), 0)
+        return [x for part in parts for x in _courses(rest + part * c)]
+    return [index]
 
 
 def edges_of_reads(kernel: Kernel, var: str, extent: int) -> tuple[int, ...]:

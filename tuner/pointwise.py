@@ -10,8 +10,8 @@ from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.steps import Cut, Fuse, Mark, Part, Peel, Reorder, Schedule, Split, Step
 from rutc.tuner.access import Shape, leaves_rest
-from rutc.tuner.across import across
-from rutc.tuner.arms import choosing_loops, comparisons, edges_of_reads, unrolled_arms
+from rutc.tuner.across import across, interleaved
+from rutc.tuner.arms import choosing_loops, comparisons, edges_of_reads, turns, unrolled_arms
 from rutc.tuner.choice import pays, shared_out
 
 MOST_ARMS = 64
@@ -39,7 +39,10 @@ def pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
     vector = _best_vector(loops, shape)
     order = _memory_order([v for v in loops if v != vector], shape)
     symbolic = set(shape.symbolic)
-    cuts = () if vector in symbolic else comparisons(kernel, vector, extents[vector])
+    cuts: tuple[int, ...] = ()
+    if vector not in symbolic:
+        long = extents[vector]
+        cuts = tuple(sorted({*comparisons(kernel, vector, long), *turns(kernel, vector, long)}))
     ends = {v: edges_of_reads(kernel, v, extents[v]) for v in order if v not in symbolic}
     order.append(vector)
     if len(order) > 1 and order != loops:
@@ -55,6 +58,10 @@ def pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
             steps += vectorised(name, extent, machine)
         return (*steps, *shared(order[:-1]), *_parted(order[:-1], ends))
     touches = shape.touches
+    if not symbolic and not any(ends.values()):
+        in_turn = interleaved(loops, touches, extents, machine, shared)
+        if in_turn is not None:
+            return in_turn
     squares = None if symbolic else across(order, touches, extents, machine, shared)
     if squares is not None:
         return squares

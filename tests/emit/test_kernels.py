@@ -226,6 +226,34 @@ def test_every_so_many_th_element(machine: Machine, dtype: str, apart: int) -> N
 
 
 @on_machines
+@pytest.mark.parametrize("extent", [2, 7, 16, 21, 40])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "i={n} - 1 - i",
+        "i=min({n} - 1, max(0, i - 3))",
+        "i=min((i + 2*{n} - 5) % (2*{n} - 2), 2*{n} - 2 - (i + 2*{n} - 5) % (2*{n} - 2))",
+        "i=(i + 2) % {n}",
+    ],
+)
+def test_reads_that_turn(machine: Machine, extent: int, place: str) -> None:
+    n = max(extent - 6, 1) if "3" in place or "5" in place else extent
+    if n == 1 and "2*" in place:
+        n = 2
+    source = f"""
+        graph "turns"
+        dims i = {extent}, k = {n}, j = 3
+        %a : f32{{j,k}} = input "a" [j, k]
+        %c : f32{{i,j}} = %a[j, {place.replace("i=", "k=", 1).format(n=n)}]
+        output "c" [j, i] = %c
+    """
+    kernel = kernel_of(source)
+    chosen = choose(kernel, machine, frozenset()).schedule
+    schedules = ["mark(i, vector)", "; ".join(map(str, chosen))]
+    check_schedules(source, machine, schedules)
+
+
+@on_machines
 def test_idle_lanes_divide_by_nothing(machine: Machine) -> None:
     source = """
         graph "divide"

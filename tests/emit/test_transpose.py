@@ -28,6 +28,10 @@ SIZES = [
     (64, 8),
     (15, 130),
     (40, 1000),
+    # Rows of few elements are stored element by element in turn.
+    (16, 2),
+    (70, 3),
+    (1001, 3),
 ]
 DTYPES = [DType.F32, DType.I8, DType.F16, DType.I64, DType.F64, DType.BOOL]
 
@@ -67,6 +71,14 @@ def test_squares_need_no_gathers(machine: Machine) -> None:
     assert uses_gathers(apply_schedule(kernel, choose_vector(kernel, "c")), machine), (
         "a plain vector loop crosses memory: the test would show nothing"
     )
+    scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
+    assert not uses_gathers(scheduled, machine)
+
+
+@on_machines
+@pytest.mark.parametrize("channels", [2, 3])
+def test_short_rows_need_no_scatters(machine: Machine, channels: int) -> None:
+    kernel = copy_kernel(100, channels, DType.F32)
     scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
     assert not uses_gathers(scheduled, machine)
 

@@ -16,7 +16,7 @@ from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.access import analyse
-from rutc.tuner.arms import choosing_loops
+from rutc.tuner.arms import choosing_loops, turns
 from rutc.tuner.tiled import tiled
 from rutc.tuner.tiles import RegisterTile, choose_tile
 from tests.graph_opt.plans import plan_of
@@ -71,6 +71,28 @@ dims c = 32, p = 3, t = 8, u = 12
 %y : f32{c,p,t,u} = select(index(p) == 0, %x[c, t], select(index(u % 4) == 1, %x[c, t] * 2.0, 0.0))
 output "y" [u, p, t, c] = %y
 """
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("min(55, max(0, i - 3))", (3, 58)),
+        ("min((i + 107) % 110, 110 - (i + 107) % 110)", (3, 58)),
+        ("(i + 53) % 56", (3, 59)),
+        # Remainders that turn again and again are left alone.
+        ("i % 2", ()),
+        ("i // 2", ()),
+    ],
+)
+def test_where_reads_turn(place: str, expected: tuple[int, ...]) -> None:
+    kernel, _ = lowered(f"""
+        graph "pad"
+        dims i = 62, k = 56
+        %x : f32{{k}} = input "x" [k]
+        %y : f32{{i}} = %x[k={place}]
+        output "y" [i] = %y
+    """)
+    assert turns(kernel, kernel.body[0].var, 62) == expected
 
 
 def test_loops_that_choose_an_arm_are_found_with_their_period() -> None:
