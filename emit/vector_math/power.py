@@ -18,6 +18,8 @@ LN2_SHORT = 0.6931471804855391
 LN2_REST = 7.440617110012397e-11
 # 2**x of f32 rounds to zero below the first and overflows above the second.
 EXP2_RANGE = (-151.0, 129.0)
+# exp of f64 is infinite or zero at any argument of at least this magnitude.
+EXP_DECIDED = 1024.0
 # 2/3 in two floats.
 TWO_THIRDS = 2.0 / 3.0
 TWO_THIRDS_LOW = 3.700743415417188e-17
@@ -123,8 +125,9 @@ def exp_of_product(log_x: Pair, y: Real) -> Real:
     """`exp(log_x * y)`."""
     high = log_x.high * y
     low = log_x.low.fma(y, log_x.high.fma(y, -high))
-    finite = high.abs().compare("<", math.inf)
-    return exp_of_sum(high, finite.select(low, 0.0))
+    # Beyond, the high part decides alone; the low one, which grows with it, need not be small.
+    near = high.abs().compare("<", EXP_DECIDED)
+    return exp_of_sum(high, near.select(low, 0.0))
 
 
 def fmod(x: Real, y: Real) -> Real:

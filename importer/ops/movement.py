@@ -245,17 +245,24 @@ def split(
     elif sizes is not None:
         parts = _parts(b, indices(sizes, "split"), x.shape[at])
     else:
-        count = num_outputs or len(b.outputs)
-        whole = x.shape[at]
-        part = floordiv(whole + (count - 1), Index.of(count), b.ranges)
-        parts = (*([part] * (count - 1)), whole - part * (count - 1))
-        parts = _parts(b, parts, x.shape[at])
+        parts = _equal_parts(b, x.shape[at], num_outputs or len(b.outputs))
     out: list[Tensor] = []
     start = ZERO
     for size in parts:
         out.append(_part(b, x, at, start, size, fill))
         start = start + size
     return tuple(out)
+
+
+def _equal_parts(b: Builder, whole: Index, count: int) -> Sequence[Index]:
+    """The parts of an extent n, each of ceil(n / count) elements as long as there are so many."""
+    part = floordiv(whole + (count - 1), Index.of(count), b.ranges)
+    span = whole.bounds(b.ranges)
+    ends = [part * i for i in range(count)]
+    # From so many elements on, all parts but the last are whole ones.
+    if count > 2 and part * count != whole and (span is None or span[0] < (count - 1) ** 2):
+        ends = [minimum(end, whole, b.ranges) for end in ends]
+    return tuple(end - start for start, end in zip(ends, [*ends[1:], whole], strict=True))
 
 
 def _parts(b: Builder, parts: Sequence[Index], whole: Index) -> Sequence[Index]:

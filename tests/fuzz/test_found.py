@@ -318,3 +318,17 @@ def test_a_loop_of_growing_states_whose_condition_is_known_to_end(trips: int) ->
     """
     x = np.array([2, 3], np.float32)
     gives(text, [np.tile(x, 2 ** min(trips, 3))], x=x, trips=np.array(trips))
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 9, 11])
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_more_parts_than_there_are_elements_for(size: int, symbolic: bool) -> None:
+    extent = "n" if symbolic else str(size)
+    text = f"""
+    g (float[{extent}] x) => (float[i] a, float[j] b, float[k] c, float[l] d)
+        {{ a, b, c, d = Split <num_outputs = 4> (x) }}
+    """
+    x = np.arange(size, dtype=np.float32)
+    part = -(-size // 4)
+    parts = [x[i * part : (i + 1) * part] for i in range(4)]
+    gives(text, parts, dims={"n": (1, 11)} if symbolic else {}, x=x)
