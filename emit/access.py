@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
@@ -49,8 +49,7 @@ class MemoryEmitter:
         # Idle lanes compute, too: with defined values, or dividing by them would be undefined.
         other = ir.Constant(vector, None)
         if guard is not None:
-            wide = self.widen(guard, lanes)
-            mask = wide if mask is None else b.and_(mask, wide)
+            mask = both(b, mask, self.widen(guard, lanes))
             other = self._memory_fill(fill, buffer, lanes)
         if self.contiguous(address, lane):
             start = address.subs({lane.var: Index.of(lane.base)})
@@ -58,8 +57,11 @@ class MemoryEmitter:
             if mask is None:
                 return b.load(place, typ=vector, align=align(buffer))
             return self.masked_load(buffer, place, vector, mask, other)
-        if guard is None and (apart := self._apart(address, lane)) is not None:
-            return self._every(buffer, address, apart, vector)
+        apart = self._apart(address, lane)
+        active = [True] * lanes if mask is None else constant_lanes(mask)
+        if apart is not None and active is not None and any(active):
+            every = self._every(buffer, address, apart, vector, active)
+            return every if guard is None else b.select(mask, every, other)
         if guard is None and self._is_backward(address, lane):
             return self._backward(buffer, address, vector)
         if mask is None:
@@ -90,10 +92,12 @@ class MemoryEmitter:
             if lane.mask is None:
                 b.store(value, place, align=align(buffer))
                 return
-            if lane.end == Index.of(lane.base + 1):
+            known = constant_lanes(lane.mask)
+            if known is not None and known.count(True) == 1:
                 # LLVM 22 widens a truncated lane that is stored alone under AVX-512.
-                first = b.extract_element(value, ir.Constant(I32, 0))
-                b.store(first, place, align=align(buffer))
+                at = known.index(True)
+                one = b.extract_element(value, ir.Constant(I32, at))
+                b.store(one, self.place(buffer, start + at), align=align(buffer))
                 return
             self.masked_store(buffer, value, place, lane.mask)
             return
@@ -119,31 +123,43 @@ class MemoryEmitter:
         return any(n in values and is_vector(values[n]) for n in address.names())
 
     def _apart(self, address: Index, lane: Lane) -> int | None:
-        """How few elements neighbouring lanes are apart, if whole vectors lie between the ends."""
+        """How few elements neighbouring lanes are apart, if so few that all between are loaded."""
         apart = address.coefficient(lane.var)
-        if (
-            apart is None
-            or apart not in NEAR_STRIDES
-            or self._holds_vectors(address)
-            or not lane.end.is_const
-        ):
-            return None
-        last = min(lane.end.const - lane.base, lane.lanes) - 1
-        return apart if apart * last + 1 >= lane.lanes else None
+        near = apart in NEAR_STRIDES and not self._holds_vectors(address)
+        return apart if near else None
 
-    def _every(self, buffer: Buffer, address: Index, apart: int, vector: ir.VectorType) -> ir.Value:
-        """Every so many-th element: loads of neighbours from the first to the last, sorted."""
+    def _every(
+        self,
+        buffer: Buffer,
+        address: Index,
+        apart: int,
+        vector: ir.VectorType,
+        active: Sequence[bool],
+    ) -> ir.Value:
+        """Every so many-th element: loads of neighbours, sorted. Lanes not active hold anything.
+
+        Places begin at a multiple of `apart` where the memory around is the buffer's, so that
+        reads of the elements between share their loads.
+        """
         b, lane = self.builder, self.index.lane
         assert lane is not None
         lanes = lane.lanes
-        active = min(lane.end.const - lane.base, lanes)
-        last = apart * (active - 1) + 1 - lanes
+        used = [i for i, on in enumerate(active) if on]
         start = address.subs({lane.var: Index.of(lane.base)})
-        wanted = [apart * min(i, active - 1) for i in range(lanes)]
-        offsets = [*range(0, last, lanes), last]
+        first, last = apart * used[0], apart * used[-1]
+        wanted = [min(max(apart * i, first), last) for i in range(lanes)]
+        shift = (start.const + first) % apart
+        count = -(-(last - first + apart) // lanes)
+        if self._inside(buffer, start + (first - shift), count * lanes):
+            offsets = [first - shift + i * lanes for i in range(count)]
+        elif last - first >= lanes - 1:
+            offsets = [*range(first, last + 1 - lanes, lanes), last + 1 - lanes]
+        else:
+            return self._few(buffer, start + first, [w - first for w in wanted], vector)
         result: ir.Value | None = None
         for offset in offsets:
-            loaded = b.load(self.place(buffer, start + offset), typ=vector, align=align(buffer))
+            place = self.place(buffer, start + offset)
+            loaded = b.load(place, typ=vector, align=align(buffer))
             order = [
                 lanes + w - offset if 0 <= w - offset < lanes else i for i, w in enumerate(wanted)
             ]
@@ -168,6 +184,23 @@ class MemoryEmitter:
         order = [max(active - 1 - i, 0) for i in range(lane.lanes)]
         picks = ir.Constant(ir.VectorType(I32, lane.lanes), order)
         return b.shuffle_vector(value, ir.Constant(loaded, ir.Undefined), picks)
+
+    def _few(
+        self, buffer: Buffer, start: Index, wanted: Sequence[int], vector: ir.VectorType
+    ) -> ir.Value:
+        """Elements at distances from `start` that lie in one vector, and nothing beyond them."""
+        b, lanes = self.builder, len(wanted)
+        mask = ir.Constant(ir.VectorType(BOOL, lanes), [i <= max(wanted) for i in range(lanes)])
+        none = ir.Constant(vector, None)
+        loaded = self.masked_load(buffer, self.place(buffer, start), vector, mask, none)
+        return b.shuffle_vector(loaded, none, ir.Constant(ir.VectorType(I32, lanes), [*wanted]))
+
+    def _inside(self, buffer: Buffer, start: Index, count: int) -> bool:
+        """Whether so many elements from a place on are known to be the buffer's."""
+        bounds, size = start.bounds(self.index.ranges), buffer.layout.size
+        if bounds is None or not isinstance(size, int):
+            return False
+        return bounds[0] >= 0 and bounds[1] + count <= size
 
     def place(self, buffer: Buffer, address: Index) -> ir.Value:
         """The address of one element; the constant part last, so that places share the rest."""
@@ -277,6 +310,23 @@ class MemoryEmitter:
         element = memory_type(buffer.dtype)
         base = splat(self.builder, self.pointer(buffer), lanes)
         return self.builder.gep(base, [offsets], source_etype=element)
+
+
+def constant_lanes(mask: ir.Value) -> list[bool] | None:
+    """Which lanes a mask has, where that is constant."""
+    if not isinstance(mask, ir.Constant):
+        return None
+    return [bool(lane.constant) for lane in mask.constant]
+
+
+def both(b: ir.IRBuilder, p: ir.Value | None, q: ir.Value) -> ir.Value:
+    """The lanes that two masks have in common."""
+    if p is None:
+        return q
+    first, second = constant_lanes(p), constant_lanes(q)
+    if first is None or second is None:
+        return b.and_(p, q)
+    return ir.Constant(p.type, [x and y for x, y in zip(first, second, strict=True)])
 
 
 def align(buffer: Buffer) -> int:

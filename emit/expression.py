@@ -10,7 +10,7 @@ from typing import assert_never
 import numpy as np
 from llvmlite import ir
 
-from rutc.emit.access import MemoryEmitter, suffix
+from rutc.emit.access import BOOL, MemoryEmitter, both, constant_lanes, suffix
 from rutc.emit.cast import emit_clamped_cast
 from rutc.emit.index import I32, IndexEmitter, i64, is_vector, splat
 from rutc.emit.memory import emit_literal, from_memory, zero
@@ -308,8 +308,7 @@ class ExpressionEmitter:
         if address is None:
             return emit_literal(self.builder, r.fill or zero(buffer.dtype))
         if guard is not None:
-            value = self.memory.load(buffer, address, guard, r.fill)
-            return from_memory(self.builder, value, buffer.dtype)
+            return self._guarded(r, buffer, address, guard)
         varies = self.index.varies(address)
         lane = self.index.lane
         key = (buffer.name, address, lane.key if lane is not None and varies else None)
@@ -322,6 +321,19 @@ class ExpressionEmitter:
         value = from_memory(self.builder, loaded, buffer.dtype)
         self.keep(key, value)
         return value
+
+    def _guarded(self, r: Read, buffer: Buffer, address: Index, guard: ir.Value) -> ir.Value:
+        """The element where the guard holds, else the fill; equal reads share it."""
+        lane = self.index.lane
+        coords = tuple((d, self.index.resolve(c)) for d, c in r.coords if isinstance(c, Index))
+        key = (buffer.name, coords, r.fill, lane.key if lane is not None else None)
+        found = self.kept(key) if len(coords) == len(r.coords) else None
+        if found is None:
+            loaded = self.memory.load(buffer, address, guard, r.fill)
+            found = from_memory(self.builder, loaded, buffer.dtype)
+            if len(coords) == len(r.coords):
+                self.keep(key, found)
+        return found
 
     def _gathers_nothing(self, r: Read, buffer: Buffer) -> bool:
         """Whether data choose among no elements at all."""
@@ -355,7 +367,12 @@ class ExpressionEmitter:
         None for coordinates that are never inside. Without a fill they always are.
         """
         site = self._site(places, buffer, fill)
-        at = None if site.names is None else self.index.at(site.names)
+        at: tuple[object, ...] | None = None
+        if site.names is not None:
+            lane = self.index.lane
+            # Which lanes are inside depends on the lanes, too.
+            chunk = lane.key if fill is not None and lane is not None else None
+            at = (*self.index.at(site.names), chunk)
         if at in site.addresses:
             return site.addresses[at], None
         coords, guard = self._tested(places, buffer, fill, guarded=fill is not None)
@@ -402,7 +419,13 @@ class ExpressionEmitter:
                     continue
                 if bounds[1] < low or bounds[0] > last[1]:
                     return None, None
-            guard = self._and(guard, self._within(index, low, high))
+            inside = self._lanes_within(index, low, high) or self._within(index, low, high)
+            lanes = constant_lanes(inside)
+            if lanes is not None and all(lanes):
+                continue
+            if lanes is not None and not any(lanes):
+                return None, None
+            guard = self._and(guard, inside)
         return coords, guard
 
     def _data_index(self, value: ir.Value, extent: Size, *, guarded: bool) -> Index:
@@ -445,11 +468,26 @@ class ExpressionEmitter:
         assert condition is not None
         return condition
 
+    def _lanes_within(self, index: Index, low: int, high: Index) -> ir.Value | None:
+        """The lanes whose coordinate is within, as a constant; None where they are not known.
+
+        Idle lanes count as their neighbours do.
+        """
+        lane = self.index.lane
+        if lane is None or not high.is_const or index.names() != {lane.var}:
+            return None
+        last = lane.lanes - 1
+        if lane.end.is_const:
+            last = min(last, lane.end.const - 1 - lane.base)
+        at = [index.subs({lane.var: Index.of(lane.base + min(i, last))}) for i in range(lane.lanes)]
+        inside = [low <= c.value <= high.const for c in at]
+        return ir.Constant(ir.VectorType(BOOL, lane.lanes), inside)
+
     def _and(self, a: ir.Value | None, b: ir.Value) -> ir.Value:
         if a is None:
             return b
         p, q = self._same_width([a, b])
-        return self.builder.and_(p, q)
+        return both(self.builder, p, q) if is_vector(p) else self.builder.and_(p, q)
 
     def prefetch(self, s: Prefetch) -> None:
         """Bring a line of memory into a cache; of a vector, that of its first lane."""

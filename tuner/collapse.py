@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 from rutc.tensor_ir.affine import Size, plain
 from rutc.tensor_ir.steps import Fuse, Reorder, Step
 from rutc.tuner.access import Shape, Touch
 
 
-def collapse(shape: Shape) -> tuple[Step, ...]:
-    """Steps that fuse shared loops wherever no access can tell.
+def collapse(shape: Shape, kept: AbstractSet[str] = frozenset()) -> tuple[Step, ...]:
+    """Steps that fuse shared loops wherever no access can tell, those `kept` left out.
 
     One long loop is tiled with less waste at the edges than several short ones.
     """
@@ -18,7 +19,7 @@ def collapse(shape: Shape) -> tuple[Step, ...]:
     sizes = dict(shape.sizes)
     touches = shape.touches
     steps: list[Step] = []
-    while (pair := _pair(order, sizes, touches)) is not None:
+    while (pair := _pair([v for v in order if v not in kept], sizes, touches)) is not None:
         outer, inner = pair
         name = f"{outer}_{inner}"
         moved = [v for v in order if v != outer]

@@ -1,10 +1,12 @@
 """The default schedule: chosen by a model of the machine, without measuring.
 
-Five shapes of kernel, told apart by their accesses alone:
+Six shapes of kernel, told apart by their accesses alone:
 
 - *tiled*: a reduction with a shared loop along which memory is contiguous. That loop becomes the
   vector, another one or two the rows of a register tile, chosen to balance multiply-adds against
   loads [Goto & van de Geijn 2008];
+- *windows*: reductions over small windows (depthwise convolutions, pooling): a vector along
+  memory, and rows that share what they read;
 - *matrix*: such a reduction of 8-bit products, where the processor has registers for matrices;
 - *rows*: reductions along contiguous memory (softmax, normalisation, dot products): lanes of
   partial states per row;
@@ -30,6 +32,7 @@ from rutc.tuner.repeats import apart
 from rutc.tuner.rows import rows
 from rutc.tuner.tiled import tiled
 from rutc.tuner.tiles import choose_tile
+from rutc.tuner.windows import windows
 
 
 def choose(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Choice:
@@ -46,6 +49,9 @@ def choose(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Choic
             return replace(rest, schedule=(repeated, *rest.schedule))
         return Choice(pointwise(kernel, shape, machine))
     if all(r.loops for r in shape.reductions) and not shape.private:
+        passing = windows(kernel, shape, machine, constants)
+        if passing is not None:
+            return passing
         fused = collapse(shape)
         if fused:
             rest = choose(apply_schedule(kernel, fused), machine, constants)

@@ -130,7 +130,7 @@ def tiled(
     steps.append(Tile(tuple(v for v, _ in moved), tuple(k for _, k in moved)))
     if block is None:
         steps += _results(shape, tile, machine)
-    packing: dict[str, tuple[tuple[str, ...], Mapping[str, int]]] = {}
+    packs: dict[str, tuple[tuple[str, ...], Mapping[str, int]]] = {}
     if block is not None:
         extents[bound[-1]] = block if extents[bound[-1]] % block == 0 else 0
     for r in shape.reductions:
@@ -158,8 +158,8 @@ def tiled(
                 if group == 1 and len(r.reads) > 1:
                     steps += _far_rows(t, tile, order, wanted, unrolled, extents, machine)
             else:
-                packing[t.buffer] = (
-                    _packing(kernel, t, wanted, tile, width, shape.extents, block, original)
+                packs[t.buffer] = (
+                    packing(kernel, t, wanted, tile, width, shape.extents, block, original)
                     if group == 1
                     else _grouped(kernel, t, wanted, tile, width, group)
                 )
@@ -184,7 +184,7 @@ def tiled(
                     if Mark(first, Kind.UNROLL) not in steps:
                         ahead = NEAR_LINES * line
                         steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
-    return Choice(tuple(steps), packing)
+    return Choice(tuple(steps), packs)
 
 
 def _results(shape: Shape, tile: RegisterTile, machine: Machine) -> list[Step]:
@@ -381,7 +381,7 @@ def _reuse_loops(
     return outer, inner, []
 
 
-def _packing(
+def packing(
     kernel: Kernel,
     t: Touch,
     bound: list[str],

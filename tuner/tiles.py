@@ -84,7 +84,7 @@ def _tiles(shape: Shape, vector: str, machine: Machine) -> Iterator[RegisterTile
         for x in shape.shared
         if x.var != vector and shape.extents[x.var] > 1 and _reuses(shape, x.var)
     ]
-    room = (machine.registers - 2) // max(map(_state_registers, shape.reductions))
+    room = (machine.registers - 2) // max(map(state_registers, shape.reductions))
     for vectors in range(1, most + 1):
         yield _cost(shape, vector, vectors, (), machine)
         for v in others:
@@ -134,7 +134,7 @@ def crowded(
     return size + vectors + kept > machine.registers
 
 
-def _state_registers(r: Reduction) -> int:
+def state_registers(r: Reduction) -> int:
     """Registers that hold one vector of a reduction's states: two for 8 bytes a lane."""
     return sum(max(1, t.bytes // 4) for t in r.update.reducer.state)
 
@@ -190,7 +190,7 @@ def _cost(
         vector_loads = sum(
             _loads(t, vector, vectors, rows, width, unrolled) for t in r.reads if t.depends(vector)
         )
-        width_each = _state_registers(r)
+        width_each = state_registers(r)
         wide = width_each / len(r.update.states)
         work = max(
             size * wide / machine.fma_per_cycle,

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from rutc.errors import InternalError
 from rutc.graph_opt.cost import NestCost
 from rutc.graph_opt.decide.fusion import Fuser
+from rutc.graph_opt.decide.halo import masked_at_edges, needed_halo
 from rutc.graph_opt.decide.inplace import share_bases
 from rutc.graph_opt.decide.interface import with_interface_copies
 from rutc.graph_opt.decide.layout import (
     Copier,
     choose_innermost,
     fixed_orders,
-    needed_halo,
     order_dims,
     replace_read,
     wants_packing,
@@ -206,6 +206,8 @@ class _Decider:
         own = self.fill.get(name)
         strided = lanes is not None and self.inner.get(name) != lanes
         if name in self.fixed or strided or (own is not None and own != r.fill):
+            if masked_at_edges(n, r, self.sizes, self.inner):
+                return body
             if not set(self.counters).isdisjoint(self.values[name].dims):
                 return body
             inner = lanes or self.inner.get(name)

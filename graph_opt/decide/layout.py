@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from rutc.graph_opt.cost import NestCost, ReadUse
-from rutc.tensor_ir.affine import Index, Range, Size, typical
+from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Expr, Lit, Read, reads, transform
 from rutc.tensor_ir.graph import (
     Call,
@@ -31,7 +31,6 @@ from rutc.tensor_ir.graph import (
     outs,
     walk_nodes,
 )
-from rutc.tensor_ir.lower import beyond
 
 SWEEPS = 4
 
@@ -258,34 +257,3 @@ def wants_packing(u: ReadUse, nest: Nest, extents: Mapping[str, int]) -> bool:
 def replace_read(e: Expr, old: Read, new: Read) -> Expr:
     """`e` with one read replaced by another."""
     return transform(e, lambda x: new if x == old else x)
-
-
-def needed_halo(
-    nest: Nest,
-    r: Read,
-    sizes: Mapping[str, Size],
-    values: Mapping[str, Value],
-    symbols: Mapping[str, Range],
-) -> dict[str, tuple[int, int]] | None:
-    """How far the read goes outside of its value, per dim; None where that is not constant."""
-    extents = {d: typical(x, symbols) for d, x in sizes.items()}
-    ranges = {d: (0, extents[d] - 1) for d in nest.dims if extents[d] > 0}
-    halo: dict[str, tuple[int, int]] = {}
-    for d, c in r.coords:
-        if not isinstance(c, Index):
-            return None
-        if all(isinstance(sizes[x], int) for x in (d, *c.names() & sizes.keys())):
-            bounds = c.bounds(ranges)
-            if bounds is None:
-                return None
-            lo, hi = max(0, -bounds[0]), max(0, bounds[1] - (extents[d] - 1))
-        else:
-            reach = beyond(c, sizes[d], sizes, symbols)
-            if reach is None:
-                return None
-            lo, hi = reach
-        if lo or hi:
-            halo[d] = (lo, hi)
-    total = prod(extents[d] + sum(halo.get(d, (0, 0))) for d in values[r.value].dims)
-    size = prod(extents[d] for d in values[r.value].dims)
-    return halo if total <= 4 * size + 4096 else None

@@ -139,7 +139,7 @@ class Fuse(Step):
 
 @dataclass(frozen=True)
 class Reorder(Step):
-    """Put directly nested loops in another order, outermost first.
+    """Put directly nested loops in another order, outermost first, wherever all of them stand.
 
     for a { for b { S } }  ->  for b { for a { S } }
     """
@@ -153,14 +153,9 @@ class Reorder(Step):
             raise NotApplicable("a loop is named twice")
 
         def reorder(loop: Loop) -> tuple[Stmt, ...]:
-            chain = [loop]
-            while len(chain) < len(names):
-                body = chain[-1].body
-                if len(body) != 1 or not isinstance(body[0], Loop) or body[0].var not in names:
-                    raise NotApplicable(
-                        f"{chain[-1].var} does not directly hold one of {sorted(names)}"
-                    )
-                chain.append(body[0])
+            chain = _nested(loop, names)
+            if isinstance(chain, str):
+                return (loop,)
             by_var = {x.var: x for x in chain}
             placed: set[str] = set()
             for v in self.order:
@@ -174,10 +169,15 @@ class Reorder(Step):
             return inner
 
         body = kernel.body
+        reason = "none of the loops is there"
         for first in self.order:
-            if _is_outermost(body, first, names):
+            found = [s for s in walk_stmts(body) if isinstance(s, Loop) and s.var == first]
+            chains = [_nested(x, names) for x in found]
+            if any(not isinstance(c, str) for c in chains):
                 return replace(kernel, body=replace_loop(body, first, reorder))
-        raise NotApplicable("none of the loops is there")
+            if _is_outermost(body, first, names):
+                reason = next(c for c in chains if isinstance(c, str))
+        raise NotApplicable(reason)
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class Part(Step):
             lo = constant_start(loop)
             hi = lo + constant_extent(loop)
             edges = [lo, *sorted({p for p in self.points if lo < p < hi}), hi]
-            arms = [simplified(loop.body, {self.var: (a, b - 1)}) for a, b in pairwise(edges)]
+            arms = [self._arm(loop, a, b) for a, b in pairwise(edges)]
             body = arms.pop()
             for end, arm in zip(reversed(edges[1:-1]), reversed(arms), strict=True):
                 body = (Branch(Index.of(self.var), Index.of(end), arm, body),)
@@ -244,6 +244,11 @@ class Part(Step):
         return replace(
             kernel, body=simplified(replace_loop(kernel.body, self.var, part), dict(kernel.symbols))
         )
+
+    def _arm(self, loop: Loop, first: int, end: int) -> tuple[Stmt, ...]:
+        if end == first + 1:
+            return with_index(loop.body, {self.var: Index.of(first)})
+        return simplified(loop.body, {self.var: (first, end - 1)})
 
 
 @dataclass(frozen=True)
@@ -318,6 +323,17 @@ class Mark(Step):
             for a in accesses(s):
                 if a.buffer in stack and not moves(a, loop.var):
                     raise NotApplicable(f"the lanes of {self.var} share %{a.buffer}")
+
+
+def _nested(loop: Loop, names: set[str]) -> list[Loop] | str:
+    """The loops over the names, `loop` first, each all that the last one does; or why not."""
+    chain = [loop]
+    while len(chain) < len(names):
+        body = chain[-1].body
+        if len(body) != 1 or not isinstance(body[0], Loop) or body[0].var not in names:
+            return f"{chain[-1].var} does not directly hold one of {sorted(names)}"
+        chain.append(body[0])
+    return chain
 
 
 def _is_outermost(body: tuple[Stmt, ...], var: str, names: set[str]) -> bool:

@@ -1,6 +1,7 @@
 """Kernels compiled into this process and run, their memory surrounded by canaries."""
 
 import ctypes
+import mmap
 from collections.abc import Mapping
 
 import llvmlite.binding as llvm
@@ -22,8 +23,11 @@ def run_kernel(
     buffers: Mapping[str, np.ndarray],
     symbols: Mapping[str, int] | None = None,
     parts: int = 1,
+    fence: str | None = None,
 ) -> None:
     """Runs the kernel's code on `buffers`, changed in place, its tasks in `parts` calls.
+
+    With a `fence` at the "begin" or "end" of all buffers, the process dies of reads beyond it.
 
     Raises:
         AssertionError: The code wrote outside of the buffers.
@@ -36,8 +40,12 @@ def run_kernel(
     optimise(module, target)
     with llvm.create_mcjit_compiler(module, target) as engine:
         engine.finalize_object()
-        memory = [_guarded(buffers[b.name]) for b in kernel.args]
-        pointers = (ctypes.c_void_p * max(len(memory), 1))(*(m.ctypes.data + GUARD for m in memory))
+        if fence is None:
+            memory = [_guarded(buffers[b.name]) for b in kernel.args]
+        else:
+            memory = [_fenced(buffers[b.name], fence) for b in kernel.args]
+        places = (m.ctypes.data + (GUARD if fence is None else 0) for m in memory)
+        pointers = (ctypes.c_void_p * max(len(memory), 1))(*places)
         counters = [(symbols or {})[name] for name, _ in kernel.symbols]
         scratch = np.empty(emitted.thread_bytes + 64, np.uint8)
         counters.append(-(-scratch.ctypes.data // 64) * 64)
@@ -51,6 +59,9 @@ def run_kernel(
             call(pointers, table, edges[i], edges[i + 1])
     for b, m in zip(kernel.args, memory, strict=True):
         array = buffers[b.name]
+        if fence is not None:
+            array.view(np.uint8)[...] = m
+            continue
         inside = m[GUARD : len(m) - GUARD]
         assert (m[:GUARD] == CANARY).all(), f"%{b.name} is written before its begin"
         assert (m[len(m) - GUARD :] == CANARY).all(), f"%{b.name} is written behind its end"
@@ -64,4 +75,20 @@ def _guarded(array: np.ndarray) -> np.ndarray:
     shift = -raw.ctypes.data % 64
     memory = raw[shift : shift + size]
     memory[GUARD : GUARD + array.nbytes] = array.view(np.uint8)
+    return memory
+
+
+def _fenced(array: np.ndarray, side: str) -> np.ndarray:
+    """The array's bytes, in pages of which the one before the begin or after the end is closed."""
+    page = mmap.PAGESIZE
+    pages = -(-max(array.nbytes, 1) // page)
+    # Arrays of mapped memory keep it mapped.
+    raw = np.frombuffer(mmap.mmap(-1, (pages + 2) * page), np.uint8)
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    for number in (0, pages + 1):
+        place = ctypes.c_void_p(raw.ctypes.data + number * page)
+        assert protect(place, ctypes.c_size_t(page), ctypes.c_int(0)) == 0
+    start = page if side == "begin" else (pages + 1) * page - array.nbytes
+    memory = raw[start : start + array.nbytes]
+    memory[...] = array.view(np.uint8)
     return memory

@@ -1,6 +1,7 @@
 """Layouts: innermost dims, copies that pay, halos, and orders that an interface fixes."""
 
 import numpy as np
+import pytest
 
 from rutc.tensor_ir import Nest
 from rutc.tensor_ir.expr import reads
@@ -93,22 +94,46 @@ def test_a_window_reads_a_halo() -> None:
     assert "fill the halo of %y" in str(plan)
 
 
-def test_an_input_is_copied_to_get_a_halo() -> None:
-    plan = plan_of(WINDOW.replace("%y[a=a", "%x[a=a"))
+PRODUCTS_OF_WINDOWS = """
+graph "window"
+dims a = 40, k = 3, n = 16, m = 64
+%x : f32{a,n} = input "x" [a, n]
+%w : f32{k,m,n} = input "w" [k, n, m]
+%z : f32{a,m} = sum{k,n} %x[a=a+k-1, n else 0.0] * %w[k, m, n]
+output "z" [a, m] = %z
+"""
+
+WINDOW_OF_INPUT = """
+graph "window"
+dims a = 40, k = 3, n = 16
+%x : f32{a,n} = input "x" [X]
+%z : f32{a,n} = max{k} %x[a=a+k-1, n else -inf]
+output "z" [Z] = %z
+"""
+
+
+def test_an_input_that_is_used_often_is_copied_to_get_a_halo() -> None:
+    plan = plan_of(PRODUCTS_OF_WINDOWS)
     assert plan.layouts["x"].halo == ()
     (copy,) = [name for name, layout in plan.layouts.items() if layout.halo]
     assert copy.startswith("x.halo")
 
 
+@pytest.mark.parametrize(
+    ("x", "z", "copied"), [("a, n", "a, n", 0), ("n, a", "n, a", 0), ("n, a", "a, n", 1)]
+)
+def test_windows_that_use_an_input_few_times_read_it_with_masks(
+    x: str, z: str, copied: int
+) -> None:
+    plan = plan_of(WINDOW_OF_INPUT.replace("X", x).replace("Z", z))
+    assert len([name for name, layout in plan.layouts.items() if layout.halo]) == copied
+
+
 def test_a_halo_has_one_fill() -> None:
-    text = WINDOW.replace(
-        'output "z"',
-        '%u : f32{a,n} = max{k} %y[a=a+k-2, n else -inf]\noutput "u" [a, n] = %u\noutput "z"',
-    )
-    plan = plan_of(text)
-    halos = {name: str(layout) for name, layout in plan.layouts.items() if layout.halo}
-    assert len(halos) == 2
-    assert {text.rsplit(" ", 1)[1] for text in halos.values()} == {"0.0", "-inf"}
+    text = WINDOW.replace("%z : f32", "%u : f32{a,n} = max{k} %y[a=a+k-2, n else -inf]\n%z : f32")
+    plan = plan_of(text.replace('output "z"', 'output "u" [a, n] = %u\noutput "z"'))
+    (halo,) = [str(layout) for layout in plan.layouts.values() if layout.halo]
+    assert halo.endswith(" -inf")
 
 
 def test_large_halos_are_read_with_tests_instead() -> None:

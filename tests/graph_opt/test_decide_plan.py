@@ -105,12 +105,12 @@ def test_a_copy_that_both_branches_need_is_made_in_each() -> None:
         graph "halos"
         dims a = 6, k = 3
         %c : bool{} = input "c" []
-        %x : f32{a} = input "x" [a]
-        %y : f32{a} = if %c {
-          %p : f32{a} = sum{k} %x[a=a+k-1 else 0.0]
+        %x : i16{a} = input "x" [a]
+        %y : i16{a} = if %c {
+          %p : i16{a} = sum{k} %x[a=a+k-1 else 0]
           yield %p
         } else {
-          %q : f32{a} = max{k} %x[a=a+k-1 else 0.0]
+          %q : i16{a} = max{k} %x[a=a+k-1 else 0]
           yield %q
         }
         output "y" [a] = %y

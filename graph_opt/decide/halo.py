@@ -1,0 +1,76 @@
+"""Reads beyond the edges of a value: by a halo of its fill, or by masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from rutc.tensor_ir.affine import Index, Range, Size, typical
+from rutc.tensor_ir.expr import Read, reads
+from rutc.tensor_ir.graph import Nest, Value
+from rutc.tensor_ir.lower import beyond
+from rutc.tensor_ir.machine import NEAR_STRIDES
+from rutc.tensor_ir.windows import MOST_TAPS, partners
+
+LEAST_LANES = 4
+"""The shortest dim along which vectors pay."""
+NARROWEST_MASKED = 4
+"""Bytes of the narrowest elements for which every machine has masked loads."""
+
+
+def masked_at_edges(
+    nest: Nest, r: Read, sizes: Mapping[str, Size], inner: Mapping[str, str | None]
+) -> bool:
+    """Whether masks at the edges of a window cost less than a copy of the operand with a halo.
+
+    They do where every element is used a few times only: the copy costs as much as the nest does.
+    The vector has to run along the memory of both the operand and the result.
+    """
+    if r.dtype.bytes < NARROWEST_MASKED or not all(isinstance(c, Index) for _, c in r.coords):
+        return False
+    coords = {d: c for d, c in r.coords if isinstance(c, Index)}
+    names = {*nest.dims, *coords, *(v for c in coords.values() for v in c.names())}
+    extents = {d: e for d in names if isinstance(e := sizes.get(d), int)}
+    if len(extents) < len(names):
+        return False
+    bound = {d for d in nest.bound if extents[d] > 1}
+    free = {d for d in nest.out.dims if extents[d] > 1}
+    if not partners([x for e in nest.body for x in reads(e)], free, bound):
+        return False
+    lane, along = inner.get(nest.out.name), inner.get(r.value)
+    if prod(extents[d] for d in bound) > MOST_TAPS or lane is None or along is None:
+        return False
+    steps = {d: c.coefficient(lane) for d, c in coords.items()}
+    near = steps.pop(along) in (1, *NEAR_STRIDES)
+    return near and extents[lane] >= LEAST_LANES and not any(step != 0 for step in steps.values())
+
+
+def needed_halo(
+    nest: Nest,
+    r: Read,
+    sizes: Mapping[str, Size],
+    values: Mapping[str, Value],
+    symbols: Mapping[str, Range],
+) -> dict[str, tuple[int, int]] | None:
+    """How far the read goes outside of its value, per dim; None where that is not constant."""
+    extents = {d: typical(x, symbols) for d, x in sizes.items()}
+    ranges = {d: (0, extents[d] - 1) for d in nest.dims if extents[d] > 0}
+    halo: dict[str, tuple[int, int]] = {}
+    for d, c in r.coords:
+        if not isinstance(c, Index):
+            return None
+        if all(isinstance(sizes[x], int) for x in (d, *c.names() & sizes.keys())):
+            bounds = c.bounds(ranges)
+            if bounds is None:
+                return None
+            lo, hi = max(0, -bounds[0]), max(0, bounds[1] - (extents[d] - 1))
+        else:
+            reach = beyond(c, sizes[d], sizes, symbols)
+            if reach is None:
+                return None
+            lo, hi = reach
+        if lo or hi:
+            halo[d] = (lo, hi)
+    total = prod(extents[d] + sum(halo.get(d, (0, 0))) for d in values[r.value].dims)
+    size = prod(extents[d] for d in values[r.value].dims)
+    return halo if total <= 4 * size + 4096 else None

@@ -1,0 +1,190 @@
+"""Reductions over windows in machine code: sizes, strides and edges against the interpreter."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rutc.tensor_ir.expr import Read, walk
+from rutc.tensor_ir.graph import Nest
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
+from rutc.tensor_ir.layout import dense
+from rutc.tensor_ir.lower import Group
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.steps import Part
+from tests.emit.run_kernel import run_kernel
+from tests.emit.test_kernels import V4, on_machines, tuned
+from tests.examples import examples
+from tests.kernels import Case
+
+LEAST = {"f32": "-inf", "f64": "-inf", "i32": "-2147483648", "i16": "-32768"}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A dim of pictures: its size, the window's, their steps, and the padding on both sides."""
+
+    size: int
+    taps: int
+    stride: int = 1
+    dilation: int = 1
+    before: int = 0
+    after: int = 0
+
+    @property
+    def reach(self) -> int:
+        """The last input that the first window reads, padding counted."""
+        return self.dilation * (self.taps - 1)
+
+    @property
+    def out(self) -> int:
+        """The number of windows."""
+        return (self.size + self.before + self.after - self.reach - 1) // self.stride + 1
+
+
+def window(
+    axes: Sequence[Axis],
+    channels: int = 2,
+    how: str = "sum",
+    dtype: str = "f32",
+    *,
+    channels_last: bool = False,
+    halo: bool = False,
+) -> Case:
+    """A reduction over windows of the axes, outermost first; sums are of products with weights."""
+    numbers = range(len(axes))
+    x, k, i = ([f"{letter}{n}" for n in numbers] for letter in "xki")
+    sizes = {"c": channels}
+    for n, a in enumerate(axes):
+        sizes |= {i[n]: a.size, k[n]: a.taps, x[n]: a.out}
+    at = [f"{i[n]}={a.stride}*{x[n]}+{a.dilation}*{k[n]}-{a.before}" for n, a in enumerate(axes)]
+    fill = ("0.0" if dtype[0] == "f" else "0") if how == "sum" else LEAST[dtype]
+    factor = f" * %w[{', '.join(['c', *k])}]" if how == "sum" else ""
+    element = f"%v[{', '.join(['c', *at])} else {fill}]{factor}"
+    graph = parse(f"""
+        graph "windows"
+        dims {", ".join(f"{d} = {n}" for d, n in sizes.items())}
+        %v : {dtype}{{{",".join(sorted(["c", *i]))}}} = input "v" [{", ".join(["c", *i])}]
+        %w : {dtype}{{{",".join(sorted(["c", *k]))}}} = input "w" [{", ".join(["c", *k])}]
+        %o : {dtype}{{{",".join(sorted(["c", *x]))}}} = {how}{{{",".join(k)}}} {element}
+        output "o" [{", ".join(["c", *x])}] = %o
+        """)
+    (nest,) = (n for n in graph.nodes if isinstance(n, Nest))
+    read = next(r for r in walk(nest.body[0]) if isinstance(r, Read) and r.value == "v")
+    beyond = {
+        i[n]: (a.before, max(a.stride * (a.out - 1) + a.reach - a.before - a.size + 1, 0))
+        for n, a in enumerate(axes)
+    }
+
+    def order(dims: list[str]) -> list[str]:
+        return [*dims, "c"] if channels_last else ["c", *dims]
+
+    layouts = {
+        "v": dense(order(i), sizes, halo=beyond if halo else None, fill=read.fill),
+        "w": dense(["c", *k], sizes),
+        "o": dense(order(x), sizes),
+    }
+    return Case(graph, Group("g", (nest,), tuple(order(x)), ("o",)), layouts, True, 0)
+
+
+def check(case: Case, machine: Machine, *, parts: int = 1, fence: str | None = None) -> Kernel:
+    """The kernel as it is scheduled, after its results were compared with the interpreter's."""
+    free = frozenset({"w"} & set(case.group.external_reads()))
+    kernel, _, memory, arrays = tuned(case, machine, free)
+    run_kernel(kernel, machine, memory, parts=parts, fence=fence)
+    case.check(memory, arrays)
+    return kernel
+
+
+@st.composite
+def axes(draw: st.DrawFn, most: int, longest: int) -> tuple[Axis, ...]:
+    found = []
+    for _ in range(draw(st.integers(1, most))):
+        taps, dilation = draw(st.integers(1, 5)), draw(st.integers(1, 3))
+        before, after = draw(st.integers(0, 4)), draw(st.integers(0, 4))
+        least = max(dilation * (taps - 1) + 1 - before - after, 1)
+        size = draw(st.integers(least, max(longest, least)))
+        found.append(Axis(size, taps, draw(st.integers(1, 5)), dilation, before, after))
+    return tuple(found)
+
+
+@on_machines
+@examples(60)
+@given(data=st.data())
+def test_windows(machine: Machine, data: st.DataObject) -> None:
+    case = window(
+        data.draw(axes(3, 22)),
+        channels=data.draw(st.sampled_from([1, 2, 5, 17])),
+        how=data.draw(st.sampled_from(["sum", "max"])),
+        dtype=data.draw(st.sampled_from(["f32", "f32", "f64", "i32", "i16"])),
+        channels_last=data.draw(st.booleans()),
+        halo=data.draw(st.booleans()),
+    )
+    if prod(case.extents[d] for n in case.group.stages for d in n.dims) > 60_000:
+        return
+    check(case, machine, parts=data.draw(st.integers(1, 3)))
+
+
+SHAPES = {
+    "whole rows": [Axis(7, 3, before=1, after=1)] * 2,
+    "rows of one and a half vectors": [Axis(24, 3, before=1, after=1)] * 2,
+    "rows of many vectors": [Axis(16, 3, before=1, after=1), Axis(112, 3, before=1, after=1)],
+    "every other element": [Axis(14, 3, 2, before=1, after=1), Axis(66, 3, 2, before=1, after=1)],
+    "every other of few": [Axis(9, 3, 2, before=1, after=1)] * 2,
+    "every third": [Axis(31, 2, 3), Axis(100, 2, 3, before=1)],
+    "every fifth": [Axis(31, 5, 5), Axis(100, 5, 5)],
+    "far taps": [Axis(20, 3, dilation=4, before=4, after=4)] * 2,
+    "a large window": [Axis(20, 7, before=3, after=3)] * 2,
+    "a window as large as the picture": [Axis(5, 5, before=4, after=4)] * 2,
+    "more padding than picture": [Axis(3, 2, before=6, after=7), Axis(4, 2, before=9, after=8)],
+    "an odd number of rows": [Axis(13, 3, before=1, after=1), Axis(37, 3, before=1, after=1)],
+    "a row only": [Axis(1, 1), Axis(100, 4, before=3)],
+}
+
+
+@on_machines
+@pytest.mark.parametrize(("how", "fence"), [("sum", "begin"), ("max", "end")])
+@pytest.mark.parametrize("name", SHAPES)
+def test_nothing_beyond_the_operands_is_read(
+    machine: Machine, name: str, how: str, fence: str
+) -> None:
+    check(window(SHAPES[name], how=how), machine, fence=fence)
+
+
+def _loops(kernel: Kernel, var: str) -> list[Loop]:
+    return [s for s in walk_stmts(kernel.body) if isinstance(s, Loop) and s.var == var]
+
+
+def test_rows_share_what_their_windows_overlap_in() -> None:
+    kernel = tuned(window(SHAPES["whole rows"]), V4, frozenset({"w"}))[0]
+    chain = next(s for s in kernel.body[0].body if isinstance(s, Loop) and s.var == "k1")
+    order = [chain.var]
+    while isinstance(chain.body[0], Loop):
+        chain = chain.body[0]
+        order.append(chain.var)
+    assert order == ["k1", "x0", "k0", "x1"]
+    assert [_loops(kernel, v)[0].kind for v in order] == [Kind.UNROLL] * 3 + [Kind.VECTOR]
+
+
+def test_taps_that_lie_in_one_load_follow_each_other() -> None:
+    kernel = tuned(window(SHAPES["every other element"]), V4, frozenset({"w"}))[0]
+    (loop,) = _loops(kernel, "k1")[:1]
+    assert [s.var for s in loop.body if isinstance(s, Loop)] == ["x1.i"]
+
+
+def test_only_the_edges_have_tests() -> None:
+    schedule = tuned(window([Axis(70, 3, before=1, after=1)] * 2), V4, frozenset({"w"}))[1]
+    assert {s for s in schedule if isinstance(s, Part)} == {
+        Part("x0.o", (1, 4)),
+        Part("x1.o", (1, 4)),
+    }
+
+
+def test_what_a_halo_holds_needs_no_tests() -> None:
+    case = window([Axis(64, 3, before=1, after=1)] * 2, halo=True)
+    schedule = tuned(case, V4, frozenset({"w"}))[1]
+    assert not [s for s in schedule if isinstance(s, Part) and s.var == "x1.o"]

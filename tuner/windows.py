@@ -1,0 +1,277 @@
+"""The schedule of sums over windows: depthwise convolutions, pooling.
+
+A vector along memory, and rows of the output one above the other that share what they read: rows of
+a window overlap. All of a window is written out. What lies outside of the input is told by masks,
+so every part of the loops that touches an edge has code of its own, and the inside has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+
+from rutc.tensor_ir.affine import Index, Range
+from rutc.tensor_ir.expr import Read, walk
+from rutc.tensor_ir.kernel import Kernel, Kind
+from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
+from rutc.tensor_ir.steps import Mark, Part, Reorder, Split, Step, Tile, apply_schedule
+from rutc.tensor_ir.windows import MOST_TAPS, partners
+from rutc.tuner.access import Reduction, Shape, analyse
+from rutc.tuner.choice import Choice, shared_out
+from rutc.tuner.collapse import collapse
+from rutc.tuner.dot import products_together
+from rutc.tuner.tiled import packing
+from rutc.tuner.tiles import RegisterTile, state_registers
+
+MOST_WRITTEN_OUT = 160
+"""Elements of windows that a tile takes in: their code, once for each edge, has to stay small."""
+MOST_ROWS = 14
+MOST_VECTORS = 4
+"""Vectors of a tile without rows."""
+SHORTEST = 4
+"""The shortest loop that becomes the vector."""
+LOADED = 4
+"""Registers for what is just being loaded."""
+TILE_CYCLES = 6.0
+"""What a tile costs besides its loads and its arithmetic."""
+MOST_PARTS = 16
+"""Copies of a tile's code, one for each part of its loops."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A kernel that passes windows over its operands: who moves along with which bound loop."""
+
+    shape: Shape
+    reduction: Reduction
+    reads: tuple[Read, ...]
+    partners: Mapping[str, str]
+    vector: str
+
+    @property
+    def taps(self) -> int:
+        """Elements of a window."""
+        return prod(self.shape.extents[b] for b in self.partners)
+
+    @property
+    def strided(self) -> bool:
+        """Whether neighbouring lanes read elements that are no neighbours."""
+        touches = (t for t in self.reduction.reads if not t.packed)
+        return any(t.strides.get(self.vector, 0) not in (0, 1) for t in touches)
+
+
+def windows(
+    kernel: Kernel, shape: Shape, machine: Machine, constants: frozenset[str]
+) -> Choice | None:
+    """Rows and a vector of windows, all written out; None for kernels that pass no windows."""
+    found = _pass(kernel, shape, machine, constants)
+    if found is None:
+        return None
+    moved = frozenset(found.partners.values())
+    fused = collapse(shape, moved)
+    if fused:
+        kernel = apply_schedule(kernel, fused)
+        shape = analyse(kernel, constants)
+        again = _pass(kernel, shape, machine, constants)
+        found = again if again is not None else found
+        if again is None:
+            return None
+    schedule, packs = _schedule(kernel, found, machine)
+    return Choice((*fused, *schedule), packs)
+
+
+def _pass(kernel: Kernel, shape: Shape, machine: Machine, constants: frozenset[str]) -> Pass | None:
+    if len(shape.reductions) != 1 or products_together(shape, machine) > 1:
+        return None
+    (r,) = shape.reductions
+    extents = shape.extents
+    free = {x.var for x in shape.shared if extents[x.var] > 1}
+    bound = {x.var for x in r.loops if extents[x.var] > 1}
+    packed = {b.name for b in kernel.locals} | constants
+    reads = tuple(
+        x
+        for e in r.update.elements
+        for x in walk(e)
+        if isinstance(x, Read) and x.value not in packed
+    )
+    found = partners(reads, free, bound)
+    if not found or (bound | set(found.values())) & shape.symbolic:
+        return None
+    if prod(extents[b] for b in bound) > MOST_TAPS:
+        return None
+    vector = _vector(shape, machine)
+    return None if vector is None else Pass(shape, r, reads, found, vector)
+
+
+def _vector(shape: Shape, machine: Machine) -> str | None:
+    """The loop along which all memory lies, or nearly; the one of which most lanes are used."""
+
+    def along(v: str) -> bool:
+        stores = [t for t in shape.touches if t.is_store]
+        loads = [t for t in shape.touches if not t.is_store and not t.packed]
+        near = (0, 1, *NEAR_STRIDES)
+        return all(t.unit(v) for t in stores) and all(t.strides.get(v, 0) in near for t in loads)
+
+    def idle(v: str) -> float:
+        extent = shape.extents[v]
+        lanes = machine.lanes(extent)
+        return ceil(extent / lanes) * lanes / extent
+
+    candidates = [
+        x.var
+        for x in shape.shared
+        if shape.extents[x.var] >= SHORTEST and x.var not in shape.symbolic and along(x.var)
+    ]
+    return min(candidates, key=idle, default=None)
+
+
+def _rows(found: Pass, machine: Machine) -> tuple[str, int] | None:
+    """(loop, rows): the rows of a tile; None where nothing is shared between rows."""
+    best: tuple[float, str, int] | None = None
+    extents, taps = found.shape.extents, found.taps
+    weights = [t for t in found.reduction.reads if t.packed or found.vector not in t.strides]
+    for bound, v in sorted(found.partners.items()):
+        if v == found.vector:
+            continue
+        beside = taps // extents[bound]
+        # The weights of the rows at hand stay in registers, or of all where rows come last.
+        held = (taps if found.strided else extents[bound]) if weights else 0
+        each = state_registers(found.reduction)
+        for rows in range(2, min(extents[v], MOST_ROWS) + 1):
+            if rows * each + held + LOADED > machine.registers or rows * taps > MOST_WRITTEN_OUT:
+                break
+            loads = _places(found.reads, v, bound, rows, extents[bound]) * beside
+            cost = (loads + rows * taps + (taps if weights else 0) + TILE_CYCLES) / rows
+            cost *= ceil(extents[v] / rows) * rows / extents[v]
+            if best is None or cost < best[0]:
+                best = cost, v, rows
+    return None if best is None else best[1:]
+
+
+def _places(reads: tuple[Read, ...], v: str, bound: str, rows: int, taps: int) -> int:
+    """Places along a dim that so many rows of windows read."""
+    total = 0
+    for r in reads:
+        for _, c in r.coords:
+            if isinstance(c, Index) and v in c.names() and bound in c.names():
+                step, apart = c.coefficient(v) or 0, c.coefficient(bound) or 0
+                total += len({step * i + apart * j for i in range(rows) for j in range(taps)})
+    return total
+
+
+def _schedule(
+    kernel: Kernel, found: Pass, machine: Machine
+) -> tuple[list[Step], dict[str, tuple[tuple[str, ...], Mapping[str, int]]]]:
+    shape, vector = found.shape, found.vector
+    extents = shape.extents
+    rows = _rows(found, machine)
+    vectors = 1 if rows is not None else min(MOST_VECTORS, ceil(extents[vector] / machine.width))
+    width = vectors * machine.width
+    steps: list[Step] = []
+    around: list[str] = []
+    inside: list[str] = []
+    factors: dict[str, int] = {}
+    for v, f in ((rows,) if rows is not None else ()) + ((vector, width),):
+        if f >= extents[v]:
+            inside.append(v)
+            continue
+        steps.append(Split(v, f))
+        around.append(f"{v}.o")
+        inside.append(f"{v}.i")
+        factors[v] = f
+    tiled = {vector, *(rows[:1] if rows is not None else ())}
+    others = _memory_order([x.var for x in shape.shared if x.var not in tiled], shape)
+    steps.append(Reorder((*others, *around, *inside)))
+    steps += shared_out((*others, *around), shape, machine)
+    steps += _parts(kernel, found, others, factors)
+    kinds = (*(Kind.UNROLL for _ in inside[1:]), Kind.VECTOR)
+    steps.append(Tile(tuple(inside), kinds))
+    bound = _bound_order(found, rows)
+    own = [x.var for x in found.reduction.loops]
+    if rows is not None:
+        last = 2 if found.strided and len(bound) > 1 and found.partners[bound[-1]] == vector else 1
+        bound = [*(v for v in own if v not in bound), *bound]
+        order = (*bound[:-last], inside[0], *bound[-last:], inside[-1])
+        steps.append(Reorder(order))
+    elif bound != own:
+        steps.append(Reorder((*(v for v in own if v not in bound), *bound)))
+    steps += [Mark(v, Kind.UNROLL) for v in own if extents[v] > 1]
+    tile = RegisterTile(vector, vectors, (), 0.0)
+    packs = {
+        t.buffer: packing(kernel, t, bound, tile, width, extents, None, {})
+        for t in found.reduction.reads
+        if t.packed
+    }
+    return steps, packs
+
+
+def _bound_order(found: Pass, rows: tuple[str, int] | None) -> list[str]:
+    """The loops over a window: that along the rows innermost, so that rows meet what they share.
+
+    Where neighbouring lanes are apart, the loop along the vector comes last: its places lie in the
+    same loads.
+    """
+
+    def rank(b: str) -> tuple[int, str]:
+        v = found.partners[b]
+        if v == found.vector and found.strided:
+            return 2, b
+        return int(rows is not None and v == rows[0]), b
+
+    return sorted(found.partners, key=rank)
+
+
+def _parts(
+    kernel: Kernel, found: Pass, others: list[str], factors: Mapping[str, int]
+) -> Iterator[Step]:
+    """Steps that give the edges of the loops around a tile code of their own."""
+    extents = found.shape.extents
+    moved = set(found.partners.values())
+    ranges = {b: (0, extents[b] - 1) for b in found.partners}
+    copies = 1
+    names = [*factors, *(v for v in reversed(others) if v in moved)]
+    for v in names:
+        f = factors.get(v, 1)
+        points = _edges(kernel, found, v, f, ranges)
+        if points and copies * (len(points) + 1) <= MOST_PARTS:
+            copies *= len(points) + 1
+            yield Part(f"{v}.o" if v in factors else v, points)
+
+
+def _edges(
+    kernel: Kernel, found: Pass, v: str, factor: int, ranges: Mapping[str, Range]
+) -> tuple[int, ...]:
+    """The tiles along a loop at which others begin: of those at an edge each one stands alone."""
+    extent = found.shape.extents[v]
+    tiles = ceil(extent / factor)
+    alone = {tiles - 1} if extent % factor else set()
+    for r in found.reads:
+        layout = kernel.buffer(r.value).layout
+        sizes = dict(layout.extents)
+        own = r.fill is not None and layout.fill == r.fill
+        for d, c in r.coords:
+            size = sizes.get(d)
+            if r.fill is None or not isinstance(c, Index) or not isinstance(size, int):
+                continue
+            if v not in c.names():
+                continue
+            low = -layout.before.get(d, 0) if own else 0
+            high = size - 1 + (layout.after.get(d, 0) if own else 0)
+            for tile in range(tiles):
+                first, last = tile * factor, min((tile + 1) * factor, extent) - 1
+                bounds = c.bounds({**ranges, v: (first, last)})
+                if bounds is None or bounds[0] < low or bounds[1] > high:
+                    alone.add(tile)
+    points = {p for tile in alone for p in (tile, tile + 1)}
+    return tuple(sorted(p for p in points if 0 < p < tiles))
+
+
+def _memory_order(loops: list[str], shape: Shape) -> list[str]:
+    """Loops in the order of the stores' memory, farthest outermost."""
+    stores = [t for t in shape.touches if t.is_store]
+
+    def distance(v: str) -> int:
+        return max((abs(t.strides.get(v) or 0) for t in stores), default=0)
+
+    return sorted(loops, key=lambda v: -distance(v))
