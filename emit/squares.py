@@ -15,6 +15,7 @@ from rutc.emit.transpose import transposable, transposed
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Coord, Read
 from rutc.tensor_ir.kernel import Access, Buffer
+from rutc.tensor_ir.machine import NEAR_STRIDES
 
 MIN_SHARED = 4
 """Vectors across memory that share loads, below which gathers are no slower."""
@@ -67,10 +68,13 @@ class SquareEmitter:
     def across(self, r: Read, buffer: Buffer, address: Index) -> ir.Value | None:
         """A vector across memory, transposed from loads along it; None where that does not pay.
 
-        It pays where an unrolled loop goes along the memory: its iterations share the loads.
+        It pays where an unrolled loop goes along the memory: its iterations share the loads. Lanes
+        that are near each other share them anyway.
         """
         lane = self.index.lane
         if lane is None or not self._crosses(buffer, address):
+            return None
+        if address.coefficient(lane.var) in NEAR_STRIDES:
             return None
         found = self._along(r.coords, buffer)
         if found is None:
