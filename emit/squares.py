@@ -80,9 +80,12 @@ class SquareEmitter:
         if found is None:
             return None
         v, first, count, start = found
-        key = (buffer.name, start, lane.key)
+        there = tuple(self._inside(r, buffer, v, first + i) for i in range(count))
+        if sum(there) < MIN_SHARED or not there[self.index.constants[v].value - first]:
+            return None
+        key = (buffer.name, start, lane.key, there)
         if key not in self._squares:
-            self._squares[key] = self._columns(buffer, start, lane, count)
+            self._squares[key] = self._columns(buffer, start, lane, there)
         return self._squares[key][self.index.constants[v].value - first]
 
     def defer(self, target: Access, buffer: Buffer, address: Index, value: ir.Value) -> bool:
@@ -200,8 +203,31 @@ class SquareEmitter:
             return v, first, count, general.subs({v: Index.of(first)})
         return None
 
-    def _columns(self, buffer: Buffer, start: Index, lane: Lane, count: int) -> list[ir.Value]:
-        """Of each lane `count` neighbours from `start`, transposed: one vector per neighbour."""
+    def _inside(self, r: Read, buffer: Buffer, var: str, value: int) -> bool:
+        """Whether the iteration of an unrolled loop reads what is there, for all lanes.
+
+        Without a fill all do. Others may be beyond the memory, where one iteration is not.
+        """
+        if r.fill is None:
+            return True
+        layout, extents = buffer.layout, dict(buffer.layout.extents)
+        with self.index.symbolic(var, (value, value)):
+            for d, c in r.coords:
+                assert isinstance(c, Index)
+                bounds = self.index.resolve(c).bounds(self.index.ranges)
+                extent = Index.of(extents[d]).bounds(self.index.ranges)
+                if bounds is None or extent is None:
+                    return False
+                if bounds[0] < -layout.before.get(d, 0):
+                    return False
+                if bounds[1] >= extent[0] + layout.after.get(d, 0):
+                    return False
+        return True
+
+    def _columns(
+        self, buffer: Buffer, start: Index, lane: Lane, there: Sequence[bool]
+    ) -> list[ir.Value]:
+        """Of each lane the neighbours from `start` that are there, transposed: a vector each."""
         vector = ir.VectorType(memory_type(buffer.dtype), lane.lanes)
         rows: list[ir.Value] = []
         for number in range(lane.lanes):
@@ -209,10 +235,10 @@ class SquareEmitter:
                 rows.append(ir.Constant(vector, None))
                 continue
             place = self.memory.place(buffer, start.subs({lane.var: Index.of(lane.base + number)}))
-            if count == lane.lanes:
+            if sum(there) == lane.lanes:
                 rows.append(self.builder.load(place, typ=vector, align=align(buffer)))
                 continue
-            active = [number < count for number in range(lane.lanes)]
+            active = [*there, *[False] * (lane.lanes - len(there))]
             mask = ir.Constant(ir.VectorType(BOOL, lane.lanes), active)
             rows.append(
                 self.memory.masked_load(buffer, place, vector, mask, ir.Constant(vector, None))

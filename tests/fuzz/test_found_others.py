@@ -1,13 +1,57 @@
-"""Models of strings and of other domains that the generator found, which once failed."""
+"""Models of strings and of other domains that the generator found, and ends of memory."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator, Mapping
 
+import numpy as np
+import pytest
+from onnx import parser
+
+from tests.fuzz.cases import Case, DataSet
+from tests.fuzz.check import judge
+from tests.fuzz.child import Child
+from tests.fuzz.graph import RUNS
 from tests.fuzz.test_found import gives
+
+HEADER = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]> '
+
+
+@pytest.fixture(scope="module")
+def child() -> Iterator[Child]:
+    made = Child(600.0)
+    yield made
+    made.close()
+
+
+def guarded(
+    child: Child, text: str, x: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray]
+) -> None:
+    """The model gives these outputs in every way, between inaccessible pages too."""
+    model = parser.parse_model(HEADER + text).SerializeToString()
+    case = Case(model, {}, (DataSet(x, {name: (y,) * RUNS for name, y in want.items()}),))
+    verdict = judge(case, child.answer(case))
+    assert verdict.kind == "pass", verdict.reason
 
 
 def test_strings_of_nothing_put_together() -> None:
     text = "g (string[2, 0] x, string[1] y) => (string[2, 0] z) { z = StringConcat (x, y) }"
     nothing, one = np.zeros((2, 0), object), np.array(["a"], object)
     gives(text, [nothing], opset=21, x=nothing, y=one)
+
+
+@pytest.mark.parametrize("before", [0, 3, 5])
+@pytest.mark.parametrize("element", ["float", "double", "uint8"])
+def test_a_padded_matrix_that_is_transposed_ends_where_it_ends(
+    child: Child, element: str, before: int
+) -> None:
+    kind = {"float": np.float32, "double": np.float64, "uint8": np.uint8}[element]
+    x = np.arange(80).reshape(16, 5).astype(kind)
+    text = f"""
+    g ({element}[16, 5] x) => ({element}[10, 16] y)
+        <int64[4] pads = {{0, {before}, 0, {5 - before}}}> {{
+        wide = Pad (x, pads)
+        y = Transpose (wide)
+    }}
+    """
+    guarded(child, text, {"x": x}, {"y": np.pad(x, ((0, 0), (before, 5 - before))).T})
