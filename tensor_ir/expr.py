@@ -217,8 +217,11 @@ def walk(e: Expr) -> Iterator[Expr]:
             if id(x) in seen:
                 continue
             seen.add(id(x))
-        yield x
-        stack.extend(reversed(children(x)))
+            yield x
+            stack.extend(x.args[::-1])
+        else:
+            yield x
+            stack.extend(children(x)[::-1])
 
 
 def reads(e: Expr) -> Iterator[Read]:
