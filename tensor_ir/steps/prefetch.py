@@ -23,8 +23,8 @@ from rutc.tensor_ir.kernel import (
 )
 from rutc.tensor_ir.steps.base import NotApplicable, Step, check_positive, find_loops, replace_loop
 
-TURNS = 8
-"""Iterations of a loop of symbolic extent that ask for a whole block; there may be fewer."""
+TURNS = 2
+"""The first iterations of a loop of symbolic extent, which ask for a whole block."""
 Turn = tuple[Index, Index, int | None]
 """A loop inside: its variable, its extent, and that as a number unless it is symbolic."""
 
@@ -40,7 +40,9 @@ class PrefetchBlock(Step):
     e is the distance in memory between two iterations of the loop over `block`; `ahead` is in
     elements, 0 for e: the next iteration. What one iteration reads of `buffer` should lie in one
     piece. One hint is made for each line of `line` elements; `level` is the cache to bring it
-    to. Where loops inside are of symbolic extent, any `TURNS` iterations of them ask for all of it.
+    to. Where loops inside are of symbolic extent, their first `TURNS` iterations ask for all of it:
+
+      ->  for b { for i { for k { if i < turns { prefetch .. }; acc.update(w[b, k]) } } }
     """
 
     buffer: str
@@ -114,25 +116,27 @@ class PrefetchBlock(Step):
         bounds = extent.bounds({self.block: (0, 0)})
         return Index.of(loop.var), extent, None if bounds is None else max(bounds[1], 1)
 
-    def _hints(self, loops: list[Turn], start: Index, elements: int) -> tuple[Prefetch, ...]:
+    def _hints(self, loops: list[Turn], start: Index, elements: int) -> tuple[Stmt, ...]:
         symbolic = [k for k, (_, _, number) in enumerate(loops) if number is None]
         outer = loops[: symbolic[-1] + 1] if symbolic else []
         inner = [(v, number) for v, _, number in loops[len(outer) :] if number is not None]
-        position, turns = ZERO, 1
+        turns = 1
         if symbolic:
-            for v, extent, _ in outer:
-                position = position * extent + v
             most = TURNS * prod(number or 1 for _, _, number in outer)
             turns = max(1, min(most, elements // prod(number for _, number in inner)))
-            position = position % turns
+        position, early = ZERO, Index.of(turns)
+        for v, extent, _ in outer:
+            position = position * extent + v
+        first = position
         for v, number in inner:
             position = position * number + v
             turns *= number
         each = -(-elements // turns)
         place = start + position * each
-        return tuple(
+        hints = tuple(
             Prefetch(self.buffer, place + at, self.level) for at in range(0, each, self.line)
         )
+        return (Branch(first, early, hints, ()),) if symbolic else hints
 
 
 @dataclass(frozen=True)
