@@ -156,6 +156,14 @@ def test_long_sums_of_narrow_numbers_are_judged_by_wide_ones() -> None:
     assert first.dtype == ml_dtypes.bfloat16
 
 
+def test_results_are_moved_both_ways() -> None:
+    x = np.linspace(1, 100, 300, dtype=np.float32)
+    ((first, _, *moved),) = evaluate(helper.make_node("Sqrt", ["x"], ["y"]), 18, [{"x": x}] * RUNS)
+    low, high = np.minimum(*moved), np.maximum(*moved)
+    assert np.all((low < first) & (first < high))
+    assert len({bool(b) for b in moved[0] < first}) == 2
+
+
 def test_what_is_open_stays_open_in_later_nodes() -> None:
     feed = {"x": np.array([[[np.inf], [1.0]]], np.float32)}
     (spectra,) = evaluate(helper.make_node("DFT", ["x"], ["y"], axis=1), 18, [feed] * RUNS)
