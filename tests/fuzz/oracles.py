@@ -367,7 +367,8 @@ def _moved(value: Array, node: NodeProto, feed: Feed, run: int, output: int) -> 
     kept = ~np.isfinite(real)
     if name not in SUMS:
         kept |= real == 0
-    tiny = np.abs(real) < float(finfo(value.dtype).smallest_normal)
+    normal = float(finfo(value.dtype).smallest_normal)
+    tiny = (np.abs(real) < normal) & (np.abs(step) < normal)
     with np.errstate(over="ignore", invalid="ignore"):
         moved = np.where(kept, real, np.where(tiny & (run % 2 == 1), 0.0, real + step))
         return moved.astype(value.dtype)

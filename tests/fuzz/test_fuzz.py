@@ -162,6 +162,9 @@ def test_results_are_moved_both_ways() -> None:
     low, high = np.minimum(*moved), np.maximum(*moved)
     assert np.all((low < first) & (first < high))
     assert len({bool(b) for b in moved[0] < first}) == 2
+    cancelling = helper.make_node("BlackmanWindow", ["n"], ["y"], periodic=0)
+    ((_, _, *moved),) = evaluate(cancelling, 18, [{"n": np.array(5)}] * RUNS)
+    assert {float(np.sign(m[0])) for m in moved} == {-1, 1}
 
 
 def test_what_is_open_stays_open_in_later_nodes() -> None:
