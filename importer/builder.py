@@ -177,8 +177,9 @@ class Builder:
         if fill is None:
             return element
         for a, c in zip(t.axes, at, strict=True):
-            if a.dim is None and isinstance(c, Index) and not self.inside(c, ONE):
-                here = apply("eq", IndexValue(c), Lit(0, DType.I64))
+            if a.dim is None and not (isinstance(c, Index) and self.inside(c, ONE)):
+                place = IndexValue(c) if isinstance(c, Index) else cast(c, DType.I64)
+                here = apply("eq", place, Lit(0, DType.I64))
                 element = apply("select", here, element, fill)
         return element
 

@@ -101,9 +101,8 @@ def string_split(
     x = b.whole(x)
     how: dict[str, str | int] = {"delimiter": delimiter, "maxsplit": maxsplit}
     if x.size.is_const and x.size.const == 0:
-        return b.constant(np.empty((*(e.const for e in x.shape), 0), object)), b.constant(
-            np.empty([e.const for e in x.shape], np.int64)
-        )
+        nothing = b.nest((*x.axes, b.axis(0)), Lit("", DType.STRING))
+        return nothing, b.nest(x.axes, Lit(0, DType.I64))
     counts = b.call("string_pieces", (x,), [(DType.I64, x.axes)], **how)[0]
     every = b.axes(x.shape)
     most = b.nest((), b.spread(counts, every), every, "max")

@@ -40,6 +40,26 @@ def test_strings_of_nothing_put_together() -> None:
     gives(text, [nothing], opset=21, x=nothing, y=one)
 
 
+@pytest.mark.parametrize("shape", ["1", "1, 1"])
+def test_the_only_word_is_a_stop_word(shape: str) -> None:
+    text = f"""
+    g (string[{shape}] x) => (string[{shape}] y)
+        {{ y = StringNormalizer <is_case_sensitive = 1, stopwords = ["b"]> (x) }}
+    """
+    x = np.full([1] * len(shape.split()), "b", object)
+    gives(text, [np.full_like(x, "")], opset=16, x=x)
+
+
+def test_pieces_of_no_strings() -> None:
+    text = """
+    g (string[n, 0] x) => (string[n, 0, k] y, int64[n, 0] z)
+        { y, z = StringSplit <delimiter = " "> (x) }
+    """
+    x = np.zeros((3, 0), object)
+    want = [np.zeros((3, 0, 0), object), np.zeros((3, 0), np.int64)]
+    gives(text, want, opset=20, dims={"n": (1, 9)}, x=x)
+
+
 @pytest.mark.parametrize("before", [0, 3, 5])
 @pytest.mark.parametrize("element", ["float", "double", "uint8"])
 def test_a_padded_matrix_that_is_transposed_ends_where_it_ends(
