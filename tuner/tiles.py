@@ -17,6 +17,8 @@ SPARE = 10
 TIGHT = 0.03
 """Slow-down for every register that it is short of."""
 LINE_BYTES = 64
+LINES_ANEW = 0.5
+"""Share of the rows' lines that the tile before has not left in the first cache."""
 EVICTED_CYCLES = 10.0
 """What it costs to get a line from the second cache before it is written to."""
 LOOP_CYCLES = 1.0
@@ -294,7 +296,7 @@ def _lines(
         lines /= min(extent, max(1.0, LINE_BYTES / step)) if step else extent
         if step * extent >= LINE_BYTES:
             break
-    return lines
+    return lines * LINES_ANEW
 
 
 def _evicted(t: Touch, rows: tuple[tuple[str, int], ...], machine: Machine, others: int = 0) -> int:
