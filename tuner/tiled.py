@@ -177,7 +177,12 @@ def tiled(
                     alone = all(extents.get(v, 1) == 1 for v in order if v != f"{tile.vector}.o")
                     ahead = STREAM_BYTES // t.bytes if alone else 0
                     steps.append(PrefetchBlock(t.buffer, f"{tile.vector}.o", ahead, line))
-                elif tile.vectors <= 2 and wanted and shape.extents.get(wanted[0], 0) > group:
+                elif (
+                    tile.vectors <= 2
+                    and wanted
+                    and shape.extents.get(wanted[0], 0) > group
+                    and t.depends(wanted[0])
+                ):
                     first = wanted[0]
                     while first in parted:
                         first = f"{first}.o"

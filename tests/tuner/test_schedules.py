@@ -20,6 +20,7 @@ from rutc.tuner.arms import choosing_loops, turns
 from rutc.tuner.tiled import tiled
 from rutc.tuner.tiles import RegisterTile, choose_tile
 from tests.graph_opt.plans import plan_of
+from tests.tensor_ir.test_steps import kernel_of
 
 MACHINE = x86.avx512()
 
@@ -127,6 +128,21 @@ def test_the_next_panel_of_rows_that_lie_far_apart_is_asked_for() -> None:
 def test_the_lines_that_a_tile_stores_to_are_asked_for() -> None:
     hints = [s for s in walk_stmts(scheduled(FAR_ROWS).body) if isinstance(s, Prefetch)]
     assert {s.buffer for s in hints if s.write} == {"y"}
+
+
+def test_nothing_is_asked_for_along_a_loop_in_which_nothing_else_is_read() -> None:
+    """The matrix is the same in every iteration of i, by which the vector alone goes on."""
+    kernel = kernel_of("""
+        graph "weighted"
+        dims i = 5, j = 9, k = 20
+        %a : f64{i} = input "a" [i]
+        %b : f64{j,k} = input "b" [j, k]
+        %s : f64{j} = sum{i,k} %a[i] * %b[j, k]
+        output "s" [j] = %s
+    """)
+    schedule = choose(kernel, MACHINE, frozenset("ab")).schedule
+    found = walk_stmts(apply_schedule(kernel, schedule).body)
+    assert not any(isinstance(s, Prefetch) for s in found)
 
 
 def test_nothing_is_asked_for_where_rows_follow_each_other() -> None:
