@@ -256,7 +256,7 @@ def test_cache(rutc: Rutc, model: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert rutc("compile", model, "-o", tmp_path / "net.so", "--no-verify").status == 0
     full = rutc("cache", "--json").json
     assert full["folder"] == str(tmp_path / "cache")
-    assert int(str(full["objects"])) > 10
+    assert int(str(full["objects"])) > 2
     assert full["artifacts"] == 1
     assert int(str(full["bytes"])) < int(str(full["limit_bytes"])) == 7 << 20
     shown = f"in 1 artifacts and {full['objects']} compiled parts, at most 7 MiB"
