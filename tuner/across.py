@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import Fuse, Peel, Preload, Reorder, Schedule, Split, Step, Tile
+from rutc.tensor_ir.steps import Peel, Preload, Reorder, Schedule, Split, Step, Tile
 from rutc.tuner.access import Touch
+from rutc.tuner.collapse import fuse_innermost
 
 SHORTEST = 4
 """Iterations of either loop below which a square would be mostly empty."""
@@ -38,18 +39,13 @@ def across(
         return None
     others.remove(along)
     steps: list[Step] = [Reorder((*others, along, vector))]
-    extent = extents[along]
-    while others and all(t.continues(others[-1], along, extent) for t in touches):
-        outer = others.pop()
-        name = f"{outer}_{along}"
-        steps.append(Fuse(outer, along, name))
-        touches = tuple(t.renamed(along, name) for t in touches)
-        extent *= extents[outer]
-        along = name
-    if extent < SHORTEST:
+    fused = fuse_innermost([*others, along], extents, touches)
+    steps += fused.steps
+    *outside, along = fused.loops
+    extent = fused.size
+    if not isinstance(extent, int) or extent < SHORTEST:
         return None
     lanes = machine.width
-    outside = list(others)
     inside: list[str] = []
     for v, n in ((vector, extents[vector]), (along, extent)):
         if n <= lanes:
@@ -96,15 +92,11 @@ def interleaved(
         return None
     others.remove(along)
     steps: list[Step] = [Reorder((*others, along, short))]
-    extent = extents[along]
-    while others and all(t.continues(others[-1], along, extent) for t in touches):
-        outer = others.pop()
-        name = f"{outer}_{along}"
-        steps += [Fuse(outer, along, name)]
-        touches = tuple(t.renamed(along, name) for t in touches)
-        extent *= extents[outer]
-        along = name
-    if extent < machine.width:
+    fused = fuse_innermost([*others, along], extents, touches)
+    steps += fused.steps
+    *others, along = fused.loops
+    extent = fused.size
+    if not isinstance(extent, int) or extent < machine.width:
         return None
     steps += [Split(along, machine.width), Reorder((*others, f"{along}.o", short, f"{along}.i"))]
     steps += parallel([*others, f"{along}.o"])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 from rutc.tensor_ir.affine import Size, plain
 from rutc.tensor_ir.steps import Fuse, Reorder, Step
@@ -40,19 +41,37 @@ def collapse_bound(shape: Shape) -> tuple[Step, ...]:
     """
     steps: list[Step] = []
     for r in shape.reductions:
-        loops = [x.var for x in r.bound]
-        sizes = {v: shape.sizes[v] for v in loops}
-        touches = r.reads
-        while len(loops) > 1:
-            *others, outer, inner = loops
-            if not touches or not all(t.continues(outer, inner, sizes[inner]) for t in touches):
-                break
-            name = f"{outer}_{inner}"
-            steps.append(Fuse(outer, inner, name))
-            sizes[name] = plain(sizes[outer] * sizes[inner])
-            touches = tuple(t.renamed(inner, name) for t in touches)
-            loops = [*others, name]
+        if r.reads:
+            sizes = {x.var: shape.sizes[x.var] for x in r.bound}
+            steps += fuse_innermost([x.var for x in r.bound], sizes, r.reads).steps
     return tuple(steps)
+
+
+@dataclass(frozen=True)
+class Fused:
+    """Loops whose innermost has become longer, its size, the accesses, and the steps to there."""
+
+    loops: tuple[str, ...]
+    size: Size
+    touches: tuple[Touch, ...]
+    steps: tuple[Step, ...]
+
+
+def fuse_innermost(
+    loops: Sequence[str], sizes: Mapping[str, Size], touches: tuple[Touch, ...]
+) -> Fused:
+    """Steps that fuse the loops around the last one into it, as long as no access can tell."""
+    *others, inner = loops
+    size = sizes[inner]
+    steps: list[Step] = []
+    while others and all(t.continues(others[-1], inner, size) for t in touches):
+        outer = others.pop()
+        name = f"{outer}_{inner}"
+        steps.append(Fuse(outer, inner, name))
+        touches = tuple(t.renamed(inner, name) for t in touches)
+        size = plain(sizes[outer] * size)
+        inner = name
+    return Fused((*others, inner), size, touches, tuple(steps))
 
 
 def _pair(
