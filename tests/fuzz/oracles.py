@@ -117,6 +117,8 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
         for run in range(1, len(feeds)):
             pairs = zip(first, made[run], strict=True)
             made[run] = [_doubted(node, feeds[0], a, b, run) for a, b in pairs]
+    if any(_open([f[n] for f in feeds]) for n in feeds[0]):
+        made[1] = [_possible(values) for values in zip(*made, strict=True)]
     return list(zip(*made, strict=True))
 
 
@@ -127,11 +129,36 @@ def _doubted(node: NodeProto, feed: Feed, first: Array, other: Array, run: int) 
         return other
     if is_float(first.dtype):
         real = first.astype(np.float64)
-        finite = np.where(np.isfinite(real), np.nan, 0.5)
-        values = (finite, np.where(real == np.inf, 0.0, np.inf), -np.inf)[run - 1]
+        either = np.where(real == np.inf, 0.5, np.inf)
+        values = (np.where(np.isnan(real), 0.5, np.nan), either, -np.inf)[run - 1]
     else:
         values = (np.where(first != 0, 0, 1), 7, 3)[run - 1]
     return np.where(open_ones, np.asarray(values).astype(first.dtype), other)
+
+
+def _open(runs: Sequence[Array]) -> bool:
+    """Whether elements of floats are NaN in some runs and numbers in others."""
+    first = runs[0]
+    if not isinstance(first, np.ndarray) or not is_float(first.dtype):
+        return False
+    if any(r.shape != first.shape for r in runs):
+        return False
+    undefined = np.array([np.isnan(r.astype(np.float64)) for r in runs])
+    return bool((undefined.any(0) & ~undefined.all(0)).any())
+
+
+def _possible(runs: Sequence[Array]) -> Array:
+    """The second run's value, a number where what is open gave NaN in every run.
+
+    A function may be a number on little of what an element may be, and the runs missed that.
+    """
+    first, second = runs[:2]
+    if not isinstance(first, np.ndarray) or not is_float(first.dtype):
+        return second
+    if any(r.shape != first.shape for r in runs):
+        return second
+    undefined = np.all([np.isnan(r.astype(np.float64)) for r in runs], axis=0)
+    return np.where(undefined, np.asarray(0.5, first.dtype), second)
 
 
 def model_of(node: NodeProto, opset: int, feed: Feed) -> ModelProto:

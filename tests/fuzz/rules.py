@@ -42,7 +42,7 @@ _SUMS = """
     ReduceLogSumExp BatchNormalization InstanceNormalization LayerNormalization
     GroupNormalization MeanVarianceNormalization AveragePool GlobalAveragePool Resize GridSample
     RoiAlign RNN GRU LSTM Attention CumSum Det Col2Im RotaryEmbedding LinearRegressor Scan Loop
-    LogSoftmax HannWindow HammingWindow BlackmanWindow HardSwish HardSigmoid
+    LogSoftmax HannWindow HammingWindow BlackmanWindow HardSwish HardSigmoid TfIdfVectorizer
 """
 SUMS = frozenset(_SUMS.split()) | rules_contrib.SUMS
 """Operators whose zeros may come of cancellation, and then be another number elsewhere."""
@@ -222,6 +222,22 @@ RULES: tuple[Rule, ...] = (
         frozenset({"LinearClassifier", "SVMClassifier", "FeatureVectorizer"}),
         "ort",
         "the reference gives labels, and features, of other types and shapes",
+    ),
+    Rule(
+        frozenset({"TfIdfVectorizer"}),
+        "ort",
+        "the reference gives the columns the weights, which are those of n-grams",
+        lambda node, feed, opset: any(a.name == "weights" for a in node.attribute),
+    ),
+    Rule(
+        frozenset({"StringSplit"}),
+        "reference",
+        "ONNX Runtime gives no part of an empty string, which by the text is one as what stands "
+        "before and after each delimiter is",
+        lambda node, feed, opset: bool(
+            any(a.name == "delimiter" and a.s for a in node.attribute)
+            and (feed[node.input[0]] == "").any()
+        ),
     ),
     Rule(
         frozenset({"ReverseSequence"}),

@@ -176,6 +176,25 @@ def test_what_is_open_stays_open_in_later_nodes() -> None:
     assert not differs(np.zeros_like(runs[0]), runs, 1)
 
 
+@pytest.mark.parametrize("value", [0.25, 3.0, -3.0])
+@pytest.mark.parametrize("op", ["Asin", "Acos", "Acosh", "Atanh", "Log", "Sqrt", "IsNaN", "IsInf"])
+def test_what_is_drawn_may_be_in_the_domain_of_a_function(value: float, op: str) -> None:
+    given = {"shape": [1], "low": value, "high": value + 0.5}
+    draw = helper.make_node("RandomUniform", [], ["r"], **given)
+    (drawn,) = evaluate(draw, 18, [{}] * RUNS)
+    (runs,) = evaluate(helper.make_node(op, ["r"], ["y"]), 18, [{"r": r} for r in drawn])
+    assert value <= float(drawn[0][0]) <= value + 0.5
+    assert not differs(np.ones_like(runs[0]), runs, 1)
+    assert not differs(np.zeros_like(runs[0]), runs, 1)
+
+
+def test_what_is_undefined_for_all_that_are_not_open_stays_so() -> None:
+    x = np.array([-2.0, 4.0], np.float32)
+    (runs,) = evaluate(helper.make_node("Sqrt", ["x"], ["y"]), 18, [{"x": x}] * RUNS)
+    assert differs(np.array([1.0, 2.0], np.float32), runs, 1)
+    assert not differs(np.array([np.nan, 2.0], np.float32), runs, 1)
+
+
 @pytest.mark.parametrize("op", ["Atanh", "Acosh", "Log", "IsInf", "Cos"])
 def test_what_is_open_stays_open_in_functions_of_any_domain(op: str) -> None:
     feed = {"x": np.array([[[np.inf], [1.0]]], np.float32)}

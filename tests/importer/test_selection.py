@@ -157,6 +157,24 @@ def test_n_grams(mode, shape, least, longest, skips, check, make_node, rng):
     check(node, {"x": rng.integers(1, 4, shape)})
 
 
+@pytest.mark.parametrize("mode", ["TF", "TFIDF"])
+def test_n_grams_of_one_column(mode, check, make_node):
+    """ONNX Runtime adds up weights; the mode IDF has the last weight of those that it saw."""
+    node = make_node(
+        "TfIdfVectorizer",
+        ["x"],
+        mode=mode,
+        min_gram_length=1,
+        max_gram_length=2,
+        max_skip_count=0,
+        ngram_counts=[0, 3],
+        ngram_indexes=[1, 1, 0, 1, 2],
+        pool_int64s=[7, 2, 1, 7, 2, 1, 1],
+        weights=[10.0, 100.0, -1.0, 0.5, -3.0],
+    )
+    check(node, {"x": np.array([[7, 7, 2, 2, 2, 5], [1, 1, 5, 5, 7, 2]])})
+
+
 def test_n_grams_of_text(tmp_path):
     node = helper.make_node(
         "TfIdfVectorizer",

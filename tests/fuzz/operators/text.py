@@ -48,18 +48,20 @@ def string_normalizer(b: Build, op: str) -> None:
 
 @maker("TfIdfVectorizer")
 def tf_idf(b: Build, op: str) -> None:
-    given: dict[str, Any] = {"mode": b.one(["TF", "IDF", "TFIDF"])}
+    mode = b.one(["TF", "IDF", "TFIDF"])
+    given: dict[str, Any] = {}
     if b.chance(50):
         given["weights"] = [0.5, 1.0, 2.0, -1.0]
     x = b.leaf(np.dtype(b.one([np.int64, np.int32])), b.shape(1, 2), low=0, high=3)
     b.node(
         op,
         [x],
+        mode=mode,
         min_gram_length=1,
         max_gram_length=2,
         max_skip_count=b.number(0, 2),
         ngram_counts=[0, 2],
-        ngram_indexes=[1, 0, 3, 2],
+        ngram_indexes=[1, 0, 3, 2] if mode == "IDF" else b.one([[1, 0, 3, 2], [1, 0, 0, 2]]),
         pool_int64s=[0, 2, 1, 3, 0, 0],
         **given,
     )
