@@ -36,8 +36,8 @@ def tf_idf_vectorizer(
     count[g] = sum{p,d} and_j x[p + d * j] == gram_g[j]     for distances d = 1 .. skips + 1
 
     Unigrams are counted for d = 1 only. `ngram_indexes` gives each n-gram of the pool its column of
-    the output, which sums up what its n-grams give, `weights` its weight. The mode IDF tells whether
-    there is one, times the weight; TFIDF is the count times the weight.
+    the output, which sums up what its n-grams give; `weights` gives it its weight. The mode IDF
+    tells whether there is one, times the weight; TFIDF is the count times the weight.
     """
     if x.rank not in (1, 2):
         raise OperatorError(f"the operand must have one or two axes, not {x}")
@@ -112,7 +112,7 @@ class _Grams:
 
 
 def _counted(b: Builder, x: Tensor, grams: _Grams, distances: int, *, each: bool = False) -> Tensor:
-    """{row, column} f32: how often the n-grams of each column occur; {row, column, slot} if each."""
+    """{row, column} f32: how often the n-grams of a column occur; `each`: {row, column, slot}."""
     if x.dtype is DType.STRING:
         elements = b.constant(grams.elements, DType.STRING)
         fill = Lit("", DType.STRING)
