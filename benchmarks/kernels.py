@@ -22,7 +22,7 @@ from benchmarks import store
 from benchmarks.cases import CASES, MORE, Case, aligned
 from benchmarks.machine import ROOT, provenance
 from benchmarks.peak import Peaks, measured_peaks
-from benchmarks.peers import Run, prepare_onnxruntime, prepare_openvino
+from benchmarks.peers import Run, installed_peers
 from benchmarks.store import Entry
 from rutc.compiler import Options, compile_model
 from rutc.errors import RutcError
@@ -32,8 +32,8 @@ from rutc.verify.verify import verify_model
 
 RESULTS = ROOT / "benchmarks" / "results" / "kernels.json"
 PAGE = ROOT / "docs" / "kernels.md"
-PEERS = {"onnxruntime": prepare_onnxruntime, "openvino": prepare_openvino}
-SHORT = {"onnxruntime": "ORT", "openvino": "OV"}
+SHORT = {"onnxruntime": "ORT", "openvino": "OV", "iree": "IREE", "tvm": "TVM"}
+"""The peers that compile an ONNX file, and what the page's columns call them."""
 NARROW = "x86-64-v3"
 """The target of the second table: vectors of 256 bits."""
 
@@ -57,7 +57,7 @@ def measure(case: Case, target: str, peaks: Peaks, seconds: float, peers: Sequen
             (output,) = session.get_outputs()
             y = aligned(np.empty([int(extent) for extent in output.shape], np.float32))
             runs: dict[str, Run] = {"rutc": partial(session.run_into, inputs, {output.name: y})}
-            runs |= {name: PEERS[name](path, 1, inputs) for name in peers}
+            runs |= {name: installed_peers()[name](path, 1, inputs) for name in peers}
             runs["peak"] = peaks.registers.run
             runs["fed"] = peaks.fed.run
             runs["traffic"] = peaks.traffic(case.read_bytes, case.written_bytes)
@@ -130,7 +130,7 @@ def _section(title: str, entries: Sequence[Entry]) -> list[str]:
     if not entries:
         return []
     measured = [entry for entry in entries if "us" in entry]
-    peers = [n for n in PEERS if any(n in times_of(entry) for entry in measured)]
+    peers = [n for n in SHORT if any(n in times_of(entry) for entry in measured)]
     titles = "".join(f" {SHORT[n]} us |" for n in peers) + " bound |" + " rutc of bound |"
     titles += "".join(f" {SHORT[n]} of bound |" for n in peers)
     lines = [
@@ -146,8 +146,10 @@ def _section(title: str, entries: Sequence[Entry]) -> list[str]:
         us = times_of(entry)
         rate = float(str(entry["flops"])) / us["rutc"] / 1e3
         mark = "" if entry["agrees"] else " (does NOT agree)"
-        others = "".join(f" {us[n]} |" for n in peers)
-        shares = "".join(f" {100 * _share(entry, n):.0f} % |" for n in ("rutc", *peers))
+        others = "".join(f" {us.get(n, '')} |" for n in peers)
+        shares = "".join(
+            f" {100 * _share(entry, n):.0f} % |" if n in us else " |" for n in ("rutc", *peers)
+        )
         lines.append(
             f"| {entry['case']}{mark} | {us['rutc']} | {rate:.1f} |{others} {entry['bound']} |"
             f"{shares}"
@@ -162,9 +164,11 @@ def _summary(entries: Sequence[Entry], peers: Sequence[str]) -> list[str]:
     for bound in ("compute", "memory"):
         own = [entry for entry in entries if entry["bound"] == bound]
         if own:
+            shares = {n: [_share(e, n) for e in own if n in times_of(e)] for n in ("rutc", *peers)}
             means = ", ".join(
-                f"{SHORT.get(n, n)} {100 * geometric_mean([_share(e, n) for e in own]):.0f} %"
-                for n in ("rutc", *peers)
+                f"{SHORT.get(n, n)} {100 * geometric_mean(found):.0f} %"
+                for n, found in shares.items()
+                if found
             )
             lines.append(f"- Bound by {bound}: {len(own)}; geometric mean of shares: {means}.")
     slower = [
@@ -174,7 +178,7 @@ def _summary(entries: Sequence[Entry], peers: Sequence[str]) -> list[str]:
     ]
     if peers:
         lines.append(
-            "- Slower than the faster peer by more than 10 % (time over its time): "
+            "- Slower than the fastest peer by more than 10 % (time over its time): "
             + (", ".join(slower) or "none")
             + "."
         )
@@ -186,7 +190,7 @@ def _summary(entries: Sequence[Entry], peers: Sequence[str]) -> list[str]:
 
 def _slowdown(entry: Entry, peers: Sequence[str]) -> float:
     us = times_of(entry)
-    return us["rutc"] / min(us[n] for n in peers)
+    return us["rutc"] / min(us[n] for n in peers if n in us)
 
 
 def store_results(entries: Sequence[Entry]) -> None:
@@ -209,7 +213,11 @@ def main() -> None:
         "--avx2", action="store_true", help="compile for AVX2, and measure against its peak"
     )
     parser.add_argument(
-        "--peers", nargs="*", default=list(PEERS), help="the peers to measure; default: all"
+        "--peers",
+        nargs="*",
+        choices=[name for name in installed_peers() if name in SHORT],
+        default=["onnxruntime", "openvino"],
+        help="the peers to measure; default: %(default)s",
     )
     parser.add_argument("--part", default="1/1", help="I/N: only the I-th of N parts of the cases")
     parser.add_argument("--dry", action="store_true", help="print, but store nothing")
