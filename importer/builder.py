@@ -328,6 +328,11 @@ class Builder:
             return replace(t, axes=tuple(axes), known=t.known.reshape(shape))
         return replace(t, axes=tuple(axes))
 
+    def permuted(self, t: Tensor, order: Sequence[int]) -> Tensor:
+        """`t` with its axes in another order; the value is the same, as its dims have no order."""
+        known = None if t.known is None else t.known.transpose(order)
+        return replace(t, axes=tuple(t.axes[i] for i in order), known=known)
+
     # -- bodies ---------------------------------------------------------------------------------
     @contextmanager
     def body(self, nodes: list[Node]) -> Iterator[list[Node]]:

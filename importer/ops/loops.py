@@ -107,9 +107,9 @@ def _axis_moved(b: Builder, y: Tensor, to: int, *, backward: bool) -> Tensor:
     if y.shape[0] != ONE and backward:
         n = y.shape[0]
         y = b.view(y, y.shape, lambda t, *rest: [n - 1 - t, *rest])
-    axes = list(y.axes[1:])
-    axes.insert(to, y.axes[0])
-    return Tensor(y.name, y.dtype, tuple(axes), None, y.units)
+    order = list(range(1, y.rank))
+    order.insert(to, 0)
+    return b.permuted(y, order)
 
 
 ItemStep = Callable[[Index | Tensor, Sequence[Item]], tuple[Sequence[Item], Sequence[Item]]]

@@ -122,10 +122,7 @@ def transpose(b: Builder, x: Tensor, *, perm: Sequence[int] | None = None) -> Te
     order = list(perm) if perm is not None else list(range(x.rank))[::-1]
     if sorted(order) != list(range(x.rank)):
         raise OperatorError(f"perm {tuple(order)} is no permutation of the axes of {x}")
-    if x.array is not None:
-        return b.constant(x.array.transpose(order), x.dtype)
-    # A value's dims have no order: only the positions of its axes change.
-    return Tensor(x.name, x.dtype, tuple(x.axes[i] for i in order), None, x.units)
+    return b.permuted(x, order)
 
 
 @operator("Expand")

@@ -79,9 +79,7 @@ def _scanned(b: Builder, x: Tensor, at: int, how: str, *, exclusive: bool, rever
 
     start = b.nest(b.axes(rest), lit(0 if how == "sum" else 1, x.dtype))
     _, (stacked,) = scanned(b, extent, (start,), step)
-    first, *others = stacked.axes
-    axes = (*others[:at], first, *others[at:])
-    every = Tensor(stacked.name, stacked.dtype, axes, None, stacked.units)
+    every = b.permuted(stacked, [*range(1, at + 1), 0, *range(at + 1, stacked.rank)])
     if not reverse:
         return every
 

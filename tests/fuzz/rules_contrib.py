@@ -7,20 +7,23 @@ _SUMS = """
     SkipSimplifiedLayerNormalization EmbedLayerNormalization GridSample Attention MultiHeadAttention
     GroupQueryAttention RotaryEmbedding LinearAttention CausalConvWithState MatMulIntegerToFloat
     DynamicQuantizeMatMul QGemm MatMulNBits DynamicQuantizeLSTM QAttention FastGelu Gelu BiasGelu
-    QuickGelu
+    QuickGelu BiasAdd BiasSplitGelu FusedMatMulActivation GemmFastGelu GroupNorm LayerNormalization
+    SimplifiedLayerNormalization NhwcConv
 """
 _ABSOLUTE = """
     Attention MultiHeadAttention GroupQueryAttention DynamicQuantizeLSTM QAttention FusedGemm
-    FusedConv NhwcFusedConv Gelu FastGelu BiasGelu QuickGelu
+    FusedConv NhwcFusedConv Gelu FastGelu BiasGelu QuickGelu BiasSplitGelu FusedMatMulActivation
+    GemmFastGelu
 """
 _EXACT = "ExpandDims NGramRepeatBlock GatherND Trilu Pad NhwcMaxPool"
 _FINITE = """
     Attention MultiHeadAttention GroupQueryAttention QAttention DynamicQuantizeLSTM MatMulNBits
-    LinearAttention CausalConvWithState FusedConv NhwcFusedConv GridSample Inverse NGramRepeatBlock
+    LinearAttention CausalConvWithState FusedConv NhwcFusedConv NhwcConv GridSample Inverse
+    NGramRepeatBlock GroupNorm LayerNormalization SimplifiedLayerNormalization BiasSplitGelu
 """
 _STEPS = """
     QLinearAdd QLinearMul QLinearSigmoid QLinearLeakyRelu QLinearSoftmax QLinearConcat QLinearWhere
-    QLinearAveragePool QLinearGlobalAveragePool QLinearConv QGemm QuantizeLinear
+    QLinearAveragePool QLinearGlobalAveragePool QLinearConv QGemm QuantizeLinear QLinearReduceMean
 """
 
 
@@ -28,11 +31,14 @@ def _named(names: str) -> frozenset[str]:
     return frozenset(f"com.microsoft.{n}" for n in names.split())
 
 
-SINGLE = _named("Gelu QuickGelu FastGelu BiasGelu")
+SINGLE = _named("Gelu QuickGelu FastGelu BiasGelu BiasSplitGelu GemmFastGelu")
 SUMS, ABSOLUTE, EXACT = _named(_SUMS), _named(_ABSOLUTE), _named(_EXACT)
 FINITE = _named(_FINITE)
 """Operators on finite numbers: what becomes of others depends on the order of sums and masks."""
-_PRODUCTS = "FusedMatMul TransposeMatMul MatMulIntegerToFloat DynamicQuantizeMatMul FusedGemm"
+_PRODUCTS = """
+    FusedMatMul TransposeMatMul MatMulIntegerToFloat DynamicQuantizeMatMul FusedGemm
+    FusedMatMulActivation GemmFastGelu
+"""
 NOT_EMPTY = _named(_PRODUCTS)
 """Operators of which ONNX Runtime does not compute empty products."""
 STEPS = _named(_STEPS)

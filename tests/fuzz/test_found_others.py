@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import erf, sqrt
 
 import numpy as np
 import pytest
@@ -75,3 +76,25 @@ def test_a_padded_matrix_that_is_transposed_ends_where_it_ends(
     }}
     """
     guarded(child, text, {"x": x}, {"y": np.pad(x, ((0, 0), (before, 5 - before))).T})
+
+
+def test_halves_of_narrow_numbers_with_a_cancelling_gelu(child: Child) -> None:
+    text = "g (float16[1, 16] x, float16[16] c) => (float16[1, 8] y)"
+    text += " { y = com.microsoft.BiasSplitGelu (x, c) }"
+    x, c = np.ones((1, 16), np.float16), np.zeros(16, np.float16)
+    z = x[0, 8:] = np.arange(-3.5, -1.5, 0.25)
+    want = np.array([[e * (1 + erf(e / sqrt(2))) / 2 for e in z]]).astype(np.float16)
+    guarded(child, text, {"x": x, "c": c}, {"y": want})
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_scan_of_one_trip_that_collects_nothing(axis: int) -> None:
+    text = f"""
+    g (float[1, 0] x) => (float[0] y, float[k, l] z) <float[0] start = {{}}> {{
+        y, z = Scan <num_scan_inputs = 1, scan_output_axes = [{axis}], body = b
+            (float[0] s, float[0] e) => (float[0] t, float[0] u)
+            {{ t = Mul (s, e)  u = Identity (t) }}> (start, x)
+    }}
+    """
+    nothing = np.zeros((1, 0), np.float32)
+    gives(text, [nothing[0], nothing.T if axis else nothing], opset=17, x=nothing)

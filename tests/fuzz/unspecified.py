@@ -152,11 +152,6 @@ def _masked_infinities(node: NodeProto, feed: Feed, result: np.ndarray) -> np.nd
     return np.full(result.shape, masked and wild) & np.isnan(result.astype(np.float64))
 
 
-def _quantised_anew(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
-    """Sums of operands that ONNX Runtime quantises in every step, and others need not."""
-    return np.full(result.shape, True)
-
-
 def _drawn(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     """Random numbers; the body that old opsets give for Bernoulli takes 1 - p for p."""
     return np.full(result.shape, True)
@@ -180,7 +175,9 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "Det": _determinant_overflows,
     "QuantizeLinear": _whole_of,
     "com.microsoft.QuantizeLinear": _whole_of,
-    "com.microsoft.DynamicQuantizeLSTM": _quantised_anew,
+    "com.microsoft.GroupNorm": _squares_overflow,
+    "com.microsoft.LayerNormalization": _squares_overflow,
+    "com.microsoft.SimplifiedLayerNormalization": _squares_overflow,
     "GlobalMaxPool": _largest_with_nan,
     "Hardmax": _largest_with_nan,
     "Pow": _power_overflows,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.builder import Builder, OperatorError, computing
 from rutc.importer.ops.activations import (
     add,
     clamped,
@@ -24,7 +24,7 @@ from rutc.importer.ops.microsoft import DOMAIN
 from rutc.importer.ops.operands import static
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
-from rutc.tensor_ir import Expr, Index, apply
+from rutc.tensor_ir import Expr, Index, apply, cast
 
 Function = Callable[[Expr], Expr]
 
@@ -107,9 +107,10 @@ def bias_split_gelu(b: Builder, x: Tensor, bias: Tensor) -> Tensor:
     def part(start: int) -> Expr:
         at = [a.index for a in axes]
         at[-1] = at[-1] + Index.of(start)
-        return add(b.read(x, at), b.read(bias, at[-1:]))
+        kind = computing(x.dtype)
+        return add(cast(b.read(x, at), kind), cast(b.read(bias, at[-1:]), kind))
 
-    return b.nest(axes, mul(part(0), gelu_of(part(half))))
+    return b.nest(axes, cast(mul(part(0), gelu_of(part(half))), x.dtype))
 
 
 @operator("BiasAdd", DOMAIN)

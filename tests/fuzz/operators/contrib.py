@@ -30,7 +30,14 @@ def bias_gelu(b: Build, op: str) -> None:
     put(b, op, [x] if alone else [x, b.like(x, x.shape[-1:])])
 
 
-@maker("FusedMatMul TransposeMatMul", CONTRIB)
+@maker("BiasAdd BiasSplitGelu", CONTRIB)
+def biased(b: Build, op: str) -> None:
+    width = b.one([2, 8, 34])
+    x = b.leaf(b.dtype(["float", "float16"]), [b.one([1, 2, 0]), b.one([3, 1, 5]), width])
+    put(b, op, [x, b.like(x, [width]), *([b.like(x)] if op == "BiasAdd" else [])])
+
+
+@maker("FusedMatMul TransposeMatMul FusedMatMulActivation", CONTRIB)
 def fused_matmul(b: Build, op: str) -> None:
     rows, inner, columns = length(b), length(b), length(b)
     given: dict[str, Any] = {n: 1 for n in ("transA", "transB") if b.chance(40)}
@@ -40,7 +47,9 @@ def fused_matmul(b: Build, op: str) -> None:
     right = [*batch, *((columns, inner) if "transB" in given else (inner, columns))]
     if b.chance(30):
         given["alpha"] = b.one([0.5, 2.0])
-    if op == "FusedMatMul" and len(left) == len(right) > 2 and b.chance(20):
+    if op == "FusedMatMulActivation":
+        given |= activation(b, listed=False)
+    if op != "TransposeMatMul" and len(left) == len(right) > 2 and b.chance(20):
         given |= {"transBatchA": 1, "transBatchB": 1}
         left, right = ([*s[1:-1], s[0], s[-1]] for s in (left, right))
     x = b.leaf(b.dtype(FLOATS), left)
@@ -71,7 +80,15 @@ def fused_gemm(b: Build, op: str) -> None:
     put(b, op, [x, w, *bias], transA=left, transB=right, **given)
 
 
-@maker("FusedConv NhwcFusedConv", CONTRIB)
+@maker("GemmFastGelu", CONTRIB)
+def gemm_fast_gelu(b: Build, op: str) -> None:
+    inner, columns = length(b), length(b)
+    x = b.leaf(b.dtype(["float", "float16"]), [*b.shape(1, 2), inner])
+    w = b.leaf(x.dtype, [inner, columns])
+    put(b, op, [x, w, b.leaf(x.dtype, [columns])] if b.chance(60) else [x, w])
+
+
+@maker("FusedConv NhwcFusedConv NhwcConv", CONTRIB)
 def fused_conv(b: Build, op: str) -> None:
     attrs, extents = window(b, 2)
     groups = b.one([1, 1, 2])
@@ -79,10 +96,11 @@ def fused_conv(b: Build, op: str) -> None:
     last = op.startswith("Nhwc")
     batch = b.one([1, 2])
     shape = [batch, *extents, ins] if last else [batch, ins, *extents]
-    x = b.leaf(np.dtype(np.float16 if last else np.float32), shape)
+    x = b.leaf(np.dtype(np.float16 if op == "NhwcFusedConv" else np.float32), shape)
     w = b.leaf(x.dtype, [outs, ins // groups, *attrs["kernel_shape"]])
     operands = [x, w, b.leaf(x.dtype, [outs])] if b.chance(60) else [x, w]
-    put(b, op, operands, group=groups, **attrs, **activation(b, listed=True))
+    given = {} if op == "NhwcConv" else activation(b, listed=True)
+    put(b, op, operands, group=groups, **attrs, **given)
 
 
 @maker("NhwcMaxPool", CONTRIB)
@@ -115,6 +133,28 @@ def skip_normalization(b: Build, op: str) -> None:
         operands.pop()
     # ONNX Runtime leaves the mean and the deviation unset.
     put(b, op, operands, [True, False, False, True], epsilon=b.one([1e-3, 1e-12]))
+
+
+@maker("LayerNormalization SimplifiedLayerNormalization", CONTRIB)
+def normalization(b: Build, op: str) -> None:
+    x = b.leaf(b.dtype(["float", "float16"]), [*b.shape(0, 2), b.one([4, 1, 8, 17])])
+    axis = b.number(-x.rank, -1)
+    shift = op == "LayerNormalization" and b.chance(60)
+    operands = [b.like(x, x.shape[axis:]) for _ in range(1 + shift)]
+    outputs = b.number(1, 3 if op == "LayerNormalization" else 2)
+    put(b, op, [x, *operands], outputs, axis=axis, epsilon=b.one([1e-3, 1e-12]))
+
+
+@maker("GroupNorm", CONTRIB)
+def group_norm(b: Build, op: str) -> None:
+    groups = b.one([1, 2, 4])
+    channels, extents = groups * b.one([1, 3]), [b.one([1, 3, 4]) for _ in range(2)]
+    last = b.number(0, 1)
+    batch = b.one([1, 2])
+    shape = [batch, *extents, channels] if last else [batch, channels, *extents]
+    x = b.leaf(b.dtype(["float", "float16"]), shape)
+    rows = [b.leaf(np.dtype(np.float32), [channels]) for _ in range(2)]
+    put(b, op, [x, *rows], groups=groups, channels_last=last, activation=b.number(0, 1))
 
 
 def tokens(b: Build, shape: list[int], most: int) -> Val:

@@ -82,6 +82,14 @@ def average_pool(b: Build, op: str) -> None:
     put(b, op, [x, *scale(b, kind), *scale(b, kind)], channels_last=last, **attrs)
 
 
+@maker("QLinearReduceMean", CONTRIB)
+def reduce_mean(b: Build, op: str) -> None:
+    kind = eight_bits(b)
+    x = b.leaf(kind, [max(1, e) for e in b.shape(1, 3)])
+    axes = sorted({b.axis(x.rank) % x.rank for _ in range(b.number(1, 2))})
+    put(b, op, [x, *scale(b, kind), *scale(b, kind)], axes=axes, keepdims=b.number(0, 1))
+
+
 @maker("QLinearConv", CONTRIB)
 def conv(b: Build, op: str) -> None:
     attrs, extents = window(b, 2)

@@ -1,0 +1,147 @@
+"""Operators of com.microsoft that no oracle computes, or none exactly, as nodes of other ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnx import AttributeProto, NodeProto, TensorProto, helper
+
+from tests.fuzz.rules import CONTRIB
+
+OPSET = 21
+"""The opset of the nodes of the standard."""
+
+
+@dataclass
+class Nodes:
+    """Nodes that stand for one node, whose attributes are at hand."""
+
+    node: NodeProto
+    made: list[NodeProto] = field(default_factory=list)
+
+    def put(self, op: str, *inputs: str, domain: str = "", **attrs: Any) -> str:
+        """The only result of a new node."""
+        return self.several(op, 1, *inputs, domain=domain, **attrs)[0]
+
+    def several(
+        self, op: str, count: int, *inputs: str, domain: str = "", **attrs: Any
+    ) -> list[str]:
+        """The results of a new node."""
+        names = [f"{self.node.output[0]}_{len(self.made)}_{k}" for k in range(count)]
+        self.made.append(helper.make_node(op, inputs, names, domain=domain, **attrs))
+        return names
+
+    def given(self, name: str, default: Any = None) -> Any:
+        """An attribute's value."""
+        found = [a for a in self.node.attribute if a.name == name]
+        value = helper.get_attribute_value(found[0]) if found else default
+        return value.decode() if isinstance(value, bytes) else value
+
+    def others(self, *left_out: str) -> dict[str, AttributeProto]:
+        """The attributes but for some."""
+        return {
+            a.name: helper.get_attribute_value(a)
+            for a in self.node.attribute
+            if a.name not in left_out
+        }
+
+
+def expanded(node: NodeProto) -> list[NodeProto]:
+    """The nodes that compute what a node does: itself, unless it is one of those here."""
+    if not decomposed(node):
+        return [node]
+    nodes = Nodes(node)
+    results = _BODIES[node.op_type](nodes, *node.input)
+    found = [results] if isinstance(results, str) else results
+    for result, name in zip(found, node.output, strict=False):
+        if name:
+            nodes.made.append(helper.make_node("Identity", [result], [name]))
+    return nodes.made
+
+
+def decomposed(node: NodeProto) -> bool:
+    """Whether the node's operator is one of those here."""
+    return node.domain == CONTRIB and node.op_type in _BODIES
+
+
+def _bias_add(b: Nodes, x: str, bias: str, skip: str) -> str:
+    return b.put("Add", b.put("Add", x, bias), skip)
+
+
+def _bias_split_gelu(b: Nodes, x: str, bias: str) -> str:
+    left, right = b.several("Split", 2, b.put("Add", x, bias), axis=-1, num_outputs=2)
+    return b.put("Mul", left, b.put("Gelu", right))
+
+
+def _fused_matmul_activation(b: Nodes, x: str, y: str) -> str:
+    named = [f"activation_{n}" for n in ("alpha", "beta", "gamma", "axis")]
+    total = b.put("FusedMatMul", x, y, domain=CONTRIB, **b.others("activation", *named))
+    parameters = {n[11:]: b.given(n) for n in named if b.given(n) is not None}
+    return b.put(b.given("activation"), total, **parameters)
+
+
+def _gemm_fast_gelu(b: Nodes, x: str, w: str, *bias: str) -> str:
+    return b.put("FastGelu", b.put("MatMul", x, w), *bias, domain=CONTRIB)
+
+
+def _group_norm(b: Nodes, x: str, scale: str, shift: str) -> str:
+    last = b.given("channels_last", 1)
+    wide = b.put("Cast", x, to=TensorProto.FLOAT)
+    wide = b.put("Transpose", wide, perm=[0, 3, 1, 2]) if last else wide
+    options = {"num_groups": b.given("groups"), "epsilon": b.given("epsilon", 1e-5)}
+    y = b.put("GroupNormalization", wide, scale, shift, **options)
+    y = b.put("Mul", y, b.put("Sigmoid", y)) if b.given("activation") else y
+    return b.put("CastLike", b.put("Transpose", y, perm=[0, 2, 3, 1]) if last else y, x)
+
+
+def _as_standard(b: Nodes, *operands: str) -> list[str]:
+    """ONNX Runtime has these in the standard's domain."""
+    outputs = len(b.node.output)
+    return b.several(b.node.op_type, outputs, *operands, **b.others())
+
+
+def _nhwc_conv(b: Nodes, x: str, *operands: str) -> str:
+    y = b.put("Conv", b.put("Transpose", x, perm=[0, 3, 1, 2]), *operands, **b.others())
+    return b.put("Transpose", y, perm=[0, 2, 3, 1])
+
+
+def _qlinear_reduce_mean(b: Nodes, x: str, step: str, zero: str, *stored: str) -> str:
+    real = b.put("DequantizeLinear", x, step, *([zero] if zero else []))
+    axes = b.put("Constant", value_ints=b.given("axes"))
+    y = b.put("ReduceMean", real, axes, keepdims=b.given("keepdims"))
+    return b.put("QuantizeLinear", y, *stored)
+
+
+def _lstm(b: Nodes, x: str, w: str, r: str, *rest: str) -> list[str]:
+    """LSTM of the weights in real numbers.
+
+    ONNX Runtime rounds inputs and states to 8 bits; how depends on the number of its threads.
+    """
+    *others, w_scale, w_zero, r_scale, r_zero = rest
+
+    def real(numbers: str, scale: str, zero: str) -> str:
+        shape = b.put("Constant", value_ints=[0, 1, -1])
+        zero = b.put("Reshape", b.put("Cast", zero, to=TensorProto.FLOAT), shape)
+        whole = b.put("Sub", b.put("Cast", numbers, to=TensorProto.FLOAT), zero)
+        return b.put(
+            "Transpose", b.put("Mul", whole, b.put("Reshape", scale, shape)), perm=[0, 2, 1]
+        )
+
+    weights = [real(w, w_scale, w_zero), real(r, r_scale, r_zero)]
+    return b.several("LSTM", len(b.node.output), x, *weights, *others, **b.others())
+
+
+_BODIES: Mapping[str, Callable[..., str | list[str]]] = {
+    "BiasAdd": _bias_add,
+    "BiasSplitGelu": _bias_split_gelu,
+    "DynamicQuantizeLSTM": _lstm,
+    "FusedMatMulActivation": _fused_matmul_activation,
+    "GemmFastGelu": _gemm_fast_gelu,
+    "GroupNorm": _group_norm,
+    "LayerNormalization": _as_standard,
+    "NhwcConv": _nhwc_conv,
+    "QLinearReduceMean": _qlinear_reduce_mean,
+    "SimplifiedLayerNormalization": _as_standard,
+}
