@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,42 +9,34 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from onnx import IR_VERSION, GraphProto, NodeProto, TypeProto, ValueInfoProto, checker, helper
+from onnx import IR_VERSION, GraphProto, NodeProto, checker, helper
 
 from rutc.errors import InternalError, UserError
 from rutc.importer import ops
 from rutc.importer.any_rank import NeedsRank, is_any_rank, on_any_rank
 from rutc.importer.assembly import assembled
 from rutc.importer.builder import Builder, OperatorError
-from rutc.importer.bundles import bundled_input, bundled_output, keys_asked_for
+from rutc.importer.bundles import bundled_output
 from rutc.importer.convert import OPSET, prepare
 from rutc.importer.dims import clean_dim
 from rutc.importer.external import ModelFolder
 from rutc.importer.fixed import fixed_elements, kind_of
 from rutc.importer.functions import function_body, is_function
+from rutc.importer.inputs import Dims, Inputs, Learned, Shapes
 from rutc.importer.open_sizes import SizeFoundError
 from rutc.importer.ops.control import branched
-from rutc.importer.proto import array_of, attribute_value, dense_of, dtype_of, load, subgraphs
+from rutc.importer.proto import array_of, attribute_value, dense_of, load, subgraphs
 from rutc.importer.registry import OPERATORS, Key
 from rutc.importer.shapes import folded
-from rutc.importer.tensor import Axis, Item, Tensor
+from rutc.importer.tensor import Item, Tensor
 from rutc.importer.types import check_types
-from rutc.tensor_ir import Data, DType, Graph, Index, Input, Value
-from rutc.tensor_ir.affine import ONE, ZERO, Range
+from rutc.tensor_ir import Graph, Index
 from rutc.tensor_ir.interface import Bundle, Interface
-from rutc.tensor_ir.parse import parse_index
-
-SYMBOL_RANGE: Range = (1, 1 << 31)
-"""What a size that nothing fixes may be."""
 
 TRAINING = "ai.onnx.preview.training"
 
-Shapes = Mapping[str, tuple[int, ...]]
-Dims = Mapping[str, int | tuple[int, ...]]
 Values = Mapping[str, np.ndarray]
 Environment = dict[str, Item]
-Learned = dict[str, Index | Range]
-"""What the model's symbolic sizes are, in terms of others of its names, or their ranges."""
 
 ops.register_all()
 
@@ -82,11 +73,11 @@ def import_model(
     given = {**(shapes or {}), **{n: array.shape for n, array in fixed.items()}}
     learned: Learned = {}
     while True:
-        importer = _Importer(folder, Builder(), dict(dims or {}), dict(given), fixed, learned)
+        inputs = Inputs(Builder(), dict(dims or {}), given, fixed, learned)
         try:
-            return importer.run(graph, weights, name)
+            return _Importer(folder, inputs.b).run(graph, weights, inputs, name)
         except SizeFoundError as found:
-            learned = {**learned, **importer.learn(found)}
+            learned = {**learned, **inputs.learn(found)}
 
 
 def _key(node: NodeProto) -> Key:
@@ -117,34 +108,19 @@ def _title(node: NodeProto) -> str:
 
 @dataclass
 class _Importer:
-    """One import: where external data lies, the builder, what the user fixed and the model says."""
+    """One import: where external data lies, the builder, and how deep in functions it is."""
 
     folder: ModelFolder
     b: Builder
-    dims: dict[str, int | tuple[int, ...]]
-    shapes: dict[str, tuple[int, ...]]
-    fixed: dict[str, np.ndarray]
-    learned: Learned
+    inside: int = 0
 
-    def __post_init__(self) -> None:
-        self.symbols: dict[str, str] = {}
-        self.used_dims: set[str] = set()
-        self.inside = 0
-        self.inputs: list[Input] = []
-        self.plain: set[str] = set()
-
-    def run(self, graph: GraphProto, weights: dict[str, np.ndarray], name: str) -> Graph:
+    def run(
+        self, graph: GraphProto, weights: Mapping[str, np.ndarray], inputs: Inputs, name: str
+    ) -> Graph:
         """The whole model's graph."""
         b = self.b
         b.run_graph = self.subgraph
-        env: Environment = {}
-        given = [i for i in graph.input if i.name not in weights]
-        self.plain = {
-            d.dim_param for i in given for d in i.type.tensor_type.shape.dim if d.dim_param
-        }
-        takes = tuple((i.name, self.bundle(i, graph, env)) for i in given)
-        inputs = self.inputs
-        self._check_names([i.name for i in inputs])
+        env, takes = inputs.read([i for i in graph.input if i.name not in weights], graph)
         for initializer, data in weights.items():
             env[initializer] = b.constant(data, kind_of(data), initializer)
         try:
@@ -152,63 +128,10 @@ class _Importer:
         except NeedsRank as e:
             raise UserError(str(e)) from e
         gives, outputs = self.outgoing(graph, env)
-        ranges = [*((s, b.ranges[s]) for s in self.symbols.values()), *b.bound.items()]
-        made = assembled(name, b, inputs, outputs, ranges)
+        ranges = [*((s, b.ranges[s]) for s in inputs.symbols.values()), *b.bound.items()]
+        made = assembled(name, b, inputs.ports, outputs, ranges)
         interface = Interface(takes, gives)
         return made if interface.is_plain else replace(made, interface=interface)
-
-    def _check_names(self, inputs: list[str]) -> None:
-        unknown = sorted(set(self.shapes) - set(inputs))
-        if unknown:
-            raise UserError(
-                f"a shape is given for {unknown[0]!r}, which is no input; "
-                f"the inputs are {', '.join(inputs) or 'none'}"
-            )
-        unknown = sorted(set(self.dims) - self.used_dims)
-        if unknown:
-            known = sorted(self.used_dims | set(self.symbols))
-            raise UserError(
-                f"a size is given for {unknown[0]!r}, which no input has; "
-                f"the symbolic sizes are {', '.join(known) or 'none'}"
-            )
-
-    # -- interface ------------------------------------------------------------------------------
-    def bundle(self, info: ValueInfoProto, graph: GraphProto, env: Environment) -> Bundle:
-        """A model input of any type, its item entered in `env`."""
-
-        def read(part: ValueInfoProto) -> Tensor:
-            self.inputs.append(self.input(part, env))
-            made = env[part.name]
-            assert isinstance(made, Tensor)
-            return made
-
-        def read_boxes(name: str, size: str, limits: Range) -> Tensor:
-            symbol = clean_dim(size)
-            self.symbols[size] = symbol
-            self.b.ranges[symbol] = limits
-            axis = self.b.dim(Index.of(symbol), f"!{symbol}_i")
-            value = Value(self.b.fresh(name), DType.TENSOR, (axis,))
-            self.inputs.append(Input(value, name, (axis,), (name,)))
-            return Tensor(value.name, DType.TENSOR, (Axis(axis, Index.of(symbol)),))
-
-        keys = keys_asked_for(info.name, graph)
-        item, bundle = bundled_input(
-            info.name, info.type, read, read_boxes, self._count, self.shapes, keys
-        )
-        env[info.name] = item
-        return bundle
-
-    def _count(self, name: str, default: int | Range | None) -> int | Range | None:
-        """The given number of elements of an input that is no tensor, or its range."""
-        if name not in self.dims:
-            return default
-        self.used_dims.add(name)
-        found = self.dims[name]
-        if isinstance(found, int):
-            return found
-        if len(found) > 2:
-            raise UserError(f"{name!r} is a number of elements, of which a range has no step")
-        return found[0], found[1]
 
     def outgoing(
         self, graph: GraphProto, env: Environment
@@ -226,116 +149,6 @@ class _Importer:
             ports += made
         return tuple(bundles), ports
 
-    def input(self, info: ValueInfoProto, env: Environment) -> Input:
-        """A model input, its tensor entered in `env`."""
-        b = self.b
-        kind, extents, params = self._declared(info)
-        axes: list[str] = []
-        kept: list[Axis] = []
-        units: list[str] = []
-        for extent, param in zip(extents, params, strict=True):
-            role = f"!{clean_dim(param)}{'' if extent.is_const else '_i'}" if param else ""
-            d = b.dim(extent, role)
-            axes.append(d)
-            kept.append(Axis(None if extent == ONE else d, extent))
-            if extent == ONE:
-                units.append(d)
-        value = Value(b.fresh(info.name), kind, tuple(sorted(axes)))
-        known = None
-        if any(e == ZERO for e in extents) and all(e.is_const for e in extents):
-            known = np.empty([e.const for e in extents], kind.numpy)
-        tensor = Tensor(value.name, kind, tuple(kept), known, tuple(units))
-        env[info.name] = (
-            replace(tensor, name=b.fresh(info.name), units=()) if known is not None else tensor
-        )
-        fixed = self.fixed.get(info.name)
-        if fixed is None:
-            return Input(value, info.name, tuple(axes), (info.name,))
-        env[info.name] = b.constant(fixed, kind, info.name)
-        return Input(value, info.name, tuple(axes), (info.name,), Data(np.array(fixed)))
-
-    def _declared(self, info: ValueInfoProto) -> tuple[DType, list[Index], list[str]]:
-        """An input's type, extents and the names of its symbolic sizes ("" for none)."""
-        tensor: TypeProto.Tensor = info.type.tensor_type
-        kind = dtype_of(tensor.elem_type)
-        given = self.shapes.get(info.name)
-        if not tensor.HasField("shape"):
-            if given is None:
-                raise UserError(f"input {info.name!r} has no declared shape; give one for it")
-            return kind, [Index.of(n) for n in given], [""] * len(given)
-        declared = tensor.shape.dim
-        if given is not None and len(given) != len(declared):
-            raise _conflict(info, given)
-        extents: list[Index] = []
-        params: list[str] = []
-        for i, d in enumerate(declared):
-            param = d.dim_param
-            fixed = given[i] if given is not None else None
-            if fixed is not None and fixed < 0:
-                raise UserError(f"input {info.name!r}: the given extent {fixed} is negative")
-            if d.HasField("dim_value") and d.dim_value >= 0:
-                if fixed is not None and fixed != d.dim_value:
-                    raise _conflict(info, given)
-                extents.append(Index.of(d.dim_value))
-                params.append("")
-                continue
-            if not re.search(r"[A-Za-z_]", param):
-                param = f"{clean_dim(info.name)}_{i}"
-            formula = self._formula(info, param) if fixed is None else None
-            extents.append(self._symbol(info, param, fixed) if formula is None else formula)
-            params.append(param if formula is None else "")
-        return kind, extents, params
-
-    def _formula(self, info: ValueInfoProto, param: str) -> Index | None:
-        """What a name like "past + seq" says, where inputs have the sizes in it."""
-        if param in self.dims or not re.fullmatch(r"[\w.\s]+([+*-][\w.\s]+)+", param):
-            return None
-        try:
-            formula = parse_index(param)
-        except UserError:
-            return None
-        if not formula.names() <= self.plain:
-            return None
-        return formula.subs({n: self._symbol(info, n, None) for n in formula.names()})
-
-    def _symbol(self, info: ValueInfoProto, param: str, fixed: int | None) -> Index:
-        """The extent of a symbolic size: what the user fixed, else a symbol."""
-        self.used_dims.add(param)
-        if fixed is not None:
-            if self.dims.setdefault(param, fixed) != fixed:
-                raise UserError(
-                    f"input {info.name!r}: its size {param!r} is given as {fixed}, "
-                    f"and elsewhere as {self.dims[param]}"
-                )
-            return Index.of(fixed)
-        found = self.learned.get(param)
-        if isinstance(found, Index):
-            return found.subs({p: self._symbol(info, p, None) for p in found.names()})
-        given = self.dims.get(param, found or SYMBOL_RANGE)
-        if isinstance(given, int):
-            return Index.of(given)
-        low, high, step = (*given, 1)[:3]
-        low, high = -(-low // step), high // step
-        if low > high:
-            raise UserError(f"the size {param!r}: no multiple of {step} lies in its range")
-        if low == high:
-            return Index.of(low * step)
-        name = clean_dim(param) if step == 1 else f"{clean_dim(param)}/{step}"
-        symbol = self.symbols.setdefault(param, name)
-        self.b.ranges[symbol] = (low, high)
-        if param not in self.dims and found is None:
-            self.b.open_sizes[symbol] = None
-        return Index.of(symbol) * step
-
-    def learn(self, found: SizeFoundError) -> Learned:
-        """What the model says of a size, for the next import."""
-        names = {symbol: param for param, symbol in self.symbols.items()}
-        param = names[found.symbol]
-        if found.meaning is None:
-            return {param: (SYMBOL_RANGE[0], found.most)}
-        return {param: found.meaning.subs({s: Index.of(p) for s, p in names.items()})}
-
-    # -- nodes ----------------------------------------------------------------------------------
     def nodes(self, graph: GraphProto, env: Environment, wanted: Iterable[str]) -> None:
         """Imports the nodes that the wanted values need, in order."""
         names = Counter(o for n in graph.node for o in n.output if o)
@@ -561,14 +374,6 @@ def _check_node(node: NodeProto) -> None:
     except checker.ValidationError as e:
         text = str(e).strip().splitlines()[0]
         raise UserError(f"{node.op_type} (node {_title(node)!r}) is malformed: {text}") from e
-
-
-def _conflict(info: ValueInfoProto, given: tuple[int, ...] | None) -> UserError:
-    declared = [d.dim_param or d.dim_value for d in info.type.tensor_type.shape.dim]
-    return UserError(
-        f"input {info.name!r} has the shape [{', '.join(map(str, declared))}]; "
-        f"the given shape {list(given or ())} does not fit it"
-    )
 
 
 def _needed(graph: GraphProto, wanted: Iterable[str]) -> list[NodeProto]:

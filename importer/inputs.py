@@ -1,0 +1,235 @@
+"""The inputs of a model: their tensors, and what their symbolic sizes are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from onnx import GraphProto, TypeProto, ValueInfoProto
+
+from rutc.errors import UserError
+from rutc.importer.builder import Builder
+from rutc.importer.bundles import bundled_input, keys_asked_for
+from rutc.importer.dims import clean_dim
+from rutc.importer.open_sizes import SizeFoundError
+from rutc.importer.proto import dtype_of
+from rutc.importer.tensor import Axis, Item, Tensor
+from rutc.tensor_ir import Data, DType, Index, Input, Value
+from rutc.tensor_ir.affine import ONE, ZERO, Range
+from rutc.tensor_ir.interface import Bundle
+from rutc.tensor_ir.parse import parse_index
+
+SYMBOL_RANGE: Range = (1, 1 << 31)
+"""What a size that nothing fixes may be."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+Dims = Mapping[str, int | tuple[int, ...]]
+Learned = Mapping[str, Index | Range]
+"""What the model's symbolic sizes are, in terms of others of its names, or their ranges."""
+
+
+@dataclass
+class Inputs:
+    """The inputs of one import: what the user fixed, what the model says, and what was read so.
+
+    `symbols` has the symbol of each symbolic size that is left, by its name in the model.
+    """
+
+    b: Builder
+    dims: dict[str, int | tuple[int, ...]]
+    shapes: Shapes
+    fixed: Mapping[str, np.ndarray]
+    learned: Learned
+    symbols: dict[str, str] = field(default_factory=dict)
+    ports: list[Input] = field(default_factory=list)
+    used_dims: set[str] = field(default_factory=set)
+    plain: set[str] = field(default_factory=set)
+
+    def read(
+        self, given: Iterable[ValueInfoProto], graph: GraphProto
+    ) -> tuple[dict[str, Item], tuple[tuple[str, Bundle], ...]]:
+        """The items of all inputs, and of which tensors each of them is made.
+
+        Raises:
+            UserError: A shape or size was given that no input has, or that does not fit.
+        """
+        given = list(given)
+        self.plain.update(
+            d.dim_param for i in given for d in i.type.tensor_type.shape.dim if d.dim_param
+        )
+        items: dict[str, Item] = {}
+        takes = tuple((i.name, self._bundle(i, graph, items)) for i in given)
+        self._check_names()
+        return items, takes
+
+    def learn(self, found: SizeFoundError) -> Learned:
+        """What the model says of a size, for the next import."""
+        names = {symbol: param for param, symbol in self.symbols.items()}
+        param = names[found.symbol]
+        if found.meaning is None:
+            return {param: (SYMBOL_RANGE[0], found.most)}
+        return {param: found.meaning.subs({s: Index.of(p) for s, p in names.items()})}
+
+    def _check_names(self) -> None:
+        inputs = [port.name for port in self.ports]
+        unknown = sorted(set(self.shapes) - set(inputs))
+        if unknown:
+            raise UserError(
+                f"a shape is given for {unknown[0]!r}, which is no input; "
+                f"the inputs are {', '.join(inputs) or 'none'}"
+            )
+        unknown = sorted(set(self.dims) - self.used_dims)
+        if unknown:
+            known = sorted(self.used_dims | set(self.symbols))
+            raise UserError(
+                f"a size is given for {unknown[0]!r}, which no input has; "
+                f"the symbolic sizes are {', '.join(known) or 'none'}"
+            )
+
+    def _bundle(self, info: ValueInfoProto, graph: GraphProto, items: dict[str, Item]) -> Bundle:
+        """A model input of any type, its item entered in `items`."""
+
+        def read(part: ValueInfoProto) -> Tensor:
+            self.ports.append(self._input(part, items))
+            made = items[part.name]
+            assert isinstance(made, Tensor)
+            return made
+
+        def read_boxes(name: str, size: str, limits: Range) -> Tensor:
+            symbol = clean_dim(size)
+            self.symbols[size] = symbol
+            self.b.ranges[symbol] = limits
+            axis = self.b.dim(Index.of(symbol), f"!{symbol}_i")
+            value = Value(self.b.fresh(name), DType.TENSOR, (axis,))
+            self.ports.append(Input(value, name, (axis,), (name,)))
+            return Tensor(value.name, DType.TENSOR, (Axis(axis, Index.of(symbol)),))
+
+        keys = keys_asked_for(info.name, graph)
+        item, bundle = bundled_input(
+            info.name, info.type, read, read_boxes, self._count, self.shapes, keys
+        )
+        items[info.name] = item
+        return bundle
+
+    def _count(self, name: str, default: int | Range | None) -> int | Range | None:
+        """The given number of elements of an input that is no tensor, or its range."""
+        if name not in self.dims:
+            return default
+        self.used_dims.add(name)
+        found = self.dims[name]
+        if isinstance(found, int):
+            return found
+        if len(found) > 2:
+            raise UserError(f"{name!r} is a number of elements, of which a range has no step")
+        return found[0], found[1]
+
+    def _input(self, info: ValueInfoProto, items: dict[str, Item]) -> Input:
+        """A model input, its tensor entered in `items`."""
+        b = self.b
+        kind, extents, params = self._declared(info)
+        axes: list[str] = []
+        kept: list[Axis] = []
+        units: list[str] = []
+        for extent, param in zip(extents, params, strict=True):
+            role = f"!{clean_dim(param)}{'' if extent.is_const else '_i'}" if param else ""
+            d = b.dim(extent, role)
+            axes.append(d)
+            kept.append(Axis(None if extent == ONE else d, extent))
+            if extent == ONE:
+                units.append(d)
+        value = Value(b.fresh(info.name), kind, tuple(sorted(axes)))
+        known = None
+        if any(e == ZERO for e in extents) and all(e.is_const for e in extents):
+            known = np.empty([e.const for e in extents], kind.numpy)
+        tensor = Tensor(value.name, kind, tuple(kept), known, tuple(units))
+        items[info.name] = (
+            replace(tensor, name=b.fresh(info.name), units=()) if known is not None else tensor
+        )
+        fixed = self.fixed.get(info.name)
+        if fixed is None:
+            return Input(value, info.name, tuple(axes), (info.name,))
+        items[info.name] = b.constant(fixed, kind, info.name)
+        return Input(value, info.name, tuple(axes), (info.name,), Data(np.array(fixed)))
+
+    def _declared(self, info: ValueInfoProto) -> tuple[DType, list[Index], list[str]]:
+        """An input's type, extents and the names of its symbolic sizes ("" for none)."""
+        tensor: TypeProto.Tensor = info.type.tensor_type
+        kind = dtype_of(tensor.elem_type)
+        given = self.shapes.get(info.name)
+        if not tensor.HasField("shape"):
+            if given is None:
+                raise UserError(f"input {info.name!r} has no declared shape; give one for it")
+            return kind, [Index.of(n) for n in given], [""] * len(given)
+        declared = tensor.shape.dim
+        if given is not None and len(given) != len(declared):
+            raise _conflict(info, given)
+        extents: list[Index] = []
+        params: list[str] = []
+        for i, d in enumerate(declared):
+            param = d.dim_param
+            fixed = given[i] if given is not None else None
+            if fixed is not None and fixed < 0:
+                raise UserError(f"input {info.name!r}: the given extent {fixed} is negative")
+            if d.HasField("dim_value") and d.dim_value >= 0:
+                if fixed is not None and fixed != d.dim_value:
+                    raise _conflict(info, given)
+                extents.append(Index.of(d.dim_value))
+                params.append("")
+                continue
+            if not re.search(r"[A-Za-z_]", param):
+                param = f"{clean_dim(info.name)}_{i}"
+            formula = self._formula(info, param) if fixed is None else None
+            extents.append(self._symbol(info, param, fixed) if formula is None else formula)
+            params.append(param if formula is None else "")
+        return kind, extents, params
+
+    def _formula(self, info: ValueInfoProto, param: str) -> Index | None:
+        """What a name like "past + seq" says, where inputs have the sizes in it."""
+        if param in self.dims or not re.fullmatch(r"[\w.\s]+([+*-][\w.\s]+)+", param):
+            return None
+        try:
+            formula = parse_index(param)
+        except UserError:
+            return None
+        if not formula.names() <= self.plain:
+            return None
+        return formula.subs({n: self._symbol(info, n, None) for n in formula.names()})
+
+    def _symbol(self, info: ValueInfoProto, param: str, fixed: int | None) -> Index:
+        """The extent of a symbolic size: what the user fixed, else a symbol."""
+        self.used_dims.add(param)
+        if fixed is not None:
+            if self.dims.setdefault(param, fixed) != fixed:
+                raise UserError(
+                    f"input {info.name!r}: its size {param!r} is given as {fixed}, "
+                    f"and elsewhere as {self.dims[param]}"
+                )
+            return Index.of(fixed)
+        found = self.learned.get(param)
+        if isinstance(found, Index):
+            return found.subs({p: self._symbol(info, p, None) for p in found.names()})
+        given = self.dims.get(param, found or SYMBOL_RANGE)
+        if isinstance(given, int):
+            return Index.of(given)
+        low, high, step = (*given, 1)[:3]
+        low, high = -(-low // step), high // step
+        if low > high:
+            raise UserError(f"the size {param!r}: no multiple of {step} lies in its range")
+        if low == high:
+            return Index.of(low * step)
+        name = clean_dim(param) if step == 1 else f"{clean_dim(param)}/{step}"
+        symbol = self.symbols.setdefault(param, name)
+        self.b.ranges[symbol] = (low, high)
+        if param not in self.dims and found is None:
+            self.b.open_sizes[symbol] = None
+        return Index.of(symbol) * step
+
+
+def _conflict(info: ValueInfoProto, given: tuple[int, ...] | None) -> UserError:
+    declared = [d.dim_param or d.dim_value for d in info.type.tensor_type.shape.dim]
+    return UserError(
+        f"input {info.name!r} has the shape [{', '.join(map(str, declared))}]; "
+        f"the given shape {list(given or ())} does not fit it"
+    )
