@@ -12,7 +12,7 @@ from rutc.errors import InternalError
 from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.expr import Lit
 from rutc.tensor_ir.kernel import Buffer
-from rutc.tensor_ir.machine import NEAR_STRIDES
+from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 
 BOOL = ir.IntType(1)
 
@@ -25,11 +25,13 @@ class MemoryEmitter:
         builder: ir.IRBuilder,
         index: IndexEmitter,
         pointer: Callable[[Buffer], ir.Value],
+        machine: Machine,
     ) -> None:
         """Emit at `builder`'s place; `pointer` gives the address of a buffer's first element."""
         self.builder = builder
         self.index = index
         self.pointer = pointer
+        self.machine = machine
 
     def load(
         self, buffer: Buffer, address: Index, guard: ir.Value | None, fill: Lit | None
@@ -231,11 +233,35 @@ class MemoryEmitter:
     def masked_store(
         self, buffer: Buffer, value: ir.Value, place: ir.Value, mask: ir.Value
     ) -> None:
-        """Store neighbours, idle lanes left out."""
+        """Store neighbours, idle lanes left out.
+
+        Without registers for masks a masked store may take tens of operations: where the lanes are
+        known they are stored in pieces.
+        """
+        known = constant_lanes(mask)
+        if known is not None and not self.machine.has_masks:
+            self._store_pieces(buffer, value, place, known)
+            return
         name = f"llvm.masked.store.{suffix(value.type)}.p0"
         types = [value.type, ir.PointerType(), I32, mask.type]
         function = self.intrinsic(name, ir.VoidType(), types)
         self.builder.call(function, [value, place, ir.Constant(I32, align(buffer)), mask])
+
+    def _store_pieces(
+        self, buffer: Buffer, value: ir.Value, place: ir.Value, active: Sequence[bool]
+    ) -> None:
+        """Store the active lanes, as many neighbours at a time as a register holds."""
+        b = self.builder
+        for first, count in pieces(active):
+            picks = ir.Constant(ir.VectorType(I32, count), [*range(first, first + count)])
+            piece = (
+                b.extract_element(value, ir.Constant(I32, first))
+                if count == 1
+                else b.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), picks)
+            )
+            element = memory_type(buffer.dtype)
+            at = b.gep(place, [i64(first)], source_etype=element) if first else place
+            b.store(piece, at, align=align(buffer))
 
     def intrinsic(self, name: str, result: ir.Type, args: list[ir.Type]) -> ir.Function:
         """A function that LLVM knows, declared in the module."""
@@ -317,6 +343,25 @@ def constant_lanes(mask: ir.Value) -> list[bool] | None:
     if not isinstance(mask, ir.Constant):
         return None
     return [bool(lane.constant) for lane in mask.constant]
+
+
+def pieces(active: Sequence[bool]) -> list[tuple[int, int]]:
+    """Runs of active lanes as (first, number), each a power of two at a multiple of itself.
+
+    1111 1010 -> (0, 4) (4, 1) (6, 1)
+    """
+    found: list[tuple[int, int]] = []
+    at = 0
+    while at < len(active):
+        count = 1
+        while at % (2 * count) == 0 and at + 2 * count <= len(active):
+            if not all(active[at : at + 2 * count]):
+                break
+            count *= 2
+        if active[at]:
+            found.append((at, count))
+        at += count
+    return found
 
 
 def both(b: ir.IRBuilder, p: ir.Value | None, q: ir.Value) -> ir.Value:

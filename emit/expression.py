@@ -82,7 +82,7 @@ class ExpressionEmitter:
         self.builder = builder
         self.index = index
         self.buffers = buffers
-        self.memory = MemoryEmitter(builder, index, pointer)
+        self.memory = MemoryEmitter(builder, index, pointer, machine)
         self.squares = SquareEmitter(self.memory)
         self.register = register
         self.machine = machine

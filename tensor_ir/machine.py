@@ -60,6 +60,11 @@ class Machine:
         """Whether there are registers for matrices of 8-bit integers."""
         return "amx-int8" in self.features
 
+    @property
+    def has_masks(self) -> bool:
+        """Whether there are registers for masks, so that a masked store is one operation."""
+        return "avx512f" in self.features
+
     def without_matrices(self) -> Machine:
         """The same machine, its matrix registers left alone."""
         kept = frozenset(f for f in self.features if not f.startswith("amx-"))

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from rutc.emit.access import pieces
 from rutc.emit.kernel import emit_kernel
+from rutc.emit.targets import target_named
 from rutc.tensor_ir import DType, Index
 from rutc.tensor_ir.expr import Lit, Read, apply
 from rutc.tensor_ir.graph import Nest, Value
@@ -46,6 +48,11 @@ def copy_kernel(x: int, c: int, dtype: DType) -> Kernel:
     return lower(group, {"a": a, "b": b}, layouts, extents)
 
 
+def masked_stores(kernel: Kernel, machine: Machine) -> int:
+    """How many stores of vectors leave lanes out."""
+    return emit_kernel(kernel, machine).text.count('call void @"llvm.masked.store')
+
+
 def uses_gathers(kernel: Kernel, machine: Machine) -> bool:
     """Whether the emitted code loads or stores vectors element by element."""
     text = emit_kernel(kernel, machine).text
@@ -81,6 +88,31 @@ def test_short_rows_need_no_scatters(machine: Machine, channels: int) -> None:
     kernel = copy_kernel(100, channels, DType.F32)
     scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
     assert not uses_gathers(scheduled, machine)
+
+
+@pytest.mark.parametrize("size", [(5, 19), (23, 21), (37, 35)], ids=str)
+def test_known_idle_lanes_take_no_masked_stores_without_masks(size: tuple[int, int]) -> None:
+    v3, v4 = (target_named(name).machine for name in ("x86-64-v3", "x86-64-v4"))
+    kernel = copy_kernel(*size, DType.F32)
+    scheduled = [
+        apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
+        for machine in (v3, v4)
+    ]
+    assert masked_stores(scheduled[1], v4)
+    assert not masked_stores(scheduled[0], v3)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16])
+def test_pieces_are_powers_of_two_at_multiples_of_themselves(lanes: int) -> None:
+    rng = np.random.default_rng(lanes)
+    for active in [[True] * n + [False] * (lanes - n) for n in range(lanes + 1)] + [
+        [*map(bool, rng.integers(0, 2, lanes))] for _ in range(30)
+    ]:
+        found = pieces(active)
+        held = [i for first, count in found for i in range(first, first + count)]
+        assert held == [i for i, on in enumerate(active) if on]
+        assert all(first % count == 0 and count.bit_count() == 1 for first, count in found)
+    assert len(pieces([True] * lanes)) == 1
 
 
 def choose_vector(kernel: Kernel, var: str) -> Schedule:
