@@ -41,13 +41,19 @@ RESERVED = frozenset(
 
 
 def named(g: Graph, roles: Mapping[str, str], hints: Mapping[str, str]) -> Graph:
-    """The graph with dims unified and named by their roles, and values named by their hints."""
+    """The graph with dims unified and named by their roles, and values named by their hints.
+
+    Sizes of which only one is possible are numbers, and no symbols where they are the inputs'.
+    """
     classes = _Classes(g)
     for n in walk_nodes(g.nodes):
         _equate(n, g, classes)
     dims = _dim_names(g, classes, roles)
     values = _value_names(g, hints)
-    return Renaming(dims, values).graph(g)
+    only = {s: Index.of(low) for s, (low, high) in g.symbols if low == high}
+    bound = {n.symbol for n in walk_nodes(g.nodes) if isinstance(n, Bind)}
+    kept = tuple((s, r) for s, r in g.symbols if s not in only or s in bound)
+    return replace(Renaming(dims, values, only).graph(g), symbols=kept)
 
 
 class _Classes:
@@ -174,19 +180,22 @@ def _unique(base: str, taken: set[str]) -> str:
 
 
 class Renaming:
-    """The renaming of dims and values throughout a graph."""
+    """The renaming of dims and values throughout a graph, whose `sizes` become others."""
 
-    def __init__(self, dims: Mapping[str, str], values: Mapping[str, str]) -> None:
+    def __init__(
+        self, dims: Mapping[str, str], values: Mapping[str, str], sizes: Mapping[str, Index]
+    ) -> None:
         self.dims = dims
         self.values = values
-        self.indices = {d: Index.of(n) for d, n in dims.items()}
+        self.sizes = sizes
+        self.indices = {**{d: Index.of(n) for d, n in dims.items()}, **sizes}
         self.seen: dict[Index, Index] = {}
 
     def graph(self, g: Graph) -> Graph:
         """The graph under its new names."""
         extents: dict[str, Index] = {}
         for d, e in g.dims:
-            extents.setdefault(self.dims[d], e)
+            extents.setdefault(self.dims[d], e.subs(self.sizes))
         outputs = tuple(
             Output(o.name, self.values[o.value], self._names(o.axes)) for o in g.outputs
         )

@@ -211,6 +211,21 @@ def test_sizes_beyond_a_list_of_scales_are_refused() -> None:
                 run(library, {**x, "scale": np.ones(5, np.float32)}, 1)
 
 
+def test_a_size_of_which_only_one_is_possible_is_a_number() -> None:
+    text = """
+    g (float[2, 3, 5] p, int64[n, 5] t, uint8[n, 1, 3, 3] x, uint8[n, 1, 3, 3] w)
+        => (int32[n, n, 1, 1] y, float[n, 5] z) {
+        y = ConvInteger (x, w)
+        z = NegativeLogLikelihoodLoss <reduction = "none"> (p, t)
+    }
+    """
+    assert imported(text, {"n": (2, 20)}).symbols == ()
+    p, x = np.ones((2, 3, 5), np.float32), np.arange(18, dtype=np.uint8).reshape(2, 1, 3, 3)
+    y = np.einsum("ncyx,ocyx->no", x.astype(np.int32), x.astype(np.int32))
+    t = np.zeros((2, 5), np.int64)
+    gives(text, [y[:, :, None, None], -p[:, 0]], dims={"n": (2, 20)}, p=p, t=t, x=x, w=x)
+
+
 def test_a_size_of_one_that_would_change_a_rank_is_refused() -> None:
     text = "g (float[n, 1, 4] x) => (float[m, 4] y) { y = Squeeze (x) }"
     assert dict(imported(text, {"n": (1, 20)}).symbols)["n"] == (2, 20)
