@@ -37,6 +37,7 @@ from tests.fuzz import decomposed
 from tests.fuzz.data import finfo, iinfo
 from tests.fuzz.rules import (
     ABSOLUTE,
+    CHOICES,
     CONTRIB,
     EXACT,
     SINGLE,
@@ -114,19 +115,24 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
         if number > 1 and name not in EXACT:
             results = [_moved(a, node, feeds[0], number, k) for k, a in enumerate(results)]
         made.append(results)
-    if name in UNSPECIFIED:
+    unsure = any(_open([f[n] for f in feeds]) for n in feeds[0])
+    if name in UNSPECIFIED or (unsure and name in CHOICES):
+        mask = _all_of if unsure and name in CHOICES else UNSPECIFIED[name]
         for run in range(1, len(feeds)):
             pairs = zip(first, made[run], strict=True)
-            made[run] = [_doubted(node, feeds[0], a, b, run) for a, b in pairs]
-    if any(_open([f[n] for f in feeds]) for n in feeds[0]):
+            made[run] = [_doubted(mask(node, feeds[0], a), a, b, run) for a, b in pairs]
+    if unsure:
         made[1] = [_possible(values) for values in zip(*made, strict=True)]
     return list(zip(*made, strict=True))
 
 
-def _doubted(node: NodeProto, feed: Feed, first: Array, other: Array, run: int) -> Array:
+def _all_of(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    return np.full(result.shape, True)
+
+
+def _doubted(open_ones: np.ndarray, first: Array, other: Array, run: int) -> Array:
     """Another run's value, made another one than the first's where any will do."""
-    open_ones = UNSPECIFIED[operator_name(node)](node, feed, first)
-    if not open_ones.any():
+    if first.shape != other.shape or not open_ones.any():
         return other
     if is_float(first.dtype):
         real = first.astype(np.float64)
@@ -138,14 +144,16 @@ def _doubted(node: NodeProto, feed: Feed, first: Array, other: Array, run: int) 
 
 
 def _open(runs: Sequence[Array]) -> bool:
-    """Whether elements of floats are NaN in some runs and numbers in others."""
+    """Whether elements are other integers in other runs, or numbers in some and none in others."""
     first = runs[0]
-    if not isinstance(first, np.ndarray) or not is_float(first.dtype):
+    if not isinstance(first, np.ndarray) or first.dtype.kind in "OUS":
         return False
     if any(r.shape != first.shape for r in runs):
         return False
-    undefined = np.array([np.isnan(r.astype(np.float64)) for r in runs])
-    return bool((undefined.any(0) & ~undefined.all(0)).any())
+    if not is_float(first.dtype):
+        return any(bool((r != first).any()) for r in runs)
+    kinds = [np.isnan(r.astype(np.float64)) * 2 + np.isfinite(r.astype(np.float64)) for r in runs]
+    return any(bool((k != kinds[0]).any()) for k in kinds)
 
 
 def _possible(runs: Sequence[Array]) -> Array:

@@ -56,6 +56,13 @@ ABSOLUTE = (
 """Operators whose error is of the size of their range, or of exp(x) - 1 of numbers around 1,
 however small a result."""
 
+_CHOICES = """
+    ArgMax ArgMin Hardmax TopK MaxPool Unique NonMaxSuppression LabelEncoder TreeEnsemble
+    TreeEnsembleClassifier TreeEnsembleRegressor LinearClassifier SVMClassifier
+"""
+CHOICES = frozenset(_CHOICES.split())
+"""Operators that choose one of many: a few values of an open operand do not show all results."""
+
 _NARROWLY_SUMMED = """
     ReduceSum ReduceMean ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare ReduceProd
     CumSum CumProd GlobalAveragePool
@@ -185,6 +192,12 @@ RULES: tuple[Rule, ...] = (
         lambda node, feed, opset: any(a.s.startswith(b"SAME") for a in node.attribute),
     ),
     Rule(
+        frozenset({"MaxPool", "LpPool"}),
+        "ort",
+        "the reference pads no operand that has no elements",
+        lambda node, feed, opset: not feed[node.input[0]].size,
+    ),
+    Rule(
         frozenset({"LpPool"}),
         "ort",
         "the reference multiplies means of elements by the extent of a whole window, padding and "
@@ -228,6 +241,12 @@ RULES: tuple[Rule, ...] = (
         "ort",
         "the reference gives the columns the weights, which are those of n-grams",
         lambda node, feed, opset: any(a.name == "weights" for a in node.attribute),
+    ),
+    Rule(
+        frozenset({"CenterCropPad"}),
+        "ort",
+        "the reference pads strings with the number 0",
+        lambda node, feed, opset: feed[node.input[0]].dtype.kind == "O",
     ),
     Rule(
         frozenset({"StringSplit"}),
@@ -384,7 +403,7 @@ VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     "ArgMax": _has_elements,
     "ArgMin": _has_elements,
     "ReduceMean": _reduces_exactly,
-    "ReduceSumSquare": _reduces_exactly,
+    "ReduceSumSquare": _squares_fit,
     "ReduceL1": _reduces_exactly,
     "ReduceL2": _squares_fit,
     "ReduceSum": _reduces_exactly,

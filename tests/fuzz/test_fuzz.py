@@ -188,6 +188,20 @@ def test_what_is_drawn_may_be_in_the_domain_of_a_function(value: float, op: str)
     assert not differs(np.zeros_like(runs[0]), runs, 1)
 
 
+@pytest.mark.parametrize("op", ["Hardmax", "ArgMax", "TopK"])
+def test_any_of_what_is_drawn_may_be_the_largest(op: str) -> None:
+    draw = helper.make_node("RandomUniform", [], ["r"], shape=[9])
+    (drawn,) = evaluate(draw, 18, [{}] * RUNS)
+    (moved,) = evaluate(helper.make_node("Tanh", ["r"], ["t"]), 18, [{"r": r} for r in drawn])
+    inputs, outputs = (["t", "k"], ["v", "y"]) if op == "TopK" else (["t"], ["y"])
+    given = {} if op == "TopK" else {"axis": 0}
+    feeds = [{"t": t, "k": np.array([3])} if op == "TopK" else {"t": t} for t in moved]
+    *_, runs = evaluate(helper.make_node(op, inputs, outputs, **given), 18, feeds)
+    for number in range(9):
+        got = np.full_like(runs[0], number) if op != "Hardmax" else np.eye(9, dtype="f4")[number]
+        assert not differs(got, runs, 1)
+
+
 def test_what_is_undefined_for_all_that_are_not_open_stays_so() -> None:
     x = np.array([-2.0, 4.0], np.float32)
     (runs,) = evaluate(helper.make_node("Sqrt", ["x"], ["y"]), 18, [{"x": x}] * RUNS)
