@@ -68,6 +68,8 @@ def linear(b: Builder, x: Tensor, shape: Shape) -> Tensor:
         return [position, *reversed(at)] if x.rank else []
 
     zero = Lit("", x.dtype) if x.dtype is DType.STRING else lit(0, x.dtype)
+    if ZERO in x.shape:
+        return b.nest(b.axes(shape), zero)
     return b.view(x, shape, coords, fill=zero)
 
 

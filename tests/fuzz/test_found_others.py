@@ -98,3 +98,13 @@ def test_a_scan_of_one_trip_that_collects_nothing(axis: int) -> None:
     """
     nothing = np.zeros((1, 0), np.float32)
     gives(text, [nothing[0], nothing.T if axis else nothing], opset=17, x=nothing)
+
+
+@pytest.mark.parametrize("element", ["float", "string"])
+def test_nothing_reshaped_as_an_input_says(element: str) -> None:
+    text = f"""
+    g ({element}[2, 0, 3] x, int64[2] shape) => ({element}[k, l] y)
+        {{ y = Reshape <allowzero = 1> (x, shape) }}
+    """
+    x = np.zeros((2, 0, 3), object if element == "string" else np.float32)
+    gives(text, [x.reshape(4, 0)], opset=21, x=x, shape=np.array([4, 0]))
