@@ -323,6 +323,9 @@ class Builder:
 
     def reshaped(self, t: Tensor, axes: Sequence[Axis]) -> Tensor:
         """`t` under other axes with the same dims in the same order (units put in or left out)."""
+        kept = {a.dim for a in axes}
+        left = [a.dim for a in t.axes if a.dim is not None and a.extent == ONE]
+        t = replace(t, units=(*t.units, *(d for d in left if d not in kept)))
         shape = [a.extent.const for a in axes] if all(a.extent.is_const for a in axes) else None
         if t.known is not None and shape is not None:
             return replace(t, axes=tuple(axes), known=t.known.reshape(shape))

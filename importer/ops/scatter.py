@@ -28,6 +28,8 @@ def scattered(
     if reduction not in _REDUCERS:
         raise OperatorError(f"reduction {reduction!r} is unknown")
     name = _REDUCERS[reduction]
+    if base.dtype is DType.STRING and name is not None:
+        raise OperatorError(f"strings cannot be combined (reduction {reduction!r})")
     if base.dtype is DType.BOOL and name is not None:
         name = "any" if reduction in ("add", "max") else "all"
     # An axis of extent 1 needs a dim where a coordinate along it may miss its only element.

@@ -72,9 +72,7 @@ def unique(
     if x.dtype is DType.STRING:
         whole = b.call("string_order", (whole,), [(DType.I64, whole.axes)])[0]
     long = whole.axes[at]
-    rows = Tensor(
-        whole.name, whole.dtype, (long, *whole.axes[:at], *whole.axes[at + 1 :]), whole.known
-    )
+    rows = b.permuted(whole, [at, *(i for i in range(whole.rank) if i != at)])
 
     def results() -> tuple[DType, Sequence[Axis]]:
         return DType.I64, (Axis(b.dim(long.extent), long.extent),)

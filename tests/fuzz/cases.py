@@ -155,7 +155,10 @@ def _symbolic(
 
 
 def replay(build: Build, feeds: Mapping[str, np.ndarray]) -> dict[str, tuple[Array, ...]] | None:
-    """All values for other inputs; None where no oracle computes them."""
+    """All values for other inputs; None where no oracle computes them.
+
+    What a loop without a trip stacks has the shape that its body declares, for the first inputs.
+    """
     known = {n: (a,) * RUNS for n, a in {**build.weights, **feeds}.items()}
     for node in build.nodes:
         read = dict.fromkeys(n for n in (*node.input, *captured(node)) if n)
@@ -163,6 +166,8 @@ def replay(build: Build, feeds: Mapping[str, np.ndarray]) -> dict[str, tuple[Arr
         try:
             results = evaluate(node, build.opset, given)
         except NoOracle:
+            return None
+        if node.op_type == "Loop" and any(not np.size(a) for r in results for a in r):
             return None
         known.update(zip(filter(None, node.output), results, strict=True))
     return known

@@ -291,14 +291,15 @@ class Build:
         """A build of a subgraph that sees some values."""
         return Build(self.draw, self.opset, self.flavor, self, list(values), known=self.known)
 
-    def graph(self, inputs: Sequence[Val], outputs: Sequence[Val]) -> GraphProto:
-        """This build as a subgraph."""
-        return helper.make_graph(
-            self.nodes,
-            self.name("g"),
-            [value_info(v.name, v.runs[0]) for v in inputs],
-            [value_info(v.name, v.runs[0]) for v in outputs],
-        )
+    def graph(
+        self, inputs: Sequence[Val], outputs: Sequence[Val], *, changing: Sequence[Val] = ()
+    ) -> GraphProto:
+        """This build as a subgraph; the shapes of `changing` values are not the same every time."""
+        infos = [
+            [value_info(v.name, v.runs[0], shaped=v not in changing) for v in values]
+            for values in (inputs, outputs)
+        ]
+        return helper.make_graph(self.nodes, self.name("g"), *infos)
 
     def mark(self) -> tuple[int, int, list[str], list[str]]:
         """What `undo` takes."""

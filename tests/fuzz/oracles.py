@@ -286,6 +286,8 @@ def _typed(
     if node.domain == TRAINING and results is not None:
         # The reference computes in double precision.
         return [a.astype(feed[node.input[-1]].dtype) for a in results]
+    if any(_odd_strings(a) for a in results or ()):
+        return None
     if results is None or not defs.has(node.op_type, opset, node.domain) or node.domain:
         return results
     schema = defs.get_schema(node.op_type, opset, node.domain)
@@ -299,6 +301,15 @@ def _typed(
         if wanted is not None and isinstance(value, np.ndarray) and value.dtype != wanted:
             return None
     return results
+
+
+def _odd_strings(value: Array) -> bool:
+    """Whether a tensor of strings holds something else: the reference fills some with 0."""
+    return (
+        isinstance(value, np.ndarray)
+        and value.dtype.kind == "O"
+        and not all(isinstance(e, str | bytes) for e in value.flat)
+    )
 
 
 class _Runtime:

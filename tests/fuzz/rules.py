@@ -73,7 +73,7 @@ NARROWLY_SUMMED = frozenset(_NARROWLY_SUMMED.split())
 _SINGLE = """
     Erf Gelu HardSwish Celu HardSigmoid Selu Mish InstanceNormalization BatchNormalization
     LayerNormalization RMSNormalization GroupNormalization MeanVarianceNormalization GridSample
-    Resize Upsample LRN Swish LeakyRelu Elu Attention
+    Resize Upsample LRN Swish LeakyRelu Elu Attention TreeEnsemble
 """
 SINGLE = frozenset(_SINGLE.split()) | rules_contrib.SINGLE
 """Operators that the oracles compute, whatever the type, from constants of single precision."""

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from onnx import parser
 
+from rutc.errors import UserError
 from tests.fuzz.cases import Case, DataSet
 from tests.fuzz.check import judge
 from tests.fuzz.child import Child
 from tests.fuzz.graph import RUNS
-from tests.fuzz.test_found import gives
+from tests.fuzz.test_found import gives, imported
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]> '
 
@@ -108,3 +109,32 @@ def test_nothing_reshaped_as_an_input_says(element: str) -> None:
     """
     x = np.zeros((2, 0, 3), object if element == "string" else np.float32)
     gives(text, [x.reshape(4, 0)], opset=21, x=x, shape=np.array([4, 0]))
+
+
+def test_the_distinct_positions_in_a_vector() -> None:
+    text = """
+    g (float[4] x) => (int64[k] y, int64[l] z) {
+        at = NonZero (x)
+        y = Unique (at)
+        z = Squeeze (at)
+    }
+    """
+    at = np.array([0, 3])
+    gives(text, [at, at], opset=12, x=np.array([2, 0, 0, 1], np.float32))
+
+
+def test_strings_combined_by_a_scatter_are_refused() -> None:
+    text = """
+    g (string[2] x, int64[1] at, string[1] u) => (string[2] y)
+        { y = ScatterElements <reduction = "add"> (x, at, u) }
+    """
+    with pytest.raises(UserError, match="strings cannot be combined"):
+        imported(text, {})
+
+
+def test_a_matrix_times_its_transpose(child: Child) -> None:
+    x = np.arange(256, dtype=np.float32).reshape(16, 16)
+    text = """
+    g (float[16, 16] x) => (float[16, 16] y) { t = Transpose (x)  y = Mul (x, t) }
+    """
+    guarded(child, text, {"x": x}, {"y": x * x.T})

@@ -50,17 +50,29 @@ def _condition(b: Build) -> Val:
 
 @maker("If")
 def if_(b: Build, op: str) -> None:
-    _chosen(b, b.pick(KINDS), 1)
+    _chosen(b, b.pick(KINDS), 1, shaped=b.chance(60))
 
 
-def _chosen(b: Build, x: Val, depth: int) -> Val:
-    """What one of two branches makes of a value."""
+def _chosen(b: Build, x: Val, depth: int, *, shaped: bool = True) -> Val:
+    """What one of two branches makes of a value, of its shape or also of others."""
     branches = []
     for _ in "te":
         inner = b.inner(b.values)
         y = _steps(inner, x, depth)
-        branches.append(inner.graph([], [y]))
+        branches.append(inner.graph([], [y if shaped else _reshaped(inner, y)]))
     return b.node("If", [_condition(b)], then_branch=branches[0], else_branch=branches[1])[0]
+
+
+def _reshaped(b: Build, x: Val) -> Val:
+    """The elements of a value, or the same twice, as another shape, or as its own."""
+    how = b.number(0, 3)
+    if how == 0 or b.opset < 13:
+        return x
+    if how == 1 and x.rank:
+        return b.node("Concat", [x, x], axis=b.number(0, x.rank - 1))[0]
+    if how == 2:
+        return b.node("Reshape", [x, b.integers([-1], fixed=True)])[0]
+    return b.node("Unsqueeze", [x, b.integers([b.number(0, x.rank)], fixed=True)])[0]
 
 
 def _argument(b: Build, array: np.ndarray, prefix: str) -> Val:
@@ -84,16 +96,26 @@ def loop(b: Build, op: str) -> None:
     state = Val(b.name("s"), x.runs)
     inner.values += [number, state]
     after = _steps(inner, state)
-    again = inner.node("Identity", [going])[0]
-    outputs = [again, after]
+    limited = b.opset > 8 and b.chance(30)
+    limit = b.given(np.array(b.number(0, 4), np.int64), fixed=b.chance(50)) if limited else None
+    again = inner.node("Less", [number, limit])[0] if limit else inner.node("Identity", [going])[0]
+    inputs, starts, outputs = [number, going, state], [x], [again, after]
+    changing: list[Val] = []
+    if b.opset > 12 and x.rank and b.chance(30):
+        grown = Val(b.name("s"), x.runs)
+        longer = inner.node("Concat", [grown, state], axis=b.number(0, x.rank - 1))[0]
+        inputs, starts, outputs = [*inputs, grown], [x, x], [*outputs, longer]
+        changing = [grown, longer]
     if b.chance(50):
         outputs.append(_steps(inner, state))
     if b.chance(30):
         outputs.append(_row(inner, number))
-    body = inner.graph([number, going, state], outputs)
+    body = inner.graph(inputs, outputs, changing=changing)
     trips = b.given(np.array(b.number(0, 5), np.int64), fixed=not b.chance(50))
     start = b.given(np.array(True), fixed=True) if b.chance(50) else None
-    b.node(op, [trips, start, x], len(outputs) - 1, body=body)
+    b.node(
+        op, [None if limit and b.chance(50) else trips, start, *starts], len(outputs) - 1, body=body
+    )
 
 
 @maker("Scan")
