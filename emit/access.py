@@ -151,9 +151,9 @@ class MemoryEmitter:
         first, last = apart * used[0], apart * used[-1]
         wanted = [min(max(apart * i, first), last) for i in range(lanes)]
         shift = (start.const + first) % apart
-        count = -(-(last - first + apart) // lanes)
-        if self._inside(buffer, start + (first - shift), count * lanes):
-            offsets = [first - shift + i * lanes for i in range(count)]
+        begin, count = first - shift, last - first + apart
+        if count >= lanes and self._inside(buffer, start + begin, count):
+            offsets = [*range(begin, begin + count - lanes, lanes), begin + count - lanes]
         elif last - first >= lanes - 1:
             offsets = [*range(first, last + 1 - lanes, lanes), last + 1 - lanes]
         else:

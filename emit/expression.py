@@ -15,6 +15,7 @@ from rutc.emit.cast import emit_clamped_cast
 from rutc.emit.index import I32, IndexEmitter, i64, is_vector, splat
 from rutc.emit.memory import emit_literal, from_memory, zero
 from rutc.emit.scalar import emit_bit_cast, emit_cast, emit_op, llvm_type
+from rutc.emit.shift import ShiftEmitter
 from rutc.emit.squares import SquareEmitter
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Index, Size
@@ -84,6 +85,7 @@ class ExpressionEmitter:
         self.buffers = buffers
         self.memory = MemoryEmitter(builder, index, pointer, machine)
         self.squares = SquareEmitter(self.memory)
+        self.shifts = ShiftEmitter(builder, index, self.emit, self.kept, self.keep)
         self.register = register
         self.machine = machine
         self.written = written
@@ -307,9 +309,12 @@ class ExpressionEmitter:
         address, guard = self._located(r.coords, buffer, r.fill)
         if address is None:
             return emit_literal(self.builder, r.fill or zero(buffer.dtype))
+        varies = self.index.varies(address)
+        moved = self.shifts.moved(r) if varies else None
+        if moved is not None:
+            return moved
         if guard is not None:
             return self._guarded(r, buffer, address, guard)
-        varies = self.index.varies(address)
         lane = self.index.lane
         key = (buffer.name, address, lane.key if lane is not None and varies else None)
         found = self.kept(key)

@@ -71,6 +71,13 @@ class Lane:
         return self.var, self.base, self.lanes, self.end
 
 
+def chunk(var: str, base: int, lanes: int, end: Index) -> Lane:
+    """The lanes from iteration `base` on of a vector loop whose end is constant."""
+    active = [base + i < end.const for i in range(lanes)]
+    mask = None if all(active) else ir.Constant(ir.VectorType(ir.IntType(1), lanes), active)
+    return Lane(var, base, lanes, mask, end)
+
+
 @dataclass(frozen=True)
 class Unrolled:
     """An unrolled loop over [lo, hi) that is being emitted, and the block in which it began."""

@@ -22,7 +22,7 @@ from llvmlite import ir
 
 from rutc.emit.dot import DotEmitter, DotLoop
 from rutc.emit.expression import ExpressionEmitter
-from rutc.emit.index import I32, I64, IndexEmitter, Lane, Unrolled, i64, is_vector
+from rutc.emit.index import I32, I64, IndexEmitter, Lane, Unrolled, chunk, i64, is_vector
 from rutc.emit.matrix import MatrixEmitter, matrix_shapes
 from rutc.emit.memory import memory_type
 from rutc.emit.put import emit_put
@@ -267,14 +267,12 @@ class _KernelEmitter:
             for s in walk_stmts(loop.body)
         )
         for base in range(first, first + extent, lanes):
-            mask = None
-            if not hi.is_const:
+            if hi.is_const:
+                self.index.lane = chunk(loop.var, base, lanes, hi)
+            else:
                 count = self.builder.trunc(self.index.emit(hi), I32)
                 mask = self._mask(self._hidden(count) if narrow else count, base, lanes)
-            elif hi.value < base + lanes:
-                active = [base + i < hi.value for i in range(lanes)]
-                mask = ir.Constant(ir.VectorType(ir.IntType(1), lanes), active)
-            self.index.lane = Lane(loop.var, base, lanes, mask, hi)
+                self.index.lane = Lane(loop.var, base, lanes, mask, hi)
             self.index.ranges[loop.var] = (first, first + extent - 1)
             self.expressions.private = private
             if base > first and skippable:

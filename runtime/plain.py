@@ -33,26 +33,23 @@ class PlainTensors:
         The inputs must live on until the model has run. None is returned where one of them needs a
         closer look: it is missing, unknown, no array, of another shape or dtype, or not dense.
         """
-        if len(inputs) != len(self._inputs):
+        if not _point(self._inputs, inputs):
             return None
         first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
         address_of = ctypes.addressof
-        for name, tensor, shape, dtype in self._inputs:
-            value = inputs.get(name)
-            if (
-                type(value) is not np.ndarray
-                or value.shape != shape
-                or value.dtype != dtype
-                or not value.flags.carray
-            ):
-                return None
-            tensor.data = address_of(first_byte(value))
         results: list[Array] = []
         for _, tensor, shape, dtype in self._outputs:
             result = np.empty(shape, dtype)
             tensor.data = address_of(first_byte(result))
             results.append(result)
         return results
+
+    def describe_into(self, inputs: Mapping[str, object], outputs: Mapping[str, object]) -> bool:
+        """Describes the inputs and the caller's arrays for all outputs.
+
+        All must live on until the model has run. False where one of them needs a closer look.
+        """
+        return _point(self._inputs, inputs) and _point(self._outputs, outputs)
 
 
 def plain_tensors(
@@ -71,6 +68,24 @@ def plain_tensors(
         for info in (*inputs, *outputs)
     )
     return PlainTensors(inputs, outputs) if plain else None
+
+
+def _point(ports: Sequence[_Port], values: Mapping[str, object]) -> bool:
+    """Points the descriptors to arrays; False where one is no dense array of its port's kind."""
+    if len(values) != len(ports):
+        return False
+    first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
+    for name, tensor, shape, dtype in ports:
+        value = values.get(name)
+        if (
+            type(value) is not np.ndarray
+            or value.shape != shape
+            or value.dtype != dtype
+            or not value.flags.carray
+        ):
+            return False
+        tensor.data = ctypes.addressof(first_byte(value))
+    return True
 
 
 def _plain_port(info: TensorInfo) -> _Port:

@@ -18,7 +18,7 @@ from rutc.runtime.dtypes import onnx_type
 from rutc.runtime.errors import ModelError
 from rutc.runtime.interface import Options, ProfileRecord
 from rutc.runtime.loader import Library, open_library
-from rutc.runtime.plain import Addresses, plain_tensors
+from rutc.runtime.plain import Addresses, PlainTensors, plain_tensors
 from rutc.runtime.tensors import Array, TensorInfo, tensor_infos
 
 
@@ -183,8 +183,7 @@ class InferenceSession:
             with self._lock:
                 results = self._plain.describe(input_feed)
                 if results is not None and self._close.alive:
-                    addresses = self._plain.input_addresses, self._plain.output_addresses
-                    self._call(self._library.entries.run, *addresses)
+                    self._run_plain(self._plain)
                     return results
         if self._takes is None or self._gives is None:
             names = list(output_names or ()) or [info.name for info in self._outputs]
@@ -247,8 +246,17 @@ class InferenceSession:
         Raises:
             ModelError: a tensor is missing, unknown, or has the wrong dtype or shape.
         """
+        if self._plain is not None:
+            with self._lock:
+                if self._plain.describe_into(inputs, outputs) and self._close.alive:
+                    self._run_plain(self._plain)
+                    return
         _check_names("output", outputs, self._output_slots)
         self._run(inputs, outputs, ())
+
+    def _run_plain(self, plain: PlainTensors) -> None:
+        """Runs the model on tensors that are described already."""
+        self._call(self._library.entries.run, plain.input_addresses, plain.output_addresses)
 
     def _run(
         self, inputs: Mapping[str, object], outputs: Mapping[str, object], read: Iterable[str]

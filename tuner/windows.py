@@ -33,6 +33,10 @@ SHORTEST = 4
 """The shortest loop that becomes the vector."""
 LOADED = 4
 """Registers for what is just being loaded."""
+HELD = 8
+"""Registers for what is being loaded and sorted, and for where its elements go."""
+MOST_APART = 80
+"""Elements of windows in a row of code where neighbouring lanes are apart."""
 TILE_CYCLES = 6.0
 """What a tile costs besides its loads and its arithmetic."""
 MOST_PARTS = 16
@@ -135,11 +139,16 @@ def _rows(found: Pass, machine: Machine) -> tuple[str, int] | None:
         if v == found.vector:
             continue
         beside = taps // extents[bound]
-        # The weights of the rows at hand stay in registers, or of all where rows come last.
-        held = (taps if found.strided else extents[bound]) if weights else 0
+        # The weights of the rows at hand stay in registers.
+        held = extents[bound] if weights else 0
         each = state_registers(found.reduction)
+        vectors = _vectors(found, machine)
         for rows in range(2, min(extents[v], MOST_ROWS) + 1):
-            if rows * each + held + LOADED > machine.registers or rows * taps > MOST_WRITTEN_OUT:
+            if found.strided:
+                crowded = rows * vectors * taps > MOST_APART
+            else:
+                crowded = rows * each + held + LOADED > machine.registers
+            if crowded or rows * taps > MOST_WRITTEN_OUT:
                 break
             loads = _places(found.reads, v, bound, rows, extents[bound]) * beside
             cost = (loads + rows * taps + (taps if weights else 0) + TILE_CYCLES) / rows
@@ -147,6 +156,21 @@ def _rows(found: Pass, machine: Machine) -> tuple[str, int] | None:
             if best is None or cost < best[0]:
                 best = cost, v, rows
     return None if best is None else best[1:]
+
+
+def _vectors(found: Pass, machine: Machine) -> int:
+    """Vectors of a row: where neighbouring lanes are apart, as many as find all in registers.
+
+    They take elements from each other, and memory is read in its order.
+    """
+    if not found.strided:
+        return 1
+    most = ceil(found.shape.extents[found.vector] / machine.width)
+    along = prod(found.shape.extents[b] for b, v in found.partners.items() if v == found.vector)
+    weighted = any(t.packed or found.vector not in t.strides for t in found.reduction.reads)
+    left = machine.registers - HELD - (found.taps if weighted else 0)
+    fit = max(1, left // (along + state_registers(found.reduction)))
+    return ceil(most / ceil(most / fit))
 
 
 def _places(reads: tuple[Read, ...], v: str, bound: str, rows: int, taps: int) -> int:
@@ -166,7 +190,9 @@ def _schedule(
     shape, vector = found.shape, found.vector
     extents = shape.extents
     rows = _rows(found, machine)
-    vectors = 1 if rows is not None else min(MOST_VECTORS, ceil(extents[vector] / machine.width))
+    vectors = min(MOST_VECTORS, ceil(extents[vector] / machine.width))
+    if rows is not None:
+        vectors = _vectors(found, machine)
     width = vectors * machine.width
     steps: list[Step] = []
     around: list[str] = []
@@ -185,15 +211,17 @@ def _schedule(
     steps.append(Reorder((*others, *around, *inside)))
     steps += shared_out((*others, *around), shape, machine)
     steps += _parts(kernel, found, others, factors)
-    kinds = (*(Kind.UNROLL for _ in inside[1:]), Kind.VECTOR)
-    steps.append(Tile(tuple(inside), kinds))
+    if found.strided and rows is not None:
+        # One row after the other, each stored at once.
+        steps += [Tile((inside[1],), (Kind.VECTOR,)), Mark(inside[0], Kind.UNROLL)]
+    else:
+        kinds = (*(Kind.UNROLL for _ in inside[1:]), Kind.VECTOR)
+        steps.append(Tile(tuple(inside), kinds))
     bound = _bound_order(found, rows)
     own = [x.var for x in found.reduction.loops]
-    if rows is not None:
-        last = 2 if found.strided and len(bound) > 1 and found.partners[bound[-1]] == vector else 1
+    if rows is not None and not found.strided:
         bound = [*(v for v in own if v not in bound), *bound]
-        order = (*bound[:-last], inside[0], *bound[-last:], inside[-1])
-        steps.append(Reorder(order))
+        steps.append(Reorder((*bound[:-1], inside[0], bound[-1], inside[-1])))
     elif bound != own:
         steps.append(Reorder((*(v for v in own if v not in bound), *bound)))
     steps += [Mark(v, Kind.UNROLL) for v in own if extents[v] > 1]

@@ -1,5 +1,6 @@
 """Reductions over windows in machine code: sizes, strides and edges against the interpreter."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -8,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rutc.emit.codegen import compile_assembly
+from rutc.emit.kernel import emit_kernel
 from rutc.tensor_ir.expr import Read, walk
 from rutc.tensor_ir.graph import Nest
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
@@ -21,6 +24,7 @@ from tests.emit.test_kernels import V4, on_machines, tuned
 from tests.examples import examples
 from tests.kernels import Case
 
+VECTOR_LOAD = re.compile(r"^\tv(?!broad)\w+\t-?\w*\((?!%rip)[^)]*\), .*%[yz]mm", re.MULTILINE)
 LEAST = {"f32": "-inf", "f64": "-inf", "i32": "-2147483648", "i16": "-32768"}
 
 
@@ -170,10 +174,29 @@ def test_rows_share_what_their_windows_overlap_in() -> None:
     assert [_loops(kernel, v)[0].kind for v in order] == [Kind.UNROLL] * 3 + [Kind.VECTOR]
 
 
-def test_taps_that_lie_in_one_load_follow_each_other() -> None:
+def test_rows_of_which_lanes_are_apart_follow_each_other() -> None:
     kernel = tuned(window(SHAPES["every other element"]), V4, frozenset({"w"}))[0]
-    (loop,) = _loops(kernel, "k1")[:1]
-    assert [s.var for s in loop.body if isinstance(s, Loop)] == ["x1.i"]
+    row = _loops(kernel, "x0.i")[0]
+    assert row.kind is Kind.UNROLL
+    # A row is stored before the next one begins.
+    assert [type(s) for s in row.body] == [Loop, Loop, Loop]
+    (chain,) = [s for s in row.body if isinstance(s, Loop) and s.var == "k0"]
+    order = [chain.var]
+    while isinstance(chain.body[0], Loop):
+        chain = chain.body[0]
+        order.append(chain.var)
+    assert order == ["k0", "k1", "x1"]
+
+
+@pytest.mark.parametrize(("taps", "stride", "loads"), [(3, 2, 4), (5, 2, 4), (5, 3, 6), (7, 4, 7)])
+def test_taps_of_which_lanes_are_apart_share_their_loads(
+    taps: int, stride: int, loads: int
+) -> None:
+    before = taps // 2
+    axis = Axis(28 * stride, taps, stride, before=before, after=before)
+    kernel = check(window([axis], channels=1), V4)
+    assembly = compile_assembly(emit_kernel(kernel, V4).text, V4)
+    assert len(VECTOR_LOAD.findall(assembly)) == loads
 
 
 def test_only_the_edges_have_tests() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.runtime import load
+from rutc.runtime import ModelError, load
 from rutc.runtime.plain import plain_tensors
 from rutc.runtime.tensors import TensorInfo
 
@@ -36,6 +36,17 @@ def test_what_needs_a_closer_look(inputs: dict[str, object]) -> None:
     plain = plain_tensors([info("x", (8,))], [info("y", (8,))])
     assert plain is not None
     assert plain.describe(inputs) is None
+    assert not plain.describe_into(inputs, {"y": X})
+
+
+@pytest.mark.parametrize(
+    "outputs", [{}, {"z": X}, {"y": X, "z": X}, {"y": READ_ONLY}, {"y": X.reshape(2, 4)}]
+)
+def test_results_that_need_a_closer_look(outputs: dict[str, object]) -> None:
+    plain = plain_tensors([info("x", (8,))], [info("y", (8,))])
+    assert plain is not None
+    assert not plain.describe_into({"x": X}, outputs)
+    assert plain.describe_into({"x": X}, {"y": X.copy()})
 
 
 @pytest.mark.parametrize(
@@ -56,3 +67,16 @@ def test_results_are_new_and_the_same_either_way(doubling: Path) -> None:
             np.testing.assert_array_equal(found, 2 * values)
             np.testing.assert_array_equal(named, found)
         np.testing.assert_array_equal(first, 2 * X)
+
+
+def test_results_of_the_caller_are_the_same_either_way(doubling: Path) -> None:
+    with load(doubling) as session:
+        for room in (np.zeros(8, np.float32), np.zeros(16, np.float32)[::2]):
+            session.run_into({"x": X}, {"y": room})
+            np.testing.assert_array_equal(room, 2 * X)
+        with pytest.raises(ModelError, match="writeable"):
+            session.run_into({"x": X}, {"y": READ_ONLY})
+        with pytest.raises(ModelError, match="no output 'z'"):
+            session.run_into({"x": X}, {"z": X.copy()})
+    with pytest.raises(ModelError, match="closed"):
+        session.run_into({"x": X}, {"y": np.zeros(8, np.float32)})
