@@ -17,7 +17,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import isqrt
 from typing import assert_never
 
 import numpy as np
@@ -364,13 +363,12 @@ def product(xs: Iterable[Index | int]) -> Index:
 def typical(x: Size, symbols: Mapping[str, Range]) -> int:
     """`x` where every symbol has a common value of its range, for weighing costs.
 
-    That is `COMMON_SIZE` in 1..512, and the square root of the largest size in 1..64, for it is
-    how many there are of something: 8.
+    That is `COMMON_SIZE` in 1..512, and half of the largest size in 1..64: 32.
     """
     if isinstance(x, int):
         return x
     common = {
-        n: max(COMMON_SIZE if hi >= COMMON_SIZE else isqrt(max(hi, 0)), lo)
+        n: max(COMMON_SIZE if hi >= COMMON_SIZE else (hi + 1) // 2, lo)
         for n, (lo, hi) in symbols.items()
     }
     return int(x.evaluate(common))
