@@ -11,26 +11,28 @@ the name that was asked for is always complete and, unless verification was decl
 from __future__ import annotations
 
 import os
+import platform
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from rutc.arguments import check_writable
 from rutc.emit.host_runtime import HostRuntime
-from rutc.emit.targets import target_named
 from rutc.emit.toolchain import find_toolchain
 from rutc.errors import UserError
 from rutc.options import Options, Report
-from rutc.reuse import entry
-from rutc.runtime import ModelError, load
+from rutc.record import record
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from rutc.verify import Verification
+
+# What is imported here delays the C compiler, which takes as long as compiling a small model.
+# The rest is imported where it is needed, while the C compiler runs.
 
 Progress = Callable[[str, int, int], None]
 
@@ -39,7 +41,7 @@ COMPANIONS = (".h", ".weights")
 """The suffixes of what may appear beside a library."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Compiled:
     """A compiled model: where it is, how it was made, and what the verification found."""
 
@@ -104,7 +106,6 @@ def compile(
             f"precision {precision!r} is not supported: rutc compiles for {', '.join(PRECISIONS)}"
         )
     destination = _check_destination(Path(output) if output else Path(source.stem + ".so"), source)
-    toolchain = find_toolchain(target_named(target).machine.architecture)
     options = Options(
         target=target,
         precision=precision,
@@ -116,8 +117,17 @@ def compile(
         exact_algorithms=exact_algorithms,
         keep_subnormals=keep_subnormals,
     )
-    with HostRuntime(toolchain) as host:
+    with HostRuntime(find_toolchain(_architecture(target))) as host:
         return _compiled(source, destination, options, host, verify, threads, on_progress)
+
+
+def _architecture(target: str) -> str:
+    """The processor's family that a target means."""
+    if target == "native":
+        return platform.machine()
+    from rutc.emit.targets import target_named
+
+    return target_named(target).machine.architecture
 
 
 def _compiled(
@@ -134,6 +144,7 @@ def _compiled(
         report = _artifact(source, Path(folder) / destination.name, options, host, on_progress)
         if not verify:
             return Compiled(_publish(report, destination), None)
+        from rutc.runtime import ModelError
         from rutc.verify import VerificationFailed, verify_model
 
         try:
@@ -160,6 +171,8 @@ def _artifact(
     source: Path, output: Path, options: Options, host: HostRuntime, on_progress: Progress | None
 ) -> Report:
     """Writes the artifact, which is all that its folder holds: one made before, or a new one."""
+    from rutc.reuse import entry
+
     start = perf_counter()
     place = entry(source, output.name, options, host.toolchain)
     found = place.fetch(output) if place is not None else None
@@ -167,7 +180,6 @@ def _artifact(
         if on_progress is not None:
             on_progress("found in the cache", 1, 1)
         return replace(found, seconds={"cache": perf_counter() - start})
-    # While the host runtime is being compiled: both take as long as compiling a small model.
     from rutc.compiler import compile_model
 
     return compile_model(source, output, options, on_progress, host, place)
@@ -201,6 +213,7 @@ def verify(
     Raises:
         UserError: the model or an input is at fault.
     """
+    from rutc.runtime import load
     from rutc.verify import verify_model
     from rutc.verify.verify import session_values
 

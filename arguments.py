@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import io
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from rutc.emit.toolchain import write_atomically
 from rutc.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from rutc.verify.compare import Value
+
+# numpy is imported where it is needed: the compiler starts a C compiler before that takes its time.
 
 
 def parse_dims(items: Sequence[str] | None) -> dict[str, int | tuple[int, ...]]:
@@ -84,6 +84,8 @@ def parse_values(items: Sequence[str] | None) -> dict[str, np.ndarray]:
 
 
 def _read_array(item: str, path: str) -> np.ndarray:
+    import numpy as np
+
     try:
         return np.asarray(np.load(path, allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:
@@ -91,6 +93,8 @@ def _read_array(item: str, path: str) -> np.ndarray:
 
 
 def _numbers(item: str, text: str) -> np.ndarray:
+    import numpy as np
+
     words = [word.strip() for word in text.removesuffix(",").split(",")] if text else []
     for kind in (_boolean, int, float):
         try:
@@ -148,6 +152,12 @@ def check_npz(path: Path) -> None:
 
 def save_npz(path: Path, values: Mapping[str, Value]) -> None:
     """Writes named arrays as one `.npz`, complete or not at all."""
+    import zipfile
+
+    import numpy as np
+
+    from rutc.emit.toolchain import write_atomically
+
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     buffer = io.BytesIO()
     # The keyword arguments of savez cannot hold names such as "file".

@@ -32,6 +32,7 @@ from rutc.graph_opt.plan import (
     Write,
 )
 from rutc.recipe import Draft, Made, Recipe, Slices, draft, key, make
+from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range, plain, product, typical
 from rutc.tensor_ir.canonical import Canonical, canonical
 from rutc.tensor_ir.dtype import DType
@@ -71,7 +72,7 @@ SMALL_MODEL_CYCLES = 400_000
 """A model estimated below this (about 0.15 ms) runs on one thread: waking another takes longer."""
 
 
-@dataclass(frozen=True)
+@record
 class Pending:
     """A launch of kernels whose code is not made yet; several are the parts of a chain."""
 
@@ -83,7 +84,7 @@ class Pending:
     origin: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class KernelFacts:
     """What the manifest says of one launch; numbers are those at common sizes."""
 

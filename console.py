@@ -3,6 +3,8 @@
 `command` is the frame of every command: it turns errors into one message and an exit status.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -13,16 +15,18 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-
-import typer
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from typing import TYPE_CHECKING
 
 import rutc
 from rutc.errors import InternalError, RutcError, UserError
-from rutc.runtime import ModelError
+
+if TYPE_CHECKING:
+    from rutc.views import Shown, Table
 
 INTERRUPTED = 130
+CLEAR = "\r\x1b[2K"
+"""What empties a terminal's line."""
+
 FILE_WIDTH = 160
 """Columns of a table that does not go to a terminal."""
 
@@ -34,57 +38,60 @@ class Screen:
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
-        self._err = Console(stderr=True, highlight=False, soft_wrap=True)
-        width = None if sys.stdout.isatty() else FILE_WIDTH
-        self._out = Console(highlight=False, soft_wrap=True, width=width)
 
     def note(self, text: str) -> None:
         """Shows a line on stderr."""
-        self._err.print(text, markup=False)
+        print(text, file=sys.stderr, flush=True)
 
-    def result(self, payload: Json, *shown: RenderableType) -> None:
+    def result(self, payload: Json, *shown: Shown) -> None:
         """Shows the command's result on stdout: `payload` as JSON, or else what is `shown`."""
         if self.as_json:
             print(json.dumps(payload, indent=1, default=_plain))
             return
         for item in shown:
             if isinstance(item, str):
-                self._out.print(item, markup=False)
+                print(item)
             else:
-                self._out.print(item)
+                _print_table(item)
 
-    def fail(self, message: str, status: int, details: Json | None = None) -> typer.Exit:
+    def fail(self, message: str, status: int, details: Json | None = None) -> SystemExit:
         """Shows an error on stderr (and as JSON on stdout); returns the exit to raise."""
-        self._err.print("[bold red]error:[/] ", end="")
-        self._err.print(message, markup=False)
+        begin, end = ("\x1b[1;31m", "\x1b[0m") if sys.stderr.isatty() else ("", "")
+        self.note(f"{begin}error:{end} {message}")
         if self.as_json:
             error = {"error": message, "exit_status": status, **(details or {})}
             print(json.dumps(error, indent=1, default=_plain))
-        return typer.Exit(status)
+        return SystemExit(status)
 
     @contextlib.contextmanager
     def progress(self) -> Iterator[Callable[[str, int, int], None]]:
-        """Shows the stages of what runs inside it: live on a terminal, a line each elsewhere."""
-        if not self._err.is_terminal:
+        """Shows the stages of what runs inside it: one line that changes, or a line for each."""
+        if not sys.stderr.isatty():
             yield _line_per_stage(self.note)
             return
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed}/{task.total}"),
-            TimeElapsedColumn(),
-        )
-        # Without a thread that refreshes it: the compiler forks only where there are no others.
-        with Progress(*columns, console=self._err, transient=True, auto_refresh=False) as bars:
-            tasks: dict[str, TaskID] = {}
+        start = time.perf_counter()
 
-            def report(stage: str, done: int, total: int) -> None:
-                if stage not in tasks:
-                    tasks[stage] = bars.add_task(stage, total=total)
-                bars.update(tasks[stage], completed=done, total=total, refresh=True)
+        def report(stage: str, done: int, total: int) -> None:
+            seconds = time.perf_counter() - start
+            sys.stderr.write(f"{CLEAR}{stage} {done}/{total}, {seconds:.1f} s")
+            sys.stderr.flush()
 
+        try:
             yield report
+        finally:
+            sys.stderr.write(CLEAR)
+
+
+def _print_table(table: Table) -> None:
+    # Not at the top of the file: only tables need it, and it takes longer than parsing arguments.
+    from rich.console import Console
+    from rich.table import Table as Drawn
+
+    drawn = Drawn(*table.titles)
+    for row in table.rows:
+        drawn.add_row(*row)
+    width = None if sys.stdout.isatty() else FILE_WIDTH
+    Console(highlight=False, soft_wrap=True, width=width).print(drawn)
 
 
 def _line_per_stage(show: Callable[[str], None]) -> Callable[[str, int, int], None]:
@@ -109,26 +116,28 @@ def command(*, as_json: bool, debug: bool) -> Iterator[Screen]:
     screen = Screen(as_json=as_json)
     try:
         yield screen
-    except typer.Exit:
-        raise
     except KeyboardInterrupt:
         raise screen.fail("interrupted; nothing was written", INTERRUPTED) from None
     except BrokenPipeError:
         # Whoever read stdout has gone: there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(1) from None
-    except (RutcError, ModelError) as error:
-        if isinstance(error, InternalError):
-            raise _bug(screen, error, debug=debug) from error
-        if debug:
-            traceback.print_exc()
-        status = error.exit_status if isinstance(error, RutcError) else UserError.exit_status
-        raise screen.fail(str(error), status) from error
+        raise SystemExit(1) from None
     except Exception as error:
-        raise _bug(screen, error, debug=debug) from error
+        raise _failed(screen, error, debug=debug) from error
 
 
-def _bug(screen: Screen, error: Exception, *, debug: bool) -> typer.Exit:
+def _failed(screen: Screen, error: Exception, *, debug: bool) -> SystemExit:
+    from rutc.runtime import ModelError
+
+    if isinstance(error, InternalError) or not isinstance(error, RutcError | ModelError):
+        return _bug(screen, error, debug=debug)
+    if debug:
+        traceback.print_exc()
+    status = error.exit_status if isinstance(error, RutcError) else UserError.exit_status
+    return screen.fail(str(error), status)
+
+
+def _bug(screen: Screen, error: Exception, *, debug: bool) -> SystemExit:
     kind = "" if isinstance(error, InternalError) else f"{type(error).__name__}: "
     what = f"this is a bug of rutc: {kind}{error}"
     if debug:

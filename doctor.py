@@ -5,21 +5,21 @@ import os
 import platform
 import re
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import rutc
 from rutc.emit.toolchain import cache_directory, find_toolchain
 from rutc.errors import UserError
+from rutc.record import record
 
-PACKAGES = ("numpy", "onnx", "onnxruntime", "llvmlite", "scipy", "ml_dtypes", "typer", "rich")
+PACKAGES = ("numpy", "onnx", "onnxruntime", "llvmlite", "scipy", "ml_dtypes", "rich")
 OPTIONAL_PACKAGES = ("ziglang", "catboost", "pycuda", "torch", "pillow")
 SHOWN_FEATURES = re.compile(
     r"avx|fma|amx|vnni|f16c|sse4_2|bf16|fp16|asimd|sve|i8mm|bf16|neon|dotprod|fphp"
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Finding:
     """One line of the report; `problem` says what to do where something needed is missing."""
 

@@ -7,7 +7,6 @@ made.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Choose, Plan, PlanStep, Repeat, RepeatWhile, Run
 from rutc.importer import import_model
 from rutc.importer.extract import ModelParts, NodeInfo
+from rutc.record import record
 from rutc.tensor_ir import Const, Graph, Input, Node
 from rutc.tensor_ir.affine import Index, Range, Size, plain
 from rutc.tensor_ir.graph import outs, walk_nodes
@@ -30,7 +30,7 @@ from rutc.tensor_ir.text import node_lines
 from rutc.tuner import choose
 
 
-@dataclass(frozen=True)
+@record
 class Stage:
     """The node's part after one step: how many nests carry its name."""
 
@@ -38,7 +38,7 @@ class Stage:
     nodes: int
 
 
-@dataclass(frozen=True)
+@record
 class StoredValue:
     """A value in memory: its layout, and where it lies (a space and an offset in bytes)."""
 
@@ -48,7 +48,7 @@ class StoredValue:
     bytes: Size
 
 
-@dataclass(frozen=True)
+@record
 class Part:
     """One node of the graph that the ONNX node became: its text, its kernel, what it stores.
 
@@ -61,7 +61,7 @@ class Part:
     stored: tuple[StoredValue, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Launch:
     """A kernel that holds a part of the node: what it computes together, and its schedule."""
 
@@ -71,7 +71,7 @@ class Launch:
     schedule: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Apart:
     """Two values in different kernels though one is computed from the other, and why."""
 
@@ -82,7 +82,7 @@ class Apart:
     reason: str
 
 
-@dataclass(frozen=True)
+@record
 class Explanation:
     """All that is known of a node. `operator` is empty for a name that only the graph knows."""
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
+from rutc.record import record
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
-@dataclass(frozen=True)
+@record
 class Options:
     """How to compile.
 
@@ -32,7 +36,7 @@ class Options:
     keep_subnormals: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Report:
     """What compiling made and cost. `arena_bytes` is the memory of one session beside weights.
 

@@ -10,13 +10,14 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rutc.emit.cache import key_of
 from rutc.emit.codegen import VERSION, compile_object
 from rutc.emit.kernel import ENTRY, emit_kernel, parallel_loops
 from rutc.errors import InternalError
+from rutc.record import record
 from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.canonical import renamed
 from rutc.tensor_ir.chain import chain
@@ -29,11 +30,11 @@ from rutc.tuner import choose
 from rutc.tuner.sharing import Way, stored, ways
 
 ROOT = Path(__file__).resolve().parent
-SOURCES = ("recipe.py", "tensor_ir", "tuner", "emit")
+SOURCES = ("recipe.py", "record.py", "tensor_ir", "tuner", "emit")
 """The sources that decide what code a recipe becomes."""
 
 
-@dataclass(frozen=True)
+@record
 class Slices:
     """Kernels that run one after the other for each of `trips` values of a symbol.
 
@@ -45,7 +46,7 @@ class Slices:
     private: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Recipe:
     """Kernels without names of their own, and which buffers of each may be packed as it likes.
 
@@ -57,7 +58,7 @@ class Recipe:
     slices: Slices | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Packing:
     """The layout that a kernel wants of a constant: the order of its dims, and inner blocks."""
 
@@ -70,7 +71,7 @@ class Packing:
         return dense([names[d] for d in self.order], extents, blocks=blocks)
 
 
-@dataclass(frozen=True)
+@record
 class Argument:
     """A buffer that the code takes, by its name in the recipe, and whether it is written to.
 
@@ -82,7 +83,7 @@ class Argument:
     written: bool
 
 
-@dataclass(frozen=True)
+@record
 class Made:
     """A function in an object file, and how to call it.
 
@@ -145,7 +146,7 @@ class Made:
         )
 
 
-@dataclass(frozen=True)
+@record
 class Draft:
     """A scheduled kernel and the text of its LLVM module."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -148,7 +147,7 @@ def entry(model: Path, output: str, options: Options, toolchain: Toolchain) -> E
         return None
     try:
         return Entry(model, output, options, toolchain)
-    except (OSError, importlib.metadata.PackageNotFoundError):
+    except (OSError, ImportError):
         return None
 
 
@@ -167,8 +166,25 @@ def sources_digest() -> str:
 
 @functools.cache
 def versions() -> tuple[str, ...]:
-    """The packages that take part in compiling."""
-    return tuple(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+    """The packages that take part in compiling.
+
+    Raises:
+        ImportError: one of them is not installed.
+    """
+    installed: dict[str, str] = {}
+    for folder in filter(os.path.isdir, sys.path):
+        for name in os.listdir(folder):
+            if name.endswith(".dist-info"):
+                installed.setdefault(name.partition("-")[0], name)
+    return tuple(installed.get(name) or _version(name) for name in PACKAGES)
+
+
+def _version(name: str) -> str:
+    """The version of a package that is installed in another way than usual."""
+    # Not at the top of the file: it takes longer than looking for an artifact.
+    import importlib.metadata
+
+    return f"{name} {importlib.metadata.version(name)}"
 
 
 def _decisions(options: Options) -> Iterator[str | bytes]:

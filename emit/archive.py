@@ -10,22 +10,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from stat import S_IMODE
 from typing import BinaryIO
 
 from rutc.emit import cache
 from rutc.emit.bulk import Span, copied
+from rutc.record import record
 
 TAIL_BYTES = 8 + cache.DIGEST_BYTES
 FACTS_LIMIT_BYTES = 1 << 24
 
 
-@dataclass(frozen=True)
+@record
 class Stored:
     """A file in an archive: its name and mode, where it begins, its size and its digest."""
 
@@ -36,7 +35,7 @@ class Stored:
     digest: str
 
 
-@dataclass(frozen=True)
+@record
 class Archive:
     """An archive that is open for reading."""
 
@@ -94,7 +93,7 @@ def store(key: str, files: Mapping[str, Path], facts: Mapping[str, object]) -> N
     Nothing is kept of what is too large, or where the cache cannot be written.
     """
     folder = cache.artifacts()
-    temporary = folder / f".{key}.{os.getpid()}.{secrets.token_hex(4)}"
+    temporary = folder / f".{key}.{os.getpid()}.{os.urandom(4).hex()}"
     try:
         if sum(path.stat().st_size for path in files.values()) > most_bytes():
             return

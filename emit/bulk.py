@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+
+from rutc.record import record
 
 PIECE_BYTES = 16 << 20
 BLOCK_BYTES = 4 << 20
@@ -19,7 +20,7 @@ THREADS = 4
 """The most threads that work on one file."""
 
 
-@dataclass(frozen=True)
+@record
 class Span:
     """A run of bytes of an open file."""
 

@@ -16,11 +16,11 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from rutc.emit.toolchain import cache_directory, write_atomically
 from rutc.errors import UserError
+from rutc.record import record
 
 LIMIT_VARIABLE = "RUTC_CACHE_MIB"
 DEFAULT_LIMIT_MIB = 4096
@@ -29,7 +29,7 @@ SHARES = 256
 DIGEST_BYTES = 32
 
 
-@dataclass(frozen=True)
+@record
 class Usage:
     """What a cache holds, and the most that it may."""
 

@@ -8,14 +8,13 @@ by all lanes where the operand does not vary with them, else put together from s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llvmlite import ir
 
 from rutc.emit.access import align
 from rutc.emit.cast import emit_cast
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import I32, Lane, is_vector, splat
+from rutc.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read
@@ -25,7 +24,7 @@ from rutc.tensor_ir.products import narrow_factors
 I1, I8, I16 = ir.IntType(1), ir.IntType(8), ir.IntType(16)
 
 
-@dataclass(frozen=True)
+@record
 class DotLoop:
     """The loop being emitted: `var` from 0 below `extent`, of at most `group` iterations."""
 

@@ -1,11 +1,10 @@
 """How the elements of a model's inputs and outputs are described to its callers (DLPack)."""
 
-from dataclasses import dataclass
-
 from rutc.errors import InternalError
+from rutc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Element:
     """A DLPack element type: type code, bits, and the alignment its memory needs, in bytes."""
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 
 from rutc.errors import InternalError
+from rutc.record import record
 
 NOTE_SOURCE = """\
     .section .note.rutc,"a",%note
@@ -38,7 +39,7 @@ IDENT = b"\x7fELF\x02\x01"
 """64 bits, little-endian."""
 
 
-@dataclass(frozen=True)
+@record
 class _Header:
     """What is read and written of the file's header."""
 
@@ -56,7 +57,7 @@ class _Header:
         return _Header(segments_at, sections_at, segments, sections, names)
 
 
-@dataclass(frozen=True)
+@record
 class _Segment:
     kind: int
     flags: int
@@ -86,7 +87,7 @@ class _Segment:
         )
 
 
-@dataclass(frozen=True)
+@record
 class _Section:
     name: int
     kind: int

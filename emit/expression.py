@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import assert_never
 
 import numpy as np
@@ -18,6 +18,7 @@ from rutc.emit.scalar import emit_bit_cast, emit_cast, emit_op, llvm_type
 from rutc.emit.shift import ShiftEmitter
 from rutc.emit.squares import SquareEmitter
 from rutc.errors import InternalError
+from rutc.record import record
 from rutc.tensor_ir.affine import Index, Size
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
@@ -41,7 +42,7 @@ PRECISE = 2.0**-25
 """A reciprocal off by less: products with it are off by less than a unit in the last place."""
 
 
-@dataclass(frozen=True)
+@record
 class Site:
     """Coordinates in a kernel, and what they are where their variables have certain values.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from rutc.emit import cache
 from rutc.emit.toolchain import Running, Toolchain
+from rutc.record import record
 
 HOST_SOURCES = Path(__file__).resolve().parent.parent / "runtime" / "host"
 """The folder of the host runtime's C sources."""
@@ -30,7 +30,7 @@ ROUTINE = ("-O2",)
 _INCLUDE = ("-I", str(HOST_SOURCES), "-I", str(ROUTINE_SOURCES))
 
 
-@dataclass(frozen=True)
+@record
 class Unit:
     """Sources that become one object, whose functions therefore all have names of their own."""
 

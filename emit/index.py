@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property, lru_cache, reduce
 from typing import assert_never
 
 from llvmlite import ir
 
+from rutc.record import record
 from rutc.tensor_ir.affine import Atom, FloorDiv, Index, Max, Min, Mod, Range, Var
 
 I32 = ir.IntType(32)
@@ -53,7 +53,7 @@ def is_vector(value: ir.Value) -> bool:
     return isinstance(value.type, ir.VectorType)
 
 
-@dataclass(frozen=True)
+@record
 class Lane:
     """The vector loop being emitted: lane l of this chunk is iteration `base + l` of `var`."""
 
@@ -78,7 +78,7 @@ def chunk(var: str, base: int, lanes: int, end: Index) -> Lane:
     return Lane(var, base, lanes, mask, end)
 
 
-@dataclass(frozen=True)
+@record
 class Unrolled:
     """An unrolled loop over [lo, hi) that is being emitted, and the block in which it began."""
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import assert_never
 
 from llvmlite import ir
@@ -27,6 +26,7 @@ from rutc.emit.matrix import MatrixEmitter, matrix_shapes
 from rutc.emit.memory import memory_type
 from rutc.emit.put import emit_put
 from rutc.errors import InternalError
+from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Size, plain, product
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Expr, Read, bind
@@ -57,7 +57,7 @@ ENTRY = "rutc_kernel"
 """The name that every emitted kernel function has until it is linked."""
 
 
-@dataclass(frozen=True)
+@record
 class EmittedKernel:
     """A kernel's LLVM module as text, its number of tasks, and the scratch that a thread needs."""
 

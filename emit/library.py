@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Literal, assert_never
@@ -23,6 +22,7 @@ from rutc.emit.program_source import (
 from rutc.emit.toolchain import Toolchain, find_toolchain
 from rutc.emit.weights import WeightImage, weight_image
 from rutc.errors import InternalError, UserError
+from rutc.record import record
 
 WeightPlacement = Literal["auto", "embed", "external"]
 
@@ -45,7 +45,7 @@ _LINK = (
 _LIBRARIES = ("-lm", "-ldl")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Artifact:
     """The files of a built model; `weights` is None where they are in the library."""
 

@@ -9,7 +9,6 @@ shapes, before the sums of each.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 from llvmlite import ir
@@ -17,6 +16,7 @@ from llvmlite import ir
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import i64
 from rutc.errors import InternalError
+from rutc.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read
@@ -31,7 +31,7 @@ GROUP = 4
 I8 = ir.IntType(8)
 
 
-@dataclass(frozen=True)
+@record
 class Shape:
     """Rows of a block of sums, the length of its products, and how many blocks there are."""
 

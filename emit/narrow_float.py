@@ -7,12 +7,12 @@ largest finite value as the format's definition says (infinity, NaN or the large
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from llvmlite import ir
 
 from rutc.emit.vector_math.lanes import Format, Lanes, Mask, Real, Whole
+from rutc.record import record
 from rutc.tensor_ir.dtype import DType
 
 F32_MANTISSA_BITS = 23
@@ -32,7 +32,7 @@ class Special(Enum):
     NOTHING = "finite numbers only"
 
 
-@dataclass(frozen=True)
+@record
 class NarrowFloat:
     """Sign, exponent and mantissa of a format stored in one byte."""
 

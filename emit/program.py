@@ -16,7 +16,7 @@ Steps run one after the other; only the tasks of one launch run at the same time
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Literal, assert_never
 
@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rutc.errors import InternalError
+from rutc.record import record
 from rutc.tensor_ir.affine import Index, Range, Size, plain, quoted
 
 Space = Literal["arena", "weights", "block", "input", "output"]
@@ -34,7 +35,7 @@ BUFFER_ALIGNMENT = 64
 """Bytes: the arena and the weights start at a multiple of this, and so do all offsets in them."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ref:
     """A place in memory: `offset` bytes into a space; `index` numbers the block or port."""
 
@@ -47,7 +48,7 @@ class Ref:
         return f"{self.space}{number}+{self.offset}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Launch:
     """Runs `kernel` over tasks [0, tasks), shared out to the threads; one task: on the caller's.
 
@@ -71,7 +72,7 @@ class Launch:
         return f"launch {self.kernel}({args}) tasks={self.tasks}{turns}{symbols}{origin}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Copy:
     """Copies `bytes` bytes from `src` to `dst`; they may overlap."""
 
@@ -83,7 +84,7 @@ class Copy:
         return f"copy {self.dst} <- {self.src} bytes={self.bytes}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Branch:
     """Runs `then` if the byte at `cond` is not zero, `orelse` otherwise."""
 
@@ -92,7 +93,7 @@ class Branch:
     orelse: tuple["Step", ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Repeat:
     """Runs `body` `trips` times with `symbol` = 0, 1, ..., trips - 1."""
 
@@ -101,7 +102,7 @@ class Repeat:
     body: tuple["Step", ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class While:
     """Runs `body` again and again while the byte at `cond` is not zero, also before the first."""
 
@@ -109,7 +110,7 @@ class While:
     body: tuple["Step", ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Operand:
     """A tensor that a routine reads or writes: dense, with the dtype's numpy name and the shape."""
 
@@ -121,7 +122,7 @@ class Operand:
         return f"{self.ref}: {self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Call:
     """Calls the host runtime's `routine`; `origin` names the ONNX nodes that it computes.
 
@@ -142,7 +143,7 @@ class Call:
         return f"{results} = call {self.routine}({', '.join(parts)}){origin}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Bind:
     """Makes the i64 at `source` the size `symbol`; a run with one outside of its range fails."""
 
@@ -155,7 +156,7 @@ class Bind:
         return f"bind {quoted(self.symbol)} = {self.source}{origin}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reserve:
     """Makes a block hold at least `bytes` bytes; what it holds is lost."""
 
@@ -166,7 +167,7 @@ class Reserve:
         return f"reserve block{self.block} bytes={self.bytes}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fail:
     """Ends the run with an error that says `message`."""
 
@@ -179,7 +180,7 @@ class Fail:
 Step = Launch | Copy | Branch | Repeat | While | Call | Bind | Reserve | Fail
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fixed:
     """The bytes that alone an input may hold, last dimension fastest, and how to show them."""
 
@@ -187,7 +188,7 @@ class Fixed:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Port:
     """One input or output of the model: its ONNX name, dtype (as `'float32'`) and shape.
 
@@ -206,7 +207,7 @@ class Port:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]{fixed}"
 
 
-@dataclass(frozen=True)
+@record
 class Program:
     """Everything the host runtime needs besides the kernels' code.
 

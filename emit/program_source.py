@@ -29,6 +29,7 @@ from rutc.emit.program import (
 from rutc.emit.size_source import LARGEST_BYTES, SizeTable
 from rutc.emit.text import c_comment, c_string
 from rutc.errors import InternalError
+from rutc.record import record
 from rutc.tensor_ir.affine import Index, Size, plain, product
 
 MAX_NDIM = 64
@@ -38,7 +39,7 @@ MANIFEST_SYMBOL = "rutc_manifest"
 _HIDDEN = '__attribute__((visibility("hidden")))'
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WeightsFile:
     """The image of weights in a file of its own, which ends with the 32 bytes of its SHA-256."""
 
@@ -56,7 +57,7 @@ def symbol_prefix(name: str) -> str:
     return f"model_{identifier.lstrip('_')}" if reserved else identifier
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Row:
     """One entry of the flattened steps; fields as in `rutc_step`."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -12,6 +11,7 @@ from rutc.emit.access import BOOL, MemoryEmitter, align
 from rutc.emit.index import I32, Lane, is_vector
 from rutc.emit.memory import memory_type, to_memory
 from rutc.emit.transpose import transposable, transposed
+from rutc.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Coord, Read
 from rutc.tensor_ir.kernel import Access, Buffer
@@ -23,7 +23,7 @@ INTERLEAVED = range(2, MIN_SHARED)
 """Vectors that are stored element by element in turn."""
 
 
-@dataclass(frozen=True)
+@record
 class Square:
     """Vectors across memory that wait to be stored along it, by their distance from `start`.
 

@@ -4,22 +4,21 @@ import functools
 import importlib.util
 import os
 import platform
-import secrets
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
 
 from rutc.errors import InternalError, UserError
+from rutc.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Running:
     """A compiler that runs in a directory, where its messages go to a file."""
 
@@ -48,7 +47,7 @@ class Running:
             self.process.wait()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Toolchain:
     """A C compiler driver: its command and what tells it from others (version and machine)."""
 
@@ -58,7 +57,7 @@ class Toolchain:
     def begin(self, commands: Sequence[Sequence[str]], directory: Path) -> Running:
         """Starts the compiler in a directory, with one command's arguments after the other."""
         script = " && ".join(shlex.join([*self.command, *arguments]) for arguments in commands)
-        messages = directory / f"messages-{secrets.token_hex(4)}.txt"
+        messages = directory / f"messages-{os.urandom(4).hex()}.txt"
         with messages.open("wb") as output:
             process = subprocess.Popen(
                 ["sh", "-c", script],
@@ -140,7 +139,7 @@ def cache_directory() -> Path:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Writes a file that other processes see either not at all or complete."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         temporary.write_bytes(data)
         temporary.replace(path)

@@ -2,16 +2,16 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from rutc.emit.program import Program, WeightData
+from rutc.record import record
 
 PAGE_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WeightImage:
     """How many bytes there are, their SHA-256, and where the weights of each program begin."""
 

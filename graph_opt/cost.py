@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
 
+from rutc.record import record
 from rutc.tensor_ir.affine import ONE, Index
 from rutc.tensor_ir.expr import Apply, IndexValue, Read, index_names, reads, walk
 from rutc.tensor_ir.graph import Nest
@@ -31,7 +31,7 @@ MERGE = 24.0
 """Cycles to join the lanes of a reduction."""
 
 
-@dataclass(frozen=True)
+@record
 class ReadUse:
     """One read of a nest: which loops move it, and along which dim each loop moves by one."""
 

@@ -16,12 +16,12 @@ twice for 6; points 1 and 2 instead give four times).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, reduce
 
 import numpy as np
 
+from rutc.record import record
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply
 
 Row = tuple[Fraction, ...]
@@ -34,7 +34,7 @@ POINTS: Mapping[int, tuple[Fraction, ...]] = {
 """The finite points to use, by the number of products."""
 
 
-@dataclass(frozen=True)
+@record
 class Filter:
     """The algorithm that gives `outputs` outputs at a time of a filter with `taps` taps.
 

@@ -11,8 +11,8 @@ The plan's graph is the optimized graph plus the copies that layouts ask for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from rutc.record import record
 from rutc.tensor_ir.affine import Size, quoted
 from rutc.tensor_ir.graph import Bind, Call, Carry, Graph, Scatter, Value
 from rutc.tensor_ir.layout import Layout
@@ -20,28 +20,28 @@ from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.text import value_name
 
 
-@dataclass(frozen=True)
+@record
 class Run:
     """Run the kernel of one fusion group."""
 
     group: Group
 
 
-@dataclass(frozen=True)
+@record
 class Write:
     """Run the kernel of a scatter, whose output lies in the memory of its base."""
 
     node: Scatter
 
 
-@dataclass(frozen=True)
+@record
 class FillHalo:
     """Fill the halo of a stored value, before anything reads it."""
 
     value: str
 
 
-@dataclass(frozen=True)
+@record
 class Repeat:
     """A scan: `steps` once per trip; the carried values move on after each trip.
 
@@ -59,7 +59,7 @@ class Repeat:
     parts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class RepeatWhile:
     """A while: `steps` as long as `cond`, a carried parameter, holds before them."""
 
@@ -70,21 +70,21 @@ class RepeatWhile:
     origin: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Invoke:
     """Call a routine of the host runtime."""
 
     call: Call
 
 
-@dataclass(frozen=True)
+@record
 class Learn:
     """Give a size its value, which the steps before have computed."""
 
     bind: Bind
 
 
-@dataclass(frozen=True)
+@record
 class Choose:
     """An if: one of two step lists; `results` are copied from the branch's values.
 
@@ -100,7 +100,7 @@ class Choose:
     origin: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Fail:
     """The run ends here with an error message (a branch that cannot be taken at these sizes)."""
 
@@ -110,7 +110,7 @@ class Fail:
 PlanStep = Run | Write | FillHalo | Repeat | RepeatWhile | Choose | Invoke | Learn | Fail
 
 
-@dataclass(frozen=True)
+@record
 class Place:
     """Where a stored value lies: `space` is arena, block, input or output; `offset` in bytes.
 
@@ -128,7 +128,7 @@ class Place:
         return f"{self.space}{number}+{self.offset}"
 
 
-@dataclass(frozen=True)
+@record
 class Refusal:
     """Why the nest that defines `reader` does not share a kernel with `value`, which it reads."""
 
@@ -140,7 +140,7 @@ class Refusal:
         return f"{value_name(self.reader)} not with {value_name(self.value)}: {self.reason}"
 
 
-@dataclass(frozen=True)
+@record
 class Plan:
     """What to run, in which order, in which layouts and where in memory."""
 

@@ -11,11 +11,12 @@ A rule never edits: the driver does, so that what a rule saw is what is replaced
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from rutc.errors import InternalError
 from rutc.graph_opt.editor import Editor, key_of
+from rutc.record import record
 from rutc.tensor_ir import Graph, Nest, Node, Scan, Scatter
 from rutc.tensor_ir.graph import defined, walk_nodes
 
@@ -29,7 +30,7 @@ class Reason(str):
     __slots__ = ()
 
 
-@dataclass(frozen=True)
+@record
 class Equal:
     """The node's outputs are equal to these values, defined before it."""
 
@@ -51,7 +52,7 @@ class Pass(Protocol):
         """The rewritten graph; `graph` itself if there was nothing to do."""
 
 
-@dataclass(frozen=True)
+@record
 class Sweep:
     """Applies `rules` to every node, in order, until none applies; then drops what is unread.
 
@@ -109,7 +110,7 @@ class Sweep:
         return Reason("no rule applies")
 
 
-@dataclass(frozen=True)
+@record
 class DropDims:
     """Takes dims that nothing uses any more out of the graph's table."""
 

@@ -1,7 +1,6 @@
 """Parts of ONNX models: models with more outputs, and the nodes between given values."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +8,12 @@ import numpy.typing as npt
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
+from rutc.record import record
+
 Array = npt.NDArray[np.generic]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NodeInfo:
     """One node of the main graph: what it reads (its bodies included) and what it computes."""
 

@@ -10,7 +10,7 @@ As only full matches are asked for, greed and the numbers of groups have no mean
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rutc.importer.characters import (
     ALL,
@@ -22,6 +22,7 @@ from rutc.importer.characters import (
     merged,
     unicode_class,
 )
+from rutc.record import record
 from rutc.tensor_ir.regex import (
     ANY,
     END,
@@ -49,7 +50,7 @@ class RegexError(ValueError):
     """A pattern is malformed, or uses what is not supported."""
 
 
-@dataclass(frozen=True)
+@record
 class _Flags:
     fold: bool = False
     many_lines: bool = False

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
 from rutc.importer.builder import Builder, OperatorError
 from rutc.importer.tensor import Item, Tensor
+from rutc.record import record
 
 Result = Item | tuple[Item, ...]
 Function = Callable[..., Result]
@@ -25,7 +25,7 @@ Key = tuple[str, str]
 """An operator's domain ("" for ONNX's own) and name."""
 
 
-@dataclass(frozen=True)
+@record
 class Operator:
     """A registered operator."""
 

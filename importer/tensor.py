@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from rutc.record import record
 from rutc.tensor_ir import DType, Index
 from rutc.tensor_ir.affine import ZERO, product
 
@@ -16,7 +16,7 @@ SMALL = 1 << 16
 Shape = tuple[Index, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Axis:
     """One axis: its dim, or None where the extent is 1 and the value needs no dim for it."""
 
@@ -29,7 +29,7 @@ class Axis:
         return ZERO if self.dim is None else Index.of(self.dim)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Tensor:
     """A value with ordered axes; `known` holds its elements where they are known at import.
 
@@ -70,7 +70,7 @@ class Tensor:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class TensorList:
     """A sequence of known structure, which exists while importing only."""
 
@@ -80,7 +80,7 @@ class TensorList:
         return f"sequence({', '.join(map(str, self.items))})"
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Absent:
     """An optional without an element, which exists while importing only."""
 
@@ -88,7 +88,7 @@ class Absent:
         return "an empty optional"
 
 
-@dataclass(frozen=True)
+@record
 class TensorType:
     """Tensors of a type. An extent is None where they differ, the shape where their ranks do."""
 
@@ -107,7 +107,7 @@ class TensorType:
         return f"{self.dtype}[{', '.join('?' if e is None else str(e) for e in self.shape)}]"
 
 
-@dataclass(frozen=True)
+@record
 class TupleType:
     """Sequences of one length, each place with its type."""
 
@@ -117,7 +117,7 @@ class TupleType:
         return f"sequence({', '.join(map(str, self.items))})"
 
 
-@dataclass(frozen=True)
+@record
 class ListType:
     """Sequences of any length; the elements' type is None where there is no element."""
 
@@ -127,7 +127,7 @@ class ListType:
         return f"sequence of {self.element or 'nothing'}"
 
 
-@dataclass(frozen=True)
+@record
 class OptionalType:
     """Optionals; the element's type is None where there is none."""
 
@@ -141,7 +141,7 @@ Type = TensorType | TupleType | ListType | OptionalType
 """What is known of an item before the model runs."""
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Boxed:
     """What the run decides the structure of, by its boxes.
 
@@ -156,7 +156,7 @@ class Boxed:
         return str(self.type)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class TensorMap:
     """A map, or for values {n, keys} a sequence of maps; without `keys` the values are in order."""
 

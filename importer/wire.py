@@ -10,9 +10,10 @@ elements were external, at which bytes of the file they begin.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from onnx import StringStringEntryProto, TensorProto
+
+from rutc.record import record
 
 INSIDE = "\0"
 """The location of elements in the model's own file; no other file has such a name."""
@@ -26,7 +27,7 @@ RAW_DATA = TensorProto.RAW_DATA_FIELD_NUMBER << 3 | MESSAGE
 PLACE = frozenset((TensorProto.EXTERNAL_DATA_FIELD_NUMBER, TensorProto.DATA_LOCATION_FIELD_NUMBER))
 
 
-@dataclass(frozen=True)
+@record
 class Field:
     """A field of a message: its key, and where it, its content and what follows it begin."""
 

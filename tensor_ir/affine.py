@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import assert_never
 
 import numpy as np
+
+from rutc.record import record
 
 __all__ = [
     "ONE",
@@ -64,7 +65,7 @@ def quoted(name: str) -> str:
     return f"'{escaped}'"
 
 
-@dataclass(frozen=True)
+@record
 class Var:
     """A variable: a dim, a loop counter or a symbolic size."""
 
@@ -74,7 +75,7 @@ class Var:
         return quoted(self.name)
 
 
-@dataclass(frozen=True)
+@record
 class FloorDiv:
     """`num // den`, rounded toward minus infinity; `den` is positive."""
 
@@ -85,7 +86,7 @@ class FloorDiv:
         return f"{_paren(self.num)} // {_paren(self.den)}"
 
 
-@dataclass(frozen=True)
+@record
 class Mod:
     """`num % den`, in [0, den); `den` is positive."""
 
@@ -96,7 +97,7 @@ class Mod:
         return f"{_paren(self.num)} % {_paren(self.den)}"
 
 
-@dataclass(frozen=True)
+@record
 class Min:
     """The smaller of two expressions."""
 
@@ -107,7 +108,7 @@ class Min:
         return f"min({self.a}, {self.b})"
 
 
-@dataclass(frozen=True)
+@record
 class Max:
     """The larger of two expressions."""
 
@@ -122,7 +123,7 @@ Atom = Var | FloorDiv | Mod | Min | Max
 Monomial = tuple[Atom, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Index:
     """A canonical integer expression: `const` plus coefficient * product-of-atoms terms."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from rutc.record import record
 from rutc.tensor_ir.affine import Index, Size
 from rutc.tensor_ir.expr import Coord, Expr, Read, transform
 from rutc.tensor_ir.kernel import (
@@ -22,7 +23,7 @@ from rutc.tensor_ir.kernel import (
 from rutc.tensor_ir.layout import Axis, Layout
 
 
-@dataclass(frozen=True)
+@record
 class Canonical:
     """Renamed kernels, and the old name of every new buffer and dim."""
 

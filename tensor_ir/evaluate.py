@@ -8,7 +8,6 @@ has extent 1 along every dim that it does not depend on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import assert_never
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from rutc.errors import InternalError
+from rutc.record import record
 from rutc.tensor_ir.affine import Index, Var
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
@@ -34,7 +34,7 @@ Env = Mapping[str, int | np.ndarray]
 """Dims, symbols and locals, each with its value or its broadcastable array of values."""
 
 
-@dataclass(frozen=True)
+@record
 class Block:
     """A box of an iteration space; axis i of its arrays is `dims[i]`."""
 

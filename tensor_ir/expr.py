@@ -20,12 +20,13 @@ for a data-dependent coordinate the reader clamps; of a value without elements i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import assert_never
 
 import numpy as np
 
+from rutc.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 
@@ -62,7 +63,7 @@ OPS: Mapping[str, int] = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2),
 """Every operator with its arity. `and or xor not` take bools, `bit*` and shifts integers."""
 
 
-@dataclass(frozen=True)
+@record
 class Lit:
     """A literal, rounded to its type; strings carry their text, and 0 is the box that holds none.
 
@@ -109,7 +110,7 @@ def _as_element(x: float | bool | str, dtype: DType) -> int | float | bool | str
     return int(x)
 
 
-@dataclass(frozen=True)
+@record
 class IndexValue:
     """The value of an index expression, as i64."""
 
@@ -121,7 +122,7 @@ class IndexValue:
         return DType.I64
 
 
-@dataclass(frozen=True)
+@record
 class Read:
     """The element of `value` at `coords` (one per dim, sorted by dim); `fill` outside of it."""
 
@@ -135,7 +136,7 @@ class Read:
         return dict(self.coords)[dim]
 
 
-@dataclass(frozen=True)
+@record
 class Local:
     """A named scalar bound by the surrounding construct (a reducer's state or element)."""
 
@@ -143,7 +144,7 @@ class Local:
     dtype: DType
 
 
-@dataclass(frozen=True)
+@record
 class Apply:
     """The operator `op` of `OPS` applied to `args`."""
 
@@ -162,7 +163,7 @@ class Apply:
         return self.args[1].dtype if self.op == "select" else self.args[0].dtype
 
 
-@dataclass(frozen=True)
+@record
 class Cast:
     """`arg` converted to `dtype` (saturating from float to integer, rounding to nearest even)."""
 
@@ -170,7 +171,7 @@ class Cast:
     dtype: DType
 
 
-@dataclass(frozen=True)
+@record
 class BitCast:
     """The bits of `arg` as an element of `dtype`, which is of the same width."""
 

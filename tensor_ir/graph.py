@@ -37,12 +37,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import assert_never
 
 import numpy as np
 
+from rutc.record import record
 from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Coord, Expr, IndexValue, Read, reads, walk
@@ -52,7 +53,7 @@ from rutc.tensor_ir.reducer import Reducer
 Origin = tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Value:
     """A named value with its element type and its dims, sorted by name."""
 
@@ -69,7 +70,7 @@ SAMPLES = 64
 """Elements of an array by which it is told from most others."""
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Data:
     """An immutable array that compares and hashes by content."""
 
@@ -110,7 +111,7 @@ class Data:
         return hash(self._sample)
 
 
-@dataclass(frozen=True)
+@record
 class Input:
     """A model input: `name` and axis order are the interface; `fixed` what alone it may hold."""
 
@@ -121,7 +122,7 @@ class Input:
     fixed: Data | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Const:
     """A constant; `axes` names the axes of `data` in order."""
 
@@ -131,7 +132,7 @@ class Const:
     origin: Origin = ()
 
 
-@dataclass(frozen=True)
+@record
 class Nest:
     """For all dims of the outputs, reduce `body` over `bound`. All outputs share their dims."""
 
@@ -167,7 +168,7 @@ class Nest:
         )
 
 
-@dataclass(frozen=True)
+@record
 class Carry:
     """One carried value: `param` is `init` in the first trip, later the last trip's `next`."""
 
@@ -176,7 +177,7 @@ class Carry:
     next: str
 
 
-@dataclass(frozen=True)
+@record
 class Scan:
     """Trips over `dim` in order. `outs` are the carried values' last states, then the collected.
 
@@ -191,7 +192,7 @@ class Scan:
     origin: Origin = ()
 
 
-@dataclass(frozen=True)
+@record
 class Body:
     """A branch: nodes and the values that it yields."""
 
@@ -199,7 +200,7 @@ class Body:
     results: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class If:
     """`outs` are the results of one branch, chosen by the bool scalar `cond`."""
 
@@ -210,7 +211,7 @@ class If:
     origin: Origin = ()
 
 
-@dataclass(frozen=True)
+@record
 class While:
     """Trips while the bool scalar `cond` (a carried parameter) holds; outputs the last states."""
 
@@ -221,7 +222,7 @@ class While:
     origin: Origin = ()
 
 
-@dataclass(frozen=True)
+@record
 class Scatter:
     """`base` with `body`, for every point of `dims`, combined into the element at `coords`."""
 
@@ -237,7 +238,7 @@ class Scatter:
 Attribute = int | float | str | tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Call:
     """A routine of the host runtime, for what is no loop nest (sorting, strings, ...).
 
@@ -260,7 +261,7 @@ class Call:
             object.__setattr__(self, "out_axes", tuple(v.dims for v in self.outs))
 
 
-@dataclass(frozen=True)
+@record
 class Bind:
     """The size `symbol` is the i64 scalar `value`, which `out` equals."""
 
@@ -273,7 +274,7 @@ class Bind:
 Node = Input | Const | Nest | Scan | If | While | Scatter | Call | Bind
 
 
-@dataclass(frozen=True)
+@record
 class Output:
     """A model output: `name` and axis order are the interface."""
 
@@ -282,7 +283,7 @@ class Output:
     axes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Graph:
     """A whole model. `dims` gives every dim its extent, `symbols` every free size its range."""
 

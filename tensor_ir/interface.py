@@ -18,12 +18,13 @@ A graph whose inputs and outputs are all tensors has no such lines.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from rutc.record import record
 
 Key = int | str
 
 
-@dataclass(frozen=True)
+@record
 class Bundle:
     """A value of the interface. `kind` is tensor, sequence, optional, map, maps or boxed."""
 
@@ -53,7 +54,7 @@ def tensor(port: str) -> Bundle:
     return Bundle("tensor", port)
 
 
-@dataclass(frozen=True)
+@record
 class Interface:
     """All inputs and outputs in their order."""
 

@@ -25,10 +25,11 @@ and are indexed by unrolled and vector loops only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import assert_never
 
+from rutc.record import record
 from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Coord, Expr, map_index
@@ -55,7 +56,7 @@ class Kind(Enum):
     MATRIX = "matrix"
 
 
-@dataclass(frozen=True)
+@record
 class Buffer:
     """Elements of one type; the layout's dims name its axes."""
 
@@ -65,7 +66,7 @@ class Buffer:
     space: Space = Space.MEMORY
 
 
-@dataclass(frozen=True)
+@record
 class Access:
     """One element of a buffer, as a target."""
 
@@ -73,7 +74,7 @@ class Access:
     coords: tuple[tuple[str, Coord], ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class Loop:
     """`var` from `lo` below `hi` in steps of one."""
 
@@ -84,7 +85,7 @@ class Loop:
     body: tuple[Stmt, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Assign:
     """`target = value`."""
 
@@ -92,7 +93,7 @@ class Assign:
     value: Expr
 
 
-@dataclass(frozen=True)
+@record
 class Put:
     """The element at `target`, if there is one, takes `value` in, or becomes it (no reducer)."""
 
@@ -101,7 +102,7 @@ class Put:
     value: Expr
 
 
-@dataclass(frozen=True)
+@record
 class Init:
     """The states become the reducer's identity."""
 
@@ -109,7 +110,7 @@ class Init:
     reducer: Reducer
 
 
-@dataclass(frozen=True)
+@record
 class Update:
     """The states take in one element. `lanes` names a vector loop whose idle lanes must not."""
 
@@ -119,7 +120,7 @@ class Update:
     lanes: str | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Merge:
     """`states` take in `sources` for all values of `var`, an axis of the sources."""
 
@@ -130,7 +131,7 @@ class Merge:
     extent: int
 
 
-@dataclass(frozen=True)
+@record
 class Branch:
     """`then` where `left < right`, else `orelse`."""
 
@@ -140,7 +141,7 @@ class Branch:
     orelse: tuple[Stmt, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Prefetch:
     """Bring the memory line of element number `address` of a buffer into the cache of `level`.
 
@@ -157,7 +158,7 @@ class Prefetch:
 Stmt = Loop | Assign | Put | Init | Update | Merge | Branch | Prefetch
 
 
-@dataclass(frozen=True)
+@record
 class Kernel:
     """Loops over buffers. `args` are the memory buffers in calling order, `locals` the others."""
 

@@ -12,11 +12,12 @@ without a test. Blocked dims are padded up to whole blocks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
+from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, collect, floordiv, mod, plain
 from rutc.tensor_ir.expr import Lit
 
@@ -24,7 +25,7 @@ ALIASING_LINES = 16
 """Rows of a multiple of this many cache lines share at most a quarter of a cache's sets."""
 
 
-@dataclass(frozen=True)
+@record
 class Axis:
     """One axis: position ((index + halo) // div) % extent along `dim`, `stride` elements apart."""
 
@@ -36,7 +37,7 @@ class Axis:
     """Whether this axis takes the whole quotient, so that no remainder needs to be taken."""
 
 
-@dataclass(frozen=True)
+@record
 class Layout:
     """The axes outermost first, the halo (dim, before, after) and what it is filled with."""
 

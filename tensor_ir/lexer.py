@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from enum import Enum, unique
 
 from rutc.errors import UserError
+from rutc.record import record
 
 
 class ParseError(UserError):
@@ -29,7 +29,7 @@ class Kind(Enum):
     END = "the end of the text"
 
 
-@dataclass(frozen=True)
+@record
 class Token:
     """A token: `text` is a name, a string or a value's name without quotes and signs."""
 

@@ -13,8 +13,9 @@ The loops are in the given order and do what the nests say; steps (see `steps`) 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, FloorDiv, Index, Range, Size, plain
 from rutc.tensor_ir.expr import Expr, Read, bind, reads, substitute, transform
 from rutc.tensor_ir.graph import Nest, Scatter, Value, used
@@ -36,7 +37,7 @@ from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.steps.base import simplified
 
 
-@dataclass(frozen=True)
+@record
 class Slice:
     """A part of a shared loop: the indices of `dim` from symbol * size on, `size` of them."""
 
@@ -45,7 +46,7 @@ class Slice:
     size: int
 
 
-@dataclass(frozen=True)
+@record
 class Group:
     """Nests that become one kernel.
 
@@ -123,7 +124,7 @@ def lower(
     return with_symbols(kernel, symbols)
 
 
-@dataclass(frozen=True)
+@record
 class _Point:
     before: tuple[Stmt, ...]
     updates: tuple[Stmt, ...]

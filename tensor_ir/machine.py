@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
+from rutc.record import record
 from rutc.tensor_ir.dtype import DType
 
 NEAR_STRIDES = range(2, 5)
 """How far apart elements may lie that are loaded with all between them, and sorted in registers."""
 
 
-@dataclass(frozen=True)
+@record
 class Machine:
     """One target.
 

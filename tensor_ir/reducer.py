@@ -21,14 +21,14 @@ does; `argmax_last` and `argmin_last` prefer the highest. `logsumexp` is the onl
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 
+from rutc.record import record
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, Expr, Lit, Local, apply
 
 
-@dataclass(frozen=True)
+@record
 class Reducer:
     """A monoid with its expressions over locals x0.. (elements), a0.. b0.. and s0.. (states)."""
 

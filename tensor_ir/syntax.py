@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from rutc.record import record
 from rutc.tensor_ir.affine import Index, maximum, minimum
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
@@ -37,7 +38,7 @@ _OPERATORS: Mapping[str, tuple[str, int]] = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Number:
     """A numeric literal, its type if it carries one."""
 
@@ -46,7 +47,7 @@ class Number:
     dtype: DType | None
 
 
-@dataclass(frozen=True)
+@record
 class Constant:
     """A literal whose form gives its type: a bool or a string."""
 
@@ -54,21 +55,21 @@ class Constant:
     value: bool | str
 
 
-@dataclass(frozen=True)
+@record
 class Name:
     """A dim or a symbol."""
 
     at: Token
 
 
-@dataclass(frozen=True)
+@record
 class LocalName:
     """A local."""
 
     at: Token
 
 
-@dataclass(frozen=True)
+@record
 class Element:
     """A read; a coordinate None is the dim itself."""
 
@@ -77,7 +78,7 @@ class Element:
     fill: Tree | None
 
 
-@dataclass(frozen=True)
+@record
 class Operation:
     """An operator or a function, by its name in `OPS`; `//`, casts and `index` too."""
 

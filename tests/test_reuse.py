@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -189,6 +190,20 @@ def test_sources_versions_and_compiler_count(
     monkeypatch.setattr(reuse, "versions", lambda: ("other",))
     keys.append(Entry(model, "m.so", OPTIONS, toolchain).key)
     assert len(set(keys)) == 4
+
+
+def test_versions_are_those_of_what_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {name: version(name) for name in reuse.PACKAGES}
+    usual = [f"{name}-{number}.dist-info" for name, number in found.items()]
+    assert list(reuse.versions.__wrapped__()) == usual
+    # Without folders of the usual name, and with one that comes first.
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "none")])
+    (tmp_path / "numpy-0.1.dist-info").mkdir()
+    monkeypatch.setattr("importlib.metadata.version", found.__getitem__)
+    rest = [f"{name} {number}" for name, number in found.items() if name != "numpy"]
+    assert list(reuse.versions.__wrapped__()) == ["numpy-0.1.dist-info", *rest]
 
 
 def test_a_damaged_artifact_is_made_again(tmp_path: Path, folder: Path) -> None:

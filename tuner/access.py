@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, typical
 from rutc.tensor_ir.expr import Expr, Read, index_names, walk
 from rutc.tensor_ir.kernel import (
@@ -22,7 +23,7 @@ from rutc.tensor_ir.kernel import (
 )
 
 
-@dataclass(frozen=True)
+@record
 class Touch:
     """One access: the elements it moves per step of each variable.
 
@@ -62,7 +63,7 @@ class Touch:
         return replace(self, strides=strides, exact={**self.exact, name: self.exact.get(loop, 0)})
 
 
-@dataclass(frozen=True)
+@record
 class Reduction:
     """One update: the loops around it inside the shared ones, and what it reads."""
 
@@ -81,7 +82,7 @@ class Reduction:
         return tuple(reversed(kept))
 
 
-@dataclass(frozen=True)
+@record
 class Shape:
     """A freshly lowered kernel taken apart: shared loops, reductions, all accesses to memory.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
+from rutc.record import record
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import Mark, Schedule, Step
@@ -15,7 +16,7 @@ PARALLEL_CYCLES = 30_000
 """Kernels estimated below this many cycles run on one thread: sharing costs microseconds."""
 
 
-@dataclass(frozen=True)
+@record
 class Choice:
     """A schedule, and the packing that it wants of constants: buffer -> (dim order, blocks)."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
+from rutc.record import record
 from rutc.tensor_ir.affine import Size, plain
 from rutc.tensor_ir.steps import Fuse, Reorder, Step
 from rutc.tuner.access import Shape, Touch
@@ -47,7 +47,7 @@ def collapse_bound(shape: Shape) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-@dataclass(frozen=True)
+@record
 class Fused:
     """Loops whose innermost has become longer, its size, the accesses, and the steps to there."""
 

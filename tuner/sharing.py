@@ -17,10 +17,11 @@ costs, in cycles.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
+from rutc.record import record
 from rutc.tensor_ir.affine import Index, Range, Size, plain, product, typical
 from rutc.tensor_ir.expr import Coord, Read, index_names, walk
 from rutc.tensor_ir.kernel import Buffer, Kernel, Loop, accesses, exprs, walk_stmts
@@ -46,7 +47,7 @@ EFFICIENCY = 0.75
 SWEEPS = 4
 
 
-@dataclass(frozen=True)
+@record
 class Piece:
     """What a thread has of a buffer: a contiguous part of `dim`, in runs of so many bytes."""
 
@@ -54,7 +55,7 @@ class Piece:
     run_bytes: int
 
 
-@dataclass(frozen=True)
+@record
 class Way:
     """One way to share a kernel: its turns, and each argument's piece; None: all of it.
 
@@ -88,7 +89,7 @@ class Way:
         return replace(self, turns=plain(turns.subs(names)), pieces=pieces)
 
 
-@dataclass(frozen=True)
+@record
 class Operand:
     """An argument of a launch: a value, its size, whether it is constant, whether it is written."""
 
@@ -98,7 +99,7 @@ class Operand:
     stored: bool
 
 
-@dataclass(frozen=True)
+@record
 class Shared:
     """A launch: its operands, the ways to share it, and a count of operations."""
 

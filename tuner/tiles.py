@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import ceil, gcd, log2, prod
 
+from rutc.record import record
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tuner.access import Reduction, Shape, Touch
 
@@ -42,7 +42,7 @@ LANE_STREAM_SHARE = 0.35
 """What `STREAM_SHARE` is, of reductions over lanes."""
 
 
-@dataclass(frozen=True)
+@record
 class RegisterTile:
     """`vectors` registers along the loop `vector`, for every point of the `rows` (loop, factor)."""
 

@@ -8,9 +8,9 @@ so every part of the loops that touches an edge has code of its own, and the ins
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import ceil, prod
 
+from rutc.record import record
 from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.expr import Read, walk
 from rutc.tensor_ir.kernel import Kernel, Kind
@@ -43,7 +43,7 @@ MOST_PARTS = 16
 """Copies of a tile's code, one for each part of its loops."""
 
 
-@dataclass(frozen=True)
+@record
 class Pass:
     """A kernel that passes windows over its operands: who moves along with which bound loop."""
 

@@ -9,12 +9,12 @@ after a pause in which the other's idle threads stop spinning.
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from rutc.record import record
 from rutc.runtime import load
 from rutc.verify.compare import Value
 from rutc.verify.reference import Reference
@@ -25,7 +25,7 @@ BLOCK_S = 0.02
 Run = Callable[[], object]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Latency:
     """The times of the measured runs, in microseconds."""
 
@@ -42,7 +42,7 @@ class Latency:
         return 1e6 / self.median_us if self.median_us else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Timing:
     """One thread count: the latency of the model and, if compared, of ONNX Runtime."""
 

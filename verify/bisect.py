@@ -9,7 +9,7 @@ difference shows: the smallest model that still differs.
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from rutc.compiler import Options, Report, compile_model
 from rutc.emit.toolchain import write_atomically
 from rutc.errors import RutcError, UserError
 from rutc.importer.extract import Array, ModelParts, NodeInfo
+from rutc.record import record
 from rutc.runtime import load
 from rutc.verify.compare import OutputComparison, Value, compare_outputs
 from rutc.verify.reference import Reference
@@ -31,7 +32,7 @@ MAX_OPERAND = 64
 """Elements of a list that may decide how to compute a part."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Divergence:
     """Where a model diverges first.
 

@@ -5,11 +5,11 @@ tolerance of `rutc.verify.tolerance`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from rutc.record import record
 from rutc.verify.tolerance import EXACT, Level, Tolerance, is_float, tolerance
 
 Array = npt.NDArray[np.generic]
@@ -17,7 +17,7 @@ Value = Array | Sequence["Value"] | None
 """What an ONNX output can be: a tensor, a sequence of values, or an empty optional."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OutputComparison:
     """One output against its reference.
 

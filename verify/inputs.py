@@ -11,7 +11,6 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile
 from zlib import crc32
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rutc.errors import UserError
+from rutc.record import record
 from rutc.tensor_ir.parse import parse_index
 from rutc.verify.tolerance import is_float
 
@@ -48,7 +48,7 @@ ONNX_DTYPES: Mapping[str, npt.DTypeLike] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InputSpec:
     """One input of a model: its name, dtype, and shape with symbols for what is not fixed.
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rutc.errors import UserError
+from rutc.record import record
 from rutc.verify.compare import Value
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Port:
     """An input or output as ONNX Runtime tells it: `dtype` as in `tensor(float)`."""
 

@@ -37,12 +37,13 @@ differ by one step, because a quantised value that lies between two steps rounds
 
 import enum
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+
+from rutc.record import record
 
 SAFETY: Final = 4.0
 """Factor over the expected error: two results err, and magnitudes differ between layers."""
@@ -81,7 +82,7 @@ class Level(enum.Enum):
     """A float32 network compiled for bf16: values are rounded to 8 bits after each layer."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tolerance:
     """Bounds of |x - r|: `rtol` |r| + `scale` max|r| + `floor`, or `steps` for integers."""
 

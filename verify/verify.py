@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from rutc.errors import CheckFailed, UserError
 from rutc.importer.quantised import is_quantised
+from rutc.record import record
 from rutc.runtime import InferenceSession, load
 from rutc.verify.compare import OutputComparison, Value, compare_outputs
 from rutc.verify.inputs import InputSpec, gather, generate, spec
@@ -18,7 +19,7 @@ Progress = Callable[[str, int, int], None]
 """Called with a stage, how many of its steps are done, and how many there are."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Verification:
     """The outputs of a compiled model beside those of ONNX Runtime.
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import llvmlite.binding as llvm
 
 from rutc.emit.targets import aarch64, x86
 from rutc.errors import UserError
+from rutc.record import record
 from rutc.tensor_ir.machine import Machine
 
 
-@dataclass(frozen=True)
+@record
 class Target:
     """A named target and what it takes."""
 

@@ -8,10 +8,10 @@ a shift alone makes the float `2**k`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from rutc.emit.vector_math import avx512, coefficients
 from rutc.emit.vector_math.lanes import Real, polynomial
+from rutc.record import record
 
 LOG2_E = 1 / math.log(2)
 # The sums of each pair equal log(2) to twice the width. Both parts are positive, so that an
@@ -31,7 +31,7 @@ ERF_FLAT = {32: 3.93, 64: 5.95}
 SINH_LIMIT = {32: 89.45, 64: 710.6}
 
 
-@dataclass(frozen=True)
+@record
 class Reduced:
     """`x = k*log(2) + r`.
 

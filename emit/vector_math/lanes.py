@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
+
+from rutc.record import record
 
 I1 = ir.IntType(1)
 
 
-@dataclass(frozen=True)
+@record
 class Format:
     """One float width: 32 or 64 bits."""
 
@@ -58,7 +59,7 @@ class Format:
         return int(struct.unpack(int_code, struct.pack(float_code, value))[0])
 
 
-@dataclass(frozen=True)
+@record
 class Lanes:
     """Where code is emitted and for which lanes.
 
@@ -154,7 +155,7 @@ def declared(
     return ir.Function(module, ir.FunctionType(result, list(arguments)), name)
 
 
-@dataclass(frozen=True)
+@record
 class Real:
     """A float per lane."""
 
@@ -233,7 +234,7 @@ class Real:
         return Real(lanes, builder.fptrunc(self.value, lanes.real_type))
 
 
-@dataclass(frozen=True)
+@record
 class Whole:
     """An integer per lane, as wide as the float."""
 
@@ -284,7 +285,7 @@ class Whole:
         return Real(self.lanes, self.lanes.builder.sitofp(self.value, self.lanes.real_type))
 
 
-@dataclass(frozen=True)
+@record
 class Mask:
     """A bool per lane."""
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from rutc.emit.vector_math import avx512, coefficients
 from rutc.emit.vector_math.exponential import LN2_HIGH, LN2_LOW
 from rutc.emit.vector_math.lanes import Real, Whole, polynomial
+from rutc.record import record
 
 INFINITY = math.inf
 # Above these, sqrt(x*x +- 1) rounds to x.
 SQUARE_DOMINATES = {32: 2.0**14, 64: 2.0**29}
 
 
-@dataclass(frozen=True)
+@record
 class Split:
     """`x = 2**exponent * (1 + f)`."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -11,6 +10,7 @@ from rutc.emit.vector_math import coefficients
 from rutc.emit.vector_math.exponential import Reduced, exp_of_sum, times_power_of_two
 from rutc.emit.vector_math.lanes import Mask, Real, polynomial
 from rutc.emit.vector_math.logarithm import split, with_log_limits
+from rutc.record import record
 
 I32 = ir.IntType(32)
 # log(2) in two floats; the first has 33 bits, so that its product with an exponent is exact.
@@ -74,7 +74,7 @@ def exp2_of_product(log2_x: Real, y: Real) -> Real:
     return times_power_of_two(value, Reduced(shifted, k, r))
 
 
-@dataclass(frozen=True)
+@record
 class Pair:
     """An unevaluated sum of two floats; `low` is at most about the last bit of `high`."""
 

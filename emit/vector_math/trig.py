@@ -8,11 +8,10 @@ of 2/pi that matter to it [Payne & Hanek 1983].
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rutc.emit.vector_math import coefficients
 from rutc.emit.vector_math.lanes import Real, Whole, polynomial
 from rutc.emit.vector_math.payne_hanek import emit_reduce_large
+from rutc.record import record
 
 TWO_OVER_PI = 0.6366197723675814
 # Three floats whose sum is pi/2 to three times the width.
@@ -25,7 +24,7 @@ HALF_PI_PARTS = {
 FAST_BOUND = {32: 2.0**16, 64: 2.0**28}
 
 
-@dataclass(frozen=True)
+@record
 class Angle:
     """`x = quarter_turns * pi/2 + r`.
 

@@ -18,6 +18,7 @@ from math import prod
 
 from rutc.graph_opt.cost import NestCost
 from rutc.graph_opt.plan import Refusal
+from rutc.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.graph import (
@@ -51,7 +52,7 @@ class Draft:
     node: Node | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Fused:
     """The groups and other nodes of one scope, in running order; and why nests did not join."""
 

@@ -8,8 +8,9 @@ dims for both; otherwise the scatter gets a copy of its base, which is such a va
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from rutc.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.graph import (
@@ -29,7 +30,7 @@ from rutc.tensor_ir.graph import (
 Orders = Mapping[str, tuple[str, ...]]
 
 
-@dataclass(frozen=True)
+@record
 class Shared:
     """The graph with copies of bases; whose memory values lie in; the fixed orders of all."""
 

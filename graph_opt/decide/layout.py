@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from rutc.graph_opt.cost import NestCost, ReadUse
+from rutc.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Expr, Lit, Read, reads, transform
 from rutc.tensor_ir.graph import (
@@ -35,7 +36,7 @@ from rutc.tensor_ir.graph import (
 SWEEPS = 4
 
 
-@dataclass(frozen=True)
+@record
 class Layouts:
     """Dim orders (outermost first) and halos of all values that are not constants."""
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from rutc.record import record
 from rutc.tensor_ir import (
     Bind,
     Body,
@@ -51,7 +52,7 @@ _HOLDING = {DType.STRING: "strings", DType.TENSOR: "boxes"}
 _BOXING = ("box", "cut")
 
 
-@dataclass(frozen=True)
+@record
 class Numbered:
     """A graph without strings and boxes but at its interface.
 

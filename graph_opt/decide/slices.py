@@ -10,9 +10,10 @@ values do not fit the second cache as a whole, and where little is read anew for
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rutc.graph_opt.plan import FillHalo, PlanStep, Repeat, Run
+from rutc.record import record
 from rutc.tensor_ir.affine import FloorDiv, Index, Mod, Size
 from rutc.tensor_ir.expr import IndexValue, Read, reads, walk
 from rutc.tensor_ir.graph import Value
@@ -31,7 +32,7 @@ FEWEST_SLICES = 4
 """Threads share the slices: with fewer, threads would have nothing to do."""
 
 
-@dataclass(frozen=True)
+@record
 class Member:
     """A kernel of a chain: its slice holds `ratio` indices of `dim` for each of the first one's."""
 
@@ -41,7 +42,7 @@ class Member:
     ratio: int
 
 
-@dataclass(frozen=True)
+@record
 class Sliced:
     """The steps with chains in repeats, and the layouts with the values stored in part."""
 
@@ -49,7 +50,7 @@ class Sliced:
     layouts: dict[str, Layout]
 
 
-@dataclass(frozen=True)
+@record
 class Slicer:
     """Finds the chains of one step list.
 

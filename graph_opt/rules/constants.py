@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import map_expressions, node_reads
 from rutc.graph_opt.rewrite import Reason, Result
+from rutc.record import record
 from rutc.tensor_ir import Const, Data, Expr, Index, Nest, Node, Read, Value
 from rutc.tensor_ir.affine import Range
 from rutc.tensor_ir.expr import transform
 
 
-@dataclass(frozen=True)
+@record
 class SliceConstant:
     """A constant of which a nest reads a range along a dim, and others none of it, is that range.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor, merge_origins, rename_uses
 from rutc.graph_opt.exprs import indices, node_reads
+from rutc.record import record
 from rutc.tensor_ir import (
     Bind,
     Call,
@@ -27,7 +28,7 @@ from rutc.tensor_ir.expr import substitute
 from rutc.tensor_ir.graph import Body, bodies, outs, walk_nodes
 
 
-@dataclass(frozen=True)
+@record
 class MergeEqual:
     """Nodes that are equal up to the names of their values and bound dims become the first one.
 

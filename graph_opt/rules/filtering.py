@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import product
 from math import ceil, prod
 
@@ -12,6 +11,7 @@ from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.minimal_filter import POINTS, Filter, transform_weights, transformed
 from rutc.graph_opt.rewrite import Reason, Result
+from rutc.record import record
 from rutc.tensor_ir import (
     Apply,
     Const,
@@ -42,7 +42,7 @@ MOST_FILTERED = 2
 """Window dims to transform: with each, errors and tiles at the edges grow."""
 
 
-@dataclass(frozen=True)
+@record
 class Window:
     """A bound dim `tap` that the input is read at `out + tap + offset` along its dim `along`."""
 
@@ -54,7 +54,7 @@ class Window:
     """The dim of the weights that is read at `tap`."""
 
 
-@dataclass(frozen=True)
+@record
 class MinimalFiltering:
     """A sum over a small window becomes sums over channels at fewer points per output.
 
@@ -163,7 +163,7 @@ def _choices(windows: list[Window], editor: Editor) -> Iterator[dict[Window, Fil
             yield chosen
 
 
-@dataclass(frozen=True)
+@record
 class _Work:
     """What the nest costs, in cycles of one core, with some of its windows filtered."""
 

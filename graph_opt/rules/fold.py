@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import as_view, node_reads, point
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.narrow import quantised
+from rutc.record import record
 from rutc.tensor_ir import Const, Data, Graph, If, Lit, Nest, Node, Read
 from rutc.tensor_ir.expr import index_names
 from rutc.tensor_ir.graph import mentioned, outs
 from rutc.tensor_ir.interpret import interpret_values
 
 
-@dataclass(frozen=True)
+@record
 class FoldConstants:
     """Computes nests that read only constants.
 

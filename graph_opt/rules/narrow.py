@@ -10,12 +10,13 @@ have instructions for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import index_coords, is_plain
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.scale import factors
+from rutc.record import record
 from rutc.tensor_ir import Apply, Cast, DType, Expr, Index, Lit, Nest, Node, Read, Value, apply
 from rutc.tensor_ir.affine import product
 from rutc.tensor_ir.expr import Coord, index_names, reads, substitute, transform
@@ -25,7 +26,7 @@ LARGEST_SUM = (1 << 31) // (255 * 255)
 """So many products of differences of 8-bit numbers surely fit in 32 bits."""
 
 
-@dataclass(frozen=True)
+@record
 class Quantised:
     """`(q - zero) * scale`, an i32 without `scale`, else an f32. None stands for 0 and 1."""
 

@@ -7,12 +7,13 @@ which a row counts as long. Probabilities that only weigh a sum are divided afte
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import index_coords, is_plain, point
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.scale import WIDE
+from rutc.record import record
 from rutc.tensor_ir import Apply, Expr, Index, Lit, Nest, Node, Read, Value, apply, reducer
 from rutc.tensor_ir.expr import substitute
 
@@ -22,7 +23,7 @@ LONG_ROW_BYTES = 1 << 18
 """A row of this size no longer stays in a core's nearest caches between two passes."""
 
 
-@dataclass(frozen=True)
+@record
 class OnePassSoftmax:
     """The maximum of a row and the sum of exponentials relative to it are found together.
 
@@ -67,7 +68,7 @@ class OnePassSoftmax:
         return (Nest((top.out, n.out), top.bound, how, top.body, origin),)
 
 
-@dataclass(frozen=True)
+@record
 class OnePassMoments:
     """The mean of a row and the mean of its squared deviations are found together.
 

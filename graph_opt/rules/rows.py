@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import is_plain, node_reads
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.contraction import inlined
+from rutc.record import record
 from rutc.tensor_ir import Apply, Index, Nest, Node, Read
 from rutc.tensor_ir.affine import ONE
 from rutc.tensor_ir.expr import index_names, walk
@@ -16,7 +15,7 @@ CHEAP = frozenset(("add", "sub", "mul"))
 MOST_OPERATIONS = 3
 
 
-@dataclass(frozen=True)
+@record
 class RecomputeRows:
     """Long rows less their mean, and the like, are computed where they are read.
 

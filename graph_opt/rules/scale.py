@@ -9,11 +9,12 @@ relative to `c*s`, not to the result.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import atoms, index_coords, indices, is_plain, point
 from rutc.graph_opt.rewrite import Reason, Result
+from rutc.record import record
 from rutc.tensor_ir import Apply, Const, DType, Expr, Index, Lit, Nest, Node, Read, Value, apply
 from rutc.tensor_ir.affine import FloorDiv
 from rutc.tensor_ir.expr import index_names, map_index, reads, substitute, transform, walk
@@ -21,7 +22,7 @@ from rutc.tensor_ir.expr import index_names, map_index, reads, substitute, trans
 WIDE = (DType.F32, DType.F64)
 
 
-@dataclass(frozen=True)
+@record
 class Affine:
     """`scale * x + shift`; None stands for a scale of 1 and a shift of 0."""
 

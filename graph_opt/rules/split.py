@@ -8,18 +8,19 @@ the reader's own output, and so on down to a reduction, where it disappears.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor, key_of
 from rutc.graph_opt.exprs import as_view, atoms, divisions, indices, node_reads
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.views import can_leave
+from rutc.record import record
 from rutc.tensor_ir import Expr, Index, Nest, Node, Read, Value
 from rutc.tensor_ir.affine import ZERO, FloorDiv, Mod, Range, floordiv, mod
 from rutc.tensor_ir.expr import map_index, substitute
 
 
-@dataclass(frozen=True)
+@record
 class Split:
     """`dim` as `factor * outer + inner`, with the extents of the two."""
 
@@ -74,7 +75,7 @@ def split_free_dim(n: Node, editor: Editor) -> Result:
     return why
 
 
-@dataclass(frozen=True)
+@record
 class SplitForReaders:
     """A free dim that all readers take apart becomes two.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import is_plain, node_reads, point
@@ -10,6 +10,7 @@ from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.contraction import inlined
 from rutc.graph_opt.rules.fold import FoldConstants
 from rutc.graph_opt.rules.scale import factors, product_of
+from rutc.record import record
 from rutc.tensor_ir import Cast, DType, Expr, Index, Lit, Nest, Node, Read, Value
 from rutc.tensor_ir.expr import index_names
 
@@ -56,7 +57,7 @@ def widen_operands(n: Node, editor: Editor) -> Result:
     return (*new, replace(n, body=(product_of(parts),)))
 
 
-@dataclass(frozen=True)
+@record
 class SumPacked:
     """A sum of products reads constants in few bits as they are, and makes numbers of them itself.
 

@@ -6,11 +6,11 @@ A leaf is a node whose two branches lead to itself, so that walking further does
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from rutc.importer.builder import OperatorError
+from rutc.record import record
 
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
 """The comparisons of a branch; a mode is a position in this list."""
@@ -24,7 +24,7 @@ Row = list[float]
 _MODE, _NO = 2, 4
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Forest:
     """The nodes of all trees, `roots` of the trees, and the longest way down in steps."""
 
@@ -38,7 +38,7 @@ class Forest:
     depth: int
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Votes:
     """What leaves give: node `node[i]` adds `weight[i]` to target `target[i]`."""
 
@@ -79,7 +79,7 @@ def forest(
     return Forest(feature, threshold, mode, yes, no, missing & ~leaf, roots, depth)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Nodes:
     """The attributes of a TreeEnsembleClassifier or -Regressor that describe nodes."""
 
@@ -139,7 +139,7 @@ class Nodes:
         return at
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Branches:
     """The attributes of a TreeEnsemble: branches and leaves are numbered apart."""
 

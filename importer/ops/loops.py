@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Self
 
@@ -37,6 +36,7 @@ from rutc.importer.tensor import (
     TensorType,
     Type,
 )
+from rutc.record import record
 from rutc.tensor_ir import Carry, DType, Index, IndexValue, Scan
 from rutc.tensor_ir.affine import ONE, ZERO
 
@@ -119,7 +119,7 @@ PASSES = 16
 """Trips that are looked at until the states' types no longer change."""
 
 
-@dataclass(frozen=True)
+@record
 class Carried:
     """The types that the states of a loop have in every trip, and those of what it collects.
 

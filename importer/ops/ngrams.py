@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from rutc.importer.builder import Builder, OperatorError, lit
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
+from rutc.record import record
 from rutc.tensor_ir import DType, Expr, IndexValue, Lit, apply, cast
 from rutc.tensor_ir.affine import ZERO
 
@@ -64,7 +64,7 @@ def _found(count: Expr) -> Expr:
     )
 
 
-@dataclass(frozen=True)
+@record
 class _Grams:
     """The n-grams of every column: elements {column, slot, place}, lengths {column, slot}.
 

@@ -9,7 +9,6 @@ The gates are a dim of their own, so that the projection and each step are one c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from rutc.importer.ops.movement import concat, reverse_sequence, transpose
 from rutc.importer.ops.operands import static
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
+from rutc.record import record
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
 from rutc.tensor_ir.affine import ONE
 
@@ -107,7 +107,7 @@ def _functions(
     return [made[i * size : (i + 1) * size] for i in range(directions)]
 
 
-@dataclass(frozen=True)
+@record
 class Layer:
     """One direction of a recurrent layer over x{time, batch, features}."""
 
@@ -238,7 +238,7 @@ def _check_rows(b: Builder, t: Tensor | None, shape: tuple[int, int], what: str)
 Cell = Callable[[Layer, Sequence[Function]], tuple[Tensor, list[Tensor]]]
 
 
-@dataclass(frozen=True)
+@record
 class Operands:
     """The operands and attributes that LSTM, GRU and RNN share."""
 

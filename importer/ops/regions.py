@@ -7,18 +7,18 @@ made per axis and region, and the pooling itself reads them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rutc.importer.builder import Builder, OperatorError, lit
 from rutc.importer.ops.activations import scaled, shifted
 from rutc.importer.ops.dynamic import number
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
+from rutc.record import record
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
 from rutc.tensor_ir.reducer import lowest
 
 
-@dataclass(frozen=True)
+@record
 class _Samples:
     """Where the bins of all regions are sampled along one axis of the operand.
 
@@ -35,7 +35,7 @@ class _Samples:
     missed: Tensor
 
 
-@dataclass(frozen=True)
+@record
 class _Sampling:
     """How RoiAlign samples: `ratio` samples in a bin along an axis, or 0 for one an element."""
 

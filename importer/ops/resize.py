@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from rutc.importer.ops.operands import axes_of
 from rutc.importer.ops.resize_dynamic import REAL, Filter, Ratio, resize_along
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
+from rutc.record import record
 from rutc.tensor_ir import Coord, DType, Expr, Index, apply, cast
 from rutc.tensor_ir.affine import ZERO, floordiv
 
@@ -22,7 +23,7 @@ _LARGEST = 1 << 24
 """The largest extent that a table of positions is made for."""
 
 
-@dataclass(frozen=True)
+@record
 class Scheme:
     """How output positions correspond to input positions."""
 

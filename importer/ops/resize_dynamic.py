@@ -5,19 +5,19 @@ What `resize` computes in tables while importing, nests compute here, in f32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 
 from rutc.importer.builder import Builder, OperatorError, lit
 from rutc.importer.ops.activations import scaled, shifted
 from rutc.importer.ops.dynamic import number
 from rutc.importer.tensor import Tensor
+from rutc.record import record
 from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, Lit, apply, cast
 
 REAL = DType.F32
 
 
-@dataclass(frozen=True)
+@record
 class Ratio:
     """Along one axis: output elements per input element, and the output's length, as f32.
 
@@ -28,7 +28,7 @@ class Ratio:
     length: Expr
 
 
-@dataclass(frozen=True)
+@record
 class Filter:
     """How output positions correspond to input positions, and what weights surround them."""
 

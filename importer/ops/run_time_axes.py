@@ -9,18 +9,18 @@ the axis's extent and the other the extent 1:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rutc.importer.builder import MOST, Builder
 from rutc.importer.ops.dynamic import bound, cut_by, elements, number
 from rutc.importer.tensor import Shape, Tensor
+from rutc.record import record
 from rutc.tensor_ir import DType, Expr, Index, Lit, apply, cast
 from rutc.tensor_ir.affine import ONE
 
 FALSE = Lit(False, DType.BOOL)
 
 
-@dataclass(frozen=True)
+@record
 class Named:
     """The axes of a shape of which an operand names `count`; `hits` tells for each whether."""
 
@@ -107,7 +107,7 @@ def _wrapped(p: Expr, rank: int) -> Expr:
     return apply("select", apply("lt", p, number(0)), apply("add", p, number(rank)), p)
 
 
-@dataclass(frozen=True)
+@record
 class OneAxis:
     """The axis of a shape that an operand names: `parts` are (before, its extent, after)."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rutc.importer.builder import Builder, OperatorError, computing, lit
 from rutc.importer.ops.activations import scaled, shifted
@@ -12,13 +11,14 @@ from rutc.importer.ops.operands import static
 from rutc.importer.ops.window import spatial_roles
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
+from rutc.record import record
 from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, apply, cast
 
 _CUBIC = -0.75
 """The coefficient of the cubic kernel."""
 
 
-@dataclass(frozen=True)
+@record
 class Sampler:
     """How positions outside are treated, and how elements around a position are weighed."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rutc.importer.builder import Builder, OperatorError
 from rutc.importer.tensor import Axis, Shape
+from rutc.record import record
 from rutc.tensor_ir import Index
 from rutc.tensor_ir.affine import ZERO, floordiv, maximum, minimum
 
@@ -24,7 +24,7 @@ def kernel_roles(rank: int) -> tuple[str, ...]:
     return KERNEL_ROLES.get(rank, ("k",) * rank)
 
 
-@dataclass(frozen=True)
+@record
 class Window:
     """A window of `kernel` elements sliding over spatial axes; `out` are the output's extents."""
 

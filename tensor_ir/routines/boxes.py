@@ -12,14 +12,14 @@ artifacts only.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from rutc.record import record
 from rutc.tensor_ir.routines.job import Job, Routine
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Box:
     """One element of type `tensor`: an array, dense; of boxes if its own dtype is object."""
 

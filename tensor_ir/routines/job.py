@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
 
 from rutc.errors import UserError
+from rutc.record import record
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.graph import Attribute, Origin
 
 
-@dataclass(frozen=True)
+@record
 class Result:
     """The type and shape of what a routine has to compute."""
 
@@ -21,7 +21,7 @@ class Result:
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Job:
     """One call: operands and results with their axes in the call's order.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Min, floordiv, maximum, minimum
 from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Stmt, walk_stmts
 from rutc.tensor_ir.steps.base import (
@@ -21,7 +22,7 @@ from rutc.tensor_ir.steps.base import (
 from rutc.tensor_ir.steps.tile import rows_apart
 
 
-@dataclass(frozen=True)
+@record
 class Peel(Step):
     """Give the last iteration its own code, so that what depends on the edge is constant in both.
 
@@ -64,7 +65,7 @@ class Peel(Step):
         )
 
 
-@dataclass(frozen=True)
+@record
 class Even(Step):
     """Make the last two blocks of a symbolic loop about equal.
 

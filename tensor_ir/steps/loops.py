@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import assert_never
 
+from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, floordiv, minimum, mod
 from rutc.tensor_ir.kernel import (
     Branch,
@@ -45,7 +46,7 @@ MOST_UNROLLED = 64
 """An unrolled loop whose extent is not constant has at most so many iterations."""
 
 
-@dataclass(frozen=True)
+@record
 class Split(Step):
     """Split a loop in blocks of `factor`; its extent may be symbolic.
 
@@ -89,7 +90,7 @@ class Split(Step):
         )
 
 
-@dataclass(frozen=True)
+@record
 class Fuse(Step):
     """Make one loop of two nested ones.
 
@@ -137,7 +138,7 @@ class Fuse(Step):
         )
 
 
-@dataclass(frozen=True)
+@record
 class Reorder(Step):
     """Put directly nested loops in another order, outermost first, wherever all of them stand.
 
@@ -180,7 +181,7 @@ class Reorder(Step):
         raise NotApplicable(reason)
 
 
-@dataclass(frozen=True)
+@record
 class Cut(Step):
     """Cut a loop at fixed points, so that comparisons with them are constant in every piece.
 
@@ -213,7 +214,7 @@ class Cut(Step):
         )
 
 
-@dataclass(frozen=True)
+@record
 class Part(Step):
     """Give ranges of a loop their own code, so that comparisons with their ends are constant in it.
 
@@ -251,7 +252,7 @@ class Part(Step):
         return simplified(loop.body, {self.var: (first, end - 1)})
 
 
-@dataclass(frozen=True)
+@record
 class Mark(Step):
     """Say how a loop's iterations are carried out.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, minimum
 from rutc.tensor_ir.expr import Expr, Read, transform
 from rutc.tensor_ir.kernel import (
@@ -40,7 +41,7 @@ from rutc.tensor_ir.steps.base import (
 )
 
 
-@dataclass(frozen=True)
+@record
 class Overlap(Step):
     """Split a loop in equal blocks, the last of which does some iterations again.
 
@@ -109,7 +110,7 @@ def _reads(e: Expr) -> list[Read]:
     return found
 
 
-@dataclass(frozen=True)
+@record
 class MatrixTile(Step):
     """Sum products in matrix registers; the sums then go to the stack, and on from there.
 

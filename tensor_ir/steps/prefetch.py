@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.kernel import (
@@ -29,7 +30,7 @@ Turn = tuple[Index, Index, int | None]
 """A loop inside: its variable, its extent, and that as a number unless it is symbolic."""
 
 
-@dataclass(frozen=True)
+@record
 class PrefetchBlock(Step):
     """Ask for memory that a later iteration of a block loop reads, spread evenly over this one.
 
@@ -139,7 +140,7 @@ class PrefetchBlock(Step):
         return (Branch(first, early, hints, ()),) if symbolic else hints
 
 
-@dataclass(frozen=True)
+@record
 class PrefetchLater(Step):
     """Ask for what the innermost updates read of a buffer some iterations of a loop later.
 
@@ -227,7 +228,7 @@ class PrefetchLater(Step):
         return tuple(found.values())
 
 
-@dataclass(frozen=True)
+@record
 class PrefetchResult(Step):
     """Ask for the places that are stored to, or read, after a reduction before it begins.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from rutc.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Expr, Read, reads, transform
 from rutc.tensor_ir.kernel import (
@@ -30,7 +31,7 @@ from rutc.tensor_ir.steps.base import (
 )
 
 
-@dataclass(frozen=True)
+@record
 class Preload(Step):
     """Read `buffer` for all of an unrolled or vector tile first, into registers of its own.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, minimum
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.kernel import (
@@ -37,7 +38,7 @@ from rutc.tensor_ir.steps.base import (
 )
 
 
-@dataclass(frozen=True)
+@record
 class Lanes(Step):
     """Reduce over `width` independent states, merged at the end.
 
@@ -125,7 +126,7 @@ class Lanes(Step):
         return update
 
 
-@dataclass(frozen=True)
+@record
 class BlockReduction(Step):
     """Carry partial sums in the output's memory between blocks of a reduction.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import assert_never
 
+from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, maximum, minimum
 from rutc.tensor_ir.expr import Expr, Read, transform, walk
 from rutc.tensor_ir.kernel import (
@@ -40,7 +41,7 @@ MOST_EXACT = 8
 """Tiles of up to so many rows have code for each number of rows in their upper half."""
 
 
-@dataclass(frozen=True)
+@record
 class Tile(Step):
     """Move directly nested loops inward past the reductions they hold.
 

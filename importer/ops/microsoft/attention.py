@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
 
 from rutc.importer.builder import Builder, OperatorError, lit
@@ -24,11 +23,12 @@ from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
+from rutc.record import record
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
 from rutc.tensor_ir.affine import ONE, ZERO
 
 
-@dataclass(frozen=True)
+@record
 class Masks:
     """What keeps a query from keys: padding, the future, or what is added to the scores.
 
