@@ -169,7 +169,7 @@ def _modulo(
 
 
 def _divided(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    if x.dtype.kind == "f":
+    if DType.of(x.dtype).is_float:
         return np.asarray(x / y)
     down = np.floor_divide(x, y)
     inexact = (np.mod(x, y) != 0) & ((x < 0) != (y < 0))

@@ -383,6 +383,17 @@ def _moderate(node: NodeProto, feed: Feed) -> bool:
     return bool((np.abs(x) < LARGE).all())
 
 
+def _joinable(node: NodeProto, feed: Feed) -> bool:
+    """Extents other than those joined are equal; ONNX Runtime passes over what has no elements."""
+    parts = [p for n in node.input for p in (feed[n] if isinstance(feed[n], list) else [feed[n]])]
+    given = {a.name: a.i for a in node.attribute}
+    ranks = {p.ndim for p in parts}
+    if len(ranks) != 1:
+        return False
+    at = -1 if given.get("new_axis") else given["axis"] % max(1, *ranks)
+    return len({tuple(e for k, e in enumerate(p.shape) if k != at) for p in parts}) == 1
+
+
 VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     "NegativeLogLikelihoodLoss": _labelled,
     "SoftmaxCrossEntropyLoss": _labelled,
@@ -395,6 +406,8 @@ VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     "AveragePool": _pools_plainly,
     "LpPool": _pools_plainly,
     "Upsample": _finite_image,
+    "Concat": _joinable,
+    "ConcatFromSequence": _joinable,
     "RNN": _finite_operands,
     "GRU": _finite_operands,
     "LSTM": _finite_and_fitting,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import erf, sqrt
 
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx import parser
@@ -138,3 +139,11 @@ def test_a_matrix_times_its_transpose(child: Child) -> None:
     g (float[16, 16] x) => (float[16, 16] y) { t = Transpose (x)  y = Mul (x, t) }
     """
     guarded(child, text, {"x": x}, {"y": x * x.T})
+
+
+def test_a_known_quotient_of_narrow_numbers() -> None:
+    text = """
+    g () => (bfloat16[3] y) <float[3] a = {7, 0, -3}, float[3] b = {2, 0, 4}>
+        { x = Cast <to = 16> (a)  z = Cast <to = 16> (b)  y = Div (x, z) }
+    """
+    gives(text, [np.array([3.5, np.nan, -0.75], ml_dtypes.bfloat16)])
