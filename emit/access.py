@@ -94,13 +94,6 @@ class MemoryEmitter:
             if lane.mask is None:
                 b.store(value, place, align=align(buffer))
                 return
-            known = constant_lanes(lane.mask)
-            if known is not None and known.count(True) == 1:
-                # LLVM 22 widens a truncated lane that is stored alone under AVX-512.
-                at = known.index(True)
-                one = b.extract_element(value, ir.Constant(I32, at))
-                b.store(one, self.place(buffer, start + at), align=align(buffer))
-                return
             self.masked_store(buffer, value, place, lane.mask)
             return
         places = self._places(buffer, address, lane.lanes)
@@ -236,10 +229,11 @@ class MemoryEmitter:
         """Store neighbours, idle lanes left out.
 
         Without registers for masks a masked store may take tens of operations: where the lanes are
-        known they are stored in pieces.
+        known they are stored in pieces. One lane always is: LLVM 22 stores a truncated one that is
+        alone in its full width under AVX-512.
         """
         known = constant_lanes(mask)
-        if known is not None and not self.machine.has_masks:
+        if known is not None and (known.count(True) == 1 or not self.machine.has_masks):
             self._store_pieces(buffer, value, place, known)
             return
         name = f"llvm.masked.store.{suffix(value.type)}.p0"

@@ -306,7 +306,7 @@ class _KernelEmitter:
         """The value, unknown to the optimiser.
 
         LLVM 22 stores a single lane of a truncated vector in its full width under AVX-512 if it
-        learns that the mask has one lane; see `MemoryEmitter.store` for masks that are
+        learns that the mask has one lane; see `MemoryEmitter.masked_store` for masks that are
         constant here already.
         """
         if "avx512f" not in self.machine.features:

@@ -8,6 +8,7 @@ where the result cannot be told (then the operator is imported as usual).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import ceil, isfinite
 
 import numpy as np
 
@@ -273,6 +274,8 @@ def _reduce(how: str) -> Fold:
             return out if keep else out.reshape(())
         if how in ("min", "max") and not x.size:
             return None
+        if how in ("sum", "prod") and DType.of(x.dtype).is_float:
+            x = x.astype(np.float64)
         return np.asarray(getattr(np, how)(x, axis=axes, keepdims=keep))
 
     return fold
@@ -322,13 +325,15 @@ def _expand(
 def _range(
     xs: Sequence[np.ndarray | None], _: Attributes, __: Mapping[str, Range]
 ) -> np.ndarray | None:
-    start, limit, delta = (x.reshape(-1)[0] for x in xs if x is not None)
-    if delta == 0:
+    arrays = [x.reshape(-1)[:1] for x in xs if x is not None]
+    real = DType.of(arrays[0].dtype).is_float
+    start, limit, delta = (float(x[0]) if real else int(x[0]) for x in arrays)
+    if delta == 0 or not all(map(isfinite, (start, limit, delta, (limit - start) / delta))):
         return None
-    count = max(0, int(np.ceil((limit - start) / delta)))
+    count = max(0, ceil((limit - start) / delta) if real else int(-((start - limit) // delta)))
     if count > SMALL:
         return None
-    return np.asarray(start + np.arange(count, dtype=np.asarray(start).dtype) * delta)
+    return np.array([start + i * delta for i in range(count)], np.float64 if real else np.int64)
 
 
 def _reshape(

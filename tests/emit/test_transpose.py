@@ -7,7 +7,7 @@ from rutc.emit.access import pieces
 from rutc.emit.kernel import emit_kernel
 from rutc.emit.targets import target_named
 from rutc.tensor_ir import DType, Index
-from rutc.tensor_ir.expr import Lit, Read, apply
+from rutc.tensor_ir.expr import Lit, Read, apply, cast
 from rutc.tensor_ir.graph import Nest, Value
 from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.layout import dense
@@ -38,12 +38,15 @@ SIZES = [
 DTYPES = [DType.F32, DType.I8, DType.F16, DType.I64, DType.F64, DType.BOOL]
 
 
-def copy_kernel(x: int, c: int, dtype: DType) -> Kernel:
-    """%a [c, x] copied to %b [x, c]; both stand in rows of two images."""
+def copy_kernel(x: int, c: int, dtype: DType, given: DType | None = None) -> Kernel:
+    """%a [c, x] copied to %b [x, c], from a `given` type; both stand in rows of two images."""
     extents = {"n": 2, "c": c, "x": x}
-    a, b = (Value(name, dtype, ("c", "n", "x")) for name in "ab")
-    read = Read("a", tuple((d, Index.of(d)) for d in a.dims), dtype)
-    group = Group("copy", (Nest((b,), (), None, (read,)),), ("n", "c", "x"), ("b",))
+    a, b = (
+        Value(name, kind, ("c", "n", "x")) for name, kind in (("a", given or dtype), ("b", dtype))
+    )
+    read = Read("a", tuple((d, Index.of(d)) for d in a.dims), a.dtype)
+    body = read if given is None else cast(read, dtype)
+    group = Group("copy", (Nest((b,), (), None, (body,)),), ("n", "c", "x"), ("b",))
     layouts = {"a": dense(("n", "c", "x"), extents), "b": dense(("n", "x", "c"), extents)}
     return lower(group, {"a": a, "b": b}, layouts, extents)
 
@@ -70,6 +73,22 @@ def test_copies(machine: Machine, size: tuple[int, int], dtype: DType) -> None:
     out = np.zeros(values.size, dtype.numpy)
     run_kernel(scheduled, machine, {"a": values.reshape(-1), "b": out})
     np.testing.assert_array_equal(out.reshape(2, x, c), values.transpose(0, 2, 1))
+
+
+@on_machines
+@pytest.mark.parametrize("size", [(11, 3), (9, 2), (3, 11), (33, 17)], ids=str)
+@pytest.mark.parametrize("given", [DType.I32, DType.I64], ids=str)
+def test_truncated_copies_end_where_they_end(
+    machine: Machine, size: tuple[int, int], given: DType
+) -> None:
+    """LLVM 22 stores a truncated lane that is alone in a masked store in its full width."""
+    kernel = copy_kernel(*size, DType.U8, given)
+    values = np.random.default_rng(0).integers(0, 100, (2, *size[::-1])).astype(given.numpy)
+    tiled = parse_schedule("reorder([n, c, x]); tile([c, x], [unroll, vector])")
+    for schedule in (choose(kernel, machine, frozenset()).schedule, tiled):
+        out = np.zeros(values.size, np.uint8)
+        run_kernel(apply_schedule(kernel, schedule), machine, {"a": values.reshape(-1), "b": out})
+        np.testing.assert_array_equal(out.reshape(2, *size), values.transpose(0, 2, 1))
 
 
 @on_machines

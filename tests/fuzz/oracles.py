@@ -139,8 +139,16 @@ def _doubted(open_ones: np.ndarray, first: Array, other: Array, run: int) -> Arr
         either = np.where(real == np.inf, 0.5, np.inf)
         values = (np.where(np.isnan(real), 0.5, np.nan), either, -np.inf)[run - 1]
     else:
-        values = (np.where(first != 0, 0, 1), 7, 3)[run - 1]
+        least, most = _ends(first.dtype)
+        values = (np.where(first != 0, 0, 1), most, least)[run - 1]
     return np.where(open_ones, np.asarray(values).astype(first.dtype), other)
+
+
+def _ends(kind: np.dtype) -> tuple[int, int]:
+    """Two numbers of an integer type, far apart where it is too narrow for positions and sizes."""
+    if kind.itemsize > 1 or kind == np.bool_:
+        return 3, 7
+    return int(iinfo(kind).min), int(iinfo(kind).max)
 
 
 def _open(runs: Sequence[Array]) -> bool:

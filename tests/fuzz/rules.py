@@ -43,13 +43,17 @@ _SUMS = """
     GroupNormalization MeanVarianceNormalization AveragePool GlobalAveragePool Resize GridSample
     RoiAlign RNN GRU LSTM Attention CumSum Det Col2Im RotaryEmbedding LinearRegressor Scan Loop
     LogSoftmax HannWindow HammingWindow BlackmanWindow HardSwish HardSigmoid TfIdfVectorizer
+    Gelu Mish Softplus
 """
 SUMS = frozenset(_SUMS.split()) | rules_contrib.SUMS
 """Operators whose zeros may come of cancellation, and then be another number elsewhere."""
 
 ABSOLUTE = (
     frozenset(
-        ["RNN", "GRU", "LSTM", "Sigmoid", "Tanh", "Softmax", "Attention", "Celu", "Elu", "Selu"],
+        [
+            *("RNN", "GRU", "LSTM", "Sigmoid", "Tanh", "Softmax", "Attention", "Celu", "Elu"),
+            *("Selu", "Gelu", "Mish", "Softplus"),
+        ]
     )
     | rules_contrib.ABSOLUTE
 )
@@ -243,12 +247,6 @@ RULES: tuple[Rule, ...] = (
         lambda node, feed, opset: any(a.name == "weights" for a in node.attribute),
     ),
     Rule(
-        frozenset({"CenterCropPad"}),
-        "ort",
-        "the reference pads strings with the number 0",
-        lambda node, feed, opset: feed[node.input[0]].dtype.kind == "O",
-    ),
-    Rule(
         frozenset({"StringSplit"}),
         "reference",
         "ONNX Runtime gives no part of an empty string, which by the text is one as what stands "
@@ -377,6 +375,26 @@ def _finite_and_some(node: NodeProto, feed: Feed) -> bool:
     return all(bool(a.size) for a in feed.values()) and _finite_operands(node, feed)
 
 
+def _skips_fit(node: NodeProto, feed: Feed) -> bool:
+    """What is added has no other extents; ONNX Runtime takes the first of them."""
+    x, skip = (feed[n].shape for n in node.input[:2])
+    return bool(np.broadcast_shapes(x, skip) == x)
+
+
+def _states_fit(node: NodeProto, feed: Feed) -> bool:
+    """States as the body declares them, where its shapes alone tell those of no trips' results."""
+    (body,) = (a.g for a in node.attribute if a.name == "body")
+    shapes = [[d.dim_value for d in i.type.tensor_type.shape.dim] for i in body.input[2:]]
+    given = [feed[n] for n in node.input[2:]]
+    known = [(list(a.shape), s) for a, s in zip(given, shapes, strict=True) if _is_tensor(a)]
+    trips, going = (feed[n] if n else np.array(1) for n in node.input[:2])
+    return bool((trips > 0).all() and going.all()) or all(a == s for a, s in known)
+
+
+def _is_tensor(value: Array) -> bool:
+    return isinstance(value, np.ndarray)
+
+
 def _moderate(node: NodeProto, feed: Feed) -> bool:
     """Scores beyond what a float holds are no classes, and no probabilities."""
     x = feed[node.input[0]].astype(np.float64)
@@ -439,6 +457,8 @@ VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     **dict.fromkeys(rules_contrib.FINITE, _finite_operands),
     **dict.fromkeys(rules_contrib.NOT_EMPTY, _finite_and_some),
     "com.microsoft.NhwcMaxPool": _pools_plainly,
+    **dict.fromkeys(rules_contrib.SKIPPING, _skips_fit),
+    "Loop": _states_fit,
 }
 """What operands must be, where an oracle takes others or is known to fail, or where (0 times an
 infinite weight, outside of an image or between its elements) the standard leaves it open."""

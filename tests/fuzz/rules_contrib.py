@@ -43,3 +43,5 @@ NOT_EMPTY = _named(_PRODUCTS)
 """Operators of which ONNX Runtime does not compute empty products."""
 STEPS = _named(_STEPS)
 """Operators whose quantised results may be a step away: ONNX Runtime rounds sums in its order."""
+SKIPPING = _named("SkipLayerNormalization SkipSimplifiedLayerNormalization")
+"""Operators that add their second operand to the first."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import ml_dtypes
 import numpy as np
 import pytest
-from onnx import parser
+from onnx import TensorProto, parser
 
 from rutc.emit.targets import target_named
 from rutc.errors import UserError
@@ -119,6 +120,45 @@ def test_a_known_quotient_with_one_divisor_of_zero() -> None:
         { y = Div (a, b) }
     """
     gives(text, [np.array([3, -3, 0, 3])])
+
+
+def test_a_known_quotient_of_narrow_zeros() -> None:
+    text = "g () => (bfloat16 y) <bfloat16 zero = {0}> { q = Div (zero, zero)  y = IsNaN (q) }"
+    gives(text.replace("(bfloat16 y)", "(bool y)"), [np.array(True)], opset=20)
+
+
+def test_a_known_sum_of_many_narrow_numbers() -> None:
+    text = f"""
+    g () => (bfloat16 y) <int64[1] size = {{3000}}, float one = {{1}}> {{
+        narrow = Cast <to = {int(TensorProto.BFLOAT16)}> (one)
+        ones = Expand (narrow, size)
+        y = ReduceSum <keepdims = 0> (ones)
+    }}
+    """
+    gives(text, [np.array(3000, ml_dtypes.bfloat16)])
+
+
+@pytest.mark.parametrize("element", ["bfloat16", "float16", "float"])
+def test_a_known_range_of_numbers(element: str) -> None:
+    kind = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float": np.float32}[element]
+    to = getattr(TensorProto, element.upper())
+    text = f"""
+    g () => ({element}[n] y) <float low = {{-3}}, float most = {{704}}, float by = {{2}}> {{
+        a = Cast <to = {to}> (low)
+        b = Cast <to = {to}> (most)
+        c = Cast <to = {to}> (by)
+        y = Range (a, b, c)
+    }}
+    """
+    gives(text, [np.arange(-3, 704, 2, np.float32).astype(kind)], opset=27)
+
+
+@pytest.mark.parametrize("bounds", [(0, 3, np.nan), (np.nan, 3, 1), (np.inf, 0, 1)])
+def test_a_known_range_of_no_numbers(bounds: tuple[float, float, float]) -> None:
+    low, most, by = bounds
+    given = f"float low = {{{low}}}, float most = {{{most}}}, float by = {{{by}}}"
+    text = f"g () => (float[n] y) <{given}> {{ y = Range (low, most, by) }}"
+    gives(text, [np.zeros(0, np.float32)])
 
 
 @pytest.mark.parametrize("op", ["GlobalLpPool", "LpPool <kernel_shape = [2], p = 2>"])

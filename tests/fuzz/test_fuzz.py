@@ -222,3 +222,18 @@ def test_a_result_of_another_type_than_defined_does_not_count() -> None:
     node = helper.make_node("ReduceSumSquare", ["x"], ["y"])
     with pytest.raises(NoOracle):
         evaluate(node, 18, [{"x": np.ones(3, np.uint32)}] * RUNS)
+
+
+def test_numbers_among_strings_do_not_count() -> None:
+    node = helper.make_node("Trilu", ["x"], ["y"])
+    with pytest.raises(NoOracle):
+        evaluate(node, 18, [{"x": np.full((3, 3), "a", object)}] * RUNS)
+
+
+def test_an_open_quantised_number_may_be_any() -> None:
+    feed = {"x": np.array([np.inf], np.float32), "s": np.array(0.5, np.float32)}
+    (runs,) = evaluate(helper.make_node("QuantizeLinear", ["x", "s"], ["q"]), 18, [feed] * RUNS)
+    feeds = [{"q": q, "s": feed["s"]} for q in runs]
+    (runs,) = evaluate(helper.make_node("DequantizeLinear", ["q", "s"], ["y"]), 18, feeds)
+    assert not differs(np.array([0.0], np.float32), runs, 1)
+    assert not differs(np.array([127.5], np.float32), runs, 1)
