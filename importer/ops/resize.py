@@ -53,8 +53,10 @@ class Scheme:
             case "align_corners":
                 # The exact resized length counts here, not the whole number of outputs.
                 span = scale * n - 1
-                factor = np.float32((n - 1) / span) if size > 1 or span > 0 else np.float32(0)
-                return np.asarray(o * factor)
+                if size == 1 and span <= 0:
+                    return np.zeros_like(o)
+                # The quotient last: what is a whole number stays one.
+                return np.asarray(o * np.float32(n - 1) / np.float32(span))
             case "tf_crop_and_resize":
                 first, last = np.float32(roi[0]), np.float32(roi[1])
                 width = np.float32(n - 1)

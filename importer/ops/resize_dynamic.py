@@ -59,8 +59,8 @@ class Filter:
                 span = shifted(by.length, -1)
                 known = apply("gt", span, zero)
                 safe = apply("select", known, span, one)
-                factor = apply("div", shifted(n, -1), safe)
-                return apply("select", known, apply("mul", here, factor), zero)
+                at = apply("div", apply("mul", here, shifted(n, -1)), safe)
+                return apply("select", known, at, zero)
             case "tf_crop_and_resize":
                 first, last = roi
                 width = shifted(n, -1)

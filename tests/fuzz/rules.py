@@ -333,11 +333,27 @@ def _floating(node: NodeProto, feed: Feed) -> bool:
     return bool(is_float(feed[node.input[0]].dtype))
 
 
+def _window_fits(node: NodeProto, feed: Feed) -> bool:
+    """A window lies in the padded extents; else ONNX Runtime rounds a negative quotient up."""
+    given = {a.name: list(a.ints) for a in node.attribute}
+    kernel = given["kernel_shape"]
+    shape = feed[node.input[0]].shape
+    count, extents = len(kernel), shape[1:-1] if node.op_type.startswith("Nhwc") else shape[2:]
+    if any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in node.attribute):
+        return True
+    pads, dilations = given.get("pads") or [0] * (2 * count), given.get("dilations") or [1] * count
+    return all(
+        dilations[k] * (kernel[k] - 1) < extents[k] + pads[k] + pads[count + k]
+        for k in range(count)
+    )
+
+
 def _pools_plainly(node: NodeProto, feed: Feed) -> bool:
     dilated = any(a.name == "dilations" and max(a.ints) > 1 for a in node.attribute)
     same = any(a.s.startswith(b"SAME") for a in node.attribute)
     x = feed[node.input[0]]
-    return not (dilated and same) and not np.isnan(x.astype(np.float64)).any()
+    plain = not (dilated and same) and not np.isnan(x.astype(np.float64)).any()
+    return plain and _window_fits(node, feed)
 
 
 def _finite_operands(node: NodeProto, feed: Feed) -> bool:

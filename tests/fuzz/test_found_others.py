@@ -147,3 +147,17 @@ def test_a_known_quotient_of_narrow_numbers() -> None:
         { x = Cast <to = 16> (a)  z = Cast <to = 16> (b)  y = Div (x, z) }
     """
     gives(text, [np.array([3.5, np.inf, -0.75], ml_dtypes.bfloat16)])
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_aligned_corners_are_the_elements_there(known: bool) -> None:
+    given = ("", "<float[1] s = {3}>") if known else (", float[1] s", "")
+    text = f"""
+    g (float[8] x{given[0]}) => (float[24] y) {given[1]} {{
+        y = Resize <coordinate_transformation_mode = "align_corners", mode = "nearest",
+                    nearest_mode = "floor"> (x, "", s)
+    }}
+    """
+    x = np.arange(8, dtype=np.float32)
+    scales = {} if known else {"s": np.array([3], np.float32)}
+    gives(text, [x[np.arange(24) * 7 // 23]], opset=19, x=x, **scales)

@@ -96,6 +96,15 @@ def _not_finite(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     return np.full(result.shape, not np.isfinite(span))
 
 
+def _windowed_not_finite(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """The same of a signal's products with a window."""
+    signal = feed[node.input[0]]
+    windows = [feed[n] for n in node.input[2:3] if n]
+    with np.errstate(over="ignore", invalid="ignore"):
+        most = np.prod([np.abs(a).max(initial=0) for a in (signal, *windows)], dtype=signal.dtype)
+    return _not_finite(node, feed, result) | ~np.isfinite(most)
+
+
 def _squares_overflow(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     """What a variance that is too large makes of the elements."""
     x = feed[node.input[0]].astype(np.float64)
@@ -199,7 +208,7 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "Shrink": _large_whole,
     "DynamicQuantizeLinear": _not_finite,
     "DFT": _not_finite,
-    "STFT": _not_finite,
+    "STFT": _windowed_not_finite,
     "SoftmaxCrossEntropyLoss": _beyond_range,
 }
 """Where the standard leaves a result open: such elements are not compared."""
