@@ -240,7 +240,7 @@ class ExpressionEmitter:
                 return None
 
     def _divided(self, x: ir.Value, divisor: float) -> ir.Value | None:
-        """A vector divided by a literal, without the slow instruction; None where that may differ.
+        """A vector divided by a literal by products; None where that may differ or is slower.
 
         With the nearest reciprocal, a quotient off by at most one unit in the last place whose
         residue is added times that reciprocal is the nearest one [Markstein 1990]. The product with
@@ -250,12 +250,15 @@ class ExpressionEmitter:
         if not is_vector(x) or not DIVISORS[0] < abs(divisor) < DIVISORS[1]:
             return None
         b, type_ = self.builder, x.type
+        nearest = float(np.float32(1.0) / np.float32(divisor))
+        residues = 1 if abs(nearest * divisor - 1.0) < PRECISE else 2
+        if (2 * residues + 4) / self.machine.fma_per_cycle > self.machine.divide_cycles:
+            return None
         fma = self.memory.intrinsic(f"llvm.fma.{suffix(type_)}", type_, [type_] * 3)
         fabs = self.memory.intrinsic(f"llvm.fabs.{suffix(type_)}", type_, [type_])
-        nearest = float(np.float32(1.0) / np.float32(divisor))
         reciprocal, minus = (ir.Constant(type_, [v] * type_.count) for v in (nearest, -divisor))
         first = quotient = b.fmul(x, reciprocal)
-        for _ in range(1 if abs(nearest * divisor - 1.0) < PRECISE else 2):
+        for _ in range(residues):
             residue = b.call(fma, [quotient, minus, x])
             quotient = b.call(fma, [residue, reciprocal, quotient])
         limit = ir.Constant(type_, [float("inf")] * type_.count)

@@ -25,11 +25,12 @@ from rutc.emit.index import I32, I64, IndexEmitter, Lane, Unrolled, chunk, i64, 
 from rutc.emit.matrix import MatrixEmitter, matrix_shapes
 from rutc.emit.memory import memory_type
 from rutc.emit.put import emit_put
+from rutc.emit.vector_math import POLYNOMIALS
 from rutc.errors import InternalError
 from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Size, plain, product
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Expr, Read, bind
+from rutc.tensor_ir.expr import Apply, Expr, Read, bind, walk
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -53,6 +54,8 @@ from rutc.tensor_ir.machine import Machine
 MOST_STACK_BYTES = 32 << 10
 """Larger buffers on the stack lie in the scratch that the host gives each thread."""
 LINE_BYTES = 64
+MANY_REGISTERS = 32
+"""Registers of a machine that keep the coefficients of a polynomial and two arguments."""
 ENTRY = "rutc_kernel"
 """The name that every emitted kernel function has until it is linked."""
 
@@ -266,12 +269,13 @@ class _KernelEmitter:
             isinstance(s, Init) or (isinstance(s, Update) and s.lanes is None)
             for s in walk_stmts(loop.body)
         )
-        for base in range(first, first + extent, lanes):
+        together = lanes * self._together(loop) if hi.is_const else lanes
+        for base, count in _chunks(first, first + extent, lanes, together):
             if hi.is_const:
-                self.index.lane = chunk(loop.var, base, lanes, hi)
+                self.index.lane = chunk(loop.var, base, count, hi)
             else:
-                count = self.builder.trunc(self.index.emit(hi), I32)
-                mask = self._mask(self._hidden(count) if narrow else count, base, lanes)
+                end = self.builder.trunc(self.index.emit(hi), I32)
+                mask = self._mask(self._hidden(end) if narrow else end, base, lanes)
                 self.index.lane = Lane(loop.var, base, lanes, mask, hi)
             self.index.ranges[loop.var] = (first, first + extent - 1)
             self.expressions.private = private
@@ -282,6 +286,24 @@ class _KernelEmitter:
             self.expressions.private = frozenset()
             self.index.lane = None
             del self.index.ranges[loop.var]
+
+    def _together(self, loop: Loop) -> int:
+        """How many registers' lanes are computed in one: steps of one fill the waits of another."""
+        if self.machine.registers < MANY_REGISTERS:
+            return 1
+        found = False
+        for s in loop.body:
+            if not isinstance(s, Assign) or self._is_register(s.target.buffer):
+                return 1
+            for x in walk(s.value):
+                if isinstance(x, Read) and self._is_register(x.value) and x.coords:
+                    return 1
+                if isinstance(x, Apply):
+                    found |= x.op in POLYNOMIALS and x.dtype is DType.F32
+        return 2 if found else 1
+
+    def _is_register(self, name: str) -> bool:
+        return self.buffers[name].space is Space.REGISTER
 
     def _where(self, hi: ir.Value, base: int, body: tuple[Stmt, ...]) -> None:
         """The body, for a chunk of lanes of which the first is an iteration; else nothing."""
@@ -498,6 +520,14 @@ class _KernelEmitter:
         if full not in self.slots:
             self.slots[full] = ir.IRBuilder(self.entry).alloca(type_)
         return self.slots[full]
+
+
+def _chunks(first: int, end: int, lanes: int, together: int) -> Iterator[tuple[int, int]]:
+    """(iteration, lanes) of the vectors of a loop: of `together` lanes where so many are left."""
+    while first < end:
+        width = together if end - first >= together else lanes
+        yield first, width
+        first += width
 
 
 def _scratch(kernel: Kernel) -> dict[str, int]:

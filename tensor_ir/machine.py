@@ -19,7 +19,8 @@ class Machine:
     `loads_per_cycle` are vector operations, `scalar_loads_per_cycle` loads of single elements, into
     all lanes too. `load_cycles` is what a load adds that is hidden behind arithmetic: on some
     processors many of them lower the clock; `sort_cycles` is what a vector adds whose elements are
-    sorted out of their neighbours. Caches are bytes per core; addresses that differ by multiples of
+    sorted out of their neighbours; `divide_cycles` is the time from one division of vectors to the
+    next. Caches are bytes per core; addresses that differ by multiples of
     `l1_way_bytes` share the lines of one set of the first one. With `cores` 1 no kernel is split
     among threads; otherwise their number is left to the time of running.
     """
@@ -34,6 +35,7 @@ class Machine:
     scalar_loads_per_cycle: float = 2.0
     load_cycles: float = 0.2
     sort_cycles: float = 0.0
+    divide_cycles: float = 8.0
     fma_latency: int = 4
     l1: int = 32 << 10
     l1_way_bytes: int = 4 << 10

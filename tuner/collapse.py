@@ -41,7 +41,7 @@ def collapse_bound(shape: Shape) -> tuple[Step, ...]:
     """
     steps: list[Step] = []
     for r in shape.reductions:
-        if r.reads:
+        if r.reads and r.bound:
             sizes = {x.var: shape.sizes[x.var] for x in r.bound}
             steps += fuse_innermost([x.var for x in r.bound], sizes, r.reads).steps
     return tuple(steps)

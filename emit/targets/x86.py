@@ -55,6 +55,9 @@ def with_rates(machine: Machine, processor: str) -> Machine:
                 loads_per_cycle=1.0,
                 load_cycles=0.0,
                 sort_cycles=6.0,
+                divide_cycles=6.6,
             )
+        case "znver4", 256:
+            return replace(machine, divide_cycles=3.7)
         case _:
             return machine

@@ -267,8 +267,11 @@ def test_idle_lanes_divide_by_nothing(machine: Machine) -> None:
 
 
 @on_machines
+@pytest.mark.parametrize("cycles", [0.0, 100.0])
 @pytest.mark.parametrize("divisor", [0.03, 0.1, 3.0, 7.0, 0.0078125, 49.0, 1.1, -255.0])
-def test_quotients_by_literals_are_the_nearest(machine: Machine, divisor: float) -> None:
+def test_quotients_by_literals_are_the_nearest(
+    machine: Machine, divisor: float, cycles: float
+) -> None:
     source = f"""
         graph "divide"
         dims i = 4096
@@ -283,9 +286,45 @@ def test_quotients_by_literals_are_the_nearest(machine: Machine, divisor: float)
     a[np.abs(a) < 1e-30] = 1.0
     buffers = {"a": a, "c": np.zeros_like(a)}
     schedule = parse_schedule("split(i, 16); mark(i.i, vector)")
-    run_kernel(apply_schedule(kernel_of(source), schedule), machine, buffers)
+    kernel = apply_schedule(kernel_of(source), schedule)
+    rated = replace(machine, divide_cycles=cycles)
+    assert ("fdiv" in emit_kernel(kernel, rated).text) == (cycles == 0.0)
+    run_kernel(kernel, rated, buffers)
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(buffers["c"], a / np.float32(divisor))
+
+
+@pytest.mark.parametrize(("machine", "lanes"), [(V3, 8), (V4, 32)])
+def test_polynomials_of_vectors_side_by_side(machine: Machine, lanes: int) -> None:
+    source = """
+        graph "side by side"
+        dims i = 75
+        %a : f32{i} = input "a" [i]
+        %c : f32{i} = exp(%a[i]) + 1.0
+        output "c" [i] = %c
+    """
+    kernel = apply_schedule(kernel_of(source), parse_schedule("mark(i, vector)"))
+    assert f"fadd <{lanes} x float>" in emit_kernel(kernel, machine).text
+    assert f"fadd <{2 * lanes} x float>" not in emit_kernel(kernel, machine).text
+
+
+@on_machines
+@pytest.mark.parametrize("extent", [15, 16, 31, 32, 33, 64, 75, 100])
+def test_polynomials_of_any_number_of_elements(machine: Machine, extent: int) -> None:
+    source = f"""
+        graph "polynomials"
+        dims i = {extent}, k = 3
+        %a : f32{{i,k}} = input "a" [k, i]
+        %c : f32{{i,k}} = tanh(%a[i, k]) * 2.0 + exp(%a[i, k=2 - k])
+        output "c" [k, i] = %c
+    """
+    kernel = kernel_of(source)
+    expected = filled(kernel)
+    interpret_kernel(kernel, expected)
+    for schedule in ("mark(i, vector)", "split(i, 64); mark(i.i, vector)"):
+        got = filled(kernel)
+        run_kernel(apply_schedule(kernel, parse_schedule(schedule)), machine, got, parts=2)
+        np.testing.assert_allclose(got["c"], expected["c"], rtol=1e-6, err_msg=schedule)
 
 
 @on_machines
