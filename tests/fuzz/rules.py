@@ -428,6 +428,15 @@ def _joinable(node: NodeProto, feed: Feed) -> bool:
     return len({tuple(e for k, e in enumerate(p.shape) if k != at) for p in parts}) == 1
 
 
+def _scales_fit(node: NodeProto, feed: Feed) -> bool:
+    """One scale for all, for each place along the axis, or for blocks; the reference broadcasts."""
+    x, scale = (feed[n].shape for n in node.input[:2])
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+    if len(scale) != 1 or scale == (1,):
+        return True
+    return -len(x) <= axis < len(x) and x[axis] == scale[0]
+
+
 VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     "NegativeLogLikelihoodLoss": _labelled,
     "SoftmaxCrossEntropyLoss": _labelled,
@@ -440,6 +449,8 @@ VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     "AveragePool": _pools_plainly,
     "LpPool": _pools_plainly,
     "Upsample": _finite_image,
+    "QuantizeLinear": _scales_fit,
+    "DequantizeLinear": _scales_fit,
     "Concat": _joinable,
     "ConcatFromSequence": _joinable,
     "RNN": _finite_operands,

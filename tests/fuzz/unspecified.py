@@ -9,7 +9,7 @@ from onnx import NodeProto
 
 from rutc.verify.tolerance import is_float
 from tests.fuzz.data import finfo, iinfo, is_integer
-from tests.fuzz.rules import LARGE, Feed, determinant_terms
+from tests.fuzz.rules import CONTRIB, LARGE, Feed, determinant_terms
 
 Mask = Callable[[NodeProto, Feed, np.ndarray], np.ndarray]
 
@@ -105,6 +105,19 @@ def _windowed_not_finite(node: NodeProto, feed: Feed, result: np.ndarray) -> np.
     return _not_finite(node, feed, result) | ~np.isfinite(most)
 
 
+def _too_large_products(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What an infinite sum becomes by a finite product too large for the type.
+
+    Where it meets an infinite number of the other sign, it is none if the product was rounded, and
+    that number if the product was added exactly.
+    """
+    if not is_float(result.dtype):
+        return np.zeros(result.shape, bool)
+    sizes = [np.abs(feed[n].astype(np.float64)) for n in node.input[:2] if n]
+    most = np.prod([np.where(np.isfinite(a), a, 0).max(initial=0) for a in sizes])
+    return ~np.isfinite(result.astype(np.float64)) & bool(most > float(finfo(result.dtype).max))
+
+
 def _squares_overflow(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     """What a variance that is too large makes of the elements."""
     x = feed[node.input[0]].astype(np.float64)
@@ -166,7 +179,12 @@ def _drawn(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     return np.full(result.shape, True)
 
 
+_PRODUCTS = "MatMul Gemm Einsum Conv ConvTranspose"
+_CONTRIB_PRODUCTS = "FusedMatMul TransposeMatMul FusedGemm FusedMatMulActivation GemmFastGelu"
+
 UNSPECIFIED: Mapping[str, Mask] = {
+    **dict.fromkeys(_PRODUCTS.split(), _too_large_products),
+    **{f"{CONTRIB}.{n}": _too_large_products for n in _CONTRIB_PRODUCTS.split()},
     **dict.fromkeys(
         (
             "RandomNormal",
