@@ -100,7 +100,10 @@ class _Run:
         for d, size in zip(axes, shape, strict=False):
             multiple = self.graph.extents[d].as_multiple
             if multiple is not None and size % multiple[0] == 0:
-                self.symbols.setdefault(multiple[1], size // multiple[0])
+                symbol, size = multiple[1], size // multiple[0]
+                low, high = self.bounds.get(symbol, (size, size))
+                if not low <= self.symbols.setdefault(symbol, size) <= high:
+                    raise UserError(f"the size {symbol} is {size}, outside of {low}..{high}")
 
     def shape(self, dims: Sequence[str]) -> tuple[int, ...]:
         """The extents of `dims`."""

@@ -165,15 +165,19 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
 
 
 def dim_of_loop(kernel: Kernel, buffer: str) -> dict[str, str]:
-    """The dim of a buffer that each loop variable is a coordinate of."""
+    """The dim of a buffer that each loop variable is a coordinate of, no dim twice.
+
+    What a reduction reads counts before what is read around it.
+    """
     found: dict[str, str] = {}
-    for s in walk_stmts(kernel.body):
+    for s in sorted(walk_stmts(kernel.body), key=lambda s: not isinstance(s, Update)):
         for e in exprs(s):
             for x in walk(e):
                 if isinstance(x, Read) and x.value == buffer:
                     for d, c in x.coords:
-                        if isinstance(c, Index) and c.as_var is not None:
-                            found[c.as_var] = d
+                        var = c.as_var if isinstance(c, Index) else None
+                        if var is not None and var not in found and d not in found.values():
+                            found[var] = d
     return found
 
 

@@ -196,10 +196,10 @@ RULES: tuple[Rule, ...] = (
         lambda node, feed, opset: any(a.s.startswith(b"SAME") for a in node.attribute),
     ),
     Rule(
-        frozenset({"MaxPool", "LpPool"}),
+        frozenset({"MaxPool"}),
         "ort",
-        "the reference pads no operand that has no elements",
-        lambda node, feed, opset: not feed[node.input[0]].size,
+        "the reference leaves padding out of the extents where one side of an axis has none",
+        lambda node, feed, opset: any(a.name == "pads" and not all(a.ints) for a in node.attribute),
     ),
     Rule(
         frozenset({"LpPool"}),
@@ -391,10 +391,12 @@ def _finite_and_some(node: NodeProto, feed: Feed) -> bool:
     return all(bool(a.size) for a in feed.values()) and _finite_operands(node, feed)
 
 
-def _skips_fit(node: NodeProto, feed: Feed) -> bool:
-    """What is added has no other extents; ONNX Runtime takes the first of them."""
-    x, skip = (feed[n].shape for n in node.input[:2])
-    return bool(np.broadcast_shapes(x, skip) == x)
+def _second_spreads(node: NodeProto, feed: Feed) -> bool:
+    """The second operand spreads over the first, of whose shape the result is."""
+    x, other = (feed[n].shape for n in node.input[:2])
+    return len(other) <= len(x) and all(
+        e in (1, n) for e, n in zip(other[::-1], x[::-1], strict=False)
+    )
 
 
 def _states_fit(node: NodeProto, feed: Feed) -> bool:
@@ -484,8 +486,9 @@ VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     **dict.fromkeys(rules_contrib.FINITE, _finite_operands),
     **dict.fromkeys(rules_contrib.NOT_EMPTY, _finite_and_some),
     "com.microsoft.NhwcMaxPool": _pools_plainly,
-    **dict.fromkeys(rules_contrib.SKIPPING, _skips_fit),
+    **dict.fromkeys(rules_contrib.SKIPPING, _second_spreads),
     "Loop": _states_fit,
+    "PRelu": _second_spreads,
 }
 """What operands must be, where an oracle takes others or is known to fail, or where (0 times an
 infinite weight, outside of an image or between its elements) the standard leaves it open."""

@@ -8,7 +8,7 @@ from math import erf, sqrt
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import parser
+from onnx import TensorProto, parser
 
 from rutc.errors import UserError
 from tests.fuzz.cases import Case, DataSet
@@ -161,3 +161,20 @@ def test_aligned_corners_are_the_elements_there(known: bool) -> None:
     x = np.arange(8, dtype=np.float32)
     scales = {} if known else {"s": np.array([3], np.float32)}
     gives(text, [x[np.arange(24) * 7 // 23]], opset=19, x=x, **scales)
+
+
+@pytest.mark.parametrize("rows", [3, 40])
+def test_a_constant_that_is_multiplied_and_added(rows: int) -> None:
+    text = f"""
+    g (float[5, 5] x) => (float[{rows}, 5] y) <int64[2] shape = {{{rows}, 5}},
+        int64 zero = {{0}}, int64 most = {{{5 * rows}}}, int64 by = {{1}}> {{
+        numbers = Range (zero, most, by)
+        floats = Cast <to = {int(TensorProto.FLOAT)}> (numbers)
+        w = Reshape (floats, shape)
+        p = MatMul (w, x)
+        y = Add (p, w)
+    }}
+    """
+    x = np.arange(25, dtype=np.float32).reshape(5, 5)
+    w = np.arange(5 * rows, dtype=np.float32).reshape(rows, 5)
+    gives(text, [w @ x + w], x=x)

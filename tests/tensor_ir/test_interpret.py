@@ -163,3 +163,17 @@ def test_a_size_that_the_program_computes() -> None:
     assert got["again"] == 6
     with pytest.raises(UserError, match=r"Count: the size s is 5, outside of 1\.\.4"):
         interpret(parse(BOUND), {"c": np.array(5)})
+
+
+def test_a_size_outside_of_its_range_is_an_error():
+    g = parse("""
+        graph "g"
+        symbols n = 2..3
+        dims i = n
+        %x : f32{i} = input "x" [i]
+        %y : f32{i} = -%x[i]
+        output "y" [i] = %y
+    """)
+    assert interpret(g, {"x": np.ones(3, np.float32)})["y"].shape == (3,)
+    with pytest.raises(UserError, match=r"the size n is 4, outside of 2\.\.3"):
+        interpret(g, {"x": np.ones(4, np.float32)})
