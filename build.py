@@ -116,6 +116,7 @@ class Builder:
     jobs: int
     keep_subnormals: bool = False
     on_kernel: Callable[[int, int], None] = lambda done, total: None
+    on_routines: Callable[[Sequence[str]], None] = lambda routines: None
     on_draft: Callable[[Pending, Made, Draft], None] | None = None
     pending: list[Pending] = field(default_factory=list)
     facts: list[KernelFacts] = field(default_factory=list)
@@ -141,6 +142,7 @@ class Builder:
         ):
             self.machine = replace(self.machine, cores=1)
         drafts = self._steps(self.plan.steps, self.sizes)
+        self.on_routines(host.routines(drafts))
         objects: dict[str, bytes] = {}
         launches: list[host.Launch] = []
         matrices = False

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter
 
 from rutc.build import Builder, Pending
-from rutc.emit.host_runtime import HostRuntime
+from rutc.emit.host_runtime import HostRuntime, calling_units
 from rutc.emit.library import build_library
 from rutc.emit.targets import target_named
 from rutc.emit.toolchain import find_toolchain
@@ -105,6 +105,7 @@ def compile_model(
                 options.jobs or len(os.sched_getaffinity(0)),
                 options.keep_subnormals,
                 on_kernel=on_kernel,
+                on_routines=lambda routines: running.begin(calling_units(routines)),
             )
             if options.dump is not None:
                 builder.on_draft = _KernelDump(options.dump / "kernels")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,14 +19,27 @@ HOST_SOURCES = Path(__file__).resolve().parent.parent / "runtime" / "host"
 ROUTINE_SOURCES = HOST_SOURCES / "routines"
 """The folder of the routines: `topk.c` defines `rutc_routine_topk`."""
 
-COMPILE = ("-std=c11", "-O1", "-fPIC", "-fvisibility=hidden", "-pthread")
-"""Tables, steps and threads gain nothing from -O2, which takes half as long again to compile."""
+COMPILE = ("-std=c11", "-fPIC", "-fvisibility=hidden", "-pthread", "-fno-sanitize=undefined")
+"""How all C sources are compiled, but for the level; some compilers add checks at low levels."""
 
-UNITS = 2
-"""What the runtime's sources are compiled as, at once: most of a compilation is reading headers."""
+TABLES = "-O0"
+"""The level of data, and of what is called once for a run: higher ones take twice as long."""
 
-ROUTINE = ("-O2",)
-"""Routines compute: the last of several levels counts."""
+LOOPS = "-O1"
+"""The level of what is called for every launch: tables, steps and threads gain nothing from -O2."""
+
+ROUTINE = "-O2"
+"""The level of routines, which compute."""
+
+LAUNCHING = frozenset({"execute.c", "pool.c"})
+"""The sources that every launch runs through."""
+
+CALLING = frozenset({"boxes.c", "call.c", "keeper.c", "string_table.c"})
+"""The sources that only programs with routines or strings need."""
+
+CHAINS = 2
+"""Compilers that run at once, each for one unit after the other."""
+
 _INCLUDE = ("-I", str(HOST_SOURCES), "-I", str(ROUTINE_SOURCES))
 
 
@@ -36,12 +49,12 @@ class Unit:
 
     name: str
     sources: tuple[Path, ...]
+    level: str
 
     @property
     def flags(self) -> tuple[str, ...]:
         """How it is compiled."""
-        routine = any(source.parent == ROUTINE_SOURCES for source in self.sources)
-        return (*COMPILE, *ROUTINE) if routine else COMPILE
+        return (*COMPILE, self.level)
 
     @property
     def text(self) -> str:
@@ -50,44 +63,45 @@ class Unit:
 
 
 def runtime_units() -> tuple[Unit, ...]:
-    """The runtime's sources, shared out so that the units are of similar size."""
-    shares: list[list[Path]] = [[] for _ in range(UNITS)]
-    bytes_ = [0] * UNITS
-    sized = [(source.stat().st_size, source) for source in sorted(HOST_SOURCES.glob("*.c"))]
-    for size, source in sorted(sized, key=lambda item: -item[0]):
-        least = bytes_.index(min(bytes_))
-        shares[least].append(source)
-        bytes_[least] += size
-    return tuple(Unit(f"runtime{n}", tuple(sorted(share))) for n, share in enumerate(shares))
+    """What every program needs: most of a compilation is reading headers, so few units."""
+    names = {path.name for path in HOST_SOURCES.glob("*.c")} - CALLING
+    return (
+        _unit("launching", LAUNCHING, LOOPS),
+        _unit("session", names - LAUNCHING, TABLES),
+    )
+
+
+def calling_units(routines: Iterable[str], *, strings: bool = False) -> tuple[Unit, ...]:
+    """What programs need besides that call these routines, or have strings."""
+    found = [Unit(n, (ROUTINE_SOURCES / f"{n}.c",), ROUTINE) for n in sorted(routines)]
+    return (_unit("calling", CALLING, LOOPS), *found) if found or strings else ()
+
+
+def _unit(name: str, sources: Iterable[str], level: str) -> Unit:
+    return Unit(name, tuple(HOST_SOURCES / source for source in sorted(sources)), level)
 
 
 class HostRuntime:
     """The objects of the host runtime's sources, from the cache where possible.
 
-    Entering starts a compiler for those that are missing; `objects` waits for it.
+    Entering starts compilers for what every program needs; `objects` waits for them.
 
         with HostRuntime(toolchain) as host:
-            ...                        # meanwhile
-            host.objects(["top_k"])
+            ...                                 # meanwhile
+            host.begin(calling_units(["topk"]))
+            ...
+            host.objects(calling_units(["topk"]))
     """
 
     def __init__(self, toolchain: Toolchain) -> None:
         """Take the compiler to use."""
         self.toolchain = toolchain
-        self._units = runtime_units()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._running: dict[Unit, Running] = {}
         self._known: dict[Unit, bytes] = {}
 
     def __enter__(self) -> Self:
-        for unit in self._units:
-            found = cache.lookup(self._key(unit))
-            if found is not None:
-                self._known[unit] = found
-        missing = [unit for unit in self._units if unit not in self._known]
-        if missing:
-            self._folder = tempfile.TemporaryDirectory(prefix="rutc-")
-            self._running = {unit: self._begin(unit, Path(self._folder.name)) for unit in missing}
+        self.begin(runtime_units())
         return self
 
     def __exit__(
@@ -101,42 +115,53 @@ class HostRuntime:
         if self._folder is not None:
             self._folder.cleanup()
 
-    def objects(self, routines: Sequence[str]) -> list[bytes]:
-        """Returns the objects of the runtime itself, and those of some routines.
+    def begin(self, units: Iterable[Unit]) -> None:
+        """Starts to compile units, but for those that are there or have begun."""
+        missing = []
+        for unit in units:
+            if unit in self._known or unit in self._running:
+                continue
+            found = cache.lookup(self._key(unit))
+            if found is None:
+                missing.append(unit)
+            else:
+                self._known[unit] = found
+        if not missing:
+            return
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="rutc-")
+        folder = Path(self._folder.name)
+        for first in range(min(CHAINS, len(missing))):
+            chain = missing[first::CHAINS]
+            commands = [self._command(unit, folder) for unit in chain]
+            running = self.toolchain.begin(commands, folder)
+            self._running |= dict.fromkeys(chain, running)
+
+    def objects(self, calling: Iterable[Unit] = ()) -> list[bytes]:
+        """Returns the objects of the runtime itself, and those that calls need.
 
         Raises:
             InternalError: the compiler fails.
         """
-        for unit, running in self._running.items():
-            if unit not in self._known and self._folder is not None:
-                self._known[unit] = self._finished(unit, running, Path(self._folder.name))
-        own = [self._known[unit] for unit in self._units]
-        return [*own, *map(self._routine, routines)]
+        wanted = [*runtime_units(), *calling]
+        self.begin(wanted)
+        for unit in wanted:
+            if unit not in self._known:
+                self._known[unit] = self._finished(unit)
+        return [self._known[unit] for unit in wanted]
 
-    def _routine(self, name: str) -> bytes:
-        unit = Unit(name, (ROUTINE_SOURCES / f"{name}.c",))
-        found = cache.lookup(self._key(unit))
-        if found is not None:
-            return found
-        with tempfile.TemporaryDirectory(prefix="rutc-") as folder:
-            running = self._begin(unit, Path(folder))
-            try:
-                return self._finished(unit, running, Path(folder))
-            finally:
-                running.stop()
-
-    def _begin(self, unit: Unit, folder: Path) -> Running:
-        """Starts to compile copies of sources in a folder: no path of this machine is kept."""
+    def _command(self, unit: Unit, folder: Path) -> list[str]:
+        """How to compile copies of sources in a folder: no path of this machine is kept."""
         for source in unit.sources:
             (folder / source.name).write_bytes(source.read_bytes())
         main = f"unit_{unit.name}.c"
         (folder / main).write_text(unit.text)
-        command = ["-c", *unit.flags, *_INCLUDE, main, "-o", f"{unit.name}.o"]
-        return self.toolchain.begin([command], folder)
+        return ["-c", *unit.flags, *_INCLUDE, main, "-o", f"{unit.name}.o"]
 
-    def _finished(self, unit: Unit, running: Running, folder: Path) -> bytes:
-        running.wait()
-        made = (folder / f"{unit.name}.o").read_bytes()
+    def _finished(self, unit: Unit) -> bytes:
+        assert self._folder is not None
+        self._running[unit].wait()
+        made = (Path(self._folder.name) / f"{unit.name}.o").read_bytes()
         cache.store(self._key(unit), made)
         return made
 

@@ -9,9 +9,9 @@ from typing import Literal, assert_never
 
 from rutc.emit.elf import append_segment, write_chunks
 from rutc.emit.header import header_source
-from rutc.emit.host_runtime import COMPILE, HOST_SOURCES, HostRuntime
+from rutc.emit.host_runtime import COMPILE, HOST_SOURCES, TABLES, HostRuntime, calling_units
 from rutc.emit.manifest import JsonValue, manifest_json
-from rutc.emit.program import Call, Program, walk
+from rutc.emit.program import Program
 from rutc.emit.program_source import (
     WeightsFile,
     data_source,
@@ -147,27 +147,23 @@ def _link(
     """
     name = programs[0].name
     weights_file = WeightsFile(image.byte_count, image.sha256) if external else None
-    sources = {"entry.c": entry_source(name, len(programs), weights_file)}
-    for number, (program, offset) in enumerate(zip(programs, image.offsets, strict=True)):
-        sources[f"program{number}.c"] = program_source(program, number, offset)
-    sources["data.s"] = data_source()
+    tables = [
+        program_source(program, number, offset)
+        for number, (program, offset) in enumerate(zip(programs, image.offsets, strict=True))
+    ]
+    tables[0] = entry_source(name, len(programs), weights_file) + tables[0]
+    sources = {f"program{number}.c": source for number, source in enumerate(tables)}
+    sources |= {"data.s": data_source(), "exports.map": export_map(name)}
     for file, source in sources.items():
         (folder / file).write_text(source)
-    parts = [Path(file).with_suffix(".o").name for file in sources]
-    compiling = ("-c", *COMPILE, "-I", str(HOST_SOURCES))
-    commands = [[*compiling, f, "-o", o] for f, o in zip(sources, parts, strict=True)]
-    started = [host.toolchain.begin([command], folder) for command in commands]
-    try:
-        for running in started:
-            running.wait()
-    finally:
-        for running in started:
-            running.stop()
-    routines = {s.routine for p in programs for s in walk(p.steps) if isinstance(s, Call)}
-    for number, part in enumerate([*host.objects(sorted(routines)), *objects]):
-        parts.append(f"part{number}.o")
-        (folder / parts[-1]).write_bytes(part)
-    (folder / "exports.map").write_text(export_map(name))
-    host.toolchain.run([*_LINK, *parts, *_LIBRARIES, "-o", "model.so"], folder)
+    compiled = [file for file in sources if file != "exports.map"]
+    calling = calling_units(
+        {r for p in programs for r in p.routines}, strings=any(p.strings for p in programs)
+    )
+    for number, part in enumerate([*host.objects(calling), *objects]):
+        compiled.append(f"part{number}.o")
+        (folder / compiled[-1]).write_bytes(part)
+    how = (*COMPILE, TABLES, "-I", str(HOST_SOURCES), *_LINK)
+    host.toolchain.run([*how, *compiled, *_LIBRARIES, "-o", "model.so"], folder)
     if image.byte_count > 0 and not external:
         append_segment(folder / "model.so", image.parts(), image.byte_count)

@@ -237,6 +237,11 @@ class Program:
     bound: tuple[tuple[str, Range], ...] = ()
     thread_bytes: int = 0
 
+    @property
+    def routines(self) -> tuple[str, ...]:
+        """The routines that the steps call."""
+        return routines(self.steps)
+
     @cached_property
     def blocks(self) -> int:
         """The number of blocks."""
@@ -276,6 +281,11 @@ def told_by(inputs: Iterable[Port], symbol: str) -> tuple[int, int, int] | None:
 def counters(steps: Iterable[Step]) -> tuple[str, ...]:
     """Returns the symbols that the steps count with, each once."""
     return tuple(dict.fromkeys(s.symbol for s in walk(steps) if isinstance(s, Repeat)))
+
+
+def routines(steps: Iterable[Step]) -> tuple[str, ...]:
+    """Returns the names of the routines that steps call, sorted."""
+    return tuple(sorted({s.routine for s in walk(steps) if isinstance(s, Call)}))
 
 
 def walk(steps: Iterable[Step]) -> Iterator[Step]:

@@ -5,12 +5,11 @@
 #include <stdint.h>
 
 #if defined(__x86_64__)
-#include <xmmintrin.h>
 
 enum { RUTC_FLUSH_BITS = 0x8040 }; /* flush to zero, and denormals are zeros */
 
-static inline uint64_t rutc_float_mode(void) { return _mm_getcsr(); }
-static inline void rutc_set_float_mode(uint64_t mode) { _mm_setcsr((unsigned)mode); }
+static inline uint64_t rutc_float_mode(void) { return __builtin_ia32_stmxcsr(); }
+static inline void rutc_set_float_mode(uint64_t mode) { __builtin_ia32_ldmxcsr((unsigned)mode); }
 
 #elif defined(__aarch64__)
 

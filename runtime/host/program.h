@@ -105,6 +105,15 @@ typedef struct rutc_call_site {
   int32_t attribute_count;
 } rutc_call_site;
 
+/* What keeps the strings and boxes of a session. Few models have any: others do without this code. */
+typedef struct rutc_keeper {
+  int (*open)(rutc_strings *strings, const rutc_text *own, int64_t count); /* 0, or -1: no memory */
+  void (*reset)(rutc_strings *strings, rutc_boxes *boxes);
+  void (*close)(rutc_strings *strings, rutc_boxes *boxes);
+} rutc_keeper;
+
+extern const rutc_keeper rutc_keeper_of_all;
+
 typedef struct rutc_program {
   const char *const *features; /* CPU features the kernels need, as LLVM spells them; NULL ends */
   const rutc_port *ports;
@@ -121,6 +130,7 @@ typedef struct rutc_program {
   const rutc_call_site *calls;
   int64_t call_count;
   int64_t most_operands; /* of one call */
+  const rutc_keeper *keeper; /* NULL: there are no calls, and no strings */
   const rutc_text *strings; /* the model's own; the first is "" */
   int64_t string_count;
   const rutc_symbol *symbols; /* the first places of the table of sizes */

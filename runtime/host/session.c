@@ -101,12 +101,14 @@ static int open_session(rutc_session *session, const rutc_options *options) {
     status = rutc_weights_open(&session->weights, session->model, session->program, &thread_error);
   }
   if (status == RUTC_OK) status = allocate(session);
-  if (status == RUTC_OK && rutc_strings_open(&session->strings, session->program->strings,
-                                             session->program->string_count) != 0) {
+  if (status != RUTC_OK) return status;
+  const rutc_program *program = session->program;
+  if (program->keeper != NULL &&
+      program->keeper->open(&session->strings, program->strings, program->string_count) != 0) {
     status = rutc_fail(&thread_error, RUTC_OUT_OF_MEMORY, "no memory for the model's strings");
   }
   if (status != RUTC_OK) return status;
-  if (session->program->symbol_count == 0) status = rutc_resize(session);
+  if (program->symbol_count == 0) status = rutc_resize(session);
   if (status != RUTC_OK) {
     thread_error = session->error;
     return status;
@@ -150,8 +152,9 @@ void rutc_session_close(rutc_session *session) {
   free(session->bindings);
   free(session->operands);
   free(session->draws);
-  rutc_strings_close(&session->strings);
-  rutc_boxes_close(&session->boxes);
+  if (session->program != NULL && session->program->keeper != NULL) {
+    session->program->keeper->close(&session->strings, &session->boxes);
+  }
   free(session->scratch.memory);
   free(session->timings);
   free(session->sizes);
@@ -192,8 +195,9 @@ static int run(rutc_session *session, const DLTensor *const *inputs, int32_t inp
   if (status == RUTC_OK) status = rutc_bind(session, inputs, outputs);
   if (status != RUTC_OK) return status;
   uint64_t mode = rutc_begin_flushing(session->program->keep_subnormals);
-  rutc_strings_reset(&session->strings);
-  rutc_boxes_reset(&session->boxes);
+  if (session->program->keeper != NULL) {
+    session->program->keeper->reset(&session->strings, &session->boxes);
+  }
   status = rutc_execute(session);
   rutc_set_float_mode(mode);
   return status == RUTC_OK ? rutc_unbind(session, outputs) : status;

@@ -1,4 +1,4 @@
-/* Sessions: what the entry points NAME_open, NAME_run, ... of a model do.
+/* Sessions: what the functions of entry.h work on.
  *
  * session.c opens and closes, resize.c gives the sizes their values, bind.c connects the caller's
  * tensors, execute.c runs the steps.
@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
+#include "entry.h"
 #include "error.h"
 #include "pool.h"
 #include "program.h"
@@ -72,29 +73,6 @@ struct rutc_session {
   rutc_timing *timings; /* one per step; NULL: not asked for */
   rutc_error error;
 };
-
-/* Opens a session with `options` (NULL: defaults); NULL on failure, see rutc_session_error. */
-rutc_session *rutc_session_open(const rutc_model *model, const rutc_options *options);
-
-/* Runs the model once. */
-int rutc_session_run(rutc_session *session, const rutc_model *model,
-                     const DLTensor *const *inputs, int32_t input_count, DLTensor *const *outputs,
-                     int32_t output_count);
-
-/* Fills in the descriptors of the outputs, but for their data, for inputs of these shapes. */
-int rutc_session_output_shapes(rutc_session *session, const rutc_model *model,
-                               const DLTensor *const *inputs, int32_t input_count,
-                               DLTensor *const *outputs, int32_t output_count);
-
-/* Writes up to `capacity` entries and returns how many there are. */
-int32_t rutc_session_profile(rutc_session *session, rutc_profile_entry *entries, int32_t capacity);
-
-/* The message of the session's last failed run; for NULL, that of the calling thread's last failed
- * call without a session. Empty when nothing failed. */
-const char *rutc_session_error(const rutc_session *session);
-
-/* Stops the session's threads and releases its memory. Accepts NULL. */
-void rutc_session_close(rutc_session *session);
 
 /* Gives the size of a step RUTC_BIND its value. */
 int rutc_learn_size(rutc_session *session, const rutc_step *step);

@@ -6,7 +6,6 @@
 #ifndef RUTC_SIZES_H
 #define RUTC_SIZES_H
 
-#include <math.h>
 #include <stdint.h>
 
 static inline int64_t rutc_size(const int64_t *sizes, int64_t code) {
@@ -23,7 +22,7 @@ static inline int64_t rutc_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static inline int64_t rutc_max(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static inline double rutc_real_floordiv(double a, double b) { return b > 0 ? floor(a / b) : 0; }
+static inline double rutc_real_floordiv(double a, double b) { return b > 0 ? __builtin_floor(a / b) : 0; }
 
 static inline double rutc_real_mod(double a, double b) { return a - b * rutc_real_floordiv(a, b); }
 

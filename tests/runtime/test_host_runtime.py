@@ -1,0 +1,83 @@
+"""The host runtime's objects: compiled once, and only what a program needs of them."""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rutc.emit.host_runtime import (
+    HOST_SOURCES,
+    ROUTINE_SOURCES,
+    HostRuntime,
+    calling_units,
+    runtime_units,
+)
+from rutc.emit.library import build_library
+from rutc.emit.program import Call, Copy, Port, Program, Ref, Step
+from rutc.emit.toolchain import Running, Toolchain, find_toolchain
+from rutc.runtime import load
+
+COPY = Copy(Ref("output"), Ref("weights"), 8)
+
+
+@pytest.mark.parametrize(
+    ("steps", "strings", "kept"),
+    [
+        ((COPY,), (), False),
+        ((COPY, Call("settle", (), (), depth=1)), (), True),
+        ((COPY,), ("", "a"), True),
+    ],
+)
+def test_strings_and_boxes_are_kept_where_there_are_any(
+    tmp_path: Path, steps: tuple[Step, ...], strings: tuple[str, ...], kept: bool
+) -> None:
+    weights = ((0, np.array([7])),)
+    outputs = (Port("y", "int64", ()),)
+    program = Program("m", (), outputs, 0, steps, weights, 8, strings=strings)
+    build_library(program, [], tmp_path / "m.so", {})
+    listing = ["nm", tmp_path / "m.so"]
+    names = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
+    assert ("rutc_strings_reset" in names) == kept
+    with load(tmp_path / "m.so") as session:
+        for _ in range(2):
+            assert session.run(None, {})[0] == 7
+
+
+def test_every_source_is_in_one_unit() -> None:
+    routines = [path.stem for path in ROUTINE_SOURCES.glob("*.c")]
+    units = [*runtime_units(), *calling_units(routines)]
+    found = [source for unit in units for source in unit.sources]
+    assert sorted(found) == sorted(HOST_SOURCES.glob("**/*.c"))
+    assert len({unit.name for unit in units}) == len(units)
+    assert calling_units([]) == ()
+    assert [unit.name for unit in calling_units([], strings=True)] == ["calling"]
+
+
+class Counting(Toolchain):
+    """A compiler that counts what it is asked for."""
+
+    def begin(self, commands: Sequence[Sequence[str]], directory: Path) -> Running:
+        COMPILED.extend(command[-1] for command in commands)
+        return super().begin(commands, directory)
+
+
+COMPILED: list[str] = []
+
+
+def test_units_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUTC_CACHE", str(tmp_path))
+    found = find_toolchain()
+    units = calling_units(["topk", "settle"])
+    COMPILED.clear()
+    with HostRuntime(Counting(found.command, found.identity)) as host:
+        assert sorted(COMPILED) == ["launching.o", "session.o"]
+        host.begin(units)
+        host.begin(units)
+        first = host.objects(units)
+    assert sorted(COMPILED) == ["calling.o", "launching.o", "session.o", "settle.o", "topk.o"]
+    with HostRuntime(Counting(found.command, found.identity)) as host:
+        assert host.objects(units) == first
+        assert host.objects() == first[:2]
+    assert len(COMPILED) == 5
