@@ -214,6 +214,24 @@ def _reductions() -> list[Case]:
         Case("LpNormalization", "LpNormalization", [text], {"axis": 1}),
         Case("GlobalAveragePool", "GlobalAveragePool", [_f(1, 2048, 7, 7)]),
         Case("GlobalMaxPool", "GlobalMaxPool", [_f(1, 512, 14, 14)]),
+        *_pools(),
+    ]
+
+
+def _pools() -> list[Case]:
+    def pool(name: str, size: int, stride: int, values: Array, suffix: str = "") -> Case:
+        step = f"/{stride}" if stride > 1 else ""
+        window = {"kernel_shape": [size] * 2, "strides": [stride] * 2, "pads": [size // 2] * 4}
+        return Case(f"{name} {size}x{size}{step}{suffix}", name, [values], window)
+
+    stem, deep = _f(1, 64, 112, 112), _f(1, 256, 20, 20)
+    return [
+        pool("MaxPool", 3, 2, stem),
+        pool("MaxPool", 3, 1, _IMAGE),
+        *(pool("MaxPool", size, 1, deep) for size in (5, 9, 13)),
+        pool("AveragePool", 3, 2, stem),
+        pool("AveragePool", 3, 1, _f(1, 192, 35, 35)),
+        pool("AveragePool", 7, 1, deep),
     ]
 
 

@@ -30,6 +30,7 @@ from rutc.graph_opt.rules.normalize import (
 from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.rows import RecomputeRows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
+from rutc.graph_opt.rules.separate import SeparateWindows
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
 from rutc.graph_opt.rules.widen import SumPacked, widen_operands
@@ -94,6 +95,8 @@ PIPELINE: tuple[Pass, ...] = (
     Sweep("split dims", (split_bound_dim, split_free_dim, SplitForReaders(), *CLEAN), again=True),
     # After the splits, which are what makes a constant's dim a multiple of one loop plus another.
     Sweep("split constants", (SliceConstant(), split_constant), again=True),
+    # Once dims are what they stay: a window of another dim would be none.
+    Sweep("reduce windows dim by dim", (SeparateWindows(), *CLEAN)),
     # After all that looks for sums of products, scales their weights or splits their dims. Several
     # filters may read one transformed input: before equal nodes are merged.
     FILTERING,

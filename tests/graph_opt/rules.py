@@ -23,12 +23,15 @@ from rutc.graph_opt.rules.normalize import (
 from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.rows import RecomputeRows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
+from rutc.graph_opt.rules.separate import SeparateWindows
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
 from rutc.graph_opt.rules.widen import SumPacked, widen_operands
 
 RULES: tuple[Rule, ...] = (
     FoldConstants(),
+    # However little it saves: graphs that show a rule are small.
+    SeparateWindows(inf),
     # Filters however small the gain: graphs that show a rule are small.
     MinimalFiltering(inf, -inf),
     OnePassMoments(),
