@@ -121,11 +121,11 @@ def crowded(
 ) -> bool:
     """Whether no registers are left to unroll the reduction's loop `inner`.
 
-    The next step's loads are moved up among this step's arithmetic; and what a window reads again
-    in a later step is kept: its every place until the row before has used it.
+    A step's loads are moved up among the arithmetic of the one before; and what a window reads
+    again in a later step is kept: its every place until the row before has used it.
     """
     size = vectors * prod(f for _, f in rows)
-    if size + 2 * vectors + 2 > machine.registers:
+    if size + vectors + 2 > machine.registers:
         return True
     kept = 0
     for v, f in rows:

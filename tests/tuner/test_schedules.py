@@ -176,6 +176,18 @@ def test_a_tile_and_its_operands_fit_the_registers(machine: Machine, most: int) 
     assert most * 2 // 3 < tile.size + tile.vectors + 1 <= most
 
 
+@pytest.mark.parametrize(("rows", "vectors", "room"), [(6, 2, True), (14, 1, False)])
+def test_a_step_is_unrolled_where_its_operands_find_registers(
+    rows: int, vectors: int, room: bool
+) -> None:
+    kernel, constants = lowered(FAR_ROWS)
+    tile = RegisterTile("p", vectors, (("co", rows),), 0.0)
+    choice = tiled(kernel, analyse(kernel, constants), tile, x86.avx2(), constants)
+    loops = walk_stmts(apply_schedule(kernel, choice.schedule).body)
+    unrolled = {s.var for s in loops if isinstance(s, Loop) and s.kind is Kind.UNROLL}
+    assert ("ci.i" in unrolled) == room
+
+
 def test_rows_lie_apart_by_a_distance_that_is_known() -> None:
     """The rows of a picture of any width begin at places that each need a computation."""
     kernel = scheduled(
