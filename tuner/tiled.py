@@ -29,7 +29,7 @@ from rutc.tensor_ir.steps import (
 from rutc.tuner.access import Reduction, Shape, Touch, dim_of_loop, leaves_rest
 from rutc.tuner.choice import Choice, shared_out
 from rutc.tuner.dot import dot_packing, dot_steps, products_together
-from rutc.tuner.tiles import LONGEST_UNROLLED, RegisterTile, bound_order, crowded
+from rutc.tuner.tiles import LONGEST_UNROLLED, RegisterTile, bound_order, crowded, even_tile
 
 PANEL_SHARE = 0.6
 """Share of the first cache that the vector operand of a blocked reduction may take."""
@@ -50,8 +50,8 @@ MOST_LINES = 64
 """What follows a reduction is asked for if it is in so many lines."""
 FEW_TILES = 16
 """Up to so many tiles use the vector operand again: waiting for it from memory then shows."""
-LEAST_EVEN = 0.6
-"""The least part of a tile's rows that fit evenly into a chunk of packed ones."""
+MOST_UNEVEN = 1.2
+"""The most that a tile may cost that fits evenly into a chunk of packed rows, over the best one."""
 SHORTEST_BLOCK = 400
 """Multiply-adds per register tile below which carrying partial sums costs more than it gains."""
 
@@ -73,7 +73,7 @@ def tiled(
         block = None
     chunk = _row_chunk(shape, tile, batch, machine) if block is None else None
     if chunk is not None:
-        even = _even_rows(shape, tile, *chunk)
+        even = _even_rows(shape, tile, *chunk, machine)
         chunk, tile = (None, tile) if even is None else (chunk, even)
     original: dict[str, str] = {}
     if chunk is not None:
@@ -297,19 +297,18 @@ def _row_chunk(
     return None
 
 
-def _even_rows(shape: Shape, tile: RegisterTile, var: str, chunk: int) -> RegisterTile | None:
+def _even_rows(
+    shape: Shape, tile: RegisterTile, var: str, chunk: int, machine: Machine
+) -> RegisterTile | None:
     """The tile, its rows along `var` so many that chunks of that loop consist of whole tiles.
 
-    Blocks of a packed operand must not begin in one chunk and end in the next. None where that
-    takes far fewer rows.
+    Blocks of a packed operand must not begin in one chunk and end in the next. Fewer rows may take
+    more vectors. None where that costs far more.
     """
     if not any(t.packed and t.depends(var) for r in shape.reductions for t in r.reads):
         return tile
-    wanted = dict(tile.rows).get(var, 1)
-    even = max(f for f in range(1, wanted + 1) if chunk % f == 0)
-    if even < wanted * LEAST_EVEN:
-        return None
-    return replace(tile, rows=tuple((v, even if v == var else f) for v, f in tile.rows))
+    even = even_tile(shape, tile, var, chunk, machine)
+    return even if even.cost <= MOST_UNEVEN * tile.cost else None
 
 
 def _reduction_block(

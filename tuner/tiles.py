@@ -24,8 +24,11 @@ EVICTED_CYCLES = 10.0
 LOOP_CYCLES = 1.0
 """What a short loop costs that is not unrolled."""
 LONGEST_UNROLLED = 16
+MOST_VECTORS = 8
 SHORTEST_ROW = 4
 """Rows of a tile along memory from which on vectors across it are transposed."""
+TOGETHER = 5
+"""How sharply the longer of the times that hide each other prevails."""
 SPILL = 0.25
 """Slow-down for every register that does not exist."""
 FAR = 0.008
@@ -72,6 +75,33 @@ def choose_tile(shape: Shape, machine: Machine, *, tiles_only: bool = False) -> 
     return best if tiles_only or best.cost <= _lanes_cost(shape, machine) else None
 
 
+def even_tile(
+    shape: Shape, tile: RegisterTile, var: str, extent: int, machine: Machine
+) -> RegisterTile:
+    """The cheapest tile of rows along `var` that go evenly into `extent`, no more than now."""
+    now = dict(tile.rows).get(var, 1)
+    room = _room(shape, machine) // max(tile.size // (tile.vectors * now), 1)
+    tiles = [
+        _cost(
+            shape,
+            tile.vector,
+            vectors,
+            tuple((v, rows if v == var else f) for v, f in tile.rows),
+            machine,
+        )
+        for rows in range(1, now + 1)
+        if extent % rows == 0
+        for vectors in range(1, max(room // rows, tile.vectors) + 1)
+        if vectors <= MOST_VECTORS
+    ]
+    return min(tiles, key=lambda t: t.cost)
+
+
+def _room(shape: Shape, machine: Machine) -> int:
+    """Vectors of states that a tile may have."""
+    return (machine.registers - 2) // max(map(state_registers, shape.reductions))
+
+
 def _vector_loops(shape: Shape) -> Iterator[str]:
     for x in shape.shared:
         if shape.extents[x.var] > 1:
@@ -80,13 +110,13 @@ def _vector_loops(shape: Shape) -> Iterator[str]:
 
 def _tiles(shape: Shape, vector: str, machine: Machine) -> Iterator[RegisterTile]:
     width = machine.width
-    most = min(8, ceil(shape.extents[vector] / width))
+    most = min(MOST_VECTORS, ceil(shape.extents[vector] / width))
     others = [
         x.var
         for x in shape.shared
         if x.var != vector and shape.extents[x.var] > 1 and _reuses(shape, x.var)
     ]
-    room = (machine.registers - 2) // max(map(state_registers, shape.reductions))
+    room = _room(shape, machine)
     for vectors in range(1, most + 1):
         yield _cost(shape, vector, vectors, (), machine)
         for v in others:
@@ -125,7 +155,7 @@ def crowded(
     again in a later step is kept: its every place until the row before has used it.
     """
     size = vectors * prod(f for _, f in rows)
-    if size + vectors + 2 > machine.registers:
+    if size + vectors + 1 > machine.registers:
         return True
     kept = 0
     for v, f in rows:
@@ -157,20 +187,42 @@ def _cost(
     rows: tuple[tuple[str, int], ...],
     machine: Machine,
 ) -> RegisterTile:
-    """Cycles per useful element of the inner loop, edges and the epilogue's share included."""
-    width = machine.width
-    extent = shape.extents[vector]
-    points = prod(f for _, f in rows)
-    size = vectors * points
-    # Elements computed over elements wanted: partial vectors, and short tiles at the edges.
-    lanes = ceil(extent / width) * width / extent
-    blocks = ceil(extent / (width * vectors)) * vectors / ceil(extent / width)
-    waste = lanes * (1 + 0.5 * (blocks - 1))
+    """Cycles per element wanted, shorter tiles at the edges included."""
+    lanes = machine.width
+    pieces: list[tuple[float, int, tuple[tuple[str, int], ...]]] = [
+        (count, chunk, ()) for count, chunk in _parts(-(-shape.extents[vector] // lanes), vectors)
+    ]
+    wanted, unknown = shape.extents[vector], 1.0
     for v, f in rows:
-        full = ceil(shape.extents[v] / f) * f / shape.extents[v]
-        waste *= 1 + 0.5 * (full - 1)
+        extent = shape.extents[v]
+        wanted *= extent
         if v in shape.symbolic:
-            waste *= 1 + UNKNOWN * f / shape.extents[v]
+            unknown *= 1 + UNKNOWN * f / extent
+        parts = _parts(extent, f)
+        pieces = [(n * m, k, (*done, (v, g))) for n, k, done in pieces for m, g in parts]
+    cycles = sum(n * _tile_cycles(shape, vector, k, part, machine) for n, k, part in pieces)
+    return RegisterTile(vector, vectors, rows, cycles * unknown / wanted)
+
+
+def _parts(extent: int, factor: int) -> list[tuple[int, int]]:
+    """(number, size) of the tiles along a loop: whole ones, and a shorter one at the end.
+
+    _parts(14, 4) == [(3, 4), (1, 2)]
+    """
+    whole, rest = divmod(extent, factor)
+    return [(n, size) for n, size in ((whole, factor), (1, rest)) if n and size]
+
+
+def _tile_cycles(
+    shape: Shape,
+    vector: str,
+    vectors: int,
+    rows: tuple[tuple[str, int], ...],
+    machine: Machine,
+) -> float:
+    """Cycles of one tile: its reductions and what follows them."""
+    width = machine.width
+    size = vectors * prod(f for _, f in rows)
     cycles = 0.0
     length = 0.0
     order = bound_order(shape)
@@ -195,10 +247,9 @@ def _cost(
         width_each = state_registers(r)
         wide = width_each / len(r.update.states)
         work = max(
-            size * wide / machine.fma_per_cycle,
+            _both(size * wide / machine.fma_per_cycle, machine.fma_latency),
             vector_loads * wide / machine.loads_per_cycle
             + scalar_loads * wide / machine.scalar_loads_per_cycle,
-            machine.fma_latency,
         )
         work += machine.sort_cycles * _sorted(r, vector, vectors, rows) * wide
         loads = scalar_loads + (1 + machine.vector_bits / LOAD_BITS) * vector_loads
@@ -246,8 +297,8 @@ def _cost(
         each = 0.0 if stride == 0 else 1.0 if stride == 1 or t.packed else float(width)
         row = max((f for v, f in rows if t.unit(v)), default=1)
         if each > 1.0 and row >= SHORTEST_ROW:
-            # Vectors across memory are transposed, and stored row by row.
-            each = 2.0 * width / min(row, width)
+            # Vectors across memory are transposed in squares, and stored row by row.
+            each = 2.0 * width * ceil(row / width) / row
         cycles += each * size
         if not t.gathered:
             # Lines may be gone before they are written.
@@ -263,7 +314,15 @@ def _cost(
         for v, f in rows
     ]
     cycles *= 1 + FAR * log2(1 + max(far, default=0))
-    return RegisterTile(vector, vectors, rows, cycles * waste / (size * width))
+    return cycles
+
+
+def _both(busy: float, latency: float) -> float:
+    """Cycles of multiply-adds that keep their units busy for some, and wait for each other.
+
+    A little more than the larger of the two: where they are about equal, neither hides the other.
+    """
+    return float((busy**TOGETHER + latency**TOGETHER) ** (1 / TOGETHER))
 
 
 def _spread(t: Touch, r: Reduction, machine: Machine) -> int:

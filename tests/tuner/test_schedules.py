@@ -18,7 +18,7 @@ from rutc.tuner import choose
 from rutc.tuner.access import analyse
 from rutc.tuner.arms import choosing_loops, turns
 from rutc.tuner.tiled import tiled
-from rutc.tuner.tiles import RegisterTile, choose_tile
+from rutc.tuner.tiles import RegisterTile, choose_tile, even_tile
 from tests.graph_opt.plans import plan_of
 from tests.tensor_ir.test_steps import kernel_of
 
@@ -176,7 +176,7 @@ def test_a_tile_and_its_operands_fit_the_registers(machine: Machine, most: int) 
     assert most * 2 // 3 < tile.size + tile.vectors + 1 <= most
 
 
-@pytest.mark.parametrize(("rows", "vectors", "room"), [(6, 2, True), (14, 1, False)])
+@pytest.mark.parametrize(("rows", "vectors", "room"), [(6, 2, True), (4, 3, True), (15, 1, False)])
 def test_a_step_is_unrolled_where_its_operands_find_registers(
     rows: int, vectors: int, room: bool
 ) -> None:
@@ -186,6 +186,35 @@ def test_a_step_is_unrolled_where_its_operands_find_registers(
     loops = walk_stmts(apply_schedule(kernel, choice.schedule).body)
     unrolled = {s.var for s in loops if isinstance(s, Loop) and s.kind is Kind.UNROLL}
     assert ("ci.i" in unrolled) == room
+
+
+def test_chains_of_multiply_adds_do_not_wait_for_each_other() -> None:
+    """Eight sums, the latency times the units, leave no slack."""
+    text = FAR_ROWS.replace("co = 64", "co = 32").replace("p = 3136", "p = 56")
+    kernel, constants = lowered(text)
+    tile = choose_tile(analyse(kernel, constants), x86.avx2())
+    assert tile is not None
+    assert tile.size > 8
+
+
+def test_a_shorter_tile_at_the_edge_costs_what_it_takes() -> None:
+    """One row more than whole tiles hold takes nearly as long as a tile of four."""
+
+    def cost(rows: int) -> float:
+        kernel, constants = lowered(FAR_ROWS.replace("co = 64", f"co = {rows}"))
+        tile = RegisterTile("p", 3, (("co", 4),), 0.0)
+        shape = analyse(kernel, constants)
+        return rows * even_tile(shape, tile, "co", 4, x86.avx2()).cost
+
+    assert cost(13) > cost(12) + 0.5 * (cost(16) - cost(12))
+
+
+def test_fewer_rows_that_fit_a_chunk_of_packed_ones_take_more_vectors() -> None:
+    kernel, constants = lowered(FAR_ROWS.replace("co = 64", "co = 256"))
+    shape = analyse(kernel, constants)
+    tile = RegisterTile("p", 2, (("co", 6),), 0.0)
+    even = even_tile(shape, tile, "co", 128, x86.avx2())
+    assert (even.vectors, even.rows) == (3, (("co", 4),))
 
 
 def test_rows_lie_apart_by_a_distance_that_is_known() -> None:
@@ -265,12 +294,25 @@ def test_weights_of_chunks_of_rows_are_packed_by_tiles() -> None:
     text = FAR_ROWS.replace("co = 64", "co = 256").replace("p = 3136", "p = 196")
     kernel, constants = lowered(text.replace("ci = 256", "ci = 1024"))
     shape = analyse(kernel, frozenset({"w"}))
-    tile = RegisterTile("p", 1, (("co", 26),), 0.0)
+    tile = RegisterTile("p", 1, (("co", 26),), 1e9)
     choice = tiled(kernel, shape, tile, MACHINE, constants)
     order, blocks = choice.packing["w"]
-    assert blocks == {"co": 16}
+    assert blocks == {"co": 8}
     assert order[-1] == "ci"
     layout = dense(order, {"co": 256, "ci": 1024}, blocks=blocks)
     args = tuple(replace(b, layout=layout) if b.name == "w" else b for b in kernel.args)
     text = str(apply_schedule(replace(kernel, args=args), choice.schedule))
-    assert "for co.i.i in [0, 16) unroll" in text
+    assert "for co.i.i in [0, 8) unroll" in text
+
+
+@pytest.mark.parametrize("machine", [x86.avx2(), x86.avx512()])
+def test_a_sum_over_nothing_has_a_schedule(machine: Machine) -> None:
+    kernel, constants = lowered("""
+        graph "sum over nothing"
+        dims i = 3, j = 3
+        %x : f32{i} = input "x" [i]
+        %w : f32{i} = input "w" [i]
+        %y : f32{i,j} = sum{} %x[i] * %w[i]
+        output "y" [i, j] = %y
+    """)
+    apply_schedule(kernel, choose(kernel, machine, constants).schedule)
