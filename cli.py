@@ -11,31 +11,35 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
+import typer
+from rich.console import RenderableType
+
 import rutc
-from rutc.commands import App, Argument, Option
 from rutc.console import command
 from rutc.errors import CheckFailed
 
-app = App(
+app = typer.Typer(
     name="rutc",
     help="Compile ONNX models ahead of time into standalone shared libraries.",
-    version=rutc.__version__,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
 )
 
-Model = Annotated[Path, Argument("MODEL.onnx", "The ONNX model.")]
-Library = Annotated[Path, Argument("OUT.so", "What `rutc compile` wrote.")]
-AsJson = Annotated[bool, Option("--json", help="Write the result to stdout as JSON.")]
-Debug = Annotated[bool, Option("--debug", help="Show the traceback of an error.")]
+Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model.")]
+Library = Annotated[Path, typer.Argument(metavar="OUT.so", help="What `rutc compile` wrote.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Write the result to stdout as JSON.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Threads = Annotated[
-    int | None, Option("--threads", least=1, help="Threads of a run; default: all CPUs.")
+    int | None, typer.Option("--threads", min=1, help="Threads of a run; default: all CPUs.")
 ]
 Target = Annotated[
-    str, Option(help="native, x86-64-v4, x86-64-v3 or aarch64: what to compile for.")
+    str, typer.Option(help="native, x86-64-v4, x86-64-v3 or aarch64: what to compile for.")
 ]
-Precision = Annotated[str, Option(help="Precision of the computation: fp32.")]
+Precision = Annotated[str, typer.Option(help="Precision of the computation: fp32.")]
 Dims = Annotated[
     list[str] | None,
-    Option(
+    typer.Option(
         "--dim",
         metavar="NAME=N|LOW..HIGH[/STEP]",
         help="Extent of a symbolic dim, or the range of its extents; repeatable.",
@@ -43,11 +47,11 @@ Dims = Annotated[
 ]
 Shapes = Annotated[
     list[str] | None,
-    Option("--shape", metavar="NAME=1,3,...", help="Shape of an input; repeatable."),
+    typer.Option("--shape", metavar="NAME=1,3,...", help="Shape of an input; repeatable."),
 ]
 Values = Annotated[
     list[str] | None,
-    Option(
+    typer.Option(
         "--value",
         metavar="NAME=1,2,...",
         help="What an input holds in every run: numbers or a .npy file; repeatable.",
@@ -55,7 +59,7 @@ Values = Annotated[
 ]
 Inputs = Annotated[
     list[str] | None,
-    Option(
+    typer.Option(
         "--input",
         metavar="NAME=SOURCE",
         help="A .npy, .npz, .pb or image file, or random:SEED; repeatable. Without a name it "
@@ -64,11 +68,27 @@ Inputs = Annotated[
 ]
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"rutc {rutc.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Compile ONNX models ahead of time into standalone shared libraries."""
+
+
 @app.command("compile")
 def compile_command(
     model: Model,
     output: Annotated[
-        Path | None, Option("-o", "--output", help="The library; default: MODEL.so.")
+        Path | None, typer.Option("-o", "--output", help="The library; default: MODEL.so.")
     ] = None,
     target: Target = "native",
     precision: Precision = "fp32",
@@ -76,22 +96,22 @@ def compile_command(
     shape: Shapes = None,
     value: Values = None,
     no_verify: Annotated[
-        bool, Option("--no-verify", help="Do not compare with ONNX Runtime.")
+        bool, typer.Option("--no-verify", help="Do not compare with ONNX Runtime.")
     ] = False,
     threads: Threads = None,
     jobs: Annotated[
-        int | None, Option(least=1, help="Kernels compiled at once; default: all CPUs.")
+        int | None, typer.Option(min=1, help="Kernels compiled at once; default: all CPUs.")
     ] = None,
     exact_algorithms: Annotated[
         bool,
-        Option("--exact-algorithms", help="Use no algorithm that rounds more than sums do."),
+        typer.Option("--exact-algorithms", help="Use no algorithm that rounds more than sums do."),
     ] = False,
     dump: Annotated[
-        Path | None, Option(metavar="DIR", help="Write every step's form into a folder.")
+        Path | None, typer.Option(metavar="DIR", help="Write every step's form into a folder.")
     ] = None,
     keep_subnormals: Annotated[
         bool,
-        Option("--keep-subnormals", help="Compute with subnormals, slowly, not with zeros."),
+        typer.Option("--keep-subnormals", help="Compute with subnormals, slowly, not with zeros."),
     ] = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -151,7 +171,7 @@ def run(
     library: Library,
     inputs: Inputs = None,
     output: Annotated[
-        Path | None, Option("-o", "--output", metavar="Y.npz", help="Write the outputs.")
+        Path | None, typer.Option("-o", "--output", metavar="Y.npz", help="Write the outputs.")
     ] = None,
     threads: Threads = None,
     as_json: AsJson = False,
@@ -183,11 +203,11 @@ def verify(
     model: Model,
     library: Annotated[
         Path | None,
-        Argument("[OUT.so]", "What was compiled; default: compile it now."),
+        typer.Argument(metavar="[OUT.so]", help="What was compiled; default: compile it now."),
     ] = None,
     inputs: Inputs = None,
     bisect: Annotated[
-        bool, Option("--bisect", help="Name the first node whose result differs.")
+        bool, typer.Option("--bisect", help="Name the first node whose result differs.")
     ] = False,
     dim: Dims = None,
     shape: Shapes = None,
@@ -226,7 +246,7 @@ def verify(
                     level=verification.level,
                     on_progress=on_progress,
                 )
-        shown: list[views.Shown] = [
+        shown: list[RenderableType] = [
             views.verification_table(verification),
             views.verification_text(verification),
         ]
@@ -236,22 +256,24 @@ def verify(
             payload["divergence"] = views.divergence_json(divergence)
         screen.result(payload, *shown)
         if not verification.passed:
-            raise SystemExit(1)
+            raise typer.Exit(1)
 
 
 @app.command()
 def bench(
     library: Library,
-    against: Annotated[str | None, Option(help="The peer to interleave with: onnxruntime.")] = None,
+    against: Annotated[
+        str | None, typer.Option(help="The peer to interleave with: onnxruntime.")
+    ] = None,
     model: Annotated[
-        Path | None, Option(metavar="MODEL.onnx", help="The model, for the peer.")
+        Path | None, typer.Option(metavar="MODEL.onnx", help="The model, for the peer.")
     ] = None,
     inputs: Inputs = None,
     threads: Annotated[
         list[int] | None,
-        Option("--threads", least=1, help="A thread count; repeatable. Default: 1."),
+        typer.Option("--threads", min=1, help="A thread count; repeatable. Default: 1."),
     ] = None,
-    seconds: Annotated[float, Option(least=0.1, help="How long per thread count.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long per thread count.")] = 3.0,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -280,9 +302,9 @@ def bench(
 
 @app.command()
 def inspect(
-    path: Annotated[Path, Argument("OUT.so|MODEL.onnx", "What to look at.")],
+    path: Annotated[Path, typer.Argument(metavar="OUT.so|MODEL.onnx", help="What to look at.")],
     profile: Annotated[
-        bool, Option("--profile", help="Run an artifact and show the time of every step.")
+        bool, typer.Option("--profile", help="Run an artifact and show the time of every step.")
     ] = False,
     inputs: Inputs = None,
     dim: Dims = None,
@@ -315,7 +337,7 @@ def inspect(
 @app.command()
 def explain(
     model: Model,
-    node: Annotated[str, Argument("NODE", "A node's name, or an output's.")],
+    node: Annotated[str, typer.Argument(metavar="NODE", help="A node's name, or an output's.")],
     dim: Dims = None,
     shape: Shapes = None,
     value: Values = None,
@@ -357,12 +379,12 @@ def doctor(as_json: AsJson = False, debug: Debug = False) -> None:
             if finding.problem:
                 screen.note(f"{finding.name}: {finding.problem}")
         if any(finding.problem for finding in findings):
-            raise SystemExit(1)
+            raise typer.Exit(1)
 
 
 @app.command()
 def cache(
-    clear: Annotated[bool, Option("--clear", help="Remove all of it.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all of it.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -384,7 +406,7 @@ def main() -> None:
     """Runs the command line."""
     gc.set_threshold(YOUNG_OBJECTS)
     signal.signal(signal.SIGTERM, _terminate)
-    app.run(sys.argv[1:])
+    app()
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -3,8 +3,6 @@
 `command` is the frame of every command: it turns errors into one message and an exit status.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -15,18 +13,16 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 import rutc
 from rutc.errors import InternalError, RutcError, UserError
-
-if TYPE_CHECKING:
-    from rutc.views import Shown, Table
+from rutc.runtime import ModelError
 
 INTERRUPTED = 130
-CLEAR = "\r\x1b[2K"
-"""What empties a terminal's line."""
-
 FILE_WIDTH = 160
 """Columns of a table that does not go to a terminal."""
 
@@ -38,60 +34,57 @@ class Screen:
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
+        self._err = Console(stderr=True, highlight=False, soft_wrap=True)
+        width = None if sys.stdout.isatty() else FILE_WIDTH
+        self._out = Console(highlight=False, soft_wrap=True, width=width)
 
     def note(self, text: str) -> None:
         """Shows a line on stderr."""
-        print(text, file=sys.stderr, flush=True)
+        self._err.print(text, markup=False)
 
-    def result(self, payload: Json, *shown: Shown) -> None:
+    def result(self, payload: Json, *shown: RenderableType) -> None:
         """Shows the command's result on stdout: `payload` as JSON, or else what is `shown`."""
         if self.as_json:
             print(json.dumps(payload, indent=1, default=_plain))
             return
         for item in shown:
             if isinstance(item, str):
-                print(item)
+                self._out.print(item, markup=False)
             else:
-                _print_table(item)
+                self._out.print(item)
 
-    def fail(self, message: str, status: int, details: Json | None = None) -> SystemExit:
+    def fail(self, message: str, status: int, details: Json | None = None) -> typer.Exit:
         """Shows an error on stderr (and as JSON on stdout); returns the exit to raise."""
-        begin, end = ("\x1b[1;31m", "\x1b[0m") if sys.stderr.isatty() else ("", "")
-        self.note(f"{begin}error:{end} {message}")
+        self._err.print("[bold red]error:[/] ", end="")
+        self._err.print(message, markup=False)
         if self.as_json:
             error = {"error": message, "exit_status": status, **(details or {})}
             print(json.dumps(error, indent=1, default=_plain))
-        return SystemExit(status)
+        return typer.Exit(status)
 
     @contextlib.contextmanager
     def progress(self) -> Iterator[Callable[[str, int, int], None]]:
-        """Shows the stages of what runs inside it: one line that changes, or a line for each."""
-        if not sys.stderr.isatty():
+        """Shows the stages of what runs inside it: live on a terminal, a line each elsewhere."""
+        if not self._err.is_terminal:
             yield _line_per_stage(self.note)
             return
-        start = time.perf_counter()
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total}"),
+            TimeElapsedColumn(),
+        )
+        # Without a thread that refreshes it: the compiler forks only where there are no others.
+        with Progress(*columns, console=self._err, transient=True, auto_refresh=False) as bars:
+            tasks: dict[str, TaskID] = {}
 
-        def report(stage: str, done: int, total: int) -> None:
-            seconds = time.perf_counter() - start
-            sys.stderr.write(f"{CLEAR}{stage} {done}/{total}, {seconds:.1f} s")
-            sys.stderr.flush()
+            def report(stage: str, done: int, total: int) -> None:
+                if stage not in tasks:
+                    tasks[stage] = bars.add_task(stage, total=total)
+                bars.update(tasks[stage], completed=done, total=total, refresh=True)
 
-        try:
             yield report
-        finally:
-            sys.stderr.write(CLEAR)
-
-
-def _print_table(table: Table) -> None:
-    # Not at the top of the file: only tables need it, and it takes longer than parsing arguments.
-    from rich.console import Console
-    from rich.table import Table as Drawn
-
-    drawn = Drawn(*table.titles)
-    for row in table.rows:
-        drawn.add_row(*row)
-    width = None if sys.stdout.isatty() else FILE_WIDTH
-    Console(highlight=False, soft_wrap=True, width=width).print(drawn)
 
 
 def _line_per_stage(show: Callable[[str], None]) -> Callable[[str, int, int], None]:
@@ -116,28 +109,26 @@ def command(*, as_json: bool, debug: bool) -> Iterator[Screen]:
     screen = Screen(as_json=as_json)
     try:
         yield screen
+    except typer.Exit:
+        raise
     except KeyboardInterrupt:
         raise screen.fail("interrupted; nothing was written", INTERRUPTED) from None
     except BrokenPipeError:
         # Whoever read stdout has gone: there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(1) from None
+        raise typer.Exit(1) from None
+    except (RutcError, ModelError) as error:
+        if isinstance(error, InternalError):
+            raise _bug(screen, error, debug=debug) from error
+        if debug:
+            traceback.print_exc()
+        status = error.exit_status if isinstance(error, RutcError) else UserError.exit_status
+        raise screen.fail(str(error), status) from error
     except Exception as error:
-        raise _failed(screen, error, debug=debug) from error
+        raise _bug(screen, error, debug=debug) from error
 
 
-def _failed(screen: Screen, error: Exception, *, debug: bool) -> SystemExit:
-    from rutc.runtime import ModelError
-
-    if isinstance(error, InternalError) or not isinstance(error, RutcError | ModelError):
-        return _bug(screen, error, debug=debug)
-    if debug:
-        traceback.print_exc()
-    status = error.exit_status if isinstance(error, RutcError) else UserError.exit_status
-    return screen.fail(str(error), status)
-
-
-def _bug(screen: Screen, error: Exception, *, debug: bool) -> SystemExit:
+def _bug(screen: Screen, error: Exception, *, debug: bool) -> typer.Exit:
     kind = "" if isinstance(error, InternalError) else f"{type(error).__name__}: "
     what = f"this is a bug of rutc: {kind}{error}"
     if debug:

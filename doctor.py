@@ -12,7 +12,7 @@ from rutc.emit.toolchain import cache_directory, find_toolchain
 from rutc.errors import UserError
 from rutc.record import record
 
-PACKAGES = ("numpy", "onnx", "onnxruntime", "llvmlite", "scipy", "ml_dtypes", "rich")
+PACKAGES = ("numpy", "onnx", "onnxruntime", "llvmlite", "scipy", "ml_dtypes", "typer", "rich")
 OPTIONAL_PACKAGES = ("ziglang", "catboost", "pycuda", "torch", "pillow")
 SHOWN_FEATURES = re.compile(
     r"avx|fma|amx|vnni|f16c|sse4_2|bf16|fp16|asimd|sve|i8mm|bf16|neon|dotprod|fphp"

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+from rich.console import RenderableType
 
 from rutc import views
 from rutc.errors import UserError
@@ -15,7 +16,7 @@ from rutc.verify.verify import session_values
 
 LIBRARY_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"MZ")
 PROFILE_RUNS = 20
-Inspected = tuple[dict[str, object], list[views.Shown]]
+Shown = tuple[dict[str, object], list[RenderableType]]
 
 
 def is_library(path: Path) -> bool:
@@ -33,7 +34,7 @@ def is_library(path: Path) -> bool:
 
 def inspect_library(
     path: Path, *, profile: bool, inputs: Sequence[str] = (), threads: int | None = None
-) -> Inspected:
+) -> Shown:
     """Returns an artifact's interface, memory and kernels, and the time of its steps if asked for.
 
     Raises:
@@ -44,7 +45,7 @@ def inspect_library(
         listed = manifest.get("kernels")
         kernels = listed if isinstance(listed, list) else []
         payload: dict[str, object] = {"library": path, "manifest": manifest}
-        shown: list[views.Shown] = [
+        shown: list[RenderableType] = [
             f"{path}: target {manifest.get('target')}, precision {manifest.get('precision')}",
             _memory(manifest),
             views.ports_table(session.get_inputs(), session.get_outputs()),
@@ -77,7 +78,7 @@ def inspect_model(
     dims: Mapping[str, int | tuple[int, ...]],
     values: Mapping[str, np.ndarray],
     profile: bool,
-) -> Inspected:
+) -> Shown:
     """Returns a model's inputs, outputs and what it became after import.
 
     Raises:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from rutc.record import record
+from rich.table import Table
 
 if TYPE_CHECKING:
     from rutc.emit.cache import Usage
@@ -22,21 +21,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, object]
 BYTES = 1024.0
-
-
-class Table:
-    """Rows of text under titles, as a table is made of them to be shown."""
-
-    def __init__(self, *titles: str) -> None:
-        self.titles = titles
-        self.rows: list[tuple[str, ...]] = []
-
-    def add_row(self, *cells: str) -> None:
-        """Adds a row with a cell under each title."""
-        self.rows.append(cells)
-
-
-Shown = str | Table
 
 
 def quantity(value: float, unit: str, step: float = 1000.0) -> str:
@@ -246,7 +230,7 @@ def kernels_table(kernels: Sequence[Mapping[str, object]]) -> Table:
     return table
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StepTime:
     """One step of a run: its name in the manifest, what it computes, its time and its work."""
 

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE, OutputChecker
 from pathlib import Path
 
-from tests.commands import rutc
+from typer.testing import CliRunner
+
+from rutc.cli import app
 
 FLAGS = ELLIPSIS | NORMALIZE_WHITESPACE
 
@@ -58,8 +60,8 @@ def run_document(path: Path) -> int:
             for command, expected in _commands(block.text):
                 program, *arguments = shlex.split(command)
                 assert program == "rutc", f"{where}: {command}"
-                result = rutc(*arguments)
-                assert result.status == 0, f"{where}: {command}\n{result.stderr}"
+                result = CliRunner().invoke(app, arguments)
+                assert result.exit_code == 0, f"{where}: {command}\n{result.stderr}"
                 if expected:
                     compare(f"{where}: {command}", expected, result.stdout)
                     compared += 1

@@ -5,8 +5,9 @@ import shlex
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from tests.commands import rutc
+from rutc.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -36,8 +37,8 @@ def test_the_readme_commands_work() -> None:
     for line in commands:
         program, *arguments = shlex.split(line)
         assert program == "rutc"
-        result = rutc(*arguments)
-        assert result.status == 0, f"{line}\n{result.stdout}{result.stderr}"
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, f"{line}\n{result.stdout}{result.stderr}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -28,7 +28,8 @@ HOMES: dict[str, set[str]] = {
     "llvmlite": {"emit"},
     "onnxruntime": {"verify"},
     "torch": {"models"},
-    "rich": {"console", "models"},
+    "typer": {"cli", "console"},
+    "rich": {"cli", "console", "inspection", "models", "views"},
 }
 
 NOT_PACKAGED = {"tests", "benchmarks", "docs", "tools", "build", "dist"}

@@ -1,15 +1,31 @@
 """Small ONNX models, one compiled artifact, and the command line called in this process."""
 
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from typer.testing import CliRunner
 
-from tests.commands import Outcome
-from tests.commands import rutc as call
+from rutc.cli import app
+
+
+@dataclass(frozen=True)
+class Outcome:
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> Mapping[str, object]:
+        value = json.loads(self.stdout)
+        assert isinstance(value, dict)
+        return value
+
 
 Rutc = Callable[..., Outcome]
 
@@ -17,6 +33,11 @@ Rutc = Callable[..., Outcome]
 @pytest.fixture
 def rutc() -> Rutc:
     """The command line: `rutc("compile", path)`."""
+
+    def call(*arguments: object) -> Outcome:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        return Outcome(result.exit_code, result.stdout, result.stderr)
+
     return call
 
 
@@ -56,6 +77,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def artifact(model: Path) -> Path:
     """What `rutc compile` makes of the model."""
     output = model.with_name("small.so")
-    result = call("compile", model, "-o", output)
-    assert result.status == 0, result.stderr
+    result = CliRunner().invoke(app, ["compile", str(model), "-o", str(output)])
+    assert result.exit_code == 0, result.stderr
     return output
