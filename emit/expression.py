@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
 from typing import assert_never
 
 import numpy as np
@@ -16,9 +15,9 @@ from rutc.emit.index import I32, IndexEmitter, i64, is_vector, splat
 from rutc.emit.memory import emit_literal, from_memory, zero
 from rutc.emit.scalar import emit_bit_cast, emit_cast, emit_op, llvm_type
 from rutc.emit.shift import ShiftEmitter
+from rutc.emit.site import Site
 from rutc.emit.squares import SquareEmitter
 from rutc.errors import InternalError
-from rutc.record import record
 from rutc.tensor_ir.affine import Index, Size
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
@@ -40,28 +39,6 @@ DIVISORS = (2.0**-60, 2.0**60)
 """Divisors between these have a normal reciprocal, and residues that do not underflow."""
 PRECISE = 2.0**-25
 """A reciprocal off by less: products with it are off by less than a unit in the last place."""
-
-
-@record
-class Site:
-    """Coordinates in a kernel, and what they are where their variables have certain values.
-
-    `names` are all variables that decide; None where data do.
-    """
-
-    names: tuple[str, ...] | None
-    addresses: dict[object, Index | None] = field(default_factory=dict)
-    """Element numbers of memory; None for what is outside."""
-    registers: dict[object, tuple[tuple[object, ...], bool]] = field(default_factory=dict)
-    """Numbers of registers, and whether these differ between the lanes."""
-
-    @staticmethod
-    def of(places: tuple[tuple[str, Coord], ...], buffer: Buffer) -> Site:
-        """Coordinates of a buffer's elements, of which nothing is known yet."""
-        indices = [c for _, c in places if isinstance(c, Index)]
-        if len(indices) < len(places):
-            return Site(None)
-        return Site(tuple(sorted(buffer.layout.names().union(*(c.names() for c in indices)))))
 
 
 class ExpressionEmitter:
@@ -354,7 +331,7 @@ class ExpressionEmitter:
         buffer = self.buffers[r.value]
         if buffer.space is Space.REGISTER:
             return None
-        address, guard = self._located(r.coords, buffer, r.fill)
+        address, guard = self._located(r.coords, buffer, r.fill, sure=True)
         if address is None or guard is not None:
             return None
         self.squares.finish(buffer)
@@ -369,11 +346,17 @@ class ExpressionEmitter:
         self._loads.setdefault(key[0], {})[key] = value
 
     def _located(
-        self, places: tuple[tuple[str, Coord], ...], buffer: Buffer, fill: Lit | None
+        self,
+        places: tuple[tuple[str, Coord], ...],
+        buffer: Buffer,
+        fill: Lit | None,
+        *,
+        sure: bool = False,
     ) -> tuple[Index | None, ir.Value | None]:
         """The element number at coordinates, and the condition under which there is one.
 
-        None for coordinates that are never inside. Without a fill they always are.
+        None for coordinates that are never inside, or if `sure` for such as need a test of the
+        run: their variables need no values. Without a fill they always are inside.
         """
         site = self._site(places, buffer, fill)
         at: tuple[object, ...] | None = None
@@ -384,9 +367,9 @@ class ExpressionEmitter:
             at = (*self.index.at(site.names), chunk)
         if at in site.addresses:
             return site.addresses[at], None
-        coords, guard = self._tested(places, buffer, fill, guarded=fill is not None)
+        coords, guard = self._tested(places, buffer, fill, guarded=fill is not None, sure=sure)
         address = None if coords is None else buffer.layout.address(coords, self.index.ranges)
-        if at is not None and guard is None:
+        if at is not None and guard is None and not (sure and coords is None):
             site.addresses[at] = address
         return address, guard
 
@@ -406,6 +389,7 @@ class ExpressionEmitter:
         fill: Lit | None,
         *,
         guarded: bool,
+        sure: bool = False,
     ) -> tuple[dict[str, Index] | None, ir.Value | None]:
         extents = dict(buffer.layout.extents)
         coords: dict[str, Index] = {}
@@ -428,7 +412,10 @@ class ExpressionEmitter:
                     continue
                 if bounds[1] < low or bounds[0] > last[1]:
                     return None, None
-            inside = self._lanes_within(index, low, high) or self._within(index, low, high)
+            inside = self._lanes_within(index, low, high)
+            if inside is None and sure:
+                return None, None
+            inside = inside or self._within(index, low, high)
             lanes = constant_lanes(inside)
             if lanes is not None and all(lanes):
                 continue

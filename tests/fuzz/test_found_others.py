@@ -178,3 +178,18 @@ def test_a_constant_that_is_multiplied_and_added(rows: int) -> None:
     x = np.arange(25, dtype=np.float32).reshape(5, 5)
     w = np.arange(5 * rows, dtype=np.float32).reshape(rows, 5)
     gives(text, [w @ x + w], x=x)
+
+
+def test_eight_bits_in_windows_that_reach_beyond_short_rows(child: Child) -> None:
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 5, (1, 3, 11, 2)).astype(np.uint8)
+    weights = rng.integers(-128, 128, (1, 3, 5, 5)).astype(np.int8)
+    numbers = ", ".join(str(n) for n in image.reshape(-1))
+    text = f"""
+    g (int8[1, 3, 5, 5] w) => (int32[1, 1, 11, 2] y) <uint8[1, 3, 11, 2] x = {{{numbers}}}>
+        {{ y = ConvInteger <auto_pad = "SAME_UPPER", kernel_shape = [5, 5]> (x, w) }}
+    """
+    wide = np.pad(image[0].astype(np.int32), ((0, 0), (2, 2), (2, 2)))
+    windows = np.lib.stride_tricks.sliding_window_view(wide, (5, 5), (1, 2))
+    want = np.einsum("cyxij,cij->yx", windows, weights[0].astype(np.int32))
+    guarded(child, text, {"w": weights}, {"y": want[None, None]})

@@ -21,7 +21,10 @@ def _whole_of(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
         return np.zeros(result.shape, bool)
     real = x.astype(np.float64)
     if node.op_type == "QuantizeLinear":
-        return np.asarray(~(np.abs(real) < LARGE))
+        with np.errstate(all="ignore"):
+            steps = np.abs(real) / np.abs(feed[node.input[1]].astype(np.float64)).min(initial=1)
+        most = min(LARGE, float(finfo(x.dtype).max))
+        return np.asarray(~(np.abs(real) < LARGE) | ~(steps < most))
     info = iinfo(result.dtype)
     return np.asarray(~((real > float(info.min) - 1) & (real < float(info.max) + 1)))
 
@@ -94,6 +97,14 @@ def _not_finite(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore", invalid="ignore"):
         span = x.max(initial=0) - x.min(initial=0)
     return np.full(result.shape, not np.isfinite(span))
+
+
+def _no_step(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """The same, or of one so small that its 255th part, by which all are divided, is 0."""
+    x = feed[node.input[0]].astype(np.float64)
+    span = max(x.max(initial=0), 0) - min(x.min(initial=0), 0)
+    tiny = 0 < span / 255 < float(finfo(np.dtype(np.float32)).smallest_normal)
+    return _not_finite(node, feed, result) | tiny
 
 
 def _windowed_not_finite(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
@@ -224,7 +235,7 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "PRelu": _zero_slopes,
     "BatchNormalization": _beyond_range,
     "Shrink": _large_whole,
-    "DynamicQuantizeLinear": _not_finite,
+    "DynamicQuantizeLinear": _no_step,
     "DFT": _not_finite,
     "STFT": _windowed_not_finite,
     "SoftmaxCrossEntropyLoss": _beyond_range,

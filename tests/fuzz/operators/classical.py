@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import numpy_helper
 
+from tests.fuzz.data import dtype_named
 from tests.fuzz.graph import Build, Refused, Val, maker
 from tests.fuzz.oracles import OLD
 
@@ -66,15 +67,28 @@ def features(b: Build, op: str) -> None:
 
 @maker("LabelEncoder")
 def labels(b: Build, op: str) -> None:
-    x = b.leaf(np.dtype(np.int64), b.shape(1, 2), low=-2, high=4)
-    put(
-        b,
-        op,
-        [x],
-        keys_int64s=[0, 1, 3],
-        values_floats=[0.5, -1.0, 7.0],
-        default_float=b.one([-0.0, 2.0]),
+    keys: dict[str, list[Any]] = {
+        "int64": [0, 1, 3],
+        "float": [1.0, float("nan"), -2.0],
+        "string": ["a", "", "Zoë"],
+    }
+    values: dict[str, list[Any]] = {
+        "float": [0.5, -1.0, 7.0],
+        "int64": [7, -1, 1 << 40],
+        "string": ["b", "", "a"],
+    }
+    defaults = {"float": [-0.0, 2.0], "int64": [-1, 4], "string": ["_Unused", ""]}
+    key, value = b.one(list(keys)), b.one(list(values))
+    x = b.leaf(
+        dtype_named(key), b.shape(1, 2), **({} if key == "string" else {"low": -2, "high": 4})
     )
+    if key == "float":
+        specials = np.array([1, np.nan, -2, 0.5], np.float32)
+        x = b.given(np.resize(specials[np.abs(np.trunc(x.array)).astype(int) % 4], x.shape))
+    given = {f"keys_{key}s": keys[key], f"values_{value}s": values[value]}
+    if b.chance(70):
+        given[f"default_{value}"] = b.one(defaults[value])
+    put(b, op, [x], **given)
 
 
 @maker("OneHotEncoder")

@@ -52,7 +52,12 @@ def tf_idf(b: Build, op: str) -> None:
     given: dict[str, Any] = {}
     if b.chance(50):
         given["weights"] = [0.5, 1.0, 2.0, -1.0]
-    x = b.leaf(np.dtype(b.one([np.int64, np.int32])), b.shape(1, 2), low=0, high=3)
+    if b.chance(40):
+        x = b.leaf(np.dtype(object), b.shape(1, 2))
+        given["pool_strings"] = ["a", "Zoë", "ab", "", "a", "a"]
+    else:
+        x = b.leaf(np.dtype(b.one([np.int64, np.int32])), b.shape(1, 2), low=0, high=3)
+        given["pool_int64s"] = [0, 2, 1, 3, 0, 0]
     b.node(
         op,
         [x],
@@ -62,6 +67,5 @@ def tf_idf(b: Build, op: str) -> None:
         max_skip_count=b.number(0, 2),
         ngram_counts=[0, 2],
         ngram_indexes=[1, 0, 3, 2] if mode == "IDF" else b.one([[1, 0, 3, 2], [1, 0, 0, 2]]),
-        pool_int64s=[0, 2, 1, 3, 0, 0],
         **given,
     )
