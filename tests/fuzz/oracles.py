@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from math import prod
 from zlib import crc32
 
 import numpy as np
@@ -88,6 +89,7 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
         "reference": [_Reference(model)],
         "ort": [_Runtime(model)],
         "wide": [_Wide(node, opset)],
+        "rows": [_Rows(node), _Runtime(model)],
     }
     oracles = choices[counts]
     made: list[list[Array]] = []
@@ -285,6 +287,23 @@ class _Wide:
         (kind,) = kinds
         with np.errstate(over="ignore"):
             return [a.astype(kind) if is_float(a.dtype) else a for a in made]
+
+
+class _Rows:
+    """The implementation of the onnx package, given a matrix of all axes from the named one on."""
+
+    def __init__(self, node: NodeProto) -> None:
+        self.axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+        self.node = helper.make_node(node.op_type, node.input, node.output, axis=1)
+
+    def __call__(self, feed: Feed) -> list[Array] | None:
+        """The outputs, in the operand's shape; None where it refuses the operand."""
+        (name,) = self.node.input
+        x = feed[name]
+        at = self.axis % x.ndim
+        rows = {name: x.reshape(prod(x.shape[:at]), prod(x.shape[at:]))}
+        made = _Reference(model_of(self.node, 13, rows))(rows)
+        return None if made is None else [a.reshape(x.shape) for a in made]
 
 
 def _typed(

@@ -52,7 +52,9 @@ ABSOLUTE = (
     frozenset(
         [
             *("RNN", "GRU", "LSTM", "Sigmoid", "Tanh", "Softmax", "Attention", "Celu", "Elu"),
-            *("Selu", "Gelu", "Mish", "Softplus"),
+            *("Selu", "Gelu", "Mish", "Softplus", "LinearClassifier", "SVMClassifier"),
+            *("LinearRegressor", "SVMRegressor", "TreeEnsemble", "TreeEnsembleClassifier"),
+            "TreeEnsembleRegressor",
         ]
     )
     | rules_contrib.ABSOLUTE
@@ -93,7 +95,8 @@ class Rule:
     """Which oracle counts for operators, and why; `when` looks at the node and its operands.
 
     `counts` is "ort", "reference", or "wide": the reference, given narrow floats in single
-    precision, its results then stored in their type.
+    precision, its results then stored in their type. With "rows" both count, the reference given
+    the operand as rows of all axes from one on.
     """
 
     operators: frozenset[str]
@@ -138,7 +141,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         frozenset({"Softmax", "LogSoftmax", "Hardmax"}),
-        "ort",
+        "rows",
         "the reference knows one axis only, opsets before 13 all from an axis on",
         lambda node, feed, opset: opset < 13,
     ),

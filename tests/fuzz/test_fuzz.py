@@ -237,3 +237,21 @@ def test_an_open_quantised_number_may_be_any() -> None:
     (runs,) = evaluate(helper.make_node("DequantizeLinear", ["q", "s"], ["y"]), 18, feeds)
     assert not differs(np.array([0.0], np.float32), runs, 1)
     assert not differs(np.array([127.5], np.float32), runs, 1)
+
+
+def test_rows_of_old_softmaxes_are_the_reference_s_too() -> None:
+    x = np.array([[[1.0, np.nan]], [[1.0, 3.0]]], np.float32)
+    for op in ("Softmax", "LogSoftmax"):
+        node = helper.make_node(op, ["x"], ["y"], axis=1)
+        (runs,) = evaluate(node, 9, [{"x": x}] * RUNS)
+        undefined = np.isnan(runs[0])
+        assert undefined[0].all()
+        assert not undefined[1].any()
+
+
+def test_the_largest_of_minus_infinities_may_be_the_least_number() -> None:
+    node = helper.make_node("GlobalMaxPool", ["x"], ["y"])
+    x = np.array([[[-np.inf, -np.inf], [2.0, 1.0]]], np.float32)
+    (runs,) = evaluate(node, 18, [{"x": x}] * RUNS)
+    assert not differs(np.array([[[-np.inf], [2.0]]], np.float32), runs, 1)
+    assert differs(np.array([[[-np.inf], [1.0]]], np.float32), runs, 1)

@@ -51,6 +51,14 @@ def _largest_with_nan(node: NodeProto, feed: Feed, result: np.ndarray) -> np.nda
     return np.full(result.shape, is_float(x.dtype) and bool(np.isnan(x.astype(np.float64)).any()))
 
 
+def _largest(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """Whether NaN is the largest, and the type's least number that of numbers which are less."""
+    with_nan = _largest_with_nan(node, feed, result)
+    if not is_float(result.dtype):
+        return with_nan
+    return with_nan | (result.astype(np.float64) == float(finfo(result.dtype).min))
+
+
 def _scattered_nan(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     """Whether NaN, where several numbers go to one place, is the smallest and largest of them."""
     extreme = any(a.name == "reduction" and a.s in (b"min", b"max") for a in node.attribute)
@@ -216,7 +224,7 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "com.microsoft.GroupNorm": _squares_overflow,
     "com.microsoft.LayerNormalization": _squares_overflow,
     "com.microsoft.SimplifiedLayerNormalization": _squares_overflow,
-    "GlobalMaxPool": _largest_with_nan,
+    "GlobalMaxPool": _largest,
     "Hardmax": _largest_with_nan,
     "Pow": _power_overflows,
     "ReduceProd": _product_overflows,
