@@ -69,6 +69,12 @@ _CHOICES = """
 CHOICES = frozenset(_CHOICES.split())
 """Operators that choose one of many: a few values of an open operand do not show all results."""
 
+COUNTING = frozenset(["Unique", "NonZero", "Compress", "NonMaxSuppression"])
+"""Operators whose operands' elements decide the shape of the result; those that are open do not."""
+
+STABLE = frozenset(["Det", f"{CONTRIB}.Inverse"])
+"""Operators whose results are at best exact for operands that are a rounding away."""
+
 _NARROWLY_SUMMED = """
     ReduceSum ReduceMean ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare ReduceProd
     CumSum CumProd GlobalAveragePool
