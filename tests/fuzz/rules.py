@@ -448,6 +448,18 @@ def _scales_fit(node: NodeProto, feed: Feed) -> bool:
     return -len(x) <= axis < len(x) and x[axis] == scale[0]
 
 
+def _reflects(node: NodeProto, feed: Feed) -> bool:
+    """What is reflected has as many other elements as it is padded with."""
+    if all(a.s != b"reflect" for a in node.attribute):
+        return True
+    x, count = feed[node.input[0]], feed[node.input[0]].ndim
+    given = next((a.ints for a in node.attribute if a.name == "pads"), None)
+    pads = list(given) if given is not None else feed[node.input[1]].tolist()
+    axes = feed[node.input[3]].tolist() if len(node.input) > 3 else range(count)
+    most = [max(pads[k], pads[k + len(pads) // 2]) for k in range(len(pads) // 2)]
+    return all(p < max(1, x.shape[a]) for a, p in zip(axes, most, strict=False))
+
+
 VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     "NegativeLogLikelihoodLoss": _labelled,
     "SoftmaxCrossEntropyLoss": _labelled,
@@ -460,6 +472,7 @@ VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     "AveragePool": _pools_plainly,
     "LpPool": _pools_plainly,
     "Upsample": _finite_image,
+    "Pad": _reflects,
     "QuantizeLinear": _scales_fit,
     "DequantizeLinear": _scales_fit,
     "Concat": _joinable,
