@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from rutc.tensor_ir.affine import Index, Range, Size, typical
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import Peel, Preload, Reorder, Schedule, Split, Step, Tile
-from rutc.tuner.access import Touch
+from rutc.tensor_ir.steps import Mark, Overlap, Peel, Preload, Reorder, Schedule, Split, Step, Tile
+from rutc.tuner.access import Touch, leaves_rest
 from rutc.tuner.collapse import fuse_innermost
 
 SHORTEST = 4
@@ -17,53 +18,47 @@ SHORTEST = 4
 def across(
     order: list[str],
     touches: tuple[Touch, ...],
-    extents: Mapping[str, int],
+    sizes: Mapping[str, Size],
+    symbols: Mapping[str, Range],
     machine: Machine,
     parallel: Callable[[list[str]], list[Step]],
 ) -> Schedule | None:
     """Steps for a kernel without reductions whose vector loop, the last one, crosses an operand.
 
     `parallel` gives the steps that share out the loops around the squares. None where no operand's
-    memory runs along another loop, or where more than one operand's does; nor where that operand
-    is read at another place, too.
+    memory runs along another loop, or where more than one operand's does.
     """
     *others, vector = order
     crossing = [
         t for t in touches if not t.is_store and not t.packed and t.strides.get(vector, 0) != 0
     ]
     crossing = [t for t in crossing if t.strides[vector] is not None and not t.unit(vector)]
-    if len(crossing) != 1 or extents[vector] < SHORTEST or crossing[0].bytes > 4:
+    if len(crossing) != 1 or typical(sizes[vector], symbols) < SHORTEST or crossing[0].bytes > 4:
         return None
     operand = crossing[0]
-    if sum(t.buffer == operand.buffer and not t.is_store for t in touches) > 1:
-        return None
     along = next((v for v in others if operand.unit(v)), None)
     if along is None:
         return None
     others.remove(along)
-    steps: list[Step] = [Reorder((*others, along, vector))]
-    fused = fuse_innermost([*others, along], extents, touches)
-    steps += fused.steps
-    *outside, along = fused.loops
-    extent = fused.size
-    if not isinstance(extent, int) or extent < SHORTEST:
-        return None
+    steps: list[Step] = [Reorder((along, *others, vector))]
+    wide = fuse_innermost([*others, vector], sizes, touches)
+    *others, vector = wide.loops
+    steps += [*wide.steps, Reorder((*others, vector, along)), Reorder((vector, *others, along))]
+    long = fuse_innermost([*others, along], sizes, wide.touches)
+    *others, along = long.loops
+    steps += long.steps
     lanes = machine.width
-    inside: list[str] = []
-    for v, n in ((vector, extents[vector]), (along, extent)):
-        if n <= lanes:
-            inside.insert(0, v)
-            continue
-        steps.append(Split(v, lanes))
-        outside.append(f"{v}.o")
-        inside.insert(0, f"{v}.i")
+    if long.size in range(SHORTEST) or any(_short(x.size, lanes, symbols) for x in (wide, long)):
+        return None
+    blocks = {v: n for v, n in ((vector, wide.size), (along, long.size)) if not _fits(n, lanes)}
+    outside = [*others, *(f"{v}.o" for v in blocks)]
+    inside = [f"{v}.i" if v in blocks else v for v in (along, vector)]
+    steps += [Split(v, lanes) for v in blocks]
     steps.append(Reorder((*outside, *inside)))
     steps += parallel(outside)
-    steps += [
-        Peel(f"{v}.o")
-        for v, n in ((along, extent), (vector, extents[vector]))
-        if n > lanes and n % lanes
-    ]
+    steps += _ends(blocks, lanes)
+    if any(isinstance(s, Overlap) for s in steps):
+        steps.append(Mark(f"{inside[-1]}.few", Kind.VECTOR))
     steps.append(Tile(tuple(inside), (Kind.UNROLL, Kind.VECTOR)))
     steps.append(Preload(operand.buffer, tuple(inside)))
     return tuple(steps)
@@ -72,7 +67,8 @@ def across(
 def interleaved(
     order: list[str],
     touches: tuple[Touch, ...],
-    extents: Mapping[str, int],
+    sizes: Mapping[str, Size],
+    symbols: Mapping[str, Range],
     machine: Machine,
     parallel: Callable[[list[str]], list[Step]],
 ) -> Schedule | None:
@@ -83,27 +79,48 @@ def interleaved(
     None where the loop beside the short one is not the one along which all operands' memory runs.
     """
     stores = [t for t in touches if t.is_store]
-    short = next((v for v in order if 1 < extents[v] < SHORTEST and stores[0].unit(v)), None)
+    few = range(2, SHORTEST)
+    short = next((v for v in order if sizes[v] in few and stores[0].unit(v)), None)
     if len(stores) != 1 or short is None or stores[0].bytes > 4:
         return None
     others = [v for v in order if v != short]
     loads = [t for t in touches if not t.is_store]
-    along = next((v for v in others if stores[0].strides.get(v) == extents[short]), None)
+    along = next((v for v in others if stores[0].strides.get(v) == sizes[short]), None)
     if along is None or not any(t.unit(along) for t in loads):
         return None
     if any(t.gathered or t.strides.get(along, 0) not in (0, 1) for t in loads):
         return None
     others.remove(along)
     steps: list[Step] = [Reorder((*others, along, short))]
-    fused = fuse_innermost([*others, along], extents, touches)
+    fused = fuse_innermost([*others, along], sizes, touches)
     steps += fused.steps
     *others, along = fused.loops
-    extent = fused.size
-    if not isinstance(extent, int) or extent < machine.width:
+    if fused.size in range(machine.width) or _short(fused.size, machine.width, symbols):
         return None
     steps += [Split(along, machine.width), Reorder((*others, f"{along}.o", short, f"{along}.i"))]
     steps += parallel([*others, f"{along}.o"])
-    if extent % machine.width:
-        steps.append(Peel(f"{along}.o"))
+    steps += _ends({along: fused.size}, machine.width)
     steps.append(Tile((short, f"{along}.i"), (Kind.UNROLL, Kind.VECTOR)))
     return tuple(steps)
+
+
+def _short(size: Size, lanes: int, symbols: Mapping[str, Range]) -> bool:
+    """Whether a loop of symbolic size is never as long as a block."""
+    bounds = Index.of(size).bounds(symbols)
+    return not isinstance(size, int) and bounds is not None and bounds[1] < lanes
+
+
+def _fits(size: Size, lanes: int) -> bool:
+    """Whether a loop of that size needs no blocks."""
+    return isinstance(size, int) and size <= lanes
+
+
+def _ends(blocks: Mapping[str, Size], lanes: int) -> list[Step]:
+    """Steps for what blocks of `lanes` iterations leave over, the loops from the outermost on.
+
+    Squares have constant sides: those at the end of a symbolic loop lie over the ones before.
+    """
+    uneven = [v for v, n in blocks.items() if leaves_rest(n, lanes)]
+    symbolic = [v for v in uneven if not isinstance(blocks[v], int)]
+    steps: list[Step] = [Overlap(tuple(f"{v}.o" for v in symbolic))] if symbolic else []
+    return [*steps, *(Peel(f"{v}.o") for v in reversed(uneven) if v not in symbolic)]

@@ -58,7 +58,8 @@ def matrix(
     order = [*others, f"{column}.o.o", f"{row}.o.o"]
     bound = [*(x.var for x in r.loops if x.var != inner), inner]
     steps: list[Step] = [
-        Overlap(row, rows),
+        Split(row, rows),
+        *([Overlap((f"{row}.o",))] if extents[row] % rows else []),
         Split(f"{row}.o", tall),
         Split(column, COLUMNS),
         Split(f"{column}.o", wide),

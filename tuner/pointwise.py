@@ -38,6 +38,7 @@ def pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
         return tuple(unrolled_arms(others, vector, chosen, sizes, machine.width, parallel=parallel))
     vector = _best_vector(loops, shape)
     order = _memory_order([v for v in loops if v != vector], shape)
+    symbols = dict(kernel.symbols)
     symbolic = set(shape.symbolic)
     cuts: tuple[int, ...] = ()
     if vector not in symbolic:
@@ -58,11 +59,11 @@ def pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
             steps += vectorised(name, extent, machine)
         return (*steps, *shared(order[:-1]), *_parted(order[:-1], ends))
     touches = shape.touches
-    if not symbolic and not any(ends.values()):
-        in_turn = interleaved(loops, touches, extents, machine, shared)
+    if not any(ends.values()):
+        in_turn = interleaved(loops, touches, sizes, symbols, machine, shared)
         if in_turn is not None:
             return in_turn
-    squares = None if symbolic else across(order, touches, extents, machine, shared)
+    squares = across(order, touches, sizes, symbols, machine, shared)
     if squares is not None:
         return squares
     while (
@@ -80,7 +81,7 @@ def pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
         touches = tuple(t.renamed(inner, name) for t in touches)
         order[-2:] = [name]
     vector = order.pop()
-    longest = Index.of(sizes[vector]).bounds(dict(kernel.symbols))
+    longest = Index.of(sizes[vector]).bounds(symbols)
     if vector in symbolic and longest is not None and longest[1] <= 1:
         return (*steps, *shared(order))
     if not order and pays(extents[vector] * len(touches) / 2, machine):

@@ -1,9 +1,9 @@
 """Schedule steps: small, checked rewrites of kernels. A schedule is a tuple of steps, as data."""
 
 from rutc.tensor_ir.steps.base import NotApplicable, Schedule, Step, apply_schedule
-from rutc.tensor_ir.steps.ends import Even, Peel
+from rutc.tensor_ir.steps.ends import Even, Overlap, Peel
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Reorder, Split
-from rutc.tensor_ir.steps.matrix import MatrixTile, Overlap
+from rutc.tensor_ir.steps.matrix import MatrixTile
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
 from rutc.tensor_ir.steps.preload import Preload
 from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes

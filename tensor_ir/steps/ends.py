@@ -1,4 +1,4 @@
-"""Steps that give the ends of loops code of their own: peel, even."""
+"""Steps that treat the ends of loops: peel, even, overlap."""
 
 from __future__ import annotations
 
@@ -7,7 +7,20 @@ from dataclasses import replace
 
 from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Min, floordiv, maximum, minimum
-from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Stmt, walk_stmts
+from rutc.tensor_ir.expr import reads
+from rutc.tensor_ir.kernel import (
+    Assign,
+    Branch,
+    Init,
+    Kernel,
+    Kind,
+    Loop,
+    Put,
+    Stmt,
+    accesses,
+    exprs,
+    walk_stmts,
+)
 from rutc.tensor_ir.steps.base import (
     NotApplicable,
     Step,
@@ -116,6 +129,61 @@ class Even(Step):
         )
 
 
+@record
+class Overlap(Step):
+    """Let the last block of each of some loops be whole: it does some iterations again.
+
+    for v in [0, ceil(n/f)) { for i in [0, min(f, n - f*v)) { S[f*v + i] } }
+      ->  for v in [0, ceil(n/f)) { for i in [0, f) { S[min(f*v, n - f) + i] } }
+
+    Where n is symbolic and may be less than f, such few iterations have loops of their own:
+
+      ->  for v in [0, ceil(n/f)) { if f <= n { for i in [0, f) { S[min(f*v, n - f) + i] } }
+                                    else { for i.few in [0, min(f, n)) { S[i.few] } } }
+
+    The loops are named from the outermost on; the choice is made in the innermost.
+    """
+
+    loops: tuple[str, ...]
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        """The kernel with whole blocks. Raises NotApplicable where no loop inside is cut."""
+        if not self.loops:
+            raise NotApplicable("it takes one loop at least")
+        ranges = outer_ranges(kernel)
+        cuts: dict[str, tuple[Index, int, Index]] = {}
+        for v in self.loops:
+            for loop in find_loops(kernel, v):
+                ends = _cut_loops(loop)
+                if len(ends) != 1 or loop.lo != ZERO:
+                    raise NotApplicable(f"no loop, or several, are cut short by {v}")
+                if loop.kind is Kind.VECTOR:
+                    raise NotApplicable(f"the lanes of {v} cannot branch")
+                ((end, (factor, total)),) = ends.items()
+                bounds = total.bounds(ranges)
+                if bounds is not None and bounds[1] < factor:
+                    raise NotApplicable(f"{v} has no block of {factor}")
+                _check_repeatable(kernel, loop)
+                cuts[v] = end, factor, total
+
+        def overlap(loop: Loop) -> tuple[Stmt, ...]:
+            body = loop.body
+            for v, (end, factor, total) in cuts.items():
+                if not any(isinstance(s, Loop) and s.hi == end for s in walk_stmts(body)):
+                    raise NotApplicable(f"what {v} cuts short is not inside {loop.var}")
+                number = Index.of(v) * factor
+                moved = minimum(number, total - factor, ranges) - number
+                body = _with_ends(body, {end: Index.of(factor)}, moved)
+            for v, (_, factor, total) in cuts.items():
+                few = with_index(loop.body, {v: ZERO})
+                branch = Branch(Index.of(factor - 1), total, body, _renamed(few, "few"))
+                body = (branch,)
+            return (replace(loop, body=body),)
+
+        body = replace_loop(kernel.body, self.loops[-1], overlap)
+        return replace(kernel, body=simplified(body, dict(kernel.symbols)))
+
+
 def _cut_short(loop: Loop) -> Branch:
     """The body of a loop by whether the loops inside, which all end with it, are whole."""
     ends = _cut_loops(loop)
@@ -156,6 +224,44 @@ def _with_ends(
             case _:
                 result.append(s)
     return tuple(result)
+
+
+def _renamed(body: tuple[Stmt, ...], suffix: str) -> tuple[Stmt, ...]:
+    """`body` with loops of other names."""
+    result: list[Stmt] = []
+    for s in body:
+        match s:
+            case Loop():
+                name = f"{s.var}.{suffix}"
+                inner = with_index(s.body, {s.var: Index.of(name)})
+                result.append(replace(s, var=name, body=_renamed(inner, suffix)))
+            case Branch():
+                then = _renamed(s.then, suffix)
+                result.append(replace(s, then=then, orelse=_renamed(s.orelse, suffix)))
+            case _:
+                result.append(s)
+    return tuple(result)
+
+
+def _check_repeatable(kernel: Kernel, loop: Loop) -> None:
+    memory = {b.name for b in kernel.args}
+    started: set[str] = set()
+    stored: set[str] = set()
+    read: set[str] = set()
+    for s in walk_stmts(loop.body):
+        read |= {x.value for e in exprs(s) for x in reads(e)}
+        match s:
+            case Init():
+                started |= {a.buffer for a in s.states}
+            case Put():
+                raise NotApplicable(f"{loop.var} puts elements, which cannot be done twice")
+            case Assign():
+                (stored if s.target.buffer in memory else started).add(s.target.buffer)
+            case _:
+                if any(a.buffer not in started for a in accesses(s)):
+                    raise NotApplicable(f"{loop.var} goes on with a reduction")
+    if stored & read:
+        raise NotApplicable(f"{loop.var} changes %{min(stored & read)}, which it reads")
 
 
 def _shortened(hi: Index, var: str) -> tuple[int, Index] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rutc.record import record
-from rutc.tensor_ir.affine import ZERO, Index, minimum
+from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Expr, Read, transform
 from rutc.tensor_ir.kernel import (
     Access,
@@ -15,12 +15,9 @@ from rutc.tensor_ir.kernel import (
     Kernel,
     Kind,
     Loop,
-    Put,
     Space,
     Stmt,
     Update,
-    accesses,
-    exprs,
     rewrite,
     walk_stmts,
 )
@@ -28,86 +25,11 @@ from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.steps.base import (
     NotApplicable,
     Step,
-    check_fresh,
-    check_no_registers,
-    check_positive,
     constant_extent,
-    constant_start,
     find_loops,
     outer_ranges,
     replace_loop,
-    simplified,
-    with_index,
 )
-
-
-@record
-class Overlap(Step):
-    """Split a loop in equal blocks, the last of which does some iterations again.
-
-    for v in [0, n) { S }
-      ->  for v.o in [0, ceil(n/f)) { for v.i in [0, f) { S[v: min(f*v.o, n - f) + v.i] } }
-    """
-
-    var: str
-    factor: int
-
-    def apply(self, kernel: Kernel) -> Kernel:
-        """The split kernel. Raises NotApplicable where an iteration cannot be done twice."""
-        f = self.factor
-        outer, inner = f"{self.var}.o", f"{self.var}.i"
-        check_positive("factor", f)
-        check_no_registers(kernel, self.var)
-        check_fresh(kernel, outer, inner)
-
-        def split(loop: Loop) -> tuple[Stmt, ...]:
-            n = constant_extent(loop)
-            if constant_start(loop) != 0 or f > n:
-                raise NotApplicable(f"{self.var} does not go from 0 over {f} at least")
-            _check_repeatable(kernel, loop)
-            count = -(-n // f)
-            ranges = {outer: (0, count - 1)}
-            start = minimum(n - f, Index.of(outer) * f, ranges)
-            body = with_index(loop.body, {self.var: start + Index.of(inner)})
-            inside = Loop(inner, ZERO, Index.of(f), loop.kind, body)
-            return (Loop(outer, ZERO, Index.of(count), loop.kind, (inside,)),)
-
-        find_loops(kernel, self.var)
-        body = simplified(replace_loop(kernel.body, self.var, split), dict(kernel.symbols))
-        return replace(kernel, body=body)
-
-
-def _check_repeatable(kernel: Kernel, loop: Loop) -> None:
-    memory = {b.name for b in kernel.args}
-    started: set[str] = set()
-    stored: set[str] = set()
-    read: set[str] = set()
-    for s in walk_stmts(loop.body):
-        read |= {x.value for e in exprs(s) for x in _reads(e)}
-        match s:
-            case Init():
-                started |= {a.buffer for a in s.states}
-            case Put():
-                raise NotApplicable(f"{loop.var} puts elements, which cannot be done twice")
-            case Assign():
-                (stored if s.target.buffer in memory else started).add(s.target.buffer)
-            case _:
-                if any(a.buffer not in started for a in accesses(s)):
-                    raise NotApplicable(f"{loop.var} goes on with a reduction")
-    if stored & read:
-        raise NotApplicable(f"{loop.var} changes %{min(stored & read)}, which it reads")
-
-
-def _reads(e: Expr) -> list[Read]:
-    found: list[Read] = []
-
-    def visit(x: Expr) -> Expr:
-        if isinstance(x, Read):
-            found.append(x)
-        return x
-
-    transform(e, visit)
-    return found
 
 
 @record

@@ -15,9 +15,9 @@ from typing import get_args, get_origin, get_type_hints
 from rutc.tensor_ir.affine import quoted
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.steps.base import Schedule, Step
-from rutc.tensor_ir.steps.ends import Even, Peel
+from rutc.tensor_ir.steps.ends import Even, Overlap, Peel
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Reorder, Split
-from rutc.tensor_ir.steps.matrix import MatrixTile, Overlap
+from rutc.tensor_ir.steps.matrix import MatrixTile
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
 from rutc.tensor_ir.steps.preload import Preload
 from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes
@@ -29,13 +29,13 @@ STEPS: Mapping[str, type[Step]] = {
     "reorder": Reorder,
     "peel": Peel,
     "even": Even,
+    "overlap": Overlap,
     "cut": Cut,
     "part": Part,
     "mark": Mark,
     "lanes": Lanes,
     "block_reduction": BlockReduction,
     "tile": Tile,
-    "overlap": Overlap,
     "matrix_tile": MatrixTile,
     "prefetch_block": PrefetchBlock,
     "prefetch_later": PrefetchLater,

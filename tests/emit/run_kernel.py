@@ -9,6 +9,7 @@ import numpy as np
 
 from rutc.emit.codegen import optimise, start, target_machine
 from rutc.emit.kernel import ENTRY, emit_kernel
+from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 
@@ -53,7 +54,8 @@ def run_kernel(
         call = ctypes.CFUNCTYPE(
             None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
         )(engine.get_function_address(ENTRY))
-        edges = [emitted.tasks * i // parts for i in range(parts + 1)]
+        tasks = int(Index.of(emitted.tasks).evaluate(dict(symbols or {})))
+        edges = [tasks * i // parts for i in range(parts + 1)]
         # The last part first: tasks may run in any order.
         for i in reversed(range(parts)):
             call(pointers, table, edges[i], edges[i + 1])

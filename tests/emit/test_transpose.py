@@ -1,5 +1,8 @@
 """Transposing in registers: copies that change which dim is contiguous."""
 
+import itertools
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
@@ -7,9 +10,10 @@ from rutc.emit.access import pieces
 from rutc.emit.kernel import emit_kernel
 from rutc.emit.targets import target_named
 from rutc.tensor_ir import DType, Index
+from rutc.tensor_ir.affine import Range, Size, plain
 from rutc.tensor_ir.expr import Lit, Read, apply, cast
 from rutc.tensor_ir.graph import Nest, Value
-from rutc.tensor_ir.kernel import Kernel, Kind
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
@@ -38,9 +42,15 @@ SIZES = [
 DTYPES = [DType.F32, DType.I8, DType.F16, DType.I64, DType.F64, DType.BOOL]
 
 
-def copy_kernel(x: int, c: int, dtype: DType, given: DType | None = None) -> Kernel:
+def copy_kernel(
+    x: Size,
+    c: Size,
+    dtype: DType,
+    given: DType | None = None,
+    symbols: Mapping[str, Range] | None = None,
+) -> Kernel:
     """%a [c, x] copied to %b [x, c], from a `given` type; both stand in rows of two images."""
-    extents = {"n": 2, "c": c, "x": x}
+    extents: dict[str, Size] = {"n": 2, "c": c, "x": x}
     a, b = (
         Value(name, kind, ("c", "n", "x")) for name, kind in (("a", given or dtype), ("b", dtype))
     )
@@ -48,7 +58,7 @@ def copy_kernel(x: int, c: int, dtype: DType, given: DType | None = None) -> Ker
     body = read if given is None else cast(read, dtype)
     group = Group("copy", (Nest((b,), (), None, (body,)),), ("n", "c", "x"), ("b",))
     layouts = {"a": dense(("n", "c", "x"), extents), "b": dense(("n", "x", "c"), extents)}
-    return lower(group, {"a": a, "b": b}, layouts, extents)
+    return lower(group, {"a": a, "b": b}, layouts, extents, symbols)
 
 
 def masked_stores(kernel: Kernel, machine: Machine) -> int:
@@ -107,6 +117,35 @@ def test_short_rows_need_no_scatters(machine: Machine, channels: int) -> None:
     kernel = copy_kernel(100, channels, DType.F32)
     scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
     assert not uses_gathers(scheduled, machine)
+
+
+@on_machines
+@pytest.mark.parametrize("symbolic", ["x", "c", "xc"])
+def test_copies_of_symbolic_size_go_by_squares(machine: Machine, symbolic: str) -> None:
+    """Squares at the ends lie over those before; where there are few rows, there is none."""
+    symbols = {d.upper(): (0, 200) for d in symbolic}
+    x, c = (Index.of(d.upper()) if d in symbolic else Index.of(35) for d in "xc")
+    kernel = copy_kernel(plain(x), plain(c), DType.F32, symbols=symbols)
+    scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
+    assert any(isinstance(s, Loop) and s.var.endswith(".few") for s in walk_stmts(scheduled.body))
+    for rows, columns in itertools.product((0, 1, 7, 16, 17, 33, 100), repeat=2):
+        sizes = {"X": rows, "C": columns} if symbolic == "xc" else {symbolic.upper(): rows}
+        shape = [sizes.get("C", 35), sizes.get("X", 35)]
+        a = np.random.default_rng(0).standard_normal((2, *shape)).astype(np.float32)
+        out = np.zeros(a.size, np.float32)
+        run_kernel(scheduled, machine, {"a": a.reshape(-1), "b": out}, sizes)
+        np.testing.assert_array_equal(out.reshape(2, *shape[::-1]), a.transpose(0, 2, 1))
+
+
+@on_machines
+def test_short_rows_of_symbolic_length_need_no_scatters(machine: Machine) -> None:
+    kernel = copy_kernel(plain(Index.of("X")), 3, DType.F32, symbols={"X": (0, 200)})
+    scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
+    for x in (0, 1, 15, 16, 17, 40, 200):
+        a = np.random.default_rng(0).standard_normal((2, 3, x)).astype(np.float32)
+        out = np.zeros(a.size, np.float32)
+        run_kernel(scheduled, machine, {"a": a.reshape(-1), "b": out}, {"X": x})
+        np.testing.assert_array_equal(out.reshape(2, x, 3), a.transpose(0, 2, 1))
 
 
 @pytest.mark.parametrize("size", [(5, 19), (23, 21), (37, 35)], ids=str)

@@ -1,4 +1,4 @@
-"""Loops of symbolic extent in tiles of rows, the last two of about equal length."""
+"""Loops of symbolic extent in tiles of rows, the last of which are made even or overlap."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.steps import Even, Split, Tile, apply_schedule
+from rutc.tensor_ir.steps import Even, Overlap, Split, Tile, apply_schedule
 from rutc.tensor_ir.steps.tile import MOST_EXACT, numbers_of_rows, rows_apart
 
 MOST = 30
@@ -37,11 +37,12 @@ def kernel() -> Kernel:
     return lower(group, graph.values, layouts, extents, dict(graph.symbols))
 
 
-@pytest.mark.parametrize("factor", [1, 2, 3, 5, 8, 9, 13, 20])
-def test_every_row_is_computed_once_whatever_their_number(factor: int) -> None:
+@pytest.mark.parametrize("factor", [2, 3, 5, 8, 9, 13, 20])
+@pytest.mark.parametrize("end", ["even", "overlap"])
+def test_every_row_is_computed_whatever_their_number(factor: int, end: str) -> None:
     tile = Tile(("i.i", "j"), (Kind.UNROLL, Kind.VECTOR))
-    plan = (Split("i", factor), Even("i.o"), tile) if factor > 1 else (Split("i", 1),)
-    scheduled = apply_schedule(kernel(), plan)
+    ends = {"even": (Even("i.o"), tile), "overlap": (Overlap(("i.o",)),)}
+    scheduled = apply_schedule(kernel(), (Split("i", factor), *ends[end]))
     rng = np.random.default_rng(0)
     for n in range(MOST + 1):
         a = rng.integers(-4, 5, (n, 2)).astype(np.float32)
