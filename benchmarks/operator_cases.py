@@ -41,6 +41,12 @@ class Case:
         """Returns the values of the model's inputs."""
         return {f"x{i}": x for i, x in enumerate(self.operands) if isinstance(x, np.ndarray)}
 
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of the operands, constant ones included."""
+        arrays = [x.array if isinstance(x, Fixed) else x for x in self.operands if x is not None]
+        return sum(x.nbytes for x in arrays)
+
     def build(self) -> onnx.ModelProto:
         """Returns the model."""
         names = ["" if x is None else f"x{i}" for i, x in enumerate(self.operands)]
