@@ -532,7 +532,7 @@ def _random_step(draw: st.DrawFn, kernel: Kernel, loops: Sequence[Loop]) -> Step
             return Lanes(var, width, draw(st.sampled_from(holders)))
         case "block" if bound := _bound(kernel.body):
             var = draw(st.sampled_from(bound))
-            output = draw(st.sampled_from([b.name for b in kernel.args[-2:]]))
+            output = draw(st.sampled_from([*(b.name for b in kernel.args[-2:]), "parts"]))
             outside = draw(st.sampled_from([loops[0].var, *names]))
             return BlockReduction(var, draw(st.sampled_from([2, 3, 8])), outside, output)
         case "prefetch":

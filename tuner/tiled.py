@@ -33,6 +33,10 @@ from rutc.tuner.tiles import LONGEST_UNROLLED, RegisterTile, bound_order, crowde
 
 PANEL_SHARE = 0.6
 """Share of the first cache that the vector operand of a blocked reduction may take."""
+LINES_SHARE = 0.4
+"""Share of the first cache for that operand and for lines that several tiles share."""
+BUSY_SHARE = 0.6
+"""Share of a step's cycles from which on it shows that lines come from the second cache."""
 REUSE = 8
 """Tiles that use a block of the vector operand before the next is loaded."""
 LINE_BYTES = 64
@@ -68,10 +72,12 @@ def tiled(
     bound = bound_order(shape)
     batch = _batch(shape, tile)
     group = products_together(shape, machine)
-    block = _reduction_block(kernel, shape, tile, bound, machine)
+    found = _reduction_block(kernel, shape, tile, bound, machine)
+    block, holder = found if found is not None else (None, "")
     if block is not None and (block % group or (group > 1 and extents[bound[-1]] % block)):
         block = None
-    chunk = _row_chunk(shape, tile, batch, machine) if block is None else None
+    carried = any(b.name == holder for b in kernel.args)
+    chunk = None if carried else _row_chunk(shape, tile, batch, machine)
     if chunk is not None:
         even = _even_rows(shape, tile, *chunk, machine)
         chunk, tile = (None, tile) if even is None else (chunk, even)
@@ -114,14 +120,13 @@ def tiled(
     steps.append(Reorder((*order, *(v for v, _ in moved))))
     outer = order
     inner: list[str] = []
-    output = _output(kernel)
-    if block is not None and output is not None:
+    if block is not None:
         # The blocks of a symbolic loop are never split again.
         whole = {f"{v}.o" for v in shape.symbolic} | shape.symbolic
         outer, inner, split = _reuse_loops(order, len(blocked), extents, whole)
         steps += split
         if inner:
-            steps.append(BlockReduction(bound[-1], block, inner[0], output))
+            steps.append(BlockReduction(bound[-1], block, inner[0], holder))
         else:
             block = None
     steps += shared_out(outer, shape, machine)
@@ -313,14 +318,13 @@ def _even_rows(
 
 def _reduction_block(
     kernel: Kernel, shape: Shape, tile: RegisterTile, bound: list[str], machine: Machine
-) -> int | None:
-    """How much of the innermost reduction loop to do at a time; None where all of it fits.
+) -> tuple[int, str] | None:
+    """(length, holder of the sums): how much of the innermost reduction loop to do at a time.
 
-    The vector operand's part then stays in the first cache while tiles use it again.
+    The vector operand's part then stays in the first cache while tiles use it again, and so do the
+    lines of which each tile uses a part only. None where all of it fits.
     """
     if len(shape.reductions) != 1 or not tile.rows or bound[-1] in shape.symbolic:
-        return None
-    if _output(kernel) is None:
         return None
     reduction = shape.reductions[0]
     if len(reduction.update.states) != 1:
@@ -331,6 +335,16 @@ def _reduction_block(
     around = prod(shape.extents[v] for v in bound[:-1])
     most = int(machine.l1 * PANEL_SHARE) // max(step * around, 1)
     extent = shape.extents[bound[-1]]
+    lines = _shared_lines(reduction, tile, bound[-1])
+    busy = tile.size / machine.fma_per_cycle
+    if lines and step + lines > BUSY_SHARE * busy * machine.l2_bytes_per_cycle:
+        fit = int(machine.l1 * LINES_SHARE) // ((step + lines) * around)
+        length = _even_block(extent, fit, around * tile.size)
+        parts = f"{reduction.update.states[0].buffer}.parts"
+        return None if length is None else (length, parts)
+    output = _output(kernel)
+    if output is None:
+        return None
     tiles = prod(
         -(-shape.extents[x.var] // dict(tile.rows).get(x.var, 1))
         for x in shape.shared
@@ -338,13 +352,40 @@ def _reduction_block(
     )
     if step * around * extent < machine.l2 // 8 or tiles > FEW_TILES:
         return None
-    if most >= extent or most * around * tile.size < SHORTEST_BLOCK or most < 4:
+    length = _even_block(extent, most, around * tile.size)
+    return None if length is None else (length, output)
+
+
+def _even_block(extent: int, most: int, work: int) -> int | None:
+    """The longest of about equal blocks of a loop; None for one block, or very short ones.
+
+    `work` are the multiply-adds of an iteration.
+    """
+    if most >= extent or most * work < SHORTEST_BLOCK or most < 4:
         return None
     even = -(-extent // -(-extent // most))
     for b in range(even, max(even // 2, 4), -1):
         if extent % b == 0:
             return b
     return even
+
+
+def _shared_lines(r: Reduction, tile: RegisterTile, inner: str) -> int:
+    """Bytes of lines that a step reads of rows, of which the tiles beside read the rest.
+
+    They are those of rows near each other, where every step goes on to other lines.
+    """
+    found = 0
+    for t in r.reads:
+        if t.packed or t.gathered or t.depends(tile.vector):
+            continue
+        if abs(t.strides.get(inner) or 0) * t.bytes < LINE_BYTES:
+            continue
+        for v, f in tile.rows:
+            step = abs(t.strides.get(v) or 0) * t.bytes
+            if 0 < step < LINE_BYTES:
+                found += LINE_BYTES + (f - 1) * step
+    return found
 
 
 def _output(kernel: Kernel) -> str | None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, minimum
+from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.kernel import (
     Access,
@@ -23,7 +24,7 @@ from rutc.tensor_ir.kernel import (
     accesses,
     walk_stmts,
 )
-from rutc.tensor_ir.layout import Axis, Layout
+from rutc.tensor_ir.layout import Axis, Layout, dense
 from rutc.tensor_ir.steps.base import (
     NotApplicable,
     Step,
@@ -31,6 +32,7 @@ from rutc.tensor_ir.steps.base import (
     check_positive,
     constant_extent,
     find_loops,
+    outer_ranges,
     replace_loop,
     simplified,
     symbolic_extent,
@@ -128,7 +130,7 @@ class Lanes(Step):
 
 @record
 class BlockReduction(Step):
-    """Carry partial sums in the output's memory between blocks of a reduction.
+    """Carry partial sums in memory between blocks of a reduction: the output's, or some of its own.
 
     for i { acc.init; for k in [0, n) { acc.update }; o[i] = f(acc) }
       ->  for k.o { for i { if k.o < 1 { acc.init } else { acc = o[i] };
@@ -136,7 +138,9 @@ class BlockReduction(Step):
                             if k.o < last { o[i] = acc } else { o[i] = f(acc) } } }
 
     The block of operands that all i of a tile use again then fits a nearer cache. `outside` is the
-    loop that the block loop goes around; `output` the buffer that holds the partial states.
+    loop that the block loop goes around; `output` the buffer that holds the partial states. Where
+    there is none of that name, it is made: on the stack, with an element for each iteration of the
+    loops from `outside` on, in their order.
     """
 
     var: str
@@ -156,6 +160,8 @@ class BlockReduction(Step):
         if count < 2:
             raise NotApplicable("one block holds the whole reduction")
         b = Index.of(block)
+        own = all(x.name != self.output for x in (*kernel.args, *kernel.locals))
+        added: list[Buffer] = []
 
         def split(loop: Loop) -> tuple[Stmt, ...]:
             rest = Index.of(n) - b * self.factor
@@ -163,12 +169,17 @@ class BlockReduction(Step):
             inner = with_index(loop.body, {self.var: b * self.factor + Index.of(self.var)})
             return (Loop(self.var, loop.lo, loop.lo + width, loop.kind, inner),)
 
-        def visit(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        def visit(body: tuple[Stmt, ...], around: tuple[Loop, ...]) -> tuple[Stmt, ...]:
             if len(body) == 1 and isinstance(body[0], Loop):
-                return (replace(body[0], body=visit(body[0].body)),)
-            init, reduction, after, target = self._reduction(kernel, body)
+                return (replace(body[0], body=visit(body[0].body, (*around, body[0]))),)
+            init, reduction, after = self._reduction(body)
             (state,) = init.states
             kind = init.reducer.state[0]
+            if own:
+                added.append(self._parts(kernel, around, kind))
+                target = Access(self.output, tuple((x.var, Index.of(x.var)) for x in around))
+            else:
+                target = self._target(kernel, init, after)
             reload: Stmt = Assign(state, Read(self.output, _plain(target), kind))
             save: Stmt = Assign(target, Read(state.buffer, _plain(state), kind))
             return (
@@ -178,17 +189,24 @@ class BlockReduction(Step):
             )
 
         def wrap(loop: Loop) -> tuple[Stmt, ...]:
-            return (Loop(block, ZERO, Index.of(count), Kind.SERIAL, visit((loop,))),)
+            return (Loop(block, ZERO, Index.of(count), Kind.SERIAL, visit((loop,), ())),)
 
-        return replace(
-            kernel,
-            body=simplified(replace_loop(kernel.body, self.outside, wrap), dict(kernel.symbols)),
-        )
+        body = simplified(replace_loop(kernel.body, self.outside, wrap), dict(kernel.symbols))
+        return replace(kernel, body=body, locals=(*kernel.locals, *added))
 
-    def _reduction(
-        self, kernel: Kernel, body: tuple[Stmt, ...]
-    ) -> tuple[Init, Loop, tuple[Stmt, ...], Access]:
-        """(start, loops, what follows, the place of the output) of the reduction that is `body`."""
+    def _parts(self, kernel: Kernel, around: tuple[Loop, ...], kind: DType) -> Buffer:
+        """A buffer on the stack for the partial states of all iterations of some loops."""
+        ranges = outer_ranges(kernel)
+        extents: dict[str, int] = {}
+        for x in around:
+            bounds = x.hi.bounds(ranges)
+            if x.lo != ZERO or bounds is None:
+                raise NotApplicable(f"the extent of {x.var} has no bound")
+            extents[x.var] = bounds[1]
+        return Buffer(self.output, kind, dense(tuple(extents), extents), Space.STACK)
+
+    def _reduction(self, body: tuple[Stmt, ...]) -> tuple[Init, Loop, tuple[Stmt, ...]]:
+        """(start, loops, what follows) of the reduction that is `body`."""
         match body:
             case (Init() as init, Loop() as reduction, *_):
                 after = body[2:]
@@ -198,13 +216,17 @@ class BlockReduction(Step):
             raise NotApplicable(f"the reduction in {self.outside} does not run over {self.var}")
         if any(isinstance(s, Init) for s in walk_stmts(after)) or len(init.states) != 1:
             raise NotApplicable("it takes one reduction with one state")
+        return init, reduction, after
+
+    def _target(self, kernel: Kernel, init: Init, after: tuple[Stmt, ...]) -> Access:
+        """The place of the output that holds a reduction's partial state."""
         stores = [s for s in after if isinstance(s, Assign) and s.target.buffer == self.output]
         every = [a for s in walk_stmts(kernel.body) for a in accesses(s) if a.buffer == self.output]
         if len(stores) != 1 or len(every) != 1:
             raise NotApplicable(f"%{self.output} is not stored once, right after the reduction")
         if kernel.buffer(self.output).dtype is not init.reducer.state[0]:
             raise NotApplicable(f"%{self.output} has another type than the state")
-        return init, reduction, after, stores[0].target
+        return stores[0].target
 
 
 def _plain(a: Access) -> tuple[tuple[str, Index], ...]:

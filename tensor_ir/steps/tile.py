@@ -16,6 +16,7 @@ from rutc.tensor_ir.kernel import (
     Kernel,
     Kind,
     Loop,
+    Space,
     Stmt,
     accesses,
     exprs,
@@ -152,7 +153,10 @@ def _check_moved(kernel: Kernel, loop: Loop, kind: Kind) -> None:
 
 
 def _expanded(kernel: Kernel, chains: list[list[Loop]]) -> dict[str, tuple[tuple[str, int], ...]]:
-    """The locals that every iteration has for itself, with the extents that they gain."""
+    """The locals that every iteration has for itself, with the extents that they gain.
+
+    Memory on the stack has an element for each of them already.
+    """
     ranges = outer_ranges(kernel)
     extents: dict[str, int] = {}
     for chain in chains:
@@ -166,6 +170,7 @@ def _expanded(kernel: Kernel, chains: list[list[Loop]]) -> dict[str, tuple[tuple
     for chain in chains:
         inside += _uses(chain[-1].body)
         written |= {a.buffer for s in walk_stmts(chain[-1].body) for a in accesses(s)}
+    written -= {b.name for b in kernel.locals if b.space is Space.STACK}
     everywhere = _uses(kernel.body)
     for b in kernel.locals:
         if b.name in written and inside[b.name] != everywhere[b.name]:

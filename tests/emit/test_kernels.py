@@ -122,6 +122,9 @@ SCHEDULES = [
     "split(i, 3); split(j, 8); reorder([j.o, i.o, i.i, j.i]); block_reduction(k, 5, i.o, c); "
     "mark(j.o, parallel); peel(i.o); peel(j.o); tile([i.i, j.i], [unroll, vector]); "
     "prefetch_block(b, j.o, 0, 16, 2)",
+    "block_reduction(k, 4, i, parts)",
+    "split(i, 3); split(j, 8); reorder([j.o, i.o, i.i, j.i]); block_reduction(k, 5, i.o, parts); "
+    "mark(j.o, parallel); peel(i.o); peel(j.o); tile([i.i, j.i], [unroll, vector])",
     "prefetch_later(a, i, 1, 16, 2, [j])",
     "split(i, 3); split(j, 8); reorder([j.o, i.o, i.i, j.i]); peel(i.o); peel(j.o); "
     "tile([i.i, j.i], [unroll, vector]); prefetch_later(b, j.o, 1, 16, 2, [i.o]); "

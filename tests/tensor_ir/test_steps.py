@@ -159,7 +159,7 @@ def test_blocked_reductions_keep_the_meaning(case: Case, data: st.DataObject) ->
     blocked: list[Kernel] = []
     for outside in case.group.shared[:1]:
         for var in bound:
-            for output in case.group.stored:
+            for output in (*case.group.stored, "parts"):
                 step = BlockReduction(var, data.draw(st.sampled_from([2, 3, 8])), outside, output)
                 try:
                     blocked.append(step.apply(kernel))

@@ -13,7 +13,7 @@ from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.steps import apply_schedule
+from rutc.tensor_ir.steps import BlockReduction, apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.access import analyse
 from rutc.tuner.arms import choosing_loops, turns
@@ -215,6 +215,31 @@ def test_fewer_rows_that_fit_a_chunk_of_packed_ones_take_more_vectors() -> None:
     tile = RegisterTile("p", 2, (("co", 6),), 0.0)
     even = even_tile(shape, tile, "co", 128, x86.avx2())
     assert (even.vectors, even.rows) == (3, (("co", 4),))
+
+
+LINES_SHARED = """
+graph "few pixels"
+dims p = 49, ci = 320, co = 1280
+%x : f32{ci,p} = input "x" [ci, p]
+%w : f32{ci,co} = input "w" [co, ci]
+%y : f32{co,p} = sum{ci} %x[ci, p] * %w[ci, co]
+output "y" [co, p] = %y
+"""
+
+
+@pytest.mark.parametrize(("ci", "blocked"), [(320, True), (32, False)])
+def test_lines_that_tiles_share_stay_in_the_first_cache(ci: int, blocked: bool) -> None:
+    """Of 64 bytes a tile of six pixels reads 24, in a line of each channel."""
+    kernel, _ = lowered(LINES_SHARED.replace("ci = 320", f"ci = {ci}"))
+    shape = analyse(kernel, frozenset({"w"}))
+    tile = RegisterTile("co", 2, (("p", 6),), 0.0)
+    choice = tiled(kernel, shape, tile, x86.avx2(), frozenset({"w"}))
+    found = [s for s in choice.schedule if isinstance(s, BlockReduction)]
+    assert bool(found) == blocked
+    for s in found:
+        assert all(b.name != s.output for b in kernel.args)
+        assert s.factor * (64 * 2 + 20) < x86.avx2().l1 // 2
+        apply_schedule(kernel, choice.schedule)
 
 
 def test_rows_lie_apart_by_a_distance_that_is_known() -> None:
