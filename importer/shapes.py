@@ -45,8 +45,12 @@ def folded(
         return None
     if op in ("Max", "Min") and len(arrays) != 2:
         return None
-    with np.errstate(all="ignore"):
-        result = _FOLDS[op](arrays, attributes, ranges)
+    try:
+        with np.errstate(all="ignore"):
+            result = _FOLDS[op](arrays, attributes, ranges)
+    except ValueError:
+        # Shapes that do not fit: the operator's own import says so.
+        return None
     if result is None:
         return None
     found = np.asarray(result)

@@ -193,3 +193,17 @@ def test_eight_bits_in_windows_that_reach_beyond_short_rows(child: Child) -> Non
     windows = np.lib.stride_tricks.sliding_window_view(wide, (5, 5), (1, 2))
     want = np.einsum("cyxij,cij->yx", windows, weights[0].astype(np.int32))
     guarded(child, text, {"w": weights}, {"y": want[None, None]})
+
+
+@pytest.mark.parametrize("op", ["Add", "Min", "Equal"])
+@pytest.mark.parametrize("shapes", [("2", "3"), ("0, 2", "0, 3")])
+def test_constants_that_do_not_fit_together_are_refused(op: str, shapes: tuple[str, str]) -> None:
+    one, other = ([int(e) for e in s.split(", ")] for s in shapes)
+    values = [", ".join("1" for _ in range(int(np.prod(s)))) for s in (one, other)]
+    element = "bool" if op == "Equal" else "float"
+    text = f"""
+    g () => ({element}[n] y) <float[{shapes[0]}] a = {{{values[0]}}},
+        float[{shapes[1]}] b = {{{values[1]}}}> {{ y = {op} (a, b) }}
+    """
+    with pytest.raises(UserError, match="do not broadcast"):
+        imported(text, {})

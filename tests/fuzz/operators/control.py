@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from onnx import TensorProto
 
 from tests.fuzz.graph import RUNS, Build, Refused, Val, maker
 
@@ -87,8 +88,34 @@ def _row(b: Build, number: Val) -> Val:
     return b.node("Gather", [rows, at], axis=0)[0]
 
 
+def _collected(b: Build, op: str) -> None:
+    """A sequence that grows in every trip, and what is made of it."""
+    x = b.pick(["float"], lambda v: v.rank > 0, lambda: b.shape(1, 3))
+    (empty,) = b.node("SequenceEmpty", [], dtype=int(TensorProto.FLOAT))
+    inner = b.inner(b.values)
+    number = _argument(b, np.array(0, np.int64), "i")
+    going = _argument(b, np.array(True), "c")
+    rows = Val(b.name("q"), empty.runs)
+    part = _steps(inner, x)
+    place = [b.scalar(0)] if b.chance(30) else []
+    if b.chance(30):
+        part = _reshaped(inner, part)
+    (longer,) = inner.node("SequenceInsert", [rows, part, *place])
+    (again,) = inner.node("Identity", [going])
+    body = inner.graph([number, going, rows], [again, longer])
+    trips = b.given(np.array(b.number(0, 4), np.int64), fixed=not b.chance(50))
+    (made,) = b.node(op, [trips, None, empty], body=body)
+    if made.runs[0] and part.rank:
+        b.node("ConcatFromSequence", [made], axis=b.number(0, part.rank - 1))
+    else:
+        b.node("SequenceLength", [made])
+
+
 @maker("Loop")
 def loop(b: Build, op: str) -> None:
+    if b.opset > 12 and b.chance(15):
+        _collected(b, op)
+        return
     x = b.pick(KINDS)
     inner = b.inner(b.values)
     number = _argument(b, np.array(0, np.int64), "i")
