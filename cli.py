@@ -12,7 +12,6 @@ from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.console import RenderableType
 
 import rutc
 from rutc.console import command
@@ -246,15 +245,12 @@ def verify(
                     level=verification.level,
                     on_progress=on_progress,
                 )
-        shown: list[RenderableType] = [
-            views.verification_table(verification),
-            views.verification_text(verification),
-        ]
+        told = [views.verification_text(verification)]
         payload = views.verification_json(verification)
         if bisect and not verification.passed:
-            shown.append(views.divergence_text(divergence))
+            told.append(views.divergence_text(divergence))
             payload["divergence"] = views.divergence_json(divergence)
-        screen.result(payload, *shown)
+        screen.result(payload, views.verification_table(verification), *told)
         if not verification.passed:
             raise typer.Exit(1)
 

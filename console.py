@@ -1,7 +1,11 @@
 """What the command line shows: progress, tables and errors on stderr, results on stdout.
 
 `command` is the frame of every command: it turns errors into one message and an exit status.
+What only some commands show is imported when they do: a small model compiles in little more time
+than that takes.
 """
+
+from __future__ import annotations
 
 import contextlib
 import json
@@ -13,14 +17,15 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 import rutc
 from rutc.errors import InternalError, RutcError, UserError
-from rutc.runtime import ModelError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 INTERRUPTED = 130
 FILE_WIDTH = 160
@@ -34,13 +39,10 @@ class Screen:
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
-        self._err = Console(stderr=True, highlight=False, soft_wrap=True)
-        width = None if sys.stdout.isatty() else FILE_WIDTH
-        self._out = Console(highlight=False, soft_wrap=True, width=width)
 
     def note(self, text: str) -> None:
         """Shows a line on stderr."""
-        self._err.print(text, markup=False)
+        print(text, file=sys.stderr, flush=True)
 
     def result(self, payload: Json, *shown: RenderableType) -> None:
         """Shows the command's result on stdout: `payload` as JSON, or else what is `shown`."""
@@ -49,14 +51,14 @@ class Screen:
             return
         for item in shown:
             if isinstance(item, str):
-                self._out.print(item, markup=False)
+                print(item)
             else:
-                self._out.print(item)
+                _draw(item)
 
     def fail(self, message: str, status: int, details: Json | None = None) -> typer.Exit:
         """Shows an error on stderr (and as JSON on stdout); returns the exit to raise."""
-        self._err.print("[bold red]error:[/] ", end="")
-        self._err.print(message, markup=False)
+        typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
+        self.note(message)
         if self.as_json:
             error = {"error": message, "exit_status": status, **(details or {})}
             print(json.dumps(error, indent=1, default=_plain))
@@ -65,26 +67,44 @@ class Screen:
     @contextlib.contextmanager
     def progress(self) -> Iterator[Callable[[str, int, int], None]]:
         """Shows the stages of what runs inside it: live on a terminal, a line each elsewhere."""
-        if not self._err.is_terminal:
+        if not sys.stderr.isatty():
             yield _line_per_stage(self.note)
             return
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed}/{task.total}"),
-            TimeElapsedColumn(),
-        )
-        # Without a thread that refreshes it: the compiler forks only where there are no others.
-        with Progress(*columns, console=self._err, transient=True, auto_refresh=False) as bars:
-            tasks: dict[str, TaskID] = {}
-
-            def report(stage: str, done: int, total: int) -> None:
-                if stage not in tasks:
-                    tasks[stage] = bars.add_task(stage, total=total)
-                bars.update(tasks[stage], completed=done, total=total, refresh=True)
-
+        with _bars() as report:
             yield report
+
+
+@contextlib.contextmanager
+def _bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on the terminal for each stage, gone at the end."""
+    from rich import progress
+    from rich.console import Console
+
+    columns = (
+        progress.SpinnerColumn(),
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.TextColumn("{task.completed}/{task.total}"),
+        progress.TimeElapsedColumn(),
+    )
+    err = Console(stderr=True, highlight=False, soft_wrap=True)
+    # Without a thread that refreshes it: the compiler forks only where there are no others.
+    with progress.Progress(*columns, console=err, transient=True, auto_refresh=False) as bars:
+        tasks: dict[str, progress.TaskID] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done, total=total, refresh=True)
+
+        yield report
+
+
+def _draw(item: RenderableType) -> None:
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else FILE_WIDTH
+    Console(highlight=False, soft_wrap=True, width=width).print(item)
 
 
 def _line_per_stage(show: Callable[[str], None]) -> Callable[[str, int, int], None]:
@@ -117,15 +137,19 @@ def command(*, as_json: bool, debug: bool) -> Iterator[Screen]:
         # Whoever read stdout has gone: there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
-    except (RutcError, ModelError) as error:
-        if isinstance(error, InternalError):
-            raise _bug(screen, error, debug=debug) from error
-        if debug:
-            traceback.print_exc()
-        status = error.exit_status if isinstance(error, RutcError) else UserError.exit_status
-        raise screen.fail(str(error), status) from error
     except Exception as error:
-        raise _bug(screen, error, debug=debug) from error
+        raise _failed(screen, error, debug=debug) from error
+
+
+def _failed(screen: Screen, error: Exception, *, debug: bool) -> typer.Exit:
+    from rutc.runtime import ModelError
+
+    if isinstance(error, InternalError) or not isinstance(error, RutcError | ModelError):
+        return _bug(screen, error, debug=debug)
+    if debug:
+        traceback.print_exc()
+    status = error.exit_status if isinstance(error, RutcError) else UserError.exit_status
+    return screen.fail(str(error), status)
 
 
 def _bug(screen: Screen, error: Exception, *, debug: bool) -> typer.Exit:
