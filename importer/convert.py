@@ -26,6 +26,9 @@ from rutc.importer.proto import array_of, dense_of, subgraphs
 OPSET = 28
 """The opset whose definitions the operators implement."""
 
+_SETTLED = 13
+"""From this opset on an operator with the same inputs and attributes means the same."""
+
 _KEPT_ELEMENTS = 512
 """Initializers up to this many elements stay in the protobuf while it is converted."""
 
@@ -114,6 +117,8 @@ def _converted(model: ModelProto) -> ModelProto:
         return model
     if version > OPSET:
         raise UserError(f"the model uses opset {version}; rutc knows opsets up to {OPSET}")
+    if version >= _SETTLED and not _changed_operators(model, version):
+        return model
     if model.ir_version < 4:
         inputs = {i.name for i in model.graph.input}
         for t in model.graph.initializer:
@@ -165,20 +170,20 @@ def opset_of(model: ModelProto) -> int:
 
 def _changed_operators(model: ModelProto, version: int) -> list[str]:
     """The operators whose inputs or attributes differ between `version` and the newest opset."""
-    changed: set[str] = set()
-    for graph in subgraphs(model.graph):
-        for node in graph.node:
-            if node.domain not in ("", "ai.onnx"):
-                continue
-            try:
-                old = get_schema(node.op_type, version)
-                new = get_schema(node.op_type, OPSET)
-            except SchemaError:
-                changed.add(node.op_type)
-                continue
-            if _signature(old) != _signature(new) or node.op_type in _REDEFINED:
-                changed.add(node.op_type)
-    return sorted(changed)
+    nodes = (node for graph in subgraphs(model.graph) for node in graph.node)
+    operators = {node.op_type for node in nodes if node.domain in ("", "ai.onnx")}
+    return sorted(name for name in operators if _is_changed(name, version))
+
+
+def _is_changed(operator: str, version: int) -> bool:
+    try:
+        old, new = get_schema(operator, version), get_schema(operator, OPSET)
+    except SchemaError:
+        return True
+    if old.since_version == new.since_version:
+        return False
+    redefined = new.deprecated or operator in _REDEFINED
+    return redefined or _signature(old) != _signature(new)
 
 
 _REDEFINED = frozenset({"Softmax", "LogSoftmax", "Hardmax", "BatchNormalization"})
@@ -186,7 +191,7 @@ _REDEFINED = frozenset({"Softmax", "LogSoftmax", "Hardmax", "BatchNormalization"
 
 
 def _signature(schema: OpSchema) -> tuple[object, ...]:
-    inputs = tuple((i.name, str(i.option)) for i in schema.inputs)
+    inputs = tuple((i.name, str(i.option)) for i in (*schema.inputs, *schema.outputs))
     attributes = tuple(
         (a.name, str(a.type), helper.printable_attribute(a.default_value))
         for _, a in sorted(schema.attributes.items())

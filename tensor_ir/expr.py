@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import inf
+from operator import is_
 from typing import assert_never
 
 import numpy as np
@@ -210,6 +211,17 @@ def children(e: Expr) -> tuple[Expr, ...]:
 
 def walk(e: Expr) -> Iterator[Expr]:
     """`e` and all its subexpressions, parents first; an operation shared by several, only once."""
+    if not isinstance(e, Apply | Cast):
+        return iter(_walked(e))
+    # Expressions never change, and are walked by every step that looks at their node.
+    known: tuple[Expr, ...] | None = e.__dict__.get("_walked")
+    if known is None:
+        known = e.__dict__["_walked"] = _walked(e)
+    return iter(known)
+
+
+def _walked(e: Expr) -> tuple[Expr, ...]:
+    found: list[Expr] = []
     seen: set[int] = set()
     stack = [e]
     while stack:
@@ -218,16 +230,21 @@ def walk(e: Expr) -> Iterator[Expr]:
             if id(x) in seen:
                 continue
             seen.add(id(x))
-            yield x
             stack.extend(x.args[::-1])
         else:
-            yield x
             stack.extend(children(x)[::-1])
+        found.append(x)
+    return tuple(found)
 
 
 def reads(e: Expr) -> Iterator[Read]:
     """All reads in `e`, those inside coordinates included, outermost first."""
-    return (x for x in walk(e) if isinstance(x, Read))
+    if not isinstance(e, Apply | Cast):
+        return (x for x in walk(e) if isinstance(x, Read))
+    known: tuple[Read, ...] | None = e.__dict__.get("_reads")
+    if known is None:
+        known = e.__dict__["_reads"] = tuple(x for x in walk(e) if isinstance(x, Read))
+    return iter(known)
 
 
 def transform(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
@@ -242,12 +259,15 @@ def transform(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
             case Lit() | IndexValue() | Local():
                 return f(x)
             case Read():
+                if all(isinstance(c, Index) for _, c in x.coords):
+                    return f(x)
                 coords = tuple((d, c if isinstance(c, Index) else visit(c)) for d, c in x.coords)
                 return f(x if coords == x.coords else replace(x, coords=coords))
             case Apply():
                 if id(x) not in done:
                     args = tuple(map(visit, x.args))
-                    done[id(x)] = f(x if args == x.args else Apply(x.op, args))
+                    same = all(map(is_, args, x.args))
+                    done[id(x)] = f(x if same else Apply(x.op, args))
                 return done[id(x)]
             case Cast() | BitCast():
                 arg = visit(x.arg)
@@ -263,7 +283,8 @@ def map_index(e: Expr, f: Callable[[Index], Index]) -> Expr:
 
     def visit(x: Expr) -> Expr:
         if isinstance(x, IndexValue):
-            return IndexValue(f(x.index))
+            index = f(x.index)
+            return x if index == x.index else IndexValue(index)
         if isinstance(x, Read):
             coords = tuple((d, f(c) if isinstance(c, Index) else c) for d, c in x.coords)
             return x if coords == x.coords else replace(x, coords=coords)

@@ -9,10 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.defs import get_schema
 from onnx.reference import ReferenceEvaluator
+
+from rutc.importer import import_model
+from rutc.importer.convert import OPSET, _is_changed
 
 X = np.random.default_rng(0).standard_normal((2, 6, 8, 8)).astype("f4")
 M = np.random.default_rng(1).standard_normal((4, 6)).astype("f4")
@@ -263,3 +267,61 @@ def test_nested_graphs_are_converted(check, make_node, rng):
     step = make_node("If", ["c"], ["y"], **branches)
     for taken in (True, False):
         check(step, {"x": x, "c": np.array(taken)}, opset=11)
+
+
+SETTLED = [
+    ("Flatten", 13, (X,), {"axis": -2}),
+    ("Relu", 13, (X,), {}),
+    ("AveragePool", 19, (X,), {"kernel_shape": [3, 2], "pads": [1, 0, 1, 0]}),
+    ("MaxPool", 21, (X,), {"kernel_shape": [3, 2], "ceil_mode": 1}),
+    ("Softplus", 17, (M,), {}),
+    ("Transpose", 13, (T,), {"perm": [2, 0, 1]}),
+    ("Gemm", 15, (M, M.T.copy()), {}),
+    ("Dropout", 13, (M,), {}),
+]
+
+
+def refuse(*_):
+    raise AssertionError("converted")
+
+
+@pytest.mark.parametrize(("op", "opset", "inputs", "attributes"), SETTLED)
+def test_what_did_not_change_is_not_converted(
+    op, opset, inputs, attributes, tmp_path, monkeypatch
+) -> None:
+    names = [f"x{i}" for i in range(len(inputs))]
+    infos = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for n, a in zip(names, inputs, strict=True)
+    ]
+    node = helper.make_node(op, names, ["y"], name="N", **attributes)
+    result = helper.make_empty_tensor_value_info("y")
+    graph = helper.make_graph([node], "g", infos, [result])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path)
+    with monkeypatch.context() as patch:
+        patch.setattr("rutc.importer.convert._SETTLED", OPSET)
+        converted = import_model(path)
+    patched = "rutc.importer.convert.version_converter.convert_version"
+    monkeypatch.setattr(patched, refuse)
+    assert str(import_model(path)) == str(converted)
+
+
+@pytest.mark.parametrize(
+    ("op", "version", "changed"),
+    [
+        ("Relu", 13, False),
+        ("Conv", 22, False),
+        ("BatchNormalization", 14, True),
+        ("GroupNormalization", 18, True),
+        ("ReduceSum", 11, True),
+        ("ReduceMean", 17, True),
+        ("Split", 17, True),
+        ("GridSample", 19, True),
+        ("Upsample", 9, True),
+        ("Nonsense", 20, True),
+    ],
+)
+def test_changed_operators(op, version, changed) -> None:
+    assert _is_changed(op, version) == changed
