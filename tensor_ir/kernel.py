@@ -236,6 +236,8 @@ def exprs(s: Stmt) -> tuple[Expr, ...]:
 
 def with_symbols(kernel: Kernel, symbols: Mapping[str, Range]) -> Kernel:
     """The kernel with those of the symbols that it reads, in the order of the mapping."""
+    if not symbols:
+        return replace(kernel, symbols=())
     used = {n for b in (*kernel.args, *kernel.locals) for n in b.layout.names()}
 
     def note(i: Index) -> Index:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import ceil, gcd, log2, prod
@@ -365,13 +366,21 @@ def _evicted(t: Touch, rows: tuple[tuple[str, int], ...], machine: Machine, othe
     """
     if t.packed:
         return 0
+    steps = ((f, (t.strides.get(v) or 0) * t.bytes) for v, f in rows)
+    moving = tuple((f, step) for f, step in steps if step)
+    return _crammed(moving, machine.l1 // machine.l1_way_bytes, machine.l1_way_bytes, others)
+
+
+@functools.lru_cache(maxsize=4096)
+def _crammed(steps: tuple[tuple[int, int], ...], ways: int, way_bytes: int, others: int) -> int:
+    """Lines at all multiples of the steps, fewer than each one's count, in sets that overflow."""
+    if prod(f for f, _ in steps) + others <= ways:
+        return 0
     places = {0}
-    for v, f in rows:
-        step = (t.strides.get(v) or 0) * t.bytes
-        places = {p + i * step for p in places for i in range(f if step else 1)}
-    ways = machine.l1 // machine.l1_way_bytes
+    for f, step in steps:
+        places = {p + i * step for p in places for i in range(f)}
     lines = {p // LINE_BYTES for p in places}
-    sets = Counter(line % (machine.l1_way_bytes // LINE_BYTES) for line in lines)
+    sets = Counter(line % (way_bytes // LINE_BYTES) for line in lines)
     return sum(n for n in sets.values() if n + others > ways)
 
 
