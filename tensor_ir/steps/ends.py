@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Min, floordiv, maximum, minimum
-from rutc.tensor_ir.expr import reads
+from rutc.tensor_ir.expr import Expr, Read, reads, transform
 from rutc.tensor_ir.kernel import (
+    Access,
     Assign,
     Branch,
     Init,
@@ -19,6 +20,7 @@ from rutc.tensor_ir.kernel import (
     Stmt,
     accesses,
     exprs,
+    rewrite,
     walk_stmts,
 )
 from rutc.tensor_ir.steps.base import (
@@ -141,7 +143,8 @@ class Overlap(Step):
       ->  for v in [0, ceil(n/f)) { if f <= n { for i in [0, f) { S[min(f*v, n - f) + i] } }
                                     else { for i.few in [0, min(f, n)) { S[i.few] } } }
 
-    The loops are named from the outermost on; the choice is made in the innermost.
+    The loops are named from the outermost on; the choice is made in the innermost. The few have
+    registers of their own, so that the others' may be spread over a tile.
     """
 
     loops: tuple[str, ...]
@@ -166,6 +169,8 @@ class Overlap(Step):
                 _check_repeatable(kernel, loop)
                 cuts[v] = end, factor, total
 
+        own = _own_locals(kernel, find_loops(kernel, self.loops[-1]))
+
         def overlap(loop: Loop) -> tuple[Stmt, ...]:
             body = loop.body
             for v, (end, factor, total) in cuts.items():
@@ -176,12 +181,44 @@ class Overlap(Step):
                 body = _with_ends(body, {end: Index.of(factor)}, moved)
             for v, (_, factor, total) in cuts.items():
                 few = with_index(loop.body, {v: ZERO})
-                branch = Branch(Index.of(factor - 1), total, body, _renamed(few, "few"))
+                branch = Branch(
+                    Index.of(factor - 1), total, body, _renamed(_moved(few, own), "few")
+                )
                 body = (branch,)
             return (replace(loop, body=body),)
 
-        body = replace_loop(kernel.body, self.loops[-1], overlap)
-        return replace(kernel, body=simplified(body, dict(kernel.symbols)))
+        body = simplified(replace_loop(kernel.body, self.loops[-1], overlap), dict(kernel.symbols))
+        added = [replace(b, name=own[b.name]) for b in kernel.locals if b.name in own]
+        return replace(kernel, body=body, locals=(*kernel.locals, *added))
+
+
+def _own_locals(kernel: Kernel, loops: Iterable[Loop]) -> dict[str, str]:
+    """Other names for the locals that nothing but the loops uses."""
+    inside = {id(s) for x in loops for s in walk_stmts(x.body)}
+    within: set[str] = set()
+    beyond: set[str] = set()
+    for s in walk_stmts(kernel.body):
+        names = within if id(s) in inside else beyond
+        names |= {a.buffer for a in accesses(s)}
+        names |= {r.value for e in exprs(s) for r in reads(e)}
+    return {b.name: f"{b.name}.few" for b in kernel.locals if b.name in within - beyond}
+
+
+def _moved(body: tuple[Stmt, ...], names: Mapping[str, str]) -> tuple[Stmt, ...]:
+    """`body` with other buffers in the place of some."""
+
+    def visit(e: Expr) -> Expr:
+        return transform(
+            e,
+            lambda x: (
+                replace(x, value=names[x.value]) if isinstance(x, Read) and x.value in names else x
+            ),
+        )
+
+    def moved(a: Access) -> Access:
+        return replace(a, buffer=names.get(a.buffer, a.buffer))
+
+    return rewrite(body, expr=visit, access=moved)
 
 
 def _cut_short(loop: Loop) -> Branch:

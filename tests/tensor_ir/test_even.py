@@ -41,7 +41,7 @@ def kernel() -> Kernel:
 @pytest.mark.parametrize("end", ["even", "overlap"])
 def test_every_row_is_computed_whatever_their_number(factor: int, end: str) -> None:
     tile = Tile(("i.i", "j"), (Kind.UNROLL, Kind.VECTOR))
-    ends = {"even": (Even("i.o"), tile), "overlap": (Overlap(("i.o",)),)}
+    ends = {"even": (Even("i.o"), tile), "overlap": (Overlap(("i.o",)), tile)}
     scheduled = apply_schedule(kernel(), (Split("i", factor), *ends[end]))
     rng = np.random.default_rng(0)
     for n in range(MOST + 1):
