@@ -445,7 +445,8 @@ def _moved(value: Array, node: NodeProto, feed: Feed, run: int, output: int) -> 
         return np.asarray(stepped, value.dtype)
     if not is_float(value.dtype):
         return value
-    random = np.random.default_rng([crc32(str(node.output[0]).encode()), output])
+    seed = [crc32(str(node.output[0]).encode()), output]
+    random = np.random.default_rng(seed)
     real = value.astype(np.float64)
     finite = np.where(np.isfinite(real), real, 0.0)
     kind = value.dtype if name not in SINGLE else np.dtype(np.float32)
@@ -456,7 +457,9 @@ def _moved(value: Array, node: NodeProto, feed: Feed, run: int, output: int) -> 
         step = step + limit.scale * terms / 2
     if name in ABSOLUTE:
         step = step + tolerance(Level.MODEL, kind).floor
-    # One of the two runs moves an element up, the other one down.
+    # One of the two runs moves an element up, the other one down; by different lengths, so that no
+    # later sum loses both.
+    step = step * np.random.default_rng([*seed, run]).uniform(1.0, 1.5, real.shape)
     step = step * np.where((random.random(real.shape) < 0.5) == (run % 2 == 1), -1.0, 1.0)
     kept = ~np.isfinite(real)
     if name not in SUMS:

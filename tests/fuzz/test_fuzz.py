@@ -167,6 +167,15 @@ def test_results_are_moved_both_ways() -> None:
     assert {float(np.sign(m[0])) for m in moved} == {-1, 1}
 
 
+def test_sums_of_what_was_moved_are_moved() -> None:
+    x = np.ones((1000, 10))
+    (runs,) = evaluate(helper.make_node("Erf", ["x"], ["e"]), 18, [{"x": x}] * RUNS)
+    sums = [r.sum(axis=1) for r in runs]
+    moved = np.maximum(np.abs(sums[2] - sums[0]), np.abs(sums[3] - sums[0]))
+    step = np.abs(runs[2] - runs[0]).min()
+    assert np.all(moved > step / 100)
+
+
 def test_what_is_open_stays_open_in_later_nodes() -> None:
     feed = {"x": np.array([[[np.inf], [1.0]]], np.float32)}
     (spectra,) = evaluate(helper.make_node("DFT", ["x"], ["y"], axis=1), 18, [feed] * RUNS)
