@@ -145,18 +145,23 @@ class DotEmitter:
     def _gathered(self, r: Read, loop: DotLoop, group: int, lane: Lane) -> ir.Value:
         """The group put together from a load for each neighbour, 0 beyond the loop's end."""
         b = self.builder
-        total: ir.Value | None = None
         bits = 32 // group
+        parts: list[ir.Value] = []
         for i in range(loop.extent):
             with self.index.constant(loop.var, i):
-                part = emit_cast(b, self.expressions.emit(r), r.dtype, DType.I32)
+                parts.append(emit_cast(b, self.expressions.emit(r), r.dtype, DType.I32))
+        # A neighbour beyond the operand's end is one number for all lanes.
+        if any(map(is_vector, parts)):
+            parts = [self.expressions.memory.widen(p, lane.lanes) for p in parts]
+        total: ir.Value | None = None
+        for i, part in enumerate(parts):
             shifts = ir.Constant(I32, bits * i)
             low = ir.Constant(I32, (1 << bits) - 1)
             if is_vector(part):
                 shifts, low = (splat(b, x, lane.lanes) for x in (shifts, low))
             # Of the last one, the shift itself drops the upper bits.
-            part = b.and_(part, low) if i < group - 1 else part
-            part = b.shl(part, shifts) if i else part
-            total = part if total is None else b.or_(total, part)
+            kept = b.and_(part, low) if i < group - 1 else part
+            placed = b.shl(kept, shifts) if i else kept
+            total = placed if total is None else b.or_(total, placed)
         assert total is not None
         return self.expressions.memory.widen(total, lane.lanes)

@@ -156,6 +156,9 @@ def roi_align(
         raise OperatorError(f"mode {coordinate_transformation_mode!r} is unknown")
     if mode not in ("avg", "max"):
         raise OperatorError(f"mode {mode!r} is unknown")
+    if (x.rank, rois.rank) != (4, 2):
+        raise OperatorError(f"the operand {x} and the regions {rois} have other ranks than 4 and 2")
+    b.number(rois.shape[1], 4, "the number of coordinates of a region")
     height, width = x.shape[2:]
     kind = x.dtype
     wide = DType.F32 if kind.bits < 32 else kind
@@ -271,6 +274,9 @@ def max_roi_pool(
     spatial_scale: float = 1.0,
 ) -> Tensor:
     """out{r,c,p,q} = max of x[rois[r, 0], c] in bin p, q of a region; 0 for an empty bin."""
+    if (x.rank, rois.rank) != (4, 2):
+        raise OperatorError(f"the operand {x} and the regions {rois} have other ranks than 4 and 2")
+    b.number(rois.shape[1], 5, "the number of coordinates of a region, its image the first,")
     kind = DType.F32 if rois.dtype.bits < 32 else rois.dtype
     rois = b.map(lambda e: cast(e, kind), rois)
     tall = _bins(b, rois, 2, pooled_shape[0], x.shape[2], spatial_scale)

@@ -107,6 +107,9 @@ def grid_sample(
     ):
         raise OperatorError(f"mode {mode!r} with padding {padding_mode!r} is unknown")
     rank = x.rank - 2
+    if grid.rank != x.rank:
+        raise OperatorError(f"the grid {grid} has another number of axes than the operand {x}")
+    b.number(grid.shape[-1], rank, "the number of coordinates of a position")
     positions = [_positions(b, sampler, x, grid, i) for i in range(rank)]
     out = b.axes((*x.shape[:2], *grid.shape[1:-1]), ("n", "c"))
     taps = b.axes((sampler.taps,) * rank, ("k",) * rank)

@@ -111,6 +111,7 @@ def non_max_suppression(
         raise OperatorError(f"boxes and scores must have three axes, not {boxes} and {scores}")
     if (boxes.shape[0], boxes.shape[1]) != (scores.shape[0], scores.shape[2]):
         raise OperatorError(f"the boxes {boxes} and the scores {scores} differ in number")
+    b.number(boxes.shape[2], 4, "the number of coordinates of a box")
 
     def scalar(t: Tensor | None, default: Lit) -> Tensor:
         return b.nest((), default if t is None else cast(b.read(t, [0] * t.rank), default.dtype))

@@ -43,7 +43,7 @@ _SUMS = """
     GroupNormalization MeanVarianceNormalization AveragePool GlobalAveragePool Resize GridSample
     RoiAlign RNN GRU LSTM Attention CumSum Det Col2Im RotaryEmbedding LinearRegressor Scan Loop
     LogSoftmax HannWindow HammingWindow BlackmanWindow HardSwish HardSigmoid TfIdfVectorizer
-    Gelu Mish Softplus
+    Gelu Mish Softplus NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss
 """
 SUMS = frozenset(_SUMS.split()) | rules_contrib.SUMS
 """Operators whose zeros may come of cancellation, and then be another number elsewhere."""
@@ -325,7 +325,8 @@ def _squares_fit(node: NodeProto, feed: Feed) -> bool:
 
 
 def _boxes_counted(node: NodeProto, feed: Feed) -> bool:
-    return _finite_image(node, feed) and len({len(feed[n]) for n in node.input[1:3]}) == 1
+    rois, batch = (feed[n] for n in node.input[1:3])
+    return _finite_image(node, feed) and rois.shape == (len(batch), 4)
 
 
 def _channels_match(node: NodeProto, feed: Feed) -> bool:
@@ -347,7 +348,9 @@ def _window_fits(node: NodeProto, feed: Feed) -> bool:
     given = {a.name: list(a.ints) for a in node.attribute}
     kernel = given["kernel_shape"]
     shape = feed[node.input[0]].shape
-    count, extents = len(kernel), shape[1:-1] if node.op_type.startswith("Nhwc") else shape[2:]
+    last = any(a.name == "channels_last" and a.i for a in node.attribute)
+    inner = last or node.op_type.startswith("Nhwc")
+    count, extents = len(kernel), shape[1:-1] if inner else shape[2:]
     if any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in node.attribute):
         return True
     pads, dilations = given.get("pads") or [0] * (2 * count), given.get("dilations") or [1] * count
@@ -508,6 +511,7 @@ VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     **dict.fromkeys(rules_contrib.FINITE, _finite_operands),
     **dict.fromkeys(rules_contrib.NOT_EMPTY, _finite_and_some),
     "com.microsoft.NhwcMaxPool": _pools_plainly,
+    "com.microsoft.QLinearAveragePool": _window_fits,
     **dict.fromkeys(rules_contrib.SKIPPING, _second_spreads),
     "Loop": _states_fit,
     "PRelu": _second_spreads,

@@ -333,6 +333,24 @@ def test_weights_of_a_layer_that_do_not_fit_are_refused(operand: str) -> None:
         imported(text, {})
 
 
+@pytest.mark.parametrize(
+    "node",
+    [
+        "RoiAlign (x, r, i)",
+        "MaxRoiPool <pooled_shape = [2, 2]> (x, r)",
+        "GridSample (x, g)",
+        "NonMaxSuppression (h, s)",
+    ],
+)
+def test_positions_of_more_coordinates_are_refused(node: str) -> None:
+    text = f"""
+    g (float[1, 1, 7, 8] x, float[3, 33] r, int64[3] i, float[1, 2, 2, 33] g, float[1, 3, 33] h,
+        float[1, 1, 3] s) => (float[] y) {{ y = {node} }}
+    """
+    with pytest.raises(UserError, match=r"the number of coordinates of a .* is 33, not"):
+        imported(text, {})
+
+
 @pytest.mark.parametrize("element", ["float16", "float", "double"])
 @pytest.mark.parametrize("bounds", [{}, {"min": -2.0}, {"max": 1.0}])
 def test_bounds_of_old_clips_are_finite_floats(element: str, bounds: dict[str, float]) -> None:

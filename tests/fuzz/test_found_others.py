@@ -207,3 +207,20 @@ def test_constants_that_do_not_fit_together_are_refused(op: str, shapes: tuple[s
     """
     with pytest.raises(UserError, match="do not broadcast"):
         imported(text, {})
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_quantised_windows_of_which_some_taps_are_beyond_the_image(known: bool) -> None:
+    x = np.arange(77).reshape(1, 1, 7, 11).astype(np.int8)
+    w = (np.arange(45) % 7 - 3).reshape(5, 1, 3, 3).astype(np.int8)
+    numbers = ", ".join(map(str, x.reshape(-1)))
+    held = f", int8[1, 1, 7, 11] x = {{{numbers}}}" if known else ""
+    given = "" if known else "int8[1, 1, 7, 11] x, "
+    text = f"""
+    g ({given}int8[5, 1, 3, 3] w) => (int32[1, 5, 4, 11] y) <int8 four = {{-4}}{held}>
+        {{ y = ConvInteger <pads = [0, 0, 2, 2], strides = [2, 1]> (x, w, four) }}
+    """
+    padded = np.pad(x.astype(np.int64) + 4, ((0, 0), (0, 0), (0, 2), (0, 2)))
+    views = np.lib.stride_tricks.sliding_window_view(padded[0, 0], (3, 3))[::2]
+    want = np.einsum("yxij,oij->oyx", views, w[:, 0].astype(np.int64))[None].astype(np.int32)
+    gives(text, [want], **({} if known else {"x": x}), w=w)
