@@ -26,7 +26,8 @@ def across(
     """Steps for a kernel without reductions whose vector loop, the last one, crosses an operand.
 
     `parallel` gives the steps that share out the loops around the squares. None where no operand's
-    memory runs along another loop, or where more than one operand's does.
+    memory runs along another loop, or where more than one operand's does; nor where that operand
+    is read at another place, too.
     """
     *others, vector = order
     crossing = [
@@ -36,6 +37,8 @@ def across(
     if len(crossing) != 1 or typical(sizes[vector], symbols) < SHORTEST or crossing[0].bytes > 4:
         return None
     operand = crossing[0]
+    if sum(t.buffer == operand.buffer and not t.is_store for t in touches) > 1:
+        return None
     along = next((v for v in others if operand.unit(v)), None)
     if along is None:
         return None
