@@ -282,3 +282,11 @@ def test_inverses_may_be_those_of_matrices_a_rounding_away() -> None:
     (runs,) = evaluate(node, 18, [{"x": x}] * RUNS)
     assert not differs((exact * 1.0005).astype(np.float32), runs, 2)
     assert differs((exact * 1.1).astype(np.float32), runs, 2)
+
+
+def test_determinants_with_a_row_that_takes_all_digits_are_open() -> None:
+    x = np.array([[1.0, 2.0, 3.0], [2.0, 1.0, 5.0], [1.0, 4e246, 4e246]])
+    (runs,) = evaluate(helper.make_node("Det", ["x"], ["y"]), 18, [{"x": x}] * RUNS)
+    assert not differs(np.array(0.0), runs, 3)
+    (runs,) = evaluate(helper.make_node("Det", ["x"], ["y"]), 18, [{"x": x.clip(max=6)}] * RUNS)
+    assert differs(np.array(0.0), runs, 3)
