@@ -402,7 +402,11 @@ def main() -> None:
     """Runs the command line."""
     gc.set_threshold(YOUNG_OBJECTS)
     signal.signal(signal.SIGTERM, _terminate)
-    app()
+    try:
+        app()
+    finally:
+        # The process ends: nothing that is left need be searched for garbage.
+        gc.freeze()
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
