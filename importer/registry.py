@@ -87,9 +87,11 @@ OPERATORS: dict[Key, Operator] = {}
 
 
 def operator(name: str, domain: str = "") -> Callable[[F], F]:
-    """Registers a function as the operator `name`."""
+    """Registers a function as the operator `name`. Raises ValueError for a second one."""
 
     def register(function: F) -> F:
+        if (domain, name) in OPERATORS:
+            raise ValueError(f"{domain}.{name} is registered twice")
         OPERATORS[domain, name] = Operator(name, function)
         return function
 

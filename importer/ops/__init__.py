@@ -9,7 +9,6 @@ FAMILIES = (
     "control",
     "convolution",
     "deformable",
-    "determinant",
     "elementwise",
     "features",
     "linalg",
