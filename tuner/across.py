@@ -46,7 +46,7 @@ def across(
     steps: list[Step] = [Reorder((along, *others, vector))]
     wide = fuse_innermost([*others, vector], sizes, touches)
     *others, vector = wide.loops
-    steps += [*wide.steps, Reorder((*others, vector, along)), Reorder((vector, *others, along))]
+    steps += [*wide.steps, Reorder((vector, *others, along))]
     long = fuse_innermost([*others, along], sizes, wide.touches)
     *others, along = long.loops
     steps += long.steps

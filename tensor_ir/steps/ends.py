@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Min, floordiv, maximum, minimum
-from rutc.tensor_ir.expr import Expr, Read, reads, transform
+from rutc.tensor_ir.canonical import renamed
+from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.kernel import (
-    Access,
     Assign,
     Branch,
     Init,
@@ -20,7 +20,6 @@ from rutc.tensor_ir.kernel import (
     Stmt,
     accesses,
     exprs,
-    rewrite,
     walk_stmts,
 )
 from rutc.tensor_ir.steps.base import (
@@ -180,11 +179,10 @@ class Overlap(Step):
                 moved = minimum(number, total - factor, ranges) - number
                 body = _with_ends(body, {end: Index.of(factor)}, moved)
             for v, (_, factor, total) in cuts.items():
-                few = with_index(loop.body, {v: ZERO})
-                branch = Branch(
-                    Index.of(factor - 1), total, body, _renamed(_moved(few, own), "few")
-                )
-                body = (branch,)
+                few = replace(kernel, body=with_index(loop.body, {v: ZERO}))
+                inside = [s.var for s in walk_stmts(loop.body) if isinstance(s, Loop)]
+                rest = renamed(few, {x: f"{x}.few" for x in inside}, own).body
+                body = (Branch(Index.of(factor - 1), total, body, rest),)
             return (replace(loop, body=body),)
 
         body = simplified(replace_loop(kernel.body, self.loops[-1], overlap), dict(kernel.symbols))
@@ -202,23 +200,6 @@ def _own_locals(kernel: Kernel, loops: Iterable[Loop]) -> dict[str, str]:
         names |= {a.buffer for a in accesses(s)}
         names |= {r.value for e in exprs(s) for r in reads(e)}
     return {b.name: f"{b.name}.few" for b in kernel.locals if b.name in within - beyond}
-
-
-def _moved(body: tuple[Stmt, ...], names: Mapping[str, str]) -> tuple[Stmt, ...]:
-    """`body` with other buffers in the place of some."""
-
-    def visit(e: Expr) -> Expr:
-        return transform(
-            e,
-            lambda x: (
-                replace(x, value=names[x.value]) if isinstance(x, Read) and x.value in names else x
-            ),
-        )
-
-    def moved(a: Access) -> Access:
-        return replace(a, buffer=names.get(a.buffer, a.buffer))
-
-    return rewrite(body, expr=visit, access=moved)
 
 
 def _cut_short(loop: Loop) -> Branch:
@@ -258,23 +239,6 @@ def _with_ends(
             case Branch():
                 then = _with_ends(s.then, ends, moved)
                 result.append(replace(s, then=then, orelse=_with_ends(s.orelse, ends, moved)))
-            case _:
-                result.append(s)
-    return tuple(result)
-
-
-def _renamed(body: tuple[Stmt, ...], suffix: str) -> tuple[Stmt, ...]:
-    """`body` with loops of other names."""
-    result: list[Stmt] = []
-    for s in body:
-        match s:
-            case Loop():
-                name = f"{s.var}.{suffix}"
-                inner = with_index(s.body, {s.var: Index.of(name)})
-                result.append(replace(s, var=name, body=_renamed(inner, suffix)))
-            case Branch():
-                then = _renamed(s.then, suffix)
-                result.append(replace(s, then=then, orelse=_renamed(s.orelse, suffix)))
             case _:
                 result.append(s)
     return tuple(result)
