@@ -24,6 +24,7 @@ from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import I32, I64, IndexEmitter, Lane, Unrolled, chunk, i64, is_vector
 from rutc.emit.matrix import MatrixEmitter, matrix_shapes
 from rutc.emit.memory import memory_type
+from rutc.emit.opaque import opaque_count, opaque_mask
 from rutc.emit.put import emit_put
 from rutc.emit.vector_math import POLYNOMIALS
 from rutc.errors import InternalError
@@ -275,7 +276,9 @@ class _KernelEmitter:
                 self.index.lane = chunk(loop.var, base, count, hi)
             else:
                 end = self.builder.trunc(self.index.emit(hi), I32)
-                mask = self._mask(self._hidden(end) if narrow else end, base, lanes)
+                if narrow:
+                    end = opaque_count(self.builder, end, self.machine)
+                mask = self._mask(end, base, lanes)
                 self.index.lane = Lane(loop.var, base, lanes, mask, hi)
             self.index.ranges[loop.var] = (first, first + extent - 1)
             self.expressions.private = private
@@ -323,17 +326,6 @@ class _KernelEmitter:
         buffer = self.buffers[name]
         wide = buffer.dtype in (DType.F32, DType.F64, DType.I64, DType.U64)
         return buffer.space is not Space.REGISTER and not wide
-
-    def _hidden(self, count: ir.Value) -> ir.Value:
-        """The value, unknown to the optimiser.
-
-        LLVM 22 stores a single lane of a truncated vector in its full width under AVX-512 if it
-        learns that the mask has one lane; see `MemoryEmitter.masked_store` for masks that are
-        constant here already.
-        """
-        if "avx512f" not in self.machine.features:
-            return count
-        return self.builder.asm(ir.FunctionType(I32, [I32]), "", "=r,0", [count], side_effect=False)
 
     def _mask(self, count: ir.Value, base: int, lanes: int) -> ir.Value:
         b = self.builder
@@ -422,7 +414,8 @@ class _KernelEmitter:
             if s.lanes is not None and lane is not None and lane.mask is not None:
                 wide = self.expressions.memory.widen(after, lane.lanes)
                 old_wide = self.expressions.memory.widen(before, lane.lanes)
-                kept = self.builder.select(lane.mask, wide, old_wide)
+                mask = opaque_mask(self.builder, lane.mask, self.machine)
+                kept = self.builder.select(mask, wide, old_wide)
             self.expressions.store(a, kept)
 
     def _dot_update(self, s: Update, loop: DotLoop) -> None:

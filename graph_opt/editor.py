@@ -32,7 +32,7 @@ from rutc.tensor_ir import (
 )
 from rutc.tensor_ir.affine import Range, Var, typical
 from rutc.tensor_ir.expr import transform
-from rutc.tensor_ir.graph import Body, Origin, bodies, defined, outs, used
+from rutc.tensor_ir.graph import Body, Origin, bodies, bound_symbols, defined, outs, used
 
 BlockId = tuple[str, int]
 """(key of the node that holds the block, which of its blocks); the graph itself is ROOT."""
@@ -284,8 +284,12 @@ class Editor:
         if not self.changed:
             return self.graph
         nodes = tuple(self._assemble(ROOT))
-        dims = tuple(self.extents.items())
-        return replace(self.graph, dims=dims, nodes=nodes, outputs=tuple(self._outputs))
+        # A size goes with what computed it: with a body in which nothing is read any more.
+        lost = bound_symbols(self.graph.nodes) - bound_symbols(nodes)
+        symbols = tuple((s, bounds) for s, bounds in self.graph.symbols if s not in lost)
+        dims = tuple((d, e) for d, e in self.extents.items() if lost.isdisjoint(e.names()))
+        outputs = tuple(self._outputs)
+        return replace(self.graph, dims=dims, nodes=nodes, outputs=outputs, symbols=symbols)
 
     # -- internals ------------------------------------------------------------------------------
     def _add_block(self, block: BlockId, nodes: Sequence[Node]) -> None:

@@ -223,3 +223,15 @@ def test_a_size_of_one_is_known_in_the_run_only(tmp_path: Path) -> None:
     for feed in feeds:
         wanted = np.maximum(feed["x"][:, 0], 0) @ constants["w"]
         np.testing.assert_allclose(session.run(None, feed)[0], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_computed_size_of_1_is_not_left_out_unsaid(tmp_path: Path) -> None:
+    """Squeeze without axes: one place found would make a scalar of the list of places."""
+    nodes = [node("NonZero", ["x"], "places"), node("Squeeze", ["places"], "y")]
+    many, one = (np.array(a, np.float32) for a in ([1, 0, 2, 3], [0, 0, 0, 3]))
+    check(model_of(nodes, {"x": many}, {}, ["y"]), [{"x": many}], tmp_path)
+    with (
+        compiled(model_of(nodes, {"x": many}, {}, ["y"]), tmp_path) as session,
+        pytest.raises(ModelError, match=r"axis 1 .* has extent 1"),
+    ):
+        session.run(None, {"x": one})

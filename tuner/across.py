@@ -60,7 +60,7 @@ def across(
     steps.append(Reorder((*outside, *inside)))
     steps += parallel(outside)
     steps += _ends(blocks, lanes)
-    if any(isinstance(s, Overlap) for s in steps):
+    if any(leaves_rest(n, lanes) and _may_be_short(n, lanes, symbols) for n in blocks.values()):
         steps.append(Mark(f"{inside[-1]}.few", Kind.VECTOR))
     steps.append(Tile(tuple(inside), (Kind.UNROLL, Kind.VECTOR)))
     steps.append(Preload(operand.buffer, tuple(inside)))
@@ -108,9 +108,15 @@ def interleaved(
 
 
 def _short(size: Size, lanes: int, symbols: Mapping[str, Range]) -> bool:
-    """Whether a loop of symbolic size is never as long as a block."""
+    """Whether a loop of symbolic size is never longer than a block."""
     bounds = Index.of(size).bounds(symbols)
-    return not isinstance(size, int) and bounds is not None and bounds[1] < lanes
+    return not isinstance(size, int) and bounds is not None and bounds[1] <= lanes
+
+
+def _may_be_short(size: Size, lanes: int, symbols: Mapping[str, Range]) -> bool:
+    """Whether a loop of symbolic size may be shorter than a block."""
+    bounds = Index.of(size).bounds(symbols)
+    return not isinstance(size, int) and (bounds is None or bounds[0] < lanes)
 
 
 def _fits(size: Size, lanes: int) -> bool:

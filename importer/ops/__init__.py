@@ -51,6 +51,7 @@ FAMILIES = (
     "strings",
     "training",
     "trees",
+    "unit_axes",
 )
 
 

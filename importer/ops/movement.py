@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rutc.errors import UserError
 from rutc.importer.builder import Builder, OperatorError, lit
 from rutc.importer.open_sizes import must_equal
-from rutc.importer.ops.control import branched, tensors, unless
+from rutc.importer.ops.control import unless
 from rutc.importer.ops.dynamic import (
     cut_dynamic,
     elements,
@@ -23,8 +22,8 @@ from rutc.importer.ops.dynamic import (
 from rutc.importer.ops.dynamic import sizes as sizes_of
 from rutc.importer.ops.operands import axes_of, axis_of, indices, ints, static
 from rutc.importer.ops.positions import column, element_at, gathered, position_in
-from rutc.importer.ops.reshape import linear, reshape, resolve
-from rutc.importer.ops.run_time_axes import named_axes, sliced
+from rutc.importer.ops.reshape import reshape, resolve
+from rutc.importer.ops.run_time_axes import sliced
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import SMALL, Tensor, known_ints, shape_text
@@ -58,62 +57,6 @@ def flatten(b: Builder, x: Tensor, *, axis: int = 1) -> Tensor:
     """`x` as a matrix, its axes before `axis` merged and the others too."""
     at = axis_of(axis, x.rank) if axis != x.rank else axis
     return reshape(b, x, (product(x.shape[:at]), product(x.shape[at:])))
-
-
-@operator("Squeeze")
-def squeeze(b: Builder, x: Tensor, axes: Tensor | None = None) -> Tensor:
-    """`x` without the named axes (without names: all) of extent 1.
-
-    Without names, a symbolic size that is given is at least 2: at 1 the rank would be another.
-    """
-    if axes is not None and axes.known is None:
-        return linear(b, x, named_axes(b, axes, x.rank, x.shape).without(x.shape))
-    if axes is None:
-        for e in x.shape:
-            symbol = e.as_var
-            if symbol is not None and symbol not in b.bound and b.ranges[symbol][0] == 1:
-                b.ranges[symbol] = (min(2, b.ranges[symbol][1]), b.ranges[symbol][1])
-        chosen = tuple(i for i, e in enumerate(x.shape) if e == ONE)
-    else:
-        chosen = axes_of(ints(axes, "axes"), x.rank)
-    for i in chosen:
-        limits = x.shape[i].bounds(b.ranges)
-        if limits is not None and not limits[0] <= 1 <= limits[1]:
-            raise OperatorError(f"axes {chosen} of {x} are not all of extent 1")
-    for i in chosen:
-        if x.shape[i] != ONE:
-            x = _only(b, x, i)
-        elif x.axes[i].dim is not None:
-            x = b.view(x, x.shape, lambda *at: at)
-    return b.reshaped(x, [a for i, a in enumerate(x.axes) if i not in chosen])
-
-
-def _only(b: Builder, x: Tensor, axis: int) -> Tensor:
-    """`x` with an axis of extent 1 for one of symbolic extent; a run with another extent ends."""
-
-    def refuse() -> tuple[Tensor, ...]:
-        node = ", ".join(b.origin)
-        raise UserError(f"{node}: axis {axis} of {x} is left out, and is not of extent 1")
-
-    def cut() -> tuple[Tensor, ...]:
-        shape = [ONE if k == axis else e for k, e in enumerate(x.shape)]
-        return (b.view(x, shape, lambda *at: [*at[:axis], ZERO, *at[axis + 1 :]]),)
-
-    one = b.nest((), apply("eq", IndexValue(x.shape[axis]), Lit(1, DType.I64)))
-    return tensors(branched(b, one, cut, refuse))[0]
-
-
-@operator("Unsqueeze")
-def unsqueeze(b: Builder, x: Tensor, axes: Tensor) -> Tensor:
-    """`x` with axes of extent 1 put in."""
-    if axes.known is None:
-        rank = x.rank + len(elements(b, axes, "axes"))
-        return linear(b, x, named_axes(b, axes, rank).put_in(x.shape))
-    given = ints(axes, "axes")
-    rank = x.rank + len(given)
-    chosen = axes_of(given, rank)
-    left = iter(x.axes)
-    return b.reshaped(x, [b.axis(1) if i in chosen else next(left) for i in range(rank)])
 
 
 @operator("Transpose")

@@ -92,7 +92,8 @@ def string_split(job: Job) -> Sequence[np.ndarray]:
     """The pieces of each string along a new last axis, and then empty strings."""
     room = job.results[0].shape[-1]
     out: np.ndarray = np.full(job.results[0].shape, "", object)
-    for row, text in zip(out.reshape(-1, room), job.args[0].reshape(-1).tolist(), strict=True):
+    texts = job.args[0].reshape(-1).tolist()
+    for row, text in zip(out.reshape(len(texts), room), texts, strict=True):
         found = _pieces(job, text)
         row[: len(found)] = found
     return (out,)

@@ -138,6 +138,39 @@ def test_copies_of_symbolic_size_go_by_squares(machine: Machine, symbolic: str) 
 
 
 @on_machines
+@pytest.mark.parametrize("most", [3, 4, 7, 8, 9, 15, 16, 17])
+@pytest.mark.parametrize("other", [4, 16, 35])
+def test_symbolic_sizes_about_as_large_as_a_square(machine: Machine, most: int, other: int) -> None:
+    for x, c in ((plain(Index.of("N")), other), (other, plain(Index.of("N")))):
+        kernel = copy_kernel(x, c, DType.F32, symbols={"N": (1, most)})
+        scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
+        for n in {1, most - 1, most}:
+            shape = (2, other, n) if c == other else (2, n, other)
+            a = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+            out = np.zeros(a.size, np.float32)
+            run_kernel(scheduled, machine, {"a": a.reshape(-1), "b": out}, {"N": n})
+            np.testing.assert_array_equal(
+                out.reshape(a.transpose(0, 2, 1).shape), a.transpose(0, 2, 1)
+            )
+
+
+@on_machines
+@pytest.mark.parametrize("rows", [17, 16])
+def test_symbolic_sizes_that_are_always_a_square_need_no_short_loops(
+    machine: Machine, rows: int
+) -> None:
+    """Of 17 * N rows, N in 2..5, there are 34 at least: a schedule names no loop of fewer."""
+    kernel = copy_kernel(plain(Index.of("N") * rows), 16, DType.F32, symbols={"N": (2, 5)})
+    scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
+    assert not any(isinstance(s, Loop) and ".few" in s.var for s in walk_stmts(scheduled.body))
+    for n in (2, 3, 5):
+        a = np.random.default_rng(0).standard_normal((2, 16, rows * n)).astype(np.float32)
+        out = np.zeros(a.size, np.float32)
+        run_kernel(scheduled, machine, {"a": a.reshape(-1), "b": out}, {"N": n})
+        np.testing.assert_array_equal(out.reshape(2, rows * n, 16), a.transpose(0, 2, 1))
+
+
+@on_machines
 def test_short_rows_of_symbolic_length_need_no_scatters(machine: Machine) -> None:
     kernel = copy_kernel(plain(Index.of("X")), 3, DType.F32, symbols={"X": (0, 200)})
     scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)

@@ -42,18 +42,20 @@ from tests.fuzz.rules import (
     CONTRIB,
     COUNTING,
     EXACT,
+    ROUNDING,
     SINGLE,
     STABLE,
     SUMS,
     TERMS,
-    VALID,
     Array,
     Feed,
     counting,
+    largest_operand,
     operator_name,
 )
-from tests.fuzz.rules_contrib import STEPS
-from tests.fuzz.unspecified import UNSPECIFIED
+from tests.fuzz.rules_contrib import GATED, STEPS
+from tests.fuzz.unspecified import EDGES, UNSPECIFIED, crosses
+from tests.fuzz.valid import VALID
 
 NEWEST_OPSET = 26
 """The newest opset whose models ONNX Runtime runs."""
@@ -123,13 +125,24 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
                 raise NoOracle(name)
             results = again
         if number > 1 and name not in EXACT:
-            results = [_moved(a, node, feeds[0], number, k) for k, a in enumerate(results)]
+            pairs = zip(results, first, strict=True)
+            results = [_moved(a, b, node, feeds[0], number, k) for k, (a, b) in enumerate(pairs)]
         made.append(results)
     if name in UNSPECIFIED or (unsure and name in CHOICES):
         mask = _all_of if unsure and name in CHOICES else UNSPECIFIED[name]
         for run in range(1, len(feeds)):
             pairs = zip(first, made[run], strict=True)
             made[run] = [_doubted(mask(node, feeds[0], a), a, b, run) for a, b in pairs]
+    if unsure and name in ROUNDING:
+        mask = _open_elements([f[node.input[0]] for f in feeds])
+        for run in range(1, len(feeds)):
+            made[run] = [_doubted(mask, first[0], made[run][0], run)]
+    if name in EDGES:
+        operand = node.input[EDGES[name].operand]
+        mask = crosses(EDGES[name], [f[operand] for f in feeds])
+        for run in range(1, len(feeds)):
+            pairs = zip(first, made[run], strict=True)
+            made[run] = [_doubted(np.broadcast_to(mask, a.shape), a, b, run) for a, b in pairs]
     if unsure:
         made[1] = [_possible(values) for values in zip(*made, strict=True)]
     return list(zip(*made, strict=True))
@@ -167,10 +180,15 @@ def _open(runs: Sequence[Array]) -> bool:
         return False
     if any(r.shape != first.shape for r in runs):
         return False
-    if not is_float(first.dtype):
-        return any(bool((r != first).any()) for r in runs)
-    kinds = [np.isnan(r.astype(np.float64)) * 2 + np.isfinite(r.astype(np.float64)) for r in runs]
-    return any(bool((k != kinds[0]).any()) for k in kinds)
+    return bool(_open_elements(runs).any())
+
+
+def _open_elements(runs: Sequence[np.ndarray]) -> np.ndarray:
+    kinds = list(runs)
+    if is_float(runs[0].dtype):
+        real = [r.astype(np.float64) for r in runs]
+        kinds = [np.isnan(r) * 2 + np.isfinite(r) for r in real]
+    return np.any([k != kinds[0] for k in kinds], axis=0)
 
 
 def _possible(runs: Sequence[Array]) -> Array:
@@ -432,10 +450,14 @@ def _nearby(value: Array, run: int) -> Array:
         return (value.astype(np.float64) * (1 + step * signs)).astype(value.dtype)
 
 
-def _moved(value: Array, node: NodeProto, feed: Feed, run: int, output: int) -> Array:
-    """A result moved by what two implementations may differ."""
+def _moved(value: Array, first: Array, node: NodeProto, feed: Feed, run: int, output: int) -> Array:
+    """A result moved by what two implementations may differ.
+
+    Elements that other operators moved before go on in their direction, away from the `first` run.
+    """
     if isinstance(value, list):
-        return [_moved(v, node, feed, run, output) for v in value]
+        pairs = zip(value, first, strict=False)
+        return [_moved(v, f, node, feed, run, output) for v, f in pairs]
     if value is None or not value.size:
         return value
     name = operator_name(node)
@@ -456,11 +478,17 @@ def _moved(value: Array, node: NodeProto, feed: Feed, run: int, output: int) -> 
         terms = TERMS[name](node, feed) if name in TERMS else _largest(feed)
         step = step + limit.scale * terms / 2
     if name in ABSOLUTE:
-        step = step + tolerance(Level.MODEL, kind).floor
+        floor = tolerance(Level.MODEL, kind).floor
+        step = step + floor * (max(1.0, float(largest_operand(node, feed))) if name in GATED else 1)
     # One of the two runs moves an element up, the other one down; by different lengths, so that no
     # later sum loses both.
     step = step * np.random.default_rng([*seed, run]).uniform(1.0, 1.5, real.shape)
-    step = step * np.where((random.random(real.shape) < 0.5) == (run % 2 == 1), -1.0, 1.0)
+    signs = np.where((random.random(real.shape) < 0.5) == (run % 2 == 1), -1.0, 1.0)
+    if first.shape == real.shape:
+        with np.errstate(invalid="ignore", over="ignore"):
+            away = np.nan_to_num(np.sign(real - first.astype(np.float64)))
+        signs = np.where(away != 0, away, signs)
+    step = step * signs
     kept = ~np.isfinite(real)
     if name not in SUMS:
         kept |= real == 0

@@ -13,8 +13,9 @@ _SUMS = """
 _ABSOLUTE = """
     Attention MultiHeadAttention GroupQueryAttention DynamicQuantizeLSTM QAttention FusedGemm
     FusedConv NhwcFusedConv Gelu FastGelu BiasGelu QuickGelu BiasSplitGelu FusedMatMulActivation
-    GemmFastGelu
+    GemmFastGelu GroupNorm
 """
+_GATED = "Gelu FastGelu BiasGelu QuickGelu BiasSplitGelu GemmFastGelu GroupNorm"
 _EXACT = "ExpandDims NGramRepeatBlock GatherND Trilu Pad NhwcMaxPool"
 _FINITE = """
     Attention MultiHeadAttention GroupQueryAttention QAttention DynamicQuantizeLSTM MatMulNBits
@@ -33,6 +34,8 @@ def _named(names: str) -> frozenset[str]:
 
 SINGLE = _named("Gelu QuickGelu FastGelu BiasGelu BiasSplitGelu GemmFastGelu")
 SUMS, ABSOLUTE, EXACT = _named(_SUMS), _named(_ABSOLUTE), _named(_EXACT)
+GATED = _named(_GATED)
+"""Operators that multiply what they are given by a logistic or an error function of it."""
 FINITE = _named(_FINITE)
 """Operators on finite numbers: what becomes of others depends on the order of sums and masks."""
 _PRODUCTS = """

@@ -28,11 +28,15 @@ def child() -> Iterator[Child]:
 
 
 def guarded(
-    child: Child, text: str, x: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray]
+    child: Child,
+    text: str,
+    x: Mapping[str, np.ndarray],
+    want: Mapping[str, np.ndarray],
+    dims: Mapping[str, tuple[int, int]] | None = None,
 ) -> None:
     """The model gives these outputs in every way, between inaccessible pages too."""
     model = parser.parse_model(HEADER + text).SerializeToString()
-    case = Case(model, {}, (DataSet(x, {name: (y,) * RUNS for name, y in want.items()}),))
+    case = Case(model, dims or {}, (DataSet(x, {name: (y,) * RUNS for name, y in want.items()}),))
     verdict = judge(case, child.answer(case))
     assert verdict.kind == "pass", verdict.reason
 
@@ -224,3 +228,38 @@ def test_quantised_windows_of_which_some_taps_are_beyond_the_image(known: bool) 
     views = np.lib.stride_tricks.sliding_window_view(padded[0, 0], (3, 3))[::2]
     want = np.einsum("yxij,oij->oyx", views, w[:, 0].astype(np.int64))[None].astype(np.int32)
     gives(text, [want], **({} if known else {"x": x}), w=w)
+
+
+@pytest.mark.parametrize("n", [1, 3, 7, 17, 33])
+@pytest.mark.parametrize("element", ["float", "double"])
+def test_sums_over_a_part_of_a_vector_end_where_the_operands_end(
+    child: Child, element: str, n: int
+) -> None:
+    """LLVM 22 parts a masked load from the operation that it is folded into without its mask."""
+    kind = {"float": np.float32, "double": np.float64}[element]
+    text = f"g ({element}[1, n] x, {element}[6, n] w) => ({element}[1, 6] y)"
+    text += " { y = Gemm <transB = 1> (x, w) }"
+    x, w = (np.arange(k * n).reshape(k, n).astype(kind) % 5 for k in (1, 6))
+    guarded(child, text, {"x": x, "w": w}, {"y": x @ w.T}, {"n": (1, 33)})
+
+
+def test_a_size_of_a_branch_that_nothing_needs(child: Child) -> None:
+    text = """
+    g (float[0, 2, n] x, bool p, bool q, float[0, 2, 4] w) => (float[k, l, m] y) {
+        y = If (q) <then_branch = a () => (float[0, 2, 4] t) { t = Add (w, w) },
+            else_branch = b () => (float[0, 2, 4] r) {
+                s = If (p) <then_branch = c () => (float[0, 2, 4] u) { u = Add (w, w) },
+                    else_branch = d () => (float[0, 2, 4] v) { v = Mul (w, x) }>
+                r = Neg (s)
+            }>
+    }
+    """
+    x, no = np.zeros((0, 2, 4), np.float32), np.array(False)
+    guarded(child, text, {"x": x, "w": x, "p": no, "q": no}, {"y": x}, {"n": (4, 8)})
+
+
+def test_an_empty_string_that_is_no_list_has_no_pieces(child: Child) -> None:
+    text = "g (string x) => (string[k] y, int64 z) { y, z = StringSplit (x) }"
+    x = np.array("", object)
+    want = [np.zeros(0, object), np.array(0)]
+    gives(text, want, opset=21, x=x)

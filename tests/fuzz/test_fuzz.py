@@ -290,3 +290,29 @@ def test_determinants_with_a_row_that_takes_all_digits_are_open() -> None:
     assert not differs(np.array(0.0), runs, 3)
     (runs,) = evaluate(helper.make_node("Det", ["x"], ["y"]), 18, [{"x": x.clip(max=6)}] * RUNS)
     assert differs(np.array(0.0), runs, 3)
+
+
+def test_what_may_be_on_either_side_of_a_pole_is_open() -> None:
+    """Beside 1.5708 the tangent is any number; beside 0.5 it is what it is."""
+    for x, is_open in ((np.pi / 2, True), (0.5, False)):
+        near = [np.array([x + step], np.float16) for step in (0, 0, 0.002, -0.002)]
+        (runs,) = evaluate(helper.make_node("Tan", ["x"], ["y"]), 18, [{"x": a} for a in near])
+        assert is_open == (not differs(np.array([-9e3], np.float16), runs, 1))
+
+
+def test_the_end_of_a_domain_may_be_passed_by_a_rounding() -> None:
+    x = np.array([0.0, 3.0], np.float32)
+    near = [x + np.array([step, 0], np.float32) for step in (-7, -7, -9, 8)]
+    (runs,) = evaluate(helper.make_node("Acos", ["x"], ["y"]), 18, [{"x": a} for a in near])
+    assert not differs(np.array([1.5, np.nan], np.float32), runs, 1)
+    assert differs(np.array([1.5, 0.0], np.float32), runs, 1)
+
+
+def test_errors_of_one_operator_after_another_add_up() -> None:
+    x = np.linspace(0.1, 0.9, 2000)
+    (first,) = evaluate(helper.make_node("Erf", ["x"], ["y"]), 18, [{"x": x}] * RUNS)
+    node = helper.make_node("LeakyRelu", ["x"], ["y"])
+    (then,) = evaluate(node, 18, [{"x": a} for a in first])
+    assert all(
+        (abs(b - then[0]) >= abs(a - first[0])).all() for a, b in zip(first, then, strict=True)
+    )

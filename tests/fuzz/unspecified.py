@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from onnx import NodeProto
 
-from rutc.verify.tolerance import is_float
+from rutc.verify.tolerance import Level, is_float, tolerance
 from tests.fuzz.data import finfo, iinfo, is_integer
 from tests.fuzz.rules import CONTRIB, LARGE, Feed
 
@@ -145,6 +146,16 @@ def _squares_overflow(node: NodeProto, feed: Feed, result: np.ndarray) -> np.nda
     return np.full(result.shape, not small)
 
 
+def _cancelled_logarithm(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """The logarithm of a sum that may be negative, so small it is beside the largest element."""
+    x = np.abs(feed[node.input[0]].astype(np.float64))
+    with np.errstate(all="ignore"):
+        total = np.exp(result.astype(np.float64))
+        largest = np.nan_to_num(x, nan=0, posinf=0).max(initial=0)
+        unsure = total <= tolerance(Level.KERNEL, result.dtype, x.size).scale * largest
+    return np.asarray(unsure | ~np.isfinite(total))
+
+
 def _product_overflows(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     """What a product becomes some of whose factors alone are too large for the type."""
     x = feed[node.input[0]]
@@ -243,6 +254,7 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "LpNormalization": _squares_overflow,
     "LRN": _beyond_range,
     "LogSoftmax": _no_logarithm,
+    "ReduceLogSum": _cancelled_logarithm,
     "ReduceLogSumExp": _infinite_most,
     "ScatterElements": _scattered_nan,
     "ScatterND": _scattered_nan,
@@ -255,3 +267,49 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "SoftmaxCrossEntropyLoss": _beyond_range,
 }
 """Where the standard leaves a result open: such elements are not compared."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Numbers where a function jumps, ends or grows beyond all bounds: every `period`, from `at`.
+
+    What becomes of an operand that may be on either side of one is open.
+    """
+
+    at: tuple[float, ...] = (0.0,)
+    period: float = 0.0
+    operand: int = 0
+
+
+EDGES: Mapping[str, Edge] = {
+    "Tan": Edge((np.pi / 2,), np.pi),
+    "Reciprocal": Edge(),
+    "Div": Edge(operand=1),
+    "Log": Edge(),
+    "Sqrt": Edge(),
+    "Acos": Edge((-1.0, 1.0)),
+    "Asin": Edge((-1.0, 1.0)),
+    "Atanh": Edge((-1.0, 1.0)),
+    "Acosh": Edge((1.0,)),
+}
+
+
+def crosses(edge: Edge, runs: Sequence[np.ndarray]) -> np.ndarray:
+    """Which elements of an operand, computed several times, may be on either side of an edge.
+
+    They may be as far from what was computed as that is apart.
+    """
+    if not is_float(runs[0].dtype):
+        return np.zeros(runs[0].shape, bool)
+    real = np.stack([np.nan_to_num(r.astype(np.float64)) for r in runs])
+    low, high = real.min(0), real.max(0)
+    with np.errstate(over="ignore"):
+        apart = (high - low) / 2
+        low, high = low - apart, high + apart
+    found = np.zeros(low.shape, bool)
+    for at in edge.at:
+        if edge.period:
+            found |= np.floor((low - at) / edge.period) != np.floor((high - at) / edge.period)
+        else:
+            found |= (low < at) & (high > at)
+    return found

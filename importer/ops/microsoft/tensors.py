@@ -11,11 +11,13 @@ from rutc.importer.builder import Builder, OperatorError, lit
 from rutc.importer.ops.elementwise import trilu
 from rutc.importer.ops.loops import scanned
 from rutc.importer.ops.microsoft import DOMAIN
-from rutc.importer.ops.movement import gather_nd, range_of, unsqueeze
+from rutc.importer.ops.movement import gather_nd, range_of
 from rutc.importer.ops.operands import array, ints, static
 from rutc.importer.ops.padding import pad
 from rutc.importer.ops.sampling import grid_sample
+from rutc.importer.ops.unit_axes import unsqueeze
 from rutc.importer.registry import operator
+from rutc.importer.shapes import folded
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Index, IndexValue, apply, cast, reducer
 
@@ -60,8 +62,9 @@ def expand_dims(b: Builder, x: Tensor, axis: Tensor) -> Tensor:
 def numbers(b: Builder, start: Tensor, limit: Tensor, step: Tensor | None = None) -> Tensor:
     """start, start + step, .. below the limit; the step is 1 where none is given."""
     one = b.constant(np.ones((), start.dtype.numpy), start.dtype)
-    first, last, delta = (b.reshaped(t, ()) for t in (start, limit, step or one))
-    return range_of(b, first, last, delta)
+    bounds = [b.reshaped(t, ()) for t in (start, limit, step or one)]
+    known = folded("Range", bounds, {}, b.ranges)
+    return range_of(b, *bounds) if known is None else b.constant(*known)
 
 
 @operator("Pad", DOMAIN)
