@@ -49,9 +49,10 @@ def random(*shape: int) -> Array:
     return values
 
 
-def _model(
-    nodes: list[onnx.NodeProto], inputs: Mapping[str, Shape], weights: Mapping[str, Array]
+def model(
+    nodes: list[onnx.NodeProto], inputs: Mapping[str, Shape], weights: Mapping[str, np.ndarray]
 ) -> onnx.ModelProto:
+    """Returns a model of float32 inputs with these nodes, which compute y."""
     graph = helper.make_graph(
         nodes,
         "kernel",
@@ -106,7 +107,7 @@ def convolution(
         f"{kind} {kernel}x{kernel}{step} {size}x{size} {channels}->{outputs}"
         + (" (channels last)" if channels_last else "")
         + (", direct" if exact else ""),
-        lambda: _model(nodes, {"x": shape}, {"w": random(*weight_shape)}),
+        lambda: model(nodes, {"x": shape}, {"w": random(*weight_shape)}),
         {"x": shape},
         2 * elements * prod(weight_shape[1:]),
         4 * (prod(shape) + prod(weight_shape)),
@@ -121,7 +122,7 @@ def product(rows: int, columns: int, inner: int) -> Case:
     shape = {"x": (rows, inner)}
     return Case(
         f"product {rows}x{columns}x{inner}",
-        lambda: _model([node], shape, {"w": random(inner, columns)}),
+        lambda: model([node], shape, {"w": random(inner, columns)}),
         shape,
         2 * rows * columns * inner,
         4 * inner * (rows + columns),
@@ -143,7 +144,7 @@ def attention(heads: int, length: int, width: int) -> Case:
     scale = np.full((), width**-0.5, np.float32)
     return Case(
         f"attention {heads}x{length}x{width}",
-        lambda: _model(nodes, inputs, {"scale": scale}),
+        lambda: model(nodes, inputs, {"scale": scale}),
         inputs,
         4 * heads * length * length * width,
         3 * 4 * prod(shape),

@@ -136,9 +136,9 @@ def measured_peaks(architecture: str = "native") -> Peaks:
 
     def traffic(read_bytes: int, written_bytes: int) -> Callable[[], object]:
         step = 4 * lanes
-        # Never written to, all of it would be one page of zeros.
+        # Never written to, all of it would be one page of zeros, or none yet.
         source = np.ones(read_bytes // 4 + lanes * 8, np.float32)
-        target = np.zeros(written_bytes // 4 + lanes * 8, np.float32)
+        target = np.ones(written_bytes // 4 + lanes * 8, np.float32)
         begin, end = _line(source), _line(target)
 
         def run() -> object:

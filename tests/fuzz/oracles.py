@@ -144,7 +144,7 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
             pairs = zip(first, made[run], strict=True)
             made[run] = [_doubted(np.broadcast_to(mask, a.shape), a, b, run) for a, b in pairs]
     if unsure:
-        made[1] = [_possible(values) for values in zip(*made, strict=True)]
+        made = [list(r) for r in zip(*map(_possible, zip(*made, strict=True)), strict=True)]
     return list(zip(*made, strict=True))
 
 
@@ -191,18 +191,23 @@ def _open_elements(runs: Sequence[np.ndarray]) -> np.ndarray:
     return np.any([k != kinds[0] for k in kinds], axis=0)
 
 
-def _possible(runs: Sequence[Array]) -> Array:
-    """The second run's value, a number where what is open gave NaN in every run.
+def _possible(runs: Sequence[Array]) -> tuple[Array, ...]:
+    """The runs, with other values where what is open gave NaN in every run, or in all but one.
 
-    A function may be a number on little of what an element may be, and the runs missed that.
+    A function may be a number on little of what an element may be, and the runs missed that: the
+    second one is a number then. Where only the first is, the third and fourth are infinite.
     """
-    first, second = runs[:2]
+    first = runs[0]
     if not isinstance(first, np.ndarray) or not is_float(first.dtype):
-        return second
+        return tuple(runs)
     if any(r.shape != first.shape for r in runs):
-        return second
-    undefined = np.all([np.isnan(r.astype(np.float64)) for r in runs], axis=0)
-    return np.where(undefined, np.asarray(0.5, first.dtype), second)
+        return tuple(runs)
+    undefined = np.isnan(first.astype(np.float64))
+    lost = np.all([np.isnan(r.astype(np.float64)) for r in runs[1:]], axis=0)
+    kind = first.dtype
+    values = (np.where(undefined, 0.5, np.nan), np.where(undefined, np.nan, np.inf), -np.inf)
+    others = (np.where(lost, np.asarray(v, kind), r) for v, r in zip(values, runs[1:], strict=True))
+    return first, *others
 
 
 def model_of(node: NodeProto, opset: int, feed: Feed) -> ModelProto:
