@@ -210,6 +210,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         frozenset({"MaxPool"}),
         "ort",
+        "the reference gives places of other elements",
+        lambda node, feed, opset: len(node.output) > 1,
+    ),
+    Rule(
+        frozenset({"MaxPool"}),
+        "ort",
         "the reference leaves padding out of the extents where one side of an axis has none",
         lambda node, feed, opset: any(a.name == "pads" and not all(a.ints) for a in node.attribute),
     ),

@@ -263,3 +263,18 @@ def test_an_empty_string_that_is_no_list_has_no_pieces(child: Child) -> None:
     x = np.array("", object)
     want = [np.zeros(0, object), np.array(0)]
     gives(text, want, opset=21, x=x)
+
+
+def test_a_run_without_a_scale_for_each_block_ends(child: Child) -> None:
+    text = "g (uint8[2, 33] x, float[2, n] s) => (float[2, 33] y)"
+    text += " { y = DequantizeLinear <axis = 1, block_size = 2> (x, s) }"
+    x = np.arange(66, dtype=np.uint8).reshape(2, 33)
+    fits = np.arange(34, dtype=np.float32).reshape(2, 17)
+    want = DataSet({"x": x, "s": fits}, {"y": (x * fits.repeat(2, 1)[:, :33],) * RUNS})
+    others = tuple({"x": x, "s": np.ones((2, n), np.float32)} for n in (1, 16, 18))
+    model = parser.parse_model(HEADER + text).SerializeToString()
+    case = Case(model, {"n": (1, 20)}, (want,), others)
+    verdict = judge(case, child.answer(case))
+    assert verdict.kind == "pass", verdict.reason
+    with pytest.raises(UserError, match="one element for each block"):
+        gives(text, [x], opset=21, dims={"n": (1, 20)}, **others[0])

@@ -31,13 +31,17 @@ def _whole_of(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
 
 
 def _cast(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
-    """What whole number NaN becomes, and what power of two a negative number or a tiny one."""
+    """What whole number NaN becomes, and what power of two a negative number or a tiny one.
+
+    An infinite number becomes the largest power of two by the standard, NaN by the reference.
+    """
     x = feed[node.input[0]]
     if result.dtype.name != "float8_e8m0fnu":
         return _whole_of(node, feed, result)
     real = x.astype(np.float64)
     saturated = all(a.name != "saturate" or a.i for a in node.attribute)
-    return np.asarray(np.signbit(real) | ((real < 2.0**-126) & (not saturated)))
+    open_ones = np.isinf(real) if saturated else real < 2.0**-126
+    return np.asarray(np.signbit(real) | open_ones)
 
 
 def _large_whole(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
