@@ -15,7 +15,16 @@ from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.expr import Read, walk
 from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
-from rutc.tensor_ir.steps import Mark, Part, Reorder, Split, Step, Tile, apply_schedule
+from rutc.tensor_ir.steps import (
+    Mark,
+    Part,
+    PrefetchBlock,
+    Reorder,
+    Split,
+    Step,
+    Tile,
+    apply_schedule,
+)
 from rutc.tensor_ir.windows import MOST_TAPS, partners
 from rutc.tuner.access import Reduction, Shape, analyse
 from rutc.tuner.choice import Choice, shared_out
@@ -39,6 +48,9 @@ MOST_APART = 80
 """Elements of windows in a row of code where neighbouring lanes are apart."""
 TILE_CYCLES = 6.0
 """What a tile costs besides its loads and its arithmetic."""
+LEAST_AHEAD = 2 << 10
+"""Bytes that rows are asked for ahead."""
+LINE_BYTES = 64
 MOST_PARTS = 16
 """Copies of a tile's code, one for each part of its loops."""
 
@@ -225,6 +237,7 @@ def _schedule(
     elif bound != own:
         steps.append(Reorder((*(v for v in own if v not in bound), *bound)))
     steps += [Mark(v, Kind.UNROLL) for v in own if extents[v] > 1]
+    steps += _ahead(found, others)
     tile = RegisterTile(vector, vectors, (), 0.0)
     packs = {
         t.buffer: packing(kernel, t, bound, tile, width, extents, None, {})
@@ -232,6 +245,22 @@ def _schedule(
         if t.packed
     }
     return steps, packs
+
+
+def _ahead(found: Pass, others: list[str]) -> Iterator[Step]:
+    """Steps that ask for the next images' or channels' rows while those at hand are computed.
+
+    The tiles of one plane read here and there in it, which the hardware does not foresee.
+    """
+    moved = set(found.partners.values())
+    for t in found.reduction.reads:
+        planes = [v for v in others if v not in moved and (t.strides.get(v) or 0) > 0]
+        if t.packed or t.gathered or not planes or t.buffer_bytes < LEAST_AHEAD:
+            continue
+        line = LINE_BYTES // t.bytes
+        plane = t.strides[planes[-1]] or 0
+        ahead = -(-LEAST_AHEAD // (t.bytes * plane)) * plane
+        yield PrefetchBlock(t.buffer, planes[-1], ahead, line, 1)
 
 
 def _bound_order(found: Pass, rows: tuple[str, int] | None) -> list[str]:

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, maximum, minimum
-from rutc.tensor_ir.expr import Expr, Read, transform, walk
+from rutc.tensor_ir.expr import Expr, IndexValue, Read, transform, walk
 from rutc.tensor_ir.kernel import (
     Access,
     Branch,
@@ -72,6 +72,9 @@ class Tile(Step):
                 if kind is Kind.UNROLL and (inner := x.hi.names() & set(self.loops)):
                     raise NotApplicable(f"the bounds of {x.var} depend on {min(inner)}")
         expanded = _expanded(kernel, chains)
+        stack = {b.name for b in kernel.locals if b.space is Space.STACK}
+        for chain in chains:
+            _check_apart(chain, stack, set(expanded))
 
         ranges = outer_ranges(kernel)
 
@@ -155,7 +158,7 @@ def _check_moved(kernel: Kernel, loop: Loop, kind: Kind) -> None:
 def _expanded(kernel: Kernel, chains: list[list[Loop]]) -> dict[str, tuple[tuple[str, int], ...]]:
     """The locals that every iteration has for itself, with the extents that they gain.
 
-    Memory on the stack has an element for each of them already.
+    Memory on the stack has an element for each of them already, or they store the same there.
     """
     ranges = outer_ranges(kernel)
     extents: dict[str, int] = {}
@@ -176,6 +179,32 @@ def _expanded(kernel: Kernel, chains: list[list[Loop]]) -> dict[str, tuple[tuple
         if b.name in written and inside[b.name] != everywhere[b.name]:
             raise NotApplicable(f"%{b.name} is used outside of {chains[0][0].var}, too")
     return {b.name: tuple(extents.items()) for b in kernel.locals if b.name in written}
+
+
+def _check_apart(chain: list[Loop], stack: set[str], expanded: set[str]) -> None:
+    """Raises NotApplicable where iterations would store different values in one place of `stack`.
+
+    Done one after the other, each reads its own before the next one stores.
+    """
+    moved = {x.var for x in chain if x.hi != Index.of(1)}
+    for s in walk_stmts(chain[-1].body):
+        places = [a for a in accesses(s) if a.buffer in stack]
+        if not places:
+            continue
+        found = [r for e in exprs(s) for r in walk(e) if isinstance(r, Read | IndexValue)]
+        apart = any(isinstance(r, Read) and r.value in expanded for r in found)
+        depends = {n for r in found for n in _names(r)} & moved
+        for a in places:
+            lacking = (moved if apart else depends) - _names(a)
+            if lacking:
+                raise NotApplicable(f"iterations of {min(lacking)} share places of %{a.buffer}")
+
+
+def _names(x: Access | Read | IndexValue) -> set[str]:
+    """The loops that a place or a number depends on."""
+    if isinstance(x, IndexValue):
+        return set(x.index.names())
+    return {n for _, c in x.coords if isinstance(c, Index) for n in c.names()}
 
 
 def _uses(body: tuple[Stmt, ...]) -> Counter[str]:

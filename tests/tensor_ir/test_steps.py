@@ -264,6 +264,23 @@ def test_bounds_that_are_not_constant() -> None:
     assert len(list(walk_stmts(Split("j", 2).apply(kernel).body))) == 3
 
 
+def test_iterations_that_keep_different_values_in_one_place() -> None:
+    """A row of what one j needs stands on the stack: a tile of j has no row for each."""
+    kernel = kernel_of(
+        """
+        graph "case"
+        dims i = 3, j = 3
+        %x : f32{i,j} = input "x" [i, j]
+        %most : f32{j} = max{i} %x[i, j]
+        %less : f32{i,j} = %x[i, j] - %most[j]
+        %y : f32{j} = sum{i} %less[i, j]
+        output "y" [j] = %y
+        """
+    )
+    with pytest.raises(NotApplicable, match=r"iterations of j share places of %less.local"):
+        Tile(("j",), (Kind.UNROLL,)).apply(kernel)
+
+
 def test_unrolled_loops_whose_bounds_depend_on_one_moved_with_them() -> None:
     kernel = kernel_of(
         """
