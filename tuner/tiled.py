@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import prod
 
+from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.kernel import Assign, Init, Kernel, Kind, Space, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import (
@@ -99,7 +100,7 @@ def tiled(
         *((v, f, Kind.UNROLL) for v, f in tile.rows),
         (tile.vector, width, Kind.VECTOR),
     ):
-        if f >= extents[v] and v not in shape.symbolic:
+        if f >= extents[v] and (v not in shape.symbolic or _fits(kernel, shape, v, f, kind)):
             moved.append((v, kind))
             continue
         steps.append(Split(v, f))
@@ -195,6 +196,12 @@ def tiled(
                         ahead = NEAR_LINES * line
                         steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
     return Choice(tuple(steps), packs)
+
+
+def _fits(kernel: Kernel, shape: Shape, v: str, rows: int, kind: Kind) -> bool:
+    """Whether a loop of symbolic size is never longer than a tile has rows."""
+    bounds = Index.of(shape.sizes[v]).bounds(dict(kernel.symbols))
+    return kind is Kind.UNROLL and bounds is not None and bounds[1] <= rows
 
 
 def _results(shape: Shape, tile: RegisterTile, machine: Machine) -> list[Step]:

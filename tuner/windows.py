@@ -250,10 +250,11 @@ def _schedule(
 def _ahead(found: Pass, others: list[str]) -> Iterator[Step]:
     """Steps that ask for the next images' or channels' rows while those at hand are computed.
 
-    The tiles of one plane read here and there in it, which the hardware does not foresee.
+    The tiles of one plane read, and store, here and there in it, which no hardware foresees.
     """
     moved = set(found.partners.values())
-    for t in found.reduction.reads:
+    stores = (t for t in found.shape.touches if t.is_store)
+    for t in (*found.reduction.reads, *stores):
         planes = [v for v in others if v not in moved and (t.strides.get(v) or 0) > 0]
         if t.packed or t.gathered or not planes or t.buffer_bytes < LEAST_AHEAD:
             continue

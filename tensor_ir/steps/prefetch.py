@@ -32,16 +32,17 @@ Turn = tuple[Index, Index, int | None]
 
 @record
 class PrefetchBlock(Step):
-    """Ask for memory that a later iteration of a block loop reads, spread evenly over this one.
+    """Ask for memory that a later iteration of a block loop touches, spread evenly over this one.
 
     for b { for i in [0, m) { for k in [0, n) { acc.update(w[b, k]) } } }
       ->  for b { for i { for k { prefetch w @ b*e + ahead + (i*n + k)*ceil(e / (m*n)) into level;
                                   acc.update(w[b, k]) } } }
 
     e is the distance in memory between two iterations of the loop over `block`; `ahead` is in
-    elements, 0 for e: the next iteration. What one iteration reads of `buffer` should lie in one
-    piece. One hint is made for each line of `line` elements; `level` is the cache to bring it
-    to. Where loops inside are of symbolic extent, their first `TURNS` iterations ask for all of it:
+    elements, 0 for e: the next iteration. What one iteration reads of `buffer`, or stores there,
+    should lie in one piece. One hint is made for each line of `line` elements; `level` is the
+    cache to bring it to. Where loops inside are of symbolic extent, their first `TURNS` iterations
+    ask for all of it:
 
       ->  for b { for i { for k { if i < turns { prefetch .. }; acc.update(w[b, k]) } } }
     """
@@ -55,33 +56,33 @@ class PrefetchBlock(Step):
     def apply(self, kernel: Kernel) -> Kernel:
         """The kernel with prefetches in the innermost reduction loops."""
         check_positive("line", self.line)
-        if not any(self._reads(loop) for loop in find_loops(kernel, self.block)):
-            raise NotApplicable(f"%{self.buffer} is not read in {self.block}")
+        if not any(self._touches(loop) for loop in find_loops(kernel, self.block)):
+            raise NotApplicable(f"%{self.buffer} is not touched in {self.block}")
 
         def visit(loop: Loop) -> tuple[Stmt, ...]:
-            found = self._reads(loop)
+            found = self._touches(loop)
             if not found:
                 return (loop,)
             start, elements = self._next(kernel, loop, found)
+            write = not any(isinstance(r, Read) for r in found)
             if _updates_directly(loop.body):
-                hints = self._hints([], start, elements)
+                hints = self._hints([], start, elements, write)
                 return (replace(loop, body=(*hints, *loop.body)),)
-            return (replace(loop, body=self._inside(loop.body, [], start, elements)),)
+            return (replace(loop, body=self._inside(loop.body, [], start, elements, write)),)
 
         return replace(kernel, body=replace_loop(kernel.body, self.block, visit))
 
-    def _reads(self, loop: Loop) -> list[Read]:
-        """The reads of the buffer in a loop."""
-        return [
-            r
-            for s in walk_stmts(loop.body)
-            for e in exprs(s)
-            for r in reads(e)
-            if r.value == self.buffer
-        ]
+    def _touches(self, loop: Loop) -> list[Read | Access]:
+        """The places of the buffer that a loop reads or stores to."""
+        inside = list(walk_stmts(loop.body))
+        read = [r for s in inside for e in exprs(s) for r in reads(e) if r.value == self.buffer]
+        stored = [s.target for s in inside if isinstance(s, Assign)]
+        return [*read, *(a for a in stored if a.buffer == self.buffer)]
 
-    def _next(self, kernel: Kernel, loop: Loop, found: Sequence[Read]) -> tuple[Index, int]:
-        """(where the next iteration starts to read, elements from one iteration to the next)."""
+    def _next(
+        self, kernel: Kernel, loop: Loop, found: Sequence[Read | Access]
+    ) -> tuple[Index, int]:
+        """(where the next iteration starts, elements from one iteration to the next)."""
         inner = {s.var: ZERO for s in walk_stmts(loop.body) if isinstance(s, Loop)}
         for read in found:
             address = _address(kernel, read, inner)
@@ -91,7 +92,12 @@ class PrefetchBlock(Step):
         raise NotApplicable(f"%{self.buffer} does not lie in blocks of {self.block}")
 
     def _inside(
-        self, body: tuple[Stmt, ...], loops: list[Turn], start: Index, elements: int
+        self,
+        body: tuple[Stmt, ...],
+        loops: list[Turn],
+        start: Index,
+        elements: int,
+        write: bool,
     ) -> tuple[Stmt, ...]:
         result: list[Stmt] = []
         for s in body:
@@ -99,14 +105,14 @@ class PrefetchBlock(Step):
                 case Loop(kind=Kind.SERIAL | Kind.PARALLEL):
                     inner = [*loops, self._turn(s)]
                     if _updates_directly(s.body):
-                        hints = self._hints(inner, start, elements)
+                        hints = self._hints(inner, start, elements, write)
                         result.append(replace(s, body=(*hints, *s.body)))
                     else:
-                        nested = self._inside(s.body, inner, start, elements)
+                        nested = self._inside(s.body, inner, start, elements, write)
                         result.append(replace(s, body=nested))
                 case Branch():
-                    then = self._inside(s.then, loops, start, elements)
-                    orelse = self._inside(s.orelse, loops, start, elements)
+                    then = self._inside(s.then, loops, start, elements, write)
+                    orelse = self._inside(s.orelse, loops, start, elements, write)
                     result.append(replace(s, then=then, orelse=orelse))
                 case _:
                     result.append(s)
@@ -117,7 +123,9 @@ class PrefetchBlock(Step):
         bounds = extent.bounds({self.block: (0, 0)})
         return Index.of(loop.var), extent, None if bounds is None else max(bounds[1], 1)
 
-    def _hints(self, loops: list[Turn], start: Index, elements: int) -> tuple[Stmt, ...]:
+    def _hints(
+        self, loops: list[Turn], start: Index, elements: int, write: bool
+    ) -> tuple[Stmt, ...]:
         symbolic = [k for k, (_, _, number) in enumerate(loops) if number is None]
         outer = loops[: symbolic[-1] + 1] if symbolic else []
         inner = [(v, number) for v, _, number in loops[len(outer) :] if number is not None]
@@ -135,7 +143,7 @@ class PrefetchBlock(Step):
         each = -(-elements // turns)
         place = start + position * each
         hints = tuple(
-            Prefetch(self.buffer, place + at, self.level) for at in range(0, each, self.line)
+            Prefetch(self.buffer, place + at, self.level, write) for at in range(0, each, self.line)
         )
         return (Branch(first, early, hints, ()),) if symbolic else hints
 

@@ -155,6 +155,12 @@ RULES: tuple[Rule, ...] = (
         lambda node, feed, opset: opset < 13,
     ),
     Rule(
+        frozenset({"Gelu"}),
+        "wide",
+        "the reference rounds 1 + erf(x), which is 0 then, to the narrow type",
+        _narrow,
+    ),
+    Rule(
         frozenset({"Softmax", "LogSoftmax"}),
         "wide",
         "the reference rounds exponentials, their sum and its logarithm to the narrow type; ONNX "

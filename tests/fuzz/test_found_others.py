@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import erf, sqrt
+from math import erf, prod, sqrt
 
 import ml_dtypes
 import numpy as np
@@ -278,3 +278,21 @@ def test_a_run_without_a_scale_for_each_block_ends(child: Child) -> None:
     assert verdict.kind == "pass", verdict.reason
     with pytest.raises(UserError, match="one element for each block"):
         gives(text, [x], opset=21, dims={"n": (1, 20)}, **others[0])
+
+
+def test_rows_of_a_product_that_are_never_more_than_a_tile(child: Child) -> None:
+    """Between n + 1 and 9 rows cut from 13: at most 4, for which a tile needs no loop around it."""
+    text = """
+    g (float[n] m, float[13, 8] x, float[8, 5] w) => (float[k, 5] y)
+        <int64[1] end = {13}, int64[1] zero = {0}, int64[1] five = {5}> {
+        n = Shape (m)
+        start = Add (n, five)
+        some = Slice (x, start, end, zero)
+        y = MatMul (some, w)
+    }
+    """
+    m, x, w = (np.arange(prod(s)).reshape(s) % 7.0 for s in ((4,), (13, 8), (8, 5)))
+    feeds = {"m": m, "x": x, "w": w}
+    feeds = {name: a.astype(np.float32) for name, a in feeds.items()}
+    want = (x[9:] @ w).astype(np.float32)
+    guarded(child, text, feeds, {"y": want}, {"n": (4, 8)})
