@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial, reduce
 
 import ml_dtypes
 
 from rutc.importer.builder import Builder, OperatorError, computing, lit
-from rutc.importer.open_sizes import must_equal
 from rutc.importer.ops.activations import clamped
 from rutc.importer.ops.contraction import matmul_of
-from rutc.importer.ops.control import unless
 from rutc.importer.ops.convolution import conv_integer
 from rutc.importer.ops.elementwise import conversion
+from rutc.importer.ops.fit import of_shape
 from rutc.importer.ops.operands import axis_of
 from rutc.importer.ops.reductions import reduced
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
-from rutc.importer.tensor import Axis, Tensor, shape_text
-from rutc.tensor_ir import BitCast, DType, Expr, Index, IndexValue, Lit, apply, cast
+from rutc.importer.tensor import Axis, Tensor
+from rutc.tensor_ir import BitCast, DType, Expr, Index, apply, cast
 from rutc.tensor_ir.affine import ONE, floordiv
 
 
@@ -38,25 +36,11 @@ def _per_axis(
     if not block or t.rank != x.rank:
         raise OperatorError(f"the scale {t} does not fit {x}")
     blocks = floordiv(x.shape[at] + (block - 1), Index.of(block), b.ranges)
-    t = _of_shape(b, t, [blocks if k == at else e for k, e in enumerate(x.shape)], x)
+    shape = [blocks if k == at else e for k, e in enumerate(x.shape)]
+    t = of_shape(b, t, shape, f"holds one element for each block of {x}")
     coords: list[Index] = [a.index for a in axes]
     coords[at] = floordiv(coords[at], Index.of(block), b.ranges)
     return b.read(t, coords)
-
-
-def _of_shape(b: Builder, t: Tensor, shape: Sequence[Index], x: Tensor) -> Tensor:
-    """`t`, one element for each block of x: a run in which it has another shape ends."""
-    pairs = [(e, n) for e, n in zip(t.shape, shape, strict=True) if e != n]
-    told = f"{t} does not hold one element for each block of {x}: it should be {shape_text(shape)}"
-    if any((e - n).is_const for e, n in pairs):
-        raise OperatorError(told)
-    if not pairs:
-        return t
-    for e, n in pairs:
-        must_equal(b, e, n)
-    wrong = [apply("ne", IndexValue(e - n), Lit(0, DType.I64)) for e, n in pairs]
-    lost = b.nest((), reduce(partial(apply, "or"), wrong))
-    return unless(b, lost, t, f"{', '.join(b.origin)}: {told}")
 
 
 def _rounded_to(e: Expr, zero: Expr | None, kind: DType, *, saturate: bool = True) -> Expr:

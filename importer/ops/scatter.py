@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.ops.fit import of_shape
 from rutc.importer.ops.operands import axis_of, indices, static
 from rutc.importer.ops.positions import column, position_in
 from rutc.importer.ops.reshape import reshape
@@ -105,10 +106,14 @@ def tensor_scatter(
 ) -> Tensor:
     """past with update written along an axis from write_indices[batch] on (a cache's update)."""
     a = axis_of(axis, past.rank)
+    shape = [update.shape[a] if k == a else e for k, e in enumerate(past.shape)]
+    update = of_shape(b, update, shape, f"is written to {past}")
     space = b.axes(update.shape)
     coords: list[Coord] = [i.index for i in space]
     place: Expr = IndexValue(space[a].index)
     if write_indices is not None:
+        role = f"says for each batch of {past} where to write"
+        write_indices = of_shape(b, write_indices, past.shape[:1], role)
         here, room = space[0].index, past.shape[a] - update.shape[a] + 1
         if mode == "circular":
             start = cast(b.read(write_indices, [here]), DType.I64)

@@ -276,7 +276,7 @@ def test_a_run_without_a_scale_for_each_block_ends(child: Child) -> None:
     case = Case(model, {"n": (1, 20)}, (want,), others)
     verdict = judge(case, child.answer(case))
     assert verdict.kind == "pass", verdict.reason
-    with pytest.raises(UserError, match="one element for each block"):
+    with pytest.raises(UserError, match="holds one element for each block"):
         gives(text, [x], opset=21, dims={"n": (1, 20)}, **others[0])
 
 
@@ -296,3 +296,19 @@ def test_rows_of_a_product_that_are_never_more_than_a_tile(child: Child) -> None
     feeds = {name: a.astype(np.float32) for name, a in feeds.items()}
     want = (x[9:] @ w).astype(np.float32)
     guarded(child, text, feeds, {"y": want}, {"n": (4, 8)})
+
+
+def test_a_run_without_a_place_for_each_batch_ends(child: Child) -> None:
+    text = "g (float[2, 4, 3] x, float[m, 1, 3] u, int64[n] at) => (float[2, 4, 3] y)"
+    text += " { y = TensorScatter (x, u, at) }"
+    x, u, at = np.zeros((2, 4, 3), np.float32), np.ones((2, 1, 3), np.float32), np.array([0, 3])
+    y = x.copy()
+    y[0, 0], y[1, 3] = 1, 1
+    want = DataSet({"x": x, "u": u, "at": at}, {"y": (y,) * RUNS})
+    others = [{"x": x, "u": u, "at": np.zeros(n, np.int64)} for n in (1, 5)]
+    others += [{"x": x, "u": np.ones((n, 1, 3), np.float32), "at": at} for n in (1, 5)]
+    header = HEADER.replace("21", "24")
+    model = parser.parse_model(header + text).SerializeToString()
+    case = Case(model, {"m": (1, 5), "n": (1, 5)}, (want,), tuple(others))
+    verdict = judge(case, child.answer(case))
+    assert verdict.kind == "pass", verdict.reason

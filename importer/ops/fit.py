@@ -1,0 +1,32 @@
+"""Operands whose shapes must fit those of others: what the sizes do not tell, the run does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial, reduce
+
+from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.open_sizes import must_equal
+from rutc.importer.ops.control import unless
+from rutc.importer.tensor import Tensor, shape_text
+from rutc.tensor_ir import DType, Index, IndexValue, Lit, apply
+
+
+def of_shape(b: Builder, t: Tensor, shape: Sequence[Index], role: str) -> Tensor:
+    """`t`; a run in which it has another shape ends. `role` says what `t` does.
+
+    Raises OperatorError where it has another one in every run.
+    """
+    told = f"{t} {role}: its shape should be {shape_text(shape)}"
+    if t.rank != len(shape):
+        raise OperatorError(told)
+    pairs = [(e, n) for e, n in zip(t.shape, shape, strict=True) if e != n]
+    if any((e - n).is_const for e, n in pairs):
+        raise OperatorError(told)
+    if not pairs:
+        return t
+    for e, n in pairs:
+        must_equal(b, e, n)
+    wrong = [apply("ne", IndexValue(e - n), Lit(0, DType.I64)) for e, n in pairs]
+    other = b.nest((), reduce(partial(apply, "or"), wrong))
+    return unless(b, other, t, f"{', '.join(b.origin)}: {told}")
