@@ -48,8 +48,8 @@ MOST_APART = 80
 """Elements of windows in a row of code where neighbouring lanes are apart."""
 TILE_CYCLES = 6.0
 """What a tile costs besides its loads and its arithmetic."""
-LEAST_AHEAD = 2 << 10
-"""Bytes that rows are asked for ahead."""
+AHEAD_BYTES = 4 << 10
+"""How far ahead memory is asked for."""
 LINE_BYTES = 64
 MOST_PARTS = 16
 """Copies of a tile's code, one for each part of its loops."""
@@ -256,12 +256,9 @@ def _ahead(found: Pass, others: list[str]) -> Iterator[Step]:
     stores = (t for t in found.shape.touches if t.is_store)
     for t in (*found.reduction.reads, *stores):
         planes = [v for v in others if v not in moved and (t.strides.get(v) or 0) > 0]
-        if t.packed or t.gathered or not planes or t.buffer_bytes < LEAST_AHEAD:
+        if t.packed or t.gathered or not planes or t.buffer_bytes < AHEAD_BYTES:
             continue
-        line = LINE_BYTES // t.bytes
-        plane = t.strides[planes[-1]] or 0
-        ahead = -(-LEAST_AHEAD // (t.bytes * plane)) * plane
-        yield PrefetchBlock(t.buffer, planes[-1], ahead, line, 1)
+        yield PrefetchBlock(t.buffer, planes[-1], AHEAD_BYTES // t.bytes, LINE_BYTES // t.bytes, 1)
 
 
 def _bound_order(found: Pass, rows: tuple[str, int] | None) -> list[str]:

@@ -299,6 +299,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         frozenset({"Resize"}),
+        "reference",
+        "by the standard's tests, the corners of a result are those of scale times extent",
+        lambda node, feed, opset: any(a.s == b"align_corners" for a in node.attribute),
+    ),
+    Rule(
+        frozenset({"Resize"}),
         "ort",
         "the reference takes scale times extent for the length of the result, a fraction",
         lambda node, feed, opset: any(a.s == b"pytorch_half_pixel" for a in node.attribute),

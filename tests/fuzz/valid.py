@@ -100,7 +100,9 @@ def _finite_operands(node: NodeProto, feed: Feed) -> bool:
 def _finite_image(node: NodeProto, feed: Feed) -> bool:
     x = feed[node.input[0]]
     nearest = any(a.name == "mode" and a.s == b"nearest" for a in node.attribute)
-    return nearest or finite(x)
+    # The reference multiplies the neighbours of the nearest element by 0.
+    corners = any(a.s == b"align_corners" for a in node.attribute)
+    return finite(x) or (nearest and not corners)
 
 
 def _finite_weights(node: NodeProto, feed: Feed) -> bool:
