@@ -54,7 +54,9 @@ def across(
     if long.size in range(SHORTEST) or any(_short(x.size, lanes, symbols) for x in (wide, long)):
         return None
     blocks = {v: n for v, n in ((vector, wide.size), (along, long.size)) if not _fits(n, lanes)}
-    outside = [*others, *(f"{v}.o" for v in blocks)]
+    # Squares follow one another along the stores: lines and pages that are far apart cost stores
+    # more than loads.
+    outside = [*others, *(f"{v}.o" for v in reversed(blocks))]
     inside = [f"{v}.i" if v in blocks else v for v in (along, vector)]
     steps += [Split(v, lanes) for v in blocks]
     steps.append(Reorder((*outside, *inside)))

@@ -499,6 +499,11 @@ def _moved(value: Array, first: Array, node: NodeProto, feed: Feed, run: int, ou
         kept |= real == 0
     normal = float(finfo(value.dtype).smallest_normal)
     tiny = (np.abs(real) < normal) & (np.abs(step) < normal)
+    if value.dtype.itemsize > kind.itemsize:
+        # Single precision makes 0 of these.
+        lost = np.abs(real) < float(finfo(kind).smallest_normal)
+        step = np.where(lost, float(finfo(kind).smallest_normal) * signs, step)
+        kept &= ~lost
     with np.errstate(over="ignore", invalid="ignore"):
         moved = np.where(kept, real, np.where(tiny & (run % 2 == 1), 0.0, real + step))
         return moved.astype(value.dtype)
