@@ -9,10 +9,8 @@ benchmarks/results/bandwidth.json, and docs/bandwidth.md is written from them.
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from functools import partial
-from itertools import cycle
 from math import prod
 from pathlib import Path
 from statistics import geometric_mean
@@ -22,10 +20,10 @@ import onnx
 from onnx import NodeProto, helper
 
 from benchmarks import store
-from benchmarks.cases import CASES, Array, Case, Shape, aligned, model, random
+from benchmarks.cases import CASES, Case, Shape, aligned, model, random
 from benchmarks.machine import ROOT, provenance
+from benchmarks.native import native_calls
 from benchmarks.peak import Peaks, measured_peaks
-from benchmarks.peers import Run
 from benchmarks.store import Entry
 from rutc.compiler import Options, compile_model
 from rutc.runtime import load
@@ -36,6 +34,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "bandwidth.json"
 PAGE = ROOT / "docs" / "bandwidth.md"
 ROTATED_BYTES = 256 << 20
 """Several times the last cache of common processors."""
+PARTS = 8
+"""A measurement goes over one part of them."""
 
 
 def cases() -> list[Case]:
@@ -106,20 +106,27 @@ def measure(case: Case, peaks: Peaks, seconds: float) -> Entry:
         report = compile_model(path, path.with_suffix(".so"), Options(), None)
         agrees = verify_model(path, report.library, inputs, threads=1).passed
         session = load(report.library, threads=1)
-    (output,) = session.get_outputs()
-    shape = [int(extent) for extent in output.shape]
-    bytes_ = case.read_bytes + case.written_bytes
-    sets = -(-ROTATED_BYTES // bytes_)
-    runs = {
-        "rutc": _in_turn(
-            partial(session.run_into, _copies(inputs), {output.name: aligned(np.ones(shape, "f"))})
-            for _ in range(sets)
-        ),
-        "traffic": _in_turn(
-            peaks.traffic(case.read_bytes, case.written_bytes) for _ in range(sets)
-        ),
+        (output,) = session.get_outputs()
+        shape = [int(extent) for extent in output.shape]
+        bytes_ = case.read_bytes + case.written_bytes
+        count = -(-ROTATED_BYTES // bytes_)
+        each = 1 + count // PARTS
+        sets = [
+            (
+                {name: aligned(array) for name, array in inputs.items()},
+                {output.name: aligned(np.ones(shape, np.float32))},
+            )
+            for _ in range(count)
+        ]
+        runs = {
+            "rutc": native_calls(report.library, sets, each),
+            "traffic": peaks.traffic(
+                case.read_bytes, case.written_bytes, count, 1 + count // PARTS
+            ),
+        }
+    medians = {
+        name: latency(times).median_us / each for name, times in interleave(runs, seconds).items()
     }
-    medians = {name: latency(times).median_us for name, times in interleave(runs, seconds).items()}
     return {
         "case": case.name,
         "agrees": agrees,
@@ -127,16 +134,6 @@ def measure(case: Case, peaks: Peaks, seconds: float) -> Entry:
         "us": {name: round(median, 1) for name, median in medians.items()},
         **asdict(provenance()),
     }
-
-
-def _copies(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    return {name: aligned(array) for name, array in arrays.items()}
-
-
-def _in_turn(runs: Iterable[Run]) -> Callable[[], object]:
-    """One run after the other, and then the first again."""
-    following = cycle(list(runs))
-    return lambda: next(following)()
 
 
 def _share(entry: Entry) -> float:
@@ -150,8 +147,8 @@ def page(entries: list[Entry]) -> str:
     lines = [
         "# Operators whose operands come from memory",
         "",
-        "Written by `python -m benchmarks.bandwidth`. Every call, from Python and on one core,",
-        "takes other arrays than the calls before it,",
+        "Written by `python -m benchmarks.bandwidth`. Every call, from C and on one core, takes",
+        "other arrays than the calls before it,",
         f"{ROTATED_BYTES >> 20} MiB of them in turn, so that no cache holds them. A pass that",
         "reads and writes as many bytes, rotated likewise, takes turns with the operator: its rate",
         "is the memory's. An operator's share is the pass's time over its own. `docs/kernels.md`",

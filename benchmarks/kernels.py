@@ -21,6 +21,7 @@ import onnx
 from benchmarks import store
 from benchmarks.cases import CASES, MORE, Case, aligned
 from benchmarks.machine import ROOT, provenance
+from benchmarks.native import native_calls
 from benchmarks.peak import Peaks, measured_peaks
 from benchmarks.peers import Run, installed_peers
 from benchmarks.store import Entry
@@ -34,6 +35,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "kernels.json"
 PAGE = ROOT / "docs" / "kernels.md"
 SHORT = {"onnxruntime": "ORT", "openvino": "OV", "iree": "IREE", "tvm": "TVM"}
 """The peers that compile an ONNX file, and what the page's columns call them."""
+FAST_FLOPS_PER_US = 2e5
+TIMED_US = 100.0
 NARROW = "x86-64-v3"
 """The target of the second table: vectors of 256 bits."""
 
@@ -42,7 +45,7 @@ def measure(case: Case, target: str, peaks: Peaks, seconds: float, peers: Sequen
     """Returns the entry of one case, on one core.
 
     `bound_us` is the least time that the machine takes, by its peak or by a pass over memory;
-    shares are of that time.
+    shares are of that time, and `native_us` is that of a call from C.
     """
     entry: Entry = {"case": case.name, "target": target, "flops": case.flops}
     inputs = case.values()
@@ -60,14 +63,17 @@ def measure(case: Case, target: str, peaks: Peaks, seconds: float, peers: Sequen
             runs |= {name: installed_peers()[name](path, 1, inputs) for name in peers}
             runs["peak"] = peaks.registers.run
             runs["fed"] = peaks.fed.run
-            runs["traffic"] = peaks.traffic(case.read_bytes, case.written_bytes)
+            count = _calls(case)
+            runs["from C"] = native_calls(report.library, [(inputs, {output.name: y})], count)
+            runs["traffic"] = peaks.traffic(case.read_bytes, case.written_bytes, count=count)
             times = interleave(runs, seconds)
     except (RutcError, ModelError) as error:
         return {**entry, "error": str(error).splitlines()[0]}
     medians = {name: latency(found).median_us for name, found in times.items()}
     peak = peaks.registers.flops / medians.pop("peak") / 1e3
     fed = peaks.fed.flops / medians.pop("fed") / 1e3
-    traffic_us = medians.pop("traffic")
+    traffic_us = medians.pop("traffic") / count
+    native_us = medians.pop("from C") / count
     compute_us = case.flops / peak / 1e3
     return {
         **entry,
@@ -78,8 +84,15 @@ def measure(case: Case, target: str, peaks: Peaks, seconds: float, peers: Sequen
         "bound": "compute" if compute_us >= traffic_us else "memory",
         "bound_us": round(max(compute_us, traffic_us), 1),
         "us": {name: round(median, 1) for name, median in medians.items()},
+        "native_us": round(native_us, 2),
         **asdict(provenance()),
     }
+
+
+def _calls(case: Case) -> int:
+    """How many calls from C are timed at once: of small operators, as many as take a while."""
+    least_us = max(case.flops / FAST_FLOPS_PER_US, (case.read_bytes + case.written_bytes) / 1e5)
+    return max(1, round(TIMED_US / least_us))
 
 
 def times_of(entry: Entry) -> dict[str, float]:
@@ -90,8 +103,9 @@ def times_of(entry: Entry) -> dict[str, float]:
 
 
 def _share(entry: Entry, name: str) -> float:
-    """The bound's time over that of rutc or a peer."""
-    return float(str(entry["bound_us"])) / times_of(entry)[name]
+    """The bound's time over that of rutc, called from C, or of a peer."""
+    took = entry.get("native_us") if name == "rutc" else None
+    return float(str(entry["bound_us"])) / float(str(took or times_of(entry)[name]))
 
 
 def page(entries: Sequence[Entry]) -> str:
@@ -102,9 +116,12 @@ def page(entries: Sequence[Entry]) -> str:
         "Written by `python -m benchmarks.kernels`. Single float32 operators on one core, times of",
         "whole calls from Python, all measured in alternation. The *bound* is the least time that",
         "the machine takes: by its peak of fused multiply-adds (a loop of nothing else), or, where",
-        "that takes longer, by one pass over the operator's inputs, weights and output. Shares are",
-        "of the bound. The work is that of the operator's definition: where rutc computes the same",
-        "result with fewer multiplications, its share may exceed 100 %; rows marked `direct` are",
+        "that takes longer, by one pass over the operator's inputs, weights and output, which lie",
+        "in the cache that holds them (`docs/bandwidth.md` has those that come from memory).",
+        "Shares are of the bound; rutc's is of calls from C, as Python takes microseconds a call",
+        "that no kernel can save. The work is that of the operator's definition: where rutc",
+        "computes the same result with fewer multiplications, its share may exceed 100 %; rows",
+        "marked `direct` are",
         "compiled with `--exact-algorithms` and do all of them.",
         "",
         "The peak is reached by a loop that loads nothing. Where a register tile's operands come",
@@ -131,27 +148,30 @@ def _section(title: str, entries: Sequence[Entry]) -> list[str]:
         return []
     measured = [entry for entry in entries if "us" in entry]
     peers = [n for n in SHORT if any(n in times_of(entry) for entry in measured)]
-    titles = "".join(f" {SHORT[n]} us |" for n in peers) + " bound |" + " rutc of bound |"
+    titles = " from C us |" + "".join(f" {SHORT[n]} us |" for n in peers)
+    titles += " bound | rutc of bound |"
     titles += "".join(f" {SHORT[n]} of bound |" for n in peers)
     lines = [
         f"## {title}",
         "",
         f"| operator | rutc us | GFLOP/s |{titles}",
-        "|---|---|---|" + "---|" * (2 * len(peers) + 2),
+        "|---|---|---|" + "---|" * (2 * len(peers) + 3),
     ]
     for entry in entries:
         if "error" in entry:
-            lines.append(f"| {entry['case']} | {entry['error']} |" + " |" * (2 * len(peers) + 3))
+            lines.append(f"| {entry['case']} | {entry['error']} |" + " |" * (2 * len(peers) + 4))
             continue
         us = times_of(entry)
-        rate = float(str(entry["flops"])) / us["rutc"] / 1e3
+        native = entry.get("native_us", us["rutc"])
+        rate = float(str(entry["flops"])) / float(str(native)) / 1e3
         mark = "" if entry["agrees"] else " (does NOT agree)"
         others = "".join(f" {us.get(n, '')} |" for n in peers)
         shares = "".join(
             f" {100 * _share(entry, n):.0f} % |" if n in us else " |" for n in ("rutc", *peers)
         )
         lines.append(
-            f"| {entry['case']}{mark} | {us['rutc']} | {rate:.1f} |{others} {entry['bound']} |"
+            f"| {entry['case']}{mark} | {us['rutc']} | {rate:.1f} | {native} |{others}"
+            f" {entry['bound']} |"
             f"{shares}"
         )
     return [*lines, "", *_summary(measured, peers), ""]

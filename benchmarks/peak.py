@@ -79,6 +79,13 @@ float pass_over(const vector *in, long reads, vector *out, long writes) {
   for (long i = 0; i < writes; i++) out[i] = all;
   return all[0];
 }
+
+/* Passes over arrays number first, first + 1, .. of `sets` in turn. */
+void passes(vector **in, long reads, vector **out, long writes, long sets, long first,
+            long count) {
+  for (long k = first; k < first + count; k++)
+    pass_over(in[k % sets], reads, out[k % sets], writes);
+}
 """
 
 
@@ -95,12 +102,13 @@ class Peaks:
     """The loops, compiled for one kind of processor.
 
     `registers` does nothing but multiply-adds; `fed` loads its operands from the first cache, 11
-    for 24 multiply-adds with AVX-512. `traffic` makes a pass that reads and writes so many bytes.
+    for 24 multiply-adds with AVX-512. `traffic` makes passes that read and write so many bytes:
+    over so many arrays in turn, so many passes in a run.
     """
 
     registers: PeakLoop
     fed: PeakLoop
-    traffic: Callable[[int, int], Callable[[], object]]
+    traffic: Callable[..., Callable[[], object]]
 
 
 def measured_peaks(architecture: str = "native") -> Peaks:
@@ -127,23 +135,31 @@ def measured_peaks(architecture: str = "native") -> Peaks:
         np.random.default_rng(0).standard_normal(FED_STEPS * n + 16, np.float32)
         for n in (tile, tile * lanes // 3)
     )
-    over = library.pass_over
-    over.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p, ctypes.c_long)
-    over.restype = ctypes.c_float
+    passes = library.passes
+    passes.argtypes = (*(ctypes.c_void_p, ctypes.c_long) * 2, *(ctypes.c_long,) * 3)
+    passes.restype = None
 
     def feed() -> object:
         return fed(FED_ITERATIONS, _line(rows), _line(columns))
 
-    def traffic(read_bytes: int, written_bytes: int) -> Callable[[], object]:
+    def traffic(
+        read_bytes: int, written_bytes: int, sets: int = 1, count: int = 1
+    ) -> Callable[[], object]:
         step = 4 * lanes
         # Never written to, all of it would be one page of zeros, or none yet.
-        source = np.ones(read_bytes // 4 + lanes * 8, np.float32)
-        target = np.ones(written_bytes // 4 + lanes * 8, np.float32)
-        begin, end = _line(source), _line(target)
+        arrays = [
+            [np.ones(size // 4 + lanes * 8, np.float32) for _ in range(sets)]
+            for size in (read_bytes, written_bytes)
+        ]
+        begin, end = ((ctypes.c_void_p * sets)(*map(_line, several)) for several in arrays)
+        done = 0
 
         def run() -> object:
+            nonlocal done
+            first, done = done, (done + count) % sets
+            passes(begin, read_bytes // step, end, written_bytes // step, sets, first, count)
             # The arrays live as long as this function.
-            return over(begin, read_bytes // step, end, written_bytes // step), source, target
+            return arrays
 
         return run
 

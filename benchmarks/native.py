@@ -1,0 +1,80 @@
+"""Calls of a compiled model from C, many at a time: Python's part of a call is no kernel's."""
+
+import ctypes
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.peers import Run
+from rutc.emit.toolchain import find_toolchain
+from rutc.runtime.dtypes import dlpack_type
+from rutc.runtime.interface import CPU, DLTensor, Options
+from rutc.runtime.loader import open_library
+
+Arrays = Mapping[str, np.ndarray]
+
+SOURCE = """
+typedef int run(void *session, void **inputs, int n, void **outputs, int m);
+
+/* Calls number k, k + 1, .. of `sets` in turn; each has its own inputs and outputs. */
+int calls(run *model, void *session, void **inputs, int n, void **outputs, int m, long sets,
+          long first, long count) {
+  int status = 0;
+  for (long k = first; k < first + count; k++)
+    status |= model(session, inputs + k % sets * n, n, outputs + k % sets * m, m);
+  return status;
+}
+"""
+
+
+def native_calls(library: Path, sets: Sequence[tuple[Arrays, Arrays]], count: int) -> Run:
+    """Returns a run of `count` calls on one core, each with the next set of inputs and outputs.
+
+    Arrays have the dtypes and shapes of the model's tensors, by name.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "calls.c").write_text(SOURCE)
+        flags = ["-O2", "-shared", "-fPIC", "calls.c", "-o", "calls.so"]
+        find_toolchain().run(flags, Path(folder))
+        calls = ctypes.CDLL(str(Path(folder) / "calls.so")).calls
+    opened = open_library(library)
+    options = Options(struct_size=ctypes.sizeof(Options), threads=1)
+    session = opened.entries.open(ctypes.byref(options))
+    tensors: list[DLTensor] = []
+    places: list[ctypes.Array[ctypes.c_void_p]] = []
+    for side, key in ((0, "inputs"), (1, "outputs")):
+        names = [str(port["name"]) for port in opened.manifest[key]]  # type: ignore[attr-defined]
+        made = [_tensor(arrays[side][name]) for arrays in sets for name in names]
+        tensors += made
+        places.append((ctypes.c_void_p * len(made))(*(ctypes.addressof(t) for t in made)))
+    each = [len(place) // len(sets) for place in places]
+    run = ctypes.cast(opened.entries.run, ctypes.c_void_p)
+    calls.argtypes = (
+        *(ctypes.c_void_p, ctypes.c_void_p),
+        *(ctypes.c_void_p, ctypes.c_int) * 2,
+        *(ctypes.c_long,) * 3,
+    )
+    done = 0
+
+    def following() -> object:
+        nonlocal done
+        # The arrays, their descriptors and the library live as long as this function.
+        alive = sets, tensors, opened
+        first, done = done, (done + count) % len(sets)
+        status = calls(
+            run, session, places[0], each[0], places[1], each[1], len(sets), first, count
+        )
+        if status != 0:
+            raise RuntimeError(f"a call of {library} failed with status {status}")
+        return alive
+
+    return following
+
+
+def _tensor(array: np.ndarray) -> DLTensor:
+    code, bits = dlpack_type(array.dtype.name)
+    shape = (ctypes.c_int64 * array.ndim)(*array.shape)
+    address = array.ctypes.data
+    return DLTensor(address, CPU, 0, array.ndim, code, bits, 1, shape, None, 0)
