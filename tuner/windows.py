@@ -237,7 +237,7 @@ def _schedule(
     elif bound != own:
         steps.append(Reorder((*(v for v in own if v not in bound), *bound)))
     steps += [Mark(v, Kind.UNROLL) for v in own if extents[v] > 1]
-    steps += _ahead(found, others)
+    steps += _ahead(kernel, found, others)
     tile = RegisterTile(vector, vectors, (), 0.0)
     packs = {
         t.buffer: packing(kernel, t, bound, tile, width, extents, None, {})
@@ -247,7 +247,7 @@ def _schedule(
     return steps, packs
 
 
-def _ahead(found: Pass, others: list[str]) -> Iterator[Step]:
+def _ahead(kernel: Kernel, found: Pass, others: list[str]) -> Iterator[Step]:
     """Steps that ask for the next images' or channels' rows while those at hand are computed.
 
     The tiles of one plane read, and store, here and there in it, which no hardware foresees.
@@ -256,7 +256,8 @@ def _ahead(found: Pass, others: list[str]) -> Iterator[Step]:
     stores = (t for t in found.shape.touches if t.is_store)
     for t in (*found.reduction.reads, *stores):
         planes = [v for v in others if v not in moved and (t.strides.get(v) or 0) > 0]
-        if t.packed or t.gathered or not planes or t.buffer_bytes < AHEAD_BYTES:
+        fixed = all(isinstance(n, int) for _, n in kernel.buffer(t.buffer).layout.extents)
+        if t.packed or t.gathered or not planes or not fixed or t.buffer_bytes < AHEAD_BYTES:
             continue
         yield PrefetchBlock(t.buffer, planes[-1], AHEAD_BYTES // t.bytes, LINE_BYTES // t.bytes, 1)
 

@@ -312,3 +312,11 @@ def test_a_run_without_a_place_for_each_batch_ends(child: Child) -> None:
     case = Case(model, {"m": (1, 5), "n": (1, 5)}, (want,), tuple(others))
     verdict = judge(case, child.answer(case))
     assert verdict.kind == "pass", verdict.reason
+
+
+def test_windows_in_planes_of_symbolic_size(child: Child) -> None:
+    text = "g (float[2, 6, n, 7] x) => (float[2, 6, n, 5] y)"
+    text += " { y = MaxPool <kernel_shape = [1, 3]> (x) }"
+    x = np.random.default_rng(0).standard_normal((2, 6, 33, 7)).astype(np.float32)
+    y = np.maximum(np.maximum(x[..., :5], x[..., 1:6]), x[..., 2:])
+    guarded(child, text, {"x": x}, {"y": y}, {"n": (5, 65)})
