@@ -92,7 +92,7 @@ def measure(case: Case, target: str, peaks: Peaks, seconds: float, peers: Sequen
 def _calls(case: Case) -> int:
     """How many calls from C are timed at once: of small operators, as many as take a while."""
     least_us = max(case.flops / FAST_FLOPS_PER_US, (case.read_bytes + case.written_bytes) / 1e5)
-    return max(1, round(TIMED_US / least_us))
+    return max(1, int(TIMED_US / least_us))
 
 
 def times_of(entry: Entry) -> dict[str, float]:

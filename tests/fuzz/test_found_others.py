@@ -315,8 +315,12 @@ def test_a_run_without_a_place_for_each_batch_ends(child: Child) -> None:
 
 
 def test_windows_in_planes_of_symbolic_size(child: Child) -> None:
-    text = "g (float[2, 6, n, 7] x) => (float[2, 6, n, 5] y)"
-    text += " { y = MaxPool <kernel_shape = [1, 3]> (x) }"
-    x = np.random.default_rng(0).standard_normal((2, 6, 33, 7)).astype(np.float32)
-    y = np.maximum(np.maximum(x[..., :5], x[..., 1:6]), x[..., 2:])
-    guarded(child, text, {"x": x}, {"y": y}, {"n": (5, 65)})
+    text = "g (float[2, 6, n, 7] x, float[6, 1, 2, 1] w) => (float[2, 2, m, 7] y)"
+    text += " { y = ConvTranspose <group = 2, pads = [1, 0, 0, 0], strides = [2, 1]> (x, w) }"
+    random = np.random.default_rng(0)
+    x = random.integers(-4, 5, (2, 6, 33, 7)).astype(np.float32)
+    w = random.integers(-4, 5, (6, 1, 2, 1)).astype(np.float32)
+    parts = np.einsum("bgchw,gck->bghkw", x.reshape(2, 2, 3, 33, 7), w.reshape(2, 3, 2))
+    guarded(
+        child, text, {"x": x, "w": w}, {"y": parts.reshape(2, 2, 66, 7)[:, :, 1:]}, {"n": (5, 33)}
+    )
