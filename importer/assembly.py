@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rutc.importer.builder import Builder
+from rutc.importer.checks import checked
 from rutc.importer.dims import named
 from rutc.importer.fitting import fitted
 from rutc.importer.tensor import Axis, Tensor
@@ -26,10 +27,12 @@ def assembled(
     shared = Counter(t.name for _, t in outputs)
     made = [_with_units(b, n, t, alone=shared[t.name] == 1) for n, t in outputs]
     nodes = _used_nodes([*inputs, *b.consts, *b.nodes], made, b)
+    given = fitted(nodes, b.extents, {s: r for s, r in symbols if s not in b.bound})
+    nodes, checks = checked(nodes, b, given)
+    symbols = [*symbols, *((s, b.bound[s]) for s in checks)]
     used = _used_dims(nodes, made)
     table = tuple((d, e) for d, e in b.extents.items() if d in used)
     there = {n.symbol for n in walk_nodes(tuple(nodes)) if isinstance(n, Bind)}
-    given = fitted(nodes, b.extents, {s: r for s, r in symbols if s not in b.bound})
     kept = tuple((s, given.get(s, r)) for s, r in symbols if s in there or s not in b.bound)
     return named(Graph(name, table, tuple(nodes), tuple(made), kept), b.roles, b.hints)
 

@@ -83,6 +83,8 @@ class Builder:
     run_graph: Callable[..., tuple[Item, ...]] | None = None
     equal: dict[tuple[Index, Index], Index] = field(default_factory=dict)
     """Extents that are checked to be equal where the import stands, as one."""
+    alike: dict[str, tuple[Index, Index]] = field(default_factory=dict)
+    """The sizes that stand for two extents that are checked to be equal."""
     steps: dict[tuple[Index, Index], Index] = field(default_factory=dict)
     """What an index along the second extent is multiplied with to be one along the first."""
     open_sizes: dict[str, None] = field(default_factory=dict)
@@ -417,6 +419,8 @@ class Builder:
         most = min(x[1] if x is not None else MOST for x in limits)
         made = self.size(out, "same", max(most, least, 0), max(least, 0))
         self.equal |= {(a, b): made, (a, made): made, (b, made): made}
+        if made.as_var is not None:
+            self.alike[made.as_var] = a, b
         return made
 
     def number(self, extent: Index, value: int, what: str) -> int:

@@ -25,7 +25,7 @@ def fitted(
     found = dict(symbols)
     for n, r in _unconditional(nodes):
         for d, c in r.coords:
-            room = _room(c, extents[d], extents) if r.fill is None else None
+            room = room_of(c, extents[d], extents) if r.fill is None else None
             names = sorted(room.names()) if room is not None else []
             if room is None or len(names) != 1 or names[0] not in found:
                 continue
@@ -45,7 +45,7 @@ def fitted(
     return found
 
 
-def _room(c: Coord, extent: Index, extents: Mapping[str, Index]) -> Index | None:
+def room_of(c: Coord, extent: Index, extents: Mapping[str, Index]) -> Index | None:
     """How far the last element read is from the end, where a coordinate grows with all its dims."""
     if not isinstance(c, Index) or any(x not in extents for x in c.names()):
         return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import erf, prod, sqrt
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import ml_dtypes
 import numpy as np
@@ -11,6 +13,8 @@ import pytest
 from onnx import TensorProto, parser
 
 from rutc.errors import UserError
+from rutc.importer import import_model
+from rutc.tensor_ir.interpret import interpret
 from tests.fuzz.cases import Case, DataSet
 from tests.fuzz.check import judge
 from tests.fuzz.child import Child
@@ -324,3 +328,55 @@ def test_windows_in_planes_of_symbolic_size(child: Child) -> None:
     guarded(
         child, text, {"x": x, "w": w}, {"y": parts.reshape(2, 2, 66, 7)[:, :, 1:]}, {"n": (5, 33)}
     )
+
+
+SHORT = {
+    "GatherElements": (
+        "float[n, 2] x, int64[m, 2] at",
+        "y = GatherElements <axis = 1> (x, at)",
+        {"x": (3, 2), "at": (5, 2)},
+    ),
+    "Attention": (
+        "float[n, 1, 2, 4] q, float[m, 1, 2, 4] k",
+        "y = Attention (q, k, k)",
+        {"q": (7, 1, 2, 4), "k": (3, 1, 2, 4)},
+    ),
+    "RNN": (
+        "float[3, n, 2] x, float[1, 4, 2] w, float[1, 4, 4] r, int32[m] length",
+        "y, last = RNN <hidden_size = 4> (x, w, r, , length)",
+        {"x": (3, 9, 2), "w": (1, 4, 2), "r": (1, 4, 4), "length": (2,)},
+    ),
+    "GRU": (
+        "float[3, 2, n] x, float[1, 12, m] w, float[1, 12, 4] r",
+        "y, last = GRU <hidden_size = 4> (x, w, r)",
+        {"x": (3, 2, 9), "w": (1, 12, 2), "r": (1, 12, 4)},
+    ),
+    "ScatterElements": (
+        "float[9, 2] x, int64[n, 2] at, float[m, 2] u",
+        "y = ScatterElements (x, at, u)",
+        {"x": (9, 2), "at": (9, 2), "u": (3, 2)},
+    ),
+    "RoiAlign": (
+        "float[2, 1, 4, 4] x, float[n, 4] rois, int64[m] at",
+        "y = RoiAlign (x, rois, at)",
+        {"x": (2, 1, 4, 4), "rois": (9, 4), "at": (3,)},
+    ),
+}
+"""Models of two sizes that must be equal, and shapes in which they are not."""
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_run_with_an_operand_that_is_too_short_ends(child: Child, name: str) -> None:
+    inputs, node, shapes = SHORT[name]
+    text = f"g ({inputs}) => (float[] y) {{ {node} }}"
+    model = parser.parse_model(HEADER.replace("21", "23") + text).SerializeToString()
+    kinds = {"at": np.int64, "length": np.int32}
+    feeds = {k: np.zeros(shape, kinds.get(k, np.float32)) for k, shape in shapes.items()}
+    case = Case(model, {"n": (1, 9), "m": (1, 9)}, (), (feeds,))
+    verdict = judge(case, child.answer(case))
+    assert verdict.kind == "pass", verdict.reason
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(model)
+        with pytest.raises(UserError, match="elements are read along an axis of"):
+            interpret(import_model(path, dims=case.dims), feeds)
