@@ -90,6 +90,7 @@ class _Decider:
         shared = share_bases(graph, fixed_orders(graph.nodes, graph.outputs))
         graph, self.homes, self.fixed = shared.graph, shared.homes, shared.fixed
         self.steps = frozenset(s for s, bounds in graph.symbols if bounds == (0, 1))
+        self.checks = frozenset(s for s, (low, high) in graph.symbols if low == high)
         self.inner = choose_innermost(
             graph.nodes, self.extents, self.fixed, self.homes, self.steps, self.varying
         )
@@ -279,6 +280,7 @@ class _Decider:
             self.homes,
             self.graph.extents,
             self.steps,
+            self.checks,
         )
         steps: list[PlanStep] = []
         fused = fuser.fuse(nodes, needed, prefix)

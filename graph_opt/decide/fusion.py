@@ -73,12 +73,14 @@ class Fuser:
         homes: Mapping[str, str],
         sizes: Mapping[str, Index],
         steps: frozenset[str] = frozenset(),
+        checks: frozenset[str] = frozenset(),
     ) -> None:
         """Decide with these layouts; `homes` are the values whose memory others take over.
 
         `extents` is what the dims commonly are, `limits` the most that they can be, `sizes` what
-        they are.
+        they are. What follows the bind of one of the `checks` runs after it.
         """
+        self.checks = checks
         self.sizes = sizes
         self.steps = steps
         self.varying = frozenset(d for d, e in sizes.items() if not e.is_const)
@@ -96,6 +98,7 @@ class Fuser:
         binders: dict[str, int] = {}
         reading: dict[str, set[int]] = {}
         refusals: list[Refusal] = []
+        passed: set[int] = set()
         for position, n in enumerate(nodes):
             if isinstance(n, Input | Const):
                 continue
@@ -104,7 +107,7 @@ class Fuser:
             if isinstance(n, Scatter):
                 # It changes the memory of its base, so it runs after all that read the base.
                 sources |= reading.get(self.homes.get(n.base, n.base), set())
-            needs = sources | {binders[s] for s in self._sizes_of(n) if s in binders}
+            needs = sources | passed | {binders[s] for s in self._sizes_of(n) if s in binders}
             target: int | None = None
             if isinstance(n, Nest):
                 for g in sorted(sources, key=lambda g: (-drafts[g].position, g)):
@@ -125,6 +128,7 @@ class Fuser:
             self._depend(target, needs, drafts)
             if isinstance(n, Bind):
                 binders[n.symbol] = target
+                passed |= {target} if n.symbol in self.checks else set()
             for v in outs(n):
                 home[v.name] = target
             for name in used:

@@ -356,6 +356,11 @@ SHORT = {
         "y = ScatterElements (x, at, u)",
         {"x": (9, 2), "at": (9, 2), "u": (3, 2)},
     ),
+    "GatherElements of computed sizes": (
+        "float[n] x, float[m] w",
+        "p = NonZero (x) q = NonZero (w) at = Sub (q, q) y = GatherElements <axis = 0> (p, at)",
+        {"x": (1,), "w": (9,)},
+    ),
     "RoiAlign": (
         "float[2, 1, 4, 4] x, float[n, 4] rois, int64[m] at",
         "y = RoiAlign (x, rois, at)",
@@ -371,7 +376,10 @@ def test_a_run_with_an_operand_that_is_too_short_ends(child: Child, name: str) -
     text = f"g ({inputs}) => (float[] y) {{ {node} }}"
     model = parser.parse_model(HEADER.replace("21", "23") + text).SerializeToString()
     kinds = {"at": np.int64, "length": np.int32}
-    feeds = {k: np.zeros(shape, kinds.get(k, np.float32)) for k, shape in shapes.items()}
+    feeds = {
+        k: np.zeros(e, kinds[k]) if k in kinds else np.ones(e, np.float32)
+        for k, e in shapes.items()
+    }
     case = Case(model, {"n": (1, 9), "m": (1, 9)}, (), (feeds,))
     verdict = judge(case, child.answer(case))
     assert verdict.kind == "pass", verdict.reason
