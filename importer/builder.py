@@ -382,8 +382,10 @@ class Builder:
     def size(self, t: Tensor, role: str, most: int = MOST, least: int = 0) -> Index:
         """The i64 scalar `t` as a size, which the program learns when it runs.
 
-        Raises OperatorError where it is known and lies outside of [least, most].
+        Raises OperatorError where it is known and lies outside of [least, most], or no scalar.
         """
+        if any(e.is_const and e != ONE for e in t.shape):
+            raise OperatorError(f"the size {role} must be one element, not {t}")
         if t.known is not None:
             (size,) = ints_of(t.known)
             if size.is_const and not least <= size.const <= most:

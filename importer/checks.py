@@ -142,17 +142,17 @@ class _Work:
     def short(self, d: str, c: Coord) -> Index | None:
         """How many places are left at the end of a value, where that may be less than none.
 
-        None also where the operator that wrote the read knows it: several dims whose sizes the
-        program computes share an axis.
+        None also where the operator that wrote the read knows it: the coordinate is a formula of
+        dims, and the program computes their sizes.
         """
         b, extent = self.b, self.b.extents[d]
-        if not isinstance(c, Index) or c.is_const or b.inside(c, extent):
+        if not isinstance(c, Index) or b.inside(c, extent):
             return None
         room = room_of(c, extent, b.extents)
         if room is None:
             return None
         along = c.as_var
-        if along is None and not b.bound.keys().isdisjoint(room.names()):
+        if along is None and c.names() and not b.bound.keys().isdisjoint(room.names()):
             return None
         if along is not None and self.at_most(b.extents[along], extent):
             return None

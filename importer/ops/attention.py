@@ -52,7 +52,7 @@ def merge_heads(b: Builder, y: Tensor) -> Tensor:
 def _group(b: Builder, q: Tensor, k: Tensor) -> int:
     """How many query heads share a key head."""
     heads, shared = static(q.shape[1], "the heads"), static(k.shape[1], "the heads of the keys")
-    if not shared or heads % shared:
+    if not shared or not heads or heads % shared:
         raise OperatorError(f"{heads} query heads cannot share {shared} heads of keys and values")
     return heads // shared
 

@@ -61,6 +61,8 @@ def sizes(
 ) -> tuple[Index, ...]:
     """The elements of an operand as sizes; `length` is how many they must be."""
     if t.known is not None:
+        if t.rank and length is not None:
+            b.number(t.shape[0], length, f"the length of {what}")
         return ints_of(t.known)
     role = "".join(c if c.isalnum() else "_" for c in what.removeprefix("the "))
     return tuple(bound(b, e, role, MOST, least) for e in elements(b, t, what, length))

@@ -436,6 +436,8 @@ def gather_nd(b: Builder, x: Tensor, at: Tensor, *, batch_dims: int = 0) -> Tens
     """out[.., j] = x[at[.., :], j]: the last axis of `at` holds coordinates."""
     depth = static(at.shape[-1], "the last extent of the indices")
     outer = at.shape[:-1]
+    if batch_dims > len(outer) or batch_dims + depth > x.rank:
+        raise OperatorError(f"the indices {at} have more coordinates than {x} has axes")
     shape = (*outer, *x.shape[batch_dims + depth :])
     axes = b.axes(shape)
     if any(e == ZERO for e in shape):

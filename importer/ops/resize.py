@@ -180,6 +180,8 @@ def _targets(
 ) -> list[Target]:
     """What becomes of each axis."""
     if scales is not None and scales.shape != (ZERO,):
+        if scales.size.is_const:
+            b.number(scales.size, len(chosen), "the number of scales")
         return [_by_scale(b, x.shape[a], scales, i) for i, a in enumerate(chosen)]
     if sizes is None:
         raise OperatorError("neither scales nor sizes are given")

@@ -86,6 +86,8 @@ def scatter_nd(
 ) -> Tensor:
     """x with updates[.., j] at [at[.., :], j]."""
     depth = static(at.shape[-1], "the last extent of the indices")
+    if depth > x.rank:
+        raise OperatorError(f"the indices {at} have more coordinates than {x} has axes")
     _check_updates(updates, (*at.shape[:-1], *x.shape[depth:]))
     space = b.axes(updates.shape)
     outer = [i.index for i in space[: at.rank - 1]]

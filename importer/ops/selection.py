@@ -114,6 +114,8 @@ def non_max_suppression(
     b.number(boxes.shape[2], 4, "the number of coordinates of a box")
 
     def scalar(t: Tensor | None, default: Lit) -> Tensor:
+        if t is not None and t.size == ZERO:
+            raise OperatorError(f"a limit has no element: {t}")
         return b.nest((), default if t is None else cast(b.read(t, [0] * t.rank), default.dtype))
 
     limit = scalar(max_output_boxes_per_class, Lit(0, DType.I64))

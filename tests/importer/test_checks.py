@@ -87,3 +87,16 @@ def test_what_may_not_run_is_checked_where_it_does(tmp_path):
     np.testing.assert_array_equal(interpret(g, {"c": np.array(False), "x": x, "at": at})["y"], -x)
     with pytest.raises(UserError, match="m elements are read along an axis of x of n"):
         interpret(g, {"c": np.array(True), "x": x, "at": at})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "node", "message"),
+    [
+        ("float[2] x, int64[3, 2] at", "y = GatherND (x, at)", "more coordinates"),
+        ("float[2] x, int64[3, 2] at, float[3] u", "y = ScatterND (x, at, u)", "more coordinates"),
+        ("float[2] x, int64[2] k", "y, i = TopK (x, k)", "k must be one element"),
+    ],
+)
+def test_operands_that_never_fit(tmp_path, inputs, node, message):
+    with pytest.raises(UserError, match=message):
+        imported(tmp_path, f"g ({inputs}) => (float[] y) {{ {node} }}")
