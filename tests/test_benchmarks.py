@@ -9,10 +9,13 @@ import onnx
 import pytest
 from onnx import parser
 
+from benchmarks.native import native_calls
+from benchmarks.peak import measured_peaks
 from benchmarks.peers import fastest, installed_peers
 from benchmarks.plot import draw, speeds
 from benchmarks.zoo import with_others
 from benchmarks.zoo_page import page, ratio
+from rutc.compiler import Options, compile_model
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -36,6 +39,27 @@ def test_every_peer_computes_the_model(name: str, tmp_path: Path) -> None:
         values = list(found.values()) if hasattr(found, "values") else list(found)
         expected = np.maximum(INPUTS["x"] @ INPUTS["w"], 0)
         np.testing.assert_allclose(np.asarray(values[0]), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_calls_from_c_take_one_set_of_arrays_after_the_other(tmp_path: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[5] x, float[5] z) => (float[5] y)'
+    onnx.save(parser.parse_model(text + " { y = Sub (x, z) }"), tmp_path / "m.onnx")
+    library = compile_model(tmp_path / "m.onnx", tmp_path / "m.so", Options(), None).library
+    arrays = [np.arange(5, dtype=np.float32) * k for k in range(6)]
+    sets = [
+        ({"x": x, "z": z}, {"y": np.zeros(5, np.float32)})
+        for x, z in zip(arrays[::2], arrays[1::2], strict=True)
+    ]
+    run = native_calls(library, sets, 2)
+    for done in (2, 3):
+        run()
+        for k, (inputs, outputs) in enumerate(sets):
+            want = inputs["x"] - inputs["z"] if k < done else np.zeros(5)
+            np.testing.assert_array_equal(outputs["y"], want)
+
+
+def test_passes_over_memory_run() -> None:
+    measured_peaks().traffic(1000, 2000, 3, 2)()
 
 
 def test_a_model_that_is_no_export_has_no_network(tmp_path: Path) -> None:
