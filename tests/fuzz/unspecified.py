@@ -189,6 +189,19 @@ def _deviates_little(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndar
     return np.asarray(_squares_overflow(node, feed, result) | undefined)
 
 
+def _loses_deviation(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What nearly equal elements become where the variance is a difference of large squares.
+
+    Those of a channel are nearly equal: then those of its group may be.
+    """
+    x = feed[node.input[0]].astype(np.float64)
+    last = any(a.name == "channels_last" and a.i for a in node.attribute)
+    inner = tuple(range(1, x.ndim - 1)) if last else tuple(range(2, x.ndim))
+    with np.errstate(all="ignore"):
+        equal = bool(x.size) and bool((x.std(inner) <= np.abs(x).max(inner) * 1e-3).any())
+    return np.asarray(_squares_overflow(node, feed, result) | equal)
+
+
 def _determinant_overflows(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     """What eliminating rows makes of numbers that are not finite, or have such products.
 
@@ -242,11 +255,12 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "Det": _determinant_overflows,
     "QuantizeLinear": _whole_of,
     "com.microsoft.QuantizeLinear": _whole_of,
-    "com.microsoft.GroupNorm": _squares_overflow,
+    "com.microsoft.GroupNorm": _loses_deviation,
     "com.microsoft.LayerNormalization": _squares_overflow,
     "com.microsoft.SimplifiedLayerNormalization": _squares_overflow,
     "GlobalMaxPool": _largest,
     "Hardmax": _largest_with_nan,
+    "TopK": _largest_with_nan,
     "Pow": _power_overflows,
     "ReduceProd": _product_overflows,
     "CumProd": _product_overflows,
