@@ -38,6 +38,7 @@ from tests.fuzz import decomposed
 from tests.fuzz.data import finfo, iinfo
 from tests.fuzz.rules import (
     ABSOLUTE,
+    BOUNDING,
     CHOICES,
     CONTRIB,
     COUNTING,
@@ -137,6 +138,9 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
         mask = _open_elements([f[node.input[0]] for f in feeds])
         for run in range(1, len(feeds)):
             made[run] = [_doubted(mask, first[0], made[run][0], run)]
+    if unsure and name in BOUNDING and is_float(first[0].dtype):
+        mask = _open_elements([f[node.input[0]] for f in feeds])
+        made[1] = [np.where(mask, np.asarray(np.nan, first[0].dtype), made[1][0])]
     if name in EDGES:
         operand = node.input[EDGES[name].operand]
         mask = crosses(EDGES[name], [f[operand] for f in feeds])

@@ -72,6 +72,9 @@ CHOICES = frozenset(_CHOICES.split())
 ROUNDING = frozenset(["Cast", "CastLike", "QuantizeLinear", f"{CONTRIB}.QuantizeLinear"])
 """Operators that may make one integer of all the values that show that an element is open."""
 
+BOUNDING = frozenset(["Clip", "HardSigmoid", "Sign", "ThresholdedRelu"])
+"""Operators of a bounded range, in which an oracle gives NaN a place."""
+
 COUNTING = frozenset(["Unique", "NonZero", "Compress", "NonMaxSuppression"])
 """Operators whose operands' elements decide the shape of the result; those that are open do not."""
 

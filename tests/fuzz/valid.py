@@ -89,7 +89,11 @@ def _pools_plainly(node: NodeProto, feed: Feed) -> bool:
     same = any(a.s.startswith(b"SAME") for a in node.attribute)
     x = feed[node.input[0]]
     plain = not (dilated and same) and not np.isnan(x.astype(np.float64)).any()
-    return plain and _window_fits(node, feed)
+    # Padding would be negative: ONNX Runtime leaves elements out, or fails.
+    given = {a.name: list(a.ints) for a in node.attribute}
+    strides = given.get("strides") or [1] * len(given["kernel_shape"])
+    apart = any(k < s for k, s in zip(given["kernel_shape"], strides, strict=True))
+    return plain and not (same and apart) and _window_fits(node, feed)
 
 
 def _finite_operands(node: NodeProto, feed: Feed) -> bool:
