@@ -101,6 +101,11 @@ def _check_supported(graph: GraphProto, path: Path) -> None:
     raise UserError(f"{path.name}: operators that are not supported:\n" + "\n".join(lines))
 
 
+def _given(node: NodeProto, inputs: Sequence[Item | None]) -> str:
+    """The operands by name, with their types and shapes."""
+    return ", ".join(f"{i or '-'}: {t}" for i, t in zip(node.input, inputs, strict=True))
+
+
 def _title(node: NodeProto) -> str:
     """What a node is called: its name, else its first output's."""
     return node.name or next((o for o in node.output if o), node.op_type)
@@ -249,7 +254,7 @@ class _Importer:
         except OperatorError as e:
             if isinstance(e, NeedsRank) and e.__cause__ is not None:
                 raise
-            given = ", ".join(f"{i or '-'}: {t}" for i, t in zip(node.input, inputs, strict=True))
+            given = _given(node, inputs)
             tensors = [t for t in inputs if isinstance(t, Tensor)]
             sizes = sorted({n for t in tensors for x in t.shape for n in x.names()})
             hint = ""
@@ -261,6 +266,12 @@ class _Importer:
             kind = NeedsRank if isinstance(e, NeedsRank) else UserError
             raise kind(
                 f"{node.op_type} (node {_title(node)!r}) cannot be compiled: {e} [{given}]{hint}"
+            ) from e
+        except ZeroDivisionError as e:
+            _check_node(node)
+            raise UserError(
+                f"{node.op_type} (node {_title(node)!r}) cannot be compiled: an extent or an "
+                f"attribute by which it divides is 0 [{_given(node, inputs)}]"
             ) from e
         except (
             ArithmeticError,

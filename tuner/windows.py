@@ -256,8 +256,11 @@ def _ahead(kernel: Kernel, found: Pass, others: list[str]) -> Iterator[Step]:
     stores = (t for t in found.shape.touches if t.is_store)
     for t in (*found.reduction.reads, *stores):
         planes = [v for v in others if v not in moved and (t.strides.get(v) or 0) > 0]
-        fixed = all(isinstance(n, int) for _, n in kernel.buffer(t.buffer).layout.extents)
-        if t.packed or t.gathered or not planes or not fixed or t.buffer_bytes < AHEAD_BYTES:
+        layout = kernel.buffer(t.buffer).layout
+        apart = all(isinstance(n, int) for _, n in layout.extents) and all(
+            axis.whole and axis.div == 1 for axis in layout.axes
+        )
+        if t.packed or t.gathered or not planes or not apart or t.buffer_bytes < AHEAD_BYTES:
             continue
         yield PrefetchBlock(t.buffer, planes[-1], AHEAD_BYTES // t.bytes, LINE_BYTES // t.bytes, 1)
 
