@@ -83,7 +83,8 @@ def pad(
             return cut
         period = maximum(n - 1, 1, b.ranges) * 2
         folded = mod(position, period, b.ranges)
-        return minimum(folded, period - folded, b.ranges) + cut
+        # Of one element, to which the period gives two, only the first is there.
+        return minimum(minimum(folded, period - folded, b.ranges), n - 1, b.ranges) + cut
 
     blank = None if all(n.is_const for n in amounts) else nothing(x.dtype)
     return b.view(x, shape, lambda *out: [source(o, i) for i, o in enumerate(out)], fill=blank)

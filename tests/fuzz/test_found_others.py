@@ -388,3 +388,12 @@ def test_a_run_with_an_operand_that_is_too_short_ends(child: Child, name: str) -
         path.write_bytes(model)
         with pytest.raises(UserError, match="elements are read along an axis of"):
             interpret(import_model(path, dims=case.dims), feeds)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_one_element_is_reflected_for_ever(child: Child, n: int) -> None:
+    text = "g (float[2, n, 11] x) => (float[2, m, 11] y) <int64[6] p = {0, 0, 0, 0, 2, 0}>"
+    text += ' { y = Pad <mode = "reflect"> (x, p) }'
+    x = np.arange(22 * n, dtype=np.float32).reshape(2, n, 11)
+    rows = [0, 0, 0] if n == 1 else [0, 1, 0, 1] if n == 2 else [0, 1, 2, 1, 0]
+    guarded(child, text, {"x": x}, {"y": x[:, rows]}, {"n": (1, 3)})

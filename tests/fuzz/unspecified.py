@@ -202,6 +202,16 @@ def _loses_deviation(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndar
     return np.asarray(_squares_overflow(node, feed, result) | equal)
 
 
+def _equal_rows(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What elements become whose deviation is nothing but the rounding of their mean."""
+    x = feed[node.input[0]].astype(np.float64)
+    axis = next((a.i for a in node.attribute if a.name == "axis"), -1) % max(x.ndim, 1)
+    inner = tuple(range(axis, x.ndim))
+    with np.errstate(all="ignore"):
+        equal = bool(x.size) and bool((x.std(inner) <= np.abs(x).max(inner) * 1e-5).any())
+    return np.asarray(_squares_overflow(node, feed, result) | equal)
+
+
 def _determinant_overflows(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     """What eliminating rows makes of numbers that are not finite, or have such products.
 
@@ -265,7 +275,7 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "ReduceProd": _product_overflows,
     "CumProd": _product_overflows,
     "InstanceNormalization": _squares_overflow,
-    "LayerNormalization": _squares_overflow,
+    "LayerNormalization": _equal_rows,
     "GroupNormalization": _squares_overflow,
     "RMSNormalization": _squares_overflow,
     "MeanVarianceNormalization": _deviates_little,
