@@ -394,6 +394,7 @@ def cache(
         screen.result(views.usage_json(objects.usage()), views.usage_text(objects.usage()))
 
 
+AGAIN_S = 0.05
 YOUNG_OBJECTS = 100_000
 """Objects made before cycles are looked for: what a command makes mostly lives as long as it."""
 
@@ -402,6 +403,7 @@ def main() -> None:
     """Runs the command line."""
     gc.set_threshold(YOUNG_OBJECTS)
     signal.signal(signal.SIGTERM, _terminate)
+    sys.unraisablehook = _not_raised
     try:
         app()
     finally:
@@ -412,6 +414,20 @@ def main() -> None:
 def _terminate(number: int, frame: FrameType | None) -> None:
     # As an exception, so that temporary files are removed on the way out.
     sys.exit(128 + number)
+
+
+def _not_raised(lost: "sys.UnraisableHookArgs") -> None:
+    """Raises once more what ends the command: what is raised while an object goes is ignored."""
+    ending = lost.exc_value
+    if not isinstance(ending, SystemExit | KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+
+    def again(number: int, frame: FrameType | None) -> None:
+        raise ending
+
+    signal.signal(signal.SIGALRM, again)
+    signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
 
 
 if __name__ == "__main__":

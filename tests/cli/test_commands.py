@@ -220,6 +220,35 @@ def test_a_signal_leaves_nothing(
     assert list(output.iterdir()) == []
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, -2), (signal.SIGTERM, 143)])
+def test_a_signal_is_not_lost_while_an_object_goes(number: signal.Signals, status: int) -> None:
+    """Python ignores what is raised in a finalizer."""
+    program = f"""
+import os, time
+import rutc.cli as cli
+
+class Leaving:
+    def __del__(self):
+        os.kill(os.getpid(), {int(number)})
+        time.sleep(0.01)
+
+def app():
+    Leaving()
+    time.sleep(60)
+
+cli.app = app
+cli.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        timeout=30,
+        check=False,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert done.returncode == status, done.stderr
+
+
 def _fail(*arguments: object, **more: object) -> Verification:
     raise RuntimeError("this cannot happen")
 
