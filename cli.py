@@ -395,6 +395,7 @@ def cache(
 
 
 AGAIN_S = 0.05
+"""After what time an ending that an object's last moment has swallowed is raised again."""
 YOUNG_OBJECTS = 100_000
 """Objects made before cycles are looked for: what a command makes mostly lives as long as it."""
 

@@ -120,9 +120,7 @@ def measure(case: Case, peaks: Peaks, seconds: float) -> Entry:
         ]
         runs = {
             "rutc": native_calls(report.library, sets, each),
-            "traffic": peaks.traffic(
-                case.read_bytes, case.written_bytes, count, 1 + count // PARTS
-            ),
+            "traffic": peaks.traffic(case.read_bytes, case.written_bytes, count, each),
         }
     medians = {
         name: latency(times).median_us / each for name, times in interleave(runs, seconds).items()
@@ -185,16 +183,16 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="print, but store nothing")
     options = parser.parse_args()
     peaks = measured_peaks()
-    known = {str(e["case"]): e for e in store.load(RESULTS)}
     order = cases()
+    entries: list[Entry] = []
     for case in order:
         if options.only and not any(name in case.name for name in options.only):
             continue
-        entry = known[case.name] = measure(case, peaks, options.seconds)
+        entry = measure(case, peaks, options.seconds)
+        entries.append(entry)
         print(case.name, f"{_share(entry):.2f}", entry["us"], entry["agrees"], file=sys.stderr)
     if not options.dry:
-        kept = [known[case.name] for case in order if case.name in known]
-        store.save(RESULTS, kept)
+        kept = store.merge(RESULTS, entries, [case.name for case in order])
         PAGE.write_text(page(kept), encoding="utf-8")
 
 

@@ -36,7 +36,9 @@ PAGE = ROOT / "docs" / "kernels.md"
 SHORT = {"onnxruntime": "ORT", "openvino": "OV", "iree": "IREE", "tvm": "TVM"}
 """The peers that compile an ONNX file, and what the page's columns call them."""
 FAST_FLOPS_PER_US = 2e5
+"""A core's rate, roughly: how many calls to time together is told from it."""
 TIMED_US = 100.0
+"""What is timed together takes about so long: clocks and the turns of the runs cost little then."""
 NARROW = "x86-64-v3"
 """The target of the second table: vectors of 256 bits."""
 

@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks import store
 from benchmarks.machine import ROOT, provenance
+from benchmarks.store import Entry
 from rutc.compiler import Options, compile_model
 from rutc.errors import RutcError
 from rutc.runtime import ModelError, load
@@ -244,9 +245,9 @@ CASES = (
 )
 
 
-def measure(case: Case, seconds: float) -> dict[str, object]:
+def measure(case: Case, seconds: float) -> Entry:
     """Returns the entry of one case: medians on one core."""
-    entry: dict[str, object] = {"case": case.name, "operations": case.operations}
+    entry: Entry = {"case": case.name, "operations": case.operations}
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "kernel.onnx"
@@ -276,7 +277,7 @@ def measure(case: Case, seconds: float) -> dict[str, object]:
     }
 
 
-def page(entries: list[dict[str, object]]) -> str:
+def page(entries: list[Entry]) -> str:
     """Returns the Markdown page of the entries."""
     lines = [
         "# Narrow numbers, norms, forests",
@@ -308,18 +309,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="per case")
     parser.add_argument("--dry", action="store_true", help="print, but store nothing")
     options = parser.parse_args()
-    known = {str(e["case"]): e for e in store.load(RESULTS)}
+    measured: list[Entry] = []
     for case in CASES:
         if options.only and not any(part in case.name for part in options.only):
             continue
         entry = measure(case, options.seconds)
-        known[case.name] = entry
+        measured.append(entry)
         facts = {k: entry[k] for k in entry if k.endswith(("_us", "ratio", "error", "agrees"))}
         print(case.name, facts, file=sys.stderr, flush=True)
     if options.dry:
         return
-    entries = [known[case.name] for case in CASES if case.name in known]
-    store.save(RESULTS, entries)
+    entries = store.merge(RESULTS, measured, [case.name for case in CASES])
     PAGE.write_text(page(entries), encoding="utf-8")
 
 

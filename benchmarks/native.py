@@ -9,9 +9,10 @@ import numpy as np
 
 from benchmarks.peers import Run
 from rutc.emit.toolchain import find_toolchain
-from rutc.runtime.dtypes import dlpack_type
-from rutc.runtime.interface import CPU, DLTensor, Options
+from rutc.runtime.interface import Options
 from rutc.runtime.loader import open_library
+from rutc.runtime.plain import Addresses, PlainTensors
+from rutc.runtime.session import port_infos
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -42,14 +43,14 @@ def native_calls(library: Path, sets: Sequence[tuple[Arrays, Arrays]], count: in
     opened = open_library(library)
     options = Options(struct_size=ctypes.sizeof(Options), threads=1)
     session = opened.entries.open(ctypes.byref(options))
-    tensors: list[DLTensor] = []
-    places: list[ctypes.Array[ctypes.c_void_p]] = []
-    for side, key in ((0, "inputs"), (1, "outputs")):
-        names = [str(port["name"]) for port in opened.manifest[key]]  # type: ignore[attr-defined]
-        made = [_tensor(arrays[side][name]) for arrays in sets for name in names]
-        tensors += made
-        places.append((ctypes.c_void_p * len(made))(*(ctypes.addressof(t) for t in made)))
-    each = [len(place) // len(sets) for place in places]
+    ports = [port_infos(opened, key) for key in ("inputs", "outputs")]
+    tensors = [PlainTensors(*ports) for _ in sets]
+    for descriptors, arrays in zip(tensors, sets, strict=True):
+        if not descriptors.describe_into(*arrays):
+            raise ValueError(f"the arrays are not those of {library}")
+    inputs = _joined([t.input_addresses for t in tensors])
+    outputs = _joined([t.output_addresses for t in tensors])
+    counts = [len(side) for side in ports]
     run = ctypes.cast(opened.entries.run, ctypes.c_void_p)
     calls.argtypes = (
         *(ctypes.c_void_p, ctypes.c_void_p),
@@ -63,9 +64,7 @@ def native_calls(library: Path, sets: Sequence[tuple[Arrays, Arrays]], count: in
         # The arrays, their descriptors and the library live as long as this function.
         alive = sets, tensors, opened
         first, done = done, (done + count) % len(sets)
-        status = calls(
-            run, session, places[0], each[0], places[1], each[1], len(sets), first, count
-        )
+        status = calls(run, session, inputs, counts[0], outputs, counts[1], len(sets), first, count)
         if status != 0:
             raise RuntimeError(f"a call of {library} failed with status {status}")
         return alive
@@ -73,8 +72,7 @@ def native_calls(library: Path, sets: Sequence[tuple[Arrays, Arrays]], count: in
     return following
 
 
-def _tensor(array: np.ndarray) -> DLTensor:
-    code, bits = dlpack_type(array.dtype.name)
-    shape = (ctypes.c_int64 * array.ndim)(*array.shape)
-    address = array.ctypes.data
-    return DLTensor(address, CPU, 0, array.ndim, code, bits, 1, shape, None, 0)
+def _joined(sets: Sequence[Addresses]) -> Addresses:
+    """The addresses of all sets, one set after the other."""
+    places = [place for addresses in sets for place in addresses]
+    return (ctypes.c_void_p * len(places))(*places)

@@ -113,19 +113,18 @@ def main() -> None:
     parser.add_argument("--part", default="1/1", help="I/N: only the I-th of N parts of the cases")
     parser.add_argument("--dry", action="store_true", help="print, but store nothing")
     options = parser.parse_args()
-    known = {str(entry["case"]): entry for entry in store.load(RESULTS)}
+    measured: list[Entry] = []
     chosen = [c for c in CASES if not options.only or any(p in c.name for p in options.only)]
     part, parts = map(int, options.part.split("/"))
     peaks = measured_peaks()
     for case in chosen[part - 1 :: parts]:
         entry = measure(case, peaks, options.seconds)
-        known[case.name] = entry
+        measured.append(entry)
         facts = {k: entry[k] for k in entry if k.endswith(("_us", "ratio", "error", "agrees"))}
         print(case.name, facts, file=sys.stderr, flush=True)
     if options.dry:
         return
-    entries = [known[case.name] for case in CASES if case.name in known]
-    store.save(RESULTS, entries)
+    entries = store.merge(RESULTS, measured, [case.name for case in CASES])
     PAGE.write_text(page(entries), encoding="utf-8")
 
 

@@ -16,6 +16,17 @@ def load(path: Path) -> list[Entry]:
     return entries
 
 
+def merge(path: Path, measured: Sequence[Entry], cases: Sequence[str]) -> list[Entry]:
+    """Writes the entries in place of those before of the same cases, and returns what stays.
+
+    `cases` are the names of all cases, in order; entries of others go.
+    """
+    known = {str(entry["case"]): entry for entry in [*load(path), *measured]}
+    kept = [known[case] for case in cases if case in known]
+    save(path, kept)
+    return kept
+
+
 def save(path: Path, entries: Sequence[Entry]) -> None:
     """Writes the entries in place of those before."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from llvmlite import ir
 
+from rutc.emit.index import I32
 from rutc.tensor_ir.machine import Machine
 
-I32 = ir.IntType(32)
 LEAST_MASK = 8
 """Lanes of the shortest mask that an inline assembly may have in a register."""
 

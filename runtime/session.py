@@ -101,8 +101,8 @@ class InferenceSession:
         self._library = library
         self._handle = handle
         self._lock = threading.Lock()
-        self._inputs = _infos(library, "inputs")
-        self._outputs = _infos(library, "outputs")
+        self._inputs = port_infos(library, "inputs")
+        self._outputs = port_infos(library, "outputs")
         self._takes = bundles(library.manifest, "inputs")
         self._gives = bundles(library.manifest, "outputs")
         self._input_slots = {info.name: slot_of("input", info) for info in self._inputs}
@@ -365,7 +365,11 @@ def _close(library: Library, handle: int) -> None:
     library.release()
 
 
-def _infos(library: Library, key: str) -> tuple[TensorInfo, ...]:
+def port_infos(library: Library, key: str) -> tuple[TensorInfo, ...]:
+    """Returns the tensors that a library's manifest lists as "inputs" or as "outputs".
+
+    Raises ModelError where it lists none.
+    """
     entries = library.manifest.get(key)
     if not isinstance(entries, list):
         raise ModelError(f"the manifest in {library.path} is damaged: it lists no {key}")

@@ -186,6 +186,12 @@ def leaves_rest(size: Size, factor: int) -> bool:
     return Index.of(size) % factor != ZERO
 
 
+def never_longer(size: Size, most: int, symbols: Mapping[str, Range]) -> bool:
+    """Whether a loop of that size is known never to be longer."""
+    bounds = Index.of(size).bounds(symbols)
+    return bounds is not None and bounds[1] <= most
+
+
 def _loops(body: tuple[Stmt, ...]) -> Iterator[Loop]:
     for s in body:
         if isinstance(s, Loop):

@@ -8,7 +8,7 @@ from rutc.tensor_ir.affine import Index, Range, Size, typical
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import Mark, Overlap, Peel, Preload, Reorder, Schedule, Split, Step, Tile
-from rutc.tuner.access import Touch, leaves_rest
+from rutc.tuner.access import Touch, leaves_rest, never_longer
 from rutc.tuner.collapse import fuse_innermost
 
 SHORTEST = 4
@@ -111,8 +111,7 @@ def interleaved(
 
 def _short(size: Size, lanes: int, symbols: Mapping[str, Range]) -> bool:
     """Whether a loop of symbolic size is never longer than a block."""
-    bounds = Index.of(size).bounds(symbols)
-    return not isinstance(size, int) and bounds is not None and bounds[1] <= lanes
+    return not isinstance(size, int) and never_longer(size, lanes, symbols)
 
 
 def _may_be_short(size: Size, lanes: int, symbols: Mapping[str, Range]) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import prod
 
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.kernel import Assign, Init, Kernel, Kind, Space, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import (
@@ -27,10 +26,17 @@ from rutc.tensor_ir.steps import (
     Step,
     Tile,
 )
-from rutc.tuner.access import Reduction, Shape, Touch, dim_of_loop, leaves_rest
+from rutc.tuner.access import Reduction, Shape, Touch, dim_of_loop, leaves_rest, never_longer
 from rutc.tuner.choice import Choice, shared_out
 from rutc.tuner.dot import dot_packing, dot_steps, products_together
-from rutc.tuner.tiles import LONGEST_UNROLLED, RegisterTile, bound_order, crowded, even_tile
+from rutc.tuner.tiles import (
+    LINE_BYTES,
+    LONGEST_UNROLLED,
+    RegisterTile,
+    bound_order,
+    crowded,
+    even_tile,
+)
 
 PANEL_SHARE = 0.6
 """Share of the first cache that the vector operand of a blocked reduction may take."""
@@ -40,7 +46,6 @@ BUSY_SHARE = 0.6
 """Share of a step's cycles from which on it shows that lines come from the second cache."""
 REUSE = 8
 """Tiles that use a block of the vector operand before the next is loaded."""
-LINE_BYTES = 64
 STREAM_BYTES = 16 << 10
 """How far ahead to ask for an operand that is read once: beyond the hardware's own prefetching."""
 NEAR_LINES = 16
@@ -100,7 +105,10 @@ def tiled(
         *((v, f, Kind.UNROLL) for v, f in tile.rows),
         (tile.vector, width, Kind.VECTOR),
     ):
-        if f >= extents[v] and (v not in shape.symbolic or _fits(kernel, shape, v, f, kind)):
+        fits = f >= extents[v]
+        if fits and v in shape.symbolic:
+            fits = kind is Kind.UNROLL and never_longer(shape.sizes[v], f, dict(kernel.symbols))
+        if fits:
             moved.append((v, kind))
             continue
         steps.append(Split(v, f))
@@ -196,12 +204,6 @@ def tiled(
                         ahead = NEAR_LINES * line
                         steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
     return Choice(tuple(steps), packs)
-
-
-def _fits(kernel: Kernel, shape: Shape, v: str, rows: int, kind: Kind) -> bool:
-    """Whether a loop of symbolic size is never longer than a tile has rows."""
-    bounds = Index.of(shape.sizes[v]).bounds(dict(kernel.symbols))
-    return kind is Kind.UNROLL and bounds is not None and bounds[1] <= rows
 
 
 def _results(shape: Shape, tile: RegisterTile, machine: Machine) -> list[Step]:

@@ -31,7 +31,7 @@ from rutc.tuner.choice import Choice, shared_out
 from rutc.tuner.collapse import collapse
 from rutc.tuner.dot import products_together
 from rutc.tuner.tiled import packing
-from rutc.tuner.tiles import RegisterTile, state_registers
+from rutc.tuner.tiles import LINE_BYTES, RegisterTile, state_registers
 
 MOST_WRITTEN_OUT = 160
 """Elements of windows that a tile takes in: their code, once for each edge, has to stay small."""
@@ -50,7 +50,6 @@ TILE_CYCLES = 6.0
 """What a tile costs besides its loads and its arithmetic."""
 AHEAD_BYTES = 4 << 10
 """How far ahead memory is asked for."""
-LINE_BYTES = 64
 MOST_PARTS = 16
 """Copies of a tile's code, one for each part of its loops."""
 

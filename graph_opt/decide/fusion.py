@@ -128,7 +128,8 @@ class Fuser:
             self._depend(target, needs, drafts)
             if isinstance(n, Bind):
                 binders[n.symbol] = target
-                passed |= {target} if n.symbol in self.checks else set()
+                if n.symbol in self.checks:
+                    passed.add(target)
             for v in outs(n):
                 home[v.name] = target
             for name in used:

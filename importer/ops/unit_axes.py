@@ -5,7 +5,7 @@ from __future__ import annotations
 from rutc.errors import UserError
 from rutc.importer.broadcast import may_be_one
 from rutc.importer.builder import Builder, OperatorError
-from rutc.importer.ops.control import branched, tensors
+from rutc.importer.ops.control import branched, tensors, unless
 from rutc.importer.ops.dynamic import elements
 from rutc.importer.ops.operands import axes_of, ints
 from rutc.importer.ops.reshape import linear
@@ -48,18 +48,18 @@ def squeeze(b: Builder, x: Tensor, axes: Tensor | None = None) -> Tensor:
     return b.reshaped(x, [a for i, a in enumerate(x.axes) if i not in chosen])
 
 
+def _is_one(b: Builder, x: Tensor, axis: int) -> Tensor:
+    """Whether that axis has extent 1."""
+    return b.nest((), apply("eq", IndexValue(x.shape[axis]), Lit(1, DType.I64)))
+
+
 def _never_one(b: Builder, x: Tensor, axis: int) -> Tensor:
     """`x`, with which a run ends in which that axis has extent 1."""
-
-    def refuse() -> tuple[Tensor, ...]:
-        node = ", ".join(b.origin)
-        raise UserError(
-            f"{node}: axis {axis} of {x} has extent 1, and the rank of the result would be another "
-            f"if it were left out: name the axes to leave out"
-        )
-
-    one = b.nest((), apply("eq", IndexValue(x.shape[axis]), Lit(1, DType.I64)))
-    return tensors(branched(b, one, refuse, lambda: (x,)))[0]
+    why = (
+        f"{', '.join(b.origin)}: axis {axis} of {x} has extent 1, and the rank of the result would "
+        f"be another if it were left out: name the axes to leave out"
+    )
+    return unless(b, _is_one(b, x, axis), x, why)
 
 
 def _only(b: Builder, x: Tensor, axis: int) -> Tensor:
@@ -73,8 +73,7 @@ def _only(b: Builder, x: Tensor, axis: int) -> Tensor:
         shape = [ONE if k == axis else e for k, e in enumerate(x.shape)]
         return (b.view(x, shape, lambda *at: [*at[:axis], ZERO, *at[axis + 1 :]]),)
 
-    one = b.nest((), apply("eq", IndexValue(x.shape[axis]), Lit(1, DType.I64)))
-    return tensors(branched(b, one, cut, refuse))[0]
+    return tensors(branched(b, _is_one(b, x, axis), cut, refuse))[0]
 
 
 @operator("Unsqueeze")

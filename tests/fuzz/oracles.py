@@ -131,22 +131,17 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
         made.append(results)
     if name in UNSPECIFIED or (unsure and name in CHOICES):
         mask = _all_of if unsure and name in CHOICES else UNSPECIFIED[name]
-        for run in range(1, len(feeds)):
-            pairs = zip(first, made[run], strict=True)
-            made[run] = [_doubted(mask(node, feeds[0], a), a, b, run) for a, b in pairs]
+        _doubt(made, [mask(node, feeds[0], a) for a in first])
     if unsure and name in ROUNDING:
         mask = _open_elements([f[node.input[0]] for f in feeds])
-        for run in range(1, len(feeds)):
-            made[run] = [_doubted(mask, first[0], made[run][0], run)]
+        _doubt(made, [mask])
     if unsure and name in BOUNDING and is_float(first[0].dtype):
         mask = _open_elements([f[node.input[0]] for f in feeds])
         made[1] = [np.where(mask, np.asarray(np.nan, first[0].dtype), made[1][0])]
     if name in EDGES:
         operand = node.input[EDGES[name].operand]
         mask = crosses(EDGES[name], [f[operand] for f in feeds])
-        for run in range(1, len(feeds)):
-            pairs = zip(first, made[run], strict=True)
-            made[run] = [_doubted(np.broadcast_to(mask, a.shape), a, b, run) for a, b in pairs]
+        _doubt(made, [np.broadcast_to(mask, a.shape) for a in first])
     if unsure:
         made = [list(r) for r in zip(*map(_possible, zip(*made, strict=True)), strict=True)]
     return list(zip(*made, strict=True))
@@ -154,6 +149,15 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
 
 def _all_of(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     return np.full(result.shape, True)
+
+
+def _doubt(made: list[list[Array]], masks: Sequence[np.ndarray]) -> None:
+    """Makes the other runs' results differ from the first's where the masks hold."""
+    for run in range(1, len(made)):
+        made[run] = [
+            _doubted(mask, first, other, run)
+            for mask, first, other in zip(masks, made[0], made[run], strict=True)
+        ]
 
 
 def _doubted(open_ones: np.ndarray, first: Array, other: Array, run: int) -> Array:

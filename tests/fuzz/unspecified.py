@@ -197,9 +197,7 @@ def _loses_deviation(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndar
     x = feed[node.input[0]].astype(np.float64)
     last = any(a.name == "channels_last" and a.i for a in node.attribute)
     inner = tuple(range(1, x.ndim - 1)) if last else tuple(range(2, x.ndim))
-    with np.errstate(all="ignore"):
-        equal = bool(x.size) and bool((x.std(inner) <= np.abs(x).max(inner) * 1e-3).any())
-    return np.asarray(_squares_overflow(node, feed, result) | equal)
+    return np.asarray(_squares_overflow(node, feed, result) | _nearly_equal(x, inner, 1e-3))
 
 
 def _equal_rows(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
@@ -207,9 +205,13 @@ def _equal_rows(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     x = feed[node.input[0]].astype(np.float64)
     axis = next((a.i for a in node.attribute if a.name == "axis"), -1) % max(x.ndim, 1)
     inner = tuple(range(axis, x.ndim))
+    return np.asarray(_squares_overflow(node, feed, result) | _nearly_equal(x, inner, 1e-5))
+
+
+def _nearly_equal(x: np.ndarray, axes: tuple[int, ...], share: float) -> bool:
+    """Whether some elements along the axes deviate by no more than that share of the largest."""
     with np.errstate(all="ignore"):
-        equal = bool(x.size) and bool((x.std(inner) <= np.abs(x).max(inner) * 1e-5).any())
-    return np.asarray(_squares_overflow(node, feed, result) | equal)
+        return bool(x.size) and bool((x.std(axes) <= np.abs(x).max(axes) * share).any())
 
 
 def _determinant_overflows(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
