@@ -24,8 +24,6 @@ from rutc.tensor_ir.kernel import (
 )
 from rutc.tensor_ir.steps.base import NotApplicable, Step, check_positive, find_loops, replace_loop
 
-TURNS = 2
-"""The first iterations of a loop of symbolic extent, which ask for a whole block."""
 Turn = tuple[Index, Index, int | None]
 """A loop inside: its variable, its extent, and that as a number unless it is symbolic."""
 
@@ -41,10 +39,11 @@ class PrefetchBlock(Step):
     e is the distance in memory between two iterations of the loop over `block`; `ahead` is in
     elements, 0 for e: the next iteration. What one iteration reads of `buffer`, or stores there,
     should lie in one piece. One hint is made for each line of `line` elements; `level` is the
-    cache to bring it to. Where loops inside are of symbolic extent, their first `TURNS` iterations
-    ask for all of it:
+    cache to bring it to. Where loops inside are of symbolic extent, an iteration asks for half as
+    many lines the more often there are twice as many:
 
-      ->  for b { for i { for k { if i < turns { prefetch .. }; acc.update(w[b, k]) } } }
+      ->  for b { for i { for k { if m < 2 { prefetch all that is asked for beside k }
+                                  else if i < 2 { prefetch half of it }; acc.update(w[b, k]) } } }
     """
 
     buffer: str
@@ -129,23 +128,30 @@ class PrefetchBlock(Step):
         symbolic = [k for k, (_, _, number) in enumerate(loops) if number is None]
         outer = loops[: symbolic[-1] + 1] if symbolic else []
         inner = [(v, number) for v, _, number in loops[len(outer) :] if number is not None]
-        turns = 1
-        if symbolic:
-            most = TURNS * prod(number or 1 for _, _, number in outer)
-            turns = max(1, min(most, elements // prod(number for _, number in inner)))
-        position, early = ZERO, Index.of(turns)
+        first, turns = ZERO, Index.of(1)
         for v, extent, _ in outer:
-            position = position * extent + v
-        first = position
+            first, turns = first * extent + v, turns * extent
+        position = first
         for v, number in inner:
             position = position * number + v
-            turns *= number
-        each = -(-elements // turns)
-        place = start + position * each
-        hints = tuple(
-            Prefetch(self.buffer, place + at, self.level, write) for at in range(0, each, self.line)
-        )
-        return (Branch(first, early, hints, ()),) if symbolic else hints
+        share = -(-elements // prod(number for _, number in inner))
+
+        def hints(each: int) -> tuple[Stmt, ...]:
+            """Those of an iteration that asks for so many elements."""
+            place = start + position * each
+            at = range(0, each, self.line)
+            return tuple(Prefetch(self.buffer, place + k, self.level, write) for k in at)
+
+        if not symbolic:
+            return hints(share)
+        lines = -(-share // self.line)
+        result = (Branch(first, Index.of(1), hints(share), ()),)
+        while lines > 1:
+            lines = -(-lines // 2)
+            asking = -(-share // (lines * self.line))
+            early = Branch(first, Index.of(asking), hints(lines * self.line), ())
+            result = (Branch(turns, Index.of(asking), result, (early,)),)
+        return result
 
 
 @record

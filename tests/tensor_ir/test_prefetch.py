@@ -1,21 +1,21 @@
-"""Prefetching in loops of symbolic extent: the first iterations together ask for a whole block."""
+"""Prefetching in loops of symbolic extent: a whole block is asked for."""
 
+from collections.abc import Iterable, Mapping
 from itertools import product
 
 import pytest
 
 from rutc.tensor_ir import Nest
-from rutc.tensor_ir.kernel import Branch, Loop, Prefetch, walk_stmts
+from rutc.tensor_ir.kernel import Branch, Kind, Loop, Prefetch, Stmt, walk_stmts
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.steps import PrefetchBlock
-from rutc.tensor_ir.steps.prefetch import TURNS
+from rutc.tensor_ir.steps import PrefetchBlock, Tile
 
 SOURCE = """
 graph "a product for any number of rows of any batch"
 symbols batch = 1..8, rows = 1..512
-dims b = 7, c = 48, n = batch, h = 3, m = rows, i = 7
+dims b = 7, c = 128, n = batch, h = HEADS, m = rows, i = 7
 %w : f32{b,c,i} = input "w" [b, i, c]
 %x : f32{h,i,m,n} = input "x" [n, h, m, i]
 %y : f32{b,c,h,m,n} = sum{i} %w[b, c, i] * %x[h, i, m, n]
@@ -23,27 +23,49 @@ output "y" [b, n, h, m, c] = %y
 """
 
 
-@pytest.mark.parametrize(("batch", "rows"), [(1, 5 * TURNS), (5, TURNS + 1), (TURNS, 1)])
-def test_turns_are_counted_over_all_loops(batch: int, rows: int) -> None:
-    graph = parse(SOURCE)
+def hints(body: Iterable[Stmt], point: Mapping[str, int]) -> list[Prefetch]:
+    """The hints right inside a loop that its iteration at a point gives."""
+    found = []
+    for s in body:
+        if isinstance(s, Branch):
+            taken = s.left.evaluate(point) < s.right.evaluate(point)
+            found += hints(s.then if taken else s.orelse, point)
+        elif isinstance(s, Prefetch):
+            found.append(s)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("batch", "heads", "rows", "most"),
+    [
+        (1, 1, 1, 8),
+        (1, 1, 2, 4),
+        (1, 3, 1, 4),
+        (3, 1, 2, 2),
+        (1, 3, 2, 2),
+        (4, 1, 2, 1),
+        (5, 3, 9, 1),
+    ],
+)
+def test_iterations_of_all_loops_share_what_is_asked_for(
+    batch: int, heads: int, rows: int, most: int
+) -> None:
+    graph = parse(SOURCE.replace("HEADS", str(heads)))
     (nest,) = (n for n in graph.nodes if isinstance(n, Nest))
     extents = graph.extents
     layouts = {
         v: dense(tuple(d), extents) for v, d in (("w", "bic"), ("x", "nhmi"), ("y", "bnhmc"))
     }
     group = Group("g", (nest,), tuple("bnhmc"), frozenset({"y"}))
-    kernel = PrefetchBlock("w", "b", 0, 16).apply(lower(group, graph.values, layouts, extents))
-    (early,) = (s for s in walk_stmts(kernel.body) if isinstance(s, Branch))
-    hints = [s for s in early.then if isinstance(s, Prefetch)]
-    assert [s.var for s in walk_stmts(kernel.body) if isinstance(s, Loop)] == list("bnhmci")
-    sizes = {"batch": batch, "rows": rows, "b": 2}
-    points = [
-        {**sizes, "n": n, "h": h, "m": m, "c": c, "i": i}
-        for n, h, m, c, i in product(range(batch), range(3), range(rows), range(48), range(7))
-    ]
-    asking = [p for p in points if early.left.evaluate(p) < early.right.evaluate(p)]
-    assert len(asking) <= 3 * TURNS * 48 * 7
-    asked = [int(hint.address.evaluate(p)) for hint in hints for p in asking]
-    block = 7 * 48
-    assert {a // 16 for a in asked} >= {3 * block // 16 + line for line in range(block // 16)}
-    assert 3 * block <= min(asked) <= max(asked) < 5 * block
+    kernel = lower(group, graph.values, layouts, extents)
+    for step in (Tile(("c",), (Kind.VECTOR,)), PrefetchBlock("w", "b", 0, 16)):
+        kernel = step.apply(kernel)
+    (inner,) = (s for s in walk_stmts(kernel.body) if isinstance(s, Loop) and s.var == "i")
+    block, asked, at_once = 7 * 128, [], 0
+    for n, h, m, i in product(range(batch), range(heads), range(rows), range(7)):
+        point = {"batch": batch, "rows": rows, "b": 2, "n": n, "h": h, "m": m, "i": i}
+        given = hints(inner.body, point)
+        asked += [int(hint.address.evaluate(point)) for hint in given]
+        at_once = max(at_once, len(given))
+    assert at_once == most
+    assert sorted(asked) == [3 * block + 16 * line for line in range(block // 16)]
