@@ -86,7 +86,10 @@ class Pending:
 
 @record
 class KernelFacts:
-    """What the manifest says of one launch; numbers are those at common sizes."""
+    """What the manifest says of one launch.
+
+    Where its sizes depend on `symbols`, numbers are those at common sizes.
+    """
 
     name: str
     symbol: str
@@ -95,6 +98,7 @@ class KernelFacts:
     bytes: int
     tasks: int
     schedule: str
+    symbols: tuple[str, ...] = ()
 
 
 @dataclass
@@ -422,6 +426,7 @@ class Builder:
         common = typical(tasks, self.sizes)
         found = tuple(way.named(dims) for way in made.ways)
         self.shared.append(Shared(tuple(operands), found, pending.flops))
+        read = tuple(dims[n] for n in made.symbols)
         self.facts.append(
             KernelFacts(
                 pending.name,
@@ -431,9 +436,9 @@ class Builder:
                 sum(o.bytes for o in operands),
                 common,
                 made.schedule,
+                read,
             )
         )
-        read = tuple(dims[n] for n in made.symbols)
         return host.Launch(made.symbol, tuple(args), tasks, pending.origin, read)
 
     # -- memory ---------------------------------------------------------------------------------

@@ -232,23 +232,32 @@ def kernels_table(kernels: Sequence[Mapping[str, object]]) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """One step of a run: its name in the manifest, what it computes, its time and its work."""
+    """One step of a run: its name in the manifest, what it computes, its time and its work.
+
+    The work is None where it depends on the run's sizes.
+    """
 
     name: str
     origin: str
     us: float
-    flops: int
-    bytes: int
+    flops: int | None
+    bytes: int | None
 
     @property
-    def gflops(self) -> float:
+    def gflops(self) -> float | None:
         """Billions of floating-point operations per second."""
-        return self.flops / self.us / 1e3 if self.us else 0.0
+        return _rate(self.flops, self.us)
 
     @property
-    def gbytes(self) -> float:
+    def gbytes(self) -> float | None:
         """Billions of bytes per second."""
-        return self.bytes / self.us / 1e3 if self.us else 0.0
+        return _rate(self.bytes, self.us)
+
+
+def _rate(work: int | None, us: float) -> float | None:
+    if work is None:
+        return None
+    return work / us / 1e3 if us else 0.0
 
 
 def step_times(
@@ -263,13 +272,14 @@ def step_times(
     for entry in entries:
         known = facts.get((entry.name, entry.origin))
         fact = known.pop(0) if known else {}
+        fixed = not fact.get("symbols")
         times.append(
             StepTime(
                 name=str(fact.get("name", entry.name)),
                 origin=entry.origin,
                 us=entry.total_us / max(entry.calls, 1),
-                flops=_whole(fact.get("flops")),
-                bytes=_whole(fact.get("bytes")),
+                flops=_whole(fact.get("flops")) if fixed else None,
+                bytes=_whole(fact.get("bytes")) if fixed else None,
             )
         )
     return times
@@ -294,8 +304,7 @@ def profile_table(times: Sequence[StepTime]) -> Table:
             time.origin,
             f"{time.us:.2f}",
             f"{100 * time.us / total:.1f} %",
-            f"{time.gflops:.1f}",
-            f"{time.gbytes:.1f}",
+            *("" if rate is None else f"{rate:.1f}" for rate in (time.gflops, time.gbytes)),
         )
     table.add_row("total", "", f"{total:.2f}", "", "", "")
     return table

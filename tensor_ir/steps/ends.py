@@ -81,15 +81,15 @@ class Peel(Step):
 
 @record
 class Even(Step):
-    """Make the last two blocks of a symbolic loop about equal.
+    """Make the last blocks of a symbolic loop about equal.
 
     for v in [0, ceil(n/f)) { for i in [0, min(f, n - f*v)) { S[i: f*v + i] } }
       ->  for v in [0, ceil(n/f)) { for i in [0, min(f, end - start)) { S[i: start + i] } }
 
-    Then no block is short unless n itself is: 17 iterations in blocks of 8 are 8, 5 and 4. The last
-    one starts early by a multiple of `rows_apart`, so that the one before it is a whole tile. Where
-    that is more than 1, the blocks before the last two have code of their own, as peeling gives:
-    that of the last ones then does some iterations again.
+    Then no block is short unless n itself is: 17 iterations in blocks of 8 are 6, 6 and 5. Blocks
+    start early by multiples of `rows_apart`, so that those before them are whole tiles. Where that
+    is more than 1, it is the last two instead of three that are equal, and the blocks before them
+    have code of their own, as peeling gives: that of the last ones does some iterations again.
     """
 
     var: str
@@ -111,12 +111,16 @@ class Even(Step):
             number = Index.of(self.var)
             step = rows_apart(factor)
             missing = loop.hi * factor - total
-            early = floordiv(missing, Index.of(2 * step), ranges) * step
-            last = maximum(ZERO, (loop.hi - 1) * factor - early, ranges)
-            start = minimum(number * factor, last, ranges)
-            ahead = maximum(ZERO, number - loop.hi + 2, ranges)
-            end = minimum(total, last + ahead * factor, ranges)
-            end = minimum(end, (number + 1) * factor, ranges)
+            parts = 3 if step == 1 else 2
+            start, end = number * factor, minimum(total, (number + 1) * factor, ranges)
+            for k in range(1, parts):
+                # The block k before the end, and how far this one and the next are behind it.
+                early = floordiv(missing * (parts - k), Index.of(parts * step), ranges) * step
+                place = maximum(ZERO, (loop.hi - k) * factor - early, ranges)
+                behind = maximum(ZERO, number - loop.hi + k, ranges)
+                next_behind = maximum(ZERO, number - loop.hi + k + 1, ranges)
+                start = minimum(start, place + behind * factor, ranges)
+                end = minimum(end, place + next_behind * factor, ranges)
             length = minimum(Index.of(factor), end - start, ranges)
             moved = start - number * factor
             whole = _with_ends(loop.body, dict.fromkeys(ends, Index.of(factor)), ZERO)

@@ -36,3 +36,11 @@ def test_steps_of_one_kernel_are_told_apart() -> None:
     assert [time.name for time in times] == ["g1", "copy", "g0"]
     assert [time.us for time in times] == [2.0, 0.5, 1.0]
     assert [time.gflops for time in times] == [1.0, 0.0, 2.0]
+
+
+def test_a_step_whose_work_depends_on_sizes_has_no_rate() -> None:
+    kernels = [
+        {"name": "g0", "symbol": "k_1", "origin": [], "flops": 2000, "bytes": 100, "symbols": ["n"]}
+    ]
+    (time,) = step_times([ProfileEntry("k_1", "", 2, 4.0)], kernels)
+    assert (time.us, time.gflops, time.gbytes) == (2.0, None, None)
