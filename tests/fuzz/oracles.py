@@ -13,6 +13,7 @@ How far the four are apart is what a result may be away, over the tolerance of i
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from math import prod
@@ -40,6 +41,7 @@ from tests.fuzz.rules import (
     ABSOLUTE,
     BOUNDING,
     CHOICES,
+    COMPARING,
     CONTRIB,
     COUNTING,
     EXACT,
@@ -135,6 +137,9 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
     if unsure and name in ROUNDING:
         mask = _open_elements([f[node.input[0]] for f in feeds])
         _doubt(made, [mask])
+    if unsure and name in COMPARING and not is_float(first[0].dtype):
+        masks = (_open_elements([f[operand] for f in feeds]) for operand in node.input)
+        _doubt(made, [np.broadcast_to(functools.reduce(np.logical_or, masks), first[0].shape)])
     if unsure and name in BOUNDING and is_float(first[0].dtype):
         mask = _open_elements([f[node.input[0]] for f in feeds])
         made[1] = [np.where(mask, np.asarray(np.nan, first[0].dtype), made[1][0])]

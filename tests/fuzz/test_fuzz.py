@@ -227,6 +227,29 @@ def test_what_is_open_stays_open_in_functions_of_any_domain(op: str) -> None:
     assert not differs(np.full_like(runs[0], 0), runs, 1)
 
 
+@pytest.mark.parametrize("op", ["Greater", "Less", "Equal", "Max"])
+def test_a_whole_number_beside_an_open_one_may_be_on_either_side(op: str) -> None:
+    feed = {"x": np.array([3 << 60, 3]), "e": np.float32(1.9)}
+    (powers,) = evaluate(helper.make_node("Pow", ["x", "e"], ["p"]), 18, [feed] * RUNS)
+    feeds = [{"x": feed["x"], "p": p} for p in powers]
+    (runs,) = evaluate(helper.make_node(op, ["x", "p"], ["y"]), 18, feeds)
+    for value in (0, 1):
+        got = runs[0].copy()
+        got[0] = value
+        assert not differs(got, runs, 1)
+        got[1] = not runs[0][1]
+        assert differs(got, runs, 1)
+
+
+def test_a_mask_that_is_no_number_may_count_where_the_future_is_left_out() -> None:
+    q, k = np.ones((1, 1, 1, 2), np.float32), np.ones((1, 1, 2, 2), np.float32)
+    feed = {"q": q, "k": k, "v": k, "m": np.array([[0.0, np.nan]], np.float32)}
+    node = helper.make_node("Attention", ["q", "k", "v", "m"], ["y"], is_causal=1)
+    (runs,) = evaluate(node, 24, [feed] * RUNS)
+    assert not differs(np.ones_like(runs[0]), runs, 1)
+    assert not differs(np.full_like(runs[0], np.nan), runs, 1)
+
+
 def test_a_result_of_another_type_than_defined_does_not_count() -> None:
     node = helper.make_node("ReduceSumSquare", ["x"], ["y"])
     with pytest.raises(NoOracle):

@@ -228,13 +228,16 @@ def _determinant_overflows(node: NodeProto, feed: Feed, result: np.ndarray) -> n
 def _masked_infinities(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     """Whether scores and values that are not finite count where the mask leaves them out.
 
-    Added up, an infinite score and a mask of minus infinity are NaN; so are 0 times an infinite
-    value. Implementations that do not compute what is masked give the result of the others.
+    Added up, an infinite score and a mask of minus infinity are NaN; so are a mask that is NaN and
+    one of minus infinity, and 0 times an infinite value. Implementations that do not compute what
+    is masked give the result of the others.
     """
     masked = any(a.name == "is_causal" and a.i for a in node.attribute) or len(node.input) > 3
     q, k, v = (feed[n].astype(np.float64) for n in node.input[:3])
     with np.errstate(all="ignore"):
         finite = bool(np.isfinite(np.abs(q).max(initial=0) * np.abs(k).max(initial=0)))
+    masks = [feed[n] for n in node.input[3:4] if n]
+    finite &= not any(bool(np.isnan(m.astype(np.float64)).any()) for m in masks)
     wild = not (finite and bool(np.isfinite(v).all()))
     return np.full(result.shape, masked and wild) & np.isnan(result.astype(np.float64))
 
