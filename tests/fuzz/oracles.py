@@ -514,8 +514,9 @@ def _moved(value: Array, first: Array, node: NodeProto, feed: Feed, run: int, ou
     tiny = (np.abs(real) < normal) & (np.abs(step) < normal)
     if value.dtype.itemsize > kind.itemsize:
         # Single precision makes 0 of these.
-        lost = np.abs(real) < float(finfo(kind).smallest_normal)
-        step = np.where(lost, float(finfo(kind).smallest_normal) * signs, step)
+        least = float(finfo(kind).smallest_normal)
+        lost = np.abs(real) < least
+        step = np.where(lost, np.maximum(np.abs(step), least) * signs, step)
         kept &= ~lost
     with np.errstate(over="ignore", invalid="ignore"):
         moved = np.where(kept, real, np.where(tiny & (run % 2 == 1), 0.0, real + step))

@@ -167,6 +167,13 @@ def test_results_are_moved_both_ways() -> None:
     assert {float(np.sign(m[0])) for m in moved} == {-1, 1}
 
 
+def test_what_cancels_in_single_precision_is_moved() -> None:
+    feed = {"x": np.array([-6.0])}
+    (runs,) = evaluate(helper.make_node("Gelu", ["x"], ["y"]), 22, [feed] * RUNS)
+    assert not differs(np.array([-6.0 * 9.8658765e-10]), runs, 1)
+    assert differs(np.array([-1e-3]), runs, 1)
+
+
 def test_sums_of_what_was_moved_are_moved() -> None:
     x = np.ones((1000, 10))
     (runs,) = evaluate(helper.make_node("Erf", ["x"], ["e"]), 18, [{"x": x}] * RUNS)
