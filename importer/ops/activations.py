@@ -57,9 +57,13 @@ def softplus_of(e: Expr) -> Expr:
 
 
 def elu_of(e: Expr, alpha: float) -> Expr:
-    """`e` where e > 0, else alpha * (exp(e) - 1)."""
-    low = scaled(shifted(apply("exp", apply("min", e, lit(0, e.dtype))), -1), alpha)
-    return apply("select", apply("gt", e, lit(0, e.dtype)), e, low)
+    """`e` where e >= 0, else alpha * (exp(e) - 1)."""
+    return apply("select", apply("lt", e, lit(0, e.dtype)), _saturating(e, alpha), e)
+
+
+def _saturating(e: Expr, alpha: float) -> Expr:
+    """`alpha` * (exp(e) - 1), and 0 where e > 0."""
+    return scaled(shifted(apply("exp", apply("min", e, lit(0, e.dtype))), -1), alpha)
 
 
 def leaky_relu_of(e: Expr, alpha: float) -> Expr:
@@ -130,7 +134,7 @@ def thresholded_relu(b: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
 
 @operator("Elu")
 def elu(b: Builder, x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    """`x` where x > 0, else alpha * (exp(x) - 1)."""
+    """`x` where x >= 0, else alpha * (exp(x) - 1)."""
     return b.wide(lambda e: elu_of(e, alpha), x)
 
 
@@ -142,8 +146,13 @@ def selu(
     alpha: float = 1.67326319217681884765625,
     gamma: float = 1.05070102214813232421875,
 ) -> Tensor:
-    """`gamma` * elu(x)."""
-    return b.wide(lambda e: scaled(elu_of(e, alpha), gamma), x)
+    """`gamma` * x where x > 0, else gamma * alpha * (exp(x) - 1)."""
+
+    def fn(e: Expr) -> Expr:
+        positive = apply("gt", e, lit(0, e.dtype))
+        return scaled(apply("select", positive, e, _saturating(e, alpha)), gamma)
+
+    return b.wide(fn, x)
 
 
 @operator("Celu")

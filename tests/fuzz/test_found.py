@@ -405,3 +405,9 @@ def test_more_parts_than_there_are_elements_for(size: int, symbolic: bool) -> No
     part = -(-size // 4)
     parts = [x[i * part : (i + 1) * part] for i in range(4)]
     gives(text, parts, dims={"n": (1, 11)} if symbolic else {}, x=x)
+
+
+def test_a_negative_zero_passes_an_elu_as_it_is() -> None:
+    x = np.array([-0.0, 0.0, np.nan, 2.0], np.float32)
+    text = "m (float[4] x) => (float[4] y, float[4] z) { y = Elu (x)  z = Reciprocal (y) }"
+    gives(text, [x, np.array([-np.inf, np.inf, np.nan, 0.5], np.float32)], x=x)
