@@ -136,10 +136,10 @@ def mixed(b: Builder, weights: Tensor, v: Tensor, kind: DType) -> Tensor:
     return total if kind is wide else b.map(lambda x: cast(x, kind), total)
 
 
-def biased(b: Builder, scores: Tensor, mask: Tensor) -> Tensor:
+def biased(b: Builder, scores: Tensor, mask: Tensor, spread: bool = True) -> Tensor:
     """The scores plus a mask that broadcasts to them; a bool mask keeps where it is true.
 
-    Keys beyond the mask's last axis are left out.
+    Keys beyond the mask's last axis are left out; where it is `spread`, one element is for all.
     """
     if mask.rank > 4:
         raise OperatorError(f"the mask {mask} does not broadcast to the scores {scores}")
@@ -148,8 +148,11 @@ def biased(b: Builder, scores: Tensor, mask: Tensor) -> Tensor:
 
     def change(e: Expr, axes: Sequence[Axis]) -> Expr:
         own = axes[4 - mask.rank :]
-        short = mask.rank > 0 and mask.shape[-1] not in (ONE, scores.shape[3])
+        whole = (scores.shape[3], ONE) if spread else (scores.shape[3],)
+        short = mask.rank > 0 and mask.shape[-1] not in whole
         coords = [b.along(x, a) for x, a in zip(mask.axes, own, strict=True)]
+        if short:
+            coords[-1] = own[-1].index
         value = b.read(mask, coords, fill if short else None)
         if mask.dtype is DType.BOOL:
             return apply("select", value, e, lit(-inf, e.dtype))
@@ -196,7 +199,7 @@ def attention(
         k, v = concat(b, past_key, k, axis=2), concat(b, past_value, v, axis=2)
     raw = scores_of(b, q, k, scale)
     limited = capped(b, raw, softcap)
-    scores = limited if mask is None else biased(b, limited, mask)
+    scores = limited if mask is None else biased(b, limited, mask, spread=False)
     windowed = left_window_size >= 0 or right_window_size >= 0
     queries = q.shape[2]
 

@@ -33,7 +33,7 @@ def against_reference(check, make_model):
 
 
 @pytest.mark.parametrize("causal", [0, 1])
-@pytest.mark.parametrize("mask", ["none", "float", "bool", "heads", "short", "all masked"])
+@pytest.mark.parametrize("mask", ["none", "float", "bool", "heads", "short", "one key", "all masked"])
 def test_masks(mask, causal, operands, against_reference, make_node, rng):
     float_mask = rng.standard_normal((QUERIES, KEYS)).astype("f4")
     masks = {
@@ -41,6 +41,7 @@ def test_masks(mask, causal, operands, against_reference, make_node, rng):
         "bool": float_mask > 0,
         "heads": rng.standard_normal((BATCH, 1, QUERIES, KEYS)).astype("f4"),
         "short": float_mask[:, :3],
+        "one key": float_mask[:, :1],
         "all masked": np.where(np.arange(QUERIES)[:, None] == 1, False, float_mask > -9),
     }
     names = ["q", "k", "v"]
