@@ -20,6 +20,7 @@ from rutc.importer.ops.dynamic import (
     split_dynamic,
 )
 from rutc.importer.ops.dynamic import sizes as sizes_of
+from rutc.importer.ops.fit import of_shape
 from rutc.importer.ops.operands import axes_of, axis_of, indices, ints, static
 from rutc.importer.ops.positions import column, element_at, gathered, position_in
 from rutc.importer.ops.reshape import reshape, resolve
@@ -438,6 +439,8 @@ def gather_nd(b: Builder, x: Tensor, at: Tensor, *, batch_dims: int = 0) -> Tens
     outer = at.shape[:-1]
     if batch_dims > len(outer) or batch_dims + depth > x.rank:
         raise OperatorError(f"the indices {at} have more coordinates than {x} has axes")
+    alike = (*x.shape[:batch_dims], *at.shape[batch_dims:])
+    at = of_shape(b, at, alike, f"holds coordinates in {batch_dims} batches of {x}")
     shape = (*outer, *x.shape[batch_dims + depth :])
     axes = b.axes(shape)
     if any(e == ZERO for e in shape):

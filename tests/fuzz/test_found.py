@@ -351,6 +351,12 @@ def test_positions_of_more_coordinates_are_refused(node: str) -> None:
         imported(text, {})
 
 
+def test_coordinates_for_other_batches_are_refused() -> None:
+    text = "g (float[8, 2, 2] x, int64[1, 16, 1] at) => (float[] y) "
+    with pytest.raises(UserError, match=r"its shape should be \[8, 16, 1\]"):
+        imported(text + "{ y = GatherND <batch_dims = 1> (x, at) }", {})
+
+
 @pytest.mark.parametrize("element", ["float16", "float", "double"])
 @pytest.mark.parametrize("bounds", [{}, {"min": -2.0}, {"max": 1.0}])
 def test_bounds_of_old_clips_are_finite_floats(element: str, bounds: dict[str, float]) -> None:

@@ -257,6 +257,14 @@ def test_a_mask_that_is_no_number_may_count_where_the_future_is_left_out() -> No
     assert not differs(np.full_like(runs[0], np.nan), runs, 1)
 
 
+def test_an_infinite_factor_may_be_taken_out_of_a_sum() -> None:
+    feed = {"w": np.array([[np.inf]], np.float32), "x": np.array([[1.0, -0.5]], np.float32)}
+    node = helper.make_node("Einsum", ["w", "x"], ["y"], equation="ij,ij->i")
+    (runs,) = evaluate(node, 18, [feed] * RUNS)
+    assert not differs(np.array([np.nan], np.float32), runs, 1)
+    assert not differs(np.array([np.inf], np.float32), runs, 1)
+
+
 def test_a_result_of_another_type_than_defined_does_not_count() -> None:
     node = helper.make_node("ReduceSumSquare", ["x"], ["y"])
     with pytest.raises(NoOracle):

@@ -142,6 +142,18 @@ def _too_large_products(node: NodeProto, feed: Feed, result: np.ndarray) -> np.n
     return ~np.isfinite(result.astype(np.float64)) & bool(most > float(finfo(result.dtype).max))
 
 
+def _spread_or_too_large(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What infinite products add up to where one of their factors is spread along the sum.
+
+    It may be taken out of the sum, in which infinite products of both signs are no number.
+    """
+    operands = [feed[n] for n in node.input]
+    wild = not all(bool(np.isfinite(a.astype(np.float64)).all()) for a in operands)
+    spread = any(1 in a.shape for a in operands)
+    too_large = _too_large_products(node, feed, result)
+    return too_large | (~np.isfinite(result.astype(np.float64)) & (wild and spread))
+
+
 def _squares_overflow(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     """What a variance that is too large makes of the elements."""
     x = feed[node.input[0]].astype(np.float64)
@@ -247,11 +259,12 @@ def _drawn(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     return np.full(result.shape, True)
 
 
-_PRODUCTS = "MatMul Gemm Einsum Conv ConvTranspose"
+_PRODUCTS = "MatMul Gemm Conv ConvTranspose"
 _CONTRIB_PRODUCTS = "FusedMatMul TransposeMatMul FusedGemm FusedMatMulActivation GemmFastGelu"
 
 UNSPECIFIED: Mapping[str, Mask] = {
     **dict.fromkeys(_PRODUCTS.split(), _too_large_products),
+    "Einsum": _spread_or_too_large,
     **{f"{CONTRIB}.{n}": _too_large_products for n in _CONTRIB_PRODUCTS.split()},
     **dict.fromkeys(
         (

@@ -48,6 +48,12 @@ def _squares_fit(node: NodeProto, feed: Feed) -> bool:
     )
 
 
+def _same_batches(node: NodeProto, feed: Feed) -> bool:
+    number = next((a.i for a in node.attribute if a.name == "batch_dims"), 0)
+    x, at = (feed[n].shape[:number] for n in node.input)
+    return bool(x == at)
+
+
 def _boxes_counted(node: NodeProto, feed: Feed) -> bool:
     rois, batch = (feed[n] for n in node.input[1:3])
     return _finite_image(node, feed) and rois.shape == (len(batch), 4)
@@ -234,6 +240,7 @@ VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     "RNN": _finite_operands,
     "GRU": _finite_operands,
     "LSTM": _finite_and_fitting,
+    "GatherND": _same_batches,
     "ScatterND": _updates_fit,
     "RoiAlign": _boxes_counted,
     "ArgMax": _has_elements,

@@ -33,7 +33,9 @@ def against_reference(check, make_model):
 
 
 @pytest.mark.parametrize("causal", [0, 1])
-@pytest.mark.parametrize("mask", ["none", "float", "bool", "heads", "short", "one key", "all masked"])
+@pytest.mark.parametrize(
+    "mask", ["none", "float", "bool", "heads", "short", "one key", "all masked"]
+)
 def test_masks(mask, causal, operands, against_reference, make_node, rng):
     float_mask = rng.standard_normal((QUERIES, KEYS)).astype("f4")
     masks = {
