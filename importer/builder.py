@@ -6,7 +6,7 @@ a fresh dim, except that an axis of extent 1 gets none. `dims` unifies and names
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -63,6 +63,15 @@ MOST = (1 << 31) - 1
 
 class OperatorError(ValueError):
     """An operator cannot be imported as it is used; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the import of a body stands: how many nodes there are, and what its checks tell."""
+
+    nodes: int
+    equal: Mapping[tuple[Index, Index], Index]
+    steps: Mapping[tuple[Index, Index], Index]
 
 
 @dataclass
@@ -360,10 +369,15 @@ class Builder:
         self._materialize(t)
         return t
 
-    def restore(self, count: int) -> None:
-        """Drops all nodes but the first `count` ones of the body at hand."""
-        self.emitted -= {v.name for n in self.nodes[count:] for v in outs(n)}
-        del self.nodes[count:]
+    def place(self) -> Place:
+        """Where the import of the body at hand stands, to come back to."""
+        return Place(len(self.nodes), dict(self.equal), dict(self.steps))
+
+    def restore(self, place: Place) -> None:
+        """Drops the nodes that came after a place in the body at hand, and what they tell."""
+        self.emitted -= {v.name for n in self.nodes[place.nodes :] for v in outs(n)}
+        del self.nodes[place.nodes :]
+        self.equal, self.steps = dict(place.equal), dict(place.steps)
 
     def subgraph(self, graph: object, inputs: Sequence[Item] = ()) -> tuple[Item, ...]:
         """The outputs of a nested graph, which sees the values of the one around it."""
@@ -400,6 +414,10 @@ class Builder:
         out = self.tensor(DType.I64, (), symbol)
         self.nodes.append(Bind(self.value(out), symbol, scalar.name, self.origin))
         return Index.of(symbol)
+
+    def count(self, t: Tensor, role: str, most: int) -> Index:
+        """The i64 scalar `t`, which is at most `most` in every run, as a size."""
+        return self.size(t, role, most) if most > 0 else Index.of(0)
 
     def same(self, a: Index, b: Index) -> Index:
         """Two extents that must be equal, as one; a run in which they differ ends.

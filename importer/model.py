@@ -15,7 +15,7 @@ from rutc.errors import InternalError, UserError
 from rutc.importer import ops
 from rutc.importer.any_rank import NeedsRank, is_any_rank, on_any_rank
 from rutc.importer.assembly import assembled
-from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.builder import Builder, OperatorError, Place
 from rutc.importer.bundles import bundled_output
 from rutc.importer.convert import OPSET, prepare
 from rutc.importer.dims import clean_dim
@@ -30,7 +30,7 @@ from rutc.importer.registry import OPERATORS, Key
 from rutc.importer.shapes import folded
 from rutc.importer.tensor import Item, Tensor
 from rutc.importer.types import check_types
-from rutc.tensor_ir import Graph, Index
+from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interface import Bundle, Interface
 
 TRAINING = "ai.onnx.preview.training"
@@ -172,9 +172,9 @@ class _Importer:
             y = If(c, a, b);   z = f(y)        ->       z = If(c, f(a), f(b))
         """
         b = self.b
-        parting: tuple[int, int, Environment, dict[tuple[Index, Index], Index]] | None = None
+        parting: tuple[int, Place, Environment] | None = None
         for k, node in enumerate(nodes):
-            before = k, len(b.nodes), dict(env), dict(b.equal)
+            before = k, b.place(), dict(env)
             try:
                 self.node(node, env)
             except NeedsRank:
@@ -185,8 +185,8 @@ class _Importer:
                 parting = before if any(is_any_rank(env.get(o)) for o in node.output) else None
         else:
             return
-        start, count, known, b.equal = parting
-        b.restore(count)
+        start, place, known = parting
+        b.restore(place)
         env.clear()
         env.update(known)
         missing = [w for w in wanted if w not in env]

@@ -63,7 +63,7 @@ class _Loop:
     def results(self) -> tuple[Item, ...]:
         if self.start is False or self.limit == ZERO:
             return self.never()
-        before = len(self.b.nodes)
+        before = self.b.place()
         carried: Carried | None = None
         failure: UserError | OperatorError | None = None
         try:

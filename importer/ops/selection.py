@@ -28,7 +28,7 @@ def positions(b: Builder, mask: Tensor) -> Tensor:
     mask = b.whole(mask)
     element = b.read(mask, [a.index for a in mask.axes])
     count = b.nest((), cast(element, DType.I64), mask.axes)
-    found = b.size(count, "found", most(b, mask.size))
+    found = b.count(count, "found", most(b, mask.size))
     axes = (Axis(b.dim(mask.rank), Index.of(mask.rank)), Axis(b.dim(found), found))
     return b.call("nonzero", (mask,), [(DType.I64, axes)])[0]
 
@@ -81,7 +81,7 @@ def unique(
     first, inverse, counts, number = b.call(
         "unique", (rows,), [results(), results(), results(), scalar], sorted=int(sorted)
     )
-    found = b.size(number, "distinct", most(b, long.extent))
+    found = b.count(number, "distinct", most(b, long.extent))
     first, counts = (front(b, t, found) for t in (first, counts))
     return gathered(b, x, first, at, trusted=True), first, inverse, counts
 
@@ -136,4 +136,4 @@ def non_max_suppression(
         center_point_box=int(center_point_box),
         filtered=int(score_threshold is not None),
     )
-    return front(b, chosen, b.size(number, "selected", most(b, room)))
+    return front(b, chosen, b.count(number, "selected", most(b, room)))

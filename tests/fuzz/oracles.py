@@ -131,8 +131,9 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
             pairs = zip(results, first, strict=True)
             results = [_moved(a, b, node, feeds[0], number, k) for k, (a, b) in enumerate(pairs)]
         made.append(results)
-    if name in UNSPECIFIED or (unsure and name in CHOICES):
-        mask = _all_of if unsure and name in CHOICES else UNSPECIFIED[name]
+    chosen = name in CHOICES and (unsure or _differ(made))
+    if name in UNSPECIFIED or chosen:
+        mask = _all_of if chosen else UNSPECIFIED[name]
         _doubt(made, [mask(node, feeds[0], a) for a in first])
     if unsure and name in ROUNDING:
         mask = _open_elements([f[node.input[0]] for f in feeds])
@@ -150,6 +151,17 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
     if unsure:
         made = [list(r) for r in zip(*map(_possible, zip(*made, strict=True)), strict=True)]
     return list(zip(*made, strict=True))
+
+
+def _differ(made: Sequence[Sequence[Array]]) -> bool:
+    """Whether another run chooses another one: positions, or marks of 0 and 1."""
+    return any(
+        isinstance(first, np.ndarray)
+        and (first.dtype.kind in "iub" or bool(np.isin(first, (0, 1)).all()))
+        and not np.array_equal(first, a)
+        for results in made[1:]
+        for first, a in zip(made[0], results, strict=True)
+    )
 
 
 def _all_of(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:

@@ -72,8 +72,11 @@ CHOICES = frozenset(_CHOICES.split())
 ROUNDING = frozenset(["Cast", "CastLike", "QuantizeLinear", f"{CONTRIB}.QuantizeLinear"])
 """Operators that may make one integer of all the values that show that an element is open."""
 
-COMPARING = frozenset(["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min"])
-"""Operators that may find all values that show that an integer is open on one side of another."""
+_COMPARING = """
+    Equal Greater GreaterOrEqual Less LessOrEqual Max Min Div Mod BitShift BitwiseAnd BitwiseOr
+"""
+COMPARING = frozenset(_COMPARING.split())
+"""Operators that may make the same of all values that show that an integer is open."""
 
 BOUNDING = frozenset(["Clip", "HardSigmoid", "Sign", "ThresholdedRelu"])
 """Operators of a bounded range, in which an oracle gives NaN a place."""

@@ -98,6 +98,15 @@ def test_compress_of_all_of_an_empty_tensor() -> None:
     gives(text, [np.zeros(0), np.zeros(1)], opset=10, dims={"n": (1, 8)}, **x)
 
 
+@pytest.mark.parametrize("node", ["Compress <axis = 0> (x, none)", "Unique (x)"])
+def test_nothing_that_was_chosen_is_repeated(node: str) -> None:
+    text = "m (float[0] x, int64[0] none) => (float[] y) <int64[1] r = {3}> "
+    if "none" in node:
+        text = text.replace("int64[0] none", "bool[0] none")
+    x, none = np.zeros(0, np.float32), np.zeros(0, bool if "none" in node else np.int64)
+    gives(text + f"{{ c = {node} y = Tile (c, r) }}", [x], x=x, none=none)
+
+
 def test_a_scatter_into_nothing() -> None:
     text = """
     g (uint32[1, 3, 0] x, int64[1, 1] at) => (uint32[1, 3, 0] y) { y = ScatterND (x, at, x) }

@@ -257,6 +257,28 @@ def test_a_mask_that_is_no_number_may_count_where_the_future_is_left_out() -> No
     assert not differs(np.full_like(runs[0], np.nan), runs, 1)
 
 
+def test_any_of_nearly_equal_numbers_may_be_the_largest() -> None:
+    feed = {"x": np.array([0.1, 0.7, 0.7, 0.7], np.float32)}
+    (sums,) = evaluate(
+        helper.make_node("ReduceSum", ["x", "a"], ["s"]),
+        18,
+        [{"x": feed["x"].reshape(4, 1), "a": np.array([1])}] * RUNS,
+    )
+    (runs,) = evaluate(
+        helper.make_node("Hardmax", ["s"], ["y"], axis=0), 18, [{"s": s} for s in sums]
+    )
+    for number in (1, 2, 3):
+        assert not differs(np.eye(4, dtype="f4")[number].reshape(runs[0].shape), runs, 1)
+
+
+def test_the_largest_of_minus_infinity_may_be_the_least_number() -> None:
+    feed = {"x": np.full((1, 1, 2), -np.inf, np.float32)}
+    (runs,) = evaluate(
+        helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2]), 18, [feed] * RUNS
+    )
+    assert not differs(np.full((1, 1, 1), -np.inf, np.float32), runs, 1)
+
+
 def test_an_infinite_factor_may_be_taken_out_of_a_sum() -> None:
     feed = {"w": np.array([[np.inf]], np.float32), "x": np.array([[1.0, -0.5]], np.float32)}
     node = helper.make_node("Einsum", ["w", "x"], ["y"], equation="ij,ij->i")

@@ -64,6 +64,14 @@ def _largest(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     return with_nan | (result.astype(np.float64) == float(finfo(result.dtype).min))
 
 
+def _least_of_window(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """Whether the largest of nothing but minus infinity is the type's least number, and where."""
+    if is_float(result.dtype):
+        return np.asarray(result.astype(np.float64) == float(finfo(result.dtype).min))
+    x = feed[node.input[0]]
+    return np.full(result.shape, is_float(x.dtype) and bool((x == -np.inf).any()))
+
+
 def _scattered_nan(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     """Whether NaN, where several numbers go to one place, is the smallest and largest of them."""
     extreme = any(a.name == "reduction" and a.s in (b"min", b"max") for a in node.attribute)
@@ -140,6 +148,20 @@ def _too_large_products(node: NodeProto, feed: Feed, result: np.ndarray) -> np.n
     sizes = [np.abs(feed[n].astype(np.float64)) for n in node.input[:2] if n]
     most = np.prod([np.where(np.isfinite(a), a, 0).max(initial=0) for a in sizes])
     return ~np.isfinite(result.astype(np.float64)) & bool(most > float(finfo(result.dtype).max))
+
+
+def _too_large_inside(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """What an activation makes of products that are too large for the type.
+
+    The factors of an attention's scores are products themselves where it projects its operand.
+    """
+    sizes = [np.abs(feed[n].astype(np.float64)).max(initial=0) for n in node.input[:2] if n]
+    terms = feed[node.input[0]].shape[-1]
+    most = float(np.prod(sizes)) * terms
+    if "Attention" in node.op_type:
+        projected = node.op_type == "Attention"
+        most = most**2 * terms if projected else most
+    return np.full(result.shape, not most < float(finfo(result.dtype).max))
 
 
 def _spread_or_too_large(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
@@ -242,7 +264,8 @@ def _masked_infinities(node: NodeProto, feed: Feed, result: np.ndarray) -> np.nd
 
     Added up, an infinite score and a mask of minus infinity are NaN; so are a mask that is NaN and
     one of minus infinity, and 0 times an infinite value. Implementations that do not compute what
-    is masked give the result of the others.
+    is masked give the result of the others. A weight so small that a narrow type makes 0 of it is
+    as if it were masked.
     """
     masked = any(a.name == "is_causal" and a.i for a in node.attribute) or len(node.input) > 3
     q, k, v = (feed[n].astype(np.float64) for n in node.input[:3])
@@ -250,8 +273,9 @@ def _masked_infinities(node: NodeProto, feed: Feed, result: np.ndarray) -> np.nd
         finite = bool(np.isfinite(np.abs(q).max(initial=0) * np.abs(k).max(initial=0)))
     masks = [feed[n] for n in node.input[3:4] if n]
     finite &= not any(bool(np.isnan(m.astype(np.float64)).any()) for m in masks)
-    wild = not (finite and bool(np.isfinite(v).all()))
-    return np.full(result.shape, masked and wild) & np.isnan(result.astype(np.float64))
+    valued = bool(np.isfinite(v).all())
+    real = result.astype(np.float64)
+    return np.isnan(real) & (masked and not (finite and valued)) | ~np.isfinite(real) & (not valued)
 
 
 def _drawn(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
@@ -260,12 +284,16 @@ def _drawn(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
 
 
 _PRODUCTS = "MatMul Gemm Conv ConvTranspose"
-_CONTRIB_PRODUCTS = "FusedMatMul TransposeMatMul FusedGemm FusedMatMulActivation GemmFastGelu"
+_CONTRIB_PRODUCTS = "FusedMatMul TransposeMatMul FusedGemm"
+_ACTIVATED = """
+    FusedMatMulActivation GemmFastGelu Attention MultiHeadAttention GroupQueryAttention
+"""
 
 UNSPECIFIED: Mapping[str, Mask] = {
     **dict.fromkeys(_PRODUCTS.split(), _too_large_products),
     "Einsum": _spread_or_too_large,
     **{f"{CONTRIB}.{n}": _too_large_products for n in _CONTRIB_PRODUCTS.split()},
+    **{f"{CONTRIB}.{n}": _too_large_inside for n in _ACTIVATED.split()},
     **dict.fromkeys(
         (
             "RandomNormal",
@@ -287,6 +315,7 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "com.microsoft.LayerNormalization": _squares_overflow,
     "com.microsoft.SimplifiedLayerNormalization": _squares_overflow,
     "GlobalMaxPool": _largest,
+    "MaxPool": _least_of_window,
     "Hardmax": _largest_with_nan,
     "TopK": _largest_with_nan,
     "Pow": _power_overflows,

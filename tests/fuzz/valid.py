@@ -123,6 +123,23 @@ def _finite_weights(node: NodeProto, feed: Feed) -> bool:
     return finite(feed[node.input[1]])
 
 
+def _cut_windows(node: NodeProto, feed: Feed) -> bool:
+    """Windows spread over no more than they cover: how more would be padded is open."""
+    given = {a.name: list(a.ints) for a in node.attribute}
+    same = any(a.name == "auto_pad" and a.s.startswith(b"SAME") for a in node.attribute)
+    x, w = (feed[n].shape[2:] for n in node.input[:2])
+    ones, zeros = [1] * len(x), [0] * len(x)
+    strides, apart = given.get("strides", ones), given.get("dilations", ones)
+    extra = given.get("output_padding", zeros)
+    whole = [
+        s * (n - 1) + (k - 1) * d + 1 + e
+        for n, k, s, d, e in zip(x, w, strides, apart, extra, strict=True)
+    ]
+    out = [n * s for n, s in zip(x, strides, strict=True)] if same else zeros
+    out = given.get("output_shape", out)[-len(x) :]
+    return _finite_weights(node, feed) and all(a >= b for a, b in zip(whole, out, strict=True))
+
+
 def _updates_fit(node: NodeProto, feed: Feed) -> bool:
     x, at, updates = (feed[n].shape for n in node.input)
     return bool(updates == at[:-1] + x[at[-1] :])
@@ -256,7 +273,7 @@ VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     "GridSample": _finite_image,
     "Resize": _finite_image,
     "Conv": _finite_weights,
-    "ConvTranspose": _finite_weights,
+    "ConvTranspose": _cut_windows,
     "DeformConv": _finite_operands,
     "LinearAttention": _finite_operands,
     "CausalConvWithState": _finite_operands,
