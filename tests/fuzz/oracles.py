@@ -48,6 +48,7 @@ from tests.fuzz.rules import (
     ROUNDING,
     SINGLE,
     STABLE,
+    UNSIGNED,
     SUMS,
     TERMS,
     Array,
@@ -130,6 +131,9 @@ def evaluate(node: NodeProto, opset: int, feeds: Sequence[Feed]) -> list[tuple[A
         if number > 1 and name not in EXACT:
             pairs = zip(results, first, strict=True)
             results = [_moved(a, b, node, feeds[0], number, k) for k, (a, b) in enumerate(pairs)]
+        if number > 1 and name in UNSIGNED:
+            zero = -0.0 if number % 2 else 0.0
+            results = [np.where(a == 0, np.asarray(zero, a.dtype), a) for a in results]
         made.append(results)
     chosen = name in CHOICES and (unsure or _differ(made))
     if name in UNSPECIFIED or chosen:

@@ -81,6 +81,9 @@ COMPARING = frozenset(_COMPARING.split())
 BOUNDING = frozenset(["Clip", "HardSigmoid", "Sign", "ThresholdedRelu"])
 """Operators of a bounded range, in which an oracle gives NaN a place."""
 
+UNSIGNED = frozenset(["Celu", "Relu", "Selu"])
+"""Operators of whose zeros one oracle keeps the sign, and the other does not."""
+
 COUNTING = frozenset(["Unique", "NonZero", "Compress", "NonMaxSuppression"])
 """Operators whose operands' elements decide the shape of the result; those that are open do not."""
 

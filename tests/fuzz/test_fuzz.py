@@ -279,6 +279,15 @@ def test_the_largest_of_minus_infinity_may_be_the_least_number() -> None:
     assert not differs(np.full((1, 1, 1), -np.inf, np.float32), runs, 1)
 
 
+@pytest.mark.parametrize("op", ["Relu", "Selu", "Celu"])
+def test_a_zero_may_have_either_sign(op: str) -> None:
+    feed = {"x": np.array([-0.0], np.float16)}
+    (zeros,) = evaluate(helper.make_node(op, ["x"], ["y"]), 18, [feed] * RUNS)
+    (runs,) = evaluate(helper.make_node("Reciprocal", ["y"], ["z"]), 18, [{"y": y} for y in zeros])
+    assert not differs(np.array([np.inf], np.float16), runs, 1)
+    assert not differs(np.array([-np.inf], np.float16), runs, 1)
+
+
 def test_an_infinite_factor_may_be_taken_out_of_a_sum() -> None:
     feed = {"w": np.array([[np.inf]], np.float32), "x": np.array([[1.0, -0.5]], np.float32)}
     node = helper.make_node("Einsum", ["w", "x"], ["y"], equation="ij,ij->i")
