@@ -123,6 +123,16 @@ def _finite_weights(node: NodeProto, feed: Feed) -> bool:
     return finite(feed[node.input[1]])
 
 
+def _two_alike(node: NodeProto, feed: Feed) -> bool:
+    """Finite values whose difference is exact: the reference adds it to one of them."""
+    values = feed[node.input[2]]
+    if not is_float(values.dtype):
+        return _finite_operands(node, feed)
+    off, on = values
+    with np.errstate(over="ignore"):
+        return _finite_operands(node, feed) and bool(off + (on - off) == on)
+
+
 def _cut_windows(node: NodeProto, feed: Feed) -> bool:
     """Windows spread over no more than they cover: how more would be padded is open."""
     given = {a.name: list(a.ints) for a in node.attribute}
@@ -269,7 +279,7 @@ VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     "ReduceSum": _reduces_exactly,
     "ReduceProd": _reduces_exactly,
     "BatchNormalization": _channels_match,
-    "OneHot": _finite_operands,
+    "OneHot": _two_alike,
     "GridSample": _finite_image,
     "Resize": _finite_image,
     "Conv": _finite_weights,
