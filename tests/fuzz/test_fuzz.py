@@ -288,6 +288,15 @@ def test_a_zero_may_have_either_sign(op: str) -> None:
     assert not differs(np.array([-np.inf], np.float16), runs, 1)
 
 
+def test_rows_of_equal_elements_may_deviate_by_a_rounding() -> None:
+    feed = {"x": np.full(3, -0.7791039, np.float32)}
+    node = helper.make_node(
+        "LayerNormalization", ["x", "x"], ["y"], domain="com.microsoft", epsilon=1e-12
+    )
+    (runs,) = evaluate(node, 18, [feed] * RUNS)
+    assert not differs(np.full(3, -0.046355940, np.float32), runs, 1)
+
+
 def test_an_infinite_factor_may_be_taken_out_of_a_sum() -> None:
     feed = {"w": np.array([[np.inf]], np.float32), "x": np.array([[1.0, -0.5]], np.float32)}
     node = helper.make_node("Einsum", ["w", "x"], ["y"], equation="ij,ij->i")

@@ -237,6 +237,8 @@ def _loses_deviation(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndar
 def _equal_rows(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     """What elements become whose deviation is nothing but the rounding of their mean."""
     x = feed[node.input[0]].astype(np.float64)
+    if node.op_type.startswith("Skip"):
+        x = x + feed[node.input[1]].astype(np.float64)
     axis = next((a.i for a in node.attribute if a.name == "axis"), -1) % max(x.ndim, 1)
     inner = tuple(range(axis, x.ndim))
     return np.asarray(_squares_overflow(node, feed, result) | _nearly_equal(x, inner, 1e-5))
@@ -312,7 +314,8 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "QuantizeLinear": _whole_of,
     "com.microsoft.QuantizeLinear": _whole_of,
     "com.microsoft.GroupNorm": _loses_deviation,
-    "com.microsoft.LayerNormalization": _squares_overflow,
+    "com.microsoft.LayerNormalization": _equal_rows,
+    "com.microsoft.SkipLayerNormalization": _equal_rows,
     "com.microsoft.SimplifiedLayerNormalization": _squares_overflow,
     "GlobalMaxPool": _largest,
     "MaxPool": _least_of_window,

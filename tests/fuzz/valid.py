@@ -126,7 +126,7 @@ def _finite_weights(node: NodeProto, feed: Feed) -> bool:
 def _two_alike(node: NodeProto, feed: Feed) -> bool:
     """Finite values whose difference is exact: the reference adds it to one of them."""
     values = feed[node.input[2]]
-    if not is_float(values.dtype):
+    if not is_float(values.dtype) or values.shape != (2,):
         return _finite_operands(node, feed)
     off, on = values
     with np.errstate(over="ignore"):
