@@ -9,6 +9,7 @@ from rutc.importer.builder import Builder, OperatorError, computing, lit
 from rutc.importer.ops.activations import add, mul, scaled, sigmoid_of
 from rutc.importer.ops.attention import split_heads
 from rutc.importer.ops.contraction import sum_products
+from rutc.importer.ops.fit import of_shape
 from rutc.importer.ops.loops import scanned
 from rutc.importer.ops.movement import concat, transpose
 from rutc.importer.ops.operands import static
@@ -66,6 +67,14 @@ def linear_attention(
         )
     if kv_num_heads < 1 or q_num_heads % kv_num_heads:
         raise OperatorError(f"{q_num_heads} query heads cannot share {kv_num_heads} states")
+
+    def along(t: Tensor) -> Tensor:
+        """`t` with the batches and steps of the keys."""
+        return of_shape(b, t, (*key.shape[:2], *t.shape[2:]), f"goes with the keys {key}")
+
+    query, value = along(query), along(value)
+    decay = None if decay is None else along(decay)
+    beta = None if beta is None else along(beta)
     group = Index.of(q_num_heads // kv_num_heads)
     kind, wide = query.dtype, computing(query.dtype)
     q = split_heads(b, query, q_num_heads)

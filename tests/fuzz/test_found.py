@@ -360,6 +360,21 @@ def test_positions_of_more_coordinates_are_refused(node: str) -> None:
         imported(text, {})
 
 
+def test_queries_for_other_batches_are_refused() -> None:
+    text = """g (float[n, 3, 4] q, float[1, 3, 4] k) => (float[] y, float[] s) {
+        y, s = LinearAttention <kv_num_heads = 2, q_num_heads = 2, update_rule = "linear"> (q, k, k)
+    }"""
+    header = HEADER.format(10, 27)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(parser.parse_model(header + text).SerializeToString())
+        graph = import_model(path, dims={"n": (1, 7)})
+    k = np.ones((1, 3, 4), np.float32)
+    assert interpret(graph, {"q": k, "k": k})["y"].shape == (1, 3, 4)
+    with pytest.raises(UserError, match=r"goes with the keys .*its shape should be \[1, 3, 4\]"):
+        interpret(graph, {"q": np.ones((7, 3, 4), np.float32), "k": k})
+
+
 def test_coordinates_for_other_batches_are_refused() -> None:
     text = "g (float[8, 2, 2] x, int64[1, 16, 1] at) => (float[] y) "
     with pytest.raises(UserError, match=r"its shape should be \[8, 16, 1\]"):

@@ -123,6 +123,12 @@ def _finite_weights(node: NodeProto, feed: Feed) -> bool:
     return finite(feed[node.input[1]])
 
 
+def _steps_alike(node: NodeProto, feed: Feed) -> bool:
+    """Finite operands, all but the state for the same batches and steps."""
+    given = [feed[n].shape[:2] for k, n in enumerate(node.input) if n and k != 3]
+    return _finite_operands(node, feed) and len(set(given)) == 1
+
+
 def _two_alike(node: NodeProto, feed: Feed) -> bool:
     """Finite values whose difference is exact: the reference adds it to one of them."""
     values = feed[node.input[2]]
@@ -285,7 +291,7 @@ VALID: Mapping[str, Callable[[NodeProto, Feed], bool]] = {
     "Conv": _finite_weights,
     "ConvTranspose": _cut_windows,
     "DeformConv": _finite_operands,
-    "LinearAttention": _finite_operands,
+    "LinearAttention": _steps_alike,
     "CausalConvWithState": _finite_operands,
     "NonMaxSuppression": _finite_operands,
     "AffineGrid": _finite_operands,
