@@ -84,6 +84,9 @@ BOUNDING = frozenset(["Clip", "HardSigmoid", "Sign", "ThresholdedRelu"])
 UNSIGNED = frozenset(["Celu", "Relu", "Selu"])
 """Operators of whose zeros one oracle keeps the sign, and the other does not."""
 
+BITWISE = frozenset(["BitCast"])
+"""Operators that show the last bit of what other operators compute."""
+
 COUNTING = frozenset(["Unique", "NonZero", "Compress", "NonMaxSuppression"])
 """Operators whose operands' elements decide the shape of the result; those that are open do not."""
 

@@ -297,6 +297,17 @@ def test_rows_of_equal_elements_may_deviate_by_a_rounding() -> None:
     assert not differs(np.full(3, -0.046355940, np.float32), runs, 1)
 
 
+def test_bits_of_what_is_computed_may_be_others() -> None:
+    bf16 = np.dtype(ml_dtypes.bfloat16)
+    feed = {"x": np.array([0.125977, -0.131836]).astype(bf16)}
+    (products,) = evaluate(helper.make_node("Swish", ["x"], ["y"], alpha=2.0), 26, [feed] * RUNS)
+    cast = helper.make_node("BitCast", ["y"], ["z"], to=5)
+    (runs,) = evaluate(cast, 26, [{"y": y} for y in products])
+    assert not differs(runs[0] + np.int16(1), runs, 1)
+    (runs,) = evaluate(cast, 26, [{"y": feed["x"]}] * RUNS)
+    assert differs(runs[0] + np.int16(1), runs, 1)
+
+
 def test_an_infinite_factor_may_be_taken_out_of_a_sum() -> None:
     feed = {"w": np.array([[np.inf]], np.float32), "x": np.array([[1.0, -0.5]], np.float32)}
     node = helper.make_node("Einsum", ["w", "x"], ["y"], equation="ij,ij->i")
