@@ -72,6 +72,16 @@ def _least_of_window(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndar
     return np.full(result.shape, is_float(x.dtype) and bool((x == -np.inf).any()))
 
 
+def _missing_in_trees(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
+    """Which way a missing number goes where what is not equal goes another way than what is."""
+    x = feed[node.input[0]]
+    unequal = any(b"BRANCH_NEQ" in a.strings for a in node.attribute if a.name == "nodes_modes")
+    if not (unequal and is_float(x.dtype)) or result.shape[:1] != x.shape[:1]:
+        return np.zeros(result.shape, bool)
+    missing = np.isnan(x.astype(np.float64)).reshape(len(x), -1).any(1)
+    return np.broadcast_to(missing.reshape(-1, *[1] * (result.ndim - 1)), result.shape)
+
+
 def _scattered_nan(node: NodeProto, feed: Feed, result: np.ndarray) -> np.ndarray:
     """Whether NaN, where several numbers go to one place, is the smallest and largest of them."""
     extreme = any(a.name == "reduction" and a.s in (b"min", b"max") for a in node.attribute)
@@ -319,6 +329,8 @@ UNSPECIFIED: Mapping[str, Mask] = {
     "com.microsoft.SimplifiedLayerNormalization": _squares_overflow,
     "GlobalMaxPool": _largest,
     "MaxPool": _least_of_window,
+    "TreeEnsembleRegressor": _missing_in_trees,
+    "TreeEnsembleClassifier": _missing_in_trees,
     "Hardmax": _largest_with_nan,
     "TopK": _largest_with_nan,
     "Pow": _power_overflows,
