@@ -366,8 +366,18 @@ def largest_operand(node: NodeProto, feed: Feed) -> np.ndarray:
     return np.asarray(max((a[np.isfinite(a)].max(initial=0.0) for a in real), default=0.0))
 
 
+def _recurrent_terms(node: NodeProto, feed: Feed) -> np.ndarray:
+    """What a state is computed from, added up over the steps, each of which passes errors on."""
+    x, w, r = (np.abs(feed[n].astype(np.float64)) for n in node.input[:3])
+    state = max([np.abs(feed[n]).max(initial=1) for n in node.input[5:6] if n], default=1.0)
+    largest = x.max(initial=0) * w.max(initial=0) * w.shape[-1]
+    largest += float(state) * r.max(initial=0) * r.shape[-1]
+    return np.asarray(largest * max(x.shape[:2], default=1))
+
+
 TERMS: Mapping[str, Callable[[NodeProto, Feed], np.ndarray]] = {
     "Det": _determinant_error,
     **dict.fromkeys(("Adagrad", "Adam", "Momentum"), largest_operand),
+    **dict.fromkeys(("RNN", "GRU", "LSTM"), _recurrent_terms),
 }
 """How large the terms are that cancel, where it is not a product of two operands' elements."""
