@@ -60,6 +60,8 @@ MOST_LINES = 64
 """What follows a reduction is asked for if it is in so many lines."""
 FEW_TILES = 16
 """Up to so many tiles use the vector operand again: waiting for it from memory then shows."""
+FEWEST_TILES = 4
+"""So few tiles at least use a block of the vector operand before the next is loaded."""
 MOST_UNEVEN = 1.2
 """The most that a tile may cost that fits evenly into a chunk of packed rows, over the best one."""
 SHORTEST_BLOCK = 400
@@ -129,17 +131,27 @@ def tiled(
     steps.append(Reorder((*order, *(v for v, _ in moved))))
     outer = order
     inner: list[str] = []
+    uneven = {f"{v}.o" for v, _ in tile.rows if v in shape.symbolic}
     if block is not None:
-        # The blocks of a symbolic loop are never split again.
         whole = {f"{v}.o" for v in shape.symbolic} | shape.symbolic
-        outer, inner, split = _reuse_loops(order, len(blocked), extents, whole)
-        steps += split
+        at = next((i for i, v in enumerate(order) if v in uneven), len(order))
+        if carried and at == len(order) - 1:
+            # However many rows there are, those of a chunk stay in the second cache.
+            v, tiles = order[at], _tiles_at_once(shape, tile, machine)
+            steps += [*([Even(v)] if v in edges else []), Split(v, tiles)]
+            extents |= {f"{v}.o": -(-extents[v] // tiles), f"{v}.i": min(tiles, extents[v])}
+            outer = [*batch, f"{v}.o", *order[len(batch) : at]]
+            inner, edges = [f"{v}.i"], [x for x in edges if x != v]
+            steps.append(Reorder((*outer, *inner)))
+        else:
+            # Nor are the blocks of a symbolic loop ever split again.
+            outer, inner, split = _reuse_loops(order, len(blocked), extents, whole)
+            steps += split
         if inner:
             steps.append(BlockReduction(bound[-1], block, inner[0], holder))
         else:
             block = None
     steps += shared_out(outer, shape, machine)
-    uneven = {f"{v}.o" for v, _ in tile.rows if v in shape.symbolic}
     steps += [Even(v) if v in uneven else Peel(v) for v in reversed((*outer, *inner)) if v in edges]
     steps.append(Tile(tuple(v for v, _ in moved), tuple(k for _, k in moved)))
     if block is None:
@@ -357,12 +369,24 @@ def _reduction_block(
     tiles = prod(
         -(-shape.extents[x.var] // dict(tile.rows).get(x.var, 1))
         for x in shape.shared
-        if x.var != tile.vector
+        if x.var != tile.vector and x.var not in shape.symbolic
     )
     if step * around * extent < machine.l2 // 8 or tiles > FEW_TILES:
         return None
     length = _even_block(extent, most, around * tile.size)
     return None if length is None else (length, output)
+
+
+def _tiles_at_once(shape: Shape, tile: RegisterTile, machine: Machine) -> int:
+    """The tiles, one below the other, of whose rows the second cache holds all operands."""
+    rows = dict(tile.rows)
+    taken = sum(
+        prod(rows.get(v, shape.extents[v]) for v in t.strides if t.depends(v)) * t.bytes
+        for r in shape.reductions
+        for t in r.reads
+        if not t.depends(tile.vector)
+    )
+    return max(machine.l2 // 2 // max(taken, 1), FEWEST_TILES)
 
 
 def _even_block(extent: int, most: int, work: int) -> int | None:

@@ -8,7 +8,7 @@ from rutc.emit.targets import x86
 from rutc.tensor_ir import Const, Nest
 from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.graph import walk_nodes
-from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Prefetch, Update, walk_stmts
+from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Prefetch, Stmt, Update, walk_stmts
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
@@ -341,3 +341,32 @@ def test_a_sum_over_nothing_has_a_schedule(machine: Machine) -> None:
         output "y" [i, j] = %y
     """)
     apply_schedule(kernel, choose(kernel, machine, constants).schedule)
+
+
+def test_rows_of_any_number_are_taken_in_chunks_that_stay_in_the_second_cache() -> None:
+    """Their reduction is long: its parts go round few tiles, which may be all that there are."""
+    kernel, _ = lowered(
+        """
+        graph "product of any number of rows"
+        symbols rows = 1..4096
+        dims i = rows, j = 384, k = 1536
+        %x : f32{i,k} = input "x" [i, k]
+        %w : f32{j,k} = input "w" [k, j]
+        %y : f32{i,j} = sum{k} %x[i, k] * %w[j, k]
+        output "y" [i, j] = %y
+        """
+    )
+    kernel = apply_schedule(kernel, choose(kernel, MACHINE, frozenset({"w"})).schedule)
+    around: dict[str, tuple[str, ...]] = {}
+
+    def visit(body: tuple[Stmt, ...], outer: tuple[str, ...]) -> None:
+        for s in body:
+            if isinstance(s, Loop):
+                around[s.var] = outer
+                visit(s.body, (*outer, s.var))
+            elif isinstance(s, Branch):
+                visit(s.then, outer)
+                visit(s.orelse, outer)
+
+    visit(kernel.body, ())
+    assert around["i.o.i"][:3] == ("i.o.o", "j.o", "k.b")
