@@ -62,6 +62,8 @@ FEW_TILES = 16
 """Up to so many tiles use the vector operand again: waiting for it from memory then shows."""
 FEWEST_TILES = 4
 """So few tiles at least use a block of the vector operand before the next is loaded."""
+FEW_USES = 8
+"""Each element of an operand is used at least so often if its lines are asked for in any case."""
 MOST_UNEVEN = 1.2
 """The most that a tile may cost that fits evenly into a chunk of packed rows, over the best one."""
 SHORTEST_BLOCK = 400
@@ -199,10 +201,10 @@ def tiled(
                 elif batch and (t.strides.get(batch[-1]) or 0) > 0:
                     panel = f"{tile.vector}.o" if f"{tile.vector}.o" in order else batch[-1]
                     steps.append(PrefetchBlock(t.buffer, panel, 0, line))
-                elif t.buffer_bytes > machine.l2 // 2 and f"{tile.vector}.o" in order:
-                    alone = all(extents.get(v, 1) == 1 for v in order if v != f"{tile.vector}.o")
+                elif (over := _panel(t, tile, order)) and _comes_from_afar(t, shape, machine):
+                    alone = all(extents.get(v, 1) == 1 for v in order if v != over)
                     ahead = STREAM_BYTES // t.bytes if alone else 0
-                    steps.append(PrefetchBlock(t.buffer, f"{tile.vector}.o", ahead, line))
+                    steps.append(PrefetchBlock(t.buffer, over, ahead, line))
                 elif (
                     tile.vectors <= 2
                     and wanted
@@ -216,6 +218,26 @@ def tiled(
                         ahead = NEAR_LINES * line
                         steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
     return Choice(tuple(steps), packs)
+
+
+def _comes_from_afar(t: Touch, shape: Shape, machine: Machine) -> bool:
+    """Whether an operand is better asked for than waited for.
+
+    One that the second cache could hold may have left it for other kernels' operands since the
+    last run. To ask for it costs little if it is used often.
+    """
+    if t.buffer_bytes > machine.l2 // 2:
+        return True
+    uses = prod(shape.extents[x.var] for x in shape.shared if not t.depends(x.var))
+    return t.buffer_bytes > machine.l1 and uses >= FEW_USES
+
+
+def _panel(t: Touch, tile: RegisterTile, order: list[str]) -> str | None:
+    """The loop around the rows from one panel of the vector operand to the next."""
+    if f"{tile.vector}.o" in order:
+        return f"{tile.vector}.o"
+    rows = {x for v, _ in tile.rows for x in (v, f"{v}.o")}
+    return next((v for v in reversed(order) if v not in rows and t.depends(v)), None)
 
 
 def _results(shape: Shape, tile: RegisterTile, machine: Machine) -> list[Step]:

@@ -13,7 +13,7 @@ from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.steps import BlockReduction, apply_schedule
+from rutc.tensor_ir.steps import BlockReduction, PrefetchBlock, apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.access import analyse
 from rutc.tuner.arms import choosing_loops, turns
@@ -370,3 +370,21 @@ def test_rows_of_any_number_are_taken_in_chunks_that_stay_in_the_second_cache() 
 
     visit(kernel.body, ())
     assert around["i.o.i"][:3] == ("i.o.o", "j.o", "k.b")
+
+
+@pytest.mark.parametrize(("rows", "asked"), [(4, False), (17, True)])
+def test_panels_are_asked_for_from_whatever_loop_goes_over_them(rows: int, asked: bool) -> None:
+    """Weights by heads: the loop over heads goes from panel to panel."""
+    kernel, _ = lowered(
+        f"""
+        graph "heads"
+        dims i = {rows}, h = 12, j = 32, k = 384
+        %x : f32{{i,k}} = input "x" [i, k]
+        %w : f32{{h,j,k}} = input "w" [h, k, j]
+        %y : f32{{h,i,j}} = sum{{k}} %x[i, k] * %w[h, j, k]
+        output "y" [h, i, j] = %y
+        """
+    )
+    steps = choose(kernel, MACHINE, frozenset({"w"})).schedule
+    hints = [s for s in steps if isinstance(s, PrefetchBlock) and s.block == "h"]
+    assert bool(hints) == asked
