@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import os
 import re
+import resource
 import signal
 import sys
 import warnings
@@ -34,6 +35,8 @@ from tests.fuzz.check import judge
 from tests.fuzz.child import Child
 from tests.fuzz.findings import Finding, read_case
 
+MOST_MEMORY = 8 << 30
+"""An oracle that takes more of it fails, and not the machine."""
 STALLED_S = 900.0
 """A worker from which nothing is heard for so long is lost."""
 
@@ -191,6 +194,7 @@ def _serve(
 ) -> None:
     other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     campaign = Campaign(
         arguments.seed,
         names,
