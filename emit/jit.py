@@ -1,4 +1,4 @@
-"""Elementwise functions compiled into this process, for tests and benchmarks."""
+"""Code compiled into this process, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -18,6 +18,28 @@ from rutc.tensor_ir.machine import Machine
 ENTRY = "elementwise"
 I64 = ir.IntType(64)
 
+
+class Code:
+    """LLVM's textual code, compiled as for a library and linked into this process while it lives.
+
+    JITLink links it: MCJIT may map the sections of a module further apart than addresses that
+    are relative to the code can say, and then ends the process.
+    """
+
+    def __init__(self, text: str, entry: str, machine: Machine) -> None:
+        """Compile the module and look up the function `entry`."""
+        start()
+        module = llvm.parse_assembly(text, llvm.create_context())
+        module.verify()
+        target = target_machine(machine)
+        optimise(module, target)
+        library = llvm.JITLibraryBuilder().add_current_process().export_symbol(entry)
+        library.add_object_img(target.emit_object(module))
+        self._linker = llvm.create_lljit_compiler(target, use_jit_link=True)
+        self._linked = library.link(self._linker, entry)
+        self.address = int(self._linked[entry])
+
+
 Body = Callable[[ir.IRBuilder, Sequence[ir.Value]], ir.Value]
 """Emits the result of one scalar or vector of each argument."""
 
@@ -34,19 +56,12 @@ class Elementwise:
         machine: Machine,
     ) -> None:
         """Compile `body` for arguments and a result of these types; None lanes mean scalars."""
-        start()
         self._arguments, self._result, self._lanes = tuple(arguments), result, lanes
         text = str(_module(body, self._arguments, result, lanes, machine))
-        module = llvm.parse_assembly(text, llvm.create_context())
-        module.verify()
-        target = target_machine(machine)
-        optimise(module, target)
-        # The engine owns the code.
-        self._engine = llvm.create_mcjit_compiler(module, target)
-        self._engine.finalize_object()
+        self._code = Code(text, ENTRY, machine)
         pointers = [ctypes.c_void_p] * (len(self._arguments) + 1)
         prototype = ctypes.CFUNCTYPE(None, *pointers, ctypes.c_int64, ctypes.c_int64)
-        self._call = prototype(self._engine.get_function_address(ENTRY))
+        self._call = prototype(self._code.address)
 
     def __call__(self, *arrays: np.ndarray, repeats: int = 1) -> np.ndarray:
         """The result for one-dimensional arrays of one length, computed `repeats` times."""

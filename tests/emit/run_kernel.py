@@ -4,10 +4,9 @@ import ctypes
 import mmap
 from collections.abc import Mapping
 
-import llvmlite.binding as llvm
 import numpy as np
 
-from rutc.emit.codegen import optimise, start, target_machine
+from rutc.emit.jit import Code
 from rutc.emit.kernel import ENTRY, emit_kernel
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.kernel import Kernel
@@ -33,32 +32,26 @@ def run_kernel(
     Raises:
         AssertionError: The code wrote outside of the buffers.
     """
-    start()
     emitted = emit_kernel(kernel, machine)
-    module = llvm.parse_assembly(emitted.text, llvm.create_context())
-    module.verify()
-    target = target_machine(machine)
-    optimise(module, target)
-    with llvm.create_mcjit_compiler(module, target) as engine:
-        engine.finalize_object()
-        if fence is None:
-            memory = [_guarded(buffers[b.name]) for b in kernel.args]
-        else:
-            memory = [_fenced(buffers[b.name], fence) for b in kernel.args]
-        places = (m.ctypes.data + (GUARD if fence is None else 0) for m in memory)
-        pointers = (ctypes.c_void_p * max(len(memory), 1))(*places)
-        counters = [(symbols or {})[name] for name, _ in kernel.symbols]
-        scratch = np.empty(emitted.thread_bytes + 64, np.uint8)
-        counters.append(-(-scratch.ctypes.data // 64) * 64)
-        table = (ctypes.c_int64 * len(counters))(*counters)
-        call = ctypes.CFUNCTYPE(
-            None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
-        )(engine.get_function_address(ENTRY))
-        tasks = int(Index.of(emitted.tasks).evaluate(dict(symbols or {})))
-        edges = [tasks * i // parts for i in range(parts + 1)]
-        # The last part first: tasks may run in any order.
-        for i in reversed(range(parts)):
-            call(pointers, table, edges[i], edges[i + 1])
+    code = Code(emitted.text, ENTRY, machine)
+    if fence is None:
+        memory = [_guarded(buffers[b.name]) for b in kernel.args]
+    else:
+        memory = [_fenced(buffers[b.name], fence) for b in kernel.args]
+    places = (m.ctypes.data + (GUARD if fence is None else 0) for m in memory)
+    pointers = (ctypes.c_void_p * max(len(memory), 1))(*places)
+    counters = [(symbols or {})[name] for name, _ in kernel.symbols]
+    scratch = np.empty(emitted.thread_bytes + 64, np.uint8)
+    counters.append(-(-scratch.ctypes.data // 64) * 64)
+    table = (ctypes.c_int64 * len(counters))(*counters)
+    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
+        code.address
+    )
+    tasks = int(Index.of(emitted.tasks).evaluate(dict(symbols or {})))
+    edges = [tasks * i // parts for i in range(parts + 1)]
+    # The last part first: tasks may run in any order.
+    for i in reversed(range(parts)):
+        call(pointers, table, edges[i], edges[i + 1])
     for b, m in zip(kernel.args, memory, strict=True):
         array = buffers[b.name]
         if fence is not None:
