@@ -10,6 +10,7 @@ from rutc.emit.index import I32, IndexEmitter, Lane, i64, is_vector, splat
 from rutc.emit.memory import emit_literal, memory_type, to_memory
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import ZERO, Index
+from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Lit
 from rutc.tensor_ir.kernel import Buffer
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
@@ -56,7 +57,7 @@ class MemoryEmitter:
         if self.contiguous(address, lane):
             start = address.subs({lane.var: Index.of(lane.base)})
             place = self.place(buffer, start)
-            if mask is None:
+            if mask is None or (guard is None and self._may_read_on(buffer, start, lanes)):
                 return b.load(place, typ=vector, align=align(buffer))
             return self.masked_load(buffer, place, vector, mask, other)
         apart = self._apart(address, lane)
@@ -189,6 +190,14 @@ class MemoryEmitter:
         none = ir.Constant(vector, None)
         loaded = self.masked_load(buffer, self.place(buffer, start), vector, mask, none)
         return b.shuffle_vector(loaded, none, ir.Constant(ir.VectorType(I32, lanes), [*wanted]))
+
+    def _may_read_on(self, buffer: Buffer, start: Index, lanes: int) -> bool:
+        """Whether idle lanes better read what lies in the buffer, too, than nothing.
+
+        To leave lanes out of a load takes an operation. No arithmetic on floats is undefined.
+        """
+        plain = buffer.dtype in (DType.F32, DType.F64)
+        return plain and self.machine.has_masks and self._inside(buffer, start, lanes)
 
     def _inside(self, buffer: Buffer, start: Index, count: int) -> bool:
         """Whether so many elements from a place on are known to be the buffer's."""

@@ -291,7 +291,8 @@ class ExpressionEmitter:
         if address is None:
             return emit_literal(self.builder, r.fill or zero(buffer.dtype))
         varies = self.index.varies(address)
-        moved = self.shifts.moved(r) if varies else None
+        guarded = guard is not None and self.machine.has_masks
+        moved = self.shifts.moved(r, guarded=guarded) if varies else None
         if moved is not None:
             return moved
         if guard is not None:

@@ -1,4 +1,4 @@
-"""Windows whose neighbouring lanes are apart: vectors made of others, by moving lanes."""
+"""Taps of windows: vectors made of other taps' vectors, by moving lanes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,25 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
+from rutc.emit.access import BOOL
 from rutc.emit.index import I32, IndexEmitter, Lane, chunk, is_vector, splat
+from rutc.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Expr, Read
 from rutc.tensor_ir.machine import NEAR_STRIDES
+
+
+@record
+class Tap:
+    """Iteration `number` of the loop over a window, whose vector is another's, `by` lanes on.
+
+    Neighbouring lanes are `apart`.
+    """
+
+    loop: str
+    number: int
+    by: int
+    apart: int
 
 
 class ShiftEmitter:
@@ -17,6 +32,9 @@ class ShiftEmitter:
 
     v[2*x - 1]  ->  lane x is lane x - 1 of v[2*x + 1], which another iteration of the loop over the
     window reads; of the first lane the vector before has the element, or it is loaded alone.
+
+    v[x - 1] is loaded itself, but where lanes of it are outside: a load that leaves them out may
+    cost as much as to move lanes, beside the loads of lines that others load, too.
     """
 
     def __init__(
@@ -37,36 +55,48 @@ class ShiftEmitter:
         self.kept = kept
         self.keep = keep
 
-    def moved(self, r: Read) -> ir.Value | None:
-        """A read's vector made of another's; None where it is loaded itself."""
+    def moved(self, r: Read, *, guarded: bool) -> ir.Value | None:
+        """A read's vector made of another's; None where it is loaded itself.
+
+        `guarded` tells whether lanes of it may be outside, and must not be loaded.
+        """
         lane = self.index.lane
-        found = None if lane is None or not lane.end.is_const else self._tap(r, lane)
+        found = None if lane is None or not lane.end.is_const else self._tap(r, lane, guarded)
         if lane is None or found is None:
             return None
         coords = tuple((d, self.index.resolve(c)) for d, c in r.coords if isinstance(c, Index))
         key = (r.value, "moved", coords, r.fill, lane.key)
         vector = self.kept(key)
         if vector is None:
-            vector = self._made(r, lane, *found)
+            vector = self._made(r, lane, found)
             if vector is not None:
                 self.keep(key, vector)
         return vector
 
-    def _made(self, r: Read, lane: Lane, loop: str, tap: int, by: int) -> ir.Value | None:
-        """The vector of an iteration of the loop, so many lanes on."""
+    def _made(self, r: Read, lane: Lane, tap: Tap) -> ir.Value | None:
+        """The vector of another tap, moved on."""
+        by = tap.by
         last = lane.end.const - lane.base
         active = min(last, lane.lanes)
         missing = [i for i in range(active) if not 0 <= i + by < active]
         beside: ir.Value | None = None
         picks = [min(max(i + by, 0), active - 1) for i in range(lane.lanes)]
         if missing:
-            beside = self._beside(r, lane, missing, loop, tap, by)
+            beside = self._beside(r, lane, missing, tap)
             if beside is None:
                 return None
             for i in missing:
                 picks[i] = lane.lanes + (i + by) % lane.lanes
-        with self.index.constant(loop, tap):
+        with self.index.constant(tap.loop, tap.number):
             vector = self._wide(self.emit(r), lane)
+        if tap.apart == 1 and isinstance(beside, ir.Constant):
+            # One operation of LLVM's; of a shuffle with a constant it makes two.
+            around = [(i + by) % lane.lanes for i in range(lane.lanes)]
+            order = ir.Constant(ir.VectorType(I32, lane.lanes), around)
+            turned = self.builder.shuffle_vector(vector, vector, order)
+            own = [i not in missing for i in range(lane.lanes)]
+            mask = ir.Constant(ir.VectorType(BOOL, lane.lanes), own)
+            return self.builder.select(mask, turned, self._wide(beside, lane))
         beside = vector if beside is None else self._wide(beside, lane)
         order = ir.Constant(ir.VectorType(I32, lane.lanes), picks)
         return self.builder.shuffle_vector(vector, beside, order)
@@ -74,8 +104,8 @@ class ShiftEmitter:
     def _wide(self, value: ir.Value, lane: Lane) -> ir.Value:
         return value if is_vector(value) else splat(self.builder, value, lane.lanes)
 
-    def _tap(self, r: Read, lane: Lane) -> tuple[str, int, int] | None:
-        """(loop, iteration, lanes): which iteration's vector is this read's, so many lanes on.
+    def _tap(self, r: Read, lane: Lane, guarded: bool) -> Tap | None:
+        """Which iteration's vector is this read's, so many lanes on.
 
         It is one that begins with the first whole step from where the vector of windows does.
         """
@@ -86,7 +116,7 @@ class ShiftEmitter:
         (c,) = moving
         others = {n for i in indices if i is not c for n in i.names()}
         apart = c.coefficient(lane.var)
-        if apart is None or apart not in NEAR_STRIDES:
+        if apart is None or apart not in ((1, *NEAR_STRIDES) if guarded else NEAR_STRIDES):
             return None
         const = self.index.resolve(c).const
         period = apart * lane.lanes
@@ -96,21 +126,20 @@ class ShiftEmitter:
         for v, loop in self.index.unrolled.items():
             step = c.coefficient(v)
             if step and v not in others and apart * by % step == 0:
-                tap = self.index.constants[v].value - apart * by // step
-                if loop.lo <= tap < loop.hi:
-                    return v, tap, by
+                number = self.index.constants[v].value - apart * by // step
+                if loop.lo <= number < loop.hi:
+                    return Tap(v, number, by, apart)
         return None
 
-    def _beside(
-        self, r: Read, lane: Lane, missing: list[int], loop: str, tap: int, by: int
-    ) -> ir.Value | None:
+    def _beside(self, r: Read, lane: Lane, missing: list[int], tap: Tap) -> ir.Value | None:
         """A vector with what lanes are to take from beyond the tap's own vector."""
+        by = tap.by
         base = lane.base + (lane.lanes if by > 0 else -lane.lanes)
         low, _ = self.index.ranges[lane.var]
         near = chunk(lane.var, base, lane.lanes, lane.end)
         if base >= low and all(base + (i + by) % lane.lanes < lane.end.const for i in missing):
             self.index.lane = near
-            with self.index.constant(loop, tap):
+            with self.index.constant(tap.loop, tap.number):
                 value = self.emit(r)
             self.index.lane = lane
             return value
