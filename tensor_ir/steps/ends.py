@@ -102,12 +102,12 @@ class Even(Step):
         def even(loop: Loop) -> tuple[Stmt, ...]:
             if loop.kind is Kind.VECTOR:
                 raise NotApplicable(f"the lanes of {self.var} cannot branch")
-            if (loop.hi - loop.lo).is_const:
-                raise NotApplicable(f"the extent of {self.var} is constant: peel it")
             ends = _cut_loops(loop)
             if len(set(ends.values())) != 1 or loop.lo != ZERO:
                 raise NotApplicable(f"no loop, or several, are cut short by {self.var}")
             factor, total = next(iter(ends.values()))
+            if total.is_const:
+                raise NotApplicable(f"the extent of {self.var} is constant: peel it")
             number = Index.of(self.var)
             step = rows_apart(factor)
             missing = loop.hi * factor - total

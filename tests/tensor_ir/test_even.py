@@ -16,12 +16,12 @@ from rutc.tensor_ir.steps.tile import MOST_EXACT, numbers_of_rows, rows_apart
 MOST = 30
 
 
-def kernel() -> Kernel:
-    """%c{i,j} = sum{k} %a[i, k] * %b[k, j], with 0 to `MOST` rows i."""
+def kernel(least: int = 0, most: int = MOST) -> Kernel:
+    """%c{i,j} = sum{k} %a[i, k] * %b[k, j], with `least` to `most` rows i."""
     graph = parse(
         f"""
         graph "product"
-        symbols n = 0..{MOST}
+        symbols n = {least}..{most}
         dims i = n, j = 3, k = 2
         %a : f32{{i,k}} = input "a" [i, k]
         %b : f32{{j,k}} = input "b" [k, j]
@@ -40,11 +40,20 @@ def kernel() -> Kernel:
 @pytest.mark.parametrize("factor", [2, 3, 5, 8, 9, 13, 20])
 @pytest.mark.parametrize("end", ["even", "overlap"])
 def test_every_row_is_computed_whatever_their_number(factor: int, end: str) -> None:
+    check(0, MOST, factor, end)
+
+
+@pytest.mark.parametrize("end", ["even", "overlap"])
+def test_every_row_is_computed_where_the_number_of_blocks_is_known(end: str) -> None:
+    check(9, 15, 8, end)
+
+
+def check(least: int, most: int, factor: int, end: str) -> None:
     tile = Tile(("i.i", "j"), (Kind.UNROLL, Kind.VECTOR))
     ends = {"even": (Even("i.o"), tile), "overlap": (Overlap(("i.o",)), tile)}
-    scheduled = apply_schedule(kernel(), (Split("i", factor), *ends[end]))
+    scheduled = apply_schedule(kernel(least, most), (Split("i", factor), *ends[end]))
     rng = np.random.default_rng(0)
-    for n in range(MOST + 1):
+    for n in range(least, most + 1):
         a = rng.integers(-4, 5, (n, 2)).astype(np.float32)
         b = rng.integers(-4, 5, (2, 3)).astype(np.float32)
         got = np.full(n * 3, np.nan, np.float32)
