@@ -203,12 +203,12 @@ class _Decider:
         halo = needed_halo(n, r, self.sizes, self.values, self.symbols)
         if not halo or r.value in self.constants:
             return body
+        if masked_at_edges(n, r, self.sizes, self.inner):
+            return body
         name = self.homes.get(r.value, r.value)
         own = self.fill.get(name)
         strided = lanes is not None and self.inner.get(name) != lanes
         if name in self.fixed or strided or (own is not None and own != r.fill):
-            if masked_at_edges(n, r, self.sizes, self.inner):
-                return body
             if not set(self.counters).isdisjoint(self.values[name].dims):
                 return body
             inner = lanes or self.inner.get(name)

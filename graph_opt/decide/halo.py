@@ -21,10 +21,11 @@ NARROWEST_MASKED = 4
 def masked_at_edges(
     nest: Nest, r: Read, sizes: Mapping[str, Size], inner: Mapping[str, str | None]
 ) -> bool:
-    """Whether masks at the edges of a window cost less than a copy of the operand with a halo.
+    """Whether masks at the edges of a window cost less than a halo of the operand.
 
-    They do where every element is used a few times only: the copy costs as much as the nest does.
-    The vector has to run along the memory of both the operand and the result.
+    They do where every element is used a few times only: to fill a halo takes lines that are not
+    at hand, and a copy with one costs as much as the nest does. The vector has to run along the
+    memory of both the operand and the result.
     """
     if r.dtype.bytes < NARROWEST_MASKED or not all(isinstance(c, Index) for _, c in r.coords):
         return False

@@ -84,14 +84,10 @@ def test_small_products_are_not_worth_a_copy() -> None:
     assert len(kernels(plan)) == 1
 
 
-def test_a_window_reads_a_halo() -> None:
+def test_windows_that_use_a_value_few_times_read_it_with_masks() -> None:
     plan = plan_of(WINDOW)
-    layout = plan.layouts["y"]
-    assert layout.halo == (("a", 1, 1),)
-    assert layout.fill is not None
-    assert layout.fill.value == 0.0
-    assert layout.size == 42 * 16
-    assert "fill the halo of %y" in str(plan)
+    assert plan.layouts["y"].halo == ()
+    assert "fill the halo" not in str(plan)
 
 
 PRODUCTS_OF_WINDOWS = """
@@ -103,6 +99,10 @@ dims a = 40, k = 3, n = 16, m = 64
 output "z" [a, m] = %z
 """
 
+COMPUTED = PRODUCTS_OF_WINDOWS.replace("%x[a=", "%y[a=").replace(
+    "%z : f32", "%y : f32{a,n} = tanh(%x[a, n])\n%z : f32"
+)
+
 WINDOW_OF_INPUT = """
 graph "window"
 dims a = 40, k = 3, n = 16
@@ -110,6 +110,16 @@ dims a = 40, k = 3, n = 16
 %z : f32{a,n} = max{k} %x[a=a+k-1, n else -inf]
 output "z" [Z] = %z
 """
+
+
+def test_windows_of_many_products_read_a_halo() -> None:
+    plan = plan_of(COMPUTED)
+    layout = plan.layouts["y"]
+    assert layout.halo == (("a", 1, 1),)
+    assert layout.fill is not None
+    assert layout.fill.value == 0.0
+    assert layout.size == 42 * 16
+    assert "fill the halo of %y" in str(plan)
 
 
 def test_an_input_that_is_used_often_is_copied_to_get_a_halo() -> None:
@@ -129,11 +139,12 @@ def test_windows_that_use_an_input_few_times_read_it_with_masks(
     assert len([name for name, layout in plan.layouts.items() if layout.halo]) == copied
 
 
-def test_a_halo_has_one_fill() -> None:
-    text = WINDOW.replace("%z : f32", "%u : f32{a,n} = max{k} %y[a=a+k-2, n else -inf]\n%z : f32")
-    plan = plan_of(text.replace('output "z"', 'output "u" [a, n] = %u\noutput "z"'))
-    (halo,) = [str(layout) for layout in plan.layouts.values() if layout.halo]
-    assert halo.endswith(" -inf")
+def test_a_halo_has_one_fill_and_a_copy_another() -> None:
+    other = "%u : f32{a,m} = max{k,n} %y[a=a+k-2, n else -inf] * %w[k, m, n]"
+    text = COMPUTED.replace("%z : f32", f"{other}\n%z : f32")
+    plan = plan_of(text.replace('output "z"', 'output "u" [a, m] = %u\noutput "z"'))
+    halos = [str(layout) for layout in plan.layouts.values() if layout.halo]
+    assert sorted(halo.rsplit(" ", 1)[-1] for halo in halos) == ["-inf", "0.0"]
 
 
 def test_large_halos_are_read_with_tests_instead() -> None:

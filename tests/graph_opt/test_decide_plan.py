@@ -146,7 +146,7 @@ def test_a_plan_prints_kernels_layouts_places_and_refusals() -> None:
     plan = plan_of(
         """
         graph "window"
-        dims 'a b' = 40, k = 3
+        dims 'a b' = 40, k = 65
         %x : f32{'a b'} = input "x" ['a b']
         %y : f32{'a b'} = max(%x['a b'], 0.0)
         %z : f32{'a b'} = sum{k} %y['a b'='a b'+k-1 else 0.0]
@@ -154,9 +154,9 @@ def test_a_plan_prints_kernels_layouts_places_and_refusals() -> None:
         """
     )
     assert str(plan).splitlines() == [
-        "plan window: arena 192 bytes",
+        "plan window: arena 448 bytes",
         "  fill the halo of %y",
-        "  g0 for {'a b'}: %y -> %y [a b(+1+1)] fill 0.0 @arena+0",
+        "  g0 for {'a b'}: %y -> %y [a b(+1+63)] fill 0.0 @arena+0",
         "  g1 for {'a b'}: %z -> %z [a b] @output0+0",
         "not fused:",
         "  %z not with %y: it does not reduce over a dim of the group",
