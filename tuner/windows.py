@@ -111,12 +111,17 @@ def _pass(kernel: Kernel, shape: Shape, machine: Machine, constants: frozenset[s
         if isinstance(x, Read) and x.value not in packed
     )
     found = partners(reads, free, bound)
-    if not found or (bound | set(found.values())) & shape.symbolic:
+    if not found or bound & shape.symbolic:
         return None
     if prod(extents[b] for b in bound) > MOST_TAPS:
         return None
     vector = _vector(shape, machine)
-    return None if vector is None else Pass(shape, r, reads, found, vector)
+    if vector is None:
+        return None
+    passing = Pass(shape, r, reads, found, vector)
+    if shape.symbolic.isdisjoint(found.values()) or _rows(passing, machine) is not None:
+        return passing
+    return None
 
 
 def _vector(shape: Shape, machine: Machine) -> str | None:
@@ -147,7 +152,7 @@ def _rows(found: Pass, machine: Machine) -> tuple[str, int] | None:
     extents, taps = found.shape.extents, found.taps
     weights = [t for t in found.reduction.reads if t.packed or found.vector not in t.strides]
     for bound, v in sorted(found.partners.items()):
-        if v == found.vector:
+        if v == found.vector or v in found.shape.symbolic:
             continue
         beside = taps // extents[bound]
         # The weights of the rows at hand stay in registers.
@@ -219,8 +224,10 @@ def _schedule(
         factors[v] = f
     tiled = {vector, *(rows[:1] if rows is not None else ())}
     others = _memory_order([x.var for x in shape.shared if x.var not in tiled], shape)
-    steps.append(Reorder((*others, *around, *inside)))
-    steps += shared_out((*others, *around), shape, machine)
+    outer = (*others, *around)
+    steps.append(Reorder((*outer, *inside)))
+    # Where rows lie is found once for all vectors of them, if that takes the run's sizes.
+    steps += shared_out(outer[:-1] if shape.symbolic and len(outer) > 1 else outer, shape, machine)
     steps += _parts(kernel, found, others, factors)
     if found.strided and rows is not None:
         # One row after the other, each stored at once.
@@ -300,7 +307,12 @@ def _parts(
 def _edges(
     kernel: Kernel, found: Pass, v: str, factor: int, ranges: Mapping[str, Range]
 ) -> tuple[int, ...]:
-    """The tiles along a loop at which others begin: of those at an edge each one stands alone."""
+    """The tiles along a loop at which others begin: of those at an edge each one stands alone.
+
+    None are known of a loop of symbolic size.
+    """
+    if v in found.shape.symbolic:
+        return ()
     extent = found.shape.extents[v]
     tiles = ceil(extent / factor)
     alone = {tiles - 1} if extent % factor else set()
