@@ -88,11 +88,17 @@ class Unrolled:
 
 
 class IndexEmitter:
-    """Computes index expressions; partial results are shared within the scopes they dominate."""
+    """Computes index expressions; partial results are shared within the scopes they dominate.
 
-    def __init__(self, builder: ir.IRBuilder) -> None:
+    With `opaque`, LLVM does not see through divisions by symbols. It has loops compute all anew in
+    which such a quotient has a part, where others step from one address to the next; but products
+    and remainders that cancel, it then leaves as they are.
+    """
+
+    def __init__(self, builder: ir.IRBuilder, *, opaque: bool) -> None:
         """Start with no variables."""
         self.builder = builder
+        self.opaque = opaque
         self.values: dict[str, ir.Value] = {}
         self.constants: dict[str, Index] = {}
         self.ranges: dict[str, Range] = {}
@@ -217,7 +223,9 @@ class IndexEmitter:
                 num, den = self._matched(self.emit(x), self.emit(y))
                 bounds = x.bounds(self.ranges)
                 if bounds is not None and bounds[0] >= 0:
-                    return b.udiv(num, den) if isinstance(a, FloorDiv) else b.urem(num, den)
+                    return (
+                        self.quotient(num, den) if isinstance(a, FloorDiv) else self.rest(num, den)
+                    )
                 quotient, rest = b.sdiv(num, den), b.srem(num, den)
                 zero = ir.Constant(num.type, None)
                 negative = b.icmp_signed("<", rest, zero)
@@ -230,6 +238,20 @@ class IndexEmitter:
                 return b.select(less, p, q)
             case _:
                 assert_never(a)
+
+    def quotient(self, p: ir.Value, q: ir.Value) -> ir.Value:
+        """The quotient of numbers that are not negative."""
+        return self._hidden(self.builder.udiv(p, q))
+
+    def rest(self, p: ir.Value, q: ir.Value) -> ir.Value:
+        """The remainder of numbers that are not negative."""
+        return self._hidden(self.builder.urem(p, q))
+
+    def _hidden(self, divided: ir.Instruction) -> ir.Value:
+        if not self.opaque or divided.type != I64 or isinstance(divided.operands[1], ir.Constant):
+            return divided
+        same = ir.FunctionType(I64, [I64])
+        return self.builder.asm(same, "", "=r,0", [divided], side_effect=False)
 
     def _matched(self, p: ir.Value, q: ir.Value) -> tuple[ir.Value, ir.Value]:
         if is_vector(p) and not is_vector(q):

@@ -124,7 +124,10 @@ class _KernelEmitter:
         self.function = function
         self.entry = function.append_basic_block("entry")
         self.builder = ir.IRBuilder(function.append_basic_block("body"))
-        self.index = IndexEmitter(self.builder)
+        loops = (s for s in walk_stmts(kernel.body) if isinstance(s, Loop))
+        # Tiles of rows have long loops inside; elsewhere most divisions cancel.
+        tiled = any(s.kind is Kind.UNROLL for s in loops)
+        self.index = IndexEmitter(self.builder, opaque=tiled)
         self.buffers = {b.name: b for b in (*kernel.args, *kernel.locals)}
         self.pointers: dict[str, ir.Value] = {
             b.name: a for b, a in zip(kernel.args, function.args, strict=False)
@@ -177,8 +180,8 @@ class _KernelEmitter:
             rest = task
             values: list[ir.Value] = []
             for count in reversed(counts[1:]):
-                values.append(self.builder.urem(rest, count))
-                rest = self.builder.udiv(rest, count)
+                values.append(self.index.rest(rest, count))
+                rest = self.index.quotient(rest, count)
             values.append(rest)
             for x, value in zip(loops, reversed(values), strict=True):
                 low = x.lo.value

@@ -39,11 +39,14 @@ class PrefetchBlock(Step):
     e is the distance in memory between two iterations of the loop over `block`; `ahead` is in
     elements, 0 for e: the next iteration. What one iteration reads of `buffer`, or stores there,
     should lie in one piece. One hint is made for each line of `line` elements; `level` is the
-    cache to bring it to. Where loops inside are of symbolic extent, an iteration asks for half as
-    many lines the more often there are twice as many:
+    cache to bring it to. Where loops inside are of symbolic extent, e / (m*n) is known in the run
+    only; few iterations ask for several lines each, half as many the more often there are twice as
+    many, and have a loop of their own:
 
-      ->  for b { for i { for k { if m < 2 { prefetch all that is asked for beside k }
-                                  else if i < 2 { prefetch half of it }; acc.update(w[b, k]) } } }
+      ->  for b { for i { if m < 4 { for k { if m < 2 { prefetch all that is asked for beside k }
+                                             else if i < 2 { prefetch half of it };
+                                             acc.update(w[b, k]) } }
+                          else { for k { prefetch one line of it; acc.update(w[b, k]) } } } }
     """
 
     buffer: str
@@ -65,8 +68,7 @@ class PrefetchBlock(Step):
             start, elements = self._next(kernel, loop, found)
             write = not any(isinstance(r, Read) for r in found)
             if _updates_directly(loop.body):
-                hints = self._hints([], start, elements, write)
-                return (replace(loop, body=(*hints, *loop.body)),)
+                return self._asking(loop, [], start, elements, write)
             return (replace(loop, body=self._inside(loop.body, [], start, elements, write)),)
 
         return replace(kernel, body=replace_loop(kernel.body, self.block, visit))
@@ -104,8 +106,7 @@ class PrefetchBlock(Step):
                 case Loop(kind=Kind.SERIAL | Kind.PARALLEL):
                     inner = [*loops, self._turn(s)]
                     if _updates_directly(s.body):
-                        hints = self._hints(inner, start, elements, write)
-                        result.append(replace(s, body=(*hints, *s.body)))
+                        result += self._asking(s, inner, start, elements, write)
                     else:
                         nested = self._inside(s.body, inner, start, elements, write)
                         result.append(replace(s, body=nested))
@@ -122,9 +123,10 @@ class PrefetchBlock(Step):
         bounds = extent.bounds({self.block: (0, 0)})
         return Index.of(loop.var), extent, None if bounds is None else max(bounds[1], 1)
 
-    def _hints(
-        self, loops: list[Turn], start: Index, elements: int, write: bool
+    def _asking(
+        self, loop: Loop, loops: list[Turn], start: Index, elements: int, write: bool
     ) -> tuple[Stmt, ...]:
+        """A loop that updates, with its hints."""
         symbolic = [k for k, (_, _, number) in enumerate(loops) if number is None]
         outer = loops[: symbolic[-1] + 1] if symbolic else []
         inner = [(v, number) for v, _, number in loops[len(outer) :] if number is not None]
@@ -142,16 +144,32 @@ class PrefetchBlock(Step):
             at = range(0, each, self.line)
             return tuple(Prefetch(self.buffer, place + k, self.level, write) for k in at)
 
+        few = hints(share)
         if not symbolic:
-            return hints(share)
-        lines = -(-share // self.line)
-        result = (Branch(first, Index.of(1), hints(share), ()),)
-        while lines > 1:
-            lines = -(-lines // 2)
+            return (replace(loop, body=(*few, *loop.body)),)
+        each = Index.of(elements - 1) // (turns * prod(number for _, number in inner)) + 1
+        many: tuple[Stmt, ...] = (
+            Prefetch(self.buffer, start + position * each, self.level, write),
+        )
+        lines = enough = -(-share // self.line)
+        asking = 1
+        while lines > 2:
+            lines, before = -(-lines // 2), asking
             asking = -(-share // (lines * self.line))
-            early = Branch(first, Index.of(asking), hints(lines * self.line), ())
-            result = (Branch(turns, Index.of(asking), result, (early,)),)
-        return result
+            if asking > before + 1:
+                few = (Branch(first, Index.of(before), few, ()),)
+            few = (Branch(turns, Index.of(asking), few, hints(lines * self.line)),)
+        if enough > asking + 1:
+            few = (Branch(first, Index.of(asking), few, ()),)
+        if enough > 1 and not inner:
+            many = (Branch(turns, Index.of(enough), few, many),)
+        spread = replace(loop, body=(*many, *loop.body))
+        if enough == 1 or not inner:
+            return (spread,)
+        # A test in the loop takes time of the arithmetic's.
+        return (
+            Branch(turns, Index.of(enough), (replace(loop, body=(*few, *loop.body)),), (spread,)),
+        )
 
 
 @record
