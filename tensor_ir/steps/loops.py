@@ -69,6 +69,8 @@ class Split(Step):
             n = symbolic_extent(kernel, loop)
             if loop.kind is Kind.VECTOR:
                 raise NotApplicable(f"{self.var} is a vector already")
+            if loop.kind is Kind.DOT:
+                raise NotApplicable(f"the iterations of {self.var} go into one instruction already")
             if loop.kind is Kind.UNROLL and n % f != 0:
                 raise NotApplicable(f"{self.var} is unrolled and {f} does not divide {n}")
             position = Index.of(outer) * f + Index.of(inner) + loop.lo
