@@ -9,6 +9,7 @@ from typing import assert_never
 
 from llvmlite import ir
 
+from rutc.emit.opaque import opaque
 from rutc.record import record
 from rutc.tensor_ir.affine import Atom, FloorDiv, Index, Max, Min, Mod, Range, Var
 
@@ -90,15 +91,15 @@ class Unrolled:
 class IndexEmitter:
     """Computes index expressions; partial results are shared within the scopes they dominate.
 
-    With `opaque`, LLVM does not see through divisions by symbols. It has loops compute all anew in
-    which such a quotient has a part, where others step from one address to the next; but products
-    and remainders that cancel, it then leaves as they are.
+    With `hide_divisions`, LLVM does not see through divisions by symbols. It has loops compute all
+    anew in which such a quotient has a part, where others step from one address to the next; but
+    products and remainders that cancel, it then leaves as they are.
     """
 
-    def __init__(self, builder: ir.IRBuilder, *, opaque: bool) -> None:
+    def __init__(self, builder: ir.IRBuilder, *, hide_divisions: bool) -> None:
         """Start with no variables."""
         self.builder = builder
-        self.opaque = opaque
+        self.hide_divisions = hide_divisions
         self.values: dict[str, ir.Value] = {}
         self.constants: dict[str, Index] = {}
         self.ranges: dict[str, Range] = {}
@@ -223,9 +224,8 @@ class IndexEmitter:
                 num, den = self._matched(self.emit(x), self.emit(y))
                 bounds = x.bounds(self.ranges)
                 if bounds is not None and bounds[0] >= 0:
-                    return (
-                        self.quotient(num, den) if isinstance(a, FloorDiv) else self.rest(num, den)
-                    )
+                    divide = self.quotient if isinstance(a, FloorDiv) else self.rest
+                    return divide(num, den)
                 quotient, rest = b.sdiv(num, den), b.srem(num, den)
                 zero = ir.Constant(num.type, None)
                 negative = b.icmp_signed("<", rest, zero)
@@ -248,10 +248,10 @@ class IndexEmitter:
         return self._hidden(self.builder.urem(p, q))
 
     def _hidden(self, divided: ir.Instruction) -> ir.Value:
-        if not self.opaque or divided.type != I64 or isinstance(divided.operands[1], ir.Constant):
+        constant = isinstance(divided.operands[1], ir.Constant)
+        if not self.hide_divisions or divided.type != I64 or constant:
             return divided
-        same = ir.FunctionType(I64, [I64])
-        return self.builder.asm(same, "", "=r,0", [divided], side_effect=False)
+        return opaque(self.builder, divided)
 
     def _matched(self, p: ir.Value, q: ir.Value) -> tuple[ir.Value, ir.Value]:
         if is_vector(p) and not is_vector(q):

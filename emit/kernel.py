@@ -127,7 +127,7 @@ class _KernelEmitter:
         loops = (s for s in walk_stmts(kernel.body) if isinstance(s, Loop))
         # Tiles of rows have long loops inside; elsewhere most divisions cancel.
         tiled = any(s.kind is Kind.UNROLL for s in loops)
-        self.index = IndexEmitter(self.builder, opaque=tiled)
+        self.index = IndexEmitter(self.builder, hide_divisions=tiled)
         self.buffers = {b.name: b for b in (*kernel.args, *kernel.locals)}
         self.pointers: dict[str, ir.Value] = {
             b.name: a for b, a in zip(kernel.args, function.args, strict=False)

@@ -1,17 +1,26 @@
-"""Values that LLVM is kept from reasoning about, where it would emit wrong code under AVX-512.
+"""Values that LLVM is kept from reasoning about.
 
-Both are faults of LLVM 22, found by running compiled models between pages that nothing may access.
+Counts and masks, since it would emit wrong code under AVX-512: both are faults of LLVM 22, found by
+running compiled models between pages that nothing may access. Indices, for speed: see
+`IndexEmitter`.
 """
 
 from __future__ import annotations
 
 from llvmlite import ir
 
-from rutc.emit.index import I32
 from rutc.tensor_ir.machine import Machine
 
 LEAST_MASK = 8
 """Lanes of the shortest mask that an inline assembly may have in a register."""
+ANY_REGISTER = "r"
+MASK_REGISTER = "^Yk"
+
+
+def opaque(builder: ir.IRBuilder, value: ir.Value, register: str = ANY_REGISTER) -> ir.Value:
+    """The value, of which nothing is known."""
+    same = ir.FunctionType(value.type, [value.type])
+    return builder.asm(same, "", f"={register},0", [value], side_effect=False)
 
 
 def opaque_count(builder: ir.IRBuilder, count: ir.Value, machine: Machine) -> ir.Value:
@@ -22,8 +31,7 @@ def opaque_count(builder: ir.IRBuilder, count: ir.Value, machine: Machine) -> ir
     """
     if "avx512f" not in machine.features:
         return count
-    same = ir.FunctionType(I32, [I32])
-    return builder.asm(same, "", "=r,0", [count], side_effect=False)
+    return opaque(builder, count)
 
 
 def opaque_mask(builder: ir.IRBuilder, mask: ir.Value, machine: Machine) -> ir.Value:
@@ -38,12 +46,11 @@ def opaque_mask(builder: ir.IRBuilder, mask: ir.Value, machine: Machine) -> ir.V
     if lanes < LEAST_MASK:
         picks = [min(i, lanes) for i in range(LEAST_MASK)]
         mask = _shuffled(builder, mask, picks)
-    same = ir.FunctionType(mask.type, [mask.type])
-    found = builder.asm(same, "", "=^Yk,0", [mask], side_effect=False)
+    found = opaque(builder, mask, MASK_REGISTER)
     return found if lanes >= LEAST_MASK else _shuffled(builder, found, list(range(lanes)))
 
 
 def _shuffled(builder: ir.IRBuilder, mask: ir.Value, picks: list[int]) -> ir.Value:
     undefined = ir.Constant(mask.type, ir.Undefined)
-    chosen = ir.Constant(ir.VectorType(I32, len(picks)), picks)
+    chosen = ir.Constant(ir.VectorType(ir.IntType(32), len(picks)), picks)
     return builder.shuffle_vector(mask, undefined, chosen)

@@ -11,7 +11,7 @@ from rutc.graph_opt.decide import decide
 from rutc.tensor_ir.parse import parse
 from tests.compiled import build, run
 
-HIGH, CHANNELS = 13, 37
+HIGH, CHANNELS = 13, 45
 SOURCE = f"""
 graph "windows of any width"
 symbols n = 1..3, m = 0..40

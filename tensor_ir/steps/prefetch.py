@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -133,10 +133,10 @@ class PrefetchBlock(Step):
         first, turns = ZERO, Index.of(1)
         for v, extent, _ in outer:
             first, turns = first * extent + v, turns * extent
-        position = first
+        position, known = first, prod(number for _, number in inner)
         for v, number in inner:
             position = position * number + v
-        share = -(-elements // prod(number for _, number in inner))
+        share = -(-elements // known)
 
         def hints(each: int) -> tuple[Stmt, ...]:
             """Those of an iteration that asks for so many elements."""
@@ -144,32 +144,39 @@ class PrefetchBlock(Step):
             at = range(0, each, self.line)
             return tuple(Prefetch(self.buffer, place + k, self.level, write) for k in at)
 
-        few = hints(share)
+        def with_hints(found: tuple[Stmt, ...]) -> Loop:
+            return replace(loop, body=(*found, *loop.body))
+
         if not symbolic:
-            return (replace(loop, body=(*few, *loop.body)),)
-        each = Index.of(elements - 1) // (turns * prod(number for _, number in inner)) + 1
-        many: tuple[Stmt, ...] = (
-            Prefetch(self.buffer, start + position * each, self.level, write),
-        )
-        lines = enough = -(-share // self.line)
-        asking = 1
+            return (with_hints(hints(share)),)
+        each = Index.of(elements - 1) // (turns * known) + 1
+        one = (Prefetch(self.buffer, start + position * each, self.level, write),)
+        lines = -(-share // self.line)
+        if lines == 1:
+            return (with_hints(one),)
+        several = self._several(hints, share, first, turns)
+        if not inner:
+            return (with_hints((Branch(turns, Index.of(lines), several, one),)),)
+        # A test in the loop takes time of the arithmetic's.
+        return (Branch(turns, Index.of(lines), (with_hints(several),), (with_hints(one),)),)
+
+    def _several(
+        self, hints: Callable[[int], tuple[Stmt, ...]], share: int, first: Index, turns: Index
+    ) -> tuple[Stmt, ...]:
+        """Hints of so few iterations, `turns`, that each has to ask for several lines.
+
+        The more often there are twice as many, each asks for half as much, of `share` elements;
+        those from some `first` on have nothing left to ask for.
+        """
+        found, asking = hints(share), 1
+        lines = most = -(-share // self.line)
         while lines > 2:
             lines, before = -(-lines // 2), asking
             asking = -(-share // (lines * self.line))
             if asking > before + 1:
-                few = (Branch(first, Index.of(before), few, ()),)
-            few = (Branch(turns, Index.of(asking), few, hints(lines * self.line)),)
-        if enough > asking + 1:
-            few = (Branch(first, Index.of(asking), few, ()),)
-        if enough > 1 and not inner:
-            many = (Branch(turns, Index.of(enough), few, many),)
-        spread = replace(loop, body=(*many, *loop.body))
-        if enough == 1 or not inner:
-            return (spread,)
-        # A test in the loop takes time of the arithmetic's.
-        return (
-            Branch(turns, Index.of(enough), (replace(loop, body=(*few, *loop.body)),), (spread,)),
-        )
+                found = (Branch(first, Index.of(before), found, ()),)
+            found = (Branch(turns, Index.of(asking), found, hints(lines * self.line)),)
+        return (Branch(first, Index.of(asking), found, ()),) if most > asking + 1 else found
 
 
 @record
