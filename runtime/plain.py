@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ _Port = tuple[str, DLTensor, tuple[int, ...], "np.dtype[np.generic]"]
 
 
 class PlainTensors:
-    """The descriptors of a model all of whose tensors have fixed shapes and hold numbers.
+    """The descriptors of a model's tensors, all of which have fixed shapes and hold numbers.
 
     A run fills in addresses alone. Small models take no longer than the interpreter needs for the
     rest, so nothing is checked here that could be checked elsewhere.
@@ -60,14 +61,51 @@ def plain_tensors(
     That is, of fixed shapes, not empty, and of numpy's own numbers.
     """
     plain = all(
-        info.known_shape is not None
-        and 0 not in info.known_shape
-        and not info.computed
-        and info.dtype.kind in "biufc"
-        and info.dtype.isbuiltin == 1
+        info.known_shape is not None and 0 not in info.known_shape and _holds_numbers(info)
         for info in (*inputs, *outputs)
     )
     return PlainTensors(inputs, outputs) if plain else None
+
+
+class RepeatedShapes:
+    """Finds out when a model whose shapes are known in the run only is run with the same again."""
+
+    def __init__(self, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> None:
+        self._inputs = inputs
+        self._outputs = outputs
+        self._last: list[tuple[int, ...]] = []
+
+    def after(
+        self, inputs: Mapping[str, object], outputs: Mapping[str, object]
+    ) -> PlainTensors | None:
+        """Returns descriptors for more runs like this one; None if the one before was another.
+
+        The shapes of the inputs are taken to tell those of all outputs.
+        """
+        values = [inputs.get(x.name) for x in self._inputs]
+        values += [outputs.get(x.name) for x in self._outputs]
+        shapes = [value.shape for value in values if type(value) is np.ndarray]
+        if shapes != self._last or len(shapes) < len(values):
+            self._last = shapes
+            return None
+        count = len(self._inputs)
+        return plain_tensors(
+            [replace(x, shape=s) for x, s in zip(self._inputs, shapes[:count], strict=True)],
+            [replace(x, shape=s) for x, s in zip(self._outputs, shapes[count:], strict=True)],
+        )
+
+
+def repeated_shapes(
+    inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
+) -> RepeatedShapes | None:
+    """Returns what watches these inputs and outputs; None where they never become plain."""
+    numbers = all(map(_holds_numbers, (*inputs, *outputs)))
+    return RepeatedShapes(inputs, outputs) if numbers else None
+
+
+def _holds_numbers(info: TensorInfo) -> bool:
+    """Whether it is a tensor of numpy's own numbers, of a shape that the inputs' shapes tell."""
+    return not info.computed and info.dtype.kind in "biufc" and info.dtype.isbuiltin == 1
 
 
 def _point(ports: Sequence[_Port], values: Mapping[str, object]) -> bool:

@@ -18,7 +18,7 @@ from rutc.runtime.dtypes import onnx_type
 from rutc.runtime.errors import ModelError
 from rutc.runtime.interface import Options, ProfileRecord
 from rutc.runtime.loader import Library, open_library
-from rutc.runtime.plain import Addresses, PlainTensors, plain_tensors
+from rutc.runtime.plain import Addresses, PlainTensors, plain_tensors, repeated_shapes
 from rutc.runtime.tensors import Array, TensorInfo, tensor_infos
 
 
@@ -113,6 +113,8 @@ class InferenceSession:
         self._output_addresses = (ctypes.c_void_p * len(self._outputs))()
         whole = self._takes is None and self._gives is None
         self._plain = plain_tensors(self._inputs, self._outputs) if whole else None
+        varies = whole and self._plain is None
+        self._repeated = repeated_shapes(self._inputs, self._outputs) if varies else None
 
     @property
     def manifest(self) -> Mapping[str, object]:
@@ -179,11 +181,12 @@ class InferenceSession:
             ModelError: an input is missing, unknown, or has the wrong dtype or shape.
         """
         del run_options
-        if self._plain is not None and output_names is None:
+        plain = self._plain
+        if plain is not None and output_names is None:
             with self._lock:
-                results = self._plain.describe(input_feed)
+                results = plain.describe(input_feed)
                 if results is not None and self._close.alive:
-                    self._run_plain(self._plain)
+                    self._run_plain(plain)
                     return results
         if self._takes is None or self._gives is None:
             names = list(output_names or ()) or [info.name for info in self._outputs]
@@ -211,6 +214,8 @@ class InferenceSession:
             if info.name in names and not info.computed
         }
         results |= self._run(input_feed, results, [n for n in names if n not in results])
+        if self._repeated is not None:
+            self._plain = self._repeated.after(input_feed, results) or self._plain
         return [results[name] for name in names]
 
     def _output_shapes(self, inputs: Mapping[str, object]) -> list[tuple[int, ...]]:
@@ -246,13 +251,16 @@ class InferenceSession:
         Raises:
             ModelError: a tensor is missing, unknown, or has the wrong dtype or shape.
         """
-        if self._plain is not None:
+        plain = self._plain
+        if plain is not None:
             with self._lock:
-                if self._plain.describe_into(inputs, outputs) and self._close.alive:
-                    self._run_plain(self._plain)
+                if plain.describe_into(inputs, outputs) and self._close.alive:
+                    self._run_plain(plain)
                     return
         _check_names("output", outputs, self._output_slots)
         self._run(inputs, outputs, ())
+        if self._repeated is not None:
+            self._plain = self._repeated.after(inputs, outputs) or self._plain
 
     def _run_plain(self, plain: PlainTensors) -> None:
         """Runs the model on tensors that are described already."""

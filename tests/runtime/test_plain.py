@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rutc.runtime import ModelError, load
-from rutc.runtime.plain import plain_tensors
+from rutc.runtime.plain import plain_tensors, repeated_shapes
 from rutc.runtime.tensors import TensorInfo
 
 X = np.arange(8, dtype=np.float32)
@@ -56,6 +56,39 @@ def test_results_that_need_a_closer_look(outputs: dict[str, object]) -> None:
 def test_models_with_other_tensors_are_not_plain(other: TensorInfo) -> None:
     assert plain_tensors([info("x", (8,))], [other]) is None
     assert plain_tensors([other], [info("y", (8,))]) is None
+
+
+def test_shapes_that_come_again_are_described_once() -> None:
+    repeated = repeated_shapes([info("x", ("n",))], [info("y", ("n",))])
+    assert repeated is not None
+    longer = np.arange(9, dtype=np.float32)
+    assert repeated.after({"x": X}, {"y": X}) is None
+    assert repeated.after({"x": longer}, {"y": longer}) is None
+    plain = repeated.after({"x": longer}, {"y": longer})
+    assert plain is not None
+    assert plain.describe({"x": X}) is None
+    results = plain.describe({"x": longer})
+    assert results is not None
+    assert [(y.shape, y.dtype) for y in results] == [((9,), np.dtype("float32"))]
+
+
+@pytest.mark.parametrize("values", [{}, {"x": X.tolist()}, {"x": X[:0]}])
+def test_what_is_never_described_once(values: dict[str, object]) -> None:
+    repeated = repeated_shapes([info("x", ("n",))], [info("y", ("n",))])
+    assert repeated is not None
+    for _ in range(3):
+        assert repeated.after(values, {"y": X}) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        TensorInfo("y", ("n",), np.dtype(object), "string"),
+        TensorInfo("y", ("n",), np.dtype("float32"), "float32", computed=True),
+    ],
+)
+def test_shapes_that_tell_nothing(other: TensorInfo) -> None:
+    assert repeated_shapes([info("x", ("n",))], [other]) is None
 
 
 def test_results_are_new_and_the_same_either_way(doubling: Path) -> None:

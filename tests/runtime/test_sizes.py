@@ -53,6 +53,29 @@ def _inputs(batch: int, seq: int) -> dict[str, np.ndarray]:
     return {"x": x, "z": np.zeros((batch, 3), np.int64)}
 
 
+def test_sizes_that_come_again_run_the_same(library: Path) -> None:
+    sizes = [(2, 3), (2, 3), (2, 3), (1, 3), (2, 3), (2, 3), (0, 4), (0, 4), (0, 4), (5, 1), (5, 1)]
+    found: list[np.ndarray] = []
+    with load(library, threads=1) as session:
+        for batch, seq in sizes:
+            inputs = _inputs(batch, seq)
+            inputs["x"] += len(found)
+            y, w = session.run(None, inputs)
+            np.testing.assert_array_equal(y, np.tile(inputs["x"], (1, 2)))
+            np.testing.assert_array_equal(w, inputs["x"].sum(axis=1))
+            assert not any(np.shares_memory(y, before) for before in found)
+            found.append(y)
+            room = {"y": np.zeros_like(y), "w": np.zeros_like(w)}
+            session.run_into(inputs, room)
+            np.testing.assert_array_equal(room["y"], y)
+            with pytest.raises(ModelError, match="shape"):
+                session.run_into(inputs, room | {"w": np.zeros(batch + 1, np.float32)})
+            with pytest.raises(ModelError, match="dtype"):
+                session.run(None, inputs | {"x": inputs["x"].astype(np.float64)})
+    with pytest.raises(ModelError, match="closed"):
+        session.run(None, _inputs(5, 1))
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_one_session_runs_all_sizes(library: Path, threads: int) -> None:
     with load(library, threads=threads) as session:
