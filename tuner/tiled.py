@@ -121,15 +121,16 @@ def tiled(
         extents[f"{v}.o"] = -(-extents[v] // f)
         if leaves_rest(shape.sizes[v] if v in shape.symbolic else extents[v], f):
             edges.append(f"{v}.o")
-    blocked = [f"{tile.vector}.o"] if f"{tile.vector}.o" in loops else []
     tiled = {v for v, _ in tile.rows} | {tile.vector, *batch}
     rest = [x.var for x in shape.shared if x.var not in tiled]
     if chunk is not None:
         v = chunk[0]
         rest = [f"{v}.i" if x == v else x for x in rest if x != v or f"{v}.i" not in tiled]
-        blocked = [f"{v}.o", *blocked]
-    blocked = [*batch, *blocked]
-    order = [*blocked, *rest, *(v for v in loops if v not in blocked)]
+    panels: list[str] = []
+    if f"{tile.vector}.o" in loops:
+        panels = [*(v for v in rest if _goes_over_panels(shape, tile, v)), f"{tile.vector}.o"]
+    blocked = [*batch, *([f"{chunk[0]}.o"] if chunk is not None else []), *panels]
+    order = [*blocked, *(v for v in (*rest, *loops) if v not in blocked)]
     steps.append(Reorder((*order, *(v for v, _ in moved))))
     outer = order
     inner: list[str] = []
@@ -293,6 +294,16 @@ def _far_rows(
         name = f"{last}.o" if each > 1 else last
         steps.append(PrefetchLater(t.buffer, name, -(-NEAR_STEPS // each), line, 1))
     return steps
+
+
+def _goes_over_panels(shape: Shape, tile: RegisterTile, var: str) -> bool:
+    """Whether a loop leads from panels of a packed vector operand to others.
+
+    It goes around the loop over the blocks of the vector: panels are then read in the order in
+    which they lie in memory, and what is asked for ahead is what is read next.
+    """
+    reads = [t for r in shape.reductions for t in r.reads]
+    return any(t.packed and t.depends(tile.vector) and t.depends(var) for t in reads)
 
 
 def _batch(shape: Shape, tile: RegisterTile) -> list[str]:

@@ -388,3 +388,27 @@ def test_panels_are_asked_for_from_whatever_loop_goes_over_them(rows: int, asked
     steps = choose(kernel, MACHINE, frozenset({"w"})).schedule
     hints = [s for s in steps if isinstance(s, PrefetchBlock) and s.block == "h"]
     assert bool(hints) == asked
+
+
+def test_panels_are_gone_over_in_the_order_of_their_memory() -> None:
+    """Heads of more than a panel: its next one is the same head's, not another's."""
+    kernel, _ = lowered(
+        """
+        graph "wide heads"
+        dims i = 128, h = 12, j = 64, k = 768
+        %x : f32{i,k} = input "x" [i, k]
+        %w : f32{h,j,k} = input "w" [h, k, j]
+        %y : f32{h,i,j} = sum{k} %x[i, k] * %w[h, j, k]
+        output "y" [h, i, j] = %y
+        """
+    )
+    choice = choose(kernel, MACHINE, frozenset({"w"}))
+    order, _ = choice.packing["w"]
+    assert order[:2] == ("h", "j")
+    loops = [
+        s.var
+        for s in walk_stmts(apply_schedule(kernel, choice.schedule).body)
+        if isinstance(s, Loop)
+    ]
+    assert loops[:2] == ["h", "j.o"]
+    assert any(isinstance(s, PrefetchBlock) and s.block == "j.o" for s in choice.schedule)
