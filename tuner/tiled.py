@@ -26,6 +26,7 @@ from rutc.tensor_ir.steps import (
     Step,
     Tile,
 )
+from rutc.tensor_ir.steps.tile import MOST_EXACT
 from rutc.tuner.access import Reduction, Shape, Touch, dim_of_loop, leaves_rest, never_longer
 from rutc.tuner.choice import Choice, shared_out
 from rutc.tuner.dot import dot_packing, dot_steps, products_together
@@ -36,6 +37,7 @@ from rutc.tuner.tiles import (
     bound_order,
     crowded,
     even_tile,
+    state_registers,
 )
 
 PANEL_SHARE = 0.6
@@ -89,8 +91,8 @@ def tiled(
     carried = any(b.name == holder for b in kernel.args)
     chunk = None if carried else _row_chunk(shape, tile, batch, machine)
     if chunk is not None:
-        even = _even_rows(shape, tile, *chunk, machine)
-        chunk, tile = (None, tile) if even is None else (chunk, even)
+        fitting = _even_rows(shape, tile, *chunk, machine)
+        chunk, tile = (None, tile) if fitting is None else (chunk, fitting)
     original: dict[str, str] = {}
     if chunk is not None:
         v, f = chunk
@@ -134,14 +136,18 @@ def tiled(
     steps.append(Reorder((*order, *(v for v, _ in moved))))
     outer = order
     inner: list[str] = []
-    uneven = {f"{v}.o" for v, _ in tile.rows if v in shape.symbolic}
+    even = {
+        f"{v}.o": Even(f"{v}.o", int(block is None and _takes_one_more(shape, tile, v, machine)))
+        for v, _ in tile.rows
+        if v in shape.symbolic
+    }
     if block is not None:
         whole = {f"{v}.o" for v in shape.symbolic} | shape.symbolic
-        at = next((i for i, v in enumerate(order) if v in uneven), len(order))
+        at = next((i for i, v in enumerate(order) if v in even), len(order))
         if carried and at == len(order) - 1:
             # However many rows there are, those of a chunk stay in the second cache.
             v, tiles = order[at], _tiles_at_once(shape, tile, machine)
-            steps += [*([Even(v)] if v in edges else []), Split(v, tiles)]
+            steps += [*([even[v]] if v in edges else []), Split(v, tiles)]
             extents |= {f"{v}.o": -(-extents[v] // tiles), f"{v}.i": min(tiles, extents[v])}
             outer = [*batch, f"{v}.o", *order[len(batch) : at]]
             inner, edges = [f"{v}.i"], [x for x in edges if x != v]
@@ -155,7 +161,7 @@ def tiled(
         else:
             block = None
     steps += shared_out(outer, shape, machine)
-    steps += [Even(v) if v in uneven else Peel(v) for v in reversed((*outer, *inner)) if v in edges]
+    steps += [even.get(v, Peel(v)) for v in reversed((*outer, *inner)) if v in edges]
     steps.append(Tile(tuple(v for v, _ in moved), tuple(k for _, k in moved)))
     if block is None:
         steps += _results(shape, tile, machine)
@@ -368,6 +374,18 @@ def _even_rows(
         return tile
     even = even_tile(shape, tile, var, chunk, machine)
     return even if even.cost <= MOST_UNEVEN * tile.cost else None
+
+
+def _takes_one_more(shape: Shape, tile: RegisterTile, var: str, machine: Machine) -> bool:
+    """Whether the registers hold a tile of one more row along `var`, which has code of its own.
+
+    The last block may then take the only row of a block that is saved, and with it one more pass
+    over the vector operand. That one comes from the first cache where the reduction has blocks.
+    """
+    more = dict(tile.rows)[var] + 1
+    rows = tuple((v, more if v == var else f) for v, f in tile.rows)
+    size = tile.vectors * prod(f for _, f in rows) * max(map(state_registers, shape.reductions))
+    return more <= MOST_EXACT and size + tile.vectors + 1 <= machine.registers
 
 
 def _reduction_block(

@@ -9,6 +9,7 @@ from math import ceil, gcd, log2, prod
 
 from rutc.record import record
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
+from rutc.tensor_ir.steps.tile import MOST_EXACT
 from rutc.tuner.access import Reduction, Shape, Touch
 
 LOAD_BITS = 512
@@ -121,7 +122,9 @@ def _tiles(shape: Shape, vector: str, machine: Machine) -> Iterator[RegisterTile
     for vectors in range(1, most + 1):
         yield _cost(shape, vector, vectors, (), machine)
         for v in others:
-            for f in _factors(shape.extents[v], room // vectors):
+            # Larger tiles do some rows twice where their number varies, in more code.
+            most_rows = min(room // vectors, MOST_EXACT) if v in shape.symbolic else room // vectors
+            for f in _factors(shape.extents[v], most_rows):
                 yield _cost(shape, vector, vectors, ((v, f),), machine)
                 if f != shape.extents[v] or v in shape.symbolic:
                     continue

@@ -90,12 +90,18 @@ class Even(Step):
     start early by multiples of `rows_apart`, so that those before them are whole tiles. Where that
     is more than 1, it is the last two instead of three that are equal, and the blocks before them
     have code of their own, as peeling gives: that of the last ones does some iterations again.
+
+    The last block may be `longer` than the others by so many iterations, where that saves a block:
+    with `longer` = 1, 17 iterations are 8 and 9, and v goes up to max(ceil((n-1)/f), min(n, 1)).
     """
 
     var: str
+    longer: int
 
     def apply(self, kernel: Kernel) -> Kernel:
         """The kernel with a branch inside. Raises NotApplicable where no loop inside is cut."""
+        if self.longer < 0:
+            raise NotApplicable("the last block cannot be longer by less than 0")
         find_loops(kernel, self.var)
         ranges = outer_ranges(kernel)
 
@@ -108,26 +114,34 @@ class Even(Step):
             factor, total = next(iter(ends.values()))
             if total.is_const:
                 raise NotApplicable(f"the extent of {self.var} is constant: peel it")
+            if self.longer >= factor:
+                raise NotApplicable(f"{self.longer} iterations are a block of their own")
             number = Index.of(self.var)
-            step = rows_apart(factor)
-            missing = loop.hi * factor - total
+            step = rows_apart(factor + self.longer)
+            blocks, missing = loop.hi, loop.hi * factor - total
+            if self.longer:
+                needed = floordiv(total - self.longer + (factor - 1), Index.of(factor), ranges)
+                blocks = maximum(needed, minimum(total, Index.of(1), ranges), ranges)
+                missing = maximum(ZERO, blocks * factor - total, ranges)
             parts = 3 if step == 1 else 2
-            start, end = number * factor, minimum(total, (number + 1) * factor, ranges)
+            last = maximum(ZERO, number - blocks + 2, ranges)
+            most = (number + 1) * factor + last * self.longer
+            start, end = number * factor, minimum(total, most, ranges)
             for k in range(1, parts):
                 # The block k before the end, and how far this one and the next are behind it.
                 early = floordiv(missing * (parts - k), Index.of(parts * step), ranges) * step
-                place = maximum(ZERO, (loop.hi - k) * factor - early, ranges)
-                behind = maximum(ZERO, number - loop.hi + k, ranges)
-                next_behind = maximum(ZERO, number - loop.hi + k + 1, ranges)
+                place = maximum(ZERO, (blocks - k) * factor - early, ranges)
+                behind = maximum(ZERO, number - blocks + k, ranges)
+                next_behind = maximum(ZERO, number - blocks + k + 1, ranges)
                 start = minimum(start, place + behind * factor, ranges)
-                end = minimum(end, place + next_behind * factor, ranges)
-            length = minimum(Index.of(factor), end - start, ranges)
+                end = minimum(end, place + next_behind * (factor + self.longer), ranges)
+            length = minimum(Index.of(factor + self.longer), end - start, ranges)
             moved = start - number * factor
             whole = _with_ends(loop.body, dict.fromkeys(ends, Index.of(factor)), ZERO)
             rest = _with_ends(loop.body, dict.fromkeys(ends, length), moved)
             if step > 1:
-                rest = (Branch(number, loop.hi - 2, whole, rest),)
-            return (replace(loop, body=rest),)
+                rest = (Branch(number, blocks - 2, whole, rest),)
+            return (replace(loop, hi=blocks, body=rest),)
 
         return replace(
             kernel, body=simplified(replace_loop(kernel.body, self.var, even), dict(kernel.symbols))

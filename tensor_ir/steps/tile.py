@@ -38,7 +38,7 @@ from rutc.tensor_ir.steps.base import (
 )
 from rutc.tensor_ir.steps.loops import MOST_UNROLLED
 
-MOST_EXACT = 8
+MOST_EXACT = 9
 """Tiles of up to so many rows have code for each number of rows in their upper half."""
 
 

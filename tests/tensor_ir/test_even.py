@@ -6,7 +6,7 @@ import pytest
 from rutc.tensor_ir import Nest
 from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
-from rutc.tensor_ir.kernel import Kernel, Kind
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.parse import parse
@@ -43,14 +43,47 @@ def test_every_row_is_computed_whatever_their_number(factor: int, end: str) -> N
     check(0, MOST, factor, end)
 
 
+@pytest.mark.parametrize("factor", [2, 3, 5, 8, 9, 13])
+@pytest.mark.parametrize("longer", [1, 2, 4])
+@pytest.mark.parametrize("least", [0, 1])
+def test_every_row_is_computed_by_a_longer_last_block(factor: int, longer: int, least: int) -> None:
+    if longer < factor:
+        check(least, 45, factor, "even", longer)
+
+
+@pytest.mark.parametrize(
+    ("rows", "blocks"),
+    [
+        (0, []),
+        (1, [1]),
+        (8, [8]),
+        (9, [9]),
+        (10, [4, 6]),
+        (16, [8, 8]),
+        (17, [8, 9]),
+        (18, [6, 6, 6]),
+        (25, [8, 8, 9]),
+        (26, [8, 6, 6, 6]),
+        (33, [8, 8, 8, 9]),
+    ],
+)
+def test_a_longer_last_block_takes_the_one_row_of_another(rows: int, blocks: list[int]) -> None:
+    scheduled = apply_schedule(kernel(0, 40), (Split("i", 8), Even("i.o", 1)))
+    (outer,) = (s for s in walk_stmts(scheduled.body) if isinstance(s, Loop) and s.var == "i.o")
+    (inner,) = (s for s in walk_stmts(scheduled.body) if isinstance(s, Loop) and s.var == "i.i")
+    count = int(outer.hi.evaluate({"n": rows}))
+    found = [int(inner.hi.evaluate({"n": rows, "i.o": number})) for number in range(count)]
+    assert found == blocks
+
+
 @pytest.mark.parametrize("end", ["even", "overlap"])
 def test_every_row_is_computed_where_the_number_of_blocks_is_known(end: str) -> None:
     check(9, 15, 8, end)
 
 
-def check(least: int, most: int, factor: int, end: str) -> None:
+def check(least: int, most: int, factor: int, end: str, longer: int = 0) -> None:
     tile = Tile(("i.i", "j"), (Kind.UNROLL, Kind.VECTOR))
-    ends = {"even": (Even("i.o"), tile), "overlap": (Overlap(("i.o",)), tile)}
+    ends = {"even": (Even("i.o", longer), tile), "overlap": (Overlap(("i.o",)), tile)}
     scheduled = apply_schedule(kernel(least, most), (Split("i", factor), *ends[end]))
     rng = np.random.default_rng(0)
     for n in range(least, most + 1):
@@ -64,6 +97,7 @@ def check(least: int, most: int, factor: int, end: str) -> None:
 def test_numbers_of_rows() -> None:
     assert numbers_of_rows(1) == (1,)
     assert numbers_of_rows(8) == (8, 7, 6, 5, 4, 2, 1)
+    assert numbers_of_rows(9) == (9, 8, 7, 6, 5, 3, 2, 1)
     assert numbers_of_rows(13) == (13, 11, 9, 7, 4, 2, 1)
     for most in range(1, 65):
         numbers = numbers_of_rows(most)
