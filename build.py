@@ -239,15 +239,22 @@ class Builder:
 
     def _chain(self, s: Repeat, symbols: Symbols) -> host.Step:
         """Kernels over slices as one kernel, whose tasks are the slices."""
-        inner = {**symbols, s.dim: (0, self._trips(s) - 1)}
-        groups = [x.group for x in s.steps if isinstance(x, Run)]
+        counters = [(s.dim, self._trips(s))]
+        steps = s.steps
+        while isinstance(steps[0], Repeat):
+            (inside,) = steps
+            assert isinstance(inside, Repeat)
+            counters.append((inside.dim, self._trips(inside)))
+            steps = inside.steps
+        inner = {**symbols, **{name: (0, trips - 1) for name, trips in counters}}
+        groups = [x.group for x in steps if isinstance(x, Run)]
         private = {v for g in groups for v in g.stored} - set(s.parts)
         kernels = tuple(
             lower(g, self.plan.values, self.plan.layouts, self.extents, inner) for g in groups
         )
         name = f"{groups[0].name}-{groups[-1].name}"
-        flops = self._trips(s) * sum(_work(g, self.common) for g in groups)
-        return self._launch(name, kernels, flops, (s, private))
+        flops = prod(n for _, n in counters) * sum(_work(g, self.common) for g in groups)
+        return self._launch(name, kernels, flops, (counters, private))
 
     def _trips(self, s: Repeat) -> int:
         return Index.of(s.trips).value
@@ -357,7 +364,7 @@ class Builder:
         name: str,
         kernels: tuple[Kernel, ...],
         flops: int,
-        slices: tuple[Repeat, set[str]] | None = None,
+        slices: tuple[list[tuple[str, int]], set[str]] | None = None,
     ) -> host.Step:
         """A draft of a launch, whose kernel is its number among those pending."""
         renamed = canonical(*kernels)
@@ -367,10 +374,10 @@ class Builder:
         )
         sliced = None
         if slices is not None:
-            repeat, private = slices
-            symbol = next(new for new, old in renamed.dims.items() if old == repeat.dim)
+            counters, private = slices
+            new = {old: name for name, old in renamed.dims.items()}
             kept = tuple(sorted(forward[v] for v in private))
-            sliced = Slices(symbol, self._trips(repeat), kept)
+            sliced = Slices(tuple((new[name], trips) for name, trips in counters), kept)
         recipe = Recipe(renamed.kernels, constants, sliced)
         origin = tuple(dict.fromkeys(o for k in kernels for o in k.origin))
         self.pending.append(Pending(name, kernels, renamed, recipe, flops, origin))

@@ -36,13 +36,13 @@ SOURCES = ("recipe.py", "record.py", "tensor_ir", "tuner", "emit")
 
 @record
 class Slices:
-    """Kernels that run one after the other for each of `trips` values of a symbol.
+    """Kernels that run one after the other for all values of some symbols.
 
-    `private` are the buffers that pass from one to another within a trip.
+    `counters` are the symbols, each with its number of values, the outermost first; `private` the
+    buffers that pass from one kernel to another within an iteration.
     """
 
-    symbol: str
-    trips: int
+    counters: tuple[tuple[str, int], ...]
     private: tuple[str, ...]
 
 
@@ -216,7 +216,7 @@ def draft(recipe: Recipe, machine: Machine) -> Draft:
             parts.append(renamed(part, {}, names))
             schedule += steps
         slices = recipe.slices
-        scheduled = chain("kernel", parts, slices.symbol, slices.trips, frozenset(slices.private))
+        scheduled = chain("kernel", parts, slices.counters, frozenset(slices.private))
     emitted = emit_kernel(scheduled, machine)
     return Draft(scheduled, schedule, packings, emitted.text, emitted.tasks, emitted.thread_bytes)
 

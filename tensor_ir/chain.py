@@ -3,6 +3,8 @@
 kernel a for symbol t: %u[y % 2] = ..        for t in [0, trips) parallel {
 kernel b for symbol t: .. = %u[y % 2]   ->     a;  b        with %u private to the iteration
                                              }
+
+Parts that have several symbols run for all values of the first one, of the second one, ..
 """
 
 from __future__ import annotations
@@ -16,29 +18,33 @@ from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Space, Stmt, walk_stmts
 
 
 def chain(
-    name: str, parts: Sequence[Kernel], symbol: str, trips: int, private: frozenset[str]
+    name: str,
+    parts: Sequence[Kernel],
+    counters: Sequence[tuple[str, int]],
+    private: frozenset[str],
 ) -> Kernel:
-    """One kernel that runs all parts for each value of `symbol`.
+    """One kernel that runs all parts for each value of the counters.
 
     Args:
         name: The kernel's name.
         parts: Kernels; arguments of one name are the same memory.
-        symbol: The symbol of the parts that counts the iterations.
-        trips: How many there are.
+        counters: Symbols of the parts, and how many values each has, the outermost first.
         private: The arguments that pass from part to part within an iteration.
     """
     args = {b.name: b for k in parts for b in k.args}
     locals_ = [replace(args.pop(n), space=Space.STACK) for n in sorted(private)]
     body: list[Stmt] = []
+    counting = dict(counters)
     symbols: dict[str, tuple[int, int]] = {}
     for number, k in enumerate(parts):
         loops = {x.var: f"{x.var}.{number}" for x in walk_stmts(k.body) if isinstance(x, Loop)}
         own = renamed(k, loops, {b.name: f"{b.name}.{number}" for b in k.locals})
         locals_ += own.locals
         body += own.body
-        symbols |= {n: r for n, r in k.symbols if n != symbol}
-    loop = Loop(symbol, ZERO, Index.of(trips), Kind.PARALLEL, tuple(body))
+        symbols |= {n: r for n, r in k.symbols if n not in counting}
+    for symbol, trips in reversed(counters):
+        body = [Loop(symbol, ZERO, Index.of(trips), Kind.PARALLEL, tuple(body))]
     origin = tuple(dict.fromkeys(o for k in parts for o in k.origin))
     return Kernel(
-        name, tuple(args.values()), tuple(locals_), (loop,), origin, tuple(symbols.items())
+        name, tuple(args.values()), tuple(locals_), tuple(body), origin, tuple(symbols.items())
     )

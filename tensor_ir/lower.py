@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 
 from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, FloorDiv, Index, Range, Size, plain
-from rutc.tensor_ir.expr import Expr, Read, bind, reads, substitute, transform
+from rutc.tensor_ir.expr import Coord, Expr, Read, bind, reads, substitute, transform
 from rutc.tensor_ir.graph import Nest, Scatter, Value, used
 from rutc.tensor_ir.kernel import (
     Access,
@@ -31,6 +32,7 @@ from rutc.tensor_ir.kernel import (
     Space,
     Stmt,
     Update,
+    rewrite,
     with_symbols,
 )
 from rutc.tensor_ir.layout import Layout, dense
@@ -39,11 +41,12 @@ from rutc.tensor_ir.steps.base import simplified
 
 @record
 class Slice:
-    """A part of a shared loop: the indices of `dim` from symbol * size on, `size` of them."""
+    """A part of a shared loop: `size` indices of `dim`, from first + symbol * size on."""
 
     dim: str
     symbol: str
     size: int
+    first: int = 0
 
 
 @record
@@ -61,16 +64,15 @@ class Group:
     stored: tuple[str, ...]
     slices: tuple[Slice, ...] = ()
 
+    @cached_property
+    def reads(self) -> tuple[Read, ...]:
+        """All reads of the stages, in order."""
+        return tuple(r for s in self.stages for e in s.body for r in reads(e))
+
     def external_reads(self) -> tuple[str, ...]:
         """The values read from outside, in order of first use."""
         own = {v.name for s in self.stages for v in s.outs}
-        found: dict[str, None] = {}
-        for s in self.stages:
-            for e in s.body:
-                for r in reads(e):
-                    if r.value not in own:
-                        found[r.value] = None
-        return tuple(found)
+        return tuple(dict.fromkeys(r.value for r in self.reads if r.value not in own))
 
 
 def lower(
@@ -88,7 +90,7 @@ def lower(
     body: list[Stmt] = []
     used_loops = {*group.shared, *symbols}
     places: dict[str, Buffer] = {}
-    parts = {s.dim: Index.of(s.symbol) * s.size + Index.of(s.dim) for s in group.slices}
+    parts = {s.dim: Index.of(s.symbol) * s.size + s.first + Index.of(s.dim) for s in group.slices}
     trips: dict[str, Size] = {**extents, **{s.dim: s.size for s in group.slices}}
     for number, stage in enumerate(group.stages):
         # A dim of extent 1 needs no loop.
@@ -118,10 +120,47 @@ def lower(
     for d in reversed([d for d in group.shared if extents[d] != 1 or d in parts]):
         body = [_loop(d, trips[d], tuple(body))]
     if parts:
-        body = list(simplified(tuple(body), symbols))
+        args, body = _within_slices(args, body, symbols)
     origin = tuple(dict.fromkeys(o for s in group.stages for o in s.origin))
     kernel = Kernel(group.name, tuple(args), tuple(locals_), tuple(body), origin)
     return with_symbols(kernel, symbols)
+
+
+def _within_slices(
+    args: list[Buffer], body: list[Stmt], symbols: Mapping[str, Range]
+) -> tuple[list[Buffer], list[Stmt]]:
+    """Buffers with room for one slice as if they held no other, and the body using them so.
+
+    %u[y%8], u[y=8*t + y] = ..  ->  %u[y], u[y=y] = ..
+    """
+    room: dict[str, dict[str, Size]] = {}
+    for b in args:
+        blocked = {a.dim for a in b.layout.axes if a.div != 1}
+        rings = (a for a in b.layout.axes if not a.whole and a.dim not in blocked)
+        room[b.name] = {a.dim: a.extent for a in rings}
+
+    def wrapped(name: str, coords: tuple[tuple[str, Coord], ...]) -> tuple[tuple[str, Coord], ...]:
+        sizes = room.get(name, {})
+        return tuple(
+            (d, c % Index.of(sizes[d]) if d in sizes and isinstance(c, Index) else c)
+            for d, c in coords
+        )
+
+    def visit(x: Expr) -> Expr:
+        return replace(x, coords=wrapped(x.value, x.coords)) if isinstance(x, Read) else x
+
+    moved = rewrite(
+        tuple(body),
+        expr=lambda e: transform(e, visit),
+        access=lambda a: replace(a, coords=wrapped(a.buffer, a.coords)),
+    )
+    own: list[Buffer] = []
+    for b in args:
+        sizes = room[b.name]
+        axes = tuple(replace(a, whole=a.whole or a.dim in sizes) for a in b.layout.axes)
+        extents = tuple((d, sizes.get(d, e)) for d, e in b.layout.extents)
+        own.append(replace(b, layout=replace(b.layout, axes=axes, extents=extents)))
+    return own, list(simplified(moved, symbols))
 
 
 @record

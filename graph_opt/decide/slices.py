@@ -5,17 +5,25 @@
 
 A value that only such a chain reads is stored for one slice at a time. Chains pay where these
 values do not fit the second cache as a whole, and where little is read anew for every slice.
+
+Where one index of a dim is still too much, slices are blocks of another dim for one index of it:
+
+    repeat h:  repeat t:  run a, run b over the t-th block of their part of index h
+    repeat h:             run a, run b over what the blocks leave over
 """
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import lcm, prod
 
 from rutc.graph_opt.plan import FillHalo, PlanStep, Repeat, Run
 from rutc.record import record
 from rutc.tensor_ir.affine import FloorDiv, Index, Mod, Size
-from rutc.tensor_ir.expr import IndexValue, Read, reads, walk
+from rutc.tensor_ir.expr import IndexValue, Read, walk
 from rutc.tensor_ir.graph import Value
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group, Slice
@@ -24,6 +32,12 @@ RING_BYTES = 640 << 10
 """What the values between the kernels of a chain may take while one slice is worked on."""
 MOST_RING_BYTES = 1400 << 10
 """What they may take where slices cannot be shorter: it is still less than the second cache."""
+BLOCK = 64
+"""Indices of a block: so many use what register tiles load of the other operand."""
+UNHIDDEN = 0.25
+"""Share of what blocks read again that their arithmetic does not hide."""
+LINE_BYTES = 64
+"""Slices of an innermost dim are whole lines: vectors run along it."""
 NEAR_BYTES = 1 << 20
 """Values up to this size stay in the second cache as they are."""
 AGAIN_BYTES = 768 << 10
@@ -34,12 +48,39 @@ FEWEST_SLICES = 4
 
 @record
 class Member:
-    """A kernel of a chain: its slice holds `ratio` indices of `dim` for each of the first one's."""
+    """A kernel of a chain: its slice holds `ratios` indices of `dims` for each of the first one's.
+
+    Only the last dim is cut into slices of several indices.
+    """
 
     step: int
     group: Group
-    dim: str
-    ratio: int
+    dims: tuple[str, ...]
+    ratios: tuple[int, ...]
+
+
+@record
+class Chain:
+    """Kernels over slices of `size` indices of the first one's last dim.
+
+    Slices may be `blocks`: parts of an index of another dim, or of lines. Others may be `crowded`:
+    they cannot be so short that what passes between the kernels takes no more than it may.
+    """
+
+    members: tuple[Member, ...]
+    size: int
+    gain: float
+    blocks: bool
+    crowded: bool
+
+    def gives_way_to(self, later: Chain | None) -> bool:
+        """Whether a chain that begins with a later kernel of this one is the better one."""
+        if later is None:
+            return False
+        instead = self.crowded and later.blocks
+        return later.gain > self.gain or (
+            instead and later.members[-1].step >= self.members[-1].step
+        )
 
 
 @record
@@ -68,91 +109,123 @@ class Slicer:
         """The steps with every chain that pays."""
         result: list[PlanStep] = []
         layouts = dict(self.layouts)
+        best = functools.cache(lambda start: self._best(steps, start))
         at = 0
         while at < len(steps):
-            chain = self._best(steps, at)
-            if chain is None:
+            chain = best(at)
+            later = [best(m.step) for m in chain.members[1:]] if chain is not None else []
+            if chain is None or any(map(chain.gives_way_to, later)):
                 result.append(steps[at])
                 at += 1
                 continue
-            members, size = chain
-            last = members[-1].step
+            last = chain.members[-1].step
             result += [s for s in steps[at : last + 1] if isinstance(s, FillHalo)]
-            result.append(self._repeat(members, size))
-            for v in self._between(members):
-                own = next(m for m in members if v in m.group.stored)
-                layouts[v] = self._ring(v, own.dim, size * own.ratio)
+            result += self._repeats(chain)
+            for v in self._between(chain.members):
+                layouts[v] = self._ring(v, chain)
             at = last + 1
         return Sliced(tuple(result), layouts)
 
-    def _best(self, steps: Sequence[PlanStep], start: int) -> tuple[tuple[Member, ...], int] | None:
-        """The chain from this step on that saves most, and its slices' size; None if none pays."""
+    def _best(self, steps: Sequence[PlanStep], start: int) -> Chain | None:
+        """The chain from this step on that saves most; None if none pays."""
         first = steps[start]
-        best: tuple[float, tuple[Member, ...], int] | None = None
-        for d in first.group.shared if isinstance(first, Run) else ():
-            assert isinstance(first, Run)
-            if not isinstance(self.extents[d], int) or not self._alike(first.group, d, 1):
+        found: list[Chain] = []
+        if not isinstance(first, Run):
+            return None
+        for d in first.group.shared:
+            grown = self._grown(steps, start, (d,))
+            if any(self._bytes_between(m) > RING_BYTES * self._extent(d) for m in grown):
+                # Of chains that save as much, the one with blocks comes first.
+                for e in first.group.shared:
+                    if e != d:
+                        found += self._paying(self._grown(steps, start, (d, e)))
+            found += self._paying(grown)
+        return max(found, key=lambda chain: chain.gain, default=None)
+
+    def _grown(
+        self, steps: Sequence[PlanStep], start: int, dims: tuple[str, ...]
+    ) -> list[tuple[Member, ...]]:
+        """All chains over slices of these dims of the first step, each a kernel longer."""
+        first = steps[start]
+        assert isinstance(first, Run)
+        members: tuple[Member, ...] = (Member(start, first.group, dims, (1,) * len(dims)),)
+        found: list[tuple[Member, ...]] = []
+        if any(not isinstance(self.extents[d], int) for d in dims) or not self._alike(members[0]):
+            return found
+        for number in range(start + 1, len(steps)):
+            step = steps[number]
+            if isinstance(step, FillHalo):
                 continue
-            members: tuple[Member, ...] = (Member(start, first.group, d, 1),)
-            for number in range(start + 1, len(steps)):
-                step = steps[number]
-                if isinstance(step, FillHalo):
-                    continue
-                following = self._follows(members, number, step)
-                if following is None:
-                    break
-                members = (*members, following)
-                size = self._size(members)
-                if size is None:
-                    continue
-                gain = self._gain(members, size)
-                if gain > 0 and (best is None or gain > best[0]):
-                    best = gain, members, size
-        return best and best[1:]
+            following = self._follows(members, number, step)
+            if following is None:
+                break
+            members = (*members, following)
+            found.append(members)
+        return found
+
+    def _paying(self, grown: Sequence[tuple[Member, ...]]) -> list[Chain]:
+        """The chains that save more than they cost."""
+        found: list[Chain] = []
+        for members in grown:
+            size = self._size(members)
+            if size is None or (gain := self._gain(members, size)) <= 0:
+                continue
+            blocks = self._in_blocks(members)
+            room = RING_BYTES * self._extent(members[0].dims[-1])
+            crowded = not blocks and self._bytes_between(members) * size > room
+            found.append(Chain(members, size, gain, blocks, crowded))
+        return found
 
     def _follows(self, members: tuple[Member, ...], number: int, step: PlanStep) -> Member | None:
         """The step as a member of the chain, if each slice of it reads that slice of the others."""
         if not isinstance(step, Run):
             return None
-        found: set[tuple[str, int]] = set()
-        for r in _reads(step.group):
+        found: set[tuple[tuple[str, int], ...]] = set()
+        for r in step.group.reads:
             own = next((m for m in members if r.value in m.group.stored), None)
             if own is None:
                 continue
-            loop = _loop(dict(r.coords).get(own.dim))
-            if loop is None or r.fill is not None:
+            coords = dict(r.coords)
+            loops = [_loop(coords.get(d)) for d in own.dims]
+            if r.fill is not None:
                 return None
-            found.add((loop[0], own.ratio * loop[1]))
+            found.add(tuple((x[0], k * x[1]) for x, k in zip(loops, own.ratios, strict=True) if x))
         if len(found) != 1:
             return None
-        (d, ratio) = found.pop()
-        first = members[0].dim
-        if d not in step.group.shared or self.extents[d] != ratio * self._extent(first):
+        (parts,) = found
+        dims, ratios = tuple(d for d, _ in parts), tuple(k for _, k in parts)
+        first = members[0].dims
+        if len(set(dims)) != len(first) or not set(dims) <= set(step.group.shared):
             return None
-        if not self._alike(step.group, d, ratio):
+        wanted = [k * self._extent(d) for d, k in zip(first, ratios, strict=True)]
+        if [self.extents[d] for d in dims] != wanted:
             return None
-        return Member(number, step.group, d, ratio)
+        following = Member(number, step.group, dims, ratios)
+        return following if self._alike(following) else None
 
-    def _alike(self, group: Group, d: str, size: int) -> bool:
-        """Whether slices of a multiple of so many indices of `d` all do the same.
+    def _alike(self, member: Member) -> bool:
+        """Whether slices of a multiple of so many indices of its dims all do the same.
 
         Constants are packed in the order in which loops from 0 on read them, and vectors run along
         the innermost dim.
         """
-        if any(r.value in self.constants and _moves(r, d) for r in _reads(group)):
+        group = member.group
+        innermost = {self.layouts[v].axes[-1].dim for v in group.stored if self.layouts[v].axes}
+        if not innermost.isdisjoint(member.dims[:-1]):
             return False
-        if any(
-            self.layouts[v].axes[-1:] and self.layouts[v].axes[-1].dim == d for v in group.stored
-        ):
-            return False
-        indices = (
+        indices = [
             x.index
             for s in group.stages
             for e in s.body
             for x in walk(e)
-            if isinstance(x, IndexValue) and d in x.index.names()
-        )
-        return all(_has_period(i, d, size) for i in indices)
+            if isinstance(x, IndexValue)
+        ]
+        for d, size in zip(member.dims, member.ratios, strict=True):
+            if any(r.value in self.constants and _moves(r, d) for r in group.reads):
+                return False
+            if not all(_has_period(i, d, size) for i in indices if d in i.names()):
+                return False
+        return True
 
     def _between(self, members: tuple[Member, ...]) -> list[str]:
         """The values that only the chain reads."""
@@ -175,57 +248,119 @@ class Slicer:
     def _extent(self, d: str) -> int:
         return Index.of(self.extents[d]).value
 
+    def _bytes_between(self, members: tuple[Member, ...]) -> int:
+        return sum(self._bytes(v) for v in self._between(members))
+
     def _size(self, members: tuple[Member, ...]) -> int | None:
-        """The longest slice of the first dim whose values fit; None where nothing is to be won."""
-        total = sum(self._bytes(v) for v in self._between(members))
-        extent = self._extent(members[0].dim)
-        if total <= NEAR_BYTES:
+        """The length of slices whose values fit; None where nothing is to be won.
+
+        The longest that leaves nothing over; about equal ones where that would be far shorter.
+        """
+        total = self._bytes_between(members)
+        *outer, last = members[0].dims
+        extent, around = self._extent(last), prod(map(self._extent, outer))
+        if total <= (RING_BYTES * around if outer else NEAR_BYTES):
             return None
-        sizes = [r for r in range(1, extent // FEWEST_SLICES + 1) if extent % r == 0]
-        fitting = [r for r in sizes if total * r <= RING_BYTES * extent]
-        if not fitting and total <= MOST_RING_BYTES * extent:
-            fitting = sizes[:1]
-        return max(fitting, default=None)
+        line, blocks = self._line(members), self._in_blocks(members)
+        most = extent * around // FEWEST_SLICES
+        if blocks and min(extent - 1, most) < BLOCK:
+            return None
+        most = min(most, BLOCK) if blocks else most
+        room = MOST_RING_BYTES if blocks else RING_BYTES
+        longest = min(most, room * extent * around // total) // line * line
+        if longest == 0:
+            fits = line <= most and total * line <= MOST_RING_BYTES * extent * around
+            return line if fits else None
+        whole = max((r for r in range(line, longest + 1, line) if extent % r == 0), default=0)
+        even = -(-extent // -(-extent // longest))
+        return whole if 2 * whole >= longest else -(-even // line) * line
+
+    def _in_blocks(self, members: tuple[Member, ...]) -> bool:
+        """Whether slices are blocks: parts of an index, or of lines."""
+        return len(members[0].dims) > 1 or self._line(members) > 1
+
+    def _line(self, members: tuple[Member, ...]) -> int:
+        """Slices are multiples of so many indices of the first kernel's last dim."""
+        lines = [1]
+        for m in members:
+            for v in m.group.stored:
+                axes = self.layouts[v].axes
+                if axes and axes[-1].dim == m.dims[-1]:
+                    whole = LINE_BYTES // self.values[v].dtype.bytes
+                    lines.append(lcm(whole, m.ratios[-1]) // m.ratios[-1])
+        return lcm(*lines)
 
     def _gain(self, members: tuple[Member, ...], size: int) -> float:
         """Bytes that need not be moved from farther caches, less what the slices cost."""
-        trips = self._extent(members[0].dim) // size
-        saved = 2 * sum(self._bytes(v) for v in self._between(members))
-        again = 0
-        for m in members:
-            for v in m.group.external_reads():
-                own = [r for r in _reads(m.group) if r.value == v]
-                if not any(_moves(r, m.dim) for r in own):
-                    again += self._bytes(v)
-        reread = (trips - 1) * again if again > AGAIN_BYTES else 0
+        extents = [self._extent(d) for d in members[0].dims]
+        trips = [*extents[:-1], -(-extents[-1] // size)]
+        blocks = self._in_blocks(members)
+        readers = Counter(v for m in members for v in m.group.external_reads())
+        saved = sum(self._bytes(v) * (1 + readers[v]) for v in self._between(members))
+        reread = 0.0
+        for level, count in enumerate(trips):
+            again = self._read_again(members, level)
+            if again > AGAIN_BYTES:
+                share = UNHIDDEN if blocks and level == len(trips) - 1 else 1.0
+                reread += share * prod(trips[:level]) * (count - 1) * again
         return saved - 1.5 * reread
 
-    def _repeat(self, members: tuple[Member, ...], size: int) -> Repeat:
-        symbol = f"{members[0].group.name}.slice"
-        groups = [replace(m.group, slices=(Slice(m.dim, symbol, size * m.ratio),)) for m in members]
-        between = set(self._between(members))
-        return Repeat(
-            symbol,
-            self._extent(members[0].dim) // size,
-            (),
-            (),
-            tuple(Run(g) for g in groups),
-            (),
-            tuple(dict.fromkeys(o for g in groups for s in g.stages for o in s.origin)),
-            tuple(v for g in groups for v in g.stored if v not in between),
-        )
+    def _read_again(self, members: tuple[Member, ...], level: int) -> float:
+        """Bytes that all slices of a dim read, within one index of the dims around it."""
+        again = 0.0
+        for m in members:
+            moved: dict[str, set[str]] = {}
+            for r in m.group.reads:
+                moved.setdefault(r.value, set()).update(d for d in m.dims if _moves(r, d))
+            for v in m.group.external_reads():
+                if m.dims[level] not in moved[v]:
+                    around = (self._extent(d) for d in m.dims[:level] if d in moved[v])
+                    again += self._bytes(v) / prod(around)
+        return again
 
-    def _ring(self, v: str, d: str, size: int) -> Layout:
-        """The value's layout with room for one slice of a dim."""
+    def _repeats(self, chain: Chain) -> list[Repeat]:
+        """The repeat of all whole slices, and that of what they leave over."""
+        whole, rest = divmod(self._extent(chain.members[0].dims[-1]), chain.size)
+        name = chain.members[0].group.name
+        found = [self._repeat(chain, f"{name}.slice", (whole, chain.size, 0))]
+        if rest:
+            found.append(self._repeat(chain, f"{name}.rest", (1, rest, whole * chain.size)))
+        return found
+
+    def _repeat(self, chain: Chain, symbol: str, part: tuple[int, int, int]) -> Repeat:
+        """The repeat of (count, size, first): so many slices, from that index on."""
+        count, size, first = part
+        *outer, _ = chain.members[0].dims
+        counters = [(f"{symbol}.{d}", self._extent(d)) for d in outer] + [(symbol, count)]
+        groups: list[Group] = []
+        for m in chain.members:
+            slices = [
+                Slice(d, counter, k)
+                for d, (counter, _), k in zip(m.dims, counters, m.ratios, strict=True)
+            ]
+            k = m.ratios[-1]
+            slices[-1] = replace(slices[-1], size=k * size, first=k * first)
+            suffix = ".rest" if first else ""
+            groups.append(replace(m.group, name=m.group.name + suffix, slices=tuple(slices)))
+        between = set(self._between(chain.members))
+        parts = tuple(v for g in groups for v in g.stored if v not in between)
+        origin = tuple(dict.fromkeys(o for g in groups for s in g.stages for o in s.origin))
+        steps: tuple[PlanStep, ...] = tuple(map(Run, groups))
+        for counter, trips in reversed(counters):
+            steps = (Repeat(counter, trips, (), (), steps, (), origin, parts),)
+        (repeat,) = steps
+        assert isinstance(repeat, Repeat)
+        return repeat
+
+    def _ring(self, v: str, chain: Chain) -> Layout:
+        """The value's layout with room for one slice."""
+        own = next(m for m in chain.members if v in m.group.stored)
+        sizes = dict(zip(own.dims, own.ratios, strict=True))
+        sizes[own.dims[-1]] *= chain.size
         layout = self.layouts[v]
-        order = [a.dim for a in layout.axes]
-        narrow = dense(order, {**self.extents, d: size})
-        axes = tuple(replace(a, whole=False) if a.dim == d else a for a in narrow.axes)
+        narrow = dense([a.dim for a in layout.axes], {**self.extents, **sizes})
+        axes = tuple(replace(a, whole=False) if a.dim in sizes else a for a in narrow.axes)
         return replace(layout, axes=axes)
-
-
-def _reads(group: Group) -> list[Read]:
-    return [r for s in group.stages for e in s.body for r in reads(e)]
 
 
 def _has_period(i: Index, d: str, size: int) -> bool:

@@ -1,7 +1,9 @@
 """Chains of kernels over slices of a dim: when they are made, and that they compute the same."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rutc.emit.targets import target_named
@@ -38,6 +40,24 @@ output "y" [z, d] = %y
 """
 
 
+SOFTMAX = """
+graph "queries look for values: softmax(q r + mask) v"
+dims h = {h}, k = {k}, n = {n}, s = {s}, t = {t}
+%q : f32{{h,k,s}} = input "q" [h, s, k]
+%r : f32{{h,k,t}} = input "r" [h, t, k]
+%v : f32{{h,n,t}} = input "v" [h, t, n]
+%mask : f32{{s,t}} = input "mask" [s, t]
+%p : f32{{h,s,t}} = sum{{k}} %q[h, k, s] * %r[h, k, t]
+%m : f32{{h,s,t}} = %p[h, s, t] + %mask[s, t]
+%a : f32{{h,s}} = max{{t}} %m[h, s, t]
+%e : f32{{h,s,t}} = exp(%m[h, s, t] - %a[h, s])
+%z : f32{{h,s}} = sum{{t}} %e[h, s, t]
+%u : f32{{h,n,s}} = sum{{t}} %e[h, s, t] * %v[h, n, t]
+%y : f32{{h,n,s}} = %u[h, n, s] / %z[h, s]
+output "y" [h, s, n] = %y
+"""
+
+
 @pytest.fixture(autouse=True)
 def _small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every value is too large to stay near."""
@@ -50,16 +70,23 @@ def repeats(plan: Plan) -> list[Repeat]:
     return [s for s in plan.steps if isinstance(s, Repeat)]
 
 
+def slices_of(plan: Plan) -> list[dict[str, tuple[int, int]]]:
+    """(size, first index) of the slices of every dim, for each group with slices."""
+    found = ({s.dim: (s.size, s.first) for s in g.slices} for g in plan.groups())
+    return [sliced for sliced in found if sliced]
+
+
 def in_part(plan: Plan, value: str) -> bool:
     """Whether the value is stored for one slice at a time."""
     return any(not a.whole for a in plan.layouts[value].axes)
 
 
-def check(text: str, folder: Path) -> Plan:
+def check(text: str, folder: Path, inputs: Mapping[str, np.ndarray] | None = None) -> Plan:
     """The graph's plan, which computes what the graph says: interpreted and compiled."""
     graph = parse(text)
     verify(graph)
-    inputs = random_inputs(graph, 0)
+    if inputs is None:
+        inputs = random_inputs(graph, 0)
     wanted = interpret(graph, inputs)
     plan = decide(graph)
     got = run_plan(plan, inputs)
@@ -86,11 +113,87 @@ def test_threads_have_scratch_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_
     assert in_part(plan, "scores")
 
 
-def test_vectors_are_not_cut_into_slices(tmp_path: Path) -> None:
+def test_short_vectors_are_not_cut_into_slices(tmp_path: Path) -> None:
     text = PRODUCTS.replace("h = 6", "h = 1").replace("s = 16", "s = 1").replace("t = 16", "t = 64")
     plan = check(text, tmp_path)
     inner = {plan.layouts[v].axes[-1].dim for g in plan.groups() for v in g.stored}
     assert not inner & {s.dim for g in plan.groups() for s in g.slices}
+
+
+@pytest.fixture
+def _smaller_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even one index of an outer dim stays near."""
+    monkeypatch.setattr(slices, "RING_BYTES", 256)
+    monkeypatch.setattr(slices, "BLOCK", 16)
+
+
+@pytest.mark.usefixtures("_smaller_caches")
+def test_where_one_index_is_too_much_slices_are_blocks_of_another_dim(tmp_path: Path) -> None:
+    plan = check(PRODUCTS.replace("s = 16", "s = 48"), tmp_path)
+    (repeat,) = repeats(plan)
+    (inner,) = repeat.steps
+    assert isinstance(inner, Repeat)
+    assert (repeat.trips, inner.trips) == (6, 3)
+    assert slices_of(plan) == [{"h": (1, 0), "s": (16, 0)}] * len(slices_of(plan))
+    assert plan.places["scores"].bytes == 16 * 16 * 4
+
+
+@pytest.mark.usefixtures("_smaller_caches")
+def test_what_blocks_leave_over_is_a_repeat_of_its_own(tmp_path: Path) -> None:
+    plan = check(PRODUCTS.replace("s = 16", "s = 37"), tmp_path)
+    whole, rest = repeats(plan)
+    assert whole.parts == rest.parts == ("y",)
+    assert {d["s"] for d in slices_of(plan)} == {(13, 0), (11, 26)}
+    assert plan.places["scores"].bytes == 13 * 16 * 4
+
+
+@pytest.mark.usefixtures("_smaller_caches")
+def test_vectors_are_cut_at_lines(tmp_path: Path) -> None:
+    text = PRODUCTS.replace("h = 6", "h = 1").replace("s = 16", "s = 80")
+    plan = check(text.replace('"q" [h, s, k]', '"q" [h, k, s]'), tmp_path)
+    inner = {plan.layouts[v].axes[-1].dim for g in plan.groups() for v in g.stored}
+    assert "s" in inner
+    assert {d["s"] for d in slices_of(plan)} == {(16, 0)}
+
+
+@pytest.mark.usefixtures("_smaller_caches")
+@pytest.mark.parametrize(
+    ("h", "s", "t", "k", "n"),
+    [
+        (1, 70, 12, 3, 5),
+        (2, 33, 17, 4, 1),
+        (2, 37, 10, 2, 17),
+        (2, 1, 50, 4, 4),
+        (3, 32, 9, 1, 4),
+    ],
+)
+def test_softmax_between_products_in_blocks(
+    h: int, s: int, t: int, k: int, n: int, tmp_path: Path
+) -> None:
+    text = SOFTMAX.format(h=h, s=s, t=t, k=k, n=n)
+    rng = np.random.default_rng(0)
+    shapes = {"q": (h, s, k), "r": (h, t, k), "v": (h, t, n), "mask": (s, t)}
+    inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    plan = check(text, tmp_path, inputs)
+    assert in_part(plan, "e") == (s > 1)
+    # What one row holds stays in that row.
+    inputs["q"][0, 0] = np.nan
+    inputs["mask"][s // 2] = -np.inf
+    inputs["mask"][-1, : t // 2] = -np.inf
+    inputs["v"][0, 0, 0] = np.inf
+    with np.errstate(invalid="ignore"):
+        check(text, tmp_path, inputs)
+
+
+@pytest.mark.usefixtures("_smaller_caches")
+def test_a_chain_that_begins_later_goes_first_where_it_can_be_cut_into_blocks(
+    tmp_path: Path,
+) -> None:
+    plan = check(PRODUCTS.replace("s = 16", "s = 48"), tmp_path)
+    first = next(iter(plan.groups()))
+    assert first.stored == ("r.packed",)
+    assert not first.slices
+    assert in_part(plan, "scores")
 
 
 def test_a_slice_of_tiles_is_a_longer_slice_of_outputs(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from rutc.tensor_ir.chain import chain
 from rutc.tensor_ir.graph import Graph
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
-from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Prefetch, Space
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Prefetch, Space, accesses, walk_stmts
 from rutc.tensor_ir.lower import lower
 from rutc.tensor_ir.parse import parse
 from tests.emit.run_kernel import run_kernel
@@ -45,7 +45,7 @@ def composed(monkeypatch: pytest.MonkeyPatch) -> tuple[Graph, Kernel]:
     symbols = {repeat.dim: (0, trips - 1)}
     parts = [lower(g, plan.values, plan.layouts, extents, symbols) for g in groups]
     private = frozenset(v for g in groups for v in g.stored) - set(repeat.parts)
-    return graph, chain("chain", parts, repeat.dim, trips, private)
+    return graph, chain("chain", parts, [(repeat.dim, trips)], private)
 
 
 def test_the_parts_run_in_turn_for_every_slice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +61,29 @@ def test_the_parts_run_in_turn_for_every_slice(monkeypatch: pytest.MonkeyPatch) 
     interpret_kernel(kernel, memory)
     wanted = interpret(graph, inputs)["y"]
     np.testing.assert_allclose(memory["y"].reshape(wanted.shape), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_several_counters_are_nested_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, kernel = composed(monkeypatch)
+    (loop,) = kernel.body
+    assert isinstance(loop, Loop)
+    part = Kernel("part", kernel.args, kernel.locals, loop.body, (), ((loop.var, (0, 5)),))
+    twice = chain("twice", [part], [("n", 2), (loop.var, 6)], frozenset())
+    (outer,) = twice.body
+    assert isinstance(outer, Loop)
+    assert (outer.var, outer.hi, outer.kind) == ("n", Index.of(2), Kind.PARALLEL)
+    assert [x.var for x in outer.body if isinstance(x, Loop)] == [loop.var]
+
+
+def test_rooms_for_a_slice_are_used_from_their_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, kernel = composed(monkeypatch)
+    (loop,) = kernel.body
+    assert isinstance(loop, Loop)
+    scores = kernel.buffer("scores")
+    assert scores.layout.plain
+    used = [a for s in walk_stmts(kernel.body) for a in accesses(s) if a.buffer == "scores"]
+    assert used
+    assert not any(loop.var in str(c) for a in used for _, c in a.coords)
 
 
 @pytest.mark.parametrize("most", [0, 1 << 20], ids=["scratch", "stack"])
