@@ -225,12 +225,21 @@ class MemoryEmitter:
     def masked_load(
         self, buffer: Buffer, place: ir.Value, vector: ir.Type, mask: ir.Value, other: ir.Value
     ) -> ir.Value:
-        """A vector of neighbours, `other` in idle lanes."""
+        """A vector of neighbours, `other` in idle lanes.
+
+        LLVM 22 loads the first lane of a register all of whose lanes are known to be idle, though
+        not of the vector's other registers. So those lanes are said to be `other` once more.
+        """
         name = f"llvm.masked.load.{suffix(vector)}.p0"
         types = [ir.PointerType(), I32, mask.type, vector]
         function = self.intrinsic(name, vector, types)
         least = ir.Constant(I32, align(buffer))
-        return self.builder.call(function, [place, least, mask, other])
+        loaded = self.builder.call(function, [place, least, mask, other])
+        idle = idle_lanes(mask)
+        if constant_lanes(mask) is not None or not any(idle):
+            return loaded
+        live = ir.Constant(mask.type, [not lane for lane in idle])
+        return self.builder.select(live, loaded, other)
 
     def masked_store(
         self, buffer: Buffer, value: ir.Value, place: ir.Value, mask: ir.Value
@@ -346,6 +355,16 @@ def constant_lanes(mask: ir.Value) -> list[bool] | None:
     if not isinstance(mask, ir.Constant):
         return None
     return [bool(lane.constant) for lane in mask.constant]
+
+
+def idle_lanes(mask: ir.Value) -> list[bool]:
+    """Which lanes a mask is known not to have."""
+    known = constant_lanes(mask)
+    if known is not None:
+        return [not lane for lane in known]
+    if getattr(mask, "opname", None) != "and":
+        return [False] * mask.type.count
+    return [p or q for p, q in zip(*map(idle_lanes, mask.operands), strict=True)]
 
 
 def pieces(active: Sequence[bool]) -> list[tuple[int, int]]:

@@ -133,6 +133,12 @@ def test_windows(machine: Machine, data: st.DataObject) -> None:
     check(case, machine, parts=data.draw(st.integers(1, 3)))
 
 
+@on_machines
+def test_lanes_of_a_register_of_which_all_are_outside_hold_the_fill(machine: Machine) -> None:
+    """Whether others are outside is known in the run only, and LLVM read the first of them."""
+    check(window([Axis(17, 1, after=1), Axis(4, 1, after=1)], 1, dtype="f64"), machine)
+
+
 SHAPES = {
     "whole rows": [Axis(7, 3, before=1, after=1)] * 2,
     "rows of one and a half vectors": [Axis(24, 3, before=1, after=1)] * 2,
