@@ -61,6 +61,7 @@ from rutc.tensor_ir.kernel import (
 from rutc.tensor_ir.layout import Layout, dense, pack
 from rutc.tensor_ir.lower import Group, halo_kernel, lower, lower_scatter
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.products import terms_of
 from rutc.tuner.sharing import Operand, Shared, share
 
 Symbols = Mapping[str, Range]
@@ -559,7 +560,10 @@ def _gathers(group: Group, extents: Mapping[str, int]) -> int:
 
 
 def _work(group: Group | None, extents: Mapping[str, int]) -> int:
-    """Floating-point operations of a group: arithmetic in bodies, and one per reduced element."""
+    """Floating-point operations of a group: arithmetic in bodies, and one per reduced element.
+
+    All products of the parts of two numbers are one operation.
+    """
     total = 0
     if group is not None:
         extents = {**extents, **{s.dim: s.size for s in group.slices}}
@@ -568,6 +572,8 @@ def _work(group: Group | None, extents: Mapping[str, int]) -> int:
         each = sum(
             1 for e in n.body for x in walk(e) if isinstance(x, Apply | Cast) and x.dtype.is_float
         )
+        if len(terms_of(n.reducer, n.body) or ()) > 1:
+            each = 1
         total += points * (each + (1 if n.reducer is not None else 0))
     return total
 

@@ -20,7 +20,7 @@ from rutc.emit.library import build_library
 from rutc.emit.targets import target_named
 from rutc.emit.toolchain import find_toolchain
 from rutc.errors import UserError
-from rutc.graph_opt import EXACT, PIPELINE, DumpFolder, optimize
+from rutc.graph_opt import EXACT, DumpFolder, optimize, pipeline_for
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from rutc.importer.external import ModelFolder
@@ -60,6 +60,8 @@ def compile_model(
         )
     model, output = Path(model), Path(output)
     machine = target_named(options.target).machine
+    if options.keep_subnormals:
+        machine = machine.without_bf16()
     _check_output(output)
     seconds: dict[str, float] = {}
     totals: dict[str, int] = {}
@@ -91,7 +93,7 @@ def compile_model(
                 )
             dump = DumpFolder(options.dump) if options.dump is not None else None
             with stage("optimize"):
-                pipeline = EXACT if options.exact_algorithms else PIPELINE
+                pipeline = EXACT if options.exact_algorithms else pipeline_for(machine)
                 graph = optimize(graph, on_step=dump, pipeline=pipeline)
             with stage("plan"):
                 plan = decide(graph)

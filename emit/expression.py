@@ -10,6 +10,7 @@ import numpy as np
 from llvmlite import ir
 
 from rutc.emit.access import BOOL, MemoryEmitter, both, constant_lanes, suffix
+from rutc.emit.bf16 import narrowed
 from rutc.emit.cast import emit_clamped_cast
 from rutc.emit.index import I32, IndexEmitter, i64, is_vector, splat
 from rutc.emit.memory import emit_literal, from_memory, zero
@@ -128,7 +129,12 @@ class ExpressionEmitter:
                     return clamped
             case _:
                 pass
-        return emit_cast(self.builder, self.emit(e.arg), e.arg.dtype, e.dtype)
+        value = self.emit(e.arg)
+        if e.arg.dtype is DType.F32 and e.dtype is DType.BF16 and is_vector(value):
+            found = narrowed(self.memory, value, self.machine)
+            if found is not None:
+                return found
+        return emit_cast(self.builder, value, e.arg.dtype, e.dtype)
 
     def _shared(self, e: Apply) -> ir.Value:
         """The value of an operation, computed once for equal values of the unrolled loops."""

@@ -21,22 +21,23 @@ from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.kernel import Access, Assign, Init, Kernel, Kind, Loop, Stmt, Update, walk_stmts
-from rutc.tensor_ir.products import narrow_factors
+from rutc.tensor_ir.products import terms_of
 
 REGISTERS = 8
 COLUMNS = 16
 """Sums of 32 bits in a row of a register."""
-GROUP = 4
-"""Products that go into a sum at a time: neighbours in memory in both operands."""
+ROW_BYTES = 64
+GROUP_BYTES = 4
+"""Of products that go into a sum at a time: neighbours in memory in both operands."""
 I8 = ir.IntType(8)
 
 
 @record
 class Shape:
-    """Rows of a block of sums, the length of its products, and how many blocks there are."""
+    """Rows of a block of sums, the bytes of a row of factors, and how many blocks there are."""
 
     rows: int
-    length: int
+    bytes: int
     sums: int
 
     @property
@@ -63,9 +64,19 @@ def matrix_shapes(kernel: Kernel) -> dict[str, Shape]:
             raise InternalError(f"a matrix block of {columns} columns")
         name = inner.states[0].buffer
         axes = kernel.buffer(name).layout.axes
-        shape = Shape(rows, products, prod(Index.of(a.extent).value for a in axes[:-2]))
+        ((left, _),) = _factors(inner)
+        shape = Shape(
+            rows, products * left.dtype.bytes, prod(Index.of(a.extent).value for a in axes[:-2])
+        )
         if found.setdefault(name, shape) != shape:
             raise InternalError(f"the matrix blocks of %{name} have several shapes")
+    return found
+
+
+def _factors(s: Update) -> tuple[tuple[Read, Read], ...]:
+    found = terms_of(s.reducer, s.elements)
+    if found is None or len(found) != 1:
+        raise InternalError("a matrix loop around something else than a product")
     return found
 
 
@@ -112,12 +123,12 @@ class MatrixEmitter:
         data = bytearray(64)
         data[0] = 1
         for register in range(REGISTERS):
-            data[16 + 2 * register] = COLUMNS * 4
+            data[16 + 2 * register] = ROW_BYTES
             data[48 + register] = shape.rows
         for register in shape.registers["left"]:
-            data[16 + 2 * register] = shape.length
+            data[16 + 2 * register] = shape.bytes
         for register in shape.registers["right"]:
-            data[48 + register] = shape.length // GROUP
+            data[48 + register] = shape.bytes // GROUP_BYTES
         type_ = ir.ArrayType(I8, 64)
         table = ir.GlobalVariable(self.builder.module, type_, f"matrix_shape.{len(self._tables)}")
         table.linkage = "internal"
@@ -152,18 +163,14 @@ class MatrixEmitter:
             del self.index.ranges[x.var]
 
     def _product(self, s: Update, loops: list[Loop]) -> None:
-        operands = narrow_factors(s)
-        if operands is None or len(loops) != 3:
-            raise InternalError("a matrix loop around something else than products")
         rows, columns, products = (x.var for x in loops)
-        left, right = operands
+        ((left, right),) = _factors(s)
         if any(columns in c.names() for _, c in left.coords if isinstance(c, Index)):
             left, right = right, left
         registers = self.shapes[s.states[0].buffer].registers
         a = self._operand(registers["left"], left, rows, 1)
-        b = self._operand(registers["right"], right, products, GROUP)
-        signs = "".join("s" if x.dtype is DType.I8 else "u" for x in (left, right))
-        self._call(f"tdpb{signs}d", [self._number(s.states[0], loops), a, b])
+        b = self._operand(registers["right"], right, products, GROUP_BYTES // right.dtype.bytes)
+        self._call(_product_of(left.dtype, right.dtype), [self._number(s.states[0], loops), a, b])
 
     def _operand(self, own: list[int], r: Read, rows: str, step: int) -> ir.Constant:
         """The register of `own` that holds a block of an operand, its rows `step` apart."""
@@ -221,3 +228,10 @@ class MatrixEmitter:
         types = [a.type for a in args]
         function = self.expressions.memory.intrinsic(f"llvm.x86.{name}", ir.VoidType(), types)
         self.builder.call(function, args)
+
+
+def _product_of(left: DType, right: DType) -> str:
+    """The instruction's name."""
+    if left is DType.BF16:
+        return "tdpbf16ps"
+    return f"tdpb{''.join('s' if x is DType.I8 else 'u' for x in (left, right))}d"

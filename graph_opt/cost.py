@@ -15,7 +15,7 @@ from rutc.record import record
 from rutc.tensor_ir.affine import ONE, Index
 from rutc.tensor_ir.expr import Apply, IndexValue, Read, index_names, reads, walk
 from rutc.tensor_ir.graph import Nest
-from rutc.tensor_ir.products import factors_of
+from rutc.tensor_ir.products import factors_of, terms_of
 
 LANES = 16
 BROADCAST = 0.15
@@ -25,6 +25,8 @@ PACKED = 0.5
 CONTIGUOUS = 1.0
 SCATTERED = 10.0
 STORE_SCATTERED = 12.0
+STORE_TURNED = 4.0
+"""A vector of a block of sums that are transposed on their way to memory."""
 COPY = 1.2
 """Cycles per element of copying a value into another layout."""
 MERGE = 24.0
@@ -108,8 +110,13 @@ class NestCost:
 
     @cached_property
     def grouped(self) -> bool:
-        """Whether neighbours along a bound loop are multiplied together: 8-bit products."""
-        return factors_of(self.nest.reducer, self.nest.body) is not None
+        """Whether neighbours along a bound loop are multiplied together: narrow products."""
+        return self.in_parts or factors_of(self.nest.reducer, self.nest.body) is not None
+
+    @cached_property
+    def in_parts(self) -> bool:
+        """Whether products of parts are summed, in registers for matrices."""
+        return len(terms_of(self.nest.reducer, self.nest.body) or ()) > 1
 
     def neighbours(self, u: ReadUse) -> str | None:
         """The dim along which the longest bound loop moves a read by one."""
@@ -189,5 +196,6 @@ class NestCost:
         else:
             stores = self.stored / extent * each
             same = all(inner.get(o.name) in (v, None) for o in self.nest.outs)
-            total += stores * (CONTIGUOUS if same else STORE_SCATTERED)
+            apart = STORE_TURNED if self.in_parts else STORE_SCATTERED
+            total += stores * (CONTIGUOUS if same else apart)
         return total

@@ -27,6 +27,7 @@ from rutc.graph_opt.rules.normalize import (
     divide_later,
     multiply_by_reciprocal,
 )
+from rutc.graph_opt.rules.parts import MultiplyParts
 from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.rows import RecomputeRows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
@@ -34,7 +35,8 @@ from rutc.graph_opt.rules.separate import SeparateWindows
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
 from rutc.graph_opt.rules.widen import SumPacked, widen_operands
-from rutc.tensor_ir import Graph
+from rutc.tensor_ir import DType, Graph
+from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.verify import verify
 
 FILTERING = Sweep("filter with fewer products", (MinimalFiltering(),))
@@ -105,8 +107,20 @@ PIPELINE: tuple[Pass, ...] = (
     DropDims(),
 )
 
+PARTS = MultiplyParts()
+"""The step that lets registers for matrices of bf16 multiply numbers of f32."""
+
 EXACT = tuple(step for step in PIPELINE if step is not FILTERING)
 """The pipeline without other algorithms: every sum adds the products that the model states."""
+
+
+def pipeline_for(machine: Machine) -> tuple[Pass, ...]:
+    """The steps for a machine: what its instructions do best decides which sums are taken."""
+    if not machine.has_matrices(DType.BF16):
+        return PIPELINE
+    after = PIPELINE.index(FILTERING) + 1
+    return (*PIPELINE[:after], PARTS, *PIPELINE[after:])
+
 
 OnStep = Callable[[str, Graph, bool], None]
 

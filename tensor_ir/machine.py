@@ -58,10 +58,9 @@ class Machine:
         """Lanes of 32 bits in a register."""
         return self.vector_bits // 32
 
-    @property
-    def has_matrices(self) -> bool:
-        """Whether there are registers for matrices of 8-bit integers."""
-        return "amx-int8" in self.features
+    def has_matrices(self, dtype: DType) -> bool:
+        """Whether there are registers for matrices of 8-bit integers, or of bf16."""
+        return ("amx-bf16" if dtype is DType.BF16 else "amx-int8") in self.features
 
     @property
     def has_masks(self) -> bool:
@@ -72,6 +71,10 @@ class Machine:
         """The same machine, its matrix registers left alone."""
         kept = frozenset(f for f in self.features if not f.startswith("amx-"))
         return replace(self, features=kept)
+
+    def without_bf16(self) -> Machine:
+        """The same machine without instructions on bf16, which take subnormal numbers for zeros."""
+        return replace(self, features=frozenset(f for f in self.features if "bf16" not in f))
 
     def products(self, a: DType, b: DType) -> int:
         """How many products of neighbours of these types one instruction adds to an i32.

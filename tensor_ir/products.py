@@ -1,4 +1,4 @@
-"""Sums of products of 8-bit integers, for which processors have instructions of their own."""
+"""Sums of products of narrow numbers, for which processors have instructions of their own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from rutc.tensor_ir.expr import Apply, Cast, Expr, Read
 from rutc.tensor_ir.kernel import Update
 from rutc.tensor_ir.reducer import Reducer
 
+SUMMED = {DType.I8: DType.I32, DType.U8: DType.I32, DType.BF16: DType.F32}
+"""The types of factors, and those in which their products are summed."""
+
 
 def narrow_factors(s: Update) -> tuple[Read, Read] | None:
     """The 8-bit reads whose products an update adds to an i32; None where it does not."""
@@ -16,19 +19,42 @@ def narrow_factors(s: Update) -> tuple[Read, Read] | None:
 
 def factors_of(reducer: Reducer | None, elements: tuple[Expr, ...]) -> tuple[Read, Read] | None:
     """The 8-bit reads of which a reduction sums the products in i32; None for any other."""
-    if reducer is None or reducer.name != "sum" or reducer.state != (DType.I32,):
+    found = terms_of(reducer, elements)
+    if found is None or len(found) != 1 or found[0][0].dtype is DType.BF16:
         return None
-    match elements[0]:
+    return found[0]
+
+
+def terms_of(
+    reducer: Reducer | None, elements: tuple[Expr, ...]
+) -> tuple[tuple[Read, Read], ...] | None:
+    """The narrow reads whose products a reduction sums, in one wide type; None for any other.
+
+    An element is a product, or a sum of several.
+    """
+    if reducer is None or reducer.name != "sum":
+        return None
+    found = _terms(elements[0])
+    if found is None or {(SUMMED[r.dtype],) for pair in found for r in pair} != {reducer.state}:
+        return None
+    return found
+
+
+def _terms(e: Expr) -> tuple[tuple[Read, Read], ...] | None:
+    match e:
         case Apply(op="mul", args=(a, b)):
             p, q = _narrow(a), _narrow(b)
-            return None if p is None or q is None else (p, q)
+            return None if p is None or q is None else ((p, q),)
+        case Apply(op="add", args=(a, b)):
+            left, right = _terms(a), _terms(b)
+            return None if left is None or right is None else (*left, *right)
         case _:
             return None
 
 
 def _narrow(e: Expr) -> Read | None:
     match e:
-        case Cast(Read() as r, DType.I32) if r.dtype in (DType.I8, DType.U8):
+        case Cast(Read() as r, to) if SUMMED.get(r.dtype) is to:
             plain = all(isinstance(c, Index) for _, c in r.coords)
             return r if plain else None
         case _:

@@ -134,6 +134,7 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
 
     def visit(stmts: tuple[Stmt, ...], loops: tuple[Loop, ...]) -> None:
         names = tuple(x.var for x in loops)
+        seen: set[Read] = set()
         for s in stmts:
             if isinstance(s, Loop):
                 visit(s.body, (*loops, s))
@@ -142,21 +143,19 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
                 visit(s.then, loops)
                 visit(s.orelse, loops)
                 continue
-            reads = [
-                t
-                for r in dict.fromkeys(r for e in exprs(s) for r in _memory_reads(e, buffers))
-                if (t := _touch(r, buffers, names, ranges, constants)) is not None
-            ]
-            touches.extend(reads)
+            places = dict.fromkeys(r for e in exprs(s) for r in _memory_reads(e, buffers))
+            reads = {r: _touch(r, buffers, names, ranges, constants) for r in places}
+            # What several statements read at one place is loaded once.
+            touches.extend(t for r, t in reads.items() if r not in seen)
+            seen.update(places)
             if isinstance(s, Assign | Put) and buffers[s.target.buffer].space is not Space.REGISTER:
                 target = buffers[s.target.buffer]
                 read = Read(target.name, s.target.coords, target.dtype)
                 store = _touch(read, buffers, names, ranges, frozenset(), is_store=True)
-                if store is not None:
-                    touches.append(store)
+                touches.append(store)
             if isinstance(s, Update):
                 own = loops[len(shared) :]
-                reductions.append(Reduction(s, own, tuple(reads)))
+                reductions.append(Reduction(s, own, tuple(reads.values())))
 
     visit(kernel.body, ())
     return Shape(
@@ -213,7 +212,7 @@ def _touch(
     constants: frozenset[str],
     *,
     is_store: bool = False,
-) -> Touch | None:
+) -> Touch:
     buffer = buffers[r.value]
     coords: dict[str, Index] = {}
     scattered: set[str] = set()

@@ -1,81 +1,137 @@
-"""The schedule of 8-bit products for processors with matrix registers."""
+"""The schedule of narrow products for processors with matrix registers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rutc.record import record
 from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.expr import Read
-from rutc.tensor_ir.kernel import Kernel, Loop, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.products import narrow_factors
-from rutc.tensor_ir.steps import MatrixTile, Overlap, Reorder, Split, Step
+from rutc.tensor_ir.products import terms_of
+from rutc.tensor_ir.steps import MatrixTile, Overlap, PrefetchBlock, Reorder, Split, Step
 from rutc.tuner.access import Shape, Touch, dim_of_loop
 from rutc.tuner.choice import Choice, shared_out
 from rutc.tuner.dot import dot_packing
+from rutc.tuner.tiled import comes_from_afar
+from rutc.tuner.tiles import LINE_BYTES
 
 ROWS = 16
 COLUMNS = 16
-GROUP = 4
-LENGTH = 64
-"""Products of one row and column in one instruction."""
-SHORTEST = 32
+GROUP_BYTES = 4
+ROW_BYTES = 64
+"""Of the products of one row and column in one instruction."""
+SHORTEST_BYTES = 32
 """Fewer are not worth the loads."""
 FEWEST_ROWS = 4
+
+
+@record
+class Block:
+    """What registers hold: rows of `lefts`, columns of the constants `rights`, `length` products.
+
+    `row`, `column` and `inner` are their loops.
+    """
+
+    lefts: list[Touch]
+    rights: list[Touch]
+    row: str
+    column: str
+    inner: str
+    length: int
 
 
 def matrix(
     kernel: Kernel, shape: Shape, machine: Machine, constants: frozenset[str]
 ) -> Choice | None:
     """Two by two blocks of sums where one operand is a constant; None where they do not fit."""
-    if not machine.has_matrices or len(shape.reductions) != 1 or shape.symbolic:
-        return None
-    (r,) = shape.reductions
-    operands = narrow_factors(r.update)
-    if operands is None or len(r.reads) != 2 or any(t.gathered for t in r.reads):
-        return None
-    right = next((t for t in r.reads if t.packed), None)
-    left = next((t for t in r.reads if not t.packed), None)
-    if right is None or left is None or right.buffer not in constants:
-        return None
-    row, column, inner = _loops(shape, left, right, [x.var for x in r.loops])
-    if row is None or column is None or inner is None:
-        return None
-    read = next(o for o in operands if o.value == left.buffer)
-    if not _is_inside(kernel, read, _ranges(kernel)):
+    block = _block(kernel, shape, machine, constants)
+    if block is None:
         return None
     extents = shape.extents
-    length = _length(extents[inner])
-    if length is None:
-        return None
+    row, column, inner = block.row, block.column, block.inner
+    left, right = block.lefts[0], block.rights[0]
     count = -(-extents[row] // ROWS)
     count += count % 2 if count > 1 else 0
     rows = -(-extents[row] // count)
     tall = 2 if count % 2 == 0 else 1
     blocks = -(-extents[column] // COLUMNS)
-    wide = next(f for f in (2, 3, 1) if blocks % f == 0)
     others = [x.var for x in shape.shared if x.var not in (row, column)]
-    order = [*others, f"{column}.o.o", f"{row}.o.o"]
-    bound = [*(x.var for x in r.loops if x.var != inner), inner]
+    # What the constant does not depend on passes by each of its panels.
+    passing = [v for v in others if not right.depends(v)]
+    pairs = [v for v in passing if left.strides.get(v) and extents[v] % 2 == 0]
+    # Beside a single block of rows lies that of another loop.
+    beside = pairs[0] if pairs and count == 1 else None
+    most = 2 if tall == 2 or beside is not None else 4
+    wide = next(f for f in (most, 3, 2, 1) if blocks % f == 0)
+    inside = [f"{v}.o" if v == beside else v for v in passing]
+    order = [*(v for v in others if v not in passing), f"{column}.o.o", *inside, f"{row}.o.o"]
+    single = [] if beside is None else [f"{row}.o.i"]
+    tiles = (f"{row}.o.i" if beside is None else f"{beside}.i", f"{column}.o.i")
     steps: list[Step] = [
         Split(row, rows),
         *([Overlap((f"{row}.o",))] if extents[row] % rows else []),
         Split(f"{row}.o", tall),
+        *([Split(beside, 2)] if beside is not None else []),
         Split(column, COLUMNS),
         Split(f"{column}.o", wide),
-        Reorder((*order, f"{row}.o.i", f"{column}.o.i", f"{row}.i", f"{column}.i")),
+        Reorder((*order, *single, *tiles, f"{row}.i", f"{column}.i")),
     ]
-    if bound != [x.var for x in r.loops]:
+    own = [x.var for x in shape.reductions[0].loops]
+    bound = [*(v for v in own if v != inner), inner]
+    if bound != own:
         steps.append(Reorder(tuple(bound)))
-    steps.append(Split(inner, length))
+    steps.append(Split(inner, block.length))
     steps += shared_out(order, shape, machine)
-    tiles = (f"{row}.o.i", f"{column}.o.i")
-    steps.append(MatrixTile(tiles, f"{row}.i", f"{column}.i", f"{inner}.i"))
-    of_loop = dim_of_loop(kernel, right.buffer)
-    dims = [d for d, _ in kernel.buffer(right.buffer).layout.extents]
-    inside = [of_loop[v] for v in bound if v in of_loop]
-    packing = dot_packing(dims, inside, of_loop[column], COLUMNS, GROUP)
-    return Choice(tuple(steps), {right.buffer: packing})
+    stores = [t for t in shape.touches if t.is_store]
+    across = any(t.unit(row) and not t.unit(column) for t in stores)
+    results = Kind.UNROLL if across else Kind.SERIAL
+    steps.append(MatrixTile(tiles, f"{row}.i", f"{column}.i", f"{inner}.i", results))
+    packs = {}
+    for t in block.rights:
+        if blocks > wide and comes_from_afar(t, shape, machine):
+            steps.append(PrefetchBlock(t.buffer, f"{column}.o.o", 0, LINE_BYTES // t.bytes))
+        of_loop = dim_of_loop(kernel, t.buffer)
+        dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
+        reduced = [of_loop[v] for v in bound if v in of_loop]
+        group = GROUP_BYTES // t.bytes
+        packs[t.buffer] = dot_packing(dims, reduced, of_loop[column], COLUMNS, group)
+    return Choice(tuple(steps), packs)
+
+
+def _block(
+    kernel: Kernel, shape: Shape, machine: Machine, constants: frozenset[str]
+) -> Block | None:
+    """The operands and loops of the only reduction, if it sums products with constants."""
+    if len(shape.reductions) != 1 or shape.symbolic:
+        return None
+    (r,) = shape.reductions
+    terms = terms_of(r.update.reducer, r.update.elements)
+    if terms is None or any(t.gathered for t in r.reads):
+        return None
+    dtype = terms[0][0].dtype
+    if not machine.has_matrices(dtype):
+        return None
+    lefts = [t for t in r.reads if t.buffer not in constants]
+    rights = [t for t in r.reads if t.buffer in constants]
+    if not _alike(lefts) or not _alike(rights):
+        return None
+    if any({p.value in constants, q.value in constants} != {True, False} for p, q in terms):
+        return None
+    row, column, inner = _loops(shape, lefts[0], rights[0], [x.var for x in r.loops])
+    if row is None or column is None or inner is None:
+        return None
+    values = {x for pair in terms for x in pair if x.value not in constants}
+    if not all(_is_inside(kernel, x, _ranges(kernel)) for x in values):
+        return None
+    length = _length(shape.extents[inner], dtype.bytes)
+    return None if length is None else Block(lefts, rights, row, column, inner, length)
+
+
+def _alike(touches: list[Touch]) -> bool:
+    """Whether there are some, and all move alike."""
+    return bool(touches) and all(t.strides == touches[0].strides for t in touches)
 
 
 def _loops(
@@ -99,9 +155,11 @@ def _used(extent: int) -> tuple[float, int]:
     return round(extent / (count * ROWS), 1), extent
 
 
-def _length(extent: int) -> int | None:
-    """Products at a time: the longest that divides the loop."""
-    for n in range(min(extent, LENGTH) // GROUP * GROUP, SHORTEST - 1, -GROUP):
+def _length(extent: int, size: int) -> int | None:
+    """Products at a time of factors of so many bytes: the longest that divides the loop."""
+    group = GROUP_BYTES // size
+    longest = min(extent, ROW_BYTES // size) // group * group
+    for n in range(longest, SHORTEST_BYTES // size - 1, -group):
         if extent % n == 0:
             return n
     return None

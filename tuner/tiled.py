@@ -208,7 +208,7 @@ def tiled(
                 elif batch and (t.strides.get(batch[-1]) or 0) > 0:
                     panel = f"{tile.vector}.o" if f"{tile.vector}.o" in order else batch[-1]
                     steps.append(PrefetchBlock(t.buffer, panel, 0, line))
-                elif (over := _panel(t, tile, order)) and _comes_from_afar(t, shape, machine):
+                elif (over := _panel(t, tile, order)) and comes_from_afar(t, shape, machine):
                     alone = all(extents.get(v, 1) == 1 for v in order if v != over)
                     ahead = STREAM_BYTES // t.bytes if alone else 0
                     steps.append(PrefetchBlock(t.buffer, over, ahead, line))
@@ -227,7 +227,7 @@ def tiled(
     return Choice(tuple(steps), packs)
 
 
-def _comes_from_afar(t: Touch, shape: Shape, machine: Machine) -> bool:
+def comes_from_afar(t: Touch, shape: Shape, machine: Machine) -> bool:
     """Whether an operand is better asked for than waited for.
 
     One that the second cache could hold may have left it for other kernels' operands since the

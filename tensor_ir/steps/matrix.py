@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rutc.record import record
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Expr, Read, transform
+from rutc.tensor_ir.expr import Apply, Expr, Read, transform
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -42,17 +42,24 @@ class MatrixTile(Step):
           for t, u unroll { for i, j matrix { out[t,i,u,j] = acc[t,u,i,j] } }
           for t { for i { for u unroll { for j vector { S(out[t,i,u,j]) } } } }
 
-    `tiles` are t and u, `rows` is i, `columns` j, `var` the innermost loop l.
+    The products of an element that is a sum of several have tiles of updates of their own.
+
+    `tiles` are t and u, `rows` is i, `columns` j, `var` the innermost loop l. `results` is the kind
+    of i in what follows: serial, or unroll where results lie along the rows in memory, so that
+    squares of them can be transposed in registers.
     """
 
     tiles: tuple[str, str]
     rows: str
     columns: str
     var: str
+    results: Kind
 
     def apply(self, kernel: Kernel) -> Kernel:
         """The tiled kernel. Raises NotApplicable unless the loops hold one sum of products."""
         loops = (*self.tiles, self.rows, self.columns)
+        if self.results not in (Kind.SERIAL, Kind.UNROLL):
+            raise NotApplicable(f"results of rows that are {self.results.value}")
         if len(find_loops(kernel, loops[0])) != 1:
             raise NotApplicable(f"{loops[0]} occurs several times")
         ranges = outer_ranges(kernel)
@@ -84,15 +91,20 @@ class MatrixTile(Step):
                 (update,) = x.body
                 assert isinstance(update, Update)
                 constant_extent(x)
-                return (around(replace(update, states=(state,)), replace(x, kind=Kind.MATRIX)),)
+                (element,) = update.elements
+                updates = (
+                    replace(update, states=(state,), elements=(term,)) for term in _terms(element)
+                )
+                return tuple(around(u, replace(x, kind=Kind.MATRIX)) for u in updates)
 
             results = rewrite(
                 after, expr=lambda e: transform(e, lambda x: _read_from(x, acc, stage, coords))
             )
             rest: tuple[Stmt, ...] = results
             by_name = {x.var: x for x in chain}
-            kinds = {u: Kind.UNROLL, self.columns: Kind.VECTOR}
-            for v in reversed(order):
+            kinds = {self.rows: self.results, u: Kind.UNROLL, self.columns: Kind.VECTOR}
+            last = order if self.results is Kind.SERIAL else (t, u, self.rows, self.columns)
+            for v in reversed(last):
                 kind = kinds.get(v, Kind.SERIAL)
                 rest = (replace(by_name[v], kind=kind, body=rest),)
             return (
@@ -138,6 +150,13 @@ class MatrixTile(Step):
         if any(isinstance(s, Loop | Init) for s in walk_stmts(after)):
             raise NotApplicable("what follows the sum has loops of its own")
         return chain, init, reduction, after
+
+
+def _terms(e: Expr) -> tuple[Expr, ...]:
+    """What is added up."""
+    if isinstance(e, Apply) and e.op == "add":
+        return tuple(term for a in e.args for term in _terms(a))
+    return (e,)
 
 
 def _read_from(e: Expr, acc: str, stage: str, coords: tuple[tuple[str, Index], ...]) -> Expr:

@@ -380,7 +380,7 @@ def _updates_directly(body: tuple[Stmt, ...]) -> bool:
             return True
         if (
             isinstance(s, Loop)
-            and s.kind in (Kind.UNROLL, Kind.VECTOR)
+            and s.kind in (Kind.UNROLL, Kind.VECTOR, Kind.MATRIX)
             and _updates_directly(s.body)
         ):
             return True

@@ -1,0 +1,272 @@
+"""Products of parts in bf16 in the place of products in f32."""
+
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from rutc.build import Builder
+from rutc.compiler import Options, compile_model
+from rutc.emit.targets import target_named
+from rutc.graph_opt import EXACT, PIPELINE, optimize, pipeline_for
+from rutc.graph_opt.decide import decide
+from rutc.graph_opt.rules.parts import MultiplyParts
+from rutc.importer import import_model
+from rutc.runtime import load
+from rutc.tensor_ir import Const, DType, Graph
+from rutc.tensor_ir.machine import Machine
+from rutc.verify.reference import Reference
+from rutc.verify.tolerance import Level, tolerance
+from tests.compiled import build, run
+
+NATIVE = target_named("native").machine
+V3 = target_named("x86-64-v3").machine
+MATRICES = frozenset({"amx-tile", "amx-bf16"})
+ALWAYS = MultiplyParts(free=1 << 40, least=-inf, saving=-inf)
+MACHINES = [
+    pytest.param(V3, id="x86-64-v3"),
+    pytest.param(
+        NATIVE,
+        id="native",
+        marks=pytest.mark.skipif(
+            not NATIVE.has_matrices(DType.BF16),
+            reason="this processor has no registers for matrices of bf16",
+        ),
+    ),
+]
+
+
+def save(
+    path: Path, shape: Sequence[int | str], nodes: list[NodeProto], **constants: np.ndarray
+) -> None:
+    """A model of nodes from x to y."""
+    graph = helper.make_graph(
+        nodes,
+        "model",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+
+
+def product(path: Path, rows: tuple[int, ...], depth: int, columns: int) -> np.ndarray:
+    """relu(x @ w + b) + relu(x @ w); the weights."""
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((depth, columns)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Add", ["p", "b"], ["q"]),
+        helper.make_node("Relu", ["q"], ["r"]),
+        helper.make_node("Relu", ["p"], ["s"]),
+        helper.make_node("Add", ["r", "s"], ["y"]),
+    ]
+    save(path, (*rows, depth), nodes, w=w, b=rng.standard_normal(columns).astype(np.float32))
+    return w
+
+
+def convolution(path: Path, shape: tuple[int, ...], outputs: int, window: int, stride: int) -> None:
+    """conv(relu(x)) + 1."""
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((outputs, shape[1], window, window)).astype(np.float32)
+    attributes = {"strides": [stride, stride], "pads": [window // 2] * 4}
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Conv", ["r", "w"], ["c"], **attributes),
+        helper.make_node("Add", ["c", "one"], ["y"]),
+    ]
+    save(path, shape, nodes, w=w, one=np.ones((), np.float32))
+
+
+def parted(path: Path, step: MultiplyParts = ALWAYS) -> Graph:
+    """The optimized graph, with parts."""
+    return optimize(import_model(path), pipeline=(*EXACT, step))
+
+
+def agrees(path: Path, graph: Graph, machine: Machine, shape: tuple[int, ...], terms: int) -> None:
+    library = build(decide(graph), machine, path.parent)
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    (wanted,) = Reference(path, 1).run({"x": x}).values()
+    wanted = np.asarray(wanted, np.float64)
+    allowed = tolerance(Level.KERNEL, np.float32, terms)
+    for threads in (1, 2):
+        got = run(library, {"x": x}, threads)["y"]
+        assert got.shape == wanted.shape
+        assert (np.abs(got - wanted) <= allowed.allowed(wanted)).all()
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns"),
+    [((16,), 32, 16), ((17,), 48, 33), ((8,), 16, 100), ((131,), 44, 61), ((2, 5, 9), 64, 48)],
+)
+def test_products_agree(
+    tmp_path: Path, rows: tuple[int, ...], depth: int, columns: int, machine: Machine
+) -> None:
+    path = tmp_path / "model.onnx"
+    product(path, rows, depth, columns)
+    graph = parted(path)
+    assert any(v.endswith(".mid") for v in graph.values)
+    agrees(path, graph, machine, (*rows, depth), depth)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    ("shape", "outputs", "window", "stride"),
+    [
+        ((1, 32, 12, 9), 16, 1, 1),
+        ((2, 16, 13, 11), 40, 3, 1),
+        ((1, 64, 17, 23), 32, 3, 2),
+        ((1, 32, 18, 18), 64, 1, 2),
+        ((1, 48, 20, 20), 50, 1, 1),
+        ((3, 16, 28, 28), 32, 5, 3),
+    ],
+)
+def test_convolutions_agree(
+    tmp_path: Path,
+    shape: tuple[int, ...],
+    outputs: int,
+    window: int,
+    stride: int,
+    machine: Machine,
+) -> None:
+    path = tmp_path / "model.onnx"
+    convolution(path, shape, outputs, window, stride)
+    graph = parted(path)
+    assert any(v.endswith(".mid") for v in graph.values)
+    agrees(path, graph, machine, shape, shape[1] * window * window)
+
+
+def test_parts_are_as_exact_as_sums_in_f32(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((512, 64)).astype(np.float32)
+    save(path, (32, 512), [helper.make_node("MatMul", ["x", "w"], ["y"])], w=w)
+    x = rng.standard_normal((32, 512)).astype(np.float32)
+    exact = x.astype(np.float64) @ w.astype(np.float64)
+    errors = {}
+    for name, graph in (("parts", parted(path)), ("f32", optimize(import_model(path)))):
+        folder = tmp_path / name
+        folder.mkdir()
+        got = run(build(decide(graph), V3, folder), {"x": x}, 1)["y"]
+        errors[name] = float(np.abs(got - exact).mean())
+    # Products of parts are exact. On this machine they are added one by one, as those of f32 are.
+    assert errors["parts"] < 2 * errors["f32"]
+    assert errors["parts"] < 1e-6 * float(np.abs(exact).mean())
+
+
+def test_constants_that_gain_most_grow_within_the_budget(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    rng = np.random.default_rng(0)
+    first = rng.standard_normal((256, 256)).astype(np.float32)
+    second = rng.standard_normal((256, 64)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "v"], ["p"]),
+        helper.make_node("MatMul", ["p", "w"], ["y"]),
+    ]
+    save(path, (512, 256), nodes, v=first, w=second)
+
+    def parts(free: int) -> list[int]:
+        graph = parted(path, MultiplyParts(share=0.0, free=free, least=-inf, saving=-inf))
+        narrow = [n for n in graph.nodes if isinstance(n, Const) and n.out.dtype is DType.BF16]
+        return sorted(n.data.array.size for n in narrow)
+
+    assert parts(first.nbytes // 2 + second.nbytes // 2) == [second.size] * 3 + [first.size] * 3
+    assert parts(first.nbytes // 2) == [first.size] * 3
+    assert parts(second.nbytes // 2) == [second.size] * 3
+    assert parts(second.nbytes // 2 - 1) == []
+
+
+@pytest.mark.parametrize("odd", [np.inf, np.nan, -3.4e38])
+def test_weights_whose_parts_are_not_finite_stay_whole(tmp_path: Path, odd: float) -> None:
+    path = tmp_path / "model.onnx"
+    w = np.ones((64, 64), np.float32)
+    w[3, 5] = odd
+    save(path, (512, 64), [helper.make_node("MatMul", ["x", "w"], ["y"])], w=w)
+    assert not any(v.endswith(".mid") for v in parted(path).values)
+
+
+def test_symbolic_sizes_and_small_products_stay_whole(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    w = np.ones((64, 64), np.float32)
+    save(path, ("n", 64), [helper.make_node("MatMul", ["x", "w"], ["y"])], w=w)
+    assert not any(v.endswith(".mid") for v in parted(path).values)
+    save(path, (16, 64), [helper.make_node("MatMul", ["x", "w"], ["y"])], w=w)
+    assert not any(v.endswith(".mid") for v in parted(path, MultiplyParts()).values)
+
+
+def test_machines_with_matrices_of_bf16_multiply_parts() -> None:
+    plain = target_named("x86-64-v4").machine
+    able = Machine(
+        plain.name, plain.triple, plain.features | MATRICES, plain.vector_bits, plain.registers
+    )
+    assert pipeline_for(plain) == PIPELINE
+    assert [step for step in pipeline_for(able) if step not in PIPELINE] == [MultiplyParts()]
+    assert pipeline_for(able.without_bf16()) == PIPELINE
+
+
+@pytest.mark.parametrize(
+    ("shape", "outputs", "window", "stride"),
+    [((1, 64, 28, 28), 128, 1, 1), ((1, 128, 28, 28), 128, 3, 2), ((4, 64, 19, 19), 96, 1, 2)],
+)
+def test_what_has_parts_goes_into_matrix_registers(
+    tmp_path: Path, shape: tuple[int, ...], outputs: int, window: int, stride: int
+) -> None:
+    """A sum of products of parts by other instructions would take several times as long."""
+    path = tmp_path / "model.onnx"
+    convolution(path, shape, outputs, window, stride)
+    plain = target_named("x86-64-v4").machine
+    able = Machine(
+        plain.name, plain.triple, plain.features | MATRICES, plain.vector_bits, plain.registers
+    )
+    graph = parted(path)
+    assert any(v.endswith(".mid") for v in graph.values)
+    builder = Builder(decide(graph), able, "model", 1, keep_subnormals=False)
+    kernels: list[str] = []
+    builder.on_draft = lambda pending, made, draft: kernels.append(str(draft.kernel))
+    builder.build()
+    assert sum(" matrix {" in kernel for kernel in kernels) == 1
+
+
+@pytest.mark.skipif(
+    not NATIVE.has_matrices(DType.BF16),
+    reason="this processor has no registers for matrices of bf16",
+)
+def test_options_that_ask_for_more_leave_parts_out(tmp_path: Path) -> None:
+    path, library = tmp_path / "model.onnx", tmp_path / "model.so"
+    product(path, (512,), 256, 256)
+    for options, parts in (
+        (Options(), True),
+        (Options(exact_algorithms=True), False),
+        (Options(keep_subnormals=True), False),
+    ):
+        compile_model(path, library, options)
+        features = load(str(library)).manifest["features"]
+        assert isinstance(features, list)
+        assert ("amx-bf16" in features) == parts, options
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_bf16_rounds_to_nearest(tmp_path: Path, machine: Machine) -> None:
+    path = tmp_path / "model.onnx"
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 1 << 32, 999, np.uint32)
+    bits[:6] = 0x3F808000, 0x3F818000, 0x3F808001, 0x7F800001, 0x7F7FFFFF, 0xFF800000
+    x = bits.view(np.float32)
+    normal = ~(np.abs(x) < np.finfo(np.float32).tiny)
+    nodes = [
+        helper.make_node("Cast", ["x"], ["b"], to=TensorProto.BFLOAT16),
+        helper.make_node("Cast", ["b"], ["y"], to=TensorProto.FLOAT),
+    ]
+    save(path, (999,), nodes)
+    library = build(decide(optimize(import_model(path))), machine, tmp_path)
+    got = run(library, {"x": x}, 1)["y"]
+    with np.errstate(invalid="ignore"):
+        wanted = x.astype(ml_dtypes.bfloat16).astype(np.float32)
+    np.testing.assert_array_equal(got[normal], wanted[normal])
