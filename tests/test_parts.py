@@ -15,7 +15,7 @@ from rutc.compiler import Options, compile_model
 from rutc.emit.targets import target_named
 from rutc.graph_opt import EXACT, PIPELINE, optimize, pipeline_for
 from rutc.graph_opt.decide import decide
-from rutc.graph_opt.rules.parts import MultiplyParts
+from rutc.graph_opt.rules.parts import MultiplyParts, parts_of
 from rutc.importer import import_model
 from rutc.runtime import load
 from rutc.tensor_ir import Const, DType, Graph
@@ -181,6 +181,20 @@ def test_constants_that_gain_most_grow_within_the_budget(tmp_path: Path) -> None
     assert parts(first.nbytes // 2) == [first.size] * 3
     assert parts(second.nbytes // 2) == [second.size] * 3
     assert parts(second.nbytes // 2 - 1) == []
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (7,), (129, 255)])
+def test_parts_are_rounded_rests(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    x = np.asarray(rng.standard_normal(shape) * 10.0 ** rng.integers(-25, 38, shape), np.float32)
+    x.reshape(-1)[:4] = [0.0, -0.0, 1 + 2.0**-8, 3.3e38][: x.size]
+    rest = x
+    for part in parts_of(x):
+        wanted = rest.astype(ml_dtypes.bfloat16)
+        assert part.dtype == wanted.dtype
+        np.testing.assert_array_equal(part.view(np.uint16), wanted.view(np.uint16))
+        rest = rest - wanted.astype(np.float32)
+    assert (np.abs(rest) <= np.abs(x) * 2.0**-24).all()
 
 
 @pytest.mark.parametrize("odd", [np.inf, np.nan, -3.4e38])
