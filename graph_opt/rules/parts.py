@@ -109,7 +109,7 @@ class MultiplyParts:
     parts below 2**-126 count as zeros.
     """
 
-    share: float = 0.15
+    share: float = 0.1
     free: int = 24 << 20
     least: float = 0.1
     saving: float = 40_000.0
