@@ -9,6 +9,7 @@ shapes, before the sums of each.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from math import prod
 
 from llvmlite import ir
@@ -29,6 +30,7 @@ COLUMNS = 16
 ROW_BYTES = 64
 GROUP_BYTES = 4
 """Of products that go into a sum at a time: neighbours in memory in both operands."""
+MOST_TRIED = 1 << 14
 I8 = ir.IntType(8)
 
 
@@ -204,10 +206,23 @@ class MatrixEmitter:
         first = address.subs(starts).simplify(self.index.ranges)
         second = address.subs({**starts, rows: Index.of(step)}).simplify(self.index.ranges)
         stride = second - first
-        if not stride.is_const:
+        apart = stride.value if stride.is_const else self._always(stride)
+        if apart is None:
             raise InternalError(f"the rows of a matrix block of %{name} are at no fixed distance")
         place = self.expressions.memory.place(buffer, first)
-        return place, i64(stride.value * buffer.dtype.bytes)
+        return place, i64(apart * buffer.dtype.bytes)
+
+    def _always(self, x: Index) -> int | None:
+        """The value that an index has in all iterations of the loops around, tried one by one.
+
+        Quotients and remainders of loops that became one may cancel without being simplified.
+        """
+        names = sorted(x.names())
+        ranges = [range(low, high + 1) for low, high in (self.index.ranges[v] for v in names)]
+        if prod(map(len, ranges)) > MOST_TRIED:
+            return None
+        found = {x.evaluate(dict(zip(names, at, strict=True))) for at in product(*ranges)}
+        return int(found.pop()) if len(found) == 1 else None
 
     def _matrix_loops(self, address: Index) -> set[str]:
         return {v for v in address.names() if v not in self.index.values}

@@ -104,7 +104,14 @@ def agrees(path: Path, graph: Graph, machine: Machine, shape: tuple[int, ...], t
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize(
     ("rows", "depth", "columns"),
-    [((16,), 32, 16), ((17,), 48, 33), ((8,), 16, 100), ((131,), 44, 61), ((2, 5, 9), 64, 48)],
+    [
+        ((16,), 32, 16),
+        ((17,), 48, 33),
+        ((8,), 16, 100),
+        ((131,), 44, 61),
+        ((2, 5, 9), 64, 48),
+        ((26, 3, 27), 176, 86),
+    ],
 )
 def test_products_agree(
     tmp_path: Path, rows: tuple[int, ...], depth: int, columns: int, machine: Machine
