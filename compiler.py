@@ -8,23 +8,25 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 
-from rutc.build import Builder, Pending
+from rutc.build import Alternative, Builder
 from rutc.emit.host_runtime import HostRuntime, calling_units
 from rutc.emit.library import build_library
 from rutc.emit.targets import target_named
 from rutc.emit.toolchain import find_toolchain
 from rutc.errors import UserError
-from rutc.graph_opt import EXACT, DumpFolder, optimize, pipeline_for
+from rutc.graph_opt import DumpFolder, versions
 from rutc.graph_opt.decide import decide
+from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model
 from rutc.importer.external import ModelFolder
 from rutc.options import Options, Report
+from rutc.plan_steps import Pending
 from rutc.recipe import Draft, Made
 from rutc.reuse import Entry
 from rutc.tensor_ir.affine import typical
@@ -93,12 +95,15 @@ def compile_model(
                 )
             dump = DumpFolder(options.dump) if options.dump is not None else None
             with stage("optimize"):
-                pipeline = EXACT if options.exact_algorithms else pipeline_for(machine)
-                graph = optimize(graph, on_step=dump, pipeline=pipeline)
+                found = versions(graph, machine, exact=options.exact_algorithms, on_step=dump)
             with stage("plan"):
+                graph = found[-1].graph
                 plan = decide(graph)
+                alternatives = tuple(
+                    Alternative(decide(v.graph), v.where) for v in found if v.where is not None
+                )
         if options.dump is not None:
-            (options.dump / "plan.txt").write_text(f"{plan}\n")
+            (options.dump / "plan.txt").write_text(_plans_text(plan, alternatives))
         with stage("kernels"):
             builder = Builder(
                 plan,
@@ -108,6 +113,7 @@ def compile_model(
                 options.keep_subnormals,
                 on_kernel=on_kernel,
                 on_routines=lambda routines: running.begin(calling_units(routines)),
+                alternatives=alternatives,
             )
             if options.dump is not None:
                 builder.on_draft = _KernelDump(options.dump / "kernels")
@@ -120,23 +126,24 @@ def compile_model(
                 "target": machine.name,
                 "precision": options.precision,
                 "kernels": [asdict(f) for f in built.facts],
-                "flops": sum(f.flops for f in built.facts),
+                "flops": built.flops,
             }
             if graph.interface is not None:
                 manifest["interface"] = graph.interface.facts()
             artifact = build_library(
                 built.program, built.objects, output, json.loads(json.dumps(manifest)), host=running
             )
+    arena = built.program.arena_bytes
     report = Report(
         artifact.library,
         artifact.header,
         seconds,
         len(built.facts),
         len(built.objects),
-        typical(plan.arena_bytes, dict(graph.symbols)),
+        typical(arena, dict(graph.symbols)),
         built.program.weight_bytes,
-        sum(f.flops for f in built.facts),
-        str(plan.arena_bytes) if graph.symbols else None,
+        built.flops,
+        str(arena) if graph.symbols else None,
     )
     if entry is not None:
         with stage("cache"):
@@ -162,6 +169,14 @@ class _KernelDump:
         text = f"{lowered}\n\n=== schedule ===\n{steps}\n\n=== scheduled ===\n{draft.kernel}\n"
         (self.folder / f"{name}.{made.symbol}.txt").write_text(text)
         (self.folder / f"{name}.{made.symbol}.ll").write_text(draft.text)
+
+
+def _plans_text(plan: Plan, alternatives: Sequence[Alternative]) -> str:
+    """The plan, or several under what tells which of them runs."""
+    if not alternatives:
+        return f"{plan}\n"
+    parts = [f"where {a.where} > 0:\n{a.plan}\n" for a in alternatives]
+    return "\n".join([*parts, f"elsewhere:\n{plan}\n"])
 
 
 def _check_output(output: Path) -> None:

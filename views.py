@@ -263,7 +263,7 @@ def _rate(work: int | None, us: float) -> float | None:
 def step_times(
     entries: Sequence[ProfileEntry], kernels: Sequence[Mapping[str, object]]
 ) -> list[StepTime]:
-    """Returns the steps of a profile with what the manifest says of each, in their order."""
+    """Returns the steps that ran with what the manifest says of each, in their order."""
     facts: dict[tuple[str, str], list[Mapping[str, object]]] = {}
     for kernel in kernels:
         key = (str(kernel.get("symbol")), _origin(kernel))
@@ -272,12 +272,14 @@ def step_times(
     for entry in entries:
         known = facts.get((entry.name, entry.origin))
         fact = known.pop(0) if known else {}
+        if entry.calls == 0:
+            continue
         fixed = not fact.get("symbols")
         times.append(
             StepTime(
                 name=str(fact.get("name", entry.name)),
                 origin=entry.origin,
-                us=entry.total_us / max(entry.calls, 1),
+                us=entry.total_us / entry.calls,
                 flops=_whole(fact.get("flops")) if fixed else None,
                 bytes=_whole(fact.get("bytes")) if fixed else None,
             )

@@ -1,7 +1,7 @@
 """The host program of an artifact: what one run does, in order, and in which memory.
 
     Program = inputs, outputs, weights, an arena, and a tuple of steps
-    Step    = Launch a kernel | Copy bytes | Branch on a bool | Repeat a body
+    Step    = Launch a kernel | Copy bytes | Branch on a bool or a size | Repeat a body
             | Call a routine of the host runtime | While a bool holds | Fail with a message
             | Bind a size | Reserve a block
     Ref     = a byte offset into the arena, the weights, a block, or one input or output
@@ -86,9 +86,9 @@ class Copy:
 
 @record
 class Branch:
-    """Runs `then` if the byte at `cond` is not zero, `orelse` otherwise."""
+    """Runs `then` if the byte at `cond` is not zero, or the size `cond` positive; else `orelse`."""
 
-    cond: Ref
+    cond: Ref | Size
     then: tuple["Step", ...]
     orelse: tuple["Step", ...] = ()
 
@@ -309,8 +309,8 @@ def _listing(steps: tuple[Step, ...], indent: str) -> Iterator[str]:
         match step:
             case Launch() | Copy() | Call() | Bind() | Reserve() | Fail():
                 yield f"{indent}{step}"
-            case Branch():
-                yield f"{indent}branch {step.cond}"
+            case Branch(cond):
+                yield f"{indent}branch {cond if isinstance(cond, Ref) else f'size {cond}'}"
                 yield from _listing(step.then, indent + "  ")
                 if step.orelse:
                     yield f"{indent}else"
@@ -367,8 +367,11 @@ def _step_problems(program: Program, step: Step) -> Iterator[str]:
             if step.dst.space == "weights":
                 yield "weights are read-only"
             yield from _ref_problems(program, (step.dst, step.src))
-        case Branch():
-            yield from _ref_problems(program, (step.cond,))
+        case Branch(cond):
+            if isinstance(cond, Ref):
+                yield from _ref_problems(program, (cond,))
+            else:
+                yield from _size_problems(program, (cond,))
         case While():
             yield from _ref_problems(program, (step.cond,))
         case Call():

@@ -155,17 +155,23 @@ class _Tables:
                     assert_never(step)
 
     def add_branch(self, step: Branch) -> None:
-        """`branch c; then; else; orelse` -> `BRANCH c, L1; then; JUMP L2; L1: orelse; L2:`."""
-        condition = self.add_buffers(step.cond)
+        """`branch c; then; else; orelse` -> `BRANCH c, L1; then; JUMP L2; L1: orelse; L2:`.
+
+        On a size it is `UNLESS`, which goes on at L1 as `BRANCH` does.
+        """
+        if isinstance(step.cond, Ref):
+            row = _Row("BRANCH", buffer=self.add_buffers(step.cond))
+        else:
+            row = _Row("UNLESS", count=self.sizes.code(step.cond))
         branch = self.reserve()
         self.add_steps(step.then)
         if step.orelse:
             jump = self.reserve()
-            self.rows[branch] = _Row("BRANCH", "", condition, 0, len(self.rows))
+            self.rows[branch] = replace(row, target=len(self.rows))
             self.add_steps(step.orelse)
             self.rows[jump] = _Row("JUMP", target=len(self.rows))
         else:
-            self.rows[branch] = _Row("BRANCH", "", condition, 0, len(self.rows))
+            self.rows[branch] = replace(row, target=len(self.rows))
 
     def add_repeat(self, step: Repeat) -> None:
         """`repeat s n; body` -> `REPEAT s, n, L2; L1: body; NEXT s, n, L1; L2:`."""

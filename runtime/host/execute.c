@@ -148,6 +148,8 @@ static int64_t run_step(rutc_session *session, const rutc_step *step, int64_t at
       break;
     case RUTC_BRANCH:
       return *(const uint8_t *)buffers[0] != 0 ? at + 1 : step->target;
+    case RUTC_UNLESS:
+      return count > 0 ? at + 1 : step->target;
     case RUTC_JUMP:
       return step->target;
     case RUTC_REPEAT:

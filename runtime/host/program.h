@@ -66,6 +66,7 @@ typedef enum rutc_op {
                   calling thread does all */
   RUTC_COPY,   /* count bytes from buffers[buffer + 1] to buffers[buffer] */
   RUTC_BRANCH, /* if the byte at buffers[buffer] is 0, go on at target */
+  RUTC_UNLESS, /* if count is not positive, go on at target */
   RUTC_JUMP,   /* go on at target */
   RUTC_REPEAT, /* size symbol = 0; if count is 0, go on at target */
   RUTC_NEXT,   /* size symbol += 1; if it is less than count, go on at target */

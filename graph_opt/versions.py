@@ -1,0 +1,90 @@
+"""The versions of a graph that one artifact holds; most have one.
+
+Where sums have many rows it pays to take their factors apart (`rules/parts.py`), where they have
+few it costs. If only the inputs' shapes tell how many there are, an artifact holds both:
+
+    where = batch*seq // 64    positive: the graph with parts    otherwise: the one without
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rutc.graph_opt.pipeline import EXACT, PARTS, OnStep, optimize, pipeline_for
+from rutc.record import record
+from rutc.tensor_ir import Call, Graph
+from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.graph import bound_symbols, walk_nodes
+from rutc.tensor_ir.machine import Machine
+
+RANDOM = frozenset({"normal", "uniform"})
+"""Routines that give other numbers in each run, by how often the same step ran before."""
+
+
+@record
+class Version:
+    """An optimized graph, and the size that is positive where it runs; without, it runs elsewhere.
+
+    Of several versions the first runs that may, and the last one has no condition.
+    """
+
+    graph: Graph
+    where: Index | None = None
+
+
+def many_rows(graph: Graph) -> Index | None:
+    """The size that is positive where sums in `graph` have so many rows that parts pay.
+
+    None where that does not depend on the inputs' sizes.
+    """
+    # No sum of a symbolic number of rows is taken apart.
+    return None
+
+
+def versions(
+    graph: Graph,
+    machine: Machine,
+    *,
+    exact: bool = False,
+    on_step: OnStep | None = None,
+    where: Callable[[Graph], Index | None] = many_rows,
+) -> tuple[Version, ...]:
+    """The graph after all rewrites for a machine, in one version or in two.
+
+    Args:
+        graph: A verified graph.
+        machine: What its instructions do best decides which rewrites there are.
+        exact: Leave out the rewrites that round more than the model's own sums do.
+        on_step: Called after every step with its name, the graph and whether the step changed it.
+        where: Tells, of the graph before factors are taken apart, where that pays.
+
+    Raises:
+        InternalError: A step produced an invalid graph; the message names it.
+    """
+    pipeline = EXACT if exact else pipeline_for(machine)
+    if PARTS not in pipeline or not graph.symbols:
+        return (Version(optimize(graph, on_step=on_step, pipeline=pipeline)),)
+    at = pipeline.index(PARTS)
+    before = optimize(graph, on_step=on_step, pipeline=pipeline[:at])
+    pays = where(before)
+    bounds = pays.bounds(dict(graph.symbols)) if pays is not None else None
+    if pays is None or (bounds is not None and bounds[0] > 0):
+        return (Version(optimize(before, on_step=on_step, pipeline=pipeline[at:])),)
+    found = []
+    if not _has_state(graph):
+        apart = optimize(before, on_step=on_step, pipeline=pipeline[at:])
+        found.append(Version(apart, pays))
+
+    def on_other(name: str, other: Graph, changed: bool) -> None:
+        if on_step is not None:
+            on_step(f"{name} for few rows", other, changed)
+
+    on_other("leave factors whole", before, True)
+    whole = optimize(before, on_step=on_other, pipeline=pipeline[at + 1 :])
+    return (*found, Version(whole))
+
+
+def _has_state(graph: Graph) -> bool:
+    """Whether steps depend on what ran before: on sizes that others compute, or on earlier runs."""
+    calls = (n for n in walk_nodes(graph.nodes) if isinstance(n, Call))
+    return bool(bound_symbols(graph.nodes)) or any(n.routine in RANDOM for n in calls)

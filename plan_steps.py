@@ -1,0 +1,412 @@
+"""The steps of one plan in the host program.
+
+They come first with drafts of the launches, whose kernels wait to be made. Then the launches are
+completed, one kernel after the other: a kernel says how it wants constants packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+from rutc.emit import program as host
+from rutc.errors import UserError
+from rutc.graph_opt.plan import (
+    Choose,
+    Fail,
+    FillHalo,
+    Invoke,
+    Learn,
+    Plan,
+    PlanStep,
+    Repeat,
+    RepeatWhile,
+    Run,
+    Write,
+)
+from rutc.plan_cost import work_of
+from rutc.recipe import Made, Recipe, Slices
+from rutc.record import record
+from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, product, typical
+from rutc.tensor_ir.canonical import Canonical, canonical
+from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.expr import Read
+from rutc.tensor_ir.graph import Call, Carry, Const, Input, Scatter, Value, walk_nodes
+from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop, with_symbols
+from rutc.tensor_ir.layout import Layout, dense
+from rutc.tensor_ir.lower import Group, halo_kernel, lower, lower_scatter
+from rutc.tuner.sharing import Operand, Shared
+from rutc.weights import Weights
+
+Symbols = Mapping[str, Range]
+
+MAKE_BOXES = frozenset({"box", "cut"})
+"""The routines that make boxes."""
+
+
+@record
+class Pending:
+    """A launch of kernels whose code is not made yet; several are the parts of a chain."""
+
+    name: str
+    kernels: tuple[Kernel, ...]
+    canonical: Canonical
+    recipe: Recipe
+    flops: int
+    origin: tuple[str, ...]
+
+
+@record
+class KernelFacts:
+    """What the manifest says of one launch.
+
+    Where its sizes depend on `symbols`, numbers are those at common sizes. `plan` numbers the
+    artifact's plans.
+    """
+
+    name: str
+    symbol: str
+    origin: tuple[str, ...]
+    flops: int
+    bytes: int
+    tasks: int
+    schedule: str
+    symbols: tuple[str, ...] = ()
+    plan: int = 0
+
+
+class PlanSteps:
+    """The steps of one plan, and what is known of its launches.
+
+    `pending` are its kernels, and `drafts` its steps, whose launches name them by their numbers.
+    Values and dims have meaning within one plan only.
+    """
+
+    def __init__(self, plan: Plan, weights: Weights, number: int = 0) -> None:
+        """Draft the steps of the artifact's plan of that number."""
+        self.plan = plan
+        self.weights = weights
+        self.number = number
+        self.constants = {
+            n.out.name: n for n in walk_nodes(plan.graph.nodes) if isinstance(n, Const)
+        }
+        self.sizes = dict(plan.graph.symbols)
+        self.extents = {d: plain(e) for d, e in plan.graph.dims}
+        self.common = {d: typical(e, self.sizes) for d, e in self.extents.items()}
+        self.pending: list[Pending] = []
+        self.launches: list[host.Launch] = []
+        self.facts: list[KernelFacts] = []
+        self.shared: list[Shared] = []
+        self.depth = 0
+        """The number of loops around the steps at hand."""
+        self.drafts = self._steps(plan.steps, self.sizes)
+
+    def steps(self, turns: Sequence[Size]) -> tuple[host.Step, ...]:
+        """The steps, once all launches are complete, with the turns of each."""
+        launches = [replace(x, turns=n) for x, n in zip(self.launches, turns, strict=True)]
+        return _with_launches(self.drafts, launches)
+
+    # -- interface ------------------------------------------------------------------------------
+    def inputs(self) -> tuple[host.Port, ...]:
+        """The model's inputs."""
+        return tuple(map(self._input, self.plan.graph.inputs))
+
+    def outputs(self) -> tuple[host.Port, ...]:
+        """The model's outputs."""
+        return tuple(
+            self._output(o.value, self._port(o.name, self._dtype(o.value), o.axes))
+            for o in self.plan.graph.outputs
+        )
+
+    def _input(self, n: Input) -> host.Port:
+        port = self._port(n.name, _name(n.out.dtype), n.axes)
+        if n.fixed is None:
+            return port
+        array = n.fixed.array
+        if n.out.dtype is DType.STRING:
+            raise UserError(f"input {n.name!r} is of strings, which cannot be given when compiling")
+        return replace(port, fixed=host.Fixed(array.tobytes(), str(n.fixed)))
+
+    def _dtype(self, value: str) -> str:
+        return _name(self.plan.values[value].dtype)
+
+    def _output(self, value: str, port: host.Port) -> host.Port:
+        place = self.plan.places[value]
+        return replace(port, block=place.index) if place.space == "block" else port
+
+    def _port(self, name: str, dtype: str, axes: tuple[str, ...]) -> host.Port:
+        return host.Port(name, dtype, tuple(self.extents[d] for d in axes))
+
+    # -- steps ----------------------------------------------------------------------------------
+    def _steps(self, steps: tuple[PlanStep, ...], symbols: Symbols) -> tuple[host.Step, ...]:
+        result: list[host.Step] = []
+        for s in steps:
+            match s:
+                case Run(group):
+                    result += self._reserved(group.stored)
+                    result.append(self._run(group, symbols))
+                case Write(node):
+                    result.append(self._write(node, symbols))
+                case FillHalo(value):
+                    result += self._reserved((value,))
+                    kernel = halo_kernel(
+                        self.plan.values[value],
+                        self.plan.layouts[value],
+                        self.extents,
+                        self.sizes,
+                    )
+                    if kernel is not None:
+                        result.append(self._launch(kernel.name, (kernel,), 0))
+                case Repeat():
+                    result += self._repeat(s, symbols)
+                case RepeatWhile():
+                    result += self._repeat_while(s, symbols)
+                case Learn(bind):
+                    result.append(self._copy(bind.out.name, bind.value))
+                    result.append(host.Bind(bind.symbol, self._ref(bind.value), bind.origin))
+                case Invoke(call):
+                    result += self._reserved(v.name for v in call.outs)
+                    result.append(self._invoke(call))
+                case Choose():
+                    result += self._reserved(s.results)
+                    result.append(self._choose(s, symbols))
+                case Fail(message):
+                    result.append(host.Fail(message))
+        return tuple(result)
+
+    def _chain(self, s: Repeat, symbols: Symbols) -> host.Step:
+        """Kernels over slices as one kernel, whose tasks are the slices."""
+        counters = [(s.dim, self._trips(s))]
+        steps = s.steps
+        while isinstance(steps[0], Repeat):
+            (inside,) = steps
+            assert isinstance(inside, Repeat)
+            counters.append((inside.dim, self._trips(inside)))
+            steps = inside.steps
+        inner = {**symbols, **{name: (0, trips - 1) for name, trips in counters}}
+        groups = [x.group for x in steps if isinstance(x, Run)]
+        private = {v for g in groups for v in g.stored} - set(s.parts)
+        kernels = tuple(
+            lower(g, self.plan.values, self.plan.layouts, self.extents, inner) for g in groups
+        )
+        name = f"{groups[0].name}-{groups[-1].name}"
+        flops = prod(n for _, n in counters) * sum(work_of(g, self.common) for g in groups)
+        return self._launch(name, kernels, flops, (counters, private))
+
+    def _trips(self, s: Repeat) -> int:
+        return Index.of(s.trips).value
+
+    def _repeat(self, s: Repeat, symbols: Symbols) -> list[host.Step]:
+        if s.parts:
+            return [self._chain(s, symbols)]
+        bounds = Index.of(s.trips).bounds(self.sizes)
+        last = max(bounds[1] - 1, 0) if bounds is not None else 1 << 62
+        inner = {**symbols, s.dim: (0, last)}
+        result = self._reserved(
+            (*(c.param.name for c in s.carries), *(out for _, out in s.collect), *s.results)
+        )
+        result += [self._copy(c.param.name, c.init) for c in s.carries]
+        self.depth += 1
+        body = list(self._steps(s.steps, inner))
+        for source, out in s.collect:
+            kernel = self._collect(source, out, inner)
+            body.append(self._launch(kernel.name, (kernel,), 0))
+        body += [self._copy(c.param.name, c.next) for c in s.carries]
+        body, after = self._swept(body, s.carries, [out for _, out in s.collect])
+        self.depth -= 1
+        result += [host.Repeat(s.dim, s.trips, tuple(body)), *after]
+        result += [
+            self._copy(out, c.param.name) for out, c in zip(s.results, s.carries, strict=True)
+        ]
+        return result
+
+    def _repeat_while(self, s: RepeatWhile, symbols: Symbols) -> list[host.Step]:
+        self.depth += 1
+        body = [*self._steps(s.steps, symbols)]
+        body += [self._copy(c.param.name, c.next) for c in s.carries]
+        body, after = self._swept(body, s.carries, ())
+        self.depth -= 1
+        return [
+            *self._reserved((*(c.param.name for c in s.carries), *s.results)),
+            *(self._copy(c.param.name, c.init) for c in s.carries),
+            host.While(self._ref(s.cond), tuple(body)),
+            *after,
+            *(self._copy(out, c.param.name) for out, c in zip(s.results, s.carries, strict=True)),
+        ]
+
+    def _swept(
+        self, body: list[host.Step], carries: Iterable[Carry], collected: Iterable[str]
+    ) -> tuple[list[host.Step], list[host.Step]]:
+        """A loop's body that releases the boxes of a trip that no later one can reach.
+
+        What remains belongs to the loop around it after the second result, which follows the loop.
+        """
+        if not any(isinstance(s, host.Call) and s.routine in MAKE_BOXES for s in host.walk(body)):
+            return body, []
+        names = [v for v in (*(c.param.name for c in carries), *collected) if v in self.plan.boxes]
+        roots = tuple(self._operand(v, self.plan.values[v].dims) for v in names)
+        sweep = host.Call("sweep", roots, (), depth=self.depth)
+        return [*body, sweep], [host.Call("settle", (), (), depth=self.depth)]
+
+    def _invoke(self, call: Call) -> host.Step:
+        args = [self._operand(v, axes) for v, axes in zip(call.args, call.arg_axes, strict=True)]
+        results = [
+            self._operand(v.name, axes) for v, axes in zip(call.outs, call.out_axes, strict=True)
+        ]
+        return host.Call(
+            call.routine, tuple(args), tuple(results), call.attributes, call.origin, self.depth
+        )
+
+    def _operand(self, name: str, axes: tuple[str, ...]) -> host.Operand:
+        """A value as a routine sees it."""
+        layout = dense(axes, self.extents)
+        ref = self._weight(name, layout) if name in self.constants else self._ref(name)
+        shape = tuple(self.extents[d] for d in axes)
+        return host.Operand(ref, _name(self.plan.values[name].dtype), shape)
+
+    def _choose(self, s: Choose, symbols: Symbols) -> host.Step:
+        branches: list[tuple[host.Step, ...]] = []
+        for steps, values in ((s.then, s.then_values), (s.orelse, s.orelse_values)):
+            copies = [self._copy(out, v) for out, v in zip(s.results, values, strict=False)]
+            branches.append((*self._steps(steps, symbols), *copies))
+        return host.Branch(self._ref(s.cond), branches[0], branches[1])
+
+    def _collect(self, source: str, out: str, symbols: Symbols) -> Kernel:
+        """The kernel that puts one trip's value in its place in the collected output."""
+        v, o = self.plan.values[source], self.plan.values[out]
+        args = (
+            Buffer(source, v.dtype, self.plan.layouts[source]),
+            Buffer(out, o.dtype, self.plan.layouts[out]),
+        )
+        coords = tuple((d, Index.of(d)) for d in v.dims)
+        target = tuple((d, Index.of(d)) for d in o.dims)
+        body: tuple[Loop | Assign, ...] = (
+            Assign(Access(out, target), Read(source, coords, v.dtype)),
+        )
+        for d in reversed(v.dims):
+            body = (Loop(d, ZERO, Index.of(self.extents[d]), Kind.SERIAL, body),)
+        return with_symbols(Kernel(f"{out}.collect", args, (), body), symbols)
+
+    # -- kernels --------------------------------------------------------------------------------
+    def _run(self, group: Group, symbols: Symbols) -> host.Step:
+        kernel = lower(group, self.plan.values, self.plan.layouts, self.extents, symbols)
+        return self._launch(group.name, (kernel,), work_of(group, self.common))
+
+    def _write(self, node: Scatter, symbols: Symbols) -> host.Step:
+        kernel = lower_scatter(node, self.plan.values, self.plan.layouts, self.extents, symbols)
+        return self._launch(kernel.name, (kernel,), 0)
+
+    def _launch(
+        self,
+        name: str,
+        kernels: tuple[Kernel, ...],
+        flops: int,
+        slices: tuple[list[tuple[str, int]], set[str]] | None = None,
+    ) -> host.Step:
+        """A draft of a launch, whose kernel is its number among those pending."""
+        renamed = canonical(*kernels)
+        forward = {old: new for new, old in renamed.buffers.items()}
+        constants = tuple(
+            tuple(forward[b.name] for b in k.args if b.name in self.constants) for k in kernels
+        )
+        sliced = None
+        if slices is not None:
+            counters, private = slices
+            new = {old: name for name, old in renamed.dims.items()}
+            kept = tuple(sorted(forward[v] for v in private))
+            sliced = Slices(tuple((new[name], trips) for name, trips in counters), kept)
+        recipe = Recipe(renamed.kernels, constants, sliced)
+        origin = tuple(dict.fromkeys(o for k in kernels for o in k.origin))
+        self.pending.append(Pending(name, kernels, renamed, recipe, flops, origin))
+        return host.Launch(str(len(self.pending) - 1), (), 0)
+
+    def complete(self, pending: Pending, made: Made) -> None:
+        """Adds the launch of the next kernel, constants packed as it wants them."""
+        dims, names = pending.canonical.dims, pending.canonical.buffers
+        buffers = {b.name: b for k in pending.kernels for b in k.args}
+        args: list[host.Ref] = []
+        operands: list[Operand] = []
+        for argument in made.arguments:
+            b = buffers[names[argument.buffer]]
+            size = typical(b.layout.size, self.sizes) * b.dtype.bytes
+            constant = b.name in self.constants
+            operands.append(Operand(b.name, size, constant, argument.written))
+            if not constant:
+                args.append(self._ref(b.name))
+                continue
+            packing = argument.packing
+            layout = b.layout if packing is None else packing.layout(self.extents, dims)
+            args.append(self._weight(b.name, layout))
+        tasks = plain(Index.of(made.tasks).subs({n: Index.of(d) for n, d in dims.items()}))
+        common = typical(tasks, self.sizes)
+        found = tuple(way.named(dims) for way in made.ways)
+        self.shared.append(Shared(tuple(operands), found, pending.flops))
+        read = tuple(dims[n] for n in made.symbols)
+        self.facts.append(
+            KernelFacts(
+                pending.name,
+                made.symbol,
+                pending.origin,
+                pending.flops,
+                sum(o.bytes for o in operands),
+                common,
+                made.schedule,
+                read,
+                self.number,
+            )
+        )
+        self.launches.append(host.Launch(made.symbol, tuple(args), tasks, pending.origin, read))
+
+    # -- memory ---------------------------------------------------------------------------------
+    def _ref(self, name: str) -> host.Ref:
+        if name in self.constants:
+            return self._weight(name, self.plan.layouts[name])
+        place = self.plan.places[name]
+        match place.space:
+            case "input":
+                return host.Ref("input", place.index, place.offset)
+            case "output":
+                return host.Ref("output", place.index, place.offset)
+            case "block":
+                return host.Ref("block", place.index, place.offset)
+            case _:
+                return host.Ref("arena", 0, place.offset)
+
+    def _weight(self, name: str, layout: Layout) -> host.Ref:
+        return self.weights.place(self.constants[name], layout)
+
+    def _reserved(self, values: Iterable[str]) -> list[host.Step]:
+        """The steps that make the blocks of values large enough."""
+        places = (self.plan.places[v] for v in values)
+        return [host.Reserve(p.index, p.bytes) for p in places if p.space == "block"]
+
+    def _copy(self, target: str, source: str) -> host.Step:
+        value: Value = self.plan.values[target]
+        size = product(self.extents[d] for d in value.dims) * value.dtype.bytes
+        return host.Copy(self._ref(target), self._ref(source), plain(size))
+
+
+def _with_launches(
+    steps: tuple[host.Step, ...], launches: Sequence[host.Launch]
+) -> tuple[host.Step, ...]:
+    """The steps with the drafts of launches replaced by those with their numbers."""
+
+    def completed(s: host.Step) -> host.Step:
+        match s:
+            case host.Launch():
+                return launches[int(s.kernel)]
+            case host.Branch():
+                then = _with_launches(s.then, launches)
+                return replace(s, then=then, orelse=_with_launches(s.orelse, launches))
+            case host.Repeat() | host.While():
+                return replace(s, body=_with_launches(s.body, launches))
+            case _:
+                return s
+
+    return tuple(map(completed, steps))
+
+
+def _name(kind: DType) -> str:
+    """An element type as the host runtime names it."""
+    return kind.value if kind.is_opaque else kind.numpy.name

@@ -1,0 +1,40 @@
+"""The image of all weights: constants in the layouts that kernels ask for, equal ones once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from rutc.emit.program import BUFFER_ALIGNMENT, Ref
+from rutc.tensor_ir.graph import Const, Data
+from rutc.tensor_ir.layout import Layout, pack
+
+
+@dataclass
+class Weights:
+    """The constants that were asked for: pairs (offset, array) inside `bytes` bytes."""
+
+    images: list[tuple[int, np.ndarray]] = field(default_factory=list)
+    bytes: int = 0
+    _offsets: dict[tuple[Data, Layout, str], int] = field(default_factory=dict)
+
+    def place(self, const: Const, layout: Layout) -> Ref:
+        """Where a constant lies in a layout."""
+        # The layout without its names: two constants of equal content share one image.
+        position = {d: i for i, d in enumerate(const.axes)}
+        key = (const.data, _renamed(layout, position), str(const.out.dtype))
+        if key not in self._offsets:
+            image = pack(const.data.array, const.axes, layout)
+            self._offsets[key] = self.bytes
+            self.images.append((self.bytes, image))
+            blocks = -(-max(image.nbytes, 1) // BUFFER_ALIGNMENT)
+            self.bytes += blocks * BUFFER_ALIGNMENT
+        return Ref("weights", 0, self._offsets[key])
+
+
+def _renamed(layout: Layout, position: Mapping[str, int]) -> Layout:
+    """The layout with dims named by their axis number."""
+    axes = tuple(replace(a, dim=f"{position[a.dim]}") for a in layout.axes)
+    return Layout(axes, (), None, ())
