@@ -128,6 +128,8 @@ def compile_model(
                 "kernels": [asdict(f) for f in built.facts],
                 "flops": built.flops,
             }
+            if alternatives:
+                manifest["alternatives"] = [str(a.where) for a in alternatives]
             if graph.interface is not None:
                 manifest["interface"] = graph.interface.facts()
             artifact = build_library(

@@ -50,6 +50,8 @@ def inspect_library(
             _memory(manifest),
             views.ports_table(session.get_inputs(), session.get_outputs()),
         ]
+        if where := manifest.get("alternatives"):
+            shown.append(_plans(where))
         if profile:
             values = session_values(session, inputs)
             for _ in range(PROFILE_RUNS):
@@ -60,6 +62,12 @@ def inspect_library(
         else:
             shown.append(views.kernels_table(kernels))
     return payload, shown
+
+
+def _plans(where: object) -> str:
+    listed = where if isinstance(where, list) else []
+    parts = [f"plan {n} run where {size} > 0" for n, size in enumerate(listed)]
+    return f"kernels of {', of '.join([*parts, f'plan {len(parts)} elsewhere'])}"
 
 
 def _memory(manifest: Mapping[str, object]) -> str:

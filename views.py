@@ -218,10 +218,12 @@ def timings_table(timings: Sequence[Timing]) -> Table:
 
 
 def kernels_table(kernels: Sequence[Mapping[str, object]]) -> Table:
-    """Returns one row per kernel of a manifest."""
-    table = Table("kernel", "computes", "flops", "bytes")
+    """Returns one row per kernel of a manifest, with its plan if there are several."""
+    several = any(_whole(kernel.get("plan")) for kernel in kernels)
+    table = Table(*["plan"] * several, "kernel", "computes", "flops", "bytes")
     for kernel in kernels:
         table.add_row(
+            *[str(_whole(kernel.get("plan")))] * several,
             str(kernel.get("name", "")),
             _origin(kernel),
             quantity(_whole(kernel.get("flops")), "FLOP"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from hypothesis import reject
 
-from rutc.build import Builder
+from rutc.build import Alternative, Builder
 from rutc.emit.library import build_library
 from rutc.errors import UserError
 from rutc.graph_opt import optimize
@@ -17,10 +17,10 @@ from rutc.tensor_ir import Graph
 from rutc.tensor_ir.machine import Machine
 
 
-def plan_or_reject(graph: Graph) -> Plan:
+def plan_or_reject(graph: Graph, limit: int | None = None) -> Plan:
     """The optimized graph's plan; rejects the example if it holds what no code is made for yet."""
     try:
-        return decide(optimize(graph))
+        return decide(optimize(graph, limit=limit))
     except UserError as error:
         if "cannot generate code for" not in str(error):
             raise
@@ -28,9 +28,11 @@ def plan_or_reject(graph: Graph) -> Plan:
         raise
 
 
-def build(plan: Plan, machine: Machine, folder: Path) -> Path:
+def build(plan: Plan, machine: Machine, folder: Path, *alternatives: Alternative) -> Path:
     """The library of a plan, in a new file."""
-    built = Builder(plan, machine, "model", 1, keep_subnormals=True).build()
+    builder = Builder(plan, machine, "model", 1, keep_subnormals=True)
+    builder.alternatives = alternatives
+    built = builder.build()
     library = folder / "model.so"
     build_library(built.program, built.objects, library, {})
     return library

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 import rutc.build
 import rutc.tuner.choice
+from rutc.build import Alternative
 from rutc.emit.targets import target_named
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.runtime import InferenceSession, ModelError
-from rutc.tensor_ir import Graph
+from rutc.tensor_ir import Graph, Index
 from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
@@ -82,10 +83,23 @@ def test_graphs_whose_threads_share_every_turn(graph: Graph, seed: int) -> None:
 @examples(40)
 @given(graphs(exact=True, symbolic=True, sizes=(1, 100)), st.sampled_from([NATIVE, V3]))
 def test_one_library_serves_all_sizes(graph: Graph, machine: Machine) -> None:
+    check_sizes(graph, machine)
+
+
+@examples(20)
+@given(graphs(exact=True, symbolic=True, sizes=(1, 100)))
+def test_one_library_holds_two_plans(graph: Graph) -> None:
+    """One of the graph as it is, for large sizes, and one of what it is rewritten to."""
+    ((symbol, _),) = graph.symbols
+    check_sizes(graph, V3, Alternative(plan_or_reject(graph, limit=0), Index.of(symbol) // 17))
+
+
+def check_sizes(graph: Graph, machine: Machine, *alternatives: Alternative) -> None:
+    """Compile a graph of one symbol, run it at several sizes, compare all outputs."""
     ((symbol, _),) = graph.symbols
     plan = plan_or_reject(graph)
     with TemporaryDirectory() as folder:
-        library = build(plan, machine, Path(folder))
+        library = build(plan, machine, Path(folder), *alternatives)
         for threads in (1, 2):
             with InferenceSession(library, threads=threads) as session:
                 for size in (3, 1, 40, 17, 64, 2):

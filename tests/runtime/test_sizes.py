@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from rutc.emit.library import build_library
-from rutc.emit.program import Copy, Launch, Port, Program, Ref, Repeat
+from rutc.emit.program import Branch, Copy, Launch, Port, Program, Ref, Repeat
+from rutc.errors import InternalError
 from rutc.runtime import ModelError, load
 from rutc.tensor_ir.affine import Index
 from tests.runtime.conftest import kernel
@@ -139,3 +140,34 @@ def test_sizes_may_be_multiples(tmp_path: Path, compile_c: Callable[[str], bytes
             wanted = f'axis 0 of input "x" is {size}; .* multiples of 32 from 32 to 128'
             with pytest.raises(ModelError, match=wanted):
                 session.run(None, {"x": np.zeros(size, np.float32)})
+
+
+def test_sizes_choose_steps(tmp_path: Path, compile_c: Callable[[str], bytes]) -> None:
+    """y = 0 for no rows of x, 2 where there are four or more, 3 of which are too long; else 1."""
+    numbers = [kernel(f"give_{n}", f"*(float *)bufs[0] = {n};") for n in range(4)]
+    give = [(Launch(f"give_{n}", (Ref("output"),), 1),) for n in range(4)]
+    long = Branch(SEQ - 5, give[3], give[2])
+    steps = (*give[1], Branch(BATCH // 4, (long,)), Branch(BATCH, ()), Branch(1 - BATCH, give[0]))
+    ports = (Port("x", "float32", (BATCH, SEQ)),), (Port("y", "float32", (1,)),)
+    symbols = (("batch", (0, 64)), ("seq", (0, 9)))
+    program = Program("chosen", *ports, 0, steps, symbols=symbols)
+    assert "  branch size batch // 4\n    branch size seq - 5\n" in str(program)
+    build_library(program, [compile_c("".join(numbers))], tmp_path / "m.so", {})
+    with load(tmp_path / "m.so", profile=True) as session:
+        cases = {(0, 9): 0, (1, 9): 1, (3, 5): 1, (4, 5): 2, (4, 6): 3, (64, 9): 3, (5, 0): 2}
+        for shape, wanted in [*cases.items(), *reversed(cases.items())]:
+            assert session.run(None, {"x": np.zeros(shape, np.float32)})[0] == [wanted]
+        assert {e.name: e.calls for e in session.profile()} == {
+            "give_0": 2,
+            "give_1": 2 * len(cases),
+            "give_2": 4,
+            "give_3": 4,
+        }
+
+
+@pytest.mark.parametrize("size", [Index.of("other") // 4, -1])
+def test_sizes_that_choose_are_known(size: int | Index) -> None:
+    ports = (Port("x", "float32", (BATCH,)),), (Port("y", "float32", (BATCH,)),)
+    steps = (Branch(size, (Copy(Ref("output"), Ref("input"), BATCH * 4),)),)
+    with pytest.raises(InternalError, match=r"(negative|unknown).* in 'branch size"):
+        Program("wrong", *ports, 0, steps, symbols=(("batch", (0, 64)),))

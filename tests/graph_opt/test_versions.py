@@ -1,0 +1,102 @@
+"""The versions of a graph: when there are two, and which steps make them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rutc.emit.targets import target_named
+from rutc.graph_opt import EXACT, Version, optimize, pipeline_for, versions
+from rutc.graph_opt.pipeline import PARTS
+from rutc.tensor_ir import Data, Graph, Index
+from rutc.tensor_ir.parse import parse
+
+PLAIN = target_named("x86-64-v4").machine
+ABLE = replace(PLAIN, features=PLAIN.features | {"amx-tile", "amx-bf16"})
+MANY = Index.of("n") // 64
+WEIGHTS = Data(np.random.default_rng(0).random((256, 256), np.float32))
+
+
+def made(symbols: str = "n = 0..999", more: str = "", output: str = "") -> Graph:
+    """A product that the step takes apart, beside values of symbolic size."""
+    text = f"""
+        graph "g"
+        symbols {symbols}
+        dims r = n, m = 512, k = 256, c = 256{", e = b" if "b =" in symbols else ""}
+        %x : f32{{k,m}} = input "x" [m, k]
+        %z : f32{{r}} = input "z" [r]
+        %w : f32{{c,k}} = const [k, c] data "{WEIGHTS.digest}"
+        %y : f32{{c,m}} = sum{{k}} %x[k, m] * %w[k, c]
+        %v : f32{{r}} = exp(%z[r])
+        {more}
+        output "y" [m, c] = %y
+        output "v" [r] = %v
+        {output}
+    """
+    return parse(text, {WEIGHTS.digest: WEIGHTS})
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    """The graph whose sizes are those of its inputs."""
+    return made()
+
+
+def found(graph: Graph, where: Index | None, *, exact: bool = False) -> tuple[Version, ...]:
+    return versions(graph, ABLE, exact=exact, where=lambda _: where)
+
+
+def has_parts(graph: Graph) -> bool:
+    return any(v.endswith(".mid") for v in graph.values)
+
+
+def test_two_versions_where_sizes_tell(graph: Graph) -> None:
+    steps: list[tuple[str, bool]] = []
+    asked: list[Graph] = []
+
+    def where(before: Graph) -> Index:
+        asked.append(before)
+        return MANY
+
+    many, few = versions(
+        graph, ABLE, on_step=lambda name, _, changed: steps.append((name, changed)), where=where
+    )
+    assert (many.where, few.where) == (MANY, None)
+    assert has_parts(many.graph)
+    assert few.graph == optimize(graph, pipeline=pipeline_for(PLAIN))
+    assert not any(map(has_parts, asked))
+    every = [step.name for step in pipeline_for(ABLE)]
+    after = every[every.index(PARTS.name) + 1 :]
+    again = [f"{name} for few rows" for name in ("leave factors whole", *after)]
+    assert [name for name, _ in steps] == every + again
+
+
+def test_one_version_otherwise(graph: Graph) -> None:
+    (apart,) = found(graph, None)
+    assert has_parts(apart.graph)
+    assert apart == Version(optimize(graph, pipeline=pipeline_for(ABLE)))
+    assert versions(graph, ABLE) == (apart,)
+    assert found(graph, MANY + 1) == (apart,)
+    assert found(graph, MANY, exact=True) == (Version(optimize(graph, pipeline=EXACT)),)
+    assert versions(graph, PLAIN, where=lambda _: MANY) == (Version(optimize(graph)),)
+
+
+@pytest.mark.parametrize(
+    "stateful",
+    [
+        made(more="%u : f64{r} = call uniform(seed=1) -> [r]", output='output "u" [r] = %u'),
+        made(
+            "n = 0..999, b = 0..9",
+            "%count : i64{} = i64(%z[r=0 else 0.0])\n"
+            "%size : i64{} = bind b = %count\n%u : f32{e} = exp(%z[r=e else 0.0])",
+            'output "u" [e] = %u',
+        ),
+    ],
+    ids=["random", "bind"],
+)
+def test_what_has_state_has_one_version(stateful: Graph) -> None:
+    """Two versions would not go on from one another."""
+    (version,) = found(stateful, MANY)
+    assert version.where is None
+    assert not has_parts(version.graph)
+    assert version.graph.outputs[-1].name == "u"
