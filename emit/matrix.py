@@ -3,7 +3,7 @@
 There are eight registers of up to 16 rows of 64 bytes. A sum has one for itself as long as it
 lasts; the others hold blocks of operands, the one that was used longest ago making room. Registers
 are configured for the shapes of their blocks: when the kernel begins, or where there are several
-shapes, before the sums of each.
+shapes, before the sums of each. A number of rows that is known in the run chooses among tables.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import i64
 from rutc.errors import InternalError
 from rutc.record import record
-from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.affine import ONE, Index, maximum
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.kernel import Access, Assign, Init, Kernel, Kind, Loop, Stmt, Update, walk_stmts
@@ -28,8 +28,10 @@ REGISTERS = 8
 COLUMNS = 16
 """Sums of 32 bits in a row of a register."""
 ROW_BYTES = 64
+MOST_ROWS = 16
 GROUP_BYTES = 4
 """Of products that go into a sum at a time: neighbours in memory in both operands."""
+TABLE_BYTES = 64
 MOST_TRIED = 1 << 14
 I8 = ir.IntType(8)
 
@@ -38,7 +40,7 @@ I8 = ir.IntType(8)
 class Shape:
     """Rows of a block of sums, the bytes of a row of factors, and how many blocks there are."""
 
-    rows: int
+    rows: Index
     bytes: int
     sums: int
 
@@ -61,18 +63,31 @@ def matrix_shapes(kernel: Kernel) -> dict[str, Shape]:
         loops, inner = _nest(s)
         if not isinstance(inner, Update) or len(loops) != 3:
             continue
-        rows, columns, products = (x.hi.value for x in loops)
+        columns, products = (x.hi.value for x in loops[1:])
         if columns != COLUMNS:
             raise InternalError(f"a matrix block of {columns} columns")
         name = inner.states[0].buffer
         axes = kernel.buffer(name).layout.axes
         ((left, _),) = _factors(inner)
-        shape = Shape(
-            rows, products * left.dtype.bytes, prod(Index.of(a.extent).value for a in axes[:-2])
-        )
+        sums = prod(Index.of(a.extent).value for a in axes[:-2])
+        shape = Shape(loops[0].hi, products * left.dtype.bytes, sums)
         if found.setdefault(name, shape) != shape:
             raise InternalError(f"the matrix blocks of %{name} have several shapes")
     return found
+
+
+def _configuration(shape: Shape, rows: int) -> bytes:
+    """The table that gives registers the shape of blocks of so many rows."""
+    data = bytearray(TABLE_BYTES)
+    data[0] = 1
+    for register in range(REGISTERS):
+        data[16 + 2 * register] = ROW_BYTES
+        data[48 + register] = rows
+    for register in shape.registers["left"]:
+        data[16 + 2 * register] = shape.bytes
+    for register in shape.registers["right"]:
+        data[48 + register] = shape.bytes // GROUP_BYTES
+    return bytes(data)
 
 
 def _factors(s: Update) -> tuple[tuple[Read, Read], ...]:
@@ -118,32 +133,33 @@ class MatrixEmitter:
     def _configure(self, shape: Shape) -> None:
         if shape not in self._tables:
             self._tables[shape] = self._table(shape)
-        self._call("ldtilecfg", [self.builder.bitcast(self._tables[shape], ir.PointerType())])
+        table = self.builder.bitcast(self._tables[shape], ir.PointerType())
+        if not shape.rows.is_const:
+            # Where there are no rows, no block is ever used.
+            rows = maximum(shape.rows, ONE, self.index.ranges)
+            place = self.index.emit((rows - 1) * TABLE_BYTES)
+            table = self.builder.gep(table, [place], source_etype=I8)
+        self._call("ldtilecfg", [table])
 
     def _table(self, shape: Shape) -> ir.GlobalVariable:
-        """What gives all registers the shape of their blocks."""
-        data = bytearray(64)
-        data[0] = 1
-        for register in range(REGISTERS):
-            data[16 + 2 * register] = ROW_BYTES
-            data[48 + register] = shape.rows
-        for register in shape.registers["left"]:
-            data[16 + 2 * register] = shape.bytes
-        for register in shape.registers["right"]:
-            data[48 + register] = shape.bytes // GROUP_BYTES
-        type_ = ir.ArrayType(I8, 64)
+        """What gives all registers the shape of their blocks, for each number of rows."""
+        numbers = [shape.rows.value] if shape.rows.is_const else range(1, MOST_ROWS + 1)
+        data = b"".join(_configuration(shape, rows) for rows in numbers)
+        type_ = ir.ArrayType(I8, len(data))
         table = ir.GlobalVariable(self.builder.module, type_, f"matrix_shape.{len(self._tables)}")
         table.linkage = "internal"
         table.global_constant = True
-        table.initializer = ir.Constant(type_, data)
-        table.align = 64
+        table.initializer = ir.Constant(type_, bytearray(data))
+        table.align = TABLE_BYTES
         return table
 
     def emit(self, loop: Loop) -> None:
         """All iterations of a nest of matrix loops."""
         loops, inner = _nest(loop)
         for x in loops:
-            self.index.ranges[x.var] = (0, x.hi.value - 1)
+            bounds = x.hi.bounds(self.index.ranges)
+            assert bounds is not None, "a matrix loop has 16 iterations at most"
+            self.index.ranges[x.var] = (0, max(bounds[1] - 1, 0))
         match inner:
             case Init(states=(state,)):
                 number = self._number(state, loops)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rutc.record import record
-from rutc.tensor_ir.affine import Index, Range
+from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.products import terms_of
-from rutc.tensor_ir.steps import MatrixTile, Overlap, PrefetchBlock, Reorder, Split, Step
+from rutc.tensor_ir.steps import Balance, MatrixTile, PrefetchBlock, Reorder, Split, Step
 from rutc.tuner.access import Shape, Touch, dim_of_loop
 from rutc.tuner.choice import Choice, shared_out
 from rutc.tuner.dot import dot_packing
@@ -53,16 +53,15 @@ def matrix(
     row, column, inner = block.row, block.column, block.inner
     left, right = block.lefts[0], block.rights[0]
     count = -(-extents[row] // ROWS)
-    count += count % 2 if count > 1 else 0
-    rows = -(-extents[row] // count)
-    tall = 2 if count % 2 == 0 else 1
+    tall = 2 if count > 1 or row in shape.symbolic else 1
     blocks = -(-extents[column] // COLUMNS)
     others = [x.var for x in shape.shared if x.var not in (row, column)]
     # What the constant does not depend on passes by each of its panels.
     passing = [v for v in others if not right.depends(v)]
-    pairs = [v for v in passing if left.strides.get(v) and extents[v] % 2 == 0]
+    even = [v for v in passing if v not in shape.symbolic and extents[v] % 2 == 0]
+    pairs = [v for v in even if left.strides.get(v)]
     # Beside a single block of rows lies that of another loop.
-    beside = pairs[0] if pairs and count == 1 else None
+    beside = pairs[0] if pairs and tall == 1 else None
     most = 2 if tall == 2 or beside is not None else 4
     wide = next(f for f in (most, 3, 2, 1) if blocks % f == 0)
     inside = [f"{v}.o" if v == beside else v for v in passing]
@@ -70,8 +69,7 @@ def matrix(
     single = [] if beside is None else [f"{row}.o.i"]
     tiles = (f"{row}.o.i" if beside is None else f"{beside}.i", f"{column}.o.i")
     steps: list[Step] = [
-        Split(row, rows),
-        *([Overlap((f"{row}.o",))] if extents[row] % rows else []),
+        Balance(row, ROWS, tall),
         Split(f"{row}.o", tall),
         *([Split(beside, 2)] if beside is not None else []),
         Split(column, COLUMNS),
@@ -86,7 +84,7 @@ def matrix(
     steps += shared_out(order, shape, machine)
     stores = [t for t in shape.touches if t.is_store]
     across = any(t.unit(row) and not t.unit(column) for t in stores)
-    results = Kind.UNROLL if across else Kind.SERIAL
+    results = Kind.UNROLL if across and row not in shape.symbolic else Kind.SERIAL
     steps.append(MatrixTile(tiles, f"{row}.i", f"{column}.i", f"{inner}.i", results))
     packs = {}
     for t in block.rights:
@@ -104,9 +102,11 @@ def _block(
     kernel: Kernel, shape: Shape, machine: Machine, constants: frozenset[str]
 ) -> Block | None:
     """The operands and loops of the only reduction, if it sums products with constants."""
-    if len(shape.reductions) != 1 or shape.symbolic:
+    if len(shape.reductions) != 1:
         return None
     (r,) = shape.reductions
+    if any(x.var in shape.symbolic for x in r.loops):
+        return None
     terms = terms_of(r.update.reducer, r.update.elements)
     if terms is None or any(t.gathered for t in r.reads):
         return None
@@ -123,7 +123,7 @@ def _block(
     if row is None or column is None or inner is None:
         return None
     values = {x for pair in terms for x in pair if x.value not in constants}
-    if not all(_is_inside(kernel, x, _ranges(kernel)) for x in values):
+    if not all(_is_inside(kernel, x) for x in values):
         return None
     length = _length(shape.extents[inner], dtype.bytes)
     return None if length is None else Block(lefts, rights, row, column, inner, length)
@@ -141,6 +141,7 @@ def _loops(
     shared = [x.var for x in shape.shared]
     rows = [v for v in shared if left.strides.get(v) and not right.depends(v)]
     columns = [v for v in shared if right.strides.get(v) == 1 and not left.depends(v)]
+    columns = [v for v in columns if v not in shape.symbolic]
     inner = [v for v in bound if left.unit(v) and right.strides.get(v) == 1]
     row = max(rows, key=lambda v: _used(shape.extents[v]), default=None)
     if row is not None and shape.extents[row] < FEWEST_ROWS:
@@ -165,23 +166,35 @@ def _length(extent: int, size: int) -> int | None:
     return None
 
 
-def _ranges(kernel: Kernel) -> dict[str, Range]:
-    loops = [s for s in walk_stmts(kernel.body) if isinstance(s, Loop)]
-    return {x.var: (x.lo.value, max(x.hi.value - 1, x.lo.value)) for x in loops}
-
-
-def _is_inside(kernel: Kernel, r: Read, ranges: Mapping[str, Range]) -> bool:
+def _is_inside(kernel: Kernel, r: Read) -> bool:
     """Whether a read never leaves its buffer, or stays within the halo of its own fill."""
     if r.fill is None:
         return True
+    loops = {s.var: s for s in walk_stmts(kernel.body) if isinstance(s, Loop)}
+    symbols = dict(kernel.symbols)
     layout = kernel.buffer(r.value).layout
     extents = dict(layout.extents)
     own = layout.fill == r.fill
     for d, c in r.coords:
-        bounds = c.bounds(ranges) if isinstance(c, Index) else None
-        if bounds is None:
+        ends = _ends(c, loops) if isinstance(c, Index) else None
+        if ends is None:
             return False
         before, after = (x.get(d, 0) if own else 0 for x in (layout.before, layout.after))
-        if bounds[0] < -before or bounds[1] > Index.of(extents[d]).value - 1 + after:
+        first = (ends[0] + before).simplify(symbols).bounds(symbols)
+        last = (ends[1] - extents[d] + 1 - after).simplify(symbols).bounds(symbols)
+        if first is None or last is None or first[0] < 0 or last[1] > 0:
             return False
     return True
+
+
+def _ends(c: Index, loops: Mapping[str, Loop]) -> tuple[Index, Index] | None:
+    """The least and the greatest value of a coordinate; None where it is not linear in loops."""
+    least, greatest = c, c
+    for v in c.names() & loops.keys():
+        step = c.coefficient(v)
+        if step is None:
+            return None
+        low, high = loops[v].lo, loops[v].hi - 1
+        least = least.subs({v: low if step > 0 else high})
+        greatest = greatest.subs({v: high if step > 0 else low})
+    return least, greatest

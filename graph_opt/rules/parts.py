@@ -10,6 +10,7 @@ in f32, which rounds each product as it adds it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
@@ -79,13 +80,17 @@ GROWTH = 1.5
 
 @record
 class Candidate:
-    """A sum that takes less time with parts: so many cycles less."""
+    """A sum that takes less time with parts: so many cycles less, at common sizes.
+
+    `symbols` are those that its size depends on.
+    """
 
     nest: Nest
     source: Read
     weights: Read
     const: Const
     saved: float
+    symbols: frozenset[str]
 
     @property
     def growth(self) -> float:
@@ -107,6 +112,9 @@ class MultiplyParts:
     the model's do not grow by more than `share` of them, or `free` bytes; each where it saves
     `least` of its time, and `saving` cycles. An infinity makes NaN of the sums that it is in, and
     parts below 2**-126 count as zeros.
+
+    Where sizes are symbolic, it is at common sizes that sums take less time. Of those whose sizes
+    depend on symbols, the ones that save most together are taken, all of the same symbols.
     """
 
     share: float = 0.1
@@ -124,6 +132,12 @@ class MultiplyParts:
         sums = [n for n in editor.nodes.values() if isinstance(n, Nest) and n.reducer is not None]
         found = [c for n in sums if isinstance(c := self.candidate(n, editor), Candidate)]
         constants = [n.data.array for n in editor.nodes.values() if isinstance(n, Const)]
+        varying = Counter[frozenset[str]]()
+        for c in found:
+            if c.symbols:
+                varying[c.symbols] += ceil(c.saved)
+        taken = {frozenset(), *(symbols for symbols, _ in varying.most_common(1))}
+        found = [c for c in found if c.symbols in taken]
         left = max(self.free, self.share * sum(array.nbytes for array in constants))
         for c in sorted(found, key=lambda c: c.growth / c.saved):
             if c.growth <= left and _are_finite(c.const.data.array):
@@ -139,8 +153,8 @@ class MultiplyParts:
         if isinstance(operands, Reason):
             return operands
         source, weights, const = operands
-        if editor.size((*n.dims, *editor.values[source.value].dims)) is None:
-            return Reason("its sizes are known at run time only")
+        if editor.size(n.bound) is None:
+            return Reason("the number of its products is known at run time only")
         if _comes_from_windows(source.value, editor):
             return Reason(f"%{source.value} is computed in the order of its windows")
         rows, columns, inner = _sides(n, source, weights, editor)
@@ -150,7 +164,7 @@ class MultiplyParts:
         saved = direct - cycles
         if saved < self.saving or saved < self.least * direct:
             return Reason(f"it takes about {cycles:.0f} cycles instead of {direct:.0f}")
-        return Candidate(n, source, weights, const, max(saved, 1.0))
+        return Candidate(n, source, weights, const, max(saved, 1.0), _symbols(n, editor))
 
 
 def _comes_from_windows(value: str, editor: Editor) -> bool:
@@ -169,7 +183,7 @@ def _comes_from_windows(value: str, editor: Editor) -> bool:
 
 def _sides(n: Nest, source: Read, weights: Read, editor: Editor) -> tuple[int, int, int]:
     """(rows, columns, products): the extents of the matrices that registers hold blocks of."""
-    extents = {d: editor.size((d,)) or 0 for d in n.dims}
+    extents = {d: editor.typical((d,)) for d in n.dims}
     moved = {v for _, c in index_coords(source) for v in c.names()}
     plain = {c.as_var for _, c in index_coords(source)}
     weighed = {v for _, c in index_coords(weights) for v in c.names()}
@@ -190,15 +204,15 @@ def _in_blocks(extent: int) -> bool:
 
 def _cycles(n: Nest, source: Read, const: Const, rows: int, editor: Editor) -> tuple[float, float]:
     """(cycles of one core for the sum in f32, for the sum of products of parts)."""
-    products = editor.size(n.dims) or 0
+    products = editor.typical(n.dims)
     whole, _ = _taken(source, editor)
-    taken = editor.size(_loops(whole)) or 0
+    taken = editor.typical(_loops(whole))
     streamed = const.data.array.nbytes / STREAMED_PER_CYCLE
     direct = max(products / DIRECT_PER_CYCLE, streamed)
     high = ceil(rows / ceil(rows / ROWS))
     cycles = products / PER_CYCLE * max(1.0, BUSY_ROWS / high)
     cycles = max(cycles, GROWTH * streamed)
-    cycles += SPLIT_CYCLES * taken + STORE_CYCLES * (editor.size(n.out.dims) or 0)
+    cycles += SPLIT_CYCLES * taken + STORE_CYCLES * editor.typical(n.out.dims)
     bytes_ = taken * len(NAMES) * DType.BF16.bytes
     return direct, cycles + max(bytes_ - NEAR_BYTES, 0) / MOVED_PER_CYCLE
 
@@ -252,12 +266,16 @@ def _taken(source: Read, editor: Editor) -> tuple[Read, Read]:
     value = editor.values[source.value]
     loops = [c.names() for _, c in index_coords(source)]
     apart = sum(map(len, loops)) == len(_loops(source)) and source.fill is None
-    if apart and 2 * (editor.size(_loops(source)) or 0) <= (editor.size(value.dims) or 0):
+    if apart and 2 * editor.typical(_loops(source)) <= editor.typical(value.dims):
         coords = tuple((d, Index.of(d)) for d in sorted(_loops(source)))
         return source, Read(source.value, coords, DType.BF16)
     coords = tuple((d, Index.of(d)) for d in value.dims)
     fill = None if source.fill is None else replace(source.fill, dtype=DType.BF16)
     return Read(value.name, coords, DType.F32), Read(value.name, source.coords, DType.BF16, fill)
+
+
+def _symbols(n: Nest, editor: Editor) -> frozenset[str]:
+    return frozenset(name for d in n.dims for name in editor.extents[d].names())
 
 
 def _loops(r: Read) -> frozenset[str]:

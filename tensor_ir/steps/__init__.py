@@ -1,7 +1,7 @@
 """Schedule steps: small, checked rewrites of kernels. A schedule is a tuple of steps, as data."""
 
 from rutc.tensor_ir.steps.base import NotApplicable, Schedule, Step, apply_schedule
-from rutc.tensor_ir.steps.ends import Even, Overlap, Peel
+from rutc.tensor_ir.steps.ends import Balance, Even, Overlap, Peel
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Reorder, Split
 from rutc.tensor_ir.steps.matrix import MatrixTile
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
@@ -11,6 +11,7 @@ from rutc.tensor_ir.steps.text import parse_schedule, print_schedule
 from rutc.tensor_ir.steps.tile import Tile
 
 __all__ = [
+    "Balance",
     "BlockReduction",
     "Cut",
     "Even",

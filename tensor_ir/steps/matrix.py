@@ -74,14 +74,19 @@ class MatrixTile(Step):
         coords = tuple((v, Index.of(v)) for v in sorted(loops))
         state = Access(acc, coords)
 
+        symbols = dict(kernel.symbols).keys()
+
+        def whole_end(x: Loop) -> Index:
+            """Registers hold whole blocks, also where a loop around cuts what follows short."""
+            return x.hi if x.hi.names() <= symbols else Index.of(sizes[x.var])
+
         def tile(loop: Loop) -> tuple[Stmt, ...]:
             chain, init, reduction, after = self._parts(loop)
 
             def around(body: Stmt, *inner: Loop) -> Stmt:
                 kinds = [Kind.UNROLL, Kind.UNROLL, Kind.MATRIX, Kind.MATRIX]
                 whole = [
-                    replace(x, kind=k, hi=Index.of(sizes[x.var]))
-                    for x, k in zip(chain, kinds, strict=True)
+                    replace(x, kind=k, hi=whole_end(x)) for x, k in zip(chain, kinds, strict=True)
                 ]
                 for x in reversed((*whole, *inner)):
                     body = replace(x, body=(body,))

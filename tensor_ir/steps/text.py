@@ -15,7 +15,7 @@ from typing import get_args, get_origin, get_type_hints
 from rutc.tensor_ir.affine import quoted
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.steps.base import Schedule, Step
-from rutc.tensor_ir.steps.ends import Even, Overlap, Peel
+from rutc.tensor_ir.steps.ends import Balance, Even, Overlap, Peel
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Reorder, Split
 from rutc.tensor_ir.steps.matrix import MatrixTile
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
@@ -30,6 +30,7 @@ STEPS: Mapping[str, type[Step]] = {
     "peel": Peel,
     "even": Even,
     "overlap": Overlap,
+    "balance": Balance,
     "cut": Cut,
     "part": Part,
     "mark": Mark,

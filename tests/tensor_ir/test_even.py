@@ -1,4 +1,4 @@
-"""Loops of symbolic extent in tiles of rows, the last of which are made even or overlap."""
+"""Loops of symbolic extent in tiles of rows: the last ones even or overlapping, or all equal."""
 
 import numpy as np
 import pytest
@@ -10,19 +10,27 @@ from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.steps import Even, Overlap, Split, Tile, apply_schedule
+from rutc.tensor_ir.steps import (
+    Balance,
+    Even,
+    NotApplicable,
+    Overlap,
+    Split,
+    Tile,
+    apply_schedule,
+)
 from rutc.tensor_ir.steps.tile import MOST_EXACT, numbers_of_rows, rows_apart
 
 MOST = 30
 
 
-def kernel(least: int = 0, most: int = MOST) -> Kernel:
+def kernel(least: int = 0, most: int = MOST, depth: int = 2) -> Kernel:
     """%c{i,j} = sum{k} %a[i, k] * %b[k, j], with `least` to `most` rows i."""
     graph = parse(
         f"""
         graph "product"
         symbols n = {least}..{most}
-        dims i = n, j = 3, k = 2
+        dims i = n, j = 3, k = {depth}
         %a : f32{{i,k}} = input "a" [i, k]
         %b : f32{{j,k}} = input "b" [k, j]
         %c : f32{{i,j}} = sum{{k}} %a[i, k] * %b[j, k]
@@ -81,10 +89,46 @@ def test_every_row_is_computed_where_the_number_of_blocks_is_known(end: str) -> 
     check(9, 15, 8, end)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 16])
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("least", [0, 1])
+def test_every_row_is_computed_by_blocks_of_one_size(size: int, number: int, least: int) -> None:
+    check_rows(apply_schedule(kernel(least), (Balance("i", size, number),)), least, MOST)
+
+
+@pytest.mark.parametrize(
+    ("rows", "blocks"),
+    [(0, (0, 0)), (1, (2, 1)), (17, (2, 9)), (32, (2, 16)), (33, (4, 9)), (100, (8, 13))],
+)
+def test_blocks_of_one_size_are_no_larger_than_they_must_be(
+    rows: int, blocks: tuple[int, int]
+) -> None:
+    scheduled = apply_schedule(kernel(0, 200), (Balance("i", 16, 2),))
+    found = {
+        s.var: s.hi.evaluate({"n": rows}) for s in walk_stmts(scheduled.body) if isinstance(s, Loop)
+    }
+    assert (found["i.o"], found["i.i"]) == blocks
+
+
+def test_blocks_of_one_size_of_a_loop_whose_size_is_known() -> None:
+    scheduled = apply_schedule(kernel(12, 12), (Balance("i", 5, 1),))
+    check_rows(scheduled, 12, 12)
+
+
+def test_iterations_that_cannot_be_done_twice_are_in_no_blocks_of_one_size() -> None:
+    with pytest.raises(NotApplicable, match="k goes on with a reduction"):
+        Balance("k", 2, 1).apply(kernel(depth=3))
+    with pytest.raises(NotApplicable, match="size of a block 0 is not positive"):
+        Balance("i", 0, 1).apply(kernel())
+
+
 def check(least: int, most: int, factor: int, end: str, longer: int = 0) -> None:
     tile = Tile(("i.i", "j"), (Kind.UNROLL, Kind.VECTOR))
     ends = {"even": (Even("i.o", longer), tile), "overlap": (Overlap(("i.o",)), tile)}
-    scheduled = apply_schedule(kernel(least, most), (Split("i", factor), *ends[end]))
+    check_rows(apply_schedule(kernel(least, most), (Split("i", factor), *ends[end])), least, most)
+
+
+def check_rows(scheduled: Kernel, least: int, most: int) -> None:
     rng = np.random.default_rng(0)
     for n in range(least, most + 1):
         a = rng.integers(-4, 5, (n, 2)).astype(np.float32)
