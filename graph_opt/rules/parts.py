@@ -11,7 +11,7 @@ in f32, which rounds each product as it adds it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import reduce
 from math import ceil, prod
@@ -39,6 +39,7 @@ from rutc.tensor_ir import (
     Value,
     apply,
 )
+from rutc.tensor_ir.affine import product
 from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.windows import MOST_TAPS, partners
 
@@ -60,6 +61,9 @@ DIRECT_PER_CYCLE = 1.6 * LANES
 """Products per cycle that sums in f32 reach."""
 PER_CYCLE = 45.0
 """Products of f32 per cycle that sums of products of parts reach, in registers of many rows."""
+MANY_ROWS = 64
+"""Where the inputs tell the number of rows, parts are used from so many on: fewer would wait for
+constants, which are half as large again."""
 BUSY_ROWS = 12
 """With fewer rows, registers are loaded more than they compute."""
 SPLIT_CYCLES = 1.2
@@ -80,17 +84,15 @@ GROWTH = 1.5
 
 @record
 class Candidate:
-    """A sum that takes less time with parts: so many cycles less, at common sizes.
-
-    `symbols` are those that its size depends on.
-    """
+    """A sum that takes less time with parts: so many cycles less, at common sizes."""
 
     nest: Nest
     source: Read
     weights: Read
     const: Const
     saved: float
-    symbols: frozenset[str]
+    rows: Index
+    """The number of its rows, all dims together that the constant does not have."""
 
     @property
     def growth(self) -> float:
@@ -114,7 +116,8 @@ class MultiplyParts:
     parts below 2**-126 count as zeros.
 
     Where sizes are symbolic, it is at common sizes that sums take less time. Of those whose sizes
-    depend on symbols, the ones that save most together are taken, all of the same symbols.
+    depend on symbols, the ones that save most together are taken, all of the same symbols; with
+    few rows, the graph is the better one as it was (`many_rows`).
     """
 
     share: float = 0.1
@@ -129,21 +132,29 @@ class MultiplyParts:
     def run(self, graph: Graph) -> Graph:
         """The graph with the products that pay most taken apart."""
         editor = Editor(graph)
-        sums = [n for n in editor.nodes.values() if isinstance(n, Nest) and n.reducer is not None]
-        found = [c for n in sums if isinstance(c := self.candidate(n, editor), Candidate)]
+        found = self._found(editor)
+        rows = _most_saving(found)
         constants = [n.data.array for n in editor.nodes.values() if isinstance(n, Const)]
-        varying = Counter[frozenset[str]]()
-        for c in found:
-            if c.symbols:
-                varying[c.symbols] += ceil(c.saved)
-        taken = {frozenset(), *(symbols for symbols, _ in varying.most_common(1))}
-        found = [c for c in found if c.symbols in taken]
         left = max(self.free, self.share * sum(array.nbytes for array in constants))
         for c in sorted(found, key=lambda c: c.growth / c.saved):
+            if not c.rows.is_const and (rows is None or c.rows.names() != rows.names()):
+                continue
             if c.growth <= left and _are_finite(c.const.data.array):
                 left -= c.growth
                 editor.replace(c.nest, tuple(_in_parts(c, editor)))
         return editor.finish() if editor.changed else graph
+
+    def many_rows(self, graph: Graph) -> Index | None:
+        """The size that is positive where sums have so many rows that parts pay.
+
+        None where that does not depend on the inputs' sizes.
+        """
+        rows = _most_saving(self._found(Editor(graph)))
+        return None if rows is None else rows // MANY_ROWS
+
+    def _found(self, editor: Editor) -> list[Candidate]:
+        sums = [n for n in editor.nodes.values() if isinstance(n, Nest) and n.reducer is not None]
+        return [c for n in sums if isinstance(c := self.candidate(n, editor), Candidate)]
 
     def candidate(self, n: Nest, editor: Editor) -> Candidate | Reason:
         """What there is to gain, or why nothing."""
@@ -164,7 +175,18 @@ class MultiplyParts:
         saved = direct - cycles
         if saved < self.saving or saved < self.least * direct:
             return Reason(f"it takes about {cycles:.0f} cycles instead of {direct:.0f}")
-        return Candidate(n, source, weights, const, max(saved, 1.0), _symbols(n, editor))
+        weighed = _loops(weights)
+        number = product(editor.extents[d] for d in n.out.dims if d not in weighed)
+        return Candidate(n, source, weights, const, max(saved, 1.0), number)
+
+
+def _most_saving(found: Iterable[Candidate]) -> Index | None:
+    """The number of rows of the sums that save most together, of those where it is symbolic."""
+    saved = Counter[Index]()
+    for c in found:
+        if not c.rows.is_const:
+            saved[c.rows] += ceil(c.saved)
+    return saved.most_common(1)[0][0] if saved else None
 
 
 def _comes_from_windows(value: str, editor: Editor) -> bool:
@@ -272,10 +294,6 @@ def _taken(source: Read, editor: Editor) -> tuple[Read, Read]:
     coords = tuple((d, Index.of(d)) for d in value.dims)
     fill = None if source.fill is None else replace(source.fill, dtype=DType.BF16)
     return Read(value.name, coords, DType.F32), Read(value.name, source.coords, DType.BF16, fill)
-
-
-def _symbols(n: Nest, editor: Editor) -> frozenset[str]:
-    return frozenset(name for d in n.dims for name in editor.extents[d].names())
 
 
 def _loops(r: Read) -> frozenset[str]:
