@@ -42,8 +42,8 @@ def _cycles(
     for s in steps:
         match s:
             case Run(group):
-                total += work_of(group, extents) / (machine.width * machine.fma_per_cycle)
-                total += _gathers(group, extents)
+                total += work_of(group, extents, sizes) / (machine.width * machine.fma_per_cycle)
+                total += _gathers(group, extents, sizes)
             case Repeat():
                 trips = typical(s.trips, sizes)
                 total += trips * _cycles(s.steps, extents, sizes, machine)
@@ -59,13 +59,13 @@ def _cycles(
     return total
 
 
-def work_of(group: Group, extents: Mapping[str, int]) -> int:
+def work_of(group: Group, extents: Mapping[str, int], sizes: Mapping[str, Range]) -> int:
     """Floating-point operations of a group: arithmetic in bodies, and one per reduced element.
 
     All products of the parts of two numbers are one operation.
     """
     total = 0
-    extents = {**extents, **{s.dim: s.size for s in group.slices}}
+    extents = {**extents, **{s.dim: typical(s.size, sizes) for s in group.slices}}
     for n in group.stages:
         points = prod(extents[d] for d in n.dims)
         each = sum(
@@ -77,9 +77,9 @@ def work_of(group: Group, extents: Mapping[str, int]) -> int:
     return total
 
 
-def _gathers(group: Group, extents: Mapping[str, int]) -> int:
+def _gathers(group: Group, extents: Mapping[str, int], sizes: Mapping[str, Range]) -> int:
     """Elements that a group reads at places that depend on data, each of some cycle."""
-    extents = {**extents, **{s.dim: s.size for s in group.slices}}
+    extents = {**extents, **{s.dim: typical(s.size, sizes) for s in group.slices}}
     total = 0
     for n in group.stages:
         found = sum(not isinstance(c, Index) for e in n.body for r in reads(e) for _, c in r.coords)

@@ -177,25 +177,32 @@ class PlanSteps:
 
     def _chain(self, s: Repeat, symbols: Symbols) -> host.Step:
         """Kernels over slices as one kernel, whose tasks are the slices."""
-        counters = [(s.dim, self._trips(s))]
+        counters = [(s.dim, s.trips)]
         steps = s.steps
         while isinstance(steps[0], Repeat):
             (inside,) = steps
             assert isinstance(inside, Repeat)
-            counters.append((inside.dim, self._trips(inside)))
+            counters.append((inside.dim, inside.trips))
             steps = inside.steps
-        inner = {**symbols, **{name: (0, trips - 1) for name, trips in counters}}
+        inner = dict(symbols)
+        for name, trips in counters:
+            bounds = Index.of(trips).bounds(symbols)
+            assert bounds is not None, "slices are of bounded dims"
+            inner[name] = (0, max(bounds[1] - 1, 0))
         groups = [x.group for x in steps if isinstance(x, Run)]
         private = {v for g in groups for v in g.stored} - set(s.parts)
         kernels = tuple(
             lower(g, self.plan.values, self.plan.layouts, self.extents, inner) for g in groups
         )
+        # The number of slices may depend on sizes that no kernel reads.
+        counted = {n for _, trips in counters for n in Index.of(trips).names()}
+        needed = counted | dict(kernels[0].symbols).keys()
+        first = replace(kernels[0], symbols=tuple((n, r) for n, r in inner.items() if n in needed))
+        kernels = (first, *kernels[1:])
         name = f"{groups[0].name}-{groups[-1].name}"
-        flops = prod(n for _, n in counters) * sum(work_of(g, self.common) for g in groups)
+        trips = prod(typical(n, self.sizes) for _, n in counters)
+        flops = trips * sum(work_of(g, self.common, self.sizes) for g in groups)
         return self._launch(name, kernels, flops, (counters, private))
-
-    def _trips(self, s: Repeat) -> int:
-        return Index.of(s.trips).value
 
     def _repeat(self, s: Repeat, symbols: Symbols) -> list[host.Step]:
         if s.parts:
@@ -291,7 +298,7 @@ class PlanSteps:
     # -- kernels --------------------------------------------------------------------------------
     def _run(self, group: Group, symbols: Symbols) -> host.Step:
         kernel = lower(group, self.plan.values, self.plan.layouts, self.extents, symbols)
-        return self._launch(group.name, (kernel,), work_of(group, self.common))
+        return self._launch(group.name, (kernel,), work_of(group, self.common, self.sizes))
 
     def _write(self, node: Scatter, symbols: Symbols) -> host.Step:
         kernel = lower_scatter(node, self.plan.values, self.plan.layouts, self.extents, symbols)
@@ -302,7 +309,7 @@ class PlanSteps:
         name: str,
         kernels: tuple[Kernel, ...],
         flops: int,
-        slices: tuple[list[tuple[str, int]], set[str]] | None = None,
+        slices: tuple[list[tuple[str, Size]], set[str]] | None = None,
     ) -> host.Step:
         """A draft of a launch, whose kernel is its number among those pending."""
         renamed = canonical(*kernels)
@@ -315,7 +322,9 @@ class PlanSteps:
             counters, private = slices
             new = {old: name for name, old in renamed.dims.items()}
             kept = tuple(sorted(forward[v] for v in private))
-            sliced = Slices(tuple((new[name], trips) for name, trips in counters), kept)
+            env = {old: Index.of(name) for old, name in new.items()}
+            counts = tuple((new[n], plain(Index.of(trips).subs(env))) for n, trips in counters)
+            sliced = Slices(counts, kept)
         recipe = Recipe(renamed.kernels, constants, sliced)
         origin = tuple(dict.fromkeys(o for k in kernels for o in k.origin))
         self.pending.append(Pending(name, kernels, renamed, recipe, flops, origin))

@@ -42,7 +42,7 @@ class Slices:
     buffers that pass from one kernel to another within an iteration.
     """
 
-    counters: tuple[tuple[str, int], ...]
+    counters: tuple[tuple[str, Size], ...]
     private: tuple[str, ...]
 
 

@@ -528,11 +528,12 @@ def _chunks(first: int, end: int, lanes: int, together: int) -> Iterator[tuple[i
 
 def _scratch(kernel: Kernel) -> dict[str, int]:
     """The stack buffers that are too large for a thread's stack: their bytes, in whole lines."""
-    sizes = {
-        b.name: b.layout.elements * b.dtype.bytes
-        for b in kernel.locals
-        if b.space is Space.STACK and isinstance(b.layout.size, int)
-    }
+    symbols = dict(kernel.symbols)
+    sizes: dict[str, int] = {}
+    for b in kernel.locals:
+        bounds = Index.of(b.layout.size).bounds(symbols)
+        if b.space is Space.STACK and bounds is not None:
+            sizes[b.name] = bounds[1] * b.dtype.bytes
     return {n: -(-s // LINE_BYTES) * LINE_BYTES for n, s in sizes.items() if s > MOST_STACK_BYTES}
 
 

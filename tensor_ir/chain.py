@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rutc.tensor_ir.affine import ZERO, Index
+from rutc.tensor_ir.affine import ZERO, Index, Size
 from rutc.tensor_ir.canonical import renamed
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Space, Stmt, walk_stmts
 
@@ -20,7 +20,7 @@ from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Space, Stmt, walk_stmts
 def chain(
     name: str,
     parts: Sequence[Kernel],
-    counters: Sequence[tuple[str, int]],
+    counters: Sequence[tuple[str, Size]],
     private: frozenset[str],
 ) -> Kernel:
     """One kernel that runs all parts for each value of the counters.

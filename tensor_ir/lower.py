@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from rutc.record import record
-from rutc.tensor_ir.affine import ZERO, FloorDiv, Index, Range, Size, plain
+from rutc.tensor_ir.affine import ZERO, FloorDiv, Index, Range, Size, minimum, plain
 from rutc.tensor_ir.expr import Coord, Expr, Read, bind, reads, substitute, transform
 from rutc.tensor_ir.graph import Nest, Scatter, Value, used
 from rutc.tensor_ir.kernel import (
@@ -41,12 +41,22 @@ from rutc.tensor_ir.steps.base import simplified
 
 @record
 class Slice:
-    """A part of a shared loop: `size` indices of `dim`, from first + symbol * size on."""
+    """A part of a shared loop: `size` indices of `dim`, from first + symbol * size on.
+
+    With an `end`, the last slice begins so much earlier that none goes beyond it.
+    """
 
     dim: str
     symbol: str
-    size: int
+    size: Size
     first: int = 0
+    end: Size | None = None
+
+    @property
+    def start(self) -> Index:
+        """The first index."""
+        start = Index.of(self.symbol) * self.size + self.first
+        return start if self.end is None else minimum(start, Index.of(self.end) - self.size, {})
 
 
 @record
@@ -90,7 +100,7 @@ def lower(
     body: list[Stmt] = []
     used_loops = {*group.shared, *symbols}
     places: dict[str, Buffer] = {}
-    parts = {s.dim: Index.of(s.symbol) * s.size + s.first + Index.of(s.dim) for s in group.slices}
+    parts = {s.dim: s.start + Index.of(s.dim) for s in group.slices}
     trips: dict[str, Size] = {**extents, **{s.dim: s.size for s in group.slices}}
     for number, stage in enumerate(group.stages):
         # A dim of extent 1 needs no loop.
@@ -120,18 +130,24 @@ def lower(
     for d in reversed([d for d in group.shared if extents[d] != 1 or d in parts]):
         body = [_loop(d, trips[d], tuple(body))]
     if parts:
-        args, body = _within_slices(args, body, symbols)
+        starts = {Index.of(s.size): s.start for s in group.slices if s.end is not None}
+        args, body = _within_slices(args, body, starts, symbols)
     origin = tuple(dict.fromkeys(o for s in group.stages for o in s.origin))
     kernel = Kernel(group.name, tuple(args), tuple(locals_), tuple(body), origin)
     return with_symbols(kernel, symbols)
 
 
 def _within_slices(
-    args: list[Buffer], body: list[Stmt], symbols: Mapping[str, Range]
+    args: list[Buffer],
+    body: list[Stmt],
+    starts: Mapping[Index, Index],
+    symbols: Mapping[str, Range],
 ) -> tuple[list[Buffer], list[Stmt]]:
     """Buffers with room for one slice as if they held no other, and the body using them so.
 
     %u[y%8], u[y=8*t + y] = ..  ->  %u[y], u[y=y] = ..
+
+    `starts` are the first indices of slices by their size, where that does not divide them.
     """
     room: dict[str, dict[str, Size]] = {}
     for b in args:
@@ -141,10 +157,14 @@ def _within_slices(
 
     def wrapped(name: str, coords: tuple[tuple[str, Coord], ...]) -> tuple[tuple[str, Coord], ...]:
         sizes = room.get(name, {})
-        return tuple(
-            (d, c % Index.of(sizes[d]) if d in sizes and isinstance(c, Index) else c)
-            for d, c in coords
-        )
+
+        def within(d: str, c: Coord) -> Coord:
+            if d not in sizes or not isinstance(c, Index):
+                return c
+            size = Index.of(sizes[d])
+            return c - starts[size] if size in starts else c % size
+
+        return tuple((d, within(d, c)) for d, c in coords)
 
     def visit(x: Expr) -> Expr:
         return replace(x, coords=wrapped(x.value, x.coords)) if isinstance(x, Read) else x

@@ -265,7 +265,7 @@ class _Decider:
         bound |= {o.value for o in graph.outputs}
         free = frozenset(self.values) - bound
         names = {v: frozenset(nodes) for v, nodes in users.items()}
-        return Slicer(self.values, layouts, self.sizes, names, free, self.constants)
+        return Slicer(self.values, layouts, self.sizes, names, free, self.constants, self.symbols)
 
     # -- steps ----------------------------------------------------------------------------------
     def _steps(

@@ -10,6 +10,9 @@ Where one index of a dim is still too much, slices are blocks of another dim for
 
     repeat h:  repeat t:  run a, run b over the t-th block of their part of index h
     repeat h:             run a, run b over what the blocks leave over
+
+Of a dim of symbolic size, blocks are of one size that the run computes, and the last one does some
+indices again. Chains are chosen for the largest sizes, which is what scratch must have room for.
 """
 
 from __future__ import annotations
@@ -22,7 +25,17 @@ from math import lcm, prod
 
 from rutc.graph_opt.plan import FillHalo, PlanStep, Repeat, Run
 from rutc.record import record
-from rutc.tensor_ir.affine import FloorDiv, Index, Mod, Size
+from rutc.tensor_ir.affine import (
+    ONE,
+    FloorDiv,
+    Index,
+    Mod,
+    Range,
+    Size,
+    maximum,
+    minimum,
+    plain,
+)
 from rutc.tensor_ir.expr import IndexValue, Read, walk
 from rutc.tensor_ir.graph import Value
 from rutc.tensor_ir.layout import Layout, dense
@@ -36,6 +49,7 @@ BLOCK = 64
 """Indices of a block: so many use what register tiles load of the other operand."""
 UNHIDDEN = 0.25
 """Share of what blocks read again that their arithmetic does not hide."""
+UNBOUNDED = 1 << 40
 LINE_BYTES = 64
 """Slices of an innermost dim are whole lines: vectors run along it."""
 NEAR_BYTES = 1 << 20
@@ -104,6 +118,7 @@ class Slicer:
     users: Mapping[str, frozenset[str]]
     free: frozenset[str]
     constants: frozenset[str]
+    symbols: Mapping[str, Range]
 
     def slice(self, steps: tuple[PlanStep, ...]) -> Sliced:
         """The steps with every chain that pays."""
@@ -133,14 +148,24 @@ class Slicer:
         if not isinstance(first, Run):
             return None
         for d in first.group.shared:
-            grown = self._grown(steps, start, (d,))
-            if any(self._bytes_between(m) > RING_BYTES * self._extent(d) for m in grown):
-                # Of chains that save as much, the one with blocks comes first.
-                for e in first.group.shared:
-                    if e != d:
-                        found += self._paying(self._grown(steps, start, (d, e)))
-            found += self._paying(grown)
+            found += self._over(steps, start, (d,))
         return max(found, key=lambda chain: chain.gain, default=None)
+
+    def _over(self, steps: Sequence[PlanStep], start: int, dims: tuple[str, ...]) -> list[Chain]:
+        """The chains that pay over slices of these dims, and of more where one index is too much.
+
+        Of chains that save as much, those with blocks come first.
+        """
+        first = steps[start]
+        assert isinstance(first, Run)
+        grown = self._grown(steps, start, dims)
+        room = RING_BYTES * prod(map(self._extent, dims))
+        found: list[Chain] = []
+        if any(self._bytes_between(m) > room for m in grown):
+            for e in first.group.shared:
+                if e not in dims:
+                    found += self._over(steps, start, (*dims, e))
+        return [*found, *self._paying(grown)]
 
     def _grown(
         self, steps: Sequence[PlanStep], start: int, dims: tuple[str, ...]
@@ -150,7 +175,7 @@ class Slicer:
         assert isinstance(first, Run)
         members: tuple[Member, ...] = (Member(start, first.group, dims, (1,) * len(dims)),)
         found: list[tuple[Member, ...]] = []
-        if any(not isinstance(self.extents[d], int) for d in dims) or not self._alike(members[0]):
+        if not self._alike(members[0]):
             return found
         for number in range(start + 1, len(steps)):
             step = steps[number]
@@ -197,7 +222,7 @@ class Slicer:
         first = members[0].dims
         if len(set(dims)) != len(first) or not set(dims) <= set(step.group.shared):
             return None
-        wanted = [k * self._extent(d) for d, k in zip(first, ratios, strict=True)]
+        wanted = [plain(Index.of(self.extents[d]) * k) for d, k in zip(first, ratios, strict=True)]
         if [self.extents[d] for d in dims] != wanted:
             return None
         following = Member(number, step.group, dims, ratios)
@@ -234,19 +259,20 @@ class Slicer:
             v
             for m in members[:-1]
             for v in m.group.stored
-            if v in self.free
-            and self.users[v]
-            and self.users[v] <= inside
-            and isinstance(self.layouts[v].size, int)
+            if v in self.free and self.users[v] and self.users[v] <= inside
         ]
 
     def _bytes(self, v: str) -> int:
-        """The size of a value; more than any cache where it is symbolic."""
-        size = self.layouts[v].size
-        return (size if isinstance(size, int) else 1 << 40) * self.values[v].dtype.bytes
+        """The size of a value, at most."""
+        return self._most(self.layouts[v].size) * self.values[v].dtype.bytes
 
     def _extent(self, d: str) -> int:
-        return Index.of(self.extents[d]).value
+        return self._most(self.extents[d])
+
+    def _most(self, size: Size) -> int:
+        """The largest that a size may be; more than any cache where it has no bound."""
+        bounds = Index.of(size).bounds(self.symbols)
+        return UNBOUNDED if bounds is None else bounds[1]
 
     def _bytes_between(self, members: tuple[Member, ...]) -> int:
         return sum(self._bytes(v) for v in self._between(members))
@@ -268,12 +294,34 @@ class Slicer:
         most = min(most, BLOCK) if blocks else most
         room = MOST_RING_BYTES if blocks else RING_BYTES
         longest = min(most, room * extent * around // total) // line * line
+        if not self._is_fixed(members):
+            possible = line == 1 and longest > 0
+            return longest if possible and self._fewest(members, longest) >= FEWEST_SLICES else None
         if longest == 0:
             fits = line <= most and total * line <= MOST_RING_BYTES * extent * around
             return line if fits else None
         whole = max((r for r in range(line, longest + 1, line) if extent % r == 0), default=0)
         even = -(-extent // -(-extent // longest))
         return whole if 2 * whole >= longest else -(-even // line) * line
+
+    def _is_fixed(self, members: tuple[Member, ...]) -> bool:
+        """Whether the dims that are cut have known sizes."""
+        return all(isinstance(self.extents[d], int) for m in members for d in m.dims)
+
+    def _fewest(self, members: tuple[Member, ...], size: int) -> int:
+        """The number of slices where symbols are least."""
+        *outer, last = members[0].dims
+        trips = [*(Index.of(self.extents[d]) for d in outer), self._slices(last, size)[0]]
+        bounds = [x.bounds(self.symbols) for x in trips]
+        return prod(0 if b is None else b[0] for b in bounds)
+
+    def _slices(self, d: str, most: int) -> tuple[Index, Index]:
+        """(number, size) of equal slices of a dim."""
+        extent = Index.of(self.extents[d])
+        count = (extent + (most - 1)) // most
+        each = (extent + count - 1) // maximum(count, ONE, self.symbols)
+        # The minimum holds by itself, but not by the bounds of its terms.
+        return count, minimum(Index.of(most), each, self.symbols).simplify(self.symbols)
 
     def _in_blocks(self, members: tuple[Member, ...]) -> bool:
         """Whether slices are blocks: parts of an index, or of lines."""
@@ -320,6 +368,8 @@ class Slicer:
 
     def _repeats(self, chain: Chain) -> list[Repeat]:
         """The repeat of all whole slices, and that of what they leave over."""
+        if not self._is_fixed(chain.members):
+            return [self._repeat(chain, f"{chain.members[0].group.name}.slice", None)]
         whole, rest = divmod(self._extent(chain.members[0].dims[-1]), chain.size)
         name = chain.members[0].group.name
         found = [self._repeat(chain, f"{name}.slice", (whole, chain.size, 0))]
@@ -327,11 +377,17 @@ class Slicer:
             found.append(self._repeat(chain, f"{name}.rest", (1, rest, whole * chain.size)))
         return found
 
-    def _repeat(self, chain: Chain, symbol: str, part: tuple[int, int, int]) -> Repeat:
-        """The repeat of (count, size, first): so many slices, from that index on."""
-        count, size, first = part
-        *outer, _ = chain.members[0].dims
-        counters = [(f"{symbol}.{d}", self._extent(d)) for d in outer] + [(symbol, count)]
+    def _repeat(self, chain: Chain, symbol: str, part: tuple[int, int, int] | None) -> Repeat:
+        """The repeat of (count, size, first): so many slices, from that index on; or of all."""
+        *outer, last = chain.members[0].dims
+        count: Size
+        size: Size
+        if part is None:
+            count, size = map(plain, self._slices(last, chain.size))
+            first = 0
+        else:
+            count, size, first = part
+        counters = [(f"{symbol}.{d}", self.extents[d]) for d in outer] + [(symbol, count)]
         groups: list[Group] = []
         for m in chain.members:
             slices = [
@@ -339,7 +395,8 @@ class Slicer:
                 for d, (counter, _), k in zip(m.dims, counters, m.ratios, strict=True)
             ]
             k = m.ratios[-1]
-            slices[-1] = replace(slices[-1], size=k * size, first=k * first)
+            end = self.extents[m.dims[-1]] if part is None else None
+            slices[-1] = replace(slices[-1], size=size * k, first=k * first, end=end)
             suffix = ".rest" if first else ""
             groups.append(replace(m.group, name=m.group.name + suffix, slices=tuple(slices)))
         between = set(self._between(chain.members))
@@ -355,8 +412,11 @@ class Slicer:
     def _ring(self, v: str, chain: Chain) -> Layout:
         """The value's layout with room for one slice."""
         own = next(m for m in chain.members if v in m.group.stored)
-        sizes = dict(zip(own.dims, own.ratios, strict=True))
-        sizes[own.dims[-1]] *= chain.size
+        sizes: dict[str, Size] = dict(zip(own.dims, own.ratios, strict=True))
+        length: Size = chain.size
+        if not self._is_fixed(chain.members):
+            length = plain(self._slices(chain.members[0].dims[-1], chain.size)[1])
+        sizes[own.dims[-1]] *= length
         layout = self.layouts[v]
         narrow = dense([a.dim for a in layout.axes], {**self.extents, **sizes})
         axes = tuple(replace(a, whole=False) if a.dim in sizes else a for a in narrow.axes)
