@@ -32,22 +32,13 @@ class Version:
     where: Index | None = None
 
 
-def many_rows(graph: Graph) -> Index | None:
-    """The size that is positive where sums in `graph` have so many rows that parts pay.
-
-    None where that does not depend on the inputs' sizes.
-    """
-    # No sum of a symbolic number of rows is taken apart.
-    return None
-
-
 def versions(
     graph: Graph,
     machine: Machine,
     *,
     exact: bool = False,
     on_step: OnStep | None = None,
-    where: Callable[[Graph], Index | None] = many_rows,
+    where: Callable[[Graph], Index | None] = PARTS.many_rows,
 ) -> tuple[Version, ...]:
     """The graph after all rewrites for a machine, in one version or in two.
 
