@@ -219,14 +219,19 @@ class MatrixEmitter:
         if address is None:
             raise InternalError(f"a matrix block of %{name} may lie outside")
         starts = {v: Index.of(0) for v in address.names() if v in self._matrix_loops(address)}
-        first = address.subs(starts).simplify(self.index.ranges)
-        second = address.subs({**starts, rows: Index.of(step)}).simplify(self.index.ranges)
-        stride = second - first
-        apart = stride.value if stride.is_const else self._always(stride)
-        if apart is None:
-            raise InternalError(f"the rows of a matrix block of %{name} are at no fixed distance")
+
+        def row(number: int) -> Index:
+            found = address.subs({**starts, rows: Index.of(number)})
+            return found.simplify(self.index.ranges)
+
+        first, stride = row(0), row(step) - row(0)
         place = self.expressions.memory.place(buffer, first)
-        return place, i64(apart * buffer.dtype.bytes)
+        apart = stride.value if stride.is_const else self._always(stride)
+        if apart is not None:
+            return place, i64(apart * buffer.dtype.bytes)
+        if row(2 * step) - row(step) != stride:
+            raise InternalError(f"the rows of a matrix block of %{name} are at no fixed distance")
+        return place, self.index.emit(stride * buffer.dtype.bytes)
 
     def _always(self, x: Index) -> int | None:
         """The value that an index has in all iterations of the loops around, tried one by one.

@@ -74,6 +74,8 @@ class SquareEmitter:
         lane = self.index.lane
         if lane is None or not self._crosses(buffer, address):
             return None
+        if not isinstance(lane.mask, ir.Constant | None) and not self._has_all(r, buffer, lane):
+            return None
         if address.coefficient(lane.var) in NEAR_STRIDES:
             return None
         found = self._along(r.coords, buffer)
@@ -96,6 +98,8 @@ class SquareEmitter:
         """
         lane = self.index.lane
         if lane is None or not self._crosses(buffer, address):
+            return False
+        if not isinstance(lane.mask, ir.Constant | None):
             return False
         apart = address.coefficient(lane.var)
         found = self._along([(d, c) for d, c in target.coords], buffer, apart)
@@ -171,7 +175,6 @@ class SquareEmitter:
             and not any(
                 n in self.index.values and is_vector(self.index.values[n]) for n in address.names()
             )
-            and isinstance(lane.mask, ir.Constant | None)
             and transposable(lane.lanes, buffer.dtype.bytes)
         )
 
@@ -202,6 +205,18 @@ class SquareEmitter:
                 return None
             return v, first, count, general.subs({v: Index.of(first)})
         return None
+
+    def _has_all(self, r: Read, buffer: Buffer, lane: Lane) -> bool:
+        """Whether all lanes lie in the buffer, those that are no iterations as well."""
+        extents = dict(buffer.layout.extents)
+        own = {lane.var: (lane.base, lane.base + lane.lanes - 1)}
+        for d, c in r.coords:
+            assert isinstance(c, Index)
+            bounds = self.index.resolve(c).bounds({**self.index.ranges, **own})
+            extent = Index.of(extents[d]).bounds(self.index.ranges)
+            if bounds is None or extent is None or bounds[0] < 0 or bounds[1] >= extent[0]:
+                return False
+        return True
 
     def _inside(self, r: Read, buffer: Buffer, var: str, value: int) -> bool:
         """Whether the iteration of an unrolled loop reads what is there, for all lanes.
@@ -248,4 +263,4 @@ class SquareEmitter:
 
 def _is_idle(lane: Lane, number: int) -> bool:
     """Whether a lane whose mask is constant is no iteration."""
-    return lane.mask is not None and not lane.mask.constant[number].constant
+    return isinstance(lane.mask, ir.Constant) and not lane.mask.constant[number].constant

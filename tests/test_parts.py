@@ -167,6 +167,24 @@ def test_products_of_any_number_of_rows_agree(
 
 
 @pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("columns", [64, 40])
+def test_results_that_lie_along_rows_of_any_number_agree(
+    tmp_path: Path, machine: Machine, columns: int
+) -> None:
+    """Squares of the sums are transposed on their way to memory."""
+    path = tmp_path / "model.onnx"
+    w = np.random.default_rng(0).standard_normal((96, columns)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Transpose", ["p"], ["y"], perm=[0, 2, 1]),
+    ]
+    save(path, ("batch", "n", 96), nodes, w=w)
+    graph = parted(path)
+    for rows in (1, 7, 16, 17, 33, 100):
+        agrees(path, graph, machine, (2, rows, 96), 96)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize(("window", "stride"), [(1, 1), (1, 2), (3, 1), (3, 2), (5, 1)])
 def test_convolutions_of_any_width_agree(
     tmp_path: Path, machine: Machine, window: int, stride: int

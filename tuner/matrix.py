@@ -84,7 +84,9 @@ def matrix(
     steps += shared_out(order, shape, machine)
     stores = [t for t in shape.touches if t.is_store]
     across = any(t.unit(row) and not t.unit(column) for t in stores)
-    results = Kind.UNROLL if across and row not in shape.symbolic else Kind.SERIAL
+    results = Kind.UNROLL if across else Kind.SERIAL
+    if across and row in shape.symbolic:
+        results = Kind.VECTOR if extents[column] % COLUMNS == 0 else Kind.SERIAL
     steps.append(MatrixTile(tiles, f"{row}.i", f"{column}.i", f"{inner}.i", results))
     packs = {}
     for t in block.rights:
@@ -143,7 +145,12 @@ def _loops(
     columns = [v for v in shared if right.strides.get(v) == 1 and not left.depends(v)]
     columns = [v for v in columns if v not in shape.symbolic]
     inner = [v for v in bound if left.unit(v) and right.strides.get(v) == 1]
-    row = max(rows, key=lambda v: _used(shape.extents[v]), default=None)
+
+    def near(v: str) -> int:
+        # Of rows of any number, those that lie near each other.
+        return -abs(left.strides[v] or 0) if v in shape.symbolic else 0
+
+    row = max(rows, key=lambda v: (_used(shape.extents[v]), near(v)), default=None)
     if row is not None and shape.extents[row] < FEWEST_ROWS:
         row = None
     column = max(columns, key=lambda v: shape.extents[v], default=None)

@@ -58,7 +58,7 @@ class MatrixTile(Step):
     def apply(self, kernel: Kernel) -> Kernel:
         """The tiled kernel. Raises NotApplicable unless the loops hold one sum of products."""
         loops = (*self.tiles, self.rows, self.columns)
-        if self.results not in (Kind.SERIAL, Kind.UNROLL):
+        if self.results not in (Kind.SERIAL, Kind.UNROLL, Kind.VECTOR):
             raise NotApplicable(f"results of rows that are {self.results.value}")
         if len(find_loops(kernel, loops[0])) != 1:
             raise NotApplicable(f"{loops[0]} occurs several times")
@@ -109,6 +109,10 @@ class MatrixTile(Step):
             by_name = {x.var: x for x in chain}
             kinds = {self.rows: self.results, u: Kind.UNROLL, self.columns: Kind.VECTOR}
             last = order if self.results is Kind.SERIAL else (t, u, self.rows, self.columns)
+            if self.results is Kind.VECTOR:
+                constant_extent(by_name[self.columns])
+                kinds[self.columns] = Kind.UNROLL
+                last = (t, u, self.columns, self.rows)
             for v in reversed(last):
                 kind = kinds.get(v, Kind.SERIAL)
                 rest = (replace(by_name[v], kind=kind, body=rest),)
