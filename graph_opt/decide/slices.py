@@ -12,7 +12,8 @@ Where one index of a dim is still too much, slices are blocks of another dim for
     repeat h:             run a, run b over what the blocks leave over
 
 Of a dim of symbolic size, blocks are of one size that the run computes, and the last one does some
-indices again. Chains are chosen for the largest sizes, which is what scratch must have room for.
+indices again. Slices are as long as the largest sizes allow, which is what scratch must have room
+for; chains must pay at common sizes, too.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from rutc.tensor_ir.affine import (
     maximum,
     minimum,
     plain,
+    typical,
 )
 from rutc.tensor_ir.expr import IndexValue, Read, walk
 from rutc.tensor_ir.graph import Value
@@ -282,7 +284,11 @@ class Slicer:
 
         The longest that leaves nothing over; about equal ones where that would be far shorter.
         """
-        total = self._bytes_between(members)
+        between = self._between(members)
+        total = sum(map(self._bytes, between))
+        sizes = (self.layouts[v].size * self.values[v].dtype.bytes for v in between)
+        if sum(typical(size, self.symbols) for size in sizes) <= NEAR_BYTES:
+            return None
         *outer, last = members[0].dims
         extent, around = self._extent(last), prod(map(self._extent, outer))
         if total <= (RING_BYTES * around if outer else NEAR_BYTES):
