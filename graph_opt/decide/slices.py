@@ -334,12 +334,16 @@ class Slicer:
         return len(members[0].dims) > 1 or self._line(members) > 1
 
     def _line(self, members: tuple[Member, ...]) -> int:
-        """Slices are multiples of so many indices of the first kernel's last dim."""
+        """Slices are multiples of so many indices of the first kernel's last dim.
+
+        Equal slices of a dim of any size are not: values of their own may begin within a line.
+        """
         lines = [1]
+        own = () if self._is_fixed(members) else self._between(members)
         for m in members:
             for v in m.group.stored:
                 axes = self.layouts[v].axes
-                if axes and axes[-1].dim == m.dims[-1]:
+                if axes and axes[-1].dim == m.dims[-1] and v not in own:
                     whole = LINE_BYTES // self.values[v].dtype.bytes
                     lines.append(lcm(whole, m.ratios[-1]) // m.ratios[-1])
         return lcm(*lines)

@@ -9,6 +9,7 @@ import pytest
 from rutc.emit.targets import target_named
 from rutc.graph_opt.decide import decide, slices
 from rutc.graph_opt.plan import Plan, Repeat
+from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verify import verify
@@ -183,6 +184,50 @@ def test_softmax_between_products_in_blocks(
     inputs["v"][0, 0, 0] = np.inf
     with np.errstate(invalid="ignore"):
         check(text, tmp_path, inputs)
+
+
+SYMBOLIC = SOFTMAX.replace("dims h", "symbols batch = 1..3, m = 1..50, rows = 1..70\ndims h")
+
+
+@pytest.mark.usefixtures("_smaller_caches")
+@pytest.mark.parametrize(
+    ("s", "t"), [(1, 1), (16, 7), (17, 16), (32, 50), (33, 2), (47, 9), (70, 13)]
+)
+def test_slices_of_a_dim_of_any_size(s: int, t: int, tmp_path: Path) -> None:
+    """Blocks have one size, and the last one does some rows again."""
+    rng = np.random.default_rng(0)
+    shapes = {"q": (4, s, 3), "r": (4, t, 3), "v": (4, t, 5), "mask": (s, t)}
+    inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    text = SYMBOLIC.replace("batch = 1..3, ", "").format(h=4, s="rows", t="m", k=3, n=5)
+    plan = check(text, tmp_path, inputs)
+    assert in_part(plan, "e")
+    assert all(isinstance(s.end, Index) for g in plan.groups() for s in g.slices if s.dim == "s")
+
+
+@pytest.mark.usefixtures("_smaller_caches")
+@pytest.mark.parametrize(("b", "s"), [(1, 20), (2, 33), (3, 70)])
+def test_slices_of_one_index_of_two_dims_and_a_block_of_a_third(
+    b: int, s: int, tmp_path: Path
+) -> None:
+    text = SYMBOLIC.replace("m = 1..50, ", "").format(h=4, s="rows", t="rows", k=3, n=5)
+    text = text.replace("\ndims h", "\ndims b = batch, h")
+    for old in ("f32{h", "[h"):
+        text = text.replace(old, old.replace("h", "b,h" if "{" in old else "b, h"))
+    rng = np.random.default_rng(0)
+    shapes = {"q": (b, 4, s, 3), "r": (b, 4, s, 3), "v": (b, 4, s, 5), "mask": (s, s)}
+    inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    plan = check(text, tmp_path, inputs)
+    assert in_part(plan, "e")
+    assert {len(g.slices) for g in plan.groups() if g.slices} == {3}
+
+
+def test_chains_of_dims_of_any_size_pay_at_common_sizes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(slices, "NEAR_BYTES", 4 * 50 * 70 * 4)
+    text = SYMBOLIC.replace("batch = 1..3, ", "").format(h=4, s="rows", t="m", k=3, n=5)
+    graph = parse(text)
+    assert not repeats(decide(graph))
 
 
 @pytest.mark.usefixtures("_smaller_caches")
