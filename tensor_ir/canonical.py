@@ -11,6 +11,7 @@ from rutc.tensor_ir.expr import Coord, Expr, Read, transform
 from rutc.tensor_ir.kernel import (
     Access,
     Branch,
+    Buffer,
     Kernel,
     Loop,
     Merge,
@@ -41,20 +42,66 @@ class Canonical:
 def canonical(*kernels: Kernel) -> Canonical:
     """The kernels with buffers and dims named by where they first occur, their origins left out.
 
-    What has one name in several kernels still has.
+    Buffers and symbols that have one name in several kernels still have; loops and the dims of a
+    kernel's own buffers have other names than those of the kernels before it.
     """
     buffers: dict[str, str] = {}
     dims: dict[str, str] = {}
-    for kernel in kernels:
+    before: dict[str, str] = {}
+    owned: dict[str, dict[str, str]] = {b.name: {} for k in kernels[:1] for b in k.args}
+    apart = list(kernels[:1])
+    for number, kernel in enumerate(kernels[1:], start=1):
+        apart.append(_apart(kernel, f"{number}:", owned, before))
+    for kernel in apart:
         for b in (*kernel.args, *kernel.locals):
             buffers.setdefault(b.name, f"b{len(buffers)}")
         loops = [s.var for s in walk_stmts(kernel.body) if isinstance(s, Loop)]
         axes = [a.dim for b in (*kernel.args, *kernel.locals) for a in b.layout.axes]
         for d in (*loops, *(name for name, _ in kernel.symbols), *axes):
             dims.setdefault(d, f"d{len(dims)}")
-    found = tuple(_renamed_all(kernel, buffers, dims) for kernel in kernels)
+    found = tuple(_renamed_all(kernel, buffers, dims) for kernel in apart)
     back = {new: old for old, new in buffers.items()}
-    return Canonical(found, back, {new: old for old, new in dims.items()})
+    return Canonical(found, back, {new: before.get(old, old) for old, new in dims.items()})
+
+
+def _apart(
+    kernel: Kernel, prefix: str, owned: dict[str, dict[str, str]], before: dict[str, str]
+) -> Kernel:
+    """The kernel with its loops and the dims of its buffers renamed.
+
+    `owned` holds the new names of dims of each argument of the kernels before, and gets those of
+    the others; `before` gets the old name of every new one.
+    """
+    loops = {s.var: f"{prefix}{s.var}" for s in walk_stmts(kernel.body) if isinstance(s, Loop)}
+    buffers = {b.name: b.layout for b in (*kernel.args, *kernel.locals)}
+    names: dict[str, dict[str, str]] = {}
+    for b, layout in buffers.items():
+        dims = {d: f"{prefix}{d}" for d in (*(a.dim for a in layout.axes), *dict(layout.extents))}
+        names[b] = owned.get(b, dims)
+
+    def coords(name: str, pairs: tuple[tuple[str, Coord], ...]) -> tuple[tuple[str, Coord], ...]:
+        if name not in owned:
+            names[name] |= {d: f"{prefix}{d}" for d, _ in pairs}
+        return tuple((names[name].get(d, d), c) for d, c in pairs)
+
+    def read(e: Expr) -> Expr:
+        return replace(e, coords=coords(e.value, e.coords)) if isinstance(e, Read) else e
+
+    def buffer(b: Buffer) -> Buffer:
+        dims = (*(a.dim for a in b.layout.axes), *dict(b.layout.extents))
+        same = {n: n for n in (*b.layout.names(), *dims)}
+        return replace(b, layout=rename_layout(b.layout, same | names[b.name]))
+
+    body = rewrite(
+        renamed(kernel, loops, {}).body,
+        expr=lambda e: transform(e, read),
+        access=lambda a: replace(a, coords=coords(a.buffer, a.coords)),
+    )
+    owned |= {b.name: names[b.name] for b in kernel.args}
+    for table in (loops, *names.values()):
+        before |= {new: old for old, new in table.items()}
+    args, locals_ = tuple(map(buffer, kernel.args)), tuple(map(buffer, kernel.locals))
+    return replace(kernel, args=args, locals=locals_, body=body)
 
 
 def _renamed_all(kernel: Kernel, buffers: dict[str, str], dims: dict[str, str]) -> Kernel:

@@ -21,14 +21,14 @@ graph "product"
 dims {m} = 5, {n} = 7, k = 3
 %{x} : f32{{k,{m}}} = input "x" [{m}, k]
 %w : f32{{k,{n}}} = input "w" [k, {n}]
-%y : f32{{{m},{n}}} = sum{{k}} %{x}[k, {m}] * %w[k, {n}]
-output "y" [{m}, {n}] = %y
+%{y} : f32{{{m},{n}}} = sum{{k}} %{x}[k, {m}] * %w[k, {n}]
+output "y" [{m}, {n}] = %{y}
 """
 
 
-def kernel(m: str = "m", n: str = "n", x: str = "x") -> Kernel:
+def kernel(m: str = "m", n: str = "n", x: str = "x", y: str = "y") -> Kernel:
     """The kernel of a product, its names as given."""
-    plan = decide(parse(TEXT.format(m=m, n=n, x=x)))
+    plan = decide(parse(TEXT.format(m=m, n=n, x=x, y=y)))
     (group,) = plan.groups()
     extents = {d: plain(e) for d, e in plan.graph.dims}
     return lower(group, plan.values, plan.layouts, extents, {})
@@ -57,10 +57,19 @@ def test_machine_and_constants_matter() -> None:
 def test_kernels_of_a_chain_keep_common_names_in_common() -> None:
     first = kernel()
     same, apart = canonical(first, first), canonical(first, kernel(x="other"))
-    assert same.kernels[0] == same.kernels[1]
+    assert same.kernels[0].args == same.kernels[1].args
     assert apart.kernels[0] == same.kernels[0]
     assert apart.kernels[1] != apart.kernels[0]
     assert len(apart.buffers) == len(same.buffers) + 1
+
+
+def test_names_of_a_later_kernel_of_a_chain_do_not_matter() -> None:
+    first, common = kernel(), canonical(kernel(), kernel("m", "n", "p", "q"))
+    other = canonical(first, kernel("rows", "n", "left", "result"))
+    assert other.kernels == common.kernels
+    assert other.dims.keys() == common.dims.keys()
+    assert [d for d in other.dims.values() if d != "rows"].count("m") == 1
+    assert list(common.dims.values()).count("m") == 2
 
 
 @pytest.mark.parametrize("tasks", [0, 12, parse_index("(batch + 3) // 4 * 'seq len'")])
