@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from benchmarks.capsules import Layer, spellings
 from rutc.build import Builder
 from rutc.compiler import Options, compile_model
 from rutc.emit.targets import target_named
@@ -17,9 +18,12 @@ from rutc.graph_opt import EXACT, PIPELINE, optimize, pipeline_for
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.rules.parts import MultiplyParts, parts_of
 from rutc.importer import import_model
+from rutc.recipe import Draft
 from rutc.runtime import load
 from rutc.tensor_ir import Const, DType, Graph
+from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps import MatrixTile
 from rutc.verify.reference import Reference
 from rutc.verify.tolerance import Level, tolerance
 from tests.compiled import build, run
@@ -39,6 +43,13 @@ MACHINES = [
         ),
     ),
 ]
+
+
+def able() -> Machine:
+    """A machine with registers for matrices."""
+    plain = target_named("x86-64-v4").machine
+    features = plain.features | MATRICES
+    return Machine(plain.name, plain.triple, features, plain.vector_bits, plain.registers)
 
 
 def save(
@@ -267,13 +278,9 @@ def test_small_products_stay_whole(tmp_path: Path) -> None:
 
 
 def test_machines_with_matrices_of_bf16_multiply_parts() -> None:
-    plain = target_named("x86-64-v4").machine
-    able = Machine(
-        plain.name, plain.triple, plain.features | MATRICES, plain.vector_bits, plain.registers
-    )
-    assert pipeline_for(plain) == PIPELINE
-    assert [step for step in pipeline_for(able) if step not in PIPELINE] == [MultiplyParts()]
-    assert pipeline_for(able.without_bf16()) == PIPELINE
+    assert pipeline_for(target_named("x86-64-v4").machine) == PIPELINE
+    assert [step for step in pipeline_for(able()) if step not in PIPELINE] == [MultiplyParts()]
+    assert pipeline_for(able().without_bf16()) == PIPELINE
 
 
 @pytest.mark.parametrize(
@@ -292,13 +299,9 @@ def test_what_has_parts_goes_into_matrix_registers(
     """A sum of products of parts by other instructions would take several times as long."""
     path = tmp_path / "model.onnx"
     convolution(path, shape, outputs, window, stride)
-    plain = target_named("x86-64-v4").machine
-    able = Machine(
-        plain.name, plain.triple, plain.features | MATRICES, plain.vector_bits, plain.registers
-    )
     graph = parted(path)
     assert any(v.endswith(".mid") for v in graph.values)
-    builder = Builder(decide(graph), able, "model", 1, keep_subnormals=False)
+    builder = Builder(decide(graph), able(), "model", 1, keep_subnormals=False)
     kernels: list[str] = []
     builder.on_draft = lambda pending, made, draft: kernels.append(str(draft.kernel))
     builder.build()
@@ -341,3 +344,94 @@ def test_bf16_rounds_to_nearest(tmp_path: Path, machine: Machine) -> None:
     with np.errstate(invalid="ignore"):
         wanted = x.astype(ml_dtypes.bfloat16).astype(np.float32)
     np.testing.assert_array_equal(got[normal], wanted[normal])
+
+
+def capsules(path: Path, layer: Layer) -> Graph:
+    """The graph of a capsule layer in parts."""
+    onnx.save(spellings(layer)["product"], path)
+    return parted(path)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Layer(batch=2, size=8, inputs=16),
+        Layer(batch=3, size=9, inputs=32, outputs=16),
+        Layer(batch=4, size=7, inputs=16, window=2, pose=3),
+        Layer(batch=1, size=10, inputs=24, outputs=17, stride=3),
+        Layer(batch=2, size=6, inputs=16, outputs=16, pose=2, stride=1),
+    ],
+)
+def test_capsule_layers_agree(tmp_path: Path, layer: Layer, machine: Machine) -> None:
+    path = tmp_path / "model.onnx"
+    graph = capsules(path, layer)
+    assert any(v.endswith(".mid") for v in graph.values)
+    agrees(path, graph, machine, layer.shape, layer.reduction)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("size", [8, 9, 11])
+def test_windows_beyond_the_edges_agree_with_rows_of_two_loops(
+    tmp_path: Path, size: int, machine: Machine
+) -> None:
+    """Rows lie along two dims, the outer one read in steps of two and with zeros around it."""
+    path = tmp_path / "model.onnx"
+    w = np.random.default_rng(0).standard_normal((32, 16, 3, 3, 1)).astype(np.float32)
+    attributes = {"strides": [1, 2, 1], "pads": [1, 1, 0, 1, 1, 0]}
+    shape = (1, 16, 3, size, 5)
+    save(path, shape, [helper.make_node("Conv", ["x", "w"], ["y"], **attributes)], w=w)
+    graph = parted(path)
+    # Places outside of the value must lie outside of its phases, too.
+    assert any(".phase" in d for d, _ in graph.dims) == (size % 2 == 0)
+    agrees(path, graph, machine, shape, 16 * 9)
+
+
+@pytest.mark.parametrize(
+    ("layer", "rows", "bytes_"),
+    [
+        (Layer(), 14, 6 * 16 * 16 * 16 * 32),
+        (Layer(size=17), 16, 6 * 17 * 18 * 16 * 32),
+        (Layer(size=18, stride=3), 12, 6 * 18 * 18 * 16 * 32),
+        (Layer(batch=16), 14, 6 * 16 * 16 * 16 * 32),
+    ],
+)
+def test_registers_hold_rows_of_two_loops_one_image_at_a_time(
+    tmp_path: Path, layer: Layer, rows: int, bytes_: int
+) -> None:
+    """Places along an image times rows of a pose; the image's parts stay near."""
+    path = tmp_path / "model.onnx"
+    onnx.save(spellings(layer)["product"], path)
+    plan = decide(optimize(import_model(path), pipeline=pipeline_for(able())))
+    assert plan.arena_bytes == bytes_
+    builder = Builder(plan, able(), "model", 1, keep_subnormals=False)
+    kernels: list[str] = []
+    builder.on_draft = lambda pending, made, draft: kernels.append(str(draft.kernel))
+    builder.build()
+    (kernel,) = kernels
+    assert f" in [0, {rows}) matrix {{" in kernel
+    assert "parallel" in kernel
+
+
+@pytest.mark.parametrize(
+    ("layer", "kind"),
+    [
+        # Neighbours in memory lie along the rows, along the columns, along neither.
+        (helper.make_node("Conv", ["x", "w"], ["y"], strides=[2, 2], pads=[1] * 4), Kind.UNROLL),
+        (helper.make_node("Einsum", ["x", "w"], ["y"], equation="acpq,ocij->apqo"), Kind.SERIAL),
+        (helper.make_node("Einsum", ["x", "w"], ["y"], equation="acpq,ocij->aopqj"), Kind.VECTOR),
+    ],
+)
+def test_results_go_along_memory(tmp_path: Path, layer: NodeProto, kind: Kind) -> None:
+    path = tmp_path / "model.onnx"
+    w = np.random.default_rng(0).standard_normal((64, 64, 3, 3)).astype(np.float32)
+    save(path, (1, 64, 28, 28), [layer], w=w)
+    builder = Builder(decide(parted(path)), able(), "model", 1, keep_subnormals=False)
+    kinds: list[Kind] = []
+
+    def note(_pending: object, _made: object, draft: Draft) -> None:
+        kinds.extend(s.results for s in draft.schedule if isinstance(s, MatrixTile))
+
+    builder.on_draft = note
+    builder.build()
+    assert kinds == [kind]

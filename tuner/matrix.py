@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 from rutc.record import record
 from rutc.tensor_ir.affine import Index
@@ -83,10 +84,7 @@ def matrix(
     steps.append(Split(inner, block.length))
     steps += shared_out(order, shape, machine)
     stores = [t for t in shape.touches if t.is_store]
-    across = any(t.unit(row) and not t.unit(column) for t in stores)
-    results = Kind.UNROLL if across else Kind.SERIAL
-    if across and row in shape.symbolic:
-        results = Kind.VECTOR if extents[column] % COLUMNS == 0 else Kind.SERIAL
+    results = _kind_of_rows(stores, row, column, shape.symbolic)
     steps.append(MatrixTile(tiles, f"{row}.i", f"{column}.i", f"{inner}.i", results))
     packs = {}
     for t in block.rights:
@@ -98,6 +96,14 @@ def matrix(
         group = GROUP_BYTES // t.bytes
         packs[t.buffer] = dot_packing(dims, reduced, of_loop[column], COLUMNS, group)
     return Choice(tuple(steps), packs)
+
+
+def _kind_of_rows(stores: list[Touch], row: str, column: str, symbolic: AbstractSet[str]) -> Kind:
+    """What the loop over the rows of results becomes, which depends on how near they are."""
+    if any(t.unit(row) and not t.unit(column) for t in stores):
+        return Kind.VECTOR if row in symbolic else Kind.UNROLL
+    steps = [(t.strides.get(row) or 0, t.strides.get(column) or 0) for t in stores]
+    return Kind.VECTOR if all(0 < a < b for a, b in steps) else Kind.SERIAL
 
 
 def _block(
@@ -145,12 +151,15 @@ def _loops(
     columns = [v for v in shared if right.strides.get(v) == 1 and not left.depends(v)]
     columns = [v for v in columns if v not in shape.symbolic]
     inner = [v for v in bound if left.unit(v) and right.strides.get(v) == 1]
+    # Of loops that fill them alike, one along which results are neighbours; of those of any size,
+    # one whose rows lie near each other.
+    near = {v for v in rows if any(t.is_store and t.unit(v) for t in shape.touches)}
 
-    def near(v: str) -> int:
-        # Of rows of any number, those that lie near each other.
-        return -abs(left.strides[v] or 0) if v in shape.symbolic else 0
+    def rank(v: str) -> tuple[float, int, int, bool]:
+        apart = abs(left.strides[v] or 0) if v in shape.symbolic else 0
+        return (*_used(shape.extents[v]), -apart, v in near)
 
-    row = max(rows, key=lambda v: (_used(shape.extents[v]), near(v)), default=None)
+    row = max(rows, key=rank, default=None)
     if row is not None and shape.extents[row] < FEWEST_ROWS:
         row = None
     column = max(columns, key=lambda v: shape.extents[v], default=None)

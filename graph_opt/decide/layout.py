@@ -32,6 +32,7 @@ from rutc.tensor_ir.graph import (
     outs,
     walk_nodes,
 )
+from rutc.tensor_ir.products import terms_of
 
 SWEEPS = 4
 
@@ -158,6 +159,7 @@ def order_dims(
     """All values' dim orders: shared (batch) dims, then as in the operands, innermost last."""
     order: dict[str, tuple[str, ...]] = dict(fixed)
     constants = {n.out.name for n in walk_nodes(nodes) if isinstance(n, Const)}
+    summed = _summed_dims(nodes)
     for n in walk_nodes(nodes):
         if isinstance(n, Scan | While):
             for c in n.carries:
@@ -182,9 +184,32 @@ def order_dims(
                 batch = []
             ranked = dict.fromkeys([*batch, *(d for s in wide for d in s if d in own), *v.dims])
             last = inner.get(v.name)
-            kept = [d for d in ranked if d != last]
+            kept = _rows_together([d for d in ranked if d != last], summed.get(v.name))
             order[v.name] = (*kept, *([last] if last is not None else []))
     return order
+
+
+def _summed_dims(nodes: tuple[Node, ...]) -> dict[str, frozenset[str]]:
+    """The dims of factors in parts along which only sums go."""
+    found: dict[str, frozenset[str]] = {}
+    for n in walk_nodes(nodes):
+        if isinstance(n, Nest) and n.bound:
+            for pair in terms_of(n.reducer, n.body) or ():
+                for r in pair:
+                    coords = ((d, c) for d, c in r.coords if isinstance(c, Index))
+                    bound = {d for d, c in coords if c.names() <= {*n.bound}}
+                    found[r.value] = frozenset(bound)
+    return found
+
+
+def _rows_together(order: list[str], summed: frozenset[str] | None) -> list[str]:
+    """The order with rows of a sum at even distances: no dim that is summed between theirs."""
+    if not summed:
+        return order
+    rows = [d for d in order if d not in summed]
+    last = order.index(rows[-1]) if rows else 0
+    between = [d for d in order[:last] if d in summed]
+    return [*between, *rows, *(d for d in order[last:] if d in summed)]
 
 
 def _loop_order(r: Read, order: tuple[str, ...]) -> list[str]:

@@ -25,6 +25,7 @@ from dataclasses import replace
 from math import lcm, prod
 
 from rutc.graph_opt.plan import FillHalo, PlanStep, Repeat, Run
+from rutc.graph_opt.row_runs import matrix_factors, rows_of_sum
 from rutc.record import record
 from rutc.tensor_ir.affine import (
     ONE,
@@ -52,6 +53,8 @@ BLOCK = 64
 UNHIDDEN = 0.25
 """Share of what blocks read again that their arithmetic does not hide."""
 UNBOUNDED = 1 << 40
+FEWEST_KEPT = 0.75
+"""Share of the rows of registers for matrices that slices leave."""
 LINE_BYTES = 64
 """Slices of an innermost dim are whole lines: vectors run along it."""
 NEAR_BYTES = 1 << 20
@@ -197,6 +200,8 @@ class Slicer:
             size = self._size(members)
             if size is None or (gain := self._gain(members, size)) <= 0:
                 continue
+            if any(self._lose_rows(m, size) for m in members):
+                continue
             blocks = self._in_blocks(members)
             room = RING_BYTES * self._extent(members[0].dims[-1])
             crowded = not blocks and self._bytes_between(members) * size > room
@@ -253,6 +258,20 @@ class Slicer:
             if not all(_has_period(i, d, size) for i in indices if d in i.names()):
                 return False
         return True
+
+    def _lose_rows(self, member: Member, size: int) -> bool:
+        """Whether registers for matrices hold far fewer rows in a slice than of the whole."""
+        sizes = dict(zip(member.dims, member.ratios, strict=True))
+        sizes[member.dims[-1]] *= size
+        for s in member.group.stages:
+            for r in matrix_factors(s, self.constants):
+                order = [a.dim for a in self.layouts[r.value].axes]
+                extents = {d: self._extent(d) for d in self.extents}
+                before = rows_of_sum(s, r, order, extents)
+                after = rows_of_sum(s, r, order, {**extents, **sizes})
+                if after < FEWEST_KEPT * before:
+                    return True
+        return False
 
     def _between(self, members: tuple[Member, ...]) -> list[str]:
         """The values that only the chain reads."""

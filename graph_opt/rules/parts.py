@@ -13,16 +13,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import reduce
-from math import ceil, prod
+from functools import cache, reduce
+from math import ceil
 
 import ml_dtypes
 import numpy as np
 
 from rutc.graph_opt.cost import LANES
+from rutc.graph_opt.decide.layout import fixed_orders, order_dims
+from rutc.graph_opt.decide.slices import AGAIN_BYTES, FEWEST_SLICES, MOST_RING_BYTES
 from rutc.graph_opt.editor import ROOT, Editor
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.rewrite import Reason
+from rutc.graph_opt.row_runs import Rows, rows_in_use
+from rutc.graph_opt.rules.row_groups import Orders, in_phases, row_choices
 from rutc.graph_opt.weighted import weighted
 from rutc.record import record
 from rutc.tensor_ir import (
@@ -52,7 +56,6 @@ LARGEST = 3.3e38
 
 COLUMNS = 16
 """Sums in a row of a register."""
-ROWS = 16
 FEWEST_ROWS = 8
 SHORTEST, LONGEST = 16, 32
 """Products of a row and a column that one instruction does."""
@@ -66,6 +69,8 @@ MANY_ROWS = 64
 constants, which are half as large again."""
 BUSY_ROWS = 12
 """With fewer rows, registers are loaded more than they compute."""
+BUSY_PRODUCTS = 22
+"""With fewer products at a time, likewise."""
 SPLIT_CYCLES = 1.2
 """Cycles to take an element of a value apart, and to bring its parts into order."""
 STORE_CYCLES = 0.3
@@ -90,9 +95,10 @@ class Candidate:
     source: Read
     weights: Read
     const: Const
+    rows: Rows
+    number: Index
+    """How many rows there are, all dims together that the constant does not have."""
     saved: float
-    rows: Index
-    """The number of its rows, all dims together that the constant does not have."""
 
     @property
     def growth(self) -> float:
@@ -133,11 +139,11 @@ class MultiplyParts:
         """The graph with the products that pay most taken apart."""
         editor = Editor(graph)
         found = self._found(editor)
-        rows = _most_saving(found)
+        number = _most_saving(found)
         constants = [n.data.array for n in editor.nodes.values() if isinstance(n, Const)]
         left = max(self.free, self.share * sum(array.nbytes for array in constants))
         for c in sorted(found, key=lambda c: c.growth / c.saved):
-            if not c.rows.is_const and (rows is None or c.rows.names() != rows.names()):
+            if not c.number.is_const and (number is None or c.number.names() != number.names()):
                 continue
             if c.growth <= left and _are_finite(c.const.data.array):
                 left -= c.growth
@@ -149,14 +155,17 @@ class MultiplyParts:
 
         None where that does not depend on the inputs' sizes.
         """
-        rows = _most_saving(self._found(Editor(graph)))
-        return None if rows is None else rows // MANY_ROWS
+        number = _most_saving(self._found(Editor(graph)))
+        return None if number is None else number // MANY_ROWS
 
     def _found(self, editor: Editor) -> list[Candidate]:
+        nodes, outputs = editor.graph.nodes, editor.graph.outputs
         sums = [n for n in editor.nodes.values() if isinstance(n, Nest) and n.reducer is not None]
-        return [c for n in sums if isinstance(c := self.candidate(n, editor), Candidate)]
+        orders = cache(lambda: order_dims(nodes, {}, fixed_orders(nodes, outputs), {}))
+        tried = (self.candidate(n, editor, orders) for n in sums)
+        return [c for c in tried if isinstance(c, Candidate)]
 
-    def candidate(self, n: Nest, editor: Editor) -> Candidate | Reason:
+    def candidate(self, n: Nest, editor: Editor, orders: Orders) -> Candidate | Reason:
         """What there is to gain, or why nothing."""
         if n.reducer is None or n.reducer.name != "sum" or editor.block(n) != ROOT:
             return Reason("it is no sum that stands by itself")
@@ -168,24 +177,30 @@ class MultiplyParts:
             return Reason("the number of its products is known at run time only")
         if _comes_from_windows(source.value, editor):
             return Reason(f"%{source.value} is computed in the order of its windows")
-        rows, columns, inner = _sides(n, source, weights, editor)
-        if columns < COLUMNS or rows < FEWEST_ROWS or not _in_blocks(inner):
+        _, read = _taken(source, editor)
+        choices = row_choices(n, read, _loops(weights), editor, orders)
+        columns, inner = _sides(n, source, weights, editor)
+        high = [rows for rows in choices if editor.typical(rows.loops) >= FEWEST_ROWS]
+        if columns < COLUMNS or not high or not _length(inner):
             return Reason("it is no product of large matrices")
-        direct, cycles = _cycles(n, source, const, rows, editor)
+        direct = _direct_cycles(n, const, editor)
+        idle = max(BUSY_PRODUCTS / _length(inner), 1.0)
+        costs = [_cycles(n, source, const, rows, idle, editor) for rows in high]
+        cycles, rows = min(zip(costs, high, strict=True), key=lambda choice: choice[0])
         saved = direct - cycles
         if saved < self.saving or saved < self.least * direct:
             return Reason(f"it takes about {cycles:.0f} cycles instead of {direct:.0f}")
         weighed = _loops(weights)
         number = product(editor.extents[d] for d in n.out.dims if d not in weighed)
-        return Candidate(n, source, weights, const, max(saved, 1.0), number)
+        return Candidate(n, source, weights, const, rows, number, max(saved, 1.0))
 
 
 def _most_saving(found: Iterable[Candidate]) -> Index | None:
     """The number of rows of the sums that save most together, of those where it is symbolic."""
     saved = Counter[Index]()
     for c in found:
-        if not c.rows.is_const:
-            saved[c.rows] += ceil(c.saved)
+        if not c.number.is_const:
+            saved[c.number] += ceil(c.saved)
     return saved.most_common(1)[0][0] if saved else None
 
 
@@ -203,46 +218,65 @@ def _comes_from_windows(value: str, editor: Editor) -> bool:
     return taps is not None and taps <= MOST_TAPS and bool(partners(every, {*n.out.dims}, bound))
 
 
-def _sides(n: Nest, source: Read, weights: Read, editor: Editor) -> tuple[int, int, int]:
-    """(rows, columns, products): the extents of the matrices that registers hold blocks of."""
+def _sides(n: Nest, source: Read, weights: Read, editor: Editor) -> tuple[int, int]:
+    """(columns, products): the extents of the constant that registers hold blocks of."""
     extents = {d: editor.typical((d,)) for d in n.dims}
     moved = {v for _, c in index_coords(source) for v in c.names()}
     plain = {c.as_var for _, c in index_coords(source)}
     weighed = {v for _, c in index_coords(weights) for v in c.names()}
-    rows = [d for d in n.out.dims if d in moved - weighed]
-    fused = prod(extents[d] for d in rows if d in plain)
-    alone = max((extents[d] for d in rows), default=0)
     columns = max((extents[d] for d in n.out.dims if d in weighed - moved), default=0)
     inner = max((extents[d] for d in n.bound if d in plain & weighed), default=0)
     # Values lie in the order of the longest one.
     longest = max((extents[d] for d in n.bound), default=0)
-    return max(fused, alone), columns, inner if inner == longest else 0
+    return columns, inner if inner == longest else 0
 
 
-def _in_blocks(extent: int) -> bool:
-    """Whether instructions divide so many products."""
-    return any(extent > 0 and extent % n == 0 for n in range(SHORTEST, LONGEST + 1, 2))
+def _length(extent: int) -> int:
+    """How many products instructions do at a time; 0 if they do not divide so many."""
+    lengths = range(LONGEST, SHORTEST - 1, -2)
+    return next((n for n in lengths if extent > 0 and extent % n == 0), 0)
 
 
-def _cycles(n: Nest, source: Read, const: Const, rows: int, editor: Editor) -> tuple[float, float]:
-    """(cycles of one core for the sum in f32, for the sum of products of parts)."""
-    products = editor.typical(n.dims)
+def _direct_cycles(n: Nest, const: Const, editor: Editor) -> float:
+    """Cycles of one core for the sum in f32."""
+    streamed = const.data.array.nbytes / STREAMED_PER_CYCLE
+    return max(editor.typical(n.dims) / DIRECT_PER_CYCLE, streamed)
+
+
+def _cycles(n: Nest, source: Read, const: Const, rows: Rows, idle: float, editor: Editor) -> float:
+    """Cycles of one core for the sum of products of parts, where instructions take `idle` times."""
     whole, _ = _taken(source, editor)
     taken = editor.typical(_loops(whole))
-    streamed = const.data.array.nbytes / STREAMED_PER_CYCLE
-    direct = max(products / DIRECT_PER_CYCLE, streamed)
-    high = ceil(rows / ceil(rows / ROWS))
-    cycles = products / PER_CYCLE * max(1.0, BUSY_ROWS / high)
-    cycles = max(cycles, GROWTH * streamed)
+    weights = GROWTH * const.data.array.nbytes
+    high = rows_in_use(editor.typical(rows.loops))
+    cycles = editor.typical(n.dims) / PER_CYCLE * max(BUSY_ROWS / high, idle)
+    cycles = max(cycles, weights / STREAMED_PER_CYCLE)
     cycles += SPLIT_CYCLES * taken + STORE_CYCLES * editor.typical(n.out.dims)
     bytes_ = taken * len(NAMES) * DType.BF16.bytes
-    return direct, cycles + max(bytes_ - NEAR_BYTES, 0) / MOVED_PER_CYCLE
+    beside = [v for v in _plain_loops(source) if v in n.out.dims and v not in rows.loops]
+    slices = (editor.typical((v,)) for v in beside)
+    if source.fill is None and any(_stay_near(bytes_, weights, count) for count in slices):
+        return cycles
+    return cycles + max(bytes_ - NEAR_BYTES, 0) / MOVED_PER_CYCLE
+
+
+def _stay_near(parts: float, weights: float, slices: int) -> bool:
+    """Whether parts are made for one slice at a time, and all weights read again for each."""
+    if slices < FEWEST_SLICES or parts > slices * MOST_RING_BYTES:
+        return False
+    return weights <= AGAIN_BYTES or 2 * parts > 1.5 * (slices - 1) * weights
+
+
+def _plain_loops(r: Read) -> list[str]:
+    return [v for _, c in index_coords(r) if (v := c.as_var) is not None]
 
 
 def _in_parts(c: Candidate, editor: Editor) -> Iterator[Node]:
     """The parts of both factors, and the sum of their products."""
     lefts: list[Expr] = []
     rest, read = _taken(c.source, editor)
+    if c.rows.step > 1:
+        rest, read = in_phases(c.source, c.rows, editor)
     dims = tuple(sorted(_loops(rest)))
     here = tuple((d, Index.of(d)) for d in dims)
     left: Expr = rest

@@ -46,7 +46,8 @@ class MatrixTile(Step):
 
     `tiles` are t and u, `rows` is i, `columns` j, `var` the innermost loop l. `results` is the kind
     of i in what follows: serial, or unroll where results lie along the rows in memory, so that
-    squares of them can be transposed in registers.
+    squares of them can be transposed in registers, or vector where those of a column lie nearer to
+    each other than those of a row, or rows are of any number: then j is unrolled around i.
     """
 
     tiles: tuple[str, str]
@@ -110,8 +111,8 @@ class MatrixTile(Step):
             kinds = {self.rows: self.results, u: Kind.UNROLL, self.columns: Kind.VECTOR}
             last = order if self.results is Kind.SERIAL else (t, u, self.rows, self.columns)
             if self.results is Kind.VECTOR:
-                constant_extent(by_name[self.columns])
-                kinds[self.columns] = Kind.UNROLL
+                whole = by_name[self.columns].hi.is_const
+                kinds[self.columns] = Kind.UNROLL if whole else Kind.SERIAL
                 last = (t, u, self.columns, self.rows)
             for v in reversed(last):
                 kind = kinds.get(v, Kind.SERIAL)

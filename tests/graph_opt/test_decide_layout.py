@@ -207,3 +207,21 @@ def test_vectors_run_along_a_dim_that_varies_rather_than_a_few_heads() -> None:
         """
     )
     assert innermost(plan, "s") == innermost(plan, "e") != "h"
+
+
+def test_rows_of_a_sum_of_parts_lie_together() -> None:
+    """What only the sum goes over, here p, does not lie between dims that rows go along."""
+    plan = plan_of(
+        """
+        graph "parts"
+        dims c = 32, i = 4, m = 16, p = 2, q = 8
+        %x : f32{c,i,p,q} = input "x" [c, q, p, i]
+        %w : bf16{c,m,p} = input "w" [p, c, m]
+        %h : bf16{c,i,p,q} = bf16(%x[c, i, p, q])
+        %l : bf16{c,i,p,q} = bf16(%x[c, i, p, q] - f32(%h[c, i, p, q]))
+        %y : f32{i,m,q} = sum{c,p} f32(%h[c,i,p,q])*f32(%w[c,m,p]) + f32(%l[c,i,p,q])*f32(%w[c,m,p])
+        output "y" [q, i, m] = %y
+        """
+    )
+    for part in "hl":
+        assert [a.dim for a in plan.layouts[part].axes] == ["p", "q", "i", "c"]
