@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 
 from rutc.record import record
 from rutc.tensor_ir.affine import Index
@@ -84,7 +83,9 @@ def matrix(
     steps.append(Split(inner, block.length))
     steps += shared_out(order, shape, machine)
     stores = [t for t in shape.touches if t.is_store]
-    results = _kind_of_rows(stores, row, column, shape.symbolic)
+    results = _kind_of_rows(stores, row, column)
+    if results is Kind.UNROLL and row in shape.symbolic and extents[column] % COLUMNS:
+        results = Kind.SERIAL
     steps.append(MatrixTile(tiles, f"{row}.i", f"{column}.i", f"{inner}.i", results))
     packs = {}
     for t in block.rights:
@@ -98,10 +99,10 @@ def matrix(
     return Choice(tuple(steps), packs)
 
 
-def _kind_of_rows(stores: list[Touch], row: str, column: str, symbolic: AbstractSet[str]) -> Kind:
+def _kind_of_rows(stores: list[Touch], row: str, column: str) -> Kind:
     """What the loop over the rows of results becomes, which depends on how near they are."""
     if any(t.unit(row) and not t.unit(column) for t in stores):
-        return Kind.VECTOR if row in symbolic else Kind.UNROLL
+        return Kind.UNROLL
     steps = [(t.strides.get(row) or 0, t.strides.get(column) or 0) for t in stores]
     return Kind.VECTOR if all(0 < a < b for a, b in steps) else Kind.SERIAL
 

@@ -45,9 +45,10 @@ class MatrixTile(Step):
     The products of an element that is a sum of several have tiles of updates of their own.
 
     `tiles` are t and u, `rows` is i, `columns` j, `var` the innermost loop l. `results` is the kind
-    of i in what follows: serial, or unroll where results lie along the rows in memory, so that
-    squares of them can be transposed in registers, or vector where those of a column lie nearer to
-    each other than those of a row, or rows are of any number: then j is unrolled around i.
+    of i in what follows: serial; or unroll where results lie along the rows in memory, so that
+    squares of them can be transposed in registers, as they can with j unrolled around a vector i
+    where the run tells how many rows there are; or vector where results of a column lie nearer to
+    each other than those of a row: then j is a serial loop around i.
     """
 
     tiles: tuple[str, str]
@@ -111,8 +112,10 @@ class MatrixTile(Step):
             kinds = {self.rows: self.results, u: Kind.UNROLL, self.columns: Kind.VECTOR}
             last = order if self.results is Kind.SERIAL else (t, u, self.rows, self.columns)
             if self.results is Kind.VECTOR:
-                whole = by_name[self.columns].hi.is_const
-                kinds[self.columns] = Kind.UNROLL if whole else Kind.SERIAL
+                kinds, last = {self.rows: Kind.VECTOR}, (t, u, self.columns, self.rows)
+            elif self.results is Kind.UNROLL and not by_name[self.rows].hi.is_const:
+                constant_extent(by_name[self.columns])
+                kinds |= {self.rows: Kind.VECTOR, self.columns: Kind.UNROLL}
                 last = (t, u, self.columns, self.rows)
             for v in reversed(last):
                 kind = kinds.get(v, Kind.SERIAL)
