@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
+from math import gcd
 
 from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, FloorDiv, Index, Range, Size, minimum, plain
@@ -55,8 +56,9 @@ class Slice:
     @property
     def start(self) -> Index:
         """The first index."""
-        start = Index.of(self.symbol) * self.size + self.first
-        return start if self.end is None else minimum(start, Index.of(self.end) - self.size, {})
+        if self.end is not None:
+            return _early_start(self.symbol, self.size, self.end)
+        return Index.of(self.symbol) * self.size + self.first
 
 
 @record
@@ -130,26 +132,35 @@ def lower(
     for d in reversed([d for d in group.shared if extents[d] != 1 or d in parts]):
         body = [_loop(d, trips[d], tuple(body))]
     if parts:
-        starts = {Index.of(s.size): s.start for s in group.slices if s.end is not None}
-        args, body = _within_slices(args, body, starts, symbols)
+        early = next((s.symbol for s in group.slices if s.end is not None), None)
+        args, body = _within_slices(args, body, early, symbols)
     origin = tuple(dict.fromkeys(o for s in group.stages for o in s.origin))
     kernel = Kernel(group.name, tuple(args), tuple(locals_), tuple(body), origin)
     return with_symbols(kernel, symbols)
 
 
+def _early_start(symbol: str, size: Size, end: Size) -> Index:
+    """min(symbol * size, end - size), what divides both factored out: 2*min(s*n, m - n)."""
+    size, end = Index.of(size), Index.of(end)
+    common = gcd(size.const, end.const, *(c for _, c in (*size.terms, *end.terms)))
+    part = size // common
+    return minimum(Index.of(symbol) * part, end // common - part, {}) * common
+
+
 def _within_slices(
     args: list[Buffer],
     body: list[Stmt],
-    starts: Mapping[Index, Index],
+    early: str | None,
     symbols: Mapping[str, Range],
 ) -> tuple[list[Buffer], list[Stmt]]:
     """Buffers with room for one slice as if they held no other, and the body using them so.
 
     %u[y%8], u[y=8*t + y] = ..  ->  %u[y], u[y=y] = ..
 
-    `starts` are the first indices of slices by their size, where that does not divide them.
+    `early` is the symbol of slices the last of which begins early: not at a multiple of their size.
     """
     room: dict[str, dict[str, Size]] = {}
+    whole = {(b.name, d): extent for b in args for d, extent in b.layout.extents}
     for b in args:
         blocked = {a.dim for a in b.layout.axes if a.div != 1}
         rings = (a for a in b.layout.axes if not a.whole and a.dim not in blocked)
@@ -161,8 +172,9 @@ def _within_slices(
         def within(d: str, c: Coord) -> Coord:
             if d not in sizes or not isinstance(c, Index):
                 return c
-            size = Index.of(sizes[d])
-            return c - starts[size] if size in starts else c % size
+            if early is not None and early in c.names():
+                return c - _early_start(early, sizes[d], whole[name, d])
+            return c % Index.of(sizes[d])
 
         return tuple((d, within(d, c)) for d, c in coords)
 

@@ -221,6 +221,44 @@ def test_slices_of_one_index_of_two_dims_and_a_block_of_a_third(
     assert {len(g.slices) for g in plan.groups() if g.slices} == {3}
 
 
+@pytest.mark.usefixtures("_smaller_caches")
+def test_slices_of_one_index_of_a_dim_of_any_size(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The last dim is cut as the outer one is, one index at a time."""
+    monkeypatch.setattr(slices, "MOST_RING_BYTES", 400)
+    monkeypatch.setattr(slices, "BLOCK", 1)
+    text = SYMBOLIC.replace("batch = 1..3, ", "").format(h=4, s="rows", t="m", k=3, n=5)
+    shapes = {"q": (4, 17, 3), "r": (4, 7, 3), "v": (4, 7, 5), "mask": (17, 7)}
+    rng = np.random.default_rng(0)
+    inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    plan = check(text, tmp_path, inputs)
+    assert in_part(plan, "e")
+    assert {(s.size, s.end is None) for g in plan.groups() for s in g.slices if s.dim == "h"} == {
+        (1, True)
+    }
+    assert {s.size for g in plan.groups() for s in g.slices if s.dim == "s"} == {1}
+
+
+@pytest.mark.parametrize("n", [65, 66, 96, 97, 300])
+def test_slices_of_a_dim_of_any_size_that_is_read_several_times(n: int, tmp_path: Path) -> None:
+    """The last slice begins early, so that places in it are no remainders."""
+    text = """
+    graph "upsampled"
+    symbols n = 65..300
+    dims c = 16, d = 16, t = n, z = 2*n
+    %x : f32{c,t} = input "x" [t, c]
+    %w : f32{c,d} = input "w" [c, d]
+    %sums : f32{d,t} = sum{c} %x[c, t] * %w[c, d]
+    %y : f32{d,z} = abs(%sums[d, t=z // 2])
+    output "y" [z, d] = %y
+    """
+    rng = np.random.default_rng(0)
+    shapes = {"x": (n, 16), "w": (16, 16)}
+    inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    assert in_part(check(text, tmp_path, inputs), "sums")
+
+
 def test_chains_of_dims_of_any_size_pay_at_common_sizes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
