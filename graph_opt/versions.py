@@ -72,7 +72,8 @@ def versions(
 
     on_other("leave factors whole", before, True)
     whole = optimize(before, on_step=on_other, pipeline=pipeline[at + 1 :])
-    return (*found, Version(whole))
+    # Parts may have too little room, or constants none that are finite.
+    return (*(v for v in found if v.graph != whole), Version(whole))
 
 
 def _has_state(graph: Graph) -> bool:

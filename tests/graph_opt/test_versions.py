@@ -81,6 +81,18 @@ def test_one_version_otherwise(graph: Graph) -> None:
     assert versions(graph, PLAIN, where=lambda _: MANY) == (Version(optimize(graph)),)
 
 
+def test_one_version_where_nothing_is_taken_apart() -> None:
+    small = parse("""
+        graph "g"
+        symbols n = 0..999
+        dims r = n
+        %z : f32{r} = input "z" [r]
+        %v : f32{r} = exp(%z[r])
+        output "v" [r] = %v
+    """)
+    assert found(small, MANY) == (Version(small),)
+
+
 @pytest.mark.parametrize(
     "stateful",
     [
