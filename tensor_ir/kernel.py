@@ -12,14 +12,14 @@
             | prefetch buffer @ index                 no effect but on time
 
 Expressions are those of the graph language; a read names a buffer instead of a value. Loop bounds
-are index expressions over outer loops. The iterations of a dot loop,
-which are few, only add products to states; directly nested matrix loops start or add to a block of
-sums, or store it. Those of parallel, unrolled and vectorised loops
-are independent of each other, except that updates inside a vector loop of a `register` state
-without that loop's axis never occur (`merge` joins the lanes). A `put` combines a value into an
-element, which the expression of a coordinate may choose (`set` replaces it), and does nothing where
-the coordinates are outside of the buffer. Registers are private to a thread
-and are indexed by unrolled and vector loops only.
+are index expressions over outer loops and symbols. The iterations of a dot loop, which are few,
+only add products to states; directly nested matrix loops start or add to a block of sums, or store
+it: 16 columns, and 16 rows at most, whose number may depend on symbols. Those of parallel, unrolled
+and vectorised loops are independent of each other, except that updates inside a vector loop of a
+`register` state without that loop's axis never occur (`merge` joins the lanes). A `put` combines a
+value into an element, which the expression of a coordinate may choose (`set` replaces it), and does
+nothing where the coordinates are outside of the buffer. Registers are private to a thread and are
+indexed by unrolled and vector loops only.
 """
 
 from __future__ import annotations

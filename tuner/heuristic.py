@@ -7,7 +7,8 @@ Six shapes of kernel, told apart by their accesses alone:
   loads [Goto & van de Geijn 2008];
 - *windows*: reductions over small windows (depthwise convolutions, pooling): a vector along
   memory, and rows that share what they read;
-- *matrix*: such a reduction of 8-bit products, where the processor has registers for matrices;
+- *matrix*: such a reduction of products of 8-bit integers or of bf16 with constants, for any number
+  of rows, where the processor has registers for matrices;
 - *rows*: reductions along contiguous memory (softmax, normalisation, dot products): lanes of
   partial states per row;
 - *pointwise*: no reduction: long vectors in memory order;
