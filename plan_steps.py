@@ -320,6 +320,7 @@ class PlanSteps:
         sliced = None
         if slices is not None:
             counters, private = slices
+            # Loops of several kernels may have had one name; symbols have one each.
             new = {old: name for name, old in renamed.dims.items()}
             kept = tuple(sorted(forward[v] for v in private))
             env = {old: Index.of(name) for old, name in new.items()}

@@ -29,9 +29,11 @@ COLUMNS = 16
 """Sums of 32 bits in a row of a register."""
 ROW_BYTES = 64
 MOST_ROWS = 16
+"""Rows of a register."""
 GROUP_BYTES = 4
 """Of products that go into a sum at a time: neighbours in memory in both operands."""
 TABLE_BYTES = 64
+"""Of the shapes of all registers."""
 MOST_TRIED = 1 << 14
 I8 = ir.IntType(8)
 
@@ -158,7 +160,8 @@ class MatrixEmitter:
         loops, inner = _nest(loop)
         for x in loops:
             bounds = x.hi.bounds(self.index.ranges)
-            assert bounds is not None, "a matrix loop has 16 iterations at most"
+            if bounds is None or not (x.hi.is_const or bounds[1] <= MOST_ROWS):
+                raise InternalError(f"a matrix loop of {x.hi} iterations")
             self.index.ranges[x.var] = (0, max(bounds[1] - 1, 0))
         match inner:
             case Init(states=(state,)):
@@ -229,7 +232,7 @@ class MatrixEmitter:
         apart = stride.value if stride.is_const else self._always(stride)
         if apart is not None:
             return place, i64(apart * buffer.dtype.bytes)
-        if row(2 * step) - row(step) != stride:
+        if any(row((k + 1) * step) - row(k * step) != stride for k in range(1, MOST_ROWS - 1)):
             raise InternalError(f"the rows of a matrix block of %{name} are at no fixed distance")
         return place, self.index.emit(stride * buffer.dtype.bytes)
 

@@ -9,6 +9,7 @@ few it costs. If only the inputs' shapes tell how many there are, an artifact ho
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from rutc.graph_opt.pipeline import EXACT, PARTS, OnStep, optimize, pipeline_for
 from rutc.record import record
@@ -71,7 +72,8 @@ def versions(
             on_step(f"{name} for few rows", other, changed)
 
     on_other("leave factors whole", before, True)
-    whole = optimize(before, on_step=on_other, pipeline=pipeline[at + 1 :])
+    fixed = replace(PARTS, symbolic=False)
+    whole = optimize(before, on_step=on_other, pipeline=(fixed, *pipeline[at + 1 :]))
     # Parts may have too little room, or constants none that are finite.
     return (*(v for v in found if v.graph != whole), Version(whole))
 

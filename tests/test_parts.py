@@ -177,6 +177,22 @@ def test_products_of_any_number_of_rows_agree(
         agrees(path, graph, machine, (*[3] * (len(dims) - 1), rows, depth), depth)
 
 
+def test_an_artifact_multiplies_parts_where_there_are_many_rows(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    w = product(path, ("n",), 256, 320)
+    bias = onnx.load(path).graph.initializer[1]
+    b = numpy_helper.to_array(bias)
+    compile_model(path, tmp_path / "model.so", Options(dims={"n": (0, 500)}))
+    rng = np.random.default_rng(0)
+    with load(tmp_path / "model.so", profile=True) as session:
+        assert len(session.manifest.get("alternatives", ())) == NATIVE.has_matrices(DType.BF16)
+        for rows in (0, 1, 63, 64, 65, 500):
+            x = rng.standard_normal((rows, 256)).astype(np.float32)
+            (got,) = session.run(None, {"x": x})
+            p = x.astype(np.float64) @ w
+            np.testing.assert_allclose(got, np.maximum(p + b, 0) + np.maximum(p, 0), atol=1e-4)
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("columns", [64, 40])
 def test_results_that_lie_along_rows_of_any_number_agree(

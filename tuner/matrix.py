@@ -1,4 +1,4 @@
-"""The schedule of narrow products for processors with matrix registers."""
+"""The schedule of sums of products of narrow numbers for processors with matrix registers."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def matrix(
     extents = shape.extents
     row, column, inner = block.row, block.column, block.inner
     left, right = block.lefts[0], block.rights[0]
-    count = -(-extents[row] // ROWS)
-    tall = 2 if count > 1 or row in shape.symbolic else 1
+    bounds = Index.of(shape.sizes[row]).bounds(dict(kernel.symbols))
+    tall = 2 if bounds is None or bounds[1] > ROWS else 1
     blocks = -(-extents[column] // COLUMNS)
     others = [x.var for x in shape.shared if x.var not in (row, column)]
     # What the constant does not depend on passes by each of its panels.

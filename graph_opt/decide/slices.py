@@ -52,7 +52,10 @@ BLOCK = 64
 """Indices of a block: so many use what register tiles load of the other operand."""
 UNHIDDEN = 0.25
 """Share of what blocks read again that their arithmetic does not hide."""
-UNBOUNDED = 1 << 40
+REREAD = 1.5
+"""What a byte that is read again costs, in bytes that stay near."""
+MOST_DIMS = 3
+"""Slices are of so many dims at most."""
 FEWEST_KEPT = 0.75
 """Share of the rows of registers for matrices that slices leave."""
 LINE_BYTES = 64
@@ -166,7 +169,7 @@ class Slicer:
         grown = self._grown(steps, start, dims)
         room = RING_BYTES * prod(map(self._extent, dims))
         found: list[Chain] = []
-        if any(self._bytes_between(m) > room for m in grown):
+        if len(dims) < MOST_DIMS and any(self._bytes_between(m) > room for m in grown):
             for e in first.group.shared:
                 if e not in dims:
                     found += self._over(steps, start, (*dims, e))
@@ -266,7 +269,7 @@ class Slicer:
         for s in member.group.stages:
             for r in matrix_factors(s, self.constants):
                 order = [a.dim for a in self.layouts[r.value].axes]
-                extents = {d: self._extent(d) for d in self.extents}
+                extents = {d: self._extent(d) for d in (*s.dims, *order)}
                 before = rows_of_sum(s, r, order, extents)
                 after = rows_of_sum(s, r, order, {**extents, **sizes})
                 if after < FEWEST_KEPT * before:
@@ -291,9 +294,10 @@ class Slicer:
         return self._most(self.extents[d])
 
     def _most(self, size: Size) -> int:
-        """The largest that a size may be; more than any cache where it has no bound."""
+        """The largest that a size may be."""
         bounds = Index.of(size).bounds(self.symbols)
-        return UNBOUNDED if bounds is None else bounds[1]
+        assert bounds is not None, "every symbol has a range"
+        return bounds[1]
 
     def _bytes_between(self, members: tuple[Member, ...]) -> int:
         return sum(self._bytes(v) for v in self._between(members))
@@ -380,7 +384,7 @@ class Slicer:
             if again > AGAIN_BYTES:
                 share = UNHIDDEN if blocks and level == len(trips) - 1 else 1.0
                 reread += share * prod(trips[:level]) * (count - 1) * again
-        return saved - 1.5 * reread
+        return saved - REREAD * reread
 
     def _read_again(self, members: tuple[Member, ...], level: int) -> float:
         """Bytes that all slices of a dim read, within one index of the dims around it."""
@@ -450,6 +454,16 @@ class Slicer:
         narrow = dense([a.dim for a in layout.axes], {**self.extents, **sizes})
         axes = tuple(replace(a, whole=False) if a.dim in sizes else a for a in narrow.axes)
         return replace(layout, axes=axes)
+
+
+def stays_near(between: float, again: float, count: int) -> bool:
+    """Whether `between` bytes pass from kernel to kernel in so many slices of a dim.
+
+    `again` bytes are read again for each slice.
+    """
+    if count < FEWEST_SLICES or between > count * MOST_RING_BYTES:
+        return False
+    return again <= AGAIN_BYTES or 2 * between > REREAD * (count - 1) * again
 
 
 def _has_period(i: Index, d: str, size: int) -> bool:

@@ -21,7 +21,7 @@ import numpy as np
 
 from rutc.graph_opt.cost import LANES
 from rutc.graph_opt.decide.layout import fixed_orders, order_dims
-from rutc.graph_opt.decide.slices import AGAIN_BYTES, FEWEST_SLICES, MOST_RING_BYTES
+from rutc.graph_opt.decide.slices import stays_near
 from rutc.graph_opt.editor import ROOT, Editor
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.rewrite import Reason
@@ -102,7 +102,7 @@ class Candidate:
 
     @property
     def growth(self) -> float:
-        """Bytes by which the constant grows."""
+        """Bytes that the constant's parts take more than it, which may stay beside them."""
         return (GROWTH - 1) * self.const.data.array.nbytes
 
 
@@ -123,13 +123,15 @@ class MultiplyParts:
 
     Where sizes are symbolic, it is at common sizes that sums take less time. Of those whose sizes
     depend on symbols, the ones that save most together are taken, all of the same symbols; with
-    few rows, the graph is the better one as it was (`many_rows`).
+    few rows, the graph is the better one as it was (`many_rows`). Unless `symbolic`, none of them
+    are taken.
     """
 
     share: float = 0.1
     free: int = 24 << 20
     least: float = 0.1
     saving: float = 40_000.0
+    symbolic: bool = True
     name: str = "multiply parts of factors"
 
     def __str__(self) -> str:
@@ -140,10 +142,11 @@ class MultiplyParts:
         editor = Editor(graph)
         found = self._found(editor)
         number = _most_saving(found)
+        symbols = frozenset() if number is None else number.names()
         constants = [n.data.array for n in editor.nodes.values() if isinstance(n, Const)]
         left = max(self.free, self.share * sum(array.nbytes for array in constants))
         for c in sorted(found, key=lambda c: c.growth / c.saved):
-            if not c.number.is_const and (number is None or c.number.names() != number.names()):
+            if not c.number.is_const and (not self.symbolic or c.number.names() != symbols):
                 continue
             if c.growth <= left and _are_finite(c.const.data.array):
                 left -= c.growth
@@ -255,16 +258,9 @@ def _cycles(n: Nest, source: Read, const: Const, rows: Rows, idle: float, editor
     bytes_ = taken * len(NAMES) * DType.BF16.bytes
     beside = [v for v in _plain_loops(source) if v in n.out.dims and v not in rows.loops]
     slices = (editor.typical((v,)) for v in beside)
-    if source.fill is None and any(_stay_near(bytes_, weights, count) for count in slices):
+    if source.fill is None and any(stays_near(bytes_, weights, count) for count in slices):
         return cycles
     return cycles + max(bytes_ - NEAR_BYTES, 0) / MOVED_PER_CYCLE
-
-
-def _stay_near(parts: float, weights: float, slices: int) -> bool:
-    """Whether parts are made for one slice at a time, and all weights read again for each."""
-    if slices < FEWEST_SLICES or parts > slices * MOST_RING_BYTES:
-        return False
-    return weights <= AGAIN_BYTES or 2 * parts > 1.5 * (slices - 1) * weights
 
 
 def _plain_loops(r: Read) -> list[str]:
