@@ -451,3 +451,12 @@ def test_results_go_along_memory(tmp_path: Path, layer: NodeProto, kind: Kind) -
     builder.on_draft = note
     builder.build()
     assert kinds == [kind]
+
+
+def test_sums_of_any_number_of_rows_take_memory_with_a_bound(tmp_path: Path) -> None:
+    """Blocks of a reduction would keep the sums of all rows between them."""
+    convolution(tmp_path / "model.onnx", (1, 512, 20, "w"), 64, 1, 3)
+    compile_model(tmp_path / "model.onnx", tmp_path / "model.so", Options(target="x86-64-v3"))
+    with load(tmp_path / "model.so") as session:
+        x = np.ones((1, 512, 20, 40), np.float32)
+        assert session.run(None, {"x": x})[0].shape == (1, 64, 7, 14)

@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import prod
 
+from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.kernel import Assign, Init, Kernel, Kind, Space, walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import (
@@ -58,6 +59,8 @@ FAR_BYTES = 1024
 """From this distance on, the hardware does not know the next row from the one before."""
 FEW_STEPS = 8
 """Reductions shorter than this are over before lines come that were asked for at their start."""
+MOST_BETWEEN = 1 << 14
+"""Iterations of a loop of symbolic size whose sums may be kept between blocks of a reduction."""
 MOST_LINES = 64
 """What follows a reduction is asked for if it is in so many lines."""
 FEW_TILES = 16
@@ -141,6 +144,9 @@ def tiled(
         for v, _ in tile.rows
         if v in shape.symbolic
     }
+    if not carried and any(_has_no_bound(shape, v, kernel) for v in shape.symbolic):
+        # What is kept between blocks would take memory without a bound.
+        block = None
     if block is not None:
         whole = {f"{v}.o" for v in shape.symbolic} | shape.symbolic
         at = next((i for i, v in enumerate(order) if v in even), len(order))
@@ -225,6 +231,11 @@ def tiled(
                         ahead = NEAR_LINES * line
                         steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
     return Choice(tuple(steps), packs)
+
+
+def _has_no_bound(shape: Shape, v: str, kernel: Kernel) -> bool:
+    bounds = Index.of(shape.sizes[v]).bounds(dict(kernel.symbols))
+    return bounds is None or bounds[1] > MOST_BETWEEN
 
 
 def comes_from_afar(t: Touch, shape: Shape, machine: Machine) -> bool:
