@@ -221,6 +221,27 @@ def _reductions() -> list[Case]:
         Case("GlobalAveragePool", "GlobalAveragePool", [_f(1, 2048, 7, 7)]),
         Case("GlobalMaxPool", "GlobalMaxPool", [_f(1, 512, 14, 14)]),
         *_pools(),
+        *_resized(),
+    ]
+
+
+def _resized() -> list[Case]:
+    def resize(name: str, values: Array, to: tuple[int, int], **attributes: object) -> Case:
+        sizes = _ints(*values.shape[:2], *to)
+        return Case(f"Resize {name}", "Resize", [values, None, None, sizes], attributes)
+
+    photo, scores = _f(1, 3, 640, 480), _f(1, 21, 65, 65)
+    corners = {"coordinate_transformation_mode": "align_corners"}
+    return [
+        resize("nearest x2", _IMAGE, (112, 112), mode="nearest"),
+        resize("nearest to 90x90", _IMAGE, (90, 90), mode="nearest"),
+        resize("linear x2", _IMAGE, (112, 112), mode="linear"),
+        resize("linear x2 of corners", _IMAGE, (112, 112), mode="linear", **corners),
+        resize("linear x8 of scores", scores, (513, 513), mode="linear"),
+        resize("linear to a half", _f(1, 3, 512, 512), (256, 256), mode="linear"),
+        resize("linear of a photo", photo, (224, 224), mode="linear"),
+        resize("linear of a photo, antialiased", photo, (224, 224), mode="linear", antialias=1),
+        resize("cubic x2", _IMAGE, (112, 112), mode="cubic"),
     ]
 
 

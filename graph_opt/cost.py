@@ -24,7 +24,10 @@ APART = 1.5
 PACKED = 0.5
 CONTIGUOUS = 1.0
 SCATTERED = 10.0
-STORE_SCATTERED = 12.0
+STORE_CROSSED = 12.0
+"""A vector of an elementwise nest: squares are transposed in registers."""
+STORE_SCATTERED = 30.0
+"""A vector of sums, which go to memory lane by lane."""
 STORE_TURNED = 4.0
 """A vector of a block of sums that are transposed on their way to memory."""
 COPY = 1.2
@@ -161,6 +164,13 @@ class NestCost:
             and (u.moves[vector] is None or u.moves[vector] != inner.get(u.read.value))
         )
 
+    @property
+    def _store_apart(self) -> float:
+        """What a vector costs whose lanes do not lie side by side in memory."""
+        if self.in_parts:
+            return STORE_TURNED
+        return STORE_SCATTERED if self.nest.bound else STORE_CROSSED
+
     def _vectors(self, v: str) -> int:
         """Vectors along a loop; one that varies ends in one that is mostly idle."""
         return ceil(self.extents[v] / LANES) + (v in self.varying)
@@ -196,6 +206,5 @@ class NestCost:
         else:
             stores = self.stored / extent * each
             same = all(inner.get(o.name) in (v, None) for o in self.nest.outs)
-            apart = STORE_TURNED if self.in_parts else STORE_SCATTERED
-            total += stores * (CONTIGUOUS if same else apart)
+            total += stores * (CONTIGUOUS if same else self._store_apart)
         return total

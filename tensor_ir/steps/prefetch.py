@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from rutc.record import record
-from rutc.tensor_ir.affine import ZERO, Index
+from rutc.tensor_ir.affine import ZERO, Index, Range
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.kernel import (
     Access,
@@ -36,12 +36,12 @@ class PrefetchBlock(Step):
       ->  for b { for i { for k { prefetch w @ b*e + ahead + (i*n + k)*ceil(e / (m*n)) into level;
                                   acc.update(w[b, k]) } } }
 
-    e is the distance in memory between two iterations of the loop over `block`; `ahead` is in
-    elements, 0 for e: the next iteration. What one iteration reads of `buffer`, or stores there,
-    should lie in one piece. One hint is made for each line of `line` elements; `level` is the
-    cache to bring it to. Where loops inside are of symbolic extent, e / (m*n) is known in the run
-    only; few iterations ask for several lines each, half as many the more often there are twice as
-    many, and have a loop of their own:
+    e is what one iteration of the loop over `block` touches, at most the distance in memory between
+    two of them; `ahead` is in elements, 0 for that distance: the next iteration. What one iteration
+    reads of `buffer`, or stores there, should lie in one piece. One hint is made for each line of
+    `line` elements; `level` is the cache to bring it to. Where loops inside are of symbolic extent,
+    e / (m*n) is known in the run only; few iterations ask for several lines each, half as many the
+    more often there are twice as many, and have a loop of their own:
 
       ->  for b { for i { if m < 4 { for k { if m < 2 { prefetch all that is asked for beside k }
                                              else if i < 2 { prefetch half of it };
@@ -83,13 +83,15 @@ class PrefetchBlock(Step):
     def _next(
         self, kernel: Kernel, loop: Loop, found: Sequence[Read | Access]
     ) -> tuple[Index, int]:
-        """(where the next iteration starts, elements from one iteration to the next)."""
-        inner = {s.var: ZERO for s in walk_stmts(loop.body) if isinstance(s, Loop)}
+        """(where the next iteration starts, elements that one touches)."""
+        loops = [s for s in walk_stmts(loop.body) if isinstance(s, Loop)]
+        inner = {s.var: ZERO for s in loops}
         for read in found:
             address = _address(kernel, read, inner)
             elements = address.coefficient(self.block) if address is not None else None
             if address is not None and elements is not None and elements > 0:
-                return address + (self.ahead or elements), elements
+                touched = _span(_address(kernel, read, {}), address, loops)
+                return address + (self.ahead or elements), min(elements, touched or elements)
         raise NotApplicable(f"%{self.buffer} does not lie in blocks of {self.block}")
 
     def _inside(
@@ -371,6 +373,21 @@ def _address(kernel: Kernel, place: Read | Access, inner: dict[str, Index]) -> I
         coords[d] = c.subs(inner)
     name = place.value if isinstance(place, Read) else place.buffer
     return kernel.buffer(name).layout.address(coords, {})
+
+
+def _span(address: Index | None, first: Index, loops: Sequence[Loop]) -> int | None:
+    """Elements from the first to the last that loops touch; None if that is not known."""
+    if address is None:
+        return None
+    ranges: dict[str, Range] = {}
+    for s in loops:
+        low, extent = s.lo.bounds({}), (s.hi - s.lo).bounds({})
+        if low is None or extent is None:
+            return None
+        before = ranges.get(s.var, low)
+        ranges[s.var] = min(low[0], before[0]), max(low[1] + max(extent[1], 1) - 1, before[1])
+    bounds = (address - first).bounds(ranges)
+    return None if bounds is None else bounds[1] + 1
 
 
 def _updates_directly(body: tuple[Stmt, ...]) -> bool:

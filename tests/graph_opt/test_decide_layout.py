@@ -225,3 +225,25 @@ def test_rows_of_a_sum_of_parts_lie_together() -> None:
     )
     for part in "hl":
         assert [a.dim for a in plan.layouts[part].axes] == ["p", "q", "i", "c"]
+
+
+def test_a_resampled_axis_is_gathered_along_rather_than_stored_across() -> None:
+    text = constants(
+        """
+        graph "resampled"
+        dims c = 64, y = 56, x = 56, v = 112, k = 2, u = 112, j = 2
+        %i : f32{c,x,y} = input "i" [c, y, x]
+        %p : i64{k,v} = const [v, k] data "p"
+        %q : f32{k,v} = const [v, k] data "q"
+        %s : i64{j,u} = const [u, j] data "s"
+        %t : f32{j,u} = const [u, j] data "t"
+        %a : f32{c,v,x} = sum{k} %i[c, x, y=%p[k, v]] * %q[k, v]
+        %b : f32{c,u,v} = sum{j} %a[c, v, x=%s[j, u]] * %t[j, u]
+        output "b" [c, v, u] = %b
+        """,
+        p=(112, 2),
+        q=(112, 2),
+        s=(112, 2),
+        t=(112, 2),
+    )
+    assert innermost(plan_of(text), "a") == "x"

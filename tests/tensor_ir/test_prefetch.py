@@ -89,3 +89,31 @@ def test_no_test_stands_in_the_loop_that_a_symbolic_one_holds() -> None:
     few, many = ([type(s) for s in x.body] for x in inner)
     assert Branch in few
     assert many == [Prefetch, Loop]
+
+
+PLANES = """
+graph "windows along some rows of planes"
+dims c = 5, y = 4, x = 16, k = 2, h = 64, w = 16
+%a : f32{c,h,w} = input "a" [c, h, w]
+%b : f32{c,x,y} = max{k} %a[c, h=2*y+k, w=x]
+output "b" [c, y, x] = %b
+"""
+
+
+def test_only_what_is_touched_of_a_block_is_asked_for() -> None:
+    graph = parse(PLANES)
+    (nest,) = (n for n in graph.nodes if isinstance(n, Nest))
+    extents = graph.extents
+    layouts = {v: dense(tuple(d), extents) for v, d in (("a", "chw"), ("b", "cyx"))}
+    group = Group("g", (nest,), tuple("cyx"), frozenset({"b"}))
+    kernel = lower(group, graph.values, layouts, extents)
+    for step in (Tile(("x",), (Kind.VECTOR,)), PrefetchBlock("a", "c", 0, 16)):
+        kernel = step.apply(kernel)
+    (block,) = (s for s in walk_stmts(kernel.body) if isinstance(s, Loop) and s.var == "c")
+    asked = {
+        int(hint.address.evaluate({"c": 1, "y": y, "k": k}))
+        for y, k in product(range(4), range(2))
+        for hint in hints(block.body, {"c": 1, "y": y, "k": k})
+    }
+    # 8 of the plane's 64 rows are read.
+    assert asked == {2 * 64 * 16 + 16 * row for row in range(8)}
