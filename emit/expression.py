@@ -190,17 +190,12 @@ class ExpressionEmitter:
             fused = self._multiply_add(e)
             if fused is not None:
                 return fused
-        if e.op == "div" and dtype is DType.F32 and isinstance(e.args[1], Lit):
-            quotient = self._divided(self.emit(e.args[0]), float(e.args[1].value))
+        values = [self.emit(a) for a in e.args]
+        if e.op == "div" and dtype is DType.F32:
+            quotient = self._divided(values[0], values[1], e.args[1])
             if quotient is not None:
                 return quotient
-        return emit_op(
-            self.builder,
-            e.op,
-            self._same_width([self.emit(a) for a in e.args]),
-            dtype,
-            self.machine.features,
-        )
+        return emit_op(self.builder, e.op, self._same_width(values), dtype, self.machine.features)
 
     def _decided(self, condition: Expr) -> bool | None:
         """What comparing an index with a literal gives, where its range at hand tells."""
@@ -222,31 +217,54 @@ class ExpressionEmitter:
             case _:
                 return None
 
-    def _divided(self, x: ir.Value, divisor: float) -> ir.Value | None:
-        """A vector divided by a literal by products; None where that may differ or is slower.
+    def _divided(self, x: ir.Value, divisor: ir.Value, e: Expr) -> ir.Value | None:
+        """A vector divided by one number by products; None where that may differ or is slower.
 
         With the nearest reciprocal, a quotient off by at most one unit in the last place whose
         residue is added times that reciprocal is the nearest one [Markstein 1990]. The product with
-        the reciprocal is such a quotient if that is precise by chance; otherwise the first residue
-        makes it one. Where a residue is not finite, the product is the quotient already.
+        the reciprocal is such a quotient if that is precise by chance, as that of a literal `e` may
+        be; otherwise the first residue makes it one. Where a residue is not finite, the product is
+        the quotient already. A divisor that only the run knows is brought near 1 by a power of two.
         """
-        if not is_vector(x) or not DIVISORS[0] < abs(divisor) < DIVISORS[1]:
+        if not is_vector(x) or is_vector(divisor):
             return None
-        b, type_ = self.builder, x.type
-        nearest = float(np.float32(1.0) / np.float32(divisor))
-        residues = 1 if abs(nearest * divisor - 1.0) < PRECISE else 2
-        if (2 * residues + 4) / self.machine.fma_per_cycle > self.machine.divide_cycles:
+        b, lanes, scale, residues, products = self.builder, x.type.count, None, 2, 5
+        if isinstance(e, Lit):
+            number = float(e.value)
+            if not DIVISORS[0] < abs(number) < DIVISORS[1]:
+                return None
+            nearest = float(np.float32(1.0) / np.float32(number))
+            residues, products = 1 if abs(nearest * number - 1.0) < PRECISE else 2, 4
+        if (2 * residues + products) / self.machine.fma_per_cycle > self.machine.divide_cycles:
             return None
+        if isinstance(e, Lit):
+            one_over, minus = (ir.Constant(divisor.type, v) for v in (nearest, -number))
+        else:
+            divisor, scale = self._near_one(divisor)
+            one_over, minus = b.fdiv(ir.Constant(divisor.type, 1.0), divisor), b.fneg(divisor)
+        reciprocal, minus = self._widened(one_over, lanes), self._widened(minus, lanes)
+        type_ = x.type
         fma = self.memory.intrinsic(f"llvm.fma.{suffix(type_)}", type_, [type_] * 3)
         fabs = self.memory.intrinsic(f"llvm.fabs.{suffix(type_)}", type_, [type_])
-        reciprocal, minus = (ir.Constant(type_, [v] * type_.count) for v in (nearest, -divisor))
         first = quotient = b.fmul(x, reciprocal)
         for _ in range(residues):
             residue = b.call(fma, [quotient, minus, x])
             quotient = b.call(fma, [residue, reciprocal, quotient])
-        limit = ir.Constant(type_, [float("inf")] * type_.count)
+        limit = ir.Constant(type_, [float("inf")] * lanes)
         finite = b.fcmp_ordered("<", b.call(fabs, [residue]), limit)
-        return b.select(finite, quotient, first)
+        found = b.select(finite, quotient, first)
+        return found if scale is None else b.fmul(found, self._widened(scale, lanes))
+
+    def _near_one(self, divisor: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """(the divisor times a power of two, which leaves a normal reciprocal; that power)."""
+        b, type_ = self.builder, divisor.type
+        low, high, one = (ir.Constant(type_, v) for v in (*DIVISORS, 1.0))
+        size = b.call(
+            self.memory.intrinsic(f"llvm.fabs.{suffix(type_)}", type_, [type_]), [divisor]
+        )
+        scale = b.select(b.fcmp_ordered(">", size, high), low, one)
+        scale = b.select(b.fcmp_ordered("<", size, low), high, scale)
+        return b.fmul(divisor, scale), scale
 
     def _same_width(self, values: list[ir.Value]) -> list[ir.Value]:
         lanes = max((v.type.count for v in values if is_vector(v)), default=0)

@@ -29,7 +29,7 @@ from rutc.graph_opt.rules.normalize import (
 )
 from rutc.graph_opt.rules.parts import MultiplyParts
 from rutc.graph_opt.rules.phases import solve_phase
-from rutc.graph_opt.rules.rows import RecomputeRows
+from rutc.graph_opt.rules.rows import recompute_rows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.separate import SeparateWindows
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
@@ -72,7 +72,7 @@ PIPELINE: tuple[Pass, ...] = (
     # value has one reader.
     MergeEqual(),
     # While mean and variance, maximum and sum are still the nests that the importer wrote.
-    Sweep("reduce rows in one pass", (OnePassSoftmax(), OnePassMoments(), RecomputeRows(), *EARLY)),
+    Sweep("reduce rows in one pass", (OnePassSoftmax(), OnePassMoments(), recompute_rows, *EARLY)),
     # Before scales go into weights: those of quantised numbers then stay integers.
     Sweep(
         "work on quantised numbers as integers",

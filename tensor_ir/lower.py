@@ -107,7 +107,10 @@ def lower(
     for number, stage in enumerate(group.stages):
         # A dim of extent 1 needs no loop.
         single = {d for d in stage.out.dims if extents[d] == 1 and d not in parts}
-        private = tuple(d for d in stage.out.dims if d not in group.shared and d not in single)
+        # Loops go along the memory that they write.
+        axes = layouts[stage.out.name].axes if stage.out.name in group.stored else ()
+        order = dict.fromkeys((*(a.dim for a in axes), *stage.out.dims))
+        private = tuple(d for d in order if d not in group.shared and d not in single)
         loops: dict[str, str] = {}
         for d in (*private, *stage.bound):
             name, suffix = d, 1

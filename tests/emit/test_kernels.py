@@ -297,6 +297,44 @@ def test_quotients_by_literals_are_the_nearest(
         np.testing.assert_array_equal(buffers["c"], a / np.float32(divisor))
 
 
+@on_machines
+@pytest.mark.parametrize("cycles", [0.0, 100.0])
+@pytest.mark.parametrize(
+    "divisor",
+    [0.03, -7.0, 49.0, 3e38, -2.1e30, 1.3e18, 1.1e-18, 1.2e-38, -4e-25, 0.0, np.inf, np.nan],
+)
+def test_quotients_by_one_number_are_the_nearest(
+    machine: Machine, divisor: float, cycles: float
+) -> None:
+    source = """
+        graph "divide"
+        dims i = 4096, j = 1
+        %a : f32{i} = input "a" [i]
+        %b : f32{j} = input "b" [j]
+        %c : f32{i} = %a[i] / %b[j=0]
+        output "c" [i] = %c
+    """
+    rng = np.random.default_rng(6)
+    bits = rng.integers(0, 1 << 32, 4096, dtype=np.uint32)
+    a = np.where(np.arange(4096) % 2, bits.view(np.float32), rng.standard_normal(4096))
+    a = a.astype(np.float32)
+    a[np.abs(a) < 1e-30] = 1.0
+    a[:5] = 0.0, np.inf, -np.inf, np.nan, np.finfo(np.float32).max
+    b = np.full(1, divisor, np.float32)
+    buffers = {"a": a, "b": b, "c": np.zeros_like(a)}
+    kernel = apply_schedule(kernel_of(source), parse_schedule("split(i, 16); mark(i.i, vector)"))
+    rated = replace(machine, divide_cycles=cycles)
+    assert ("llvm.fma" in emit_kernel(kernel, rated).text) == (cycles > 0.0)
+    run_kernel(kernel, rated, buffers)
+    with np.errstate(all="ignore"):
+        expected = a / b
+    # Subnormals are zeros.
+    expected[np.abs(expected) < np.finfo(np.float32).tiny] = 0.0
+    found = buffers["c"]
+    found[np.abs(found) < np.finfo(np.float32).tiny] = 0.0
+    np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize(("machine", "lanes"), [(V3, 8), (V4, 32)])
 def test_polynomials_of_vectors_side_by_side(machine: Machine, lanes: int) -> None:
     source = """

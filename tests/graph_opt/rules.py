@@ -21,7 +21,7 @@ from rutc.graph_opt.rules.normalize import (
     multiply_by_reciprocal,
 )
 from rutc.graph_opt.rules.phases import solve_phase
-from rutc.graph_opt.rules.rows import RecomputeRows
+from rutc.graph_opt.rules.rows import recompute_rows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.separate import SeparateWindows
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
@@ -54,6 +54,7 @@ RULES: tuple[Rule, ...] = (
     fuse_sums,
     join_weights,
     multiply_by_reciprocal,
+    recompute_rows,
     simplify_expressions,
     solve_phase,
     split_bound_dim,
@@ -62,8 +63,6 @@ RULES: tuple[Rule, ...] = (
     sum_as_viewed,
     sum_integers,
     sum_narrow,
-    # However short rows are.
-    RecomputeRows(0),
     # However small the packed operand is.
     SumPacked(0, 1.2),
     widen_operands,
