@@ -15,6 +15,7 @@ from rutc.record import record
 from rutc.tensor_ir.affine import ONE, Index
 from rutc.tensor_ir.expr import Apply, IndexValue, Read, index_names, reads, walk
 from rutc.tensor_ir.graph import Nest
+from rutc.tensor_ir.machine import NEAR_STRIDES
 from rutc.tensor_ir.products import factors_of, terms_of
 
 LANES = 16
@@ -23,6 +24,8 @@ APART = 1.5
 """A broadcast of elements that would go into one instruction, if they were neighbours."""
 PACKED = 0.5
 CONTIGUOUS = 1.0
+APART_BY_ONE = 1.5
+"""Loads and permutations per element from one lane of a window to the next, where that is near."""
 SCATTERED = 10.0
 STORE_CROSSED = 12.0
 """A vector of an elementwise nest: squares are transposed in registers."""
@@ -44,8 +47,15 @@ class ReadUse:
     is_const: bool
     moves: Mapping[str, str | None]
     """Loop -> the dim that it alone moves by one, or None where it moves otherwise."""
+    near: Mapping[str, tuple[str, int]]
+    """Loop -> the dim that it alone moves, and by how much where that is one of NEAR_STRIDES."""
     touched: int
     """Elements read in all."""
+
+    def steps(self, loop: str, inner: Mapping[str, str | None]) -> int:
+        """How far apart a loop's places are in memory, where that is near; 0 elsewhere."""
+        dim, step = self.near.get(loop, (None, 0))
+        return step if dim is not None and dim == inner.get(self.read.value) else 0
 
 
 class NestCost:
@@ -74,6 +84,7 @@ class NestCost:
 
     def _use(self, r: Read, is_const: bool) -> ReadUse:
         moves: dict[str, str | None] = {}
+        near: dict[str, tuple[str, int]] = {}
         touched = 1
         own = set(self.nest.dims)
         for d, c in r.coords:
@@ -81,8 +92,12 @@ class NestCost:
             touched *= min(prod(self.extents[v] for v in names & own), 1 << 40)
             for v in names & own:
                 by_one = isinstance(c, Index) and self._by_one(c, v) and v not in moves
+                step = c.coefficient(v) if isinstance(c, Index) and v not in moves else None
+                near.pop(v, None)
+                if step is not None and step in NEAR_STRIDES:
+                    near[v] = d, step
                 moves[v] = d if by_one else None
-        return ReadUse(r, is_const, moves, touched)
+        return ReadUse(r, is_const, moves, near, touched)
 
     def _by_one(self, c: Index, v: str) -> bool:
         factor = c.factor(v)
@@ -193,7 +208,8 @@ class NestCost:
             elif u.moves[v] is not None and u.moves[v] == inner.get(u.read.value):
                 total += vectors * CONTIGUOUS
             else:
-                scattered = vectors * SCATTERED
+                steps = u.steps(v, inner) if self.nest.bound and not self.grouped else 0
+                scattered = vectors * (steps * APART_BY_ONE or SCATTERED)
                 packed = vectors * CONTIGUOUS
                 if u.read.value not in copied:
                     packed += u.touched * COPY

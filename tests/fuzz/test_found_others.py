@@ -397,3 +397,14 @@ def test_one_element_is_reflected_for_ever(child: Child, n: int) -> None:
     x = np.arange(22 * n, dtype=np.float32).reshape(2, n, 11)
     rows = [0, 0, 0] if n == 1 else [0, 1, 0, 1] if n == 2 else [0, 1, 2, 1, 0]
     guarded(child, text, {"x": x}, {"y": x[:, rows]}, {"n": (1, 3)})
+
+
+def test_more_scales_than_columns_are_refused(tmp_path: Path) -> None:
+    text = """
+    g (uint8[3, 2] x, uint8[2, 1] w, float s, float[4] scales) => (float[3, 1] y)
+        { y = com.microsoft.MatMulIntegerToFloat (x, w, s, scales) }
+    """
+    path = tmp_path / "model.onnx"
+    path.write_bytes(parser.parse_model(HEADER + text).SerializeToString())
+    with pytest.raises(UserError, match=r"scales columns: its shape should be \[1\]"):
+        import_model(path)

@@ -247,3 +247,19 @@ def test_a_resampled_axis_is_gathered_along_rather_than_stored_across() -> None:
         t=(112, 2),
     )
     assert innermost(plan_of(text), "a") == "x"
+
+
+def test_a_sum_over_strided_windows_lies_as_its_operand_does() -> None:
+    plan = plan_of(
+        """
+        graph "windows"
+        dims c = 64, y = 56, x = 56, h = 112, w = 112, ky = 3, kx = 3
+        %i : f32{c,h,w} = input "i" [c, h, w]
+        %s : f32{c,x,y} = sum{ky,kx} %i[c, h=ky + 2*y - 1, w=kx + 2*x - 1 else 0.0]
+        %m : f32{c,x,y} = %s[c, x, y] / 9.0
+        output "m" [c, y, x] = %m
+        """
+    )
+    assert innermost(plan, "s") == "x"
+    # No copy with a halo: masks at the edges.
+    assert len(kernels(plan)) == 1

@@ -10,6 +10,7 @@ from rutc.importer.builder import Builder, OperatorError, lit
 from rutc.importer.ops.activations import add, mul, scaled, tanh_gelu_of
 from rutc.importer.ops.contraction import centered, gemm, matmul_of
 from rutc.importer.ops.convolution import conv
+from rutc.importer.ops.fit import of_shape
 from rutc.importer.ops.microsoft import DOMAIN
 from rutc.importer.ops.microsoft.activation import activated
 from rutc.importer.ops.movement import transpose
@@ -280,7 +281,10 @@ def matmul_integer_to_float(
     axes = b.axes(total.shape)
 
     def scale(t: Tensor) -> Expr:
-        return b.read(t, [0] * t.rank) if t.size == ONE else b.read(t, [axes[-1].index])
+        if t.size == ONE:
+            return b.read(t, [0] * t.rank)
+        fitting = of_shape(b, t, total.shape[-1:], "scales columns")
+        return b.read(fitting, [axes[-1].index])
 
     real = mul(cast(b.spread(total, axes), x_scale.dtype), mul(scale(x_scale), scale(w_scale)))
     if bias is not None:
