@@ -110,6 +110,19 @@ def check_sizes(graph: Graph, machine: Machine, *alternatives: Alternative) -> N
                         np.testing.assert_array_equal(mine, array, err_msg=f"{name} at {size}")
 
 
+def test_columns_that_data_chooses_of_rows_of_any_number() -> None:
+    text = """
+        graph "one column of two for every row"
+        symbols batch = 1..100
+        dims b = 2, n = batch, m = 2*batch - 1
+        %v : i64{b,m} = input "v" [m, b]
+        %t : i64{n} = input "t" [n]
+        %y : i64{b,m,n} = %v[b=%t[n], m] + %v[b, m]
+        output "y" [b, n, m] = %y
+    """
+    check_sizes(parse(text), V3)
+
+
 SMOOTH = 1 << 20
 """Roundings that count as one reduction in smooth graphs: values cancel between their nodes."""
 

@@ -255,7 +255,8 @@ def _panel(t: Touch, tile: RegisterTile, order: list[str]) -> str | None:
     if f"{tile.vector}.o" in order:
         return f"{tile.vector}.o"
     rows = {x for v, _ in tile.rows for x in (v, f"{v}.o")}
-    return next((v for v in reversed(order) if v not in rows and t.depends(v)), None)
+    around = (v for v in reversed(order) if v not in rows)
+    return next((v for v in around if t.depends(v) and t.strides[v] is not None), None)
 
 
 def _results(shape: Shape, tile: RegisterTile, machine: Machine) -> list[Step]:

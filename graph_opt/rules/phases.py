@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.scale import factors, product_of
-from rutc.tensor_ir import Apply, DType, Expr, Index, IndexValue, Lit, Nest, Node
-from rutc.tensor_ir.affine import Mod, mod
+from rutc.record import record
+from rutc.tensor_ir import Apply, DType, Expr, Index, IndexValue, Lit, Nest, Node, Read, apply
+from rutc.tensor_ir.affine import ZERO, Mod, floordiv, mod
 from rutc.tensor_ir.expr import map_index, substitute
+
+MOST_PHASES = 4
+"""Sums that one sum may become, along each of its dims."""
 
 
 def solve_phase(n: Node, editor: Editor) -> Result:
@@ -19,11 +24,37 @@ def solve_phase(n: Node, editor: Editor) -> Result:
     ->
     %y{j} = sum{k_o} %x[i=j // 2 - k_o else 0] * %w[k=2*k_o + j % 2]
 
-    for an even extent of k. A transposed convolution is one such sum: its stride is the number of
-    phases. The terms that go are 0 unless a weight is infinite or NaN.
+    A transposed convolution is one such sum: its stride is the number of phases. The terms that go
+    are 0 unless a weight is infinite or NaN. Where phases have different numbers of taps, as three
+    of two have, each is a sum of its own:
+
+    %y.0{q} = sum{k_o} %x[i=q - k_o else 0] * %w[k=2*k_o]
+    %y.1{q} = %x[i=q else 0] * %w[k=1]
+    %y{j} = select(index(j % 2) == 0, %y.0[q=j // 2 else 0], %y.1[q=j // 2 else 0])
     """
     if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
         return Reason("not a sum")
+    solved = _solved(n, editor)
+    if isinstance(solved, Reason):
+        return solved
+    if isinstance(solved, Nest):
+        return (solved,)
+    return _joined(n, solved, editor)
+
+
+@record
+class _Uneven:
+    """A sum of which `dim`, in its phases, takes different numbers of taps along `k`."""
+
+    parts: tuple[Expr, ...]
+    k: str
+    dim: str
+    phase: Index
+    phases: int
+
+
+def _solved(n: Nest, editor: Editor) -> Nest | _Uneven | Reason:
+    """The sum of one phase's taps, or which dim's phases have different numbers of them."""
     parts = factors(n.body[0])
     why = Reason("no factor is chosen by a remainder")
     for i, part in enumerate(parts):
@@ -36,14 +67,80 @@ def solve_phase(n: Node, editor: Editor) -> Result:
             phases = condition.den.const
             if sign is None or sign % phases not in (1, phases - 1):
                 continue
-            if not extent.is_const or extent.const % phases:
-                why = Reason(f"the extent {extent} of {k} is not a multiple of {phases}")
+            if not extent.is_const:
+                why = Reason(f"the extent {extent} of {k} is not known")
                 continue
             rest = condition.num - Index.of(k) * sign
             phase = mod(rest if sign % phases == phases - 1 else -rest, condition.den, {})
-            chosen = product_of([*parts[:i], kept, *parts[i + 1 :]])
-            return (_with_phase(n, k, phase, phases, chosen, editor),)
+            chosen = (*parts[:i], kept, *parts[i + 1 :])
+            if extent.const % phases == 0:
+                return _with_phase(n, k, phase, phases, product_of([*chosen]), editor)
+            dim = next(iter(rest.names())) if len(rest.names()) == 1 else ""
+            if dim in n.out.dims and len(n.outs) == 1 and phases <= MOST_PHASES:
+                return _Uneven(chosen, k, dim, phase, phases)
+            why = Reason(f"the extent {extent} of {k} is not a multiple of {phases}")
     return why
+
+
+def _joined(n: Nest, first: _Uneven, editor: Editor) -> tuple[Node, ...]:
+    """A sum for each phase of all dims that are uneven, and the nest that puts them together."""
+    sums: list[Node] = []
+
+    def leaf(part: Nest, coords: Mapping[str, Index]) -> Expr:
+        """The read of a sum whose dims are where `coords` of the whole one's say."""
+        solved = _solved(part, editor) if part.reducer is not None else Reason("one term")
+        if isinstance(solved, Nest):
+            return leaf(solved, coords)
+        if isinstance(solved, _Uneven):
+            return split(part, solved, coords)
+        sums.append(part)
+        at = sorted((d, coords.get(d, Index.of(d))) for d in part.out.dims)
+        # Other phases may go on for longer.
+        return Read(part.out.name, tuple(at), part.out.dtype, _zero(part.out.dtype))
+
+    def split(whole: Nest, how: _Uneven, coords: Mapping[str, Index]) -> Expr:
+        many, extent = Index.of(how.phases), editor.extents[how.dim]
+        found: list[Expr] = []
+        for r in range(how.phases):
+            count = floordiv(extent + (how.phases - 1 - r), many, {})
+            if count == ZERO:
+                found.append(_zero(whole.out.dtype))
+                continue
+            inner = editor.fresh_dim(f"{how.dim}_o", count)
+            part = _of_phase(whole, how, inner, r, editor)
+            found.append(leaf(part, {**coords, inner: floordiv(Index.of(how.dim), many, {})}))
+        chosen = found[-1]
+        for r in reversed(range(how.phases - 1)):
+            here = apply("eq", IndexValue(mod(Index.of(how.dim), many, {})), Lit(r, DType.I64))
+            chosen = apply("select", here, found[r], chosen)
+        return chosen
+
+    body = split(n, first, {})
+    return (*sums, Nest(n.outs, (), None, (body,), n.origin))
+
+
+def _zero(dtype: DType) -> Lit:
+    return Lit(0.0 if dtype.is_float else 0, dtype)
+
+
+def _of_phase(n: Nest, how: _Uneven, inner: str, r: int, editor: Editor) -> Nest:
+    """The sum at every `phases`-th index of a dim, from `r` on, over the taps that count there."""
+    at = Index.of(inner) * how.phases + r
+    dims = tuple(sorted(inner if d == how.dim else d for d in n.out.dims))
+    out = replace(n.out, name=editor.fresh_value(f"{n.out.name}.{r}"), dims=dims)
+    first = editor.simplify(how.phase.subs({how.dim: at}))
+    taps = -(-(editor.extents[how.k].const - first.const) // how.phases)
+    left = tuple(d for d in n.bound if d != how.k)
+    if taps <= 0:
+        return Nest((out,), (), None, (_zero(out.dtype),), n.origin)
+    tap = first
+    if taps > 1:
+        outer = editor.fresh_dim(f"{how.k}_o", Index.of(taps))
+        left = tuple(outer if d == how.k else d for d in n.bound)
+        tap = first + Index.of(outer) * how.phases
+    body = substitute(product_of([*how.parts]), {how.dim: at, how.k: tap})
+    body = map_index(body, editor.simplify)
+    return Nest((out,), left, n.reducer if left else None, (body,), n.origin)
 
 
 def _chosen_by_remainder(e: Expr) -> tuple[Mod, Expr] | None:
