@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.rewrite import Reason, Result
@@ -11,10 +12,10 @@ from rutc.graph_opt.rules.scale import factors, product_of
 from rutc.record import record
 from rutc.tensor_ir import Apply, DType, Expr, Index, IndexValue, Lit, Nest, Node, Read, apply
 from rutc.tensor_ir.affine import ZERO, Mod, floordiv, mod
-from rutc.tensor_ir.expr import map_index, substitute
+from rutc.tensor_ir.expr import map_index, substitute, walk
 
-MOST_PHASES = 4
-"""Sums that one sum may become, along each of its dims."""
+MOST_PHASES = 16
+"""Sums that one sum may become."""
 
 
 def solve_phase(n: Node, editor: Editor) -> Result:
@@ -76,7 +77,7 @@ def _solved(n: Nest, editor: Editor) -> Nest | _Uneven | Reason:
             if extent.const % phases == 0:
                 return _with_phase(n, k, phase, phases, product_of([*chosen]), editor)
             dim = next(iter(rest.names())) if len(rest.names()) == 1 else ""
-            if dim in n.out.dims and len(n.outs) == 1 and phases <= MOST_PHASES:
+            if dim in n.out.dims and len(n.outs) == 1 and _phases(n.body[0]) <= MOST_PHASES:
                 return _Uneven(chosen, k, dim, phase, phases)
             why = Reason(f"the extent {extent} of {k} is not a multiple of {phases}")
     return why
@@ -141,6 +142,12 @@ def _of_phase(n: Nest, how: _Uneven, inner: str, r: int, editor: Editor) -> Nest
     body = substitute(product_of([*how.parts]), {how.dim: at, how.k: tap})
     body = map_index(body, editor.simplify)
     return Nest((out,), left, n.reducer if left else None, (body,), n.origin)
+
+
+def _phases(e: Expr) -> int:
+    """The phases of all that remainders choose in an expression."""
+    found = filter(None, map(_chosen_by_remainder, walk(e)))
+    return prod(condition.den.const for condition, _ in found)
 
 
 def _chosen_by_remainder(e: Expr) -> tuple[Mod, Expr] | None:
