@@ -90,7 +90,7 @@ class PrefetchBlock(Step):
             address = _address(kernel, read, inner)
             elements = address.coefficient(self.block) if address is not None else None
             if address is not None and elements is not None and elements > 0:
-                touched = _span(_address(kernel, read, {}), address, loops)
+                touched = _span([_address(kernel, r, {}) for r in found], address, loops)
                 return address + (self.ahead or elements), min(elements, touched or elements)
         raise NotApplicable(f"%{self.buffer} does not lie in blocks of {self.block}")
 
@@ -375,10 +375,8 @@ def _address(kernel: Kernel, place: Read | Access, inner: dict[str, Index]) -> I
     return kernel.buffer(name).layout.address(coords, {})
 
 
-def _span(address: Index | None, first: Index, loops: Sequence[Loop]) -> int | None:
+def _span(addresses: Sequence[Index | None], first: Index, loops: Sequence[Loop]) -> int | None:
     """Elements from the first to the last that loops touch; None if that is not known."""
-    if address is None:
-        return None
     ranges: dict[str, Range] = {}
     for s in loops:
         low, extent = s.lo.bounds({}), (s.hi - s.lo).bounds({})
@@ -386,8 +384,13 @@ def _span(address: Index | None, first: Index, loops: Sequence[Loop]) -> int | N
             return None
         before = ranges.get(s.var, low)
         ranges[s.var] = min(low[0], before[0]), max(low[1] + max(extent[1], 1) - 1, before[1])
-    bounds = (address - first).bounds(ranges)
-    return None if bounds is None else bounds[1] + 1
+    places = [0]
+    for address in addresses:
+        bounds = (address - first).bounds(ranges) if address is not None else None
+        if bounds is None:
+            return None
+        places += bounds
+    return max(places) - min(places) + 1
 
 
 def _updates_directly(body: tuple[Stmt, ...]) -> bool:

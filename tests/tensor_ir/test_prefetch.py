@@ -10,7 +10,7 @@ from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Prefetch, Stmt, wa
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.steps import PrefetchBlock, Tile
+from rutc.tensor_ir.steps import Part, PrefetchBlock, Step, Tile
 
 SOURCE = """
 graph "a product for any number of rows of any batch"
@@ -100,14 +100,15 @@ output "b" [c, y, x] = %b
 """
 
 
-def test_only_what_is_touched_of_a_block_is_asked_for() -> None:
+@pytest.mark.parametrize("before", [(), (Part("y", (1,)),)])
+def test_only_what_is_touched_of_a_block_is_asked_for(before: tuple[Step, ...]) -> None:
     graph = parse(PLANES)
     (nest,) = (n for n in graph.nodes if isinstance(n, Nest))
     extents = graph.extents
     layouts = {v: dense(tuple(d), extents) for v, d in (("a", "chw"), ("b", "cyx"))}
     group = Group("g", (nest,), tuple("cyx"), frozenset({"b"}))
     kernel = lower(group, graph.values, layouts, extents)
-    for step in (Tile(("x",), (Kind.VECTOR,)), PrefetchBlock("a", "c", 0, 16)):
+    for step in (*before, Tile(("x",), (Kind.VECTOR,)), PrefetchBlock("a", "c", 0, 16)):
         kernel = step.apply(kernel)
     (block,) = (s for s in walk_stmts(kernel.body) if isinstance(s, Loop) and s.var == "c")
     asked = {
