@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import assert_never
 
-import numpy as np
 from llvmlite import ir
 
 from rutc.emit.access import BOOL, MemoryEmitter, both, constant_lanes, suffix
 from rutc.emit.bf16 import narrowed
 from rutc.emit.cast import emit_clamped_cast
+from rutc.emit.division import divided_by_one
 from rutc.emit.index import I32, IndexEmitter, i64, is_vector, splat
 from rutc.emit.memory import emit_literal, from_memory, zero
 from rutc.emit.scalar import emit_bit_cast, emit_cast, emit_op, llvm_type
@@ -35,11 +35,6 @@ from rutc.tensor_ir.expr import (
 )
 from rutc.tensor_ir.kernel import Access, Buffer, Prefetch, Space
 from rutc.tensor_ir.machine import Machine
-
-DIVISORS = (2.0**-60, 2.0**60)
-"""Divisors between these have a normal reciprocal, and residues that do not underflow."""
-PRECISE = 2.0**-25
-"""A reciprocal off by less: products with it are off by less than a unit in the last place."""
 
 
 class ExpressionEmitter:
@@ -192,7 +187,8 @@ class ExpressionEmitter:
                 return fused
         values = [self.emit(a) for a in e.args]
         if e.op == "div" and dtype is DType.F32:
-            quotient = self._divided(values[0], values[1], e.args[1])
+            literal = float(e.args[1].value) if isinstance(e.args[1], Lit) else None
+            quotient = divided_by_one(self.memory, values[0], values[1], literal, self.machine)
             if quotient is not None:
                 return quotient
         return emit_op(self.builder, e.op, self._same_width(values), dtype, self.machine.features)
@@ -216,55 +212,6 @@ class ExpressionEmitter:
                 return (high <= edge) == (op == "le")
             case _:
                 return None
-
-    def _divided(self, x: ir.Value, divisor: ir.Value, e: Expr) -> ir.Value | None:
-        """A vector divided by one number by products; None where that may differ or is slower.
-
-        With the nearest reciprocal, a quotient off by at most one unit in the last place whose
-        residue is added times that reciprocal is the nearest one [Markstein 1990]. The product with
-        the reciprocal is such a quotient if that is precise by chance, as that of a literal `e` may
-        be; otherwise the first residue makes it one. Where a residue is not finite, the product is
-        the quotient already. A divisor that only the run knows is brought near 1 by a power of two.
-        """
-        if not is_vector(x) or is_vector(divisor):
-            return None
-        b, lanes, scale, residues, products = self.builder, x.type.count, None, 2, 5
-        if isinstance(e, Lit):
-            number = float(e.value)
-            if not DIVISORS[0] < abs(number) < DIVISORS[1]:
-                return None
-            nearest = float(np.float32(1.0) / np.float32(number))
-            residues, products = 1 if abs(nearest * number - 1.0) < PRECISE else 2, 4
-        if (2 * residues + products) / self.machine.fma_per_cycle > self.machine.divide_cycles:
-            return None
-        if isinstance(e, Lit):
-            one_over, minus = (ir.Constant(divisor.type, v) for v in (nearest, -number))
-        else:
-            divisor, scale = self._near_one(divisor)
-            one_over, minus = b.fdiv(ir.Constant(divisor.type, 1.0), divisor), b.fneg(divisor)
-        reciprocal, minus = self._widened(one_over, lanes), self._widened(minus, lanes)
-        type_ = x.type
-        fma = self.memory.intrinsic(f"llvm.fma.{suffix(type_)}", type_, [type_] * 3)
-        fabs = self.memory.intrinsic(f"llvm.fabs.{suffix(type_)}", type_, [type_])
-        first = quotient = b.fmul(x, reciprocal)
-        for _ in range(residues):
-            residue = b.call(fma, [quotient, minus, x])
-            quotient = b.call(fma, [residue, reciprocal, quotient])
-        limit = ir.Constant(type_, [float("inf")] * lanes)
-        finite = b.fcmp_ordered("<", b.call(fabs, [residue]), limit)
-        found = b.select(finite, quotient, first)
-        return found if scale is None else b.fmul(found, self._widened(scale, lanes))
-
-    def _near_one(self, divisor: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """(the divisor times a power of two, which leaves a normal reciprocal; that power)."""
-        b, type_ = self.builder, divisor.type
-        low, high, one = (ir.Constant(type_, v) for v in (*DIVISORS, 1.0))
-        size = b.call(
-            self.memory.intrinsic(f"llvm.fabs.{suffix(type_)}", type_, [type_]), [divisor]
-        )
-        scale = b.select(b.fcmp_ordered(">", size, high), low, one)
-        scale = b.select(b.fcmp_ordered("<", size, low), high, scale)
-        return b.fmul(divisor, scale), scale
 
     def _same_width(self, values: list[ir.Value]) -> list[ir.Value]:
         lanes = max((v.type.count for v in values if is_vector(v)), default=0)

@@ -144,7 +144,8 @@ def tiled(
         for v, _ in tile.rows
         if v in shape.symbolic
     }
-    if not carried and any(_has_no_bound(shape, v, kernel) for v in shape.symbolic):
+    most = (Index.of(shape.sizes[v]).bounds(dict(kernel.symbols)) for v in shape.symbolic)
+    if not carried and any(x is None or x[1] > MOST_BETWEEN for x in most):
         # What is kept between blocks would take memory without a bound.
         block = None
     if block is not None:
@@ -231,11 +232,6 @@ def tiled(
                         ahead = NEAR_LINES * line
                         steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
     return Choice(tuple(steps), packs)
-
-
-def _has_no_bound(shape: Shape, v: str, kernel: Kernel) -> bool:
-    bounds = Index.of(shape.sizes[v]).bounds(dict(kernel.symbols))
-    return bounds is None or bounds[1] > MOST_BETWEEN
 
 
 def comes_from_afar(t: Touch, shape: Shape, machine: Machine) -> bool:

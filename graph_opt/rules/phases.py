@@ -75,7 +75,8 @@ def _solved(n: Nest, editor: Editor) -> Nest | _Uneven | Reason:
             phase = mod(rest if sign % phases == phases - 1 else -rest, condition.den, {})
             chosen = (*parts[:i], kept, *parts[i + 1 :])
             if extent.const % phases == 0:
-                return _with_phase(n, k, phase, phases, product_of([*chosen]), editor)
+                whole = replace(n, body=(product_of([*chosen]),))
+                return _with_phase(whole, k, phase, phases, extent.const // phases, editor)
             dim = next(iter(rest.names())) if len(rest.names()) == 1 else ""
             if dim in n.out.dims and len(n.outs) == 1 and _phases(n.body[0]) <= MOST_PHASES:
                 return _Uneven(chosen, k, dim, phase, phases)
@@ -131,17 +132,11 @@ def _of_phase(n: Nest, how: _Uneven, inner: str, r: int, editor: Editor) -> Nest
     out = replace(n.out, name=editor.fresh_value(f"{n.out.name}.{r}"), dims=dims)
     first = editor.simplify(how.phase.subs({how.dim: at}))
     taps = -(-(editor.extents[how.k].const - first.const) // how.phases)
-    left = tuple(d for d in n.bound if d != how.k)
     if taps <= 0:
         return Nest((out,), (), None, (_zero(out.dtype),), n.origin)
-    tap = first
-    if taps > 1:
-        outer = editor.fresh_dim(f"{how.k}_o", Index.of(taps))
-        left = tuple(outer if d == how.k else d for d in n.bound)
-        tap = first + Index.of(outer) * how.phases
-    body = substitute(product_of([*how.parts]), {how.dim: at, how.k: tap})
-    body = map_index(body, editor.simplify)
-    return Nest((out,), left, n.reducer if left else None, (body,), n.origin)
+    there = substitute(product_of([*how.parts]), {how.dim: at})
+    part = replace(n, outs=(out,), body=(there,))
+    return _with_phase(part, how.k, first, how.phases, taps, editor)
 
 
 def _phases(e: Expr) -> int:
@@ -169,14 +164,13 @@ def _chosen_by_remainder(e: Expr) -> tuple[Mod, Expr] | None:
             return None
 
 
-def _with_phase(n: Nest, k: str, phase: Index, phases: int, body: Expr, editor: Editor) -> Nest:
-    """`n` summing `body` over k = phases * k_o + phase."""
-    count = editor.extents[k].const // phases
+def _with_phase(n: Nest, k: str, phase: Index, phases: int, count: int, editor: Editor) -> Nest:
+    """`n` over the `count` indices k = phases * k_o + phase only."""
     left = tuple(d for d in n.bound if d != k)
     at = phase
     if count > 1:
         outer = editor.fresh_dim(f"{k}_o", Index.of(count))
         left = tuple(outer if d == k else d for d in n.bound)
         at = phase + Index.of(outer) * phases
-    body = map_index(substitute(body, {k: at}), editor.simplify)
+    body = map_index(substitute(n.body[0], {k: at}), editor.simplify)
     return replace(n, bound=left, body=(body,), reducer=n.reducer if left else None)

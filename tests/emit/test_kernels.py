@@ -269,6 +269,16 @@ def test_idle_lanes_divide_by_nothing(machine: Machine) -> None:
     check_schedules(source, machine, ["mark(i, vector)", "split(i, 4); mark(i.i, vector)"])
 
 
+def dividends(seed: int) -> np.ndarray:
+    """Common numbers and any bits in turn, but none whose residues underflow."""
+    rng = np.random.default_rng(seed)
+    bits = rng.integers(0, 1 << 32, 4096, dtype=np.uint32)
+    a = np.where(np.arange(4096) % 2, bits.view(np.float32), rng.standard_normal(4096))
+    a = a.astype(np.float32)
+    a[np.abs(a) < 1e-30] = 1.0
+    return a
+
+
 @on_machines
 @pytest.mark.parametrize("cycles", [0.0, 100.0])
 @pytest.mark.parametrize("divisor", [0.03, 0.1, 3.0, 7.0, 0.0078125, 49.0, 1.1, -255.0])
@@ -282,11 +292,7 @@ def test_quotients_by_literals_are_the_nearest(
         %c : f32{{i}} = %a[i] / {np.float32(divisor)}
         output "c" [i] = %c
     """
-    rng = np.random.default_rng(5)
-    bits = rng.integers(0, 1 << 32, 4096, dtype=np.uint32)
-    a = np.where(np.arange(4096) % 2, bits.view(np.float32), rng.standard_normal(4096))
-    a = a.astype(np.float32)
-    a[np.abs(a) < 1e-30] = 1.0
+    a = dividends(5)
     buffers = {"a": a, "c": np.zeros_like(a)}
     schedule = parse_schedule("split(i, 16); mark(i.i, vector)")
     kernel = apply_schedule(kernel_of(source), schedule)
@@ -314,11 +320,7 @@ def test_quotients_by_one_number_are_the_nearest(
         %c : f32{i} = %a[i] / %b[j=0]
         output "c" [i] = %c
     """
-    rng = np.random.default_rng(6)
-    bits = rng.integers(0, 1 << 32, 4096, dtype=np.uint32)
-    a = np.where(np.arange(4096) % 2, bits.view(np.float32), rng.standard_normal(4096))
-    a = a.astype(np.float32)
-    a[np.abs(a) < 1e-30] = 1.0
+    a = dividends(6)
     a[:5] = 0.0, np.inf, -np.inf, np.nan, np.finfo(np.float32).max
     b = np.full(1, divisor, np.float32)
     buffers = {"a": a, "b": b, "c": np.zeros_like(a)}

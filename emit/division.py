@@ -1,0 +1,67 @@
+"""Division of vectors of f32 by one number, by products that give the nearest quotient."""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+
+from rutc.emit.access import MemoryEmitter, suffix
+from rutc.emit.index import is_vector
+from rutc.tensor_ir.machine import Machine
+
+DIVISORS = (2.0**-60, 2.0**60)
+"""Divisors between these have a normal reciprocal, and residues that do not underflow."""
+PRECISE = 2.0**-25
+"""A reciprocal off by less: products with it are off by less than a unit in the last place."""
+
+
+def divided_by_one(
+    memory: MemoryEmitter, x: ir.Value, divisor: ir.Value, literal: float | None, machine: Machine
+) -> ir.Value | None:
+    """A vector divided by a scalar by products; None where that may differ or is slower.
+
+    With the nearest reciprocal, a quotient off by at most one unit in the last place whose residue
+    is added times that reciprocal is the nearest one [Markstein 1990]. The product with the
+    reciprocal is such a quotient if that is precise by chance, as that of a `literal` divisor may
+    be; otherwise the first residue makes it one. Where a residue is not finite, the product is the
+    quotient already. A divisor that only the run knows is brought near 1 by a power of two.
+    """
+    if not is_vector(x) or is_vector(divisor):
+        return None
+    b, lanes, scale, residues, products = memory.builder, x.type.count, None, 2, 5
+    if literal is not None:
+        if not DIVISORS[0] < abs(literal) < DIVISORS[1]:
+            return None
+        nearest = float(np.float32(1.0) / np.float32(literal))
+        residues, products = 1 if abs(nearest * literal - 1.0) < PRECISE else 2, 4
+    if (2 * residues + products) / machine.fma_per_cycle > machine.divide_cycles:
+        return None
+    if literal is not None:
+        one_over, minus = (ir.Constant(divisor.type, v) for v in (nearest, -literal))
+    else:
+        divisor, scale = _near_one(memory, divisor)
+        one_over, minus = b.fdiv(ir.Constant(divisor.type, 1.0), divisor), b.fneg(divisor)
+    reciprocal, minus = memory.widen(one_over, lanes), memory.widen(minus, lanes)
+    fma = memory.intrinsic(f"llvm.fma.{suffix(x.type)}", x.type, [x.type] * 3)
+    first = quotient = b.fmul(x, reciprocal)
+    for _ in range(residues):
+        residue = b.call(fma, [quotient, minus, x])
+        quotient = b.call(fma, [residue, reciprocal, quotient])
+    limit = ir.Constant(x.type, [float("inf")] * lanes)
+    finite = b.fcmp_ordered("<", _magnitude(memory, residue), limit)
+    found = b.select(finite, quotient, first)
+    return found if scale is None else b.fmul(found, memory.widen(scale, lanes))
+
+
+def _near_one(memory: MemoryEmitter, divisor: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """(the divisor times a power of two, which leaves a normal reciprocal; that power)."""
+    b, size = memory.builder, _magnitude(memory, divisor)
+    low, high, one = (ir.Constant(divisor.type, v) for v in (*DIVISORS, 1.0))
+    scale = b.select(b.fcmp_ordered(">", size, high), low, one)
+    scale = b.select(b.fcmp_ordered("<", size, low), high, scale)
+    return b.fmul(divisor, scale), scale
+
+
+def _magnitude(memory: MemoryEmitter, x: ir.Value) -> ir.Value:
+    fabs = memory.intrinsic(f"llvm.fabs.{suffix(x.type)}", x.type, [x.type])
+    return memory.builder.call(fabs, [x])
