@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rutc.tuner.choice
-from rutc.emit.targets import target_named
 from rutc.graph_opt.plan import Write
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verify import verify
 from tests.compiled import build, plan_or_reject, run
 from tests.examples import examples
 from tests.graph_opt.plans import plan_of
+from tests.machines import RUNNABLE, on_machines
 
-MACHINES = {name: target_named(name).machine for name in ("x86-64-v3", "x86-64-v4")}
 LENGTHS = (0, 1, 2, 3, 7, 13, 17, 37, 67)
 TYPES = ("f32", "f64", "i64", "i32", "u8", "bf16", "f16", "bool")
 
@@ -37,7 +37,7 @@ def _parallel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     patch.undo()
 
 
-def check(graph: Graph, folder: Path, machine: str, seed: int) -> None:
+def check(graph: Graph, folder: Path, machine: Machine, seed: int) -> None:
     """The compiled graph on small numbers, indices partly outside, against the interpreter."""
     rng = np.random.default_rng(seed)
     inputs: dict[str, np.ndarray] = {}
@@ -46,7 +46,7 @@ def check(graph: Graph, folder: Path, machine: str, seed: int) -> None:
         low, high = (-1, 2 + graph.extent("m")) if n.name == "at" else (0, 5)
         inputs[n.name] = rng.integers(low, high, shape).astype(n.out.dtype.numpy)
     expected = interpret(graph, inputs)
-    library = build(plan_or_reject(graph), MACHINES[machine], folder)
+    library = build(plan_or_reject(graph), machine, folder)
     for threads in (1, 2):
         got = run(library, inputs, threads)
         for name, array in expected.items():
@@ -80,7 +80,7 @@ def test_rows(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> 
     dtype = data.draw(st.sampled_from(TYPES))
     how = data.draw(st.sampled_from(reducers(dtype)))
     axes = data.draw(st.sampled_from(("m, n", "n, m")))
-    machine = data.draw(st.sampled_from(tuple(MACHINES)))
+    machine = data.draw(st.sampled_from(tuple(RUNNABLE.values())))
     graph = rows(m, n, k, dtype, how if k < 8 or how != "prod" else "max", axes)
     check(graph, tmp_path_factory.mktemp("rows"), machine, data.draw(st.integers(0, 9)))
 
@@ -147,9 +147,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@on_machines
 @pytest.mark.parametrize("name", CASES)
-def test_case(name: str, machine: str, tmp_path: Path) -> None:
+def test_case(name: str, machine: Machine, tmp_path: Path) -> None:
     graph = parse(f'graph "case"\n{CASES[name]}')
     verify(graph)
     check(graph, tmp_path, machine, 1)

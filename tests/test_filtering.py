@@ -9,19 +9,17 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from rutc.compiler import Options, compile_model
-from rutc.emit.targets import target_named
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.pipeline import PIPELINE
 from rutc.graph_opt.rewrite import Sweep
 from rutc.graph_opt.rules.filtering import MinimalFiltering
 from rutc.importer import import_model
+from rutc.tensor_ir.machine import Machine
 from rutc.verify.reference import Reference
 from rutc.verify.tolerance import Level, tolerance
 from tests.compiled import build, run
-
-NATIVE = target_named("native").machine
-V3 = target_named("x86-64-v3").machine
+from tests.machines import on_native_and_v3
 
 
 def model(
@@ -65,18 +63,17 @@ def model(
         ((1, 6, 9, 12), 8, (7, 3), [3, 1, 3, 1]),
     ],
 )
-@pytest.mark.parametrize("target", ["native", "x86-64-v3"])
+@on_native_and_v3
 def test_filtered_convolutions_agree(
     tmp_path: Path,
     shape: tuple[int, ...],
     outputs: int,
     window: tuple[int, int],
     pads: list[int],
-    target: str,
+    machine: Machine,
 ) -> None:
     path = tmp_path / "model.onnx"
     model(path, shape, outputs, window, pads)
-    machine = target_named(target).machine
     filtering = Sweep("filter", (MinimalFiltering(inf, -inf),))
     graph = optimize(import_model(path), pipeline=(*PIPELINE, filtering))
     # Dims of extent 1 are no windows: the importer takes them out of the sum.
@@ -92,7 +89,7 @@ def test_filtered_convolutions_agree(
         assert (np.abs(got - wanted) <= allowed.allowed(wanted)).all()
 
 
-@pytest.mark.parametrize("target", ["native", "x86-64-v3"])
+@on_native_and_v3
 @pytest.mark.parametrize(
     ("dims", "sizes"),
     [
@@ -108,14 +105,14 @@ def test_pictures_of_all_sizes_are_filtered(
     tmp_path: Path,
     dims: dict[str, int | tuple[int, ...]],
     sizes: list[tuple[int, int]],
-    target: str,
+    machine: Machine,
 ) -> None:
     path = tmp_path / "model.onnx"
     model(path, (2, 5, "h", "w"), 7, (3, 3), [1, 1, 1, 1])
     filtering = Sweep("filter", (MinimalFiltering(inf, -inf),))
     graph = optimize(import_model(path, dims=dims), pipeline=(*PIPELINE, filtering))
     assert any(v.endswith(".points") for v in graph.values)
-    library = build(decide(graph), target_named(target).machine, tmp_path)
+    library = build(decide(graph), machine, tmp_path)
     reference = Reference(path, 1)
     allowed = tolerance(Level.KERNEL, np.float32, 5 * 3 * 3)
     rng = np.random.default_rng(1)

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.emit.targets import target_named
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.tensor_ir import Const, Data, Graph
@@ -14,15 +13,14 @@ from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
 from tests.compiled import build, run
+from tests.machines import NATIVE, V3, V4, lacking
 
-V3, V4 = target_named("x86-64-v3").machine, target_named("x86-64-v4").machine
 MACHINES = {
     "v3": V3,
     "v4": V4,
     "vnni": replace(V4, features=V4.features | {"avx512vnni"}),
-    "native": target_named("native").machine,
+    "native": NATIVE,
 }
-PRESENT = {name for name, m in MACHINES.items() if m.features <= MACHINES["native"].features}
 
 PRODUCT = """
 graph "product"
@@ -78,9 +76,10 @@ def check_with(
 
 @pytest.fixture(params=list(MACHINES))
 def machine(request: pytest.FixtureRequest) -> Machine:
-    if request.param not in PRESENT:
-        pytest.skip(f"this processor lacks what {request.param} needs")
-    return MACHINES[request.param]
+    machine = MACHINES[request.param]
+    if lacking(machine):
+        pytest.skip(lacking(machine))
+    return machine
 
 
 @pytest.mark.parametrize(("a", "b"), SIGNS)

@@ -13,7 +13,6 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from benchmarks.capsules import Layer, spellings
 from rutc.build import Builder
 from rutc.compiler import Options, compile_model
-from rutc.emit.targets import target_named
 from rutc.graph_opt import EXACT, PIPELINE, optimize, pipeline_for
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.rules.parts import MultiplyParts, parts_of
@@ -27,9 +26,8 @@ from rutc.tensor_ir.steps import MatrixTile
 from rutc.verify.reference import Reference
 from rutc.verify.tolerance import Level, tolerance
 from tests.compiled import build, run
+from tests.machines import NATIVE, V3, V4
 
-NATIVE = target_named("native").machine
-V3 = target_named("x86-64-v3").machine
 MATRICES = frozenset({"amx-tile", "amx-bf16"})
 ALWAYS = MultiplyParts(free=1 << 40, least=-inf, saving=-inf)
 MACHINES = [
@@ -47,9 +45,7 @@ MACHINES = [
 
 def able() -> Machine:
     """A machine with registers for matrices."""
-    plain = target_named("x86-64-v4").machine
-    features = plain.features | MATRICES
-    return Machine(plain.name, plain.triple, features, plain.vector_bits, plain.registers)
+    return Machine(V4.name, V4.triple, V4.features | MATRICES, V4.vector_bits, V4.registers)
 
 
 def save(
@@ -294,7 +290,7 @@ def test_small_products_stay_whole(tmp_path: Path) -> None:
 
 
 def test_machines_with_matrices_of_bf16_multiply_parts() -> None:
-    assert pipeline_for(target_named("x86-64-v4").machine) == PIPELINE
+    assert pipeline_for(V4) == PIPELINE
     assert [step for step in pipeline_for(able()) if step not in PIPELINE] == [MultiplyParts()]
     assert pipeline_for(able().without_bf16()) == PIPELINE
 

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from rutc.emit.targets import target_named
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
+from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
 from tests.compiled import build, run
+from tests.machines import on_native_and_v3
 
 LONG, WIDE = 1536, 100
 SOURCE = f"""
@@ -23,9 +23,8 @@ output "y" [b, i, j] = %y
 """
 
 
-@pytest.mark.parametrize("target", ["native", "x86-64-v3"])
-def test_every_row_is_computed_whatever_their_number(target: str, tmp_path: Path) -> None:
-    machine = target_named(target).machine
+@on_native_and_v3
+def test_every_row_is_computed_whatever_their_number(machine: Machine, tmp_path: Path) -> None:
     library = build(decide(optimize(parse(SOURCE))), machine, tmp_path)
     rng = np.random.default_rng(0)
     w = rng.integers(-4, 5, (LONG, WIDE)).astype(np.float32)

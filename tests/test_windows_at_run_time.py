@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.emit.targets import target_named
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
+from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
 from tests.compiled import build, run
+from tests.machines import on_native_and_v3
 
 HIGH, CHANNELS = 13, 45
 SOURCE = f"""
@@ -24,10 +25,11 @@ output "y" [b, h, w, c] = %y
 """
 
 
-@pytest.mark.parametrize("target", ["native", "x86-64-v3"])
+@on_native_and_v3
 @pytest.mark.parametrize("side", [3, 5])
-def test_every_window_is_summed_whatever_the_width(side: int, target: str, tmp_path: Path) -> None:
-    machine = target_named(target).machine
+def test_every_window_is_summed_whatever_the_width(
+    side: int, machine: Machine, tmp_path: Path
+) -> None:
     source = SOURCE.replace("SIDE", str(side)).replace("REACH", str(side // 2))
     library = build(decide(optimize(parse(source))), machine, tmp_path)
     rng = np.random.default_rng(0)

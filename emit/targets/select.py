@@ -47,7 +47,7 @@ def target_named(name: str) -> Target:
 
 def native_target() -> Target:
     """The best target that this machine's CPU features allow, by feature flags alone."""
-    present = {name for name, has in llvm.get_host_cpu_features().items() if has}
+    present = host_features()
     missing: set[str] = set()
     for name, (make, describe) in _MAKERS.items():
         machine = _here(make)
@@ -65,6 +65,11 @@ def native_target() -> Target:
     raise UserError(
         f"{lacks}; compile on another machine or name a --target among {', '.join(_MAKERS)}"
     )
+
+
+def host_features() -> frozenset[str]:
+    """The features that this machine's processor has, by LLVM's names."""
+    return frozenset(name for name, has in llvm.get_host_cpu_features().items() if has)
 
 
 def _is_native(machine: Machine) -> bool:

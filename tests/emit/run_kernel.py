@@ -11,6 +11,7 @@ from rutc.emit.kernel import ENTRY, emit_kernel
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
+from tests.machines import lacking, runnable
 
 GUARD = 256
 """Bytes on both sides of every buffer."""
@@ -30,8 +31,9 @@ def run_kernel(
     With a `fence` at the "begin" or "end" of all buffers, the process dies of reads beyond it.
 
     Raises:
-        AssertionError: The code wrote outside of the buffers.
+        AssertionError: This processor cannot run the code, or it wrote outside of the buffers.
     """
+    assert runnable(machine), lacking(machine)
     emitted = emit_kernel(kernel, machine)
     code = Code(emitted.text, ENTRY, machine)
     if fence is None:

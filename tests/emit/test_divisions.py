@@ -3,13 +3,13 @@
 import pytest
 
 from rutc.emit.kernel import emit_kernel
-from rutc.emit.targets import target_named
 from rutc.tensor_ir import Nest
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose
+from tests.machines import V4
 
 SOURCE = """
 graph "rows of any number"
@@ -27,12 +27,11 @@ output "z" [m] = %z
 @pytest.mark.parametrize(("out", "hidden"), [("y", True), ("z", False)])
 def test_quotients_are_hidden_in_tiles_of_rows(out: str, hidden: bool) -> None:
     graph = parse(SOURCE)
-    machine = target_named("x86-64-v4").machine
     (nest,) = (n for n in graph.nodes if isinstance(n, Nest) and n.out.name == out)
     orders = {"w": "ic", "x": "mi", "y": "mc", "z": "m"}
     layouts = {v: dense(tuple(order), graph.extents) for v, order in orders.items()}
     group = Group("g", (nest,), tuple(d for d in "mc" if d in nest.dims), frozenset({out}))
     kernel = lower(group, graph.values, layouts, graph.extents, {"rows": (1, 512)})
-    scheduled = apply_schedule(kernel, choose(kernel, machine, frozenset({"w"})).schedule)
-    text = emit_kernel(scheduled, machine).text
+    scheduled = apply_schedule(kernel, choose(kernel, V4, frozenset({"w"})).schedule)
+    text = emit_kernel(scheduled, V4).text
     assert (" asm " in text) == hidden

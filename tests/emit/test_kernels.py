@@ -8,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rutc.emit.kernel import emit_kernel, parallel_loops
-from rutc.emit.targets import target_named
-from rutc.emit.targets.select import native_target
 from rutc.tensor_ir import DType, Index, Lit
 from rutc.tensor_ir.expr import IndexValue, Read, apply
 from rutc.tensor_ir.graph import Value
@@ -23,21 +21,8 @@ from rutc.tuner import choose
 from tests.emit.run_kernel import run_kernel
 from tests.examples import examples
 from tests.kernels import LONG, Case, cases, scheduled
+from tests.machines import V3, V4, on_machines
 from tests.tensor_ir.test_steps import kernel_of
-
-V3, V4 = (target_named(name).machine for name in ("x86-64-v3", "x86-64-v4"))
-MACHINES = [
-    pytest.param(V3, id=V3.name),
-    pytest.param(
-        V4,
-        id=V4.name,
-        marks=pytest.mark.skipif(
-            not V4.features <= native_target().machine.features,
-            reason="this processor has no AVX-512",
-        ),
-    ),
-]
-on_machines = pytest.mark.parametrize("machine", MACHINES)
 
 
 def tuned(

@@ -8,7 +8,6 @@ import pytest
 
 from rutc.emit.access import pieces
 from rutc.emit.kernel import emit_kernel
-from rutc.emit.targets import target_named
 from rutc.tensor_ir import DType, Index
 from rutc.tensor_ir.affine import Range, Size, plain
 from rutc.tensor_ir.expr import Lit, Read, apply, cast
@@ -21,7 +20,7 @@ from rutc.tensor_ir.reducer import reducer
 from rutc.tensor_ir.steps import Mark, Reorder, Schedule, apply_schedule, parse_schedule
 from rutc.tuner import choose
 from tests.emit.run_kernel import run_kernel
-from tests.emit.test_kernels import on_machines
+from tests.machines import V3, V4, on_machines
 
 SIZES = [
     (1, 1),
@@ -183,14 +182,13 @@ def test_short_rows_of_symbolic_length_need_no_scatters(machine: Machine) -> Non
 
 @pytest.mark.parametrize("size", [(5, 19), (23, 21), (37, 35)], ids=str)
 def test_known_idle_lanes_take_no_masked_stores_without_masks(size: tuple[int, int]) -> None:
-    v3, v4 = (target_named(name).machine for name in ("x86-64-v3", "x86-64-v4"))
     kernel = copy_kernel(*size, DType.F32)
     scheduled = [
         apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
-        for machine in (v3, v4)
+        for machine in (V3, V4)
     ]
-    assert masked_stores(scheduled[1], v4)
-    assert not masked_stores(scheduled[0], v3)
+    assert masked_stores(scheduled[1], V4)
+    assert not masked_stores(scheduled[0], V3)
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16])

@@ -19,16 +19,15 @@ from hypothesis import reject, settings
 from onnx import NodeProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from rutc.emit.targets import target_named
 from rutc.importer import import_model
 from rutc.tensor_ir import DType
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.verify import verify
 from tests.compiled import build, plan_or_reject, run
 from tests.examples import examples
+from tests.machines import RUNNABLE
 
 Arrays = Mapping[str, np.ndarray]
-MACHINES = {name: target_named(name).machine for name in ("x86-64-v3", "x86-64-v4")}
 TOLERANCE = {DType.F16: 1e-2, DType.BF16: 5e-2, DType.F32: 3e-5, DType.F64: 1e-10}
 
 
@@ -115,7 +114,7 @@ def agree(case: Case, machine: str | None = None, *, reduction: int = 1, size: f
         feeds = {i.name: case.inputs[i.name] for i in graph.inputs}
         found = [interpret(graph, feeds)]
         if machine is not None:
-            library = build(plan_or_reject(graph), MACHINES[machine], Path(folder))
+            library = build(plan_or_reject(graph), RUNNABLE[machine], Path(folder))
             found.append(run(library, feeds, 1))
     for got in found:
         for name, want in zip(case.node.output, expected, strict=True):

@@ -8,11 +8,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.machines import RUNNABLE
 from tests.operators.oracle import Case, agree, make, tries
 
 Draw = st.DrawFn
 TYPES = ("f4", "f4", "i8", "f8", "f2", "i4", "u1", "?")
-machines = st.sampled_from([None, None, None, None, "x86-64-v3", "x86-64-v4"])
+machines = st.sampled_from([None, None, None, None, *RUNNABLE])
 extents = st.sampled_from([0, 1, 1, 2, 3, 5, 7, 13])
 
 

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
+from tests.machines import RUNNABLE
 from tests.operators.oracle import Case, agree, make, tries
 
 Draw = st.DrawFn
-machines = st.sampled_from([None, None, None, None, "x86-64-v3", "x86-64-v4"])
+machines = st.sampled_from([None, None, None, None, *RUNNABLE])
 
 
 def values(draw: Draw, shape: list[int], dtype: str = "f4") -> np.ndarray:

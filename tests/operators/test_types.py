@@ -21,7 +21,7 @@ from rutc.importer import import_model
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from tests.compiled import build, run
-from tests.emit.test_kernels import MACHINES
+from tests.machines import on_machines
 
 OPSET = 28
 INTS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
@@ -95,7 +95,7 @@ def nodes_for(dtype: np.dtype, shape: tuple[int, ...]) -> Iterator[NodeProto]:
             count += 1
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@on_machines
 @pytest.mark.parametrize("shape", [(3, 13), (1, 1), (2, 0)], ids=str)
 @pytest.mark.parametrize("dtype", [BOOL, *INTS, *FLOATS], ids=str)
 def test_operators(

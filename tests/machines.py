@@ -1,0 +1,47 @@
+"""The machines that tests compile for, and which of them this processor is.
+
+Code is generated for any machine anywhere. Before it runs, a test asks here, by the detection
+that `--target native` uses, whether it can.
+"""
+
+from collections.abc import Mapping
+
+import pytest
+
+from rutc.emit.targets import target_named
+from rutc.tensor_ir.machine import Machine
+
+NATIVE = target_named("native").machine
+V3, V4 = (target_named(name).machine for name in ("x86-64-v3", "x86-64-v4"))
+
+
+def lacking(machine: Machine) -> str:
+    """Why this processor cannot run a machine's code; empty where it can."""
+    if machine.architecture != NATIVE.architecture:
+        return f"this processor is not of the family {machine.architecture}"
+    missing = machine.features - NATIVE.features
+    return f"this processor lacks {', '.join(sorted(missing))}" if missing else ""
+
+
+def runnable(machine: Machine) -> bool:
+    """Whether this processor can run the machine's code."""
+    return not lacking(machine)
+
+
+def needs(machine: Machine) -> pytest.MarkDecorator:
+    """The mark of a test that runs code for this machine."""
+    return pytest.mark.skipif(not runnable(machine), reason=lacking(machine))
+
+
+def on(machines: Mapping[str, Machine]) -> pytest.MarkDecorator:
+    """The mark of a test of its argument `machine`, skipped for those that cannot run here."""
+    params = [pytest.param(m, id=name, marks=needs(m)) for name, m in machines.items()]
+    return pytest.mark.parametrize("machine", params)
+
+
+RUNNABLE = {m.name: m for m in (NATIVE, V3, V4) if runnable(m)}
+"""The machines to draw from, by name."""
+on_machines = on({m.name: m for m in (V3, V4)})
+on_native_and_v3 = on(
+    {V3.name: V3} | ({"native": NATIVE} if NATIVE.features != V3.features else {})
+)
