@@ -21,6 +21,7 @@ from onnx.defs import OpSchema, SchemaError, get_schema
 from rutc.errors import UserError
 from rutc.importer.external import ModelFolder
 from rutc.importer.old_opsets import after_conversion, before_conversion
+from rutc.importer.order import sort_nodes
 from rutc.importer.proto import array_of, dense_of, subgraphs
 
 OPSET = 28
@@ -46,6 +47,7 @@ Weights = dict[str, np.ndarray]
 
 def prepare(model: ModelProto, folder: ModelFolder) -> tuple[GraphProto, Weights]:
     """The main graph at the newest opset without model-local functions, and its initializers."""
+    sort_nodes(model)
     weights = _take_initializers(model, folder)
     if model.functions:
         model = _inlined(model)

@@ -25,6 +25,7 @@ from rutc.importer.functions import function_body, is_function
 from rutc.importer.inputs import Dims, Inputs, Learned, Shapes
 from rutc.importer.open_sizes import SizeFoundError
 from rutc.importer.ops.control import branched
+from rutc.importer.order import names_read, title
 from rutc.importer.proto import array_of, attribute_value, dense_of, load, subgraphs
 from rutc.importer.registry import OPERATORS, Key
 from rutc.importer.shapes import folded
@@ -32,8 +33,6 @@ from rutc.importer.tensor import Item, Tensor
 from rutc.importer.types import check_types
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interface import Bundle, Interface
-
-TRAINING = "ai.onnx.preview.training"
 
 Values = Mapping[str, np.ndarray]
 Environment = dict[str, Item]
@@ -91,7 +90,7 @@ def _check_supported(graph: GraphProto, path: Path) -> None:
         for node in g.node:
             domain, op = _key(node)
             if (domain, op) not in OPERATORS and not is_function(op, domain):
-                missing.setdefault((domain, op), []).append(_title(node))
+                missing.setdefault((domain, op), []).append(title(node))
     if not missing:
         return
     lines = []
@@ -104,11 +103,6 @@ def _check_supported(graph: GraphProto, path: Path) -> None:
 def _given(node: NodeProto, inputs: Sequence[Item | None]) -> str:
     """The operands by name, with their types and shapes."""
     return ", ".join(f"{i or '-'}: {t}" for i, t in zip(node.input, inputs, strict=True))
-
-
-def _title(node: NodeProto) -> str:
-    """What a node is called: its name, else its first output's."""
-    return node.name or next((o for o in node.output if o), node.op_type)
 
 
 @dataclass
@@ -213,7 +207,7 @@ class _Importer:
 
         saved = self.b.origin
         if not self.inside:
-            self.b.origin = (_title(node),)
+            self.b.origin = (title(node),)
         condition = env[node.input[0]]
         assert isinstance(condition, Tensor)
         try:
@@ -228,9 +222,7 @@ class _Importer:
         except NeedsRank:
             raise
         except OperatorError as e:
-            raise UserError(
-                f"{node.op_type} (node {_title(node)!r}) cannot be compiled: {e}"
-            ) from e
+            raise UserError(f"{node.op_type} (node {title(node)!r}) cannot be compiled: {e}") from e
         finally:
             self.b.origin = saved
 
@@ -240,13 +232,13 @@ class _Importer:
         inputs: list[Item | None] = []
         for i in node.input:
             if i and i not in env:
-                raise UserError(f"node {_title(node)!r} reads {i!r}, which nothing computes")
+                raise UserError(f"node {title(node)!r} reads {i!r}, which nothing computes")
             inputs.append(env[i] if i else None)
         attributes = {a.name: attribute_value(a, self.folder) for a in node.attribute}
         saved = (b.origin, b.base, b.outputs, b.scope)
         if not self.inside:
-            b.origin = (_title(node),)
-            b.base = next((o for o in node.output if o), _title(node))
+            b.origin = (title(node),)
+            b.base = next((o for o in node.output if o), title(node))
         b.outputs = tuple(node.output)
         b.scope = env
         try:
@@ -265,12 +257,12 @@ class _Importer:
                 )
             kind = NeedsRank if isinstance(e, NeedsRank) else UserError
             raise kind(
-                f"{node.op_type} (node {_title(node)!r}) cannot be compiled: {e} [{given}]{hint}"
+                f"{node.op_type} (node {title(node)!r}) cannot be compiled: {e} [{given}]{hint}"
             ) from e
         except ZeroDivisionError as e:
             _check_node(node)
             raise UserError(
-                f"{node.op_type} (node {_title(node)!r}) cannot be compiled: an extent or an "
+                f"{node.op_type} (node {title(node)!r}) cannot be compiled: an extent or an "
                 f"attribute by which it divides is 0 [{_given(node, inputs)}]"
             ) from e
         except (
@@ -283,7 +275,7 @@ class _Importer:
         ) as e:
             _check_node(node)
             raise InternalError(
-                f"{node.op_type} (node {_title(node)!r}) cannot be imported: {e!r}"
+                f"{node.op_type} (node {title(node)!r}) cannot be imported: {e!r}"
             ) from e
         finally:
             b.origin, b.base, b.outputs, b.scope = saved
@@ -384,7 +376,7 @@ def _check_node(node: NodeProto) -> None:
         checker.check_node(node, context)
     except checker.ValidationError as e:
         text = str(e).strip().splitlines()[0]
-        raise UserError(f"{node.op_type} (node {_title(node)!r}) is malformed: {text}") from e
+        raise UserError(f"{node.op_type} (node {title(node)!r}) is malformed: {text}") from e
 
 
 def _needed(graph: GraphProto, wanted: Iterable[str]) -> list[NodeProto]:
@@ -394,20 +386,12 @@ def _needed(graph: GraphProto, wanted: Iterable[str]) -> list[NodeProto]:
 
 
 def _live(graph: GraphProto, wanted: set[str]) -> list[bool]:
-    """Which nodes the wanted values need (a Gradient names what it differentiates)."""
+    """Which nodes the wanted values need."""
     live = [False] * len(graph.node)
     for k in range(len(graph.node) - 1, -1, -1):
         node = graph.node[k]
         if wanted.isdisjoint(node.output):
             continue
         live[k] = True
-        wanted.update(i for i in node.input if i)
-        if _key(node) == (TRAINING, "Gradient"):
-            wanted.update(a.s.decode() for a in node.attribute if a.name == "y")
-        for a in node.attribute:
-            if a.HasField("g"):
-                for g in subgraphs(a.g):
-                    for inner in g.node:
-                        wanted.update(i for i in inner.input if i)
-                    wanted.update(o.name for o in g.output)
+        wanted.update(names_read(node))
     return live
