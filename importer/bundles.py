@@ -2,8 +2,9 @@
 
 A sequence input `x` is one tensor of boxes, whose extent is the size `x` of the model. If that is
 given as a number, or the shapes of the elements are given, these are inputs `x[0]`, `x[1]`, ..
-Whether an optional `x` has an element is the size `x?` (1 by default, 0, or 0..1, which the run
-decides). The values of a map are one tensor, in the order of the keys that its reader names.
+Whether an optional `x` has an element is the size `x?`: 0, 1, or 0..1, which the run decides, as it
+does by default unless a shape is given for the element. The values of a map are one tensor, in the
+order of the keys that its reader names.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def bundled_input(
         case "sequence_type":
             return _sequence(name, declared, read, read_boxes, size, shapes)
         case "optional_type":
-            there = size(f"{name}?", 1)
+            there = size(f"{name}?", 1 if _is_shaped(name, shapes) else (0, 1))
             if isinstance(there, tuple):
                 boxes = read_boxes(name, f"{name}?", (max(there[0], 0), min(there[1], 1)))
                 return _boxed(declared, name, boxes)
@@ -71,6 +72,11 @@ def bundled_input(
             return _map(name, declared.map_type, read, size, keys)
         case kind:
             raise UserError(f"input {name!r} is a {kind or 'value of unknown type'}")
+
+
+def _is_shaped(name: str, shapes: Mapping[str, object]) -> bool:
+    """Whether a shape is given for an optional's element, or for one of a sequence in it."""
+    return name in shapes or f"{name}[0]" in shapes
 
 
 def _sequence(

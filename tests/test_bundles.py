@@ -95,6 +95,11 @@ def test_optionals(tmp_path):
     ]
     path = save(tmp_path / "m.onnx", nodes, {"o": optional}, ["has", "same"])
     x = np.ones((3, 2), "f4")
+    with compiled(path) as session:
+        for value in (x, None):
+            has, same = session.run(None, {"o": value})
+            assert bool(has) == (value is not None)
+            np.testing.assert_array_equal(same, value)
     with compiled(path, shapes={"o": (3, 2)}) as session:
         has, same = session.run(None, {"o": x})
         assert has
