@@ -72,6 +72,8 @@ def needed_halo(
             lo, hi = reach
         if lo or hi:
             halo[d] = (lo, hi)
-    total = prod(extents[d] + sum(halo.get(d, (0, 0))) for d in values[r.value].dims)
-    size = prod(extents[d] for d in values[r.value].dims)
+    # What has no element at common sizes may have some at others.
+    own = {d: max(extents[d], 1) for d in values[r.value].dims}
+    total = prod(e + sum(halo.get(d, (0, 0))) for d, e in own.items())
+    size = prod(own.values())
     return halo if total <= 4 * size + 4096 else None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 
 from rutc.importer.builder import Builder, OperatorError, lit
 from rutc.importer.ops.contraction import sum_products
-from rutc.importer.ops.operands import indices, ints, static
+from rutc.importer.ops.dynamic import sizes
+from rutc.importer.ops.fit import of_shape
+from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.ops.window import Window, kernel_roles, spatial_roles, window
 from rutc.importer.registry import operator
@@ -273,28 +274,31 @@ def col2im(
     strides: Sequence[int] = (),
 ) -> Tensor:
     """out{n,c,y} = sum{k} x[n, c, k, y'], y' * stride = y + pad - dilation * k: blocks added up."""
-    image, block = indices(image_shape, "image_shape"), ints(block_shape, "block_shape")
+    block = sizes(b, block_shape, "block_shape", 1)
     rank = len(block)
-    geometry = window(
-        b,
-        image,
-        block,
-        auto_pad="NOTSET",
-        dilations=dilations,
-        pads=pads,
-        strides=strides,
-    )
-    if x.rank != 3 or x.shape[2] != product(geometry.out):
-        raise OperatorError(f"{x} does not hold the blocks {block} of an image {shape_text(image)}")
-    channels = static(x.shape[1], "the number of channels")
-    if channels % prod(block):
-        raise OperatorError(f"{channels} channels are no whole number of blocks {block}")
-    shape = (x.shape[0], Index.of(channels // prod(block)), *map(Index.of, block), *geometry.out)
-    parts = reshape(b, x, shape)
-    n, c = b.axis(shape[0], "n"), b.axis(shape[1], "c")
+    image = sizes(b, image_shape, "image_shape", 0, rank)
+    strides, dilations = tuple(strides) or (1,) * rank, tuple(dilations) or (1,) * rank
+    pads = tuple(pads) or (0,) * (2 * rank)
+    if not len(strides) == len(dilations) == rank or len(pads) != 2 * rank:
+        raise OperatorError(f"strides, dilations or pads do not fit {rank} spatial axes")
+    if min((*strides, *dilations)) < 1:
+        raise OperatorError("strides and dilations must be positive")
+    begin, end = pads[:rank], pads[rank:]
+    along = [
+        floordiv(e + (p + q) - (k - 1) * d - 1, Index.of(s), b.ranges) + 1
+        for e, k, s, d, p, q in zip(image, block, strides, dilations, begin, end, strict=True)
+    ]
+    blocks = tuple(maximum(e, 0, b.ranges) for e in along)
+    if x.rank != 3:
+        raise OperatorError(f"{x} does not hold blocks: it should have three axes")
+    channels = floordiv(x.shape[1], product(block), b.ranges)
+    held = (x.shape[0], channels * product(block), product(blocks))
+    x = of_shape(b, x, held, f"holds the blocks of an image {shape_text(image)}")
+    parts = reshape(b, x, (x.shape[0], channels, *block, *blocks))
+    n, c = b.axis(x.shape[0], "n"), b.axis(channels, "c")
     space = b.axes(image, spatial_roles(rank))
     taps = b.axes(block, kernel_roles(rank))
-    at, guards = _upsampled(b, space, taps, geometry.strides, geometry.dilations, geometry.begin)
+    at, guards = _upsampled(b, space, taps, strides, dilations, begin)
     element = b.read(parts, [n.index, c.index, *(k.index for k in taps), *at], lit(0, x.dtype))
     for guard in guards:
         element = apply("select", guard, element, lit(0, x.dtype))

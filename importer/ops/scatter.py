@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.ops.dynamic import bound, checked, number, sizes
 from rutc.importer.ops.fit import of_shape
-from rutc.importer.ops.operands import axis_of, indices, static
+from rutc.importer.ops.operands import axis_of, static
 from rutc.importer.ops.positions import column, position_in
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.registry import operator
@@ -149,7 +150,10 @@ def max_unpool(
         for i, (e, s, k) in enumerate(zip(x.shape[2:], step, kernel_shape, strict=True))
     ]
     small = (*x.shape[:2], *inferred)
-    shape = indices(output_shape, "output_shape") if output_shape is not None else small
+    shape = tuple(map(Index.of, small))
+    if output_shape is not None:
+        given = sizes(b, output_shape, "output_shape", 0, x.rank)
+        shape = tuple(_at_least(b, n, o) for n, o in zip(given, shape, strict=True))
     axes = b.axes((product(shape),))
     zeros = b.nest(axes, lit(0, x.dtype))
     space = b.axes(x.shape)
@@ -159,7 +163,19 @@ def max_unpool(
     if tuple(shape) != tuple(small):
         position = _moved(position, small, shape)
     flat = scattered(b, zeros, space, [position], b.read(x, here))
-    return reshape(b, flat, tuple(shape))
+    return reshape(b, flat, shape)
+
+
+def _at_least(b: Builder, given: Index, inferred: Index) -> Index:
+    """An extent that is given, or the end of the run where it has no room for what is known."""
+    room = (given - inferred).bounds(b.ranges)
+    if room is not None and room[0] >= 0:
+        return given
+    why = f"output_shape asks for {given} elements along an axis that is unpooled to {inferred}"
+    if room is not None and room[1] < 0:
+        raise OperatorError(why)
+    enough = apply("ge", number(given), number(inferred))
+    return bound(b, checked(b, number(given), enough, why), "extent")
 
 
 def _moved(position: Expr, old: Sequence[Index], new: Sequence[Index]) -> Expr:

@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
+import rutc
 from rutc.build import Builder
 from rutc.emit.library import build_library
 from rutc.emit.targets import target_named
@@ -45,6 +46,9 @@ SIZES_DIFFER = re.compile("the sizes .* differ")
 
 LARGEST = 1 << 20
 """The end of the range of a size that is 0 in a test."""
+
+PLAIN = "plain"
+"""The mode that compiles and loads as users do."""
 
 _numbers = count()
 
@@ -79,7 +83,11 @@ def run_case(case: Case, mode: str, on_stage: OnStage, *, interpreted: bool = Fa
     run = _Run(case, Result(case.name, case.kind), on_stage, interpreted)
     try:
         with tempfile.TemporaryDirectory(prefix="rutc-") as folder:
-            run.all(MODES[mode](case), Path(folder))
+            variants = MODES[mode](case)
+            if mode == PLAIN:
+                run.plain(variants, Path(folder))
+            else:
+                run.all(variants, Path(folder))
         run.result.passed = True
     except Exception as error:
         run.result.reason = describe(error)
@@ -115,10 +123,23 @@ class _Run:
         yield
         self.result.seconds[name] = round(perf_counter() - start, 4)
 
+    def plain(self, variants: Variants, folder: Path) -> None:
+        """Compiles and loads by the package's own functions, with nothing given; compares."""
+        ((_, model),) = variants
+        path, library = folder / "model.onnx", folder / "model.so"
+        path.write_bytes(model.SerializeToString())
+        with self.stage("build"):
+            rutc.compile(path, library, verify=False, jobs=1)
+        with self.stage("open"):
+            session = rutc.load(library, threads=1)
+        feeds = self.feeds()
+        self.compare(session, feeds)
+        if self.interpreted:
+            self.interpret(import_model(path), feeds)
+
     def all(self, variants: Variants, folder: Path) -> None:
         """Compiles the variants one after the other, until one takes the test's sizes."""
-        names = [i.name for i in graph_inputs(self.case.proto())]
-        feeds: list[Feed] = [dict(zip(names, d.inputs, strict=False)) for d in self.case.data_sets]
+        feeds = self.feeds()
         refused: ModelError | None = None
         for graph, plan in self.plans(variants, folder / "model.onnx", feeds[0]):
             try:
@@ -134,7 +155,6 @@ class _Run:
 
     def run(self, graph: Graph, plan: Plan, feeds: list[Feed], folder: Path) -> None:
         """Builds, runs and compares."""
-        wanted = [o.name for o in self.case.proto().graph.output]
         with self.stage("build"):
             machine = target_named("native").machine
             name = f"m{next(_numbers)}"
@@ -150,6 +170,22 @@ class _Run:
             build_library(built.program, built.objects, library, facts)
         with self.stage("open"):
             session = InferenceSession(library, threads=1)
+        self.compare(session, feeds)
+        if self.interpreted:
+            self.interpret(graph, feeds)
+
+    def feeds(self) -> list[Feed]:
+        """The inputs of every data set by name."""
+        names = [i.name for i in graph_inputs(self.case.proto())]
+        return [dict(zip(names, d.inputs, strict=False)) for d in self.case.data_sets]
+
+    def wanted(self) -> list[str]:
+        """The outputs' names."""
+        return [o.name for o in self.case.proto().graph.output]
+
+    def compare(self, session: InferenceSession, feeds: list[Feed]) -> None:
+        """Runs on all data and compares."""
+        wanted = self.wanted()
         with session:
             for feed, data in zip(feeds, self.case.data_sets, strict=True):
                 given = {i.name: _value(feed[i.name]) for i in session.get_inputs()}
@@ -162,8 +198,6 @@ class _Run:
                     made = session.run(wanted, given)
                 with self.stage("compare"):
                     self.case.compare(made, data.outputs)
-        if self.interpreted:
-            self.interpret(graph, feeds, wanted)
 
     def plans(self, variants: Variants, path: Path, feed: Feed) -> Iterator[tuple[Graph, Plan]]:
         """Graph and plan of each variant that has them, with few inputs fixed.
@@ -210,7 +244,7 @@ class _Run:
         self.result.frozen = tuple(values)
         return made
 
-    def interpret(self, graph: Graph, feeds: list[Feed], wanted: list[str]) -> None:
+    def interpret(self, graph: Graph, feeds: list[Feed]) -> None:
         """Notes whether the graph gives the expected outputs when it is interpreted."""
         if graph.interface is not None:
             return
@@ -219,7 +253,7 @@ class _Run:
             try:
                 for feed, data in zip(feeds, self.case.data_sets, strict=True):
                     got = interpret(graph, {i.name: _value(feed[i.name]) for i in graph.inputs})
-                    self.case.compare([got[n] for n in wanted], data.outputs)
+                    self.case.compare([got[n] for n in self.wanted()], data.outputs)
             except Exception as error:
                 self.result.interpreted = describe(error)
 

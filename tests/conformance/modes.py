@@ -1,6 +1,6 @@
 """The ways in which a test's model is compiled.
 
-    plain      as it is
+    plain      as it is, by `rutc.compile`, which is told nothing but the file
     constant   every input but the first is a constant
     dynamic    every size of every input is symbolic
 
@@ -54,8 +54,8 @@ Rule = Callable[[_Size], str]
 
 
 def plain(case: Case) -> Variants:
-    """The model as it is, and with the test's extents where it leaves sizes open."""
-    return _with_extents(case, case.proto())
+    """The model as it is."""
+    return [("", case.proto())]
 
 
 def constant(case: Case) -> Variants:

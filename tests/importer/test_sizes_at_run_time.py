@@ -30,6 +30,7 @@ def computed(check):
     def run(*args, **options):
         graph = check(*args, **options)
         assert any(isinstance(n, Bind) for n in graph.nodes)
+        return graph
 
     return run
 
@@ -171,3 +172,48 @@ def test_a_transposed_convolution_of_any_width_divides_nothing_in_its_sum(tmp_pa
         fed = {"x": rng.standard_normal((1, 4, 3, width)).astype("f4")}
         want = session.run(None, fed)[0]
         np.testing.assert_allclose(interpret(graph, fed)["y"], want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("block_known", [False, True])
+@pytest.mark.parametrize(
+    ("image", "block", "attributes"),
+    [
+        ((5, 5), (1, 5), {}),
+        ((5, 6), (3, 2), {"strides": [2, 2]}),
+        ((5, 5), (2, 2), {"pads": [1, 0, 1, 2], "dilations": [1, 2]}),
+    ],
+)
+def test_col2im(image, block, attributes, block_known, computed, make_node, rng):
+    pads = attributes.get("pads", [0] * 4)
+    dilations, strides = (attributes.get(n, [1, 1]) for n in ("dilations", "strides"))
+    places = [
+        (n + pads[i] + pads[i + 2] - (k - 1) * dilations[i] - 1) // strides[i] + 1
+        for i, (n, k) in enumerate(zip(image, block, strict=True))
+    ]
+    x = rng.standard_normal((2, 3 * block[0] * block[1], places[0] * places[1])).astype("f4")
+    inputs, constants = {"x": x, "i": i64(*image)}, {}
+    (constants if block_known else inputs)["b"] = i64(*block)
+    computed(make_node("Col2Im", ["x", "i", "b"], **attributes), inputs, constants)
+
+
+def test_blocks_that_do_not_fit_the_image(tmp_path, make_node, make_model):
+    inputs = {"x": np.ones((1, 4, 9), "f4"), "i": i64(4, 4), "b": i64(2, 2)}
+    node = make_node("Col2Im", ["x", "i", "b"])
+    onnx.save(make_model([node], inputs, ["y"], {}), tmp_path / "m.onnx")
+    graph = import_model(tmp_path / "m.onnx")
+    assert interpret(graph, inputs)["y"].sum() == 36
+    for wrong in ({"i": i64(4, 5)}, {"b": i64(3, 1)}, {"i": i64(1, 1)}):
+        with pytest.raises(UserError, match="holds the blocks of an image"):
+            interpret(graph, {**inputs, **wrong})
+
+
+def test_max_unpool(computed, make_node):
+    """The places are those of a 4 x 4 result, whatever the shape that is asked for."""
+    x = np.array([[[[1, 2], [3, 4]]]], "f4")
+    inputs = {"x": x, "at": i64(5, 7, 13, 15).reshape(x.shape), "s": i64(1, 1, 5, 6)}
+    expected = np.zeros((1, 1, 5, 6), "f4")
+    expected[0, 0, 1::2, 1:4:2] = x[0, 0]
+    node = make_node("MaxUnpool", ["x", "at", "s"], kernel_shape=[2, 2], strides=[2, 2])
+    graph = computed(node, inputs, expected=[expected])
+    with pytest.raises(UserError, match="asks for"):
+        interpret(graph, {**inputs, "s": i64(1, 1, 5, 3)})
