@@ -2,105 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple
+from fractions import Fraction
 
 import numpy as np
 
 from rutc.importer.builder import Builder, OperatorError, lit
-from rutc.importer.ops.activations import shifted
+from rutc.importer.ops.activations import scaled
 from rutc.importer.ops.dynamic import bound, number
 from rutc.importer.ops.dynamic import sizes as sizes_of
 from rutc.importer.ops.operands import axes_of
-from rutc.importer.ops.resize_dynamic import REAL, Filter, Ratio, resize_along
+from rutc.importer.ops.resize_dynamic import REAL, Filter, Ratio, Sizes, resize_along
+from rutc.importer.ops.resize_positions import Scale, Scheme, fitted
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
-from rutc.record import record
 from rutc.tensor_ir import Coord, DType, Expr, Index, apply, cast
 from rutc.tensor_ir.affine import ZERO, floordiv
 
 _LARGEST = 1 << 24
 """The largest extent that a table of positions is made for."""
-
-
-@record
-class Scheme:
-    """How output positions correspond to input positions."""
-
-    coordinates: str
-    mode: str
-    nearest: str
-    cubic: float
-    exclude_outside: bool
-    antialias: bool
-
-    def positions(self, n: int, size: int, scale: float, roi: tuple[float, float]) -> np.ndarray:
-        """The input position (a real number) of every output position, in f32 as ONNX has it."""
-        o = np.arange(size, dtype=np.float32)
-        s = np.float32(scale)
-        match self.coordinates:
-            case "half_pixel":
-                return np.asarray((o + np.float32(0.5)) / s - np.float32(0.5))
-            case "pytorch_half_pixel":
-                at = (o + np.float32(0.5)) / s - np.float32(0.5)
-                return np.asarray(at if size > 1 else np.zeros_like(o))
-            case "half_pixel_symmetric":
-                adjusted = np.float32(size) / (s * np.float32(n))
-                offset = np.float32(n / 2) * (np.float32(1) - adjusted)
-                return np.asarray(offset + (o + np.float32(0.5)) / s - np.float32(0.5))
-            case "asymmetric":
-                return np.asarray(o / s)
-            case "align_corners":
-                # The exact resized length counts here, not the whole number of outputs.
-                span = scale * n - 1
-                if size == 1 and span <= 0:
-                    return np.zeros_like(o)
-                # The quotient last: what is a whole number stays one.
-                return np.asarray(o * np.float32(n - 1) / np.float32(span))
-            case "tf_crop_and_resize":
-                first, last = np.float32(roi[0]), np.float32(roi[1])
-                width = np.float32(n - 1)
-                if size == 1:
-                    return np.full(1, np.float32(0.5) * (first + last) * width, np.float32)
-                return np.asarray(first * width + o * (last - first) * width / np.float32(size - 1))
-            case other:
-                raise OperatorError(f"coordinate_transformation_mode {other!r} is unknown")
-
-    def rounded(self, at: np.ndarray) -> np.ndarray:
-        """The nearest input positions."""
-        match self.nearest:
-            case "round_prefer_floor":
-                return np.asarray(np.ceil(at - np.float32(0.5)))
-            case "round_prefer_ceil":
-                return np.asarray(np.floor(at + np.float32(0.5)))
-            case "floor":
-                return np.asarray(np.floor(at))
-            case "ceil":
-                return np.asarray(np.ceil(at))
-            case other:
-                raise OperatorError(f"nearest_mode {other!r} is unknown")
-
-    def taps(self, at: np.ndarray, n: int, scale: float) -> tuple[np.ndarray, np.ndarray]:
-        """Input positions and weights {output, tap} of a linear or cubic filter."""
-        shrink = min(scale, 1.0) if self.antialias else 1.0
-        reach = (1 if self.mode == "linear" else 2) / shrink
-        low = np.floor(at).astype(np.int64)
-        span = np.arange(1 - int(np.ceil(reach)), int(np.ceil(reach)) + 1)
-        where = low[:, None] + span[None, :]
-        distance = (at[:, None].astype(np.float64) - where) * shrink
-        weights = self._filter(np.abs(distance))
-        if self.exclude_outside:
-            weights = np.where((where < 0) | (where >= n), 0.0, weights)
-        total = weights.sum(axis=1, keepdims=True)
-        return np.clip(where, 0, n - 1), weights / np.where(total == 0, 1, total)
-
-    def _filter(self, d: np.ndarray) -> np.ndarray:
-        if self.mode == "linear":
-            return np.asarray(np.maximum(0.0, 1 - d))
-        a = self.cubic
-        near = ((a + 2) * d - (a + 3)) * d * d + 1
-        far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-        return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
 
 
 @operator("Resize")
@@ -139,6 +60,8 @@ def resize(
         outside = extrapolation_value if crop else None
         if extent == x.shape[a] and scale == 1.0 and region == (0.0, 1.0):
             continue
+        if x.shape[a] == ZERO and extent != ZERO:
+            raise OperatorError(f"axis {a} has no elements: it cannot be resized to {extent}")
         done = None
         if region is not None:
             done = _along(b, y, a, extent, scale, scheme, region, outside)
@@ -166,8 +89,9 @@ def _corners(b: Builder, roi: Tensor | None, i: int, count: int) -> tuple[Expr, 
     return cast(b.read(roi, [i]), REAL), cast(b.read(roi, [count + i]), REAL)
 
 
-Target = tuple[Index, float | None, Ratio]
-"""An axis's new extent, its scale (None where that is known at run time only), its ratio."""
+Target = tuple[Index, Scale | None, Ratio | Sizes]
+"""An axis's new extent, its scale (None where that is known at run time only), and the same in
+elements."""
 
 
 def _targets(
@@ -191,24 +115,29 @@ def _targets(
         return [_to_size(b, n, e) for n, e in zip(old, wanted, strict=True)]
     not_larger = policy == "not_larger"
     if all(e.is_const for e in (*wanted, *old)):
-        pick = min if not_larger else max
-        factor = pick(s.const / n.const for s, n in zip(wanted, old, strict=True))
-        found = [Index.of(int(np.floor(n.const * factor + 0.5))) for n in old]
-        return [(e, factor, _ratio(lit(factor, REAL), n)) for e, n in zip(found, old, strict=True)]
-    ratios = [_quotient(e, n) for e, n in zip(wanted, old, strict=True)]
-    one = ratios[0]
-    for r in ratios[1:]:
-        one = apply("min" if not_larger else "max", one, r)
-    one = b.read(b.nest((), one), [])
-    targets: list[Target] = []
-    for n in old:
-        size = apply("floor", shifted(apply("mul", cast(number(n), REAL), one), 0.5))
-        targets.append((bound(b, cast(size, DType.I64), "size"), None, _ratio(one, n)))
-    return targets
+        factor, found = fitted(
+            [n.const for n in old], [s.const for s in wanted], not_larger=not_larger
+        )
+        whole = Sizes(number(factor.numerator), number(factor.denominator))
+        return [(Index.of(size), factor, whole) for size in found]
+    return [(bound(b, size, "size"), None, by) for size, by in _fitted(b, old, wanted, policy)]
 
 
-def _quotient(extent: Index, n: Index) -> Expr:
-    return apply("div", cast(number(extent), REAL), cast(number(n), REAL))
+def _fitted(
+    b: Builder, old: Sequence[Index], wanted: Sequence[Index], policy: str
+) -> Iterator[tuple[Expr, Sizes]]:
+    """The sizes of the run that fit the wanted ones, or cover them, and keep all proportions."""
+    first, *rest = [(number(s), number(n)) for s, n in zip(wanted, old, strict=True)]
+    out, of = first
+    for s, n in rest:
+        compare = "lt" if policy == "not_larger" else "gt"
+        better = apply(compare, apply("mul", s, of), apply("mul", out, n))
+        out, of = apply("select", better, s, out), apply("select", better, n, of)
+    by = Sizes(b.read(b.nest((), out), []), b.read(b.nest((), of), []))
+    for length in map(number, old):
+        # To the nearest, halves up: (2 * length * out + of) // (2 * of).
+        twice = apply("add", apply("mul", scaled(length, 2), by.out), by.of)
+        yield apply("div", twice, scaled(by.of, 2)), by
 
 
 def _ratio(scale: Expr, n: Index) -> Ratio:
@@ -235,13 +164,13 @@ def _by_scale(b: Builder, n: Index, scales: Tensor, i: int) -> Target:
 
 
 def _to_size(b: Builder, n: Index, extent: Index) -> Target:
-    ratio = Ratio(_quotient(extent, n), cast(number(extent), REAL))
+    by = Sizes(number(extent), number(n))
     if extent.is_const and n.is_const:
-        return extent, extent.const / max(n.const, 1), ratio
+        return extent, Fraction(extent.const, max(n.const, 1)), by
     whole = floordiv(extent, n, b.ranges)
     if whole.is_const and n * whole == extent:
-        return extent, float(whole.const), ratio
-    return extent, None, ratio
+        return extent, Fraction(whole.const), by
+    return extent, None, by
 
 
 def _along(
@@ -249,7 +178,7 @@ def _along(
     x: Tensor,
     axis: int,
     extent: Index,
-    scale: float | None,
+    scale: Scale | None,
     scheme: Scheme,
     region: tuple[float, float],
     outside: float | None,
@@ -259,7 +188,7 @@ def _along(
     shape = [extent if i == axis else e for i, e in enumerate(x.shape)]
     if any(e == ZERO for e in shape):
         return b.nest(b.axes(shape), lit(0, x.dtype))
-    whole = scale is not None and scale.is_integer() and scale >= 1
+    whole = scale is not None and scale >= 1 and scale % 1 == 0
     if scheme.mode == "nearest" and whole and outside is None and _is_repeat(scheme):
         times = Index.of(int(scale or 1))
         return b.view(
@@ -272,7 +201,7 @@ def _along(
     count, size = n.const, extent.const
     if size > _LARGEST:
         raise OperatorError(f"the new extent {size} is too large")
-    at = scheme.positions(count, size, scale, region)
+    at = scheme.places(count, size, scale, region)
     axes = b.axes(shape)
     here = axes[axis].index
 
@@ -284,11 +213,11 @@ def _along(
     def guarded(value: Expr) -> Expr:
         if outside is None:
             return value
-        inside = b.constant((at >= 0) & (at <= count - 1))
+        inside = b.constant(at.inside(count))
         return apply("select", b.read(inside, [here]), value, lit(outside, x.dtype))
 
     if scheme.mode == "nearest":
-        table = np.clip(scheme.rounded(at), 0, count - 1).astype(np.int64)
+        table = np.clip(at.nearest(scheme.nearest), 0, count - 1)
         return b.nest(axes, guarded(element(_position(b, table, here))))
     wide = DType.F32 if x.dtype.bits < 32 or not x.dtype.is_float else x.dtype
     where, weights = scheme.taps(at, count, scale)

@@ -1,10 +1,13 @@
 """Resize along an axis where sizes or scales are known at run time only.
 
-What `resize` computes in tables while importing, nests compute here, in f32.
+What `resize_positions` computes in tables while importing, nests compute here: positions that
+follow from sizes as quotients of whole numbers, those that follow from scales and regions in f32.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from math import ceil
 
 from rutc.importer.builder import Builder, OperatorError, lit
@@ -29,6 +32,65 @@ class Ratio:
 
 
 @record
+class Sizes:
+    """Along one axis: `out` output elements for `of` input elements, whole numbers in i64."""
+
+    out: Expr
+    of: Expr
+
+
+@record
+class Quotient:
+    """A position above / over, of whole numbers in i64, `over` positive."""
+
+    above: Expr
+    over: Expr
+
+    @property
+    def whole(self) -> Expr:
+        """The largest whole number that is not larger."""
+        return apply("div", apply("sub", self.above, self._rest), self.over)
+
+    @property
+    def part(self) -> Expr:
+        """The position less `whole`."""
+        return apply("div", cast(self._rest, REAL), cast(self.over, REAL))
+
+    @property
+    def _rest(self) -> Expr:
+        return apply("mod", self.above, self.over)
+
+    def compared(self, op: str, twice: int) -> Expr:
+        """How the position less `whole` compares with `twice` / 2."""
+        return apply(op, scaled(self._rest, 2), scaled(self.over, twice))
+
+
+@record
+class Real:
+    """A position in f32."""
+
+    at: Expr
+
+    @property
+    def whole(self) -> Expr:
+        """The largest whole number that is not larger."""
+        return cast(apply("floor", self.at), DType.I64)
+
+    @property
+    def part(self) -> Expr:
+        """The position less `whole`."""
+        return apply("sub", self.at, apply("floor", self.at))
+
+    def compared(self, op: str, twice: int) -> Expr:
+        """How the position less `whole` compares with `twice` / 2."""
+        return apply(op, self.part, lit(twice / 2, REAL))
+
+
+Place = Callable[[Index], Quotient | Real]
+"""Where each output element lies."""
+
+
+@record
 class Filter:
     """How output positions correspond to input positions, and what weights surround them."""
 
@@ -39,8 +101,43 @@ class Filter:
     exclude_outside: bool
     antialias: bool
 
-    def position(self, o: Index, n: Expr, size: Expr, by: Ratio, roi: tuple[Expr, Expr]) -> Expr:
-        """The input position of output element `o`; `n` and `size` are the axis's extents."""
+    def place(
+        self, o: Index, n: Index, size: Index, by: Ratio | Sizes, roi: tuple[Expr, Expr]
+    ) -> Quotient | Real:
+        """Where output element `o` lies, of an axis of `n` elements that gets `size`."""
+        if self.coordinates == "tf_crop_and_resize":
+            return Real(_cropped(o, n, size, roi))
+        if isinstance(by, Sizes):
+            return self._quotient(IndexValue(o), number(n), number(size), by)
+        return Real(self._position(o, n, size, by))
+
+    def _quotient(self, o: Expr, n: Expr, size: Expr, by: Sizes) -> Quotient:
+        zero, one = number(0), number(1)
+        between = apply("mul", shifted(scaled(o, 2), 1), by.of)
+        centered = Quotient(apply("sub", between, by.out), scaled(by.out, 2))
+        match self.coordinates:
+            case "half_pixel":
+                return centered
+            case "pytorch_half_pixel":
+                several = apply("gt", size, one)
+                return replace(centered, above=apply("select", several, centered.above, zero))
+            case "half_pixel_symmetric":
+                # n/2 less half of the outputs, which by.out / by.of * n need not be.
+                left = apply("sub", apply("mul", n, by.out), apply("mul", size, by.of))
+                return replace(centered, above=apply("add", centered.above, left))
+            case "asymmetric":
+                return Quotient(apply("mul", o, by.of), by.out)
+            case "align_corners":
+                above, span = apply("mul", o, shifted(n, -1)), shifted(by.out, -1)
+                if by.of != n:
+                    above = apply("mul", above, by.of)
+                    span = apply("sub", apply("mul", n, by.out), by.of)
+                known = apply("gt", span, zero)
+                return Quotient(apply("select", known, above, zero), apply("max", span, one))
+            case other:
+                raise OperatorError(f"coordinate_transformation_mode {other!r} is unknown")
+
+    def _position(self, o: Index, n: Index, size: Index, by: Ratio) -> Expr:
         here = cast(IndexValue(o), REAL)
         centered = shifted(apply("div", shifted(here, 0.5), by.scale), -0.5)
         one, zero = lit(1, REAL), lit(0, REAL)
@@ -48,10 +145,10 @@ class Filter:
             case "half_pixel":
                 return centered
             case "pytorch_half_pixel":
-                return apply("select", apply("gt", size, one), centered, zero)
+                return apply("select", apply("gt", _real(size), one), centered, zero)
             case "half_pixel_symmetric":
-                adjusted = apply("div", size, by.length)
-                offset = apply("mul", scaled(n, 0.5), apply("sub", one, adjusted))
+                adjusted = apply("div", _real(size), by.length)
+                offset = apply("mul", scaled(_real(n), 0.5), apply("sub", one, adjusted))
                 return apply("add", offset, centered)
             case "asymmetric":
                 return apply("div", here, by.scale)
@@ -59,31 +156,25 @@ class Filter:
                 span = shifted(by.length, -1)
                 known = apply("gt", span, zero)
                 safe = apply("select", known, span, one)
-                at = apply("div", apply("mul", here, shifted(n, -1)), safe)
+                at = apply("div", apply("mul", here, shifted(_real(n), -1)), safe)
                 return apply("select", known, at, zero)
-            case "tf_crop_and_resize":
-                first, last = roi
-                width = shifted(n, -1)
-                middle = apply("mul", scaled(apply("add", first, last), 0.5), width)
-                many = apply("gt", size, one)
-                steps = apply("select", many, shifted(size, -1), one)
-                along = apply("mul", apply("mul", here, apply("sub", last, first)), width)
-                place = apply("add", apply("mul", first, width), apply("div", along, steps))
-                return apply("select", many, place, middle)
             case other:
                 raise OperatorError(f"coordinate_transformation_mode {other!r} is unknown")
 
-    def rounded(self, at: Expr) -> Expr:
+    def rounded(self, place: Quotient | Real) -> Expr:
         """The nearest input position."""
         match self.nearest:
             case "round_prefer_floor":
-                return apply("ceil", shifted(at, -0.5))
+                up = place.compared("gt", 1)
             case "round_prefer_ceil":
-                return apply("floor", shifted(at, 0.5))
-            case "floor" | "ceil":
-                return apply(self.nearest, at)
+                up = place.compared("ge", 1)
+            case "floor":
+                return place.whole
+            case "ceil":
+                up = place.compared("gt", 0)
             case other:
                 raise OperatorError(f"nearest_mode {other!r} is unknown")
+        return apply("add", place.whole, cast(up, DType.I64))
 
     def weight(self, d: Expr) -> Expr:
         """The weight at a distance."""
@@ -98,42 +189,61 @@ class Filter:
         return apply("select", apply("le", d, lit(1, REAL)), near, outer)
 
 
+def _real(size: Index) -> Expr:
+    return cast(number(size), REAL)
+
+
+def _cropped(o: Index, n: Index, size: Index, roi: tuple[Expr, Expr]) -> Expr:
+    """The position of an output of those that are spread over a part of the axis."""
+    first, last = roi
+    width, one = shifted(_real(n), -1), lit(1, REAL)
+    middle = apply("mul", scaled(apply("add", first, last), 0.5), width)
+    many = apply("gt", _real(size), one)
+    steps = apply("select", many, shifted(_real(size), -1), one)
+    here = cast(IndexValue(o), REAL)
+    along = apply("mul", apply("mul", here, apply("sub", last, first)), width)
+    place = apply("add", apply("mul", first, width), apply("div", along, steps))
+    return apply("select", many, place, middle)
+
+
 def resize_along(
     b: Builder,
     x: Tensor,
     axis: int,
     extent: Index,
-    by: Ratio,
+    by: Ratio | Sizes,
     how: Filter,
     roi: tuple[Expr, Expr],
     outside: float | None,
 ) -> Tensor:
     """`x` resized along one axis."""
-    n, size = (cast(number(e), REAL) for e in (x.shape[axis], extent))
-    o = b.axis(extent)
-    position = b.nest((o,), how.position(o.index, n, size, by, roi))
+    n = x.shape[axis]
     shape = [extent if i == axis else e for i, e in enumerate(x.shape)]
     axes = b.axes(shape)
 
-    def element(place: Coord) -> Expr:
+    place = _placed(b, lambda o: how.place(o, n, extent, by, roi), extent)
+
+    def element(at: Coord) -> Expr:
         coords: list[Coord] = [a.index for a in axes]
-        coords[axis] = place
+        coords[axis] = at
         return b.read(x, coords)
 
-    def guarded(value: Expr, at: Expr) -> Expr:
+    def guarded(value: Expr, here: Index) -> Expr:
         if outside is None:
             return value
-        inside = apply("and", apply("ge", at, lit(0, REAL)), apply("le", at, shifted(n, -1)))
-        return apply("select", inside, value, lit(outside, value.dtype))
+        o = b.axis(extent)
+        at = place(o.index)
+        after = apply("add", at.whole, cast(at.compared("gt", 0), DType.I64))
+        inside = apply("and", apply("ge", at.whole, number(0)), apply("lt", after, number(n)))
+        known = b.read(b.nest((o,), inside), [here])
+        return apply("select", known, value, lit(outside, value.dtype))
 
     if how.mode == "nearest":
         o = b.axis(extent)
-        place = cast(how.rounded(b.read(position, [o.index])), DType.I64)
-        rows = b.nest((o,), _inside(place, x.shape[axis]))
+        rows = b.nest((o,), _inside(how.rounded(place(o.index)), n))
         here = axes[axis].index
-        value = element(b.read(rows, [here]))
-        return b.nest(axes, guarded(value, b.read(position, [here])))
-    rows, weights = _taps(b, position, x.shape[axis], by, how)
+        return b.nest(axes, guarded(element(b.read(rows, [here])), here))
+    rows, weights = _taps(b, place, extent, n, by, how)
     k = b.axis(rows.shape[1], "k")
     wide = REAL if x.dtype.bits < 32 or not x.dtype.is_float else x.dtype
     here = axes[axis].index
@@ -145,7 +255,17 @@ def resize_along(
     axes = b.axes(shape)
     e = b.spread(total, axes)
     e = cast(apply("round", e) if x.dtype.is_int else e, x.dtype)
-    return b.nest(axes, guarded(e, b.read(position, [axes[axis].index])))
+    return b.nest(axes, guarded(e, axes[axis].index))
+
+
+def _placed(b: Builder, place: Place, extent: Index) -> Place:
+    """The same places; those in f32, which take long expressions, are computed once."""
+    o = b.axis(extent)
+    found = place(o.index)
+    if isinstance(found, Quotient):
+        return place
+    positions = b.nest((o,), found.at)
+    return lambda o: Real(b.read(positions, [o]))
 
 
 def _inside(place: Expr, n: Index) -> Expr:
@@ -154,19 +274,27 @@ def _inside(place: Expr, n: Index) -> Expr:
     return apply("max", apply("min", place, last), number(0))
 
 
-def _taps(b: Builder, position: Tensor, n: Index, by: Ratio, how: Filter) -> tuple[Tensor, Tensor]:
+def _taps(
+    b: Builder,
+    place: Place,
+    extent: Index,
+    n: Index,
+    by: Ratio | Sizes,
+    how: Filter,
+) -> tuple[Tensor, Tensor]:
     """(places, weights) {output, tap} around every position."""
     shrink = 1.0
     if how.antialias:
-        if not isinstance(by.scale, Lit):
-            raise OperatorError("antialias needs a scale that is known when compiling")
-        shrink = min(float(by.scale.value), 1.0)
+        shrink = min(_known_scale(by), 1.0)
     reach = ceil((1 if how.mode == "linear" else 2) / shrink)
-    o, k = b.axis(position.shape[0]), b.axis(2 * reach, "k")
-    at = b.read(position, [o.index])
-    first = cast(apply("floor", at), DType.I64)
-    where = apply("add", first, IndexValue(k.index + (1 - reach)))
-    distance = apply("abs", apply("sub", at, cast(where, REAL)))
+    o = b.axis(extent)
+    wholes = b.nest((o,), place(o.index).whole)
+    o = b.axis(extent)
+    parts = b.nest((o,), place(o.index).part)
+    o, k = b.axis(extent), b.axis(2 * reach, "k")
+    step = IndexValue(k.index + (1 - reach))
+    where = apply("add", b.read(wholes, [o.index]), step)
+    distance = apply("abs", apply("sub", b.read(parts, [o.index]), cast(step, REAL)))
     weight = how.weight(scaled(distance, shrink))
     if how.exclude_outside:
         low, high = apply("ge", where, number(0)), apply("lt", where, number(n))
@@ -181,3 +309,12 @@ def _taps(b: Builder, position: Tensor, n: Index, by: Ratio, how: Filter) -> tup
     whole = b.read(total, [o.index])
     safe = apply("select", apply("eq", whole, lit(0, REAL)), lit(1, REAL), whole)
     return places, b.nest((o, k), apply("div", b.read(weights, [o.index, k.index]), safe))
+
+
+def _known_scale(by: Ratio | Sizes) -> float:
+    """Output elements per input element."""
+    if isinstance(by, Ratio) and isinstance(by.scale, Lit):
+        return float(by.scale.value)
+    if isinstance(by, Sizes) and isinstance(by.out, Lit) and isinstance(by.of, Lit):
+        return float(by.out.value) / float(by.of.value)
+    raise OperatorError("antialias needs a scale that is known when compiling")
