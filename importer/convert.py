@@ -19,6 +19,7 @@ from onnx import (
 from onnx.defs import OpSchema, SchemaError, get_schema
 
 from rutc.errors import UserError
+from rutc.importer.conversion_errors import check_defined, refusal
 from rutc.importer.external import ModelFolder
 from rutc.importer.old_opsets import after_conversion, before_conversion
 from rutc.importer.order import sort_nodes
@@ -115,6 +116,8 @@ def _converted(model: ModelProto) -> ModelProto:
     version = opset_of(model)
     for graph in subgraphs(model.graph):
         _name_domains(graph, version)
+    if version < OPSET:
+        check_defined(model, version)
     if version == OPSET:
         return model
     if version > OPSET:
@@ -134,13 +137,9 @@ def _converted(model: ModelProto) -> ModelProto:
     try:
         converted = version_converter.convert_version(model, OPSET)
     except _FAILURES as e:
-        changed = _changed_operators(model, version)
+        changed = _changed_operators(model, opset_of(model))
         if changed:
-            raise UserError(
-                f"the model's opset {version} cannot be converted to {OPSET} ({_first_line(e)}), "
-                f"and these operators changed since: {', '.join(changed)}; "
-                "export the model with a newer opset"
-            ) from e
+            raise refusal(model, version, OPSET, changed, e) from e
         return model
     types = {i.name: i for i in declared}
     for info in converted.graph.input:

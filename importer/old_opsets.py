@@ -5,29 +5,34 @@ from __future__ import annotations
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
+from rutc.importer.first_opsets import (
+    SEVENTH,
+    as_seventh,
+    keep_early_operators,
+    replace_nodes,
+)
 from rutc.importer.proto import subgraphs
 
 
 def before_conversion(model: ModelProto, version: int) -> None:
     """Changes a model of opset `version` into one that the conversion converts right."""
+    keep_early_operators(model, version)
+    if version < SEVENTH:
+        as_seventh(model, version)
     if version < 13:
         for graph in _inner_first(model):
             if version < 9:
                 _unbatch_scans(graph)
-            if 6 <= version < 11:
+            if version < 11:
                 _bound_clips(graph)
             _flatten_hardmax(graph)
             _copy_captured(graph)
-    if version < 7:
-        _number_sizes(model)
 
 
 def after_conversion(model: ModelProto, version: int) -> None:
     """Gives a converted model what it meant at opset `version`."""
     if version < 13:
         for graph in _inner_first(model):
-            if version < 7:
-                _mark_slopes(graph)
             if version < 9:
                 _shorten_scans(graph)
             if version < 11:
@@ -39,25 +44,6 @@ def after_conversion(model: ModelProto, version: int) -> None:
 def _inner_first(model: ModelProto) -> list[GraphProto]:
     """All graphs, those before that others hold: a graph that gets new nodes copies what it has."""
     return subgraphs(model.graph)[::-1]
-
-
-def _number_sizes(model: ModelProto) -> None:
-    """Gives every symbolic size of the inputs a large number of its own while opset 6 is left.
-
-    The conversion of operators that had an attribute `broadcast` wants numbers; what it writes
-    depends on which of them are equal and on none of their values.
-    """
-    numbers: dict[str, int] = {}
-    for info in model.graph.input:
-        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
-            if not dim.HasField("dim_value"):
-                name = dim.dim_param or f"{info.name}_{axis}"
-                dim.dim_value = numbers.setdefault(name, _FIRST_NUMBER + len(numbers))
-    model.graph.ClearField("value_info")
-
-
-_FIRST_NUMBER = 1_000_003
-"""Larger than any size that a model of opset 6 states."""
 
 
 def _copy_captured(graph: GraphProto) -> None:
@@ -78,7 +64,7 @@ def _copy_captured(graph: GraphProto) -> None:
             if y in captured:
                 node.output[0] = f"{y}_own"
                 nodes.append(helper.make_node("Identity", [f"{y}_own"], [y]))
-    _replace_nodes(graph, nodes)
+    replace_nodes(graph, nodes)
 
 
 _REPLACED = frozenset({"Softmax", "LogSoftmax", "Upsample", "Scatter"})
@@ -100,18 +86,11 @@ def _flatten_hardmax(graph: GraphProto) -> None:
             helper.make_node("Hardmax", [f"{y}_rows"], [f"{y}_hot"], name=node.name, axis=1),
             helper.make_node("Reshape", [f"{y}_hot", f"{y}_shape"], [y]),
         ]
-    _replace_nodes(graph, nodes)
-
-
-def _replace_nodes(graph: GraphProto, nodes: list[NodeProto]) -> None:
-    """Gives a graph other nodes, which may be its own."""
-    kept = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
-    graph.ClearField("node")
-    graph.node.extend(kept)
+    replace_nodes(graph, nodes)
 
 
 def _bound_clips(graph: GraphProto) -> None:
-    """States the bounds that a Clip of opset 6 to 10 leaves out: the largest finite floats."""
+    """States the bounds that a Clip before opset 11 leaves out: the largest finite floats."""
     largest = float(np.finfo(np.float32).max)
     for node in graph.node:
         if node.op_type == "Clip" and node.domain in ("", "ai.onnx"):
@@ -133,7 +112,7 @@ def _type_numbers(graph: GraphProto) -> None:
                     nodes.append(helper.make_node("CastLike", [number, node.input[0]], [typed]))
                     node.input[place] = typed
         nodes.append(node)
-    _replace_nodes(graph, nodes)
+    replace_nodes(graph, nodes)
 
 
 def _keep_empty_rows(graph: GraphProto) -> None:
@@ -156,13 +135,6 @@ def _anchor_resizes(graph: GraphProto) -> None:
             copies = [AttributeProto.FromString(a.SerializeToString()) for a in kept]
             node.ClearField("attribute")
             node.attribute.extend(copies)
-
-
-def _mark_slopes(graph: GraphProto) -> None:
-    """Tells every PRelu of opset 6 that slopes in a row belong to channels, not to columns."""
-    for node in graph.node:
-        if node.op_type == "PRelu" and node.domain in ("", "ai.onnx"):
-            node.attribute.append(helper.make_attribute("by_channel", 1))
 
 
 def _unbatch_scans(graph: GraphProto) -> None:
@@ -238,4 +210,4 @@ def _shorten_scans(graph: GraphProto) -> None:
         for y in results:
             pad = [f"{y}_cut", f"{length}_pads", "", zero]
             nodes.append(helper.make_node("Pad", pad, [y]))
-    _replace_nodes(graph, nodes)
+    replace_nodes(graph, nodes)

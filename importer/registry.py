@@ -83,6 +83,9 @@ class Operator:
         return made if isinstance(made, tuple) else (made,)
 
 
+EARLY = "ai.onnx.early"
+"""The domain that an import gives operators which no newer opset defines as a model's own does."""
+
 OPERATORS: dict[Key, Operator] = {}
 
 

@@ -9,6 +9,7 @@ FAMILIES = (
     "control",
     "convolution",
     "deformable",
+    "early",
     "elementwise",
     "features",
     "linalg",

@@ -107,14 +107,11 @@ def leaky_relu(b: Builder, x: Tensor, *, alpha: float = 0.01) -> Tensor:
 
 
 @operator("PRelu")
-def prelu(b: Builder, x: Tensor, slope: Tensor, *, by_channel: int = 0) -> Tensor:
-    """`x` where x >= 0, else slope * x; slopes in a row may be those of channels.
-
-    They are in models of opset 6, and in newer ones where nothing else fits their number.
-    """
+def prelu(b: Builder, x: Tensor, slope: Tensor) -> Tensor:
+    """`x` where x >= 0, else slope * x; slopes in a row that fit the channels only are theirs."""
     channels = x.shape[1] if x.rank > 1 else ONE
     fits = slope.shape[:1] == (channels,) and channels != x.shape[-1]
-    if slope.rank == 1 < x.rank and (by_channel or fits):
+    if slope.rank == 1 < x.rank and fits:
         slope = b.reshaped(slope, (*slope.axes, *b.axes((1,) * (x.rank - 2))))
     return b.wide(
         lambda e, s: apply("select", apply("lt", e, lit(0, e.dtype)), mul(s, e), e),

@@ -89,7 +89,7 @@ def batch_normalization(
     """
     kind = computing(variance.dtype)
     if not training_mode:
-        return (_batch_affine(b, x, scale, shift, mean, variance, epsilon, kind),)
+        return (batch_affine(b, x, scale, shift, mean, variance, epsilon, kind),)
     at = tuple(i for i in range(x.rank) if i != 1)
     wide = _narrow(b, x, kind if kind.bits > computing(x.dtype).bits else computing(x.dtype))
     found = reduced(b, wide, at, "mean", keepdims=False)
@@ -101,11 +101,11 @@ def batch_normalization(
         kept = apply("mul", old, lit(momentum, old.dtype))
         return apply("add", kept, apply("mul", cast(new, old.dtype), lit(1 - momentum, old.dtype)))
 
-    y = _batch_affine(b, x, scale, shift, found, square, epsilon, wide.dtype)
+    y = batch_affine(b, x, scale, shift, found, square, epsilon, wide.dtype)
     return y, b.wide(moved, mean, found), b.wide(moved, variance, square)
 
 
-def _batch_affine(
+def batch_affine(
     b: Builder,
     x: Tensor,
     scale: Tensor,
@@ -115,7 +115,7 @@ def _batch_affine(
     epsilon: float,
     kind: DType,
 ) -> Tensor:
-    """`x` normalised by a mean and a variance for each channel, scaled and shifted."""
+    """`x` normalised by a mean and a variance for each channel or element, scaled and shifted."""
     factor = b.map(
         lambda g, v: apply("div", cast(g, kind), apply("sqrt", shifted(cast(v, kind), epsilon))),
         scale,
@@ -127,7 +127,7 @@ def _batch_affine(
         mean,
         factor,
     )
-    units = b.axes((1,) * (x.rank - 2))
+    units = b.axes((1,) * (x.rank - 1 - factor.rank))
     factor = b.reshaped(factor, (*factor.axes, *units))
     offset = b.reshaped(offset, (*offset.axes, *units))
     return b.map(
