@@ -19,7 +19,7 @@ from rutc.importer.ops.resize_positions import Scheme
 from rutc.runtime import InferenceSession
 from rutc.tensor_ir.interpret import interpret
 from tests.compiled import build, plan_or_reject
-from tests.operators.oracle import MACHINES
+from tests.machines import NATIVE
 
 COORDINATES = (
     "half_pixel",
@@ -123,7 +123,7 @@ def test_sizes_of_the_run(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     model(path, ["n"], "stretch", None)
     plan = plan_or_reject(import_model(path, dims={"n": (1, 64)}))
-    library = build(plan, MACHINES["x86-64-v3"], tmp_path)
+    library = build(plan, NATIVE, tmp_path)
     with InferenceSession(library, threads=1) as session:
         for n, size in product(SIZES, SIZES):
             x = np.arange(n, dtype=np.float32)
