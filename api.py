@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import os
 import platform
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from rutc.arguments import check_writable
+from rutc.arguments import check_folder, check_number, check_writable
+from rutc.emit.files import COMPANIONS, Workplace, cannot_write, check_replaceable, shown
 from rutc.emit.host_runtime import HostRuntime
 from rutc.emit.toolchain import find_toolchain
 from rutc.errors import UserError
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 
 PRECISIONS = ("fp32",)
-COMPANIONS = (".h", ".weights")
-"""The suffixes of what may appear beside a library."""
+MAX_THREADS = 4096
+"""As many as a session takes."""
+UNVERIFIED = ".unverified"
+"""The suffix of the folder of what does not agree with ONNX Runtime."""
 
 
 @record
@@ -106,6 +108,10 @@ def compile(
             f"precision {precision!r} is not supported: rutc compiles for {', '.join(PRECISIONS)}"
         )
     destination = _check_destination(Path(output) if output else Path(source.stem + ".so"), source)
+    check_number("threads", threads, MAX_THREADS)
+    check_number("jobs", jobs)
+    if dump is not None:
+        check_folder(Path(dump))
     options = Options(
         target=target,
         precision=precision,
@@ -140,10 +146,10 @@ def _compiled(
     on_progress: Progress | None,
 ) -> Compiled:
     """What `compile` returns."""
-    with tempfile.TemporaryDirectory(prefix=".rutc-", dir=destination.parent) as folder:
-        report = _artifact(source, Path(folder) / destination.name, options, host, on_progress)
+    with Workplace(destination.parent) as place:
+        report = _artifact(source, place.path / destination.name, options, host, on_progress)
         if not verify:
-            return Compiled(_publish(report, destination), None)
+            return Compiled(_publish(place, report, destination), None)
         from rutc.runtime import ModelError
         from rutc.verify import VerificationFailed, verify_model
 
@@ -157,13 +163,13 @@ def _compiled(
                 "To write it unchecked, compile with --no-verify."
             ) from error
         if not verification.passed:
-            kept = _keep_unverified(report, destination)
+            kept = _keep_unverified(place, report, destination)
             raise VerificationFailed(
                 f"{source} was compiled, but the result does not agree with ONNX Runtime. "
                 f"It is kept as {kept} for a closer look; {destination} was not written.",
                 replace(verification, library=kept),
             )
-        published = _publish(report, destination)
+        published = _publish(place, report, destination)
     return Compiled(published, replace(verification, library=published.library))
 
 
@@ -219,10 +225,10 @@ def verify(
 
     source = Path(model)
     if library is None:
-        with tempfile.TemporaryDirectory(prefix="rutc-") as folder:
+        with Workplace() as place:
             compiled = compile(
                 source,
-                Path(folder) / "model.so",
+                place.path / "model.so",
                 target=target,
                 shapes=shapes,
                 dims=dims,
@@ -245,23 +251,40 @@ def verify(
 def _check_destination(output: Path, source: Path) -> Path:
     """Returns the output path if files can be written there, and none of them is the model."""
     check_writable(output)
-    for path in (output, *map(output.with_suffix, COMPANIONS)):
+    companions = [output.with_suffix(suffix) for suffix in COMPANIONS]
+    if output in {*companions, _unverified(output)}:
+        raise UserError(f"cannot write the model to {shown(output)}: choose a name ending in .so")
+    for path in (output, *companions):
+        check_replaceable(path)
         if path.exists() and source.exists() and path.samefile(source):
             raise UserError(
-                f"cannot write {path}: it is the model itself; give another name with -o"
+                f"cannot write {shown(path)}: it is the model itself; give another name with -o"
             )
+    check_folder(_unverified(output))
     return output
 
 
-def _publish(report: Report, destination: Path) -> Report:
-    """Moves an artifact from its temporary folder to its place, the library last."""
-    for path in sorted(report.library.parent.iterdir(), key=lambda path: path == report.library):
-        path.replace(destination.with_name(path.name))
+def _unverified(destination: Path) -> Path:
+    """The folder for what does not agree with ONNX Runtime."""
+    return destination.with_name(f"{destination.stem}{UNVERIFIED}")
+
+
+def _publish(
+    place: Workplace, report: Report, destination: Path, folder: Path | None = None
+) -> Report:
+    """Moves an artifact to a folder, or to that around its temporary one, the library last."""
+    try:
+        place.publish(folder)
+    except OSError as error:
+        raise cannot_write(destination, error) from error
     return replace(report, library=destination, header=destination.with_name(report.header.name))
 
 
-def _keep_unverified(report: Report, destination: Path) -> Path:
+def _keep_unverified(place: Workplace, report: Report, destination: Path) -> Path:
     """Returns the library after moving an artifact to a folder that says what it is."""
-    folder = destination.with_name(f"{destination.stem}.unverified")
-    folder.mkdir(exist_ok=True)
-    return _publish(report, folder / destination.name).library
+    folder = _unverified(destination)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    return _publish(place, report, folder / destination.name, folder).library

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+import math
+import operator
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex
 
+from rutc.emit.files import cannot_write, check_replaceable, shown, write_file
 from rutc.errors import UserError
 
 if TYPE_CHECKING:
@@ -128,15 +132,53 @@ def check_writable(path: Path) -> None:
     """Checks that a file can be created or replaced at a path.
 
     Raises:
-        UserError: it is a directory, or its folder is missing or not writable.
+        UserError: there is something else than a file, or its folder is missing or not writable.
     """
-    if path.is_dir():
-        raise UserError(f"cannot write {path}: it is a directory; give a file name")
     folder = path.parent
+    check_replaceable(path)
     if not folder.is_dir():
-        raise UserError(f"cannot write {path}: there is no directory {folder}")
+        raise UserError(f"cannot write {shown(path)}: there is no directory {shown(folder)}")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"cannot write {path}: the directory {folder} is not writable")
+        raise UserError(
+            f"cannot write {shown(path)}: the directory {shown(folder)} is not writable"
+        )
+
+
+def check_folder(path: Path) -> None:
+    """Checks that a path is that of a folder, or of nothing.
+
+    Raises:
+        UserError: there is something else.
+    """
+    try:
+        if stat.S_ISDIR(path.stat().st_mode):
+            return
+    except FileNotFoundError:
+        if not path.is_symlink():
+            return
+    except (OSError, ValueError) as error:
+        raise cannot_write(path, error) from error
+    raise UserError(
+        f"cannot write the folder {shown(path)}: there is something else of that name; "
+        "remove it or give another name"
+    )
+
+
+def check_number(name: str, number: SupportsIndex | None, most: int | None = None) -> None:
+    """Checks a count that may be left out.
+
+    Raises:
+        UserError: it is not a whole number from 1 to `most`.
+    """
+    if number is None:
+        return
+    try:
+        count = 0 if isinstance(number, bool) else operator.index(number)
+    except TypeError:
+        count = 0
+    if not 1 <= count <= (most or math.inf):
+        limit = f"from 1 to {most}" if most else "of at least 1"
+        raise UserError(f"{name} must be a whole number {limit}, not {number!r}")
 
 
 def check_npz(path: Path) -> None:
@@ -151,12 +193,14 @@ def check_npz(path: Path) -> None:
 
 
 def save_npz(path: Path, values: Mapping[str, Value]) -> None:
-    """Writes named arrays as one `.npz`, complete or not at all."""
+    """Writes named arrays as one `.npz`, complete or not at all.
+
+    Raises:
+        UserError: it cannot be written.
+    """
     import zipfile
 
     import numpy as np
-
-    from rutc.emit.toolchain import write_atomically
 
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     buffer = io.BytesIO()
@@ -165,4 +209,4 @@ def save_npz(path: Path, values: Mapping[str, Value]) -> None:
         for name, value in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, value, allow_pickle=True)
-    write_atomically(path, buffer.getvalue())
+    write_file(path, buffer.getvalue())

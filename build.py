@@ -135,7 +135,12 @@ class Builder:
         numbers = [known.setdefault(p.recipe, len(known)) for p in every]
         recipes = list(known)
         keys = [key(r, self.machine) for r in recipes]
-        found = {n: data for n, k in enumerate(keys) if (data := cache.lookup(k)) is not None}
+        found: dict[int, Made] = {}
+        for number, name in enumerate(keys):
+            data = cache.lookup(name)
+            known_already = None if data is None else Made.found(data)
+            if known_already is not None:
+                found[number] = known_already
         missing = [n for n in range(len(recipes)) if n not in found]
         # The largest first, so that none ends long after the others.
         missing.sort(key=lambda n: -_statements(recipes[n]))
@@ -145,18 +150,18 @@ class Builder:
             cache.store(keys[number], data)
             return data
 
-        made: dict[int, Made] = {}
+        shown: set[int] = set()
         self.on_kernel(len(found), len(recipes))
         with closing(done_by_crew(missing, work, self.jobs)) as done:
             for pending, number in zip(every, numbers, strict=True):
                 while number not in found:
-                    other, found[other] = next(done)
+                    other, data = next(done)
+                    found[other] = Made.decoded(data)
                     self.on_kernel(len(found), len(recipes))
-                if number not in made:
-                    made[number] = Made.decoded(found[number])
-                    if self.on_draft is not None:
-                        self.on_draft(pending, made[number], draft(pending.recipe, self.machine))
-                yield made[number]
+                if self.on_draft is not None and number not in shown:
+                    shown.add(number)
+                    self.on_draft(pending, found[number], draft(pending.recipe, self.machine))
+                yield found[number]
 
 
 def _check_alike(parts: Sequence[PlanSteps]) -> None:

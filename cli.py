@@ -5,16 +5,14 @@ Every command takes `--json`: the result on stdout as JSON, everything else on s
 """
 
 import gc
-import signal
-import sys
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
 
 import rutc
-from rutc.console import command
+from rutc.console import command, standard_streams
+from rutc.emit import interrupts
 from rutc.errors import CheckFailed
 
 app = typer.Typer(
@@ -394,8 +392,6 @@ def cache(
         screen.result(views.usage_json(objects.usage()), views.usage_text(objects.usage()))
 
 
-AGAIN_S = 0.05
-"""After what time an ending that an object's last moment has swallowed is raised again."""
 YOUNG_OBJECTS = 100_000
 """Objects made before cycles are looked for: what a command makes mostly lives as long as it."""
 
@@ -403,32 +399,14 @@ YOUNG_OBJECTS = 100_000
 def main() -> None:
     """Runs the command line."""
     gc.set_threshold(YOUNG_OBJECTS)
-    signal.signal(signal.SIGTERM, _terminate)
-    sys.unraisablehook = _not_raised
+    interrupts.install()
     try:
-        app()
+        with standard_streams():
+            app()
     finally:
-        # The process ends: nothing that is left need be searched for garbage.
+        # The process ends: nothing that is left need be searched for garbage, or ended.
+        interrupts.ignore()
         gc.freeze()
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    # As an exception, so that temporary files are removed on the way out.
-    sys.exit(128 + number)
-
-
-def _not_raised(lost: "sys.UnraisableHookArgs") -> None:
-    """Raises once more what ends the command: what is raised while an object goes is ignored."""
-    ending = lost.exc_value
-    if not isinstance(ending, SystemExit | KeyboardInterrupt):
-        sys.__unraisablehook__(lost)
-        return
-
-    def again(number: int, frame: FrameType | None) -> None:
-        raise ending
-
-    signal.signal(signal.SIGALRM, again)
-    signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
 
 
 if __name__ == "__main__":

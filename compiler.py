@@ -14,7 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 
+from rutc.arguments import check_writable
 from rutc.build import Alternative, Builder
+from rutc.emit.files import make_folder, write_file
 from rutc.emit.host_runtime import HostRuntime, calling_units
 from rutc.emit.library import build_library
 from rutc.emit.targets import target_named
@@ -64,7 +66,7 @@ def compile_model(
     machine = target_named(options.target).machine
     if options.keep_subnormals:
         machine = machine.without_bf16()
-    _check_output(output)
+    check_writable(output)
     seconds: dict[str, float] = {}
     totals: dict[str, int] = {}
 
@@ -93,7 +95,10 @@ def compile_model(
                     values=options.values,
                     folder=folder,
                 )
-            dump = DumpFolder(options.dump) if options.dump is not None else None
+            dump = None
+            if options.dump is not None:
+                make_folder(options.dump)
+                dump = DumpFolder(options.dump, write_file)
             with stage("optimize"):
                 found = versions(graph, machine, exact=options.exact_algorithms, on_step=dump)
             with stage("plan"):
@@ -103,7 +108,7 @@ def compile_model(
                     Alternative(decide(v.graph), v.where) for v in found if v.where is not None
                 )
         if options.dump is not None:
-            (options.dump / "plan.txt").write_text(_plans_text(plan, alternatives))
+            write_file(options.dump / "plan.txt", _plans_text(plan, alternatives).encode())
         with stage("kernels"):
             builder = Builder(
                 plan,
@@ -119,7 +124,7 @@ def compile_model(
                 builder.on_draft = _KernelDump(options.dump / "kernels")
             built = builder.build()
         if options.dump is not None:
-            (options.dump / "program.txt").write_text(str(built.program))
+            write_file(options.dump / "program.txt", str(built.program).encode())
         with stage("link"):
             manifest = {
                 "model": model.name,
@@ -159,7 +164,7 @@ class _KernelDump:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.seen: set[str] = set()
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
 
     def __call__(self, pending: Pending, made: Made, draft: Draft) -> None:
         if made.symbol in self.seen:
@@ -169,8 +174,8 @@ class _KernelDump:
         lowered = "\n\n".join(map(str, pending.kernels))
         steps = "\n".join(map(str, draft.schedule))
         text = f"{lowered}\n\n=== schedule ===\n{steps}\n\n=== scheduled ===\n{draft.kernel}\n"
-        (self.folder / f"{name}.{made.symbol}.txt").write_text(text)
-        (self.folder / f"{name}.{made.symbol}.ll").write_text(draft.text)
+        write_file(self.folder / f"{name}.{made.symbol}.txt", text.encode())
+        write_file(self.folder / f"{name}.{made.symbol}.ll", draft.text.encode())
 
 
 def _plans_text(plan: Plan, alternatives: Sequence[Alternative]) -> str:
@@ -179,16 +184,6 @@ def _plans_text(plan: Plan, alternatives: Sequence[Alternative]) -> str:
         return f"{plan}\n"
     parts = [f"where {a.where} > 0:\n{a.plan}\n" for a in alternatives]
     return "\n".join([*parts, f"elsewhere:\n{plan}\n"])
-
-
-def _check_output(output: Path) -> None:
-    folder = output.parent
-    if output.is_dir():
-        raise UserError(f"cannot write {output}: it is a directory; name a file with -o")
-    if not folder.is_dir():
-        raise UserError(f"cannot write {output}: the folder {folder} does not exist")
-    if not os.access(folder, os.W_OK):
-        raise UserError(f"cannot write {output}: no permission to write in {folder}")
 
 
 def _identifier(stem: str) -> str:

@@ -8,6 +8,8 @@ than that takes.
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import json
 import os
 import platform
@@ -17,17 +19,26 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 
 import rutc
+from rutc.emit import interrupts
 from rutc.errors import InternalError, RutcError, UserError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 INTERRUPTED = 130
+INTERRUPTION = "interrupted; nothing half-written is left"
+UNREAD = 141
+"""The status of a program that SIGPIPE ends: nobody reads what it writes."""
+REFUSALS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EACCES, errno.EPERM),
+)
+"""What the machine's state is to blame for."""
 FILE_WIDTH = 160
 """Columns of a table that does not go to a terminal."""
 
@@ -41,27 +52,36 @@ class Screen:
         self.as_json = as_json
 
     def note(self, text: str) -> None:
-        """Shows a line on stderr."""
-        print(text, file=sys.stderr, flush=True)
+        """Shows a line on stderr, where that can be written."""
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
 
     def result(self, payload: Json, *shown: RenderableType) -> None:
-        """Shows the command's result on stdout: `payload` as JSON, or else what is `shown`."""
-        if self.as_json:
-            print(json.dumps(payload, indent=1, default=_plain))
-            return
-        for item in shown:
-            if isinstance(item, str):
-                print(item)
-            else:
-                _draw(item)
+        """Shows the command's result on stdout: `payload` as JSON, or else what is `shown`.
+
+        Raises:
+            typer.Exit: nobody reads it.
+            UserError: it cannot be written.
+        """
+        with _stdout():
+            if self.as_json:
+                print(json.dumps(payload, indent=1, default=_plain))
+                return
+            for item in shown:
+                if isinstance(item, str):
+                    print(item)
+                else:
+                    _draw(item)
 
     def fail(self, message: str, status: int, details: Json | None = None) -> typer.Exit:
         """Shows an error on stderr (and as JSON on stdout); returns the exit to raise."""
-        typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
+        with contextlib.suppress(OSError):
+            typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
         self.note(message)
         if self.as_json:
             error = {"error": message, "exit_status": status, **(details or {})}
-            print(json.dumps(error, indent=1, default=_plain))
+            with contextlib.suppress(UserError, typer.Exit), _stdout():
+                print(json.dumps(error, indent=1, default=_plain))
         return typer.Exit(status)
 
     @contextlib.contextmanager
@@ -72,6 +92,71 @@ class Screen:
             return
         with _bars() as report:
             yield report
+
+
+@contextlib.contextmanager
+def standard_streams() -> Iterator[None]:
+    """Lets the command run whatever its caller made of the standard streams.
+
+    In the place of closed ones no other file opens, and what they cannot show is escaped. Inside
+    anything may be written to stdout, such as the help: what cannot be ends the process.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free.
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - open as long as the process runs
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    screen = Screen(as_json=False)
+    try:
+        with _stdout():
+            try:
+                yield
+            finally:
+                sys.stdout.flush()
+    except UserError as error:
+        sys.exit(screen.fail(str(error), UserError.exit_status).exit_code)
+    except typer.Exit as ending:
+        sys.exit(ending.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(screen.fail(INTERRUPTION, INTERRUPTED).exit_code)
+    finally:
+        try:
+            sys.stderr.flush()
+        except OSError:
+            _drop(sys.stderr)
+
+
+@contextlib.contextmanager
+def _stdout() -> Iterator[None]:
+    """A block that writes to stdout, all of which has reached it at its end.
+
+    Raises:
+        typer.Exit: nobody reads it.
+        UserError: it cannot be written.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        _drop(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            raise typer.Exit(UNREAD) from None
+        raise UserError(f"cannot write to stdout: {error.strerror or error}") from error
+
+
+def _drop(stream: TextIO) -> None:
+    """Lets a stream that cannot be written lead nowhere: what it still holds is dropped."""
+    with contextlib.suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 @contextlib.contextmanager
@@ -124,7 +209,8 @@ def _line_per_stage(show: Callable[[str], None]) -> Callable[[str, int, int], No
 def command(*, as_json: bool, debug: bool) -> Iterator[Screen]:
     """Frames a command: errors become one message and the exit status of the contract.
 
-    0 done; 1 a check failed; 2 the user's input is at fault; 3 a bug of rutc; 130 interrupted.
+    0 done; 1 a check failed; 2 the user's input is at fault; 3 a bug of rutc; 130 interrupted,
+    141 nobody reads stdout.
     """
     screen = Screen(as_json=as_json)
     try:
@@ -132,18 +218,22 @@ def command(*, as_json: bool, debug: bool) -> Iterator[Screen]:
     except typer.Exit:
         raise
     except KeyboardInterrupt:
-        raise screen.fail("interrupted; nothing was written", INTERRUPTED) from None
-    except BrokenPipeError:
-        # Whoever read stdout has gone: there is nobody to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(1) from None
+        raise screen.fail(INTERRUPTION, INTERRUPTED) from None
     except Exception as error:
+        ending = interrupts.ending()
+        if isinstance(ending, KeyboardInterrupt):
+            raise screen.fail(INTERRUPTION, INTERRUPTED) from None
+        if ending is not None:
+            raise ending from None
         raise _failed(screen, error, debug=debug) from error
 
 
 def _failed(screen: Screen, error: Exception, *, debug: bool) -> typer.Exit:
     from rutc.runtime import ModelError
 
+    if isinstance(error, OSError) and error.errno in REFUSALS:
+        about = f"{error.filename}: " if error.filename else ""
+        return screen.fail(f"{about}{error.strerror}", UserError.exit_status)
     if isinstance(error, InternalError) or not isinstance(error, RutcError | ModelError):
         return _bug(screen, error, debug=debug)
     if debug:
@@ -158,7 +248,11 @@ def _bug(screen: Screen, error: Exception, *, debug: bool) -> typer.Exit:
     if debug:
         traceback.print_exc()
         return screen.fail(f"{what}\nPlease report it with the traceback above.", 3)
-    path = _crash_report(error)
+    try:
+        path = _crash_report(error)
+    except OSError:
+        traceback.print_exception(error)
+        return screen.fail(f"{what}\nPlease report it with the traceback above.", 3)
     return screen.fail(
         f"{what}\nPlease report it with the file {path} and, if you may share it, the model.", 3
     )

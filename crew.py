@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
@@ -11,10 +12,14 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
 
-from rutc.errors import InternalError
+from rutc.emit.interrupts import ignore, uninterrupted
+from rutc.errors import InternalError, RutcError, UserError
 
 Work = Callable[[int], bytes]
 """Does the task of a number."""
+
+PR_SET_PDEATHSIG = 1
+"""The number of a request to Linux (`<linux/prctl.h>`)."""
 
 YOUNG_OBJECTS = 100_000
 """Objects made before a process looks for cycles among them: modules are large and soon dropped."""
@@ -27,21 +32,29 @@ def done_by_crew(tasks: Sequence[int], work: Work, jobs: int) -> Generator[tuple
     all itself: a lock that one of them holds would stay locked in a copy of the process.
 
     Raises:
+        UserError: the system ended a process.
         InternalError: a process ended before its task did.
         Exception: what `work` raised.
     """
     count = min(jobs, len(tasks))
-    if count < 2 or threading.active_count() > 1:
-        for task in tasks:
-            yield task, work(task)
-        return
     waiting = list(reversed(tasks))
     crew: dict[Connection, int] = {}
     try:
-        for _ in range(count):
-            pipe, process = _hired(work, list(crew))
-            crew[pipe] = process
-            pipe.send(waiting.pop())
+        if count > 1 and threading.active_count() == 1:
+            # Where the system allows fewer processes, fewer do it.
+            with suppress(OSError):
+                for _ in range(count):
+                    with uninterrupted():
+                        pipe, process = _hired(work, list(crew))
+                        crew[pipe] = process
+        if not crew:
+            for task in tasks:
+                yield task, work(task)
+            return
+        for pipe in crew:
+            # Whether it still lives is found when its answer is awaited.
+            with suppress(ConnectionError):
+                pipe.send(waiting.pop())
         for _ in tasks:
             pipe = next(p for p in wait(list(crew)) if isinstance(p, Connection))
             try:
@@ -49,34 +62,48 @@ def done_by_crew(tasks: Sequence[int], work: Work, jobs: int) -> Generator[tuple
                 if waiting:
                     pipe.send(waiting.pop())
             except (EOFError, ConnectionError):
-                _, status = os.waitpid(crew.pop(pipe), 0)
-                raise InternalError(f"a compiling process ended: {_death(status)}") from None
+                with uninterrupted():
+                    _, status = os.waitpid(crew.pop(pipe), 0)
+                raise _death(os.waitstatus_to_exitcode(status)) from None
             if isinstance(result, BaseException):
                 raise result
             yield task, result
     finally:
-        for pipe, process in crew.items():
-            pipe.close()
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-            with suppress(ChildProcessError):
-                os.waitpid(process, 0)
+        with uninterrupted():
+            for pipe, process in crew.items():
+                pipe.close()
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+                with suppress(ChildProcessError):
+                    os.waitpid(process, 0)
 
 
-def _death(status: int) -> str:
-    code = os.waitstatus_to_exitcode(status)
-    return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+def _death(code: int) -> RutcError:
+    """The error that a process has ended; Linux ends those that take the last of the memory."""
+    if code == -signal.SIGKILL:
+        return UserError(
+            "a compiling process was killed, as the system does where memory is short: "
+            "compile fewer kernels at once (--jobs 1), or with more memory"
+        )
+    text = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+    return InternalError(f"a compiling process ended: {text}")
 
 
 def _hired(work: Work, others: Sequence[Connection]) -> tuple[Connection, int]:
-    """A new process that waits for tasks."""
+    """A new process that waits for tasks.
+
+    Raises:
+        OSError: the system allows no more.
+    """
     ours, theirs = Pipe()
+    parent = os.getpid()
     process = os.fork()
     if process == 0:
         status = 1
         try:
             for unused in (ours, *others):
                 unused.close()
+            _end_with(parent)
             _serve(work, theirs)
             status = 0
         finally:
@@ -86,10 +113,16 @@ def _hired(work: Work, others: Sequence[Connection]) -> tuple[Connection, int]:
     return ours, process
 
 
+def _end_with(parent: int) -> None:
+    """Ends this process when that one ends, in whatever way."""
+    ignore()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def _serve(work: Work, pipe: Connection) -> None:
     """Does tasks until there is nobody who sends any."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # What the parent made is not looked through again: pages stay shared with it.
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)

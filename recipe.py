@@ -15,8 +15,9 @@ from pathlib import Path
 
 from rutc.emit.cache import key_of
 from rutc.emit.codegen import VERSION, compile_object
+from rutc.emit.elf import is_object
 from rutc.emit.kernel import ENTRY, emit_kernel, parallel_loops
-from rutc.errors import InternalError
+from rutc.errors import InternalError, RutcError
 from rutc.record import record
 from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.canonical import renamed
@@ -144,6 +145,20 @@ class Made:
             facts["matrices"],
             code,
         )
+
+    @staticmethod
+    def found(data: bytes) -> Made | None:
+        """What `encoded` gave; None if nothing like it could have."""
+        try:
+            made = Made.decoded(data)
+            same = made.encoded() == data
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError, RutcError):
+            return None
+        packings = [a.packing.blocks for a in made.arguments if a.packing is not None]
+        texts = (made.symbol, made.schedule, *made.symbols, *(a.buffer for a in made.arguments))
+        counts = (made.thread_bytes, *(n for p in packings for n in p.values()))
+        typed = all(type(t) is str for t in texts) and all(type(n) is int for n in counts)
+        return made if same and typed and is_object(made.code) else None
 
 
 @record

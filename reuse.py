@@ -22,6 +22,7 @@ import numpy as np
 from rutc.emit import archive
 from rutc.emit.bulk import THREADS, digest_of
 from rutc.emit.cache import key_of, limit_bytes
+from rutc.emit.files import cannot_write
 from rutc.emit.targets import target_named
 from rutc.emit.toolchain import Toolchain
 from rutc.errors import UserError
@@ -32,6 +33,10 @@ FOLDERS = ("tensor_ir", "importer", "graph_opt", "tuner", "emit", "runtime")
 SUFFIXES = frozenset({".py", ".c", ".h"})
 PACKAGES = ("numpy", "ml_dtypes", "onnx", "protobuf", "llvmlite", "scipy")
 SAMPLE_BYTES = 1 << 16
+COUNTS = frozenset(
+    {"kernels", "distinct_kernels", "arena_bytes", "weight_bytes", "flops"},
+)
+"""What an archive holds of a report, beside the arena's formula."""
 
 FileState = tuple[int, int, int]
 
@@ -67,18 +72,21 @@ class Entry:
         Raises:
             UserError: it cannot be written.
         """
+        header = output.with_suffix(".h")
         with archive.opened(self.key) as found:
-            if found is None or not self._unchanged(found.facts["inputs"]):
+            if found is None:
+                return None
+            names = {output.name, header.name, output.with_suffix(".weights").name}
+            held = {file.name for file in found.files}
+            if not {output.name, header.name} <= held <= names:
+                return None
+            report = _report(found.facts.get("report"), output, header)
+            if report is None or not self._unchanged(found.facts.get("inputs")):
                 return None
             try:
-                if not found.extract(output.parent):
-                    return None
+                return report if found.extract(output.parent) else None
             except OSError as error:
-                why = error.strerror or error
-                raise UserError(f"cannot write the model to {output}: {why}") from error
-            report = found.facts["report"]
-            assert isinstance(report, dict)
-            return Report(library=output, header=output.with_suffix(".h"), seconds={}, **report)
+                raise cannot_write(output, error) from error
 
     @contextmanager
     def hashing(self) -> Iterator[None]:
@@ -124,9 +132,10 @@ class Entry:
 
     def _unchanged(self, inputs: object) -> bool:
         """Whether the model's files are those that an artifact was made of."""
-        assert isinstance(inputs, dict)
+        if not isinstance(inputs, dict):
+            return False
         self._hash()
-        if self._digest is None or inputs[""] != self._digest:
+        if self._digest is None or inputs.get("") != self._digest:
             return False
         external = {location: digest for location, digest in inputs.items() if location}
         if not external:
@@ -137,7 +146,7 @@ class Entry:
         folder = ModelFolder(self.model.parent)
         try:
             return all(digest_of(folder.file(n, n)).hex() == d for n, d in external.items())
-        except (OSError, UserError):
+        except (OSError, ValueError, UserError):
             return False
 
 
@@ -210,12 +219,16 @@ def _state(path: Path) -> FileState:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
+def _report(facts: object, library: Path, header: Path) -> Report | None:
+    """The report of an artifact of the cache; None if that holds none."""
+    if not isinstance(facts, dict) or facts.keys() != COUNTS | {"arena_formula"}:
+        return None
+    counts = {name: facts[name] for name in COUNTS}
+    formula = facts["arena_formula"]
+    if any(type(n) is not int for n in counts.values()) or not isinstance(formula, str | None):
+        return None
+    return Report(library=library, header=header, seconds={}, arena_formula=formula, **counts)
+
+
 def _facts(report: Report) -> dict[str, object]:
-    return {
-        "kernels": report.kernels,
-        "distinct_kernels": report.distinct_kernels,
-        "arena_bytes": report.arena_bytes,
-        "weight_bytes": report.weight_bytes,
-        "flops": report.flops,
-        "arena_formula": report.arena_formula,
-    }
+    return {name: getattr(report, name) for name in sorted({*COUNTS, "arena_formula"})}

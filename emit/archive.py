@@ -13,11 +13,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from stat import S_IMODE
+from stat import S_IXUSR
 from typing import BinaryIO
 
 from rutc.emit import cache
 from rutc.emit.bulk import Span, copied
+from rutc.emit.files import sweep, temporary_file
 from rutc.record import record
 
 TAIL_BYTES = 8 + cache.DIGEST_BYTES
@@ -26,10 +27,10 @@ FACTS_LIMIT_BYTES = 1 << 24
 
 @record
 class Stored:
-    """A file in an archive: its name and mode, where it begins, its size and its digest."""
+    """A file in an archive: its name, where it begins, its size and its digest."""
 
     name: str
-    mode: int
+    executable: bool
     start: int
     bytes: int
     digest: str
@@ -55,7 +56,8 @@ class Archive:
             path = folder / stored.name
             written.append(path)
             span = Span(self.file.fileno(), stored.start, stored.bytes)
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stored.mode)
+            mode = 0o777 if stored.executable else 0o666
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
             try:
                 digest = copied(span, (file, 0))
             finally:
@@ -73,9 +75,8 @@ class Archive:
 def opened(key: str) -> Iterator[Archive | None]:
     """The archive of a key; None if there is none, or only parts of one."""
     path = cache.artifacts() / key
-    try:
-        file = path.open("rb")
-    except OSError:
+    file = cache.opened(path)
+    if file is None:
         yield None
         return
     with file:
@@ -93,17 +94,16 @@ def store(key: str, files: Mapping[str, Path], facts: Mapping[str, object]) -> N
     Nothing is kept of what is too large, or where the cache cannot be written.
     """
     folder = cache.artifacts()
-    temporary = folder / f".{key}.{os.getpid()}.{os.urandom(4).hex()}"
     try:
         if sum(path.stat().st_size for path in files.values()) > most_bytes():
             return
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("xb") as target:
+        if not cache.made(folder):
+            return
+        with temporary_file(folder, cache.FILE_MODE) as (file, temporary):
+            with open(file, "wb", closefd=False) as target:
                 _write(target, files, facts)
             temporary.replace(folder / key)
-        finally:
-            temporary.unlink(missing_ok=True)
+        sweep(folder.parent)
         cache.trim(folder, cache.limit_bytes() // 2, keep=key)
     except OSError:
         return
@@ -117,7 +117,7 @@ def _write(target: BinaryIO, files: Mapping[str, Path], facts: Mapping[str, obje
             status = os.fstat(source.fileno())
             span = Span(source.fileno(), 0, status.st_size)
             digest = copied(span, (target.fileno(), place))
-        stored.append((name, S_IMODE(status.st_mode), place, span.bytes, digest.hex()))
+        stored.append((name, bool(status.st_mode & S_IXUSR), place, span.bytes, digest.hex()))
         place += span.bytes
     text = json.dumps({"files": stored, "facts": facts}).encode()
     target.seek(place)
@@ -137,8 +137,26 @@ def _read(file: BinaryIO, path: Path) -> Archive | None:
     text = file.read(length)
     if hashlib.sha256(text).digest() != tail[8:]:
         return None
-    about = json.loads(text)
-    files = tuple(Stored(*stored) for stored in about["files"])
-    if sum(stored.bytes for stored in files) != end - TAIL_BYTES - length:
+    try:
+        about = json.loads(text)
+        facts = about["facts"]
+        files = tuple(Stored(*stored) for stored in about["files"])
+        whole = isinstance(facts, dict) and _follow(files, end - TAIL_BYTES - length)
+    except (ValueError, TypeError, LookupError, RecursionError):
         return None
-    return Archive(file, path, files, about["facts"])
+    return Archive(file, path, files, facts) if whole else None
+
+
+def _follow(files: tuple[Stored, ...], size: int) -> bool:
+    """Whether files with plain names lie one after the other in so many bytes."""
+    place = 0
+    for file in files:
+        # What is no name of a file in a folder leads out of it.
+        if Path(file.name).name != file.name or "\0" in file.name or file.name in ("", ".."):
+            return False
+        if type(file.start) is not int or type(file.bytes) is not int or file.bytes < 0:
+            return False
+        if file.start != place:
+            return False
+        place += file.bytes
+    return place == size and len({file.name for file in files}) == len(files)

@@ -3,8 +3,7 @@
 import ast
 from pathlib import Path
 
-from rutc.emit.toolchain import write_atomically
-from rutc.errors import UserError
+from rutc.emit.files import make_folder, write_file
 
 RUNTIME_SOURCES = Path(__file__).resolve().parent.parent / "runtime"
 """The folder of the runtime's modules."""
@@ -36,11 +35,8 @@ def write_loader(folder: Path) -> Path:
         UserError: the folder cannot be written.
     """
     path = folder / LOADER_NAME
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, loader_source().encode())
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
+    make_folder(folder)
+    write_file(path, loader_source().encode())
     return path
 
 

@@ -34,7 +34,8 @@ HUGE_PAGES = 2
 SECTION = b".rutc_weights\0"
 LOAD, NOTE = 1, 4
 READABLE = 4
-PROGBITS, ALLOCATED = 1, 2
+PROGBITS, NOBITS, ALLOCATED = 1, 8, 2
+HEADER_BYTES = 64
 IDENT = b"\x7fELF\x02\x01"
 """64 bits, little-endian."""
 
@@ -168,6 +169,18 @@ def append_segment(library: Path, parts: Iterable[bytes | memoryview], size: int
         _write(file, struct.pack("<Q", sections_at))
         file.seek(60)
         _write(file, struct.pack("<H", len(sections)))
+
+
+def is_object(data: bytes) -> bool:
+    """Whether data are an object file, all sections of which are there."""
+    if not data.startswith(IDENT) or len(data) < HEADER_BYTES:
+        return False
+    header = _Header.read(data)
+    step = _Section.FORMAT.size
+    if header.sections_at + header.sections * step > len(data):
+        return False
+    sections = [_Section.read(data, header.sections_at + n * step) for n in range(header.sections)]
+    return all(s.kind == NOBITS or s.offset + s.size <= len(data) for s in sections)
 
 
 def write_chunks(file: FileIO, parts: Iterable[bytes | memoryview]) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from rutc.emit import cache
+from rutc.emit.elf import is_object
+from rutc.emit.files import Workplace, sweep, temporary_folder
+from rutc.emit.interrupts import uninterrupted
 from rutc.emit.toolchain import Running, Toolchain
+from rutc.errors import UserError
 from rutc.record import record
 
 HOST_SOURCES = Path(__file__).resolve().parent.parent / "runtime" / "host"
@@ -96,12 +99,17 @@ class HostRuntime:
     def __init__(self, toolchain: Toolchain) -> None:
         """Take the compiler to use."""
         self.toolchain = toolchain
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: Workplace | None = None
         self._running: dict[Unit, Running] = {}
         self._known: dict[Unit, bytes] = {}
 
     def __enter__(self) -> Self:
-        self.begin(runtime_units())
+        try:
+            sweep(temporary_folder())
+            self.begin(runtime_units())
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
@@ -110,32 +118,48 @@ class HostRuntime:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for running in self._running.values():
-            running.stop()
-        if self._folder is not None:
-            self._folder.cleanup()
+        self.close()
+
+    def close(self) -> None:
+        """Ends the compilers and removes what they made."""
+        with uninterrupted():
+            for running in self._running.values():
+                running.stop()
+            if self._folder is not None:
+                self._folder.close()
 
     def begin(self, units: Iterable[Unit]) -> None:
-        """Starts to compile units, but for those that are there or have begun."""
+        """Starts to compile units, but for those that are there or have begun.
+
+        Raises:
+            UserError: there is no folder where that could be done.
+        """
         missing = []
         for unit in units:
             if unit in self._known or unit in self._running:
                 continue
             found = cache.lookup(self._key(unit))
-            if found is None:
+            if found is None or not is_object(found):
                 missing.append(unit)
             else:
                 self._known[unit] = found
         if not missing:
             return
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="rutc-")
-        folder = Path(self._folder.name)
-        for first in range(min(CHAINS, len(missing))):
-            chain = missing[first::CHAINS]
-            commands = [self._command(unit, folder) for unit in chain]
-            running = self.toolchain.begin(commands, folder)
-            self._running |= dict.fromkeys(chain, running)
+        with uninterrupted():
+            if self._folder is None:
+                self._folder = Workplace().open()
+            folder = self._folder.path
+            try:
+                for first in range(min(CHAINS, len(missing))):
+                    chain = missing[first::CHAINS]
+                    commands = [self._command(unit, folder) for unit in chain]
+                    running = self.toolchain.begin(commands, folder)
+                    self._running |= dict.fromkeys(chain, running)
+            except OSError as error:
+                raise UserError(
+                    f"cannot compile in {folder.parent}: {error.strerror or error}. "
+                    "Make room there, or set TMPDIR to another folder"
+                ) from error
 
     def objects(self, calling: Iterable[Unit] = ()) -> list[bytes]:
         """Returns the objects of the runtime itself, and those that calls need.
@@ -161,7 +185,7 @@ class HostRuntime:
     def _finished(self, unit: Unit) -> bytes:
         assert self._folder is not None
         self._running[unit].wait()
-        made = (Path(self._folder.name) / f"{unit.name}.o").read_bytes()
+        made = (self._folder.path / f"{unit.name}.o").read_bytes()
         cache.store(self._key(unit), made)
         return made
 

@@ -1,6 +1,5 @@
 """Building the artifact: compiles the host program and links it with kernels and weights."""
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from io import FileIO
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Literal, assert_never
 
 from rutc.emit.elf import append_segment, write_chunks
+from rutc.emit.files import Workplace, cannot_write
 from rutc.emit.header import header_source
 from rutc.emit.host_runtime import COMPILE, HOST_SOURCES, TABLES, HostRuntime, calling_units
 from rutc.emit.manifest import JsonValue, manifest_json
@@ -95,24 +95,20 @@ def build_library(
         raise UserError(f"cannot write the model to {output}: choose a name that ends in .so")
     try:
         with (
-            tempfile.TemporaryDirectory(dir=output.parent, prefix=".rutc-") as temporary,
+            Workplace(output.parent) as place,
             nullcontext(host) if host else HostRuntime(toolchain or find_toolchain()) as running,
         ):
-            folder = Path(temporary)
             image = weight_image(programs)
-            (folder / "manifest.json").write_bytes(
-                manifest_json(programs, image.sha256.hex(), manifest)
-            )
-            _link(folder, programs, image, objects, running, external)
-            (folder / "model.h").write_text(header_source(program))
-            if artifact.weights is not None:
-                with FileIO(folder / "weights.bin", "w") as stream:
-                    write_chunks(stream, (*image.parts(), image.sha256))
-                (folder / "weights.bin").replace(artifact.weights)
-            (folder / "model.h").replace(artifact.header)
-            (folder / "model.so").replace(artifact.library)
+            library = _link(place.path, programs, image, objects, running, external, manifest)
+            with Workplace(output.parent) as finished:
+                library.replace(finished.path / output.name)
+                (finished.path / artifact.header.name).write_text(header_source(program))
+                if artifact.weights is not None:
+                    with FileIO(finished.path / artifact.weights.name, "w") as stream:
+                        write_chunks(stream, (*image.parts(), image.sha256))
+                finished.publish()
     except OSError as error:
-        raise UserError(f"cannot write the model to {output}: {error.strerror or error}") from error
+        raise cannot_write(output, error) from error
     return artifact
 
 
@@ -124,7 +120,7 @@ def _is_external(weights: WeightPlacement, weight_bytes: int) -> bool:
             if weight_bytes > EMBED_LIMIT_BYTES:
                 raise UserError(
                     f"{weight_bytes} bytes of weights are too large to embed (the limit is "
-                    f"{EMBED_LIMIT_BYTES}): use --weights external"
+                    f"{EMBED_LIMIT_BYTES}): let them be external"
                 )
             return False
         case "external":
@@ -140,12 +136,14 @@ def _link(
     objects: Sequence[bytes],
     host: HostRuntime,
     external: bool,
-) -> None:
-    """Builds `model.so` in the folder from generated C, the host runtime, the data and kernels.
+    manifest: Mapping[str, JsonValue],
+) -> Path:
+    """Returns a library in the folder, of generated C, the host runtime, the data and kernels.
 
     All names given to the compiler are relative to the folder, so none of its path is recorded.
     """
     name = programs[0].name
+    (folder / "manifest.json").write_bytes(manifest_json(programs, image.sha256.hex(), manifest))
     weights_file = WeightsFile(image.byte_count, image.sha256) if external else None
     tables = [
         program_source(program, number, offset)
@@ -165,5 +163,7 @@ def _link(
         (folder / compiled[-1]).write_bytes(part)
     how = (*COMPILE, TABLES, "-I", str(HOST_SOURCES), *_LINK)
     host.toolchain.run([*how, *compiled, *_LIBRARIES, "-o", "model.so"], folder)
+    library = folder / "model.so"
     if image.byte_count > 0 and not external:
-        append_segment(folder / "model.so", image.parts(), image.byte_count)
+        append_segment(library, image.parts(), image.byte_count)
+    return library

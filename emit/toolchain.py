@@ -1,5 +1,6 @@
 """The C compiler that builds and links artifacts, and the folder of what can be built again."""
 
+import errno
 import functools
 import importlib.util
 import os
@@ -9,13 +10,26 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import platformdirs
 
+from rutc.emit.interrupts import uninterrupted
 from rutc.errors import InternalError, UserError
 from rutc.record import record
+
+NO_SPACE = (
+    os.strerror(errno.ENOSPC),
+    os.strerror(errno.EDQUOT),
+    os.strerror(errno.EFBIG),
+    signal.strsignal(signal.SIGXFSZ) or "",
+)
+"""What compilers say that cannot write their results."""
+
+PROBE_BYTES = 1 << 16
+"""What fits at least where a compiler could write."""
 
 
 @record
@@ -30,21 +44,30 @@ class Running:
         """Waits for its end.
 
         Raises:
+            UserError: it had no space left to write to.
             InternalError: the compiler failed; the message holds its output.
         """
         status = self.process.wait()
-        if status != 0:
-            output = self.messages.read_text(encoding="utf-8", errors="replace")
-            raise InternalError(
-                f"the C compiler failed with status {status}: {self.command[:500]}\n"
-                f"{output.strip()[:4000]}"
+        if status == 0:
+            return
+        output = self.messages.read_text(encoding="utf-8", errors="replace")
+        lacking = next((text for text in NO_SPACE if text in output), None)
+        if lacking is not None or not _has_space(self.messages.parent):
+            raise UserError(
+                f"the C compiler cannot write in {self.messages.parent}: "
+                f"{lacking or NO_SPACE[0]}. Make room there"
             )
+        raise InternalError(
+            f"the C compiler failed with status {status}: {self.command[:500]}\n"
+            f"{output.strip()[:4000]}"
+        )
 
     def stop(self) -> None:
         """Ends it, and what it started, if it still runs."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+        with uninterrupted():
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
 
 
 @record
@@ -58,10 +81,13 @@ class Toolchain:
         """Starts the compiler in a directory, with one command's arguments after the other."""
         script = " && ".join(shlex.join([*self.command, *arguments]) for arguments in commands)
         messages = directory / f"messages-{os.urandom(4).hex()}.txt"
+        # Its temporary files go where they are removed with the rest if it is ended.
+        environment = {**os.environ, "TMPDIR": os.path.abspath(directory), "LC_ALL": "C"}
         with messages.open("wb") as output:
             process = subprocess.Popen(
                 ["sh", "-c", script],
                 cwd=directory,
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -75,11 +101,24 @@ class Toolchain:
         Raises:
             InternalError: the compiler fails; the message holds its output.
         """
-        running = self.begin([arguments], directory)
+        running: Running | None = None
         try:
+            with uninterrupted():
+                running = self.begin([arguments], directory)
             running.wait()
         finally:
-            running.stop()
+            if running is not None:
+                running.stop()
+
+
+def _has_space(folder: Path) -> bool:
+    """Whether something can be written to a folder: not all compilers say what they lack."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(PROBE_BYTES))
+    except OSError:
+        return False
+    return True
 
 
 def find_toolchain(machine: str | None = None) -> Toolchain:
@@ -135,13 +174,3 @@ def cache_directory() -> Path:
     """Returns the folder for files that can be built again: `$RUTC_CACHE` or the user's cache."""
     configured = os.environ.get("RUTC_CACHE")
     return Path(configured) if configured else Path(platformdirs.user_cache_dir("rutc"))
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Writes a file that other processes see either not at all or complete."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

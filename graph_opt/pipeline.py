@@ -171,6 +171,7 @@ class DumpFolder:
     """
 
     folder: Path
+    write: Callable[[Path, bytes], object] = Path.write_bytes
     _count: int = field(default=0, init=False)
     _last: str = field(default="", init=False)
 
@@ -181,7 +182,7 @@ class DumpFolder:
         stem = f"{self._count:02}-{name.replace(' ', '-')}"
         if changed or not self._last:
             self._last = f"{stem}.txt"
-            (self.folder / self._last).write_text(str(graph), encoding="utf-8")
+            self.write(self.folder / self._last, str(graph).encode())
         else:
             text = f"(unchanged) see {self._last}\n"
-            (self.folder / f"{stem} (unchanged).txt").write_text(text, encoding="utf-8")
+            self.write(self.folder / f"{stem} (unchanged).txt", text.encode())

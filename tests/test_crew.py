@@ -56,11 +56,46 @@ def test_an_error_of_a_task_is_raised_with_its_traceback() -> None:
 def test_a_death_is_told_and_ends_the_others() -> None:
     def work(number: int) -> bytes:
         if number == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGALRM)
         time.sleep(60)
         return b""
 
     start = time.monotonic()
-    with pytest.raises(InternalError, match="a compiling process ended: SIGKILL"):
+    with pytest.raises(InternalError, match="a compiling process ended: SIGALRM"):
         list(done_by_crew([1, 2], work, 2))
     assert time.monotonic() - start < 30
+
+
+def test_a_kill_is_the_want_of_memory() -> None:
+    def work(number: int) -> bytes:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return b""
+
+    with pytest.raises(UserError, match=r"was killed, .* memory is short: .*--jobs 1"):
+        list(done_by_crew([1, 2], work, 2))
+
+
+def test_signals_to_a_group_are_answered_by_one() -> None:
+    """What a terminal sends comes to all processes; the first alone ends the others."""
+
+    def work(number: int) -> bytes:
+        for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            os.kill(os.getpid(), ending)
+        return b"done"
+
+    assert list(done_by_crew([1, 2], work, 2)) == [(1, b"done"), (2, b"done")]
+
+
+def test_fewer_processes_do_it_where_no_more_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork, allowed = os.fork, [1]
+
+    def refusing() -> int:
+        if not allowed:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        allowed.pop()
+        return fork()
+
+    monkeypatch.setattr(os, "fork", refusing)
+    for _ in range(2):
+        done = list(done_by_crew([1, 2, 3], lambda n: f"{n}".encode(), 3))
+        assert sorted(done) == [(n, f"{n}".encode()) for n in (1, 2, 3)]

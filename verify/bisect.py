@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from rutc.compiler import Options, Report, compile_model
-from rutc.emit.toolchain import write_atomically
+from rutc.emit.files import Workplace, write_file
 from rutc.errors import RutcError, UserError
 from rutc.importer.extract import Array, ModelParts, NodeInfo
 from rutc.record import record
@@ -72,13 +72,17 @@ class Bisector:
         self._threads = threads
         self._level = level
         self._parts = ModelParts(model)
-        self._folder = tempfile.TemporaryDirectory(prefix="rutc-bisect-")
+        self._folder = Workplace().open()
         self._count = 0
-        self._values = self._reference_values()
+        try:
+            self._values = self._reference_values()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Removes the temporary files."""
-        self._folder.cleanup()
+        self._folder.close()
 
     def find(self, folder: Path, on_progress: Progress) -> Divergence | None:
         """Returns where the model diverges first; None if none of its values differ.
@@ -101,17 +105,17 @@ class Bisector:
         path, inputs, count = minimal
         stem = self._model.stem
         kept, kept_inputs = folder / f"{stem}.diverging.onnx", folder / f"{stem}.diverging.npz"
-        write_atomically(kept, path.read_bytes())
+        write_file(kept, path.read_bytes())
         with tempfile.TemporaryFile() as file:
             np.savez(file, allow_pickle=True, **inputs)
             file.seek(0)
-            write_atomically(kept_inputs, file.read())
+            write_file(kept_inputs, file.read())
         on_progress("bisect", 3, 3)
         return Divergence(node, output, fused, kept, kept_inputs, count)
 
     def _path(self) -> Path:
         self._count += 1
-        return Path(self._folder.name) / f"part{self._count}.onnx"
+        return self._folder.path / f"part{self._count}.onnx"
 
     def _reference_values(self) -> dict[str, Array]:
         path = self._path()

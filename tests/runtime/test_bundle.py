@@ -50,5 +50,5 @@ def _definitions(module: ast.Module) -> list[str]:
 
 def test_unwritable_folders_are_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"cannot write .*rutc_runtime.py: Not a directory"):
+    with pytest.raises(UserError, match=r"cannot make the folder .*bundle: Not a directory"):
         write_loader(tmp_path / "file" / "bundle")
