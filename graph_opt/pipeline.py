@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
 from rutc.errors import InternalError
 from rutc.graph_opt.rewrite import DropDims, Pass, Rule, Sweep
+from rutc.graph_opt.rounding import rounding_of
 from rutc.graph_opt.rules.algebra import simplify_expressions
 from rutc.graph_opt.rules.constants import SliceConstant, split_constant
 from rutc.graph_opt.rules.contraction import (
@@ -110,8 +111,19 @@ PIPELINE: tuple[Pass, ...] = (
 PARTS = MultiplyParts()
 """The step that lets registers for matrices of bf16 multiply numbers of f32."""
 
-EXACT = tuple(step for step in PIPELINE if step is not FILTERING)
-"""The pipeline without other algorithms: every sum adds the products that the model states."""
+
+def _exact(steps: tuple[Pass, ...]) -> Iterator[Pass]:
+    for step in steps:
+        rules = step.rules if isinstance(step, Sweep) else ()
+        kept = tuple(rule for rule in rules if rounding_of(rule) is None)
+        if kept == rules or not isinstance(step, Sweep):
+            yield step
+        elif kept:
+            yield replace(step, rules=kept)
+
+
+EXACT = tuple(_exact(PIPELINE))
+"""The pipeline without rules that declare to round: the order of sums is all that may change."""
 
 
 def pipeline_for(machine: Machine) -> tuple[Pass, ...]:

@@ -1,14 +1,15 @@
 """Algebraic identities on the expressions of a node.
 
-What changes, changes by rounding only: infinities and NaN stay what they are (so `x*0` stays for
-floats). The sign of a zero is not kept where a zero is added (`-0 + 0` becomes `-0`).
+They are exact, infinities, NaN and the signs of zeros included (so `x*0` and `x + 0` stay for
+floats, the latter as `-0 + 0` is `0`), but for powers: these round once where they are a product, a
+quotient or a root, which is closer than a power is, and the root of `-0` is `-0`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from math import frexp, isfinite
+from math import copysign, frexp, isfinite
 
 import numpy as np
 
@@ -143,6 +144,14 @@ def _is(e: Expr, value: float) -> bool:
     return isinstance(e, Lit) and not e.dtype.is_opaque and e.value == value
 
 
+def _is_neutral(e: Expr, *, minus: bool) -> bool:
+    """Whether adding `e`, or with `minus` subtracting it, changes nothing, not even a zero."""
+    if not _is(e, 0):
+        return False
+    assert isinstance(e, Lit)
+    return not e.dtype.is_float or (copysign(1.0, float(e.value)) > 0) is minus
+
+
 def _number(e: Expr) -> float | None:
     return float(e.value) if isinstance(e, Lit) and not e.dtype.is_opaque else None
 
@@ -170,11 +179,11 @@ def _both_indices(e: Apply) -> tuple[Index, Index] | None:
 
 
 def _add(e: Apply, editor: Editor) -> Expr | None:
-    """`x + 0 -> x`, `0 + x -> x`, `x + -y -> x - y`, `-x + y -> y - x`."""
+    """`x + -0.0 -> x`, `-0.0 + x -> x`, `x + -y -> x - y`, `-x + y -> y - x`."""
     a, b = e.args
-    if _is(b, 0):
+    if _is_neutral(b, minus=False):
         return a
-    if _is(a, 0):
+    if _is_neutral(a, minus=False):
         return b
     pair = _both_indices(e)
     if pair is not None:
@@ -189,7 +198,7 @@ def _add(e: Apply, editor: Editor) -> Expr | None:
 def _sub(e: Apply, editor: Editor) -> Expr | None:
     """`x - 0 -> x`, `x - -y -> x + y`, `0 - x -> -x`, `x - x -> 0` for integers."""
     a, b = e.args
-    if _is(b, 0):
+    if _is_neutral(b, minus=True):
         return a
     pair = _both_indices(e)
     if pair is not None:

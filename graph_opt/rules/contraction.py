@@ -7,7 +7,7 @@ from dataclasses import replace
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import index_coords, is_plain, node_reads
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.graph_opt.rules.scale import factors
+from rutc.graph_opt.sum_weights import WIDE, factors
 from rutc.tensor_ir import Apply, Cast, Expr, Index, Lit, Nest, Node, Read, apply
 from rutc.tensor_ir.affine import ZERO
 from rutc.tensor_ir.expr import index_names, substitute, transform, walk
@@ -46,6 +46,8 @@ def drop_unused_dims(n: Node, editor: Editor) -> Result:
         return Reason("every bound dim of known extent is used")
     body = n.body[0]
     if n.reducer.name == "sum":
+        if body.dtype.is_float and body.dtype not in WIDE:
+            return Reason(f"{body.dtype} may not hold {repeats}")
         count = Lit(float(repeats) if body.dtype.is_float else repeats, body.dtype)
         body = apply("mul", body, count)
     left = tuple(d for d in n.bound if d not in unused)

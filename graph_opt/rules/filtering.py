@@ -11,6 +11,7 @@ from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.minimal_filter import POINTS, Filter, transform_weights, transformed
 from rutc.graph_opt.rewrite import Reason, Result
+from rutc.graph_opt.rounding import rounds
 from rutc.graph_opt.weighted import weighted
 from rutc.record import record
 from rutc.tensor_ir import (
@@ -54,6 +55,10 @@ class Window:
     """The dim of the weights that is read at `tap`."""
 
 
+@rounds(
+    changes="Sums over small windows are made of fewer products of sums.",
+    refused="The transforms would grow rounding errors too much, or gain too little.",
+)
 @record
 class MinimalFiltering:
     """A sum over a small window becomes sums over channels at fewer points per output.

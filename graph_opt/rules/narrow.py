@@ -15,7 +15,8 @@ from dataclasses import replace
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import index_coords, is_plain
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.graph_opt.rules.scale import factors
+from rutc.graph_opt.rounding import elements, is_representable, rounds
+from rutc.graph_opt.sum_weights import factors
 from rutc.record import record
 from rutc.tensor_ir import Apply, Cast, DType, Expr, Index, Lit, Nest, Node, Read, Value, apply
 from rutc.tensor_ir.affine import product
@@ -24,6 +25,10 @@ from rutc.tensor_ir.reducer import reducer
 
 LARGEST_SUM = (1 << 31) // (255 * 255)
 """So many products of differences of 8-bit numbers surely fit in 32 bits."""
+
+
+LEAST_SCALE, LARGEST_SCALE = 2.0**-100, 2.0**118
+"""Between these, multiples of a scale by differences of 8-bit numbers are normal numbers."""
 
 
 @record
@@ -43,6 +48,10 @@ class Quantised:
         return q if self.zero is None else apply("sub", q, self.zero)
 
 
+@rounds(
+    changes="Scales move out of sums of products of quantised numbers, which are exact then.",
+    refused="Never: where the product of the scales is no normal number, they stay two factors.",
+)
 def sum_integers(n: Node, editor: Editor) -> Result:
     """A sum of products of quantised numbers is one of integers, scaled.
 
@@ -74,8 +83,9 @@ def sum_integers(n: Node, editor: Editor) -> Result:
     )
     real: Expr = Cast(_point(whole), DType.F32)
     scales = [p.scale for p in parts if p.scale is not None]
-    if scales:
-        scale = scales[0] if len(scales) == 1 else apply("mul", *scales)
+    if len(scales) == 2 and _is_normal_product(scales, editor):
+        scales = [apply("mul", *scales)]
+    for scale in scales:
         real = apply("mul", real, scale)
     return total, Nest(n.outs, (), None, (real,), n.origin)
 
@@ -128,6 +138,14 @@ def sum_narrow(n: Node, editor: Editor) -> Result:
             sums = apply("sub", sums, apply("mul", b.zero, count))
         total = apply("sub", total, apply("mul", a.zero, sums))
     return (*new, replace(n, bound=(), reducer=None, body=(total,)))
+
+
+def _is_normal_product(scales: list[Expr], editor: Editor) -> bool:
+    """Whether the product of two scales is known to neither overflow nor underflow."""
+    a, b = scales
+    axes = sorted(index_names(a) | index_names(b))
+    left, right = elements(a, axes, editor), elements(b, axes, editor)
+    return left is not None and right is not None and is_representable(left * right, DType.F32)
 
 
 # -- recognition --------------------------------------------------------------------------------
@@ -316,6 +334,8 @@ def drop_requantised(n: Node, editor: Editor) -> Result:
     own = form.zero.value if isinstance(form.zero, Lit) else None if form.zero else 0
     if form.scale != Lit(scale, DType.F32) or own != zero:
         return Reason("the scale or the zero point differs")
+    if not LEAST_SCALE <= scale <= LARGEST_SCALE:
+        return Reason("multiples of the scale may overflow, or be no normal numbers")
     body = substitute(form.q, dict(index_coords(r)))
     return (replace(n, body=(body,), origin=merge_origins(p, n)),)
 

@@ -8,21 +8,31 @@ which a row counts as long. Probabilities that only weigh a sum are divided afte
 from __future__ import annotations
 
 from dataclasses import replace
+from math import log2
 
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import index_coords, is_plain, point
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.graph_opt.rules.scale import WIDE
+from rutc.graph_opt.rounding import Change, over_budget, rounds
+from rutc.graph_opt.sum_weights import WIDE
 from rutc.record import record
 from rutc.tensor_ir import Apply, Expr, Index, Lit, Nest, Node, Read, Value, apply, reducer
+from rutc.tensor_ir.affine import floordiv
 from rutc.tensor_ir.expr import substitute
 
 LEAST_QUOTIENTS = 4
 """Quotients of one divisor from which on its reciprocal is worth a value of its own."""
+SAMPLES = 16
+"""Elements of a long row whose mean is taken off before all others are looked at."""
 LONG_ROW_BYTES = 1 << 18
 """A row of this size no longer stays in a core's nearest caches between two passes."""
 
 
+@rounds(
+    changes="A sum of exponentials is scaled whenever a larger element is found: one rounding "
+    "more, each time.",
+    refused="Never: of a row in random order, few elements are larger than all before them.",
+)
 @record
 class OnePassSoftmax:
     """The maximum of a row and the sum of exponentials relative to it are found together.
@@ -68,6 +78,11 @@ class OnePassSoftmax:
         return (Nest((top.out, n.out), top.bound, how, top.body, origin),)
 
 
+@rounds(
+    changes="Mean and variance are moved from element to element, relative to the mean of 16 of "
+    "them: a bit where that is a few deviations off.",
+    refused="Never: elements far from zero cost nothing, only 16 that stand for no others do.",
+)
 @record
 class OnePassMoments:
     """The mean of a row and the mean of its squared deviations are found together.
@@ -77,7 +92,12 @@ class OnePassMoments:
     %q{b} = sum{i} (%x[b, i] - %m[b]) * (%x[b, i] - %m[b])
     %v{b} = %q[b] * 0.125
     ->
-    %m{b}, %v{b} = moments{i} %x[b, i]
+    %m.near{b} = sum{j} %x[b, i=8*j // 4] * 0.25
+    %m.rest{b}, %v{b} = moments{i} %x[b, i] - %m.near[b]
+    %m{b} = %m.near[b] + %m.rest[b]
+
+    A mean that is moved by less than its last digit does not move, so what all elements have in
+    common is taken off first: about that, as the mean of a few tells.
     """
 
     long_row_bytes: int = LONG_ROW_BYTES
@@ -107,10 +127,33 @@ class OnePassMoments:
         if _row_bytes(squares, editor) <= self.long_row_bytes:
             return Reason("the row is short: a second pass finds it in the cache")
         origin = merge_origins(total, center, squares, n)
-        how = reducer("moments", n.out.dtype)
-        return (Nest((center.out, n.out), total.bound, how, total.body, origin),)
+        return _around_samples(center, total, replace(n, origin=origin), editor)
 
 
+def _around_samples(center: Nest, total: Nest, n: Nest, editor: Editor) -> tuple[Node, ...]:
+    """The nests of a row's mean and variance, relative to the mean of a few of its elements."""
+    name, dtype, dims = center.out.name, n.out.dtype, center.out.dims
+    extents = {d: editor.extents[d] for d in total.bound}
+    count = Index.of(SAMPLES)
+    number = editor.fresh_dim(f"{name}.sample", count)
+    at = {d: floordiv(Index.of(number) * e, count, editor.ranges) for d, e in extents.items()}
+    sample = apply("mul", substitute(total.body[0], at), Lit(1.0 / SAMPLES, dtype))
+    near = Value(editor.fresh_value(f"{name}.near"), dtype, dims)
+    rest = Value(editor.fresh_value(f"{name}.rest"), dtype, dims)
+    here, there = (Read(v.name, point(dims), dtype) for v in (near, rest))
+    moved = apply("sub", total.body[0], here)
+    return (
+        Nest((near,), (number,), total.reducer, (sample,), n.origin),
+        Nest((rest, n.out), total.bound, reducer("moments", dtype), (moved,), n.origin),
+        Nest(center.outs, (), None, (apply("add", here, there),), n.origin),
+    )
+
+
+@rounds(
+    changes="Sums of exponentials times values are divided, not the exponentials: products are "
+    "larger by their sum, which is at most the number of elements.",
+    refused="Rows are longer than 2**24.",
+)
 def divide_later(n: Node, editor: Editor) -> Result:
     """Where probabilities weigh a sum, the sum is divided, not each of them.
 
@@ -121,8 +164,9 @@ def divide_later(n: Node, editor: Editor) -> Result:
     %y.undivided{b,k} = sum{i} %e[b, i] * %v[i, k]
     %y{b,k} = %y.undivided[b, k] / %z[b]
 
-    The maximum of its row being subtracted, no exponential is above 1, so the sum overflows no
-    sooner than that of `v`. The attention of one pass divides there, too [Dao et al. 2022, §3.1].
+    The maximum of its row being subtracted, no exponential is above 1, and the sum of `v` that they
+    weigh is at most as many times larger as there are elements. The attention of one pass divides
+    there, too [Dao et al. 2022, §3.1].
     """
     if not isinstance(n, Nest) or not _reduces(n, "sum"):
         return Reason("not a sum in f32 or f64")
@@ -152,12 +196,20 @@ def divide_later(n: Node, editor: Editor) -> Result:
         return Reason("the divisor varies along the sum")
     if editor.typical(set(n.out.dims) - _names(p)) >= editor.typical(n.bound):
         return Reason("there are no fewer quotients after the sum")
+    refused = over_budget(Change(top=log2(max(editor.typical(n.bound), 1))), n.out.dtype)
+    if refused is not None:
+        return refused
     total = Value(editor.fresh_value(f"{n.out.name}.undivided"), n.out.dtype, n.out.dims)
     weighed = replace(n, outs=(total,), body=(apply("mul", substitute(e, at), v),))
     read = Read(total.name, point(total.dims), total.dtype)
     return (weighed, Nest(n.outs, (), None, (apply("div", read, divisor),), n.origin))
 
 
+@rounds(
+    changes="What is divided by a sum of exponentials is multiplied by its reciprocal: one "
+    "rounding more.",
+    refused="The largest exponential is not 1: the sum may be small or large.",
+)
 def multiply_by_reciprocal(n: Node, editor: Editor) -> Result:
     """What is divided by a row's sum of probabilities is multiplied by its reciprocal.
 

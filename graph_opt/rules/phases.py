@@ -8,7 +8,7 @@ from math import prod
 
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.graph_opt.rules.scale import factors, product_of
+from rutc.graph_opt.sum_weights import factors, product_of
 from rutc.record import record
 from rutc.tensor_ir import Apply, DType, Expr, Index, IndexValue, Lit, Nest, Node, Read, apply
 from rutc.tensor_ir.affine import ZERO, Mod, floordiv, mod

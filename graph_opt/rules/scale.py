@@ -1,9 +1,7 @@
 """Scales and shifts by constants: combined with each other, and folded into weights.
 
 Batch normalisation of a convolution, however it is spelled, becomes the convolution with other
-weights plus a bias [Jacob et al. 2018, §3.2]. A product is distributed over a sum, `(x + c) * s`
-becoming `x*s + c*s`, only where that saves an operation or lets a scale go into weights: it rounds
-relative to `c*s`, not to the result.
+weights plus a bias [Jacob et al. 2018, §3.2].
 """
 
 from __future__ import annotations
@@ -11,67 +9,81 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from rutc.graph_opt.affine_chain import (
+    Chain,
+    Step,
+    chain,
+    factor_of,
+    follow,
+    is_constant,
+    joined_scales,
+    scale_and_shift,
+    slope_and_offset,
+)
 from rutc.graph_opt.editor import Editor, merge_origins
-from rutc.graph_opt.exprs import atoms, index_coords, indices, is_plain, point
+from rutc.graph_opt.exprs import atoms, index_coords, indices, point
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.record import record
-from rutc.tensor_ir import Apply, Const, DType, Expr, Index, Lit, Nest, Node, Read, Value, apply
+from rutc.graph_opt.rounding import elements, over_budget, rounds
+from rutc.graph_opt.sum_weights import (
+    WIDE,
+    Weights,
+    cost_of_joining,
+    cost_of_scaling,
+    cost_of_shifting,
+    factors,
+    product_of,
+    weights_of,
+)
+from rutc.tensor_ir import Apply, Expr, Index, Lit, Nest, Node, Read, Value, apply
 from rutc.tensor_ir.affine import FloorDiv
 from rutc.tensor_ir.expr import index_names, map_index, reads, substitute, transform, walk
 
-WIDE = (DType.F32, DType.F64)
 
-
-@record
-class Affine:
-    """`scale * x + shift`; None stands for a scale of 1 and a shift of 0."""
-
-    x: Read
-    scale: Expr | None = None
-    shift: Expr | None = None
-
-    @property
-    def operations(self) -> int:
-        """How many operations it takes once both constants are known."""
-        return (self.scale is not None) + (self.shift is not None)
-
-    def expr(self) -> Expr:
-        """As an expression."""
-        scaled = self.x if self.scale is None else apply("mul", self.x, self.scale)
-        return scaled if self.shift is None else apply("add", scaled, self.shift)
-
-
+@rounds(
+    changes="Neighbouring factors are one, rounded once. Behind a sum of products with constant "
+    "weights, shifts move behind scales.",
+    refused="A factor is no normal number; a shift before the last step is large beside what the "
+    "sum itself rounds for inputs of about 1.",
+)
 def combine_scales(n: Node, editor: Editor) -> Result:
-    """A chain of scales and shifts by constants becomes one scale and one shift.
+    """In a chain of scales and shifts by constants, neighbouring scales become one.
 
     %y{c,i} = (%x[c, i] - %m[c]) / %d[c] * %g[c] + %b[c]
     ->
-    %y.scale{c} = 1.0 / %d[c] * %g[c]
-    %y.shift{c} = (0.0 - %m[c]) / %d[c] * %g[c] + %b[c]
-    %y{c,i} = %x[c, i] * %y.scale[c] + %y.shift[c]
+    %y.scale{c} = f32(f64(%g[c]) / f64(%d[c]))
+    %y{c,i} = (%x[c, i] - %m[c]) * %y.scale[c] + %b[c]
+
+    Where %x is a sum of products into whose weights the scale can go, all of the chain becomes
+    `%x[c, i] * %y.scale[c] + %y.shift[c]`.
     """
-    found = affine_nest(n, editor)
+    found = _chain_nest(n, editor)
     if isinstance(found, Reason):
         return found
     assert isinstance(n, Nest)
-    form, chain = found
-    before = sum(_operations(e) for c in (n, *chain) for e in c.body)
-    saves = before > form.operations
-    folds = bool(chain) and form.scale is not None and _foldable(n, form, editor)
-    if not saves and not folds:
-        return Reason(f"{before} operations are not more than {form.operations}")
+    whole, nests = found
+    before = sum(_operations(e) for c in (n, *nests) for e in c.body)
+    origin = merge_origins(*reversed(nests), n)
+    steps = _distributed(whole, editor)
+    why = steps if isinstance(steps, Reason) else None
+    if isinstance(steps, Reason | None) or not (nests or len(steps) < before):
+        steps = joined_scales(whole.steps, editor)
+        if before <= Chain(whole.x, steps).operations:
+            return why or Reason(f"{before} operations are not more than {len(steps)}")
     new: list[Node] = []
-    scale = _outlined(form.scale, f"{n.out.name}.scale", n, new, editor)
-    shift = _outlined(form.shift, f"{n.out.name}.shift", n, new, editor)
-    if isinstance(scale, Reason):
-        return scale
-    if isinstance(shift, Reason):
-        return shift
-    body = Affine(form.x, scale, shift).expr()
-    origin = merge_origins(*reversed(chain), n)
-    return (*new, replace(n, body=(body,), origin=origin))
+    outlined: list[Step] = []
+    for s in steps:
+        kind = "shift" if s.op == "add" else "scale"
+        by = _outlined(s.by, f"{n.out.name}.{kind}", n, new, editor)
+        if isinstance(by, Reason):
+            return by
+        outlined.append(Step(s.op, by))
+    return (*new, replace(n, body=(follow(whole.x, outlined),), origin=origin))
 
 
+@rounds(
+    changes="A factor moves from a sum of products into its constant weights.",
+    refused="Scaled weights leave the range of exponents that the budget allows.",
+)
 def fold_scale(n: Node, editor: Editor) -> Result:
     """A scale by a constant goes into a constant operand of the sum of products that it scales.
 
@@ -84,22 +96,26 @@ def fold_scale(n: Node, editor: Editor) -> Result:
     """
     if not isinstance(n, Nest) or n.reducer is not None:
         return Reason("not elementwise")
-    form = affine(n.body[0], editor)
-    if form is None or form.scale is None:
+    form = chain(n.body[0], editor)
+    if form is None or not form.steps:
         return Reason("it does not scale by a constant")
-    product = contraction(form.x, n, editor)
+    scale = factor_of(form.steps[0], editor)
+    if scale is None:
+        return Reason("it does not begin with a scale by normal numbers")
+    product = _scaled_sum(form.x, n, editor)
     if isinstance(product, Reason):
         return product
-    scale = _rebased(form.scale, _inverse(form.x))
-    if scale is None:
-        return Reason("the scale varies over more than the sum of products")
-    folded = into_weights(replace(product, origin=merge_origins(product, n)), scale, editor)
+    product = replace(product, origin=merge_origins(product, n))
+    folded = _into_weights(product, form.x, scale, editor)
     if isinstance(folded, Reason):
         return folded
-    rest = Affine(form.x, None, form.shift)
-    return (*folded, replace(n, body=(rest.expr(),)))
+    return (*folded, replace(n, body=(follow(form.x, form.steps[1:]),)))
 
 
+@rounds(
+    changes="Constant factors of a sum's terms are one, rounded once.",
+    refused="Their product is not finite, or underflows.",
+)
 def join_weights(n: Node, editor: Editor) -> Result:
     """Of several constant factors of a product, the smaller ones go into a larger one.
 
@@ -118,7 +134,7 @@ def join_weights(n: Node, editor: Editor) -> Result:
         if not is_constant(part, editor):
             continue
         others = replace(n, body=(product_of([*parts[:i], *parts[i + 1 :]]),))
-        folded = into_weights(others, part, editor)
+        folded = _into_weights(others, None, part, editor)
         if not isinstance(folded, Reason):
             return folded
         why = folded
@@ -126,70 +142,34 @@ def join_weights(n: Node, editor: Editor) -> Result:
 
 
 # -- recognition --------------------------------------------------------------------------------
-def affine_nest(n: Node, editor: Editor) -> tuple[Affine, tuple[Nest, ...]] | Reason:
-    """A nest as one scale and shift, with the nests before it that only scale and shift too."""
+def _chain_nest(n: Node, editor: Editor) -> tuple[Chain, tuple[Nest, ...]] | Reason:
+    """A nest as a chain of steps, with the nests before it that are such chains too."""
     if not isinstance(n, Nest) or n.reducer is not None or n.out.dtype not in WIDE:
         return Reason("not elementwise in f32 or f64")
-    body, chain, last = n.body[0], [], n
-    form = affine(body, editor)
-    if form is None or form.operations == 0:
+    body, nests, last = n.body[0], [], n
+    found = chain(body, editor)
+    if found is None or not found.steps:
         return Reason("not a scale and shift by constants")
-    while (before := editor.nest(form.x.value)) is not None:
+    while (before := editor.nest(found.x.value)) is not None:
         if before.reducer is not None or before.out.dtype not in WIDE:
             break
-        if not editor.is_read_once(before.out.name, last) or form.x.fill is not None:
+        if not editor.is_read_once(before.out.name, last) or found.x.fill is not None:
             break
-        inner = affine(before.body[0], editor)
-        if inner is None or inner.operations == 0:
+        inner = chain(before.body[0], editor)
+        if inner is None or not inner.steps:
             break
-        at = substitute(before.body[0], dict(index_coords(form.x)))
-        x = form.x
+        at = substitute(before.body[0], dict(index_coords(found.x)))
+        x = found.x
         body = transform(body, lambda e, x=x, at=at: at if e == x else e)  # type: ignore[misc]
-        merged = affine(body, editor)
+        merged = chain(body, editor)
         if merged is None:
             break
-        form, last = merged, before
-        chain.append(before)
-    return form, tuple(chain)
+        found, last = merged, before
+        nests.append(before)
+    return found, tuple(nests)
 
 
-def affine(e: Expr, editor: Editor) -> Affine | None:
-    """`e` as `scale * x + shift` with constants around one read that is not constant."""
-    match e:
-        case Read():
-            return Affine(e) if is_plain(e) and editor.constant(e.value) is None else None
-        case Apply(op="neg", args=(x,)) if e.dtype in WIDE:
-            return _scaled(affine(x, editor), Lit(-1.0, e.dtype))
-        case Apply(op="add" | "mul", args=(x, c)) if is_constant(x, editor):
-            return affine(Apply(e.op, (c, x)), editor) if not is_constant(c, editor) else None
-        case Apply(op="add", args=(x, c)) if is_constant(c, editor):
-            return _shifted(affine(x, editor), c)
-        case Apply(op="mul", args=(x, c)) if is_constant(c, editor):
-            return _scaled(affine(x, editor), c)
-        case Apply(op="sub", args=(x, c)) if is_constant(c, editor):
-            return _shifted(affine(x, editor), _negated(c))
-        case Apply(op="sub", args=(c, x)) if is_constant(c, editor):
-            return _shifted(_scaled(affine(x, editor), Lit(-1.0, e.dtype)), c)
-        case Apply(op="div", args=(x, c)) if is_constant(c, editor):
-            return _divided(affine(x, editor), c)
-        case _:
-            return None
-
-
-def is_constant(e: Expr, editor: Editor) -> bool:
-    """Whether `e` is made of literals and constants at affine coordinates."""
-    for x in walk(e):
-        match x:
-            case Lit() | Apply():
-                pass
-            case Read() if is_plain(x) and editor.constant(x.value) is not None:
-                pass
-            case _:
-                return False
-    return e.dtype in WIDE
-
-
-def contraction(x: Read, reader: Nest, editor: Editor) -> Nest | Reason:
+def _scaled_sum(x: Read, reader: Nest, editor: Editor) -> Nest | Reason:
     """The sum of products that `x` reads, if `reader` alone needs it."""
     n = editor.nest(x.value)
     if n is None or n.reducer is None or n.reducer.name != "sum":
@@ -199,72 +179,93 @@ def contraction(x: Read, reader: Nest, editor: Editor) -> Nest | Reason:
     return n
 
 
-def factors(e: Expr) -> list[Expr]:
-    """The factors of a product, in order."""
-    if isinstance(e, Apply) and e.op == "mul":
-        return [f for a in e.args for f in factors(a)]
-    return [e]
-
-
-def product_of(parts: list[Expr]) -> Expr:
-    """The product of at least one factor, from the left."""
-    total = parts[0]
-    for p in parts[1:]:
-        total = apply("mul", total, p)
-    return total
-
-
 # -- rewriting ----------------------------------------------------------------------------------
-def into_weights(n: Nest, scale: Expr, editor: Editor) -> tuple[Node, ...] | Reason:
-    """The sum of products `n` times `scale` (over the dims of `n`), as new weights and a sum."""
-    parts = factors(n.body[0])
+def _distributed(c: Chain, editor: Editor) -> tuple[Step, ...] | Reason | None:
+    """The chain as a scale that can go into the weights of the sum before it, and a shift.
+
+    None if there is no sum before it.
+    """
+    product = editor.nest(c.x.value)
+    if product is None or product.reducer is None or product.reducer.name != "sum":
+        return None
+    if len(editor.readers(c.x.value)) != 1 or editor.is_output(c.x.value):
+        return Reason(f"%{c.x.value} has another reader")
+    scale, shift = scale_and_shift(c)
     why = Reason("no factor is a constant")
-    for i, w in enumerate(parts):
-        c = editor.constant(w.value) if isinstance(w, Read) else None
-        if c is None or not isinstance(w, Read) or w.dtype not in WIDE:
-            continue
-        if len(editor.readers(w.value)) > 1 or editor.is_output(w.value):
-            why = Reason(f"%{w.value} has another reader")
-            continue
-        if w.fill is not None and w.fill.value != 0:
-            why = Reason(f"%{w.value} is padded with {w.fill.value}")
-            continue
-        if not all(isinstance(at, Index) for _, at in w.coords):
-            why = Reason(f"%{w.value} is read at data-dependent coordinates")
-            continue
-        own = _rebased(scale, _inverse(w))
-        if own is None:
-            why = Reason(f"the scale varies over more than %{w.value}")
-            continue
-        return _with_weights(n, parts, i, c, own, editor)
+    for w in weights_of(product, editor):
+        refused = w if isinstance(w, Reason) else _refused_shift(c, w, editor)
+        if refused is None and scale is not None:
+            folded = _into_weights(product, c.x, scale, editor)
+            refused = folded if isinstance(folded, Reason) else None
+        if refused is None:
+            scales = () if scale is None else (Step("mul", scale),)
+            return scales if shift is None else (*scales, Step("add", shift))
+        why = refused
     return why
 
 
-def _with_weights(
-    n: Nest, parts: list[Expr], position: int, c: Const, scale: Expr, editor: Editor
-) -> tuple[Node, ...]:
-    """`n` reading `c * scale` in the place of `c`."""
-    w = parts[position]
-    assert isinstance(w, Read)
+def _refused_shift(c: Chain, w: Weights, editor: Editor) -> Reason | None:
+    """Why the shifts of a chain behind a sum cannot all be added at its end."""
+    # The shift at the end may vary over more than the weights.
+    *steps, last = c.steps
+    if last.op == "add":
+        last = Step("add", Lit(0.0, last.by.dtype))
+    over = [_over_weights(s.by, c.x, w) for s in (*steps, last)]
+    known = [Step(s.op, by) for s, by in zip((*steps, last), over, strict=True) if by is not None]
+    if len(known) < len(over):
+        return Reason(f"a step varies over more than %{w.const.out.name}")
+    found = slope_and_offset(known, w.const.axes, editor)
+    if found is None:
+        return Reason("the constants are too many, or read at symbolic coordinates")
+    return over_budget(cost_of_shifting(w, found[1], editor), w.read.dtype)
+
+
+def _over_weights(e: Expr, x: Read | None, w: Weights) -> Expr | None:
+    """An expression of the reader of a sum, or of its terms, over the dims of the weights."""
+    inner = e if x is None else _rebased(e, _inverse(x))
+    return None if inner is None else _rebased(inner, _inverse(w.read))
+
+
+def _into_weights(
+    n: Nest, x: Read | None, scale: Expr, editor: Editor
+) -> tuple[Nest, Nest] | Reason:
+    """New weights and a sum, for the sum of products `n` that is scaled where `x` reads it.
+
+    Without `x`, the scale is one of the terms themselves.
+    """
+    why = Reason("no factor is a constant")
+    for w in weights_of(n, editor):
+        if isinstance(w, Reason):
+            why = w
+            continue
+        own = _over_weights(scale, x, w)
+        if own is None:
+            why = Reason(f"the scale varies over more than %{w.const.out.name}")
+            continue
+        by = elements(own, w.const.axes, editor)
+        if by is None:
+            why = Reason("the scale has too many elements, or a symbolic number")
+            continue
+        cost = cost_of_joining(w, by) if x is None else cost_of_scaling(w, by)
+        refused = over_budget(cost, w.read.dtype)
+        if refused is None:
+            return _with_weights(w, own, editor)
+        why = refused
+    return why
+
+
+def _with_weights(w: Weights, scale: Expr, editor: Editor) -> tuple[Nest, Nest]:
+    """The constant times `scale`, and the sum that reads it instead."""
+    c, read = w.const, w.read
     base = c.out.name if c.out.name.endswith(".scaled") else f"{c.out.name}.scaled"
     name = editor.fresh_value(base)
-    element = Read(c.out.name, point(c.out.dims), w.dtype)
-    scaled = Value(name, w.dtype, c.out.dims)
-    origin = merge_origins(c, n)
+    element = Read(c.out.name, point(c.out.dims), read.dtype)
+    scaled = Value(name, read.dtype, c.out.dims)
+    origin = merge_origins(c, w.sum)
     weights = Nest((scaled,), (), None, (apply("mul", element, scale),), origin)
-    parts = [*parts[:position], replace(w, value=name), *parts[position + 1 :]]
-    return weights, replace(n, body=(product_of(parts),))
-
-
-def _foldable(n: Nest, form: Affine, editor: Editor) -> bool:
-    """Whether the scale of `form` can go into weights once `n` reads the sum directly."""
-    total = editor.nest(form.x.value)
-    if total is None or total.reducer is None or total.reducer.name != "sum":
-        return False
-    if len(editor.readers(form.x.value)) != 1 or form.scale is None:
-        return False
-    scale = _rebased(form.scale, _inverse(form.x))
-    return scale is not None and not isinstance(into_weights(total, scale, editor), Reason)
+    parts = factors(w.sum.body[0])
+    parts[w.position] = replace(read, value=name)
+    return weights, replace(w.sum, body=(product_of(parts),))
 
 
 def _inverse(r: Read) -> dict[Index, Index]:
@@ -292,11 +293,10 @@ def _rebased(e: Expr, at: Mapping[Index, Index]) -> Expr | None:
     return map_index(e, lambda i: at[i] if i in at else i.subs(env))
 
 
-def _outlined(
-    e: Expr | None, name: str, n: Nest, new: list[Node], editor: Editor
-) -> Expr | Reason | None:
+def _outlined(e: Expr, name: str, n: Nest, new: list[Node], editor: Editor) -> Expr | Reason:
     """A constant expression as one read, its nest appended to `new`."""
-    if e is None or isinstance(e, Lit | Read):
+    plain = e.args[0] if isinstance(e, Apply) and e.op == "neg" else e
+    if isinstance(plain, Lit | Read):
         return e
     dims = tuple(sorted(index_names(e)))
     size, source = editor.size(dims), 0
@@ -314,32 +314,3 @@ def _outlined(
 
 def _operations(e: Expr) -> int:
     return sum(isinstance(x, Apply) for x in walk(e))
-
-
-def _negated(e: Expr) -> Expr:
-    return (
-        Lit(-e.value, e.dtype)
-        if isinstance(e, Lit) and not isinstance(e.value, str)
-        else apply("neg", e)
-    )
-
-
-def _shifted(form: Affine | None, c: Expr) -> Affine | None:
-    if form is None:
-        return None
-    return replace(form, shift=c if form.shift is None else apply("add", form.shift, c))
-
-
-def _scaled(form: Affine | None, c: Expr) -> Affine | None:
-    if form is None:
-        return None
-    scale = c if form.scale is None else apply("mul", form.scale, c)
-    return Affine(form.x, scale, None if form.shift is None else apply("mul", form.shift, c))
-
-
-def _divided(form: Affine | None, c: Expr) -> Affine | None:
-    if form is None:
-        return None
-    one = Lit(1.0, c.dtype)
-    scale = apply("div", one if form.scale is None else form.scale, c)
-    return Affine(form.x, scale, None if form.shift is None else apply("div", form.shift, c))

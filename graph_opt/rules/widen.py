@@ -9,7 +9,7 @@ from rutc.graph_opt.exprs import is_plain, node_reads, point
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.contraction import inlined
 from rutc.graph_opt.rules.fold import FoldConstants
-from rutc.graph_opt.rules.scale import factors, product_of
+from rutc.graph_opt.sum_weights import factors, product_of
 from rutc.record import record
 from rutc.tensor_ir import Cast, DType, Expr, Index, Lit, Nest, Node, Read, Value
 from rutc.tensor_ir.expr import index_names

@@ -83,7 +83,7 @@ def batch_normalization(
     momentum: float = 0.9,
     training_mode: int = 0,
 ) -> tuple[Tensor, ...]:
-    """`x` * s + t with s = scale / sqrt(variance + epsilon) and t = shift - mean * s.
+    """(`x` - mean) * s + shift with s = scale / sqrt(variance + epsilon).
 
     In training, mean and variance are those of x; then the given ones, moved towards them, follow.
     """
@@ -115,27 +115,22 @@ def batch_affine(
     epsilon: float,
     kind: DType,
 ) -> Tensor:
-    """`x` normalised by a mean and a variance for each channel or element, scaled and shifted."""
+    """(`x` - mean) * (scale / sqrt(variance + epsilon)) + shift, by channel or element."""
     factor = b.map(
         lambda g, v: apply("div", cast(g, kind), apply("sqrt", shifted(cast(v, kind), epsilon))),
         scale,
         variance,
     )
-    offset = b.map(
-        lambda t, m, s: apply("sub", cast(t, kind), apply("mul", cast(m, kind), s)),
-        shift,
-        mean,
-        factor,
-    )
     units = b.axes((1,) * (x.rank - 1 - factor.rank))
-    factor = b.reshaped(factor, (*factor.axes, *units))
-    offset = b.reshaped(offset, (*offset.axes, *units))
-    return b.map(
-        lambda e, s, t: cast(apply("add", apply("mul", cast(e, kind), s), t), x.dtype),
-        x,
-        factor,
-        offset,
+    center, factor, offset = (
+        b.reshaped(t, (*t.axes, *units)) for t in (_narrow(b, mean, kind), factor, shift)
     )
+
+    def fn(e: Expr, m: Expr, s: Expr, t: Expr) -> Expr:
+        centered = apply("sub", cast(e, kind), m)
+        return cast(apply("add", apply("mul", centered, s), cast(t, kind)), x.dtype)
+
+    return b.map(fn, x, center, factor, offset)
 
 
 def centered_and_scaled(

@@ -1,0 +1,111 @@
+"""Rewrites err about as little as the model's own order of operations, over all magnitudes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rutc.graph_opt import EXACT, optimize
+from rutc.tensor_ir import Graph
+from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.verify import verify
+from tests.examples import examples
+from tests.graph_opt.truth import assert_as_close, truth
+
+POINTS = 48
+Steps = Sequence[tuple[str, float]]
+SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+SPECIAL = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0], np.float32)
+
+STANDARDISED: Steps = (("sub", 1e6), ("div", 3.0), ("mul", 0.7), ("add", 0.1))
+UNIX_TIMES: Steps = (("sub", 1.7e9), ("div", 1e4), ("mul", 0.7))
+ROUNDED: Steps = (("add", 12582912.0), ("sub", 12582912.0))
+LARGE: Steps = (("mul", 1e30), ("mul", 1e30))
+SMALL: Steps = (("div", 1e30), ("mul", 1e-10))
+
+
+def chain_graph(steps: Steps) -> Graph:
+    """A graph of one nest for each step, as a model's nodes are."""
+    lines = ['graph "chain"', f"dims i = {POINTS}", '%v0 : f32{i} = input "x" [i]']
+    for number, (op, by) in enumerate(steps):
+        value = np.format_float_scientific(np.float32(by), trim="0")
+        lines.append(f"%v{number + 1} : f32{{i}} = %v{number}[i] {SIGNS[op]} {value}")
+    graph = parse("\n".join([*lines, f'output "y" [i] = %v{len(steps)}']))
+    verify(graph)
+    return graph
+
+
+def points(offset: float, spread: float, seed: int, size: int = POINTS) -> np.ndarray:
+    """Numbers around `offset`, and special ones."""
+    noise = np.random.default_rng(seed).standard_normal(size)
+    with np.errstate(over="ignore"):
+        return (offset + spread * noise).astype(np.float32)
+
+
+def with_special(x: np.ndarray) -> np.ndarray:
+    """The numbers with infinities, NaN and zeros in the last places."""
+    return np.concatenate([x[: -len(SPECIAL)], SPECIAL])
+
+
+magnitudes = st.builds(
+    lambda digits, exponent, sign: sign * digits * 10.0**exponent,
+    st.floats(1, 9.5),
+    st.integers(-38, 37),
+    st.sampled_from([1, -1]),
+)
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> tuple[list[tuple[str, float]], np.ndarray]:
+    """Steps with constants of all magnitudes, of which shifts may cancel or round, and inputs."""
+    offset = draw(magnitudes)
+    spread = abs(offset) * draw(st.sampled_from([1e-6, 1e-3, 0.1, 1.0, 10.0]))
+    now, steps = offset, []
+    for _ in range(draw(st.integers(1, 6))):
+        op = draw(st.sampled_from(["add", "sub", "mul", "div", "mul", "div"]))
+        by = draw(magnitudes)
+        if op in ("add", "sub"):
+            size = max(abs(now), 1e-30)
+            by = draw(st.sampled_from([by, size, -size, 12582912.0 * size, size * 1e-3]))
+        elif draw(st.booleans()):
+            by = draw(st.floats(0.01, 100.0))
+        by = float(np.clip(by, -3e38, 3e38))
+        if abs(by) < 1e-38:
+            by = 1.0
+        step = {"add": now + by, "sub": now - by, "mul": now * by, "div": now / by}[op]
+        steps.append((op, by))
+        now = float(np.clip(step, -1e60, 1e60))
+    return steps, with_special(points(offset, spread, draw(st.integers(0, 99))))
+
+
+@examples(150)
+@given(chains())
+@example((STANDARDISED, points(1e6, 3.0, 0)))
+@example((UNIX_TIMES, points(1.7e9, 1e4, 0)))
+@example((ROUNDED, points(0.0, 100.0, 0)))
+@example((LARGE, points(0.0, 1e-30, 0)))
+@example((SMALL, points(1e30, 1e29, 0)))
+def test_chains_of_scales_and_shifts_err_no_more_than_they_do(
+    case: tuple[Steps, np.ndarray],
+) -> None:
+    steps, x = case
+    graph = chain_graph(steps)
+    rewritten = optimize(graph)
+    own, exact = interpret(graph, {"x": x})["y"], truth(graph, {"x": x})["y"]
+    got = interpret(rewritten, {"x": x})["y"]
+    assert_as_close(got, own, exact, f"{x}\n{graph}\n{rewritten}")
+
+
+@examples(60)
+@given(chains())
+@example((ROUNDED, points(0.0, 100.0, 0)))
+def test_the_exact_pipeline_keeps_every_bit_of_chains(case: tuple[Steps, np.ndarray]) -> None:
+    steps, x = case
+    graph = chain_graph(steps)
+    own = interpret(graph, {"x": x})["y"]
+    got = interpret(optimize(graph, pipeline=EXACT), {"x": x})["y"]
+    kept = ~np.isnan(own)
+    np.testing.assert_array_equal(got[kept].view(np.uint32), own[kept].view(np.uint32))
+    assert np.isnan(got[~kept]).all()
