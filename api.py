@@ -29,6 +29,7 @@ from rutc.record import record
 if TYPE_CHECKING:
     import numpy as np
 
+    from rutc.tensor_ir import Graph
     from rutc.verify import Verification
 
 # What is imported here delays the C compiler, which takes as long as compiling a small model.
@@ -147,15 +148,23 @@ def _compiled(
 ) -> Compiled:
     """What `compile` returns."""
     with Workplace(destination.parent) as place:
-        report = _artifact(source, place.path / destination.name, options, host, on_progress)
+        imported: list[Graph] = []
+        report = _artifact(
+            source, place.path / destination.name, options, host, on_progress, imported.append
+        )
         if not verify:
             return Compiled(_publish(place, report, destination), None)
         from rutc.runtime import ModelError
-        from rutc.verify import VerificationFailed, verify_model
+        from rutc.verify import BRIEF, VerificationFailed, verify_model
 
         try:
             verification = verify_model(
-                source, report.library, threads=threads, on_progress=on_progress
+                source,
+                report.library,
+                threads=threads,
+                graph=imported[0] if imported else None,
+                effort=BRIEF,
+                on_progress=on_progress,
             )
         except ModelError as error:
             raise UserError(
@@ -174,7 +183,12 @@ def _compiled(
 
 
 def _artifact(
-    source: Path, output: Path, options: Options, host: HostRuntime, on_progress: Progress | None
+    source: Path,
+    output: Path,
+    options: Options,
+    host: HostRuntime,
+    on_progress: Progress | None,
+    on_import: Callable[[Graph], None],
 ) -> Report:
     """Writes the artifact, which is all that its folder holds: one made before, or a new one."""
     from rutc.reuse import entry
@@ -188,7 +202,7 @@ def _artifact(
         return replace(found, seconds={"cache": perf_counter() - start})
     from rutc.compiler import compile_model
 
-    return compile_model(source, output, options, on_progress, host, place)
+    return compile_model(source, output, options, on_progress, host, place, on_import)
 
 
 def verify(

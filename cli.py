@@ -159,7 +159,9 @@ def compile_command(
                 "verification": None if checked is None else views.verification_json(checked),
             },
             views.report_text(compiled.report),
-            "not verified (--no-verify)" if checked is None else f"verified: {checked.summary()}",
+            "not verified (--no-verify)"
+            if checked is None
+            else f"verified: {views.verification_text(checked)}",
         )
 
 

@@ -31,6 +31,7 @@ from rutc.options import Options, Report
 from rutc.plan_steps import Pending
 from rutc.recipe import Draft, Made
 from rutc.reuse import Entry
+from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import typical
 
 __all__ = ["Options", "Report", "compile_model"]
@@ -46,11 +47,13 @@ def compile_model(
     on_progress: OnProgress | None = None,
     host: HostRuntime | None = None,
     entry: Entry | None = None,
+    on_import: Callable[[Graph], None] | None = None,
 ) -> Report:
     """Compile a model into `output` and the header beside it; nothing appears unless all worked.
 
     `host` is the host runtime if its compilation has begun already; `entry` is the place in the
-    cache where the artifact, which then gets a folder of its own, is kept.
+    cache where the artifact, which then gets a folder of its own, is kept. `on_import` is given
+    the model's graph before anything in it is rewritten.
 
     Raises:
         UserError: the model, an option or the machine is at fault.
@@ -95,6 +98,8 @@ def compile_model(
                     values=options.values,
                     folder=folder,
                 )
+            if on_import is not None:
+                on_import(graph)
             dump = None
             if options.dump is not None:
                 make_folder(options.dump)

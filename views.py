@@ -88,31 +88,38 @@ def verification_json(verification: Verification) -> Json:
         "inputs": verification.inputs,
         "threads": verification.threads,
         "onnxruntime": verification.reference_version,
+        "runs": verification.runs,
+        "runs_with_float64": verification.with_truth,
+        "unverified": list(verification.unverified),
         "outputs": [asdict(output) for output in verification.outputs],
     }
 
 
 def verification_table(verification: Verification) -> Table:
-    """Returns one row per output."""
-    table = Table("output", "shape", "max abs", "max rel", "max ULP", "of largest", "agrees")
+    """Returns one row per output: rutc beside ONNX Runtime, and both beside float64."""
+    table = Table(
+        "output", "shape", "max abs", "max ULP", "of largest", "error", "ORT's error", "agrees"
+    )
     for output in verification.outputs:
         share = output.max_abs / output.largest if output.largest else 0.0
         table.add_row(
             output.name,
             f"{output.dtype}{list(output.shape)}",
             f"{output.max_abs:.3g}",
-            f"{output.max_rel:.3g}",
             str(output.max_ulp),
             f"{share:.2g}",
-            "yes" if output.passed else "NO",
+            "-" if output.error is None else f"{output.error:.2g}",
+            "-" if output.reference_error is None else f"{output.reference_error:.2g}",
+            ("?" if output.remark else "yes") if output.passed else "NO",
         )
     return table
 
 
 def verification_text(verification: Verification) -> str:
-    """Returns the summary, and why each output that does not agree does not."""
+    """Returns the summary, what was not verified, and why outputs that do not agree do not."""
     reasons = [f"{o.name}: {o.reason}" for o in verification.outputs if not o.passed]
-    return "\n".join([verification.summary(), *reasons])
+    unverified = [f"unverified: {text}" for text in verification.unverified]
+    return "\n".join([verification.summary(), *unverified, *reasons])
 
 
 def divergence_json(divergence: Divergence | None) -> Json | None:

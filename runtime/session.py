@@ -148,6 +148,29 @@ class InferenceSession:
             return dict(tensors)
         return {b.name: b.gathered(tensors) for b in self._takes}
 
+    def spread(self, inputs: Mapping[str, object]) -> dict[str, object]:
+        """Returns the tensors that inputs are made of, by the names that `get_ports` lists.
+
+        Raises:
+            ModelError: an input is missing or no such value.
+        """
+        if self._takes is None:
+            return dict(inputs)
+        dtypes = {info.name: info.dtype for info in self._inputs}
+        feed: dict[str, object] = {}
+        for bundle in self._takes:
+            if bundle.name not in inputs and bundle.ports:
+                needed = _list("input", [b.name for b in self._takes])
+                raise ModelError(f"missing input {bundle.name!r}: the model needs {needed}")
+            feed.update(bundle.spread(inputs.get(bundle.name), dtypes))
+        return feed
+
+    def bundled_outputs(self, tensors: Mapping[str, Array]) -> dict[str, Any]:
+        """Returns the outputs by name that tensors make up."""
+        if self._gives is None:
+            return dict(tensors)
+        return {b.name: b.gathered(tensors) for b in self._gives}
+
     def _node_args(
         self, infos: Sequence[TensorInfo], whole: tuple[Bundle, ...] | None
     ) -> list[NodeArg]:
@@ -195,12 +218,7 @@ class InferenceSession:
         names = list(output_names or ()) or list(gives)
         _check_names("output", names, gives)
         _check_names("input", input_feed, takes)
-        dtypes = {info.name: info.dtype for info in self._inputs}
-        feed: dict[str, object] = {}
-        for name, bundle in takes.items():
-            if name not in input_feed and bundle.ports:
-                raise ModelError(f"missing input {name!r}: the model needs {_list('input', takes)}")
-            feed.update(bundle.spread(input_feed.get(name), dtypes))
+        feed = self.spread(input_feed)
         ports = [port for name in names for port in gives[name].ports]
         found = dict(zip(ports, self._run_tensors(ports, feed), strict=True)) if ports else {}
         return [gives[name].gathered(found) for name in names]

@@ -73,13 +73,13 @@ def interpret_values(
     symbols: Mapping[str, int] | None = None,
 ) -> dict[str, np.ndarray]:
     """Every value by name, axes in the order of its sorted dims; of bodies, the last trip's."""
-    run = _Run(graph, inputs, dict(symbols or {}))
+    run = Run(graph, inputs, dict(symbols or {}))
     run.nodes(graph.nodes)
     return run.values
 
 
-class _Run:
-    """One interpretation: the values and symbols known so far."""
+class Run:
+    """One interpretation: the values and symbols known so far (`verify.truth` has another)."""
 
     def __init__(
         self, graph: Graph, inputs: Mapping[str, np.ndarray], symbols: dict[str, int]
@@ -110,12 +110,14 @@ class _Run:
         return tuple(self.size(self.graph.extents[d]) for d in dims)
 
     def size(self, x: Index) -> int:
+        """The value of an extent."""
         missing = sorted(x.names() - self.symbols.keys())
         if missing:
             raise UserError(f"the size {x} needs values for {', '.join(missing)}")
         return int(x.evaluate(self.symbols))
 
     def nodes(self, nodes: Sequence[Node]) -> None:
+        """Computes nodes in order."""
         for n in nodes:
             results = self.node(n)
             for v, array in zip(outs(n), results, strict=True):
@@ -127,6 +129,7 @@ class _Run:
                 self.values[v.name] = array
 
     def node(self, n: Node) -> Sequence[np.ndarray]:
+        """The values of a node's outputs."""
         match n:
             case Input():
                 return [self.input(n)]
@@ -156,6 +159,7 @@ class _Run:
                 assert_never(n)
 
     def input(self, n: Input) -> np.ndarray:
+        """The array given for an input, if it fits."""
         array = np.asarray(self.inputs[n.name])
         wanted = self.shape(n.axes)
         if array.dtype != n.out.dtype.numpy or array.shape != wanted:
@@ -168,6 +172,7 @@ class _Run:
         return _sort_axes(array, n.axes)
 
     def nest(self, n: Nest) -> list[np.ndarray]:
+        """The outputs of a nest, block by block."""
         free = n.out.dims
         whole = self.shape(free)
         results = [np.empty(whole, v.dtype.numpy) for v in n.outs]
@@ -199,16 +204,20 @@ class _Run:
         return _finish(reducer, total)
 
     def elements(self, n: Nest, block: Block) -> State:
+        """The bodies of a nest over a block."""
         env: Env = {**self.symbols, **block.indices}
         return tuple(evaluate_expr(e, env, self.values, block) for e in n.body)
 
     def enter(self, carries: Sequence[Carry]) -> None:
+        """Gives the carried parameters their first values."""
         self.values.update({c.param.name: self.values[c.init] for c in carries})
 
     def step(self, carries: Sequence[Carry]) -> None:
+        """Gives the carried parameters the values of the next trip."""
         self.values.update({c.param.name: self.values[c.next] for c in carries})
 
     def scan(self, n: Scan) -> list[np.ndarray]:
+        """The last carried values, and the collected ones."""
         trips = self.size(self.graph.extents[n.dim])
         collected = [np.empty(self.shape(v.dims), v.dtype.numpy) for v in n.outs[len(n.carries) :]]
         self.enter(n.carries)
@@ -224,6 +233,7 @@ class _Run:
         return [*(self.values[c.param.name] for c in n.carries), *collected]
 
     def scatter(self, n: Scatter) -> np.ndarray:
+        """The base with all elements combined into it."""
         result = self.values[n.base].copy()
         dims = tuple(sorted(n.dims))
         space = self.shape(dims)
@@ -250,6 +260,7 @@ class _Run:
         return result
 
     def bind(self, n: Bind) -> np.ndarray:
+        """The value of a size that the program computes."""
         size = int(self.values[n.value])
         low, high = self.bounds[n.symbol]
         if not low <= size <= high:
@@ -259,6 +270,7 @@ class _Run:
         return self.values[n.value]
 
     def call(self, n: Call) -> Sequence[np.ndarray]:
+        """The results of a routine."""
         if n.routine not in ROUTINES:
             raise InternalError(
                 f"the interpreter has no routine {n.routine!r} (called for "

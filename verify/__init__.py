@@ -1,10 +1,14 @@
-"""Comparison with ONNX Runtime: verification, bisection and benchmarks of compiled models."""
+"""Comparison with float64 and ONNX Runtime: verification, bisection and benchmarks."""
 
 from rutc.verify.compare import OutputComparison, compare_outputs, compare_values
+from rutc.verify.oracle import BRIEF, THOROUGH, Effort
 from rutc.verify.tolerance import Level, Tolerance, tolerance
 from rutc.verify.verify import Verification, VerificationFailed, verify_model
 
 __all__ = [
+    "BRIEF",
+    "THOROUGH",
+    "Effort",
     "Level",
     "OutputComparison",
     "Tolerance",

@@ -42,6 +42,12 @@ class OutputComparison:
     reference: str = ""
     tolerance: Tolerance = EXACT
     reason: str = ""
+    judged: str = "ONNX Runtime"
+    error: float | None = None
+    reference_error: float | None = None
+    group: str = ""
+    share: float = 0.0
+    remark: str = ""
 
 
 SIGNIFICANT = 1e-3

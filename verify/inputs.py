@@ -82,29 +82,47 @@ def spec(
     return InputSpec(name, np.dtype(ONNX_DTYPES[element]), extents, value, len(levels))
 
 
+@record
+class Spread:
+    """How floats are drawn: normal values times `scale` plus `offset`."""
+
+    scale: float = 1.0
+    offset: float = 0.0
+
+    def __str__(self) -> str:
+        parts = [f"times {self.scale:g}"] if self.scale != 1 else []
+        return " ".join([*parts, f"plus {self.offset:g}"] if self.offset else parts)
+
+
+STANDARD = Spread()
+
+
 def generate(
-    specs: Sequence[InputSpec], seed: int = 0, dims: Mapping[str, int] | None = None
+    specs: Sequence[InputSpec],
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
+    spread: Spread = STANDARD,
 ) -> dict[str, Array]:
     """Returns seeded values for every input; the same seed gives the same values.
 
-    Floats are standard normal. 8-bit integers take all values. Wider integers are 0 or 1, which is
-    valid as an index, a token, a mask and a length alike. A symbol of a shape has the extent that
-    `dims` gives it, or else 2. An input that may hold one value only gets that.
+    Floats are normal, by default standard normal. 8-bit integers take all values. Wider integers
+    are 0 or 1, which is valid as an index, a token, a mask and a length alike. A symbol of a shape
+    has the extent that `dims` gives it, or else 2. An input that may hold one value only gets that.
     """
     extents = dict(dims or {})
-    return {item.name: _draw(item, seed, extents) for item in specs}
+    return {item.name: _draw(item, seed, extents, spread) for item in specs}
 
 
-def _draw(item: InputSpec, seed: int, dims: Mapping[str, int]) -> Array:
+def _draw(item: InputSpec, seed: int, dims: Mapping[str, int], spread: Spread) -> Array:
     if item.value is not None:
         return item.value.copy()
     random = np.random.default_rng([seed, crc32(item.name.encode())])
     shape = tuple(_extent(extent, dims) for extent in item.shape)
     if item.depth:
-        return _draw_boxes(item, seed, dims, shape[0])
+        return _draw_boxes(item, seed, dims, shape[0], spread)
     dtype = item.dtype
     if is_float(dtype):
-        return random.standard_normal(shape).astype(dtype)
+        return (random.standard_normal(shape) * spread.scale + spread.offset).astype(dtype)
     if dtype.kind == "c":
         return (random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(dtype)
     if dtype.kind == "O":
@@ -115,12 +133,14 @@ def _draw(item: InputSpec, seed: int, dims: Mapping[str, int]) -> Array:
     return random.integers(0, 1, shape, endpoint=True).astype(dtype)
 
 
-def _draw_boxes(item: InputSpec, seed: int, dims: Mapping[str, int], count: int) -> Array:
+def _draw_boxes(
+    item: InputSpec, seed: int, dims: Mapping[str, int], count: int, spread: Spread
+) -> Array:
     """Returns an array of objects: the elements of a sequence or optional."""
     made: npt.NDArray[np.object_] = np.empty(count, object)
     for place in range(count):
         inner = InputSpec(f"{item.name}[{place}]", item.dtype, item.shape[1:])
-        made[place] = _draw(inner, seed, dims)
+        made[place] = _draw(inner, seed, dims, spread)
         for _ in range(item.depth - 1):
             made[place] = [made[place]]
     return made

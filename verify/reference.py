@@ -47,6 +47,9 @@ class Reference:
         if threads is not None:
             options.intra_op_num_threads = threads
             options.inter_op_num_threads = 1
+        if not optimise:
+            # Where a CPU has no dot products of bytes, sums of two products saturate otherwise.
+            options.add_session_config_entry("session.x64quantprecision", "1")
         options.graph_optimization_level = (
             ort.GraphOptimizationLevel.ORT_ENABLE_ALL
             if optimise

@@ -31,6 +31,15 @@ same formula: 3 % of the largest magnitude, and as many steps of an 8-bit output
 by approximations whose error is absolute, about u, not relative. Measured: ONNX Runtime's logistic
 is 1e-7 off where its result is 3e-6. A network whose outputs are all that small tells nothing more.
 
+Against float64 (`judge`) nothing is assumed of depth or sums: both errors from the truth t are
+known, and in each slice along each axis, rutc's may be at most
+
+    MULTIPLE * max(e, r * max|t|) + SLICE_ULPS * u * max|t|          (maxima over the slice)
+
+with e the other runtime's error in the slice, r its error over all of the output, relative to the
+output's largest magnitude. Where that is exceeded, what runs of the truth with noise of `MULTIPLE`
+roundings differ by counts as well: that much the model's own types explain.
+
 Integers, booleans and strings are exact, with one exception: 8-bit integers at model level may
 differ by one step, because a quantised value that lies between two steps rounds either way.
 """
@@ -65,6 +74,20 @@ MODEL_LAYERS: Final = 64
 
 MODEL_REDUCTION: Final = MODEL_LAYERS * 4096
 """Layers times products per sum of a typical deep network."""
+
+MULTIPLE: Final = 8.0
+"""How many times as far from the truth as another correct runtime a result may be in a slice."""
+
+SLICE_ULPS: Final = 16.0
+"""What a result may be off in a slice, in units of u of the slice's largest magnitude, however
+exact the other runtime is: a few roundings, and functions by approximations of some ulp."""
+
+UNTOLD: Final = 1e-3
+"""What a slice may differ by from the other runtime's, as a part of its largest magnitude, where
+there is no truth to tell by how much two correct results differ there."""
+
+SATURATED: Final = 1e-6
+"""How near to 0 or 1 all probabilities are where a softmax or logistic tells nothing."""
 
 
 class Level(enum.Enum):

@@ -1,4 +1,4 @@
-"""Checks a compiled model against ONNX Runtime on real or generated inputs."""
+"""Checks a compiled model against float64 and ONNX Runtime on real or generated inputs."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,11 +9,17 @@ from rutc.errors import CheckFailed, UserError
 from rutc.importer.quantised import is_quantised
 from rutc.record import record
 from rutc.runtime import InferenceSession, load
-from rutc.verify.compare import OutputComparison, Value, compare_outputs
-from rutc.verify.inputs import InputSpec, gather, generate, spec
+from rutc.tensor_ir import Graph
+from rutc.verify.compare import Array, OutputComparison, Value, compare_outputs
+from rutc.verify.informative import says_nothing
+from rutc.verify.inputs import InputSpec, gather, spec
+from rutc.verify.judge import judged, judged_by_reference
+from rutc.verify.oracle import THOROUGH, Answer, Effort, Oracle, leaves
 from rutc.verify.reference import Reference, comparable, reference_version
-from rutc.verify.sizes import common_sizes, extents_at, sample_sizes, session_symbols, sizes_text
+from rutc.verify.rounds import Round, others, rounds
+from rutc.verify.sizes import common_sizes, extents_at, session_symbols
 from rutc.verify.tolerance import Level
+from rutc.verify.traits import Traits
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage, how many of its steps are done, and how many there are."""
@@ -21,39 +27,62 @@ Progress = Callable[[str, int, int], None]
 
 @record
 class Verification:
-    """The outputs of a compiled model beside those of ONNX Runtime.
+    """The outputs of a compiled model beside those of float64 and of ONNX Runtime.
 
-    `inputs` says where the inputs came from, `values` are they. `rutc_s` and `reference_s` are the
-    seconds of the one run of each, which is no benchmark.
+    `inputs` says where the inputs came from (`brief` after others), `values` are they. `rutc_s`
+    and `reference_s` are the seconds of the one run of each, which is no benchmark. `truth` says
+    why float64 judged nothing or not all; `runs` is how many inputs there were, `with_truth` for
+    how many of them it did.
     """
 
     model: Path
     library: Path
     level: Level
     inputs: str
+    brief: str
     threads: int | None
     outputs: tuple[OutputComparison, ...]
     rutc_s: float
     reference_s: float
     reference_version: str = field(default_factory=reference_version)
     values: Mapping[str, Value] = field(default_factory=dict, repr=False, compare=False)
+    truth: str = ""
+    runs: int = 1
+    with_truth: int = 0
 
     @property
     def passed(self) -> bool:
         """Whether every output is within its tolerance."""
         return all(output.passed for output in self.outputs)
 
+    @property
+    def unverified(self) -> tuple[str, ...]:
+        """What was not checked, or not by float64, a sentence each."""
+        found = [f"{o.name!r}: {o.remark}" for o in self.outputs if o.remark]
+        return (*found, f"float64: {self.truth}") if self.truth else tuple(found)
+
     def summary(self) -> str:
-        """Returns one line: how many outputs agree, and the largest difference."""
+        """Returns one line: how many outputs agree with what, and the largest errors."""
         agreeing = sum(output.passed for output in self.outputs)
-        worst = max(
-            (output.max_abs / (output.largest or 1.0) for output in self.outputs), default=0
-        )
+        with_what = "float64 and " if self.with_truth else ""
         return (
-            f"{agreeing} of {len(self.outputs)} outputs agree with ONNX Runtime "
-            f"{self.reference_version} ({self.inputs}); "
-            f"largest difference {worst:.2g} of the output's largest magnitude"
+            f"{agreeing} of {len(self.outputs)} outputs agree with {with_what}ONNX Runtime "
+            f"{self.reference_version} ({self.inputs}); {self._errors()}"
         )
+
+    def _errors(self) -> str:
+        known = [o for o in self.outputs if o.error is not None]
+        if not known:
+            worst = max((o.max_abs / (o.largest or 1.0) for o in self.outputs), default=0)
+            return f"largest difference {worst:.2g} of the output's largest magnitude"
+        ours = max(o.error or 0.0 for o in known)
+        theirs = max(o.reference_error or 0.0 for o in known)
+        nearest = max(known, key=lambda o: o.share)
+        text = f"largest error from float64 {ours:.2g}, ONNX Runtime's {theirs:.2g}"
+        if not nearest.share:
+            return text
+        where = f"{nearest.group} of {nearest.name!r}"
+        return f"{text}; nearest to its limit ({nearest.share:.0%}): {where}"
 
 
 class VerificationFailed(CheckFailed):
@@ -72,18 +101,22 @@ def verify_model(
     threads: int | None = None,
     dims: Mapping[str, int] | None = None,
     seed: int = 0,
+    graph: Graph | None = None,
+    effort: Effort = THOROUGH,
     on_progress: Progress | None = None,
 ) -> Verification:
-    """Returns the comparison of a compiled model with its ONNX file in ONNX Runtime.
+    """Returns the comparison of a compiled model with float64 and with ONNX Runtime.
 
     Args:
         model: The ONNX file that was compiled.
         library: What `rutc compile` wrote.
         inputs: A value per input; None generates them from `seed`, at several sizes where sizes
-            are symbolic.
+            are symbolic, and of several magnitudes.
         threads: Threads of both; None leaves the choice to each.
         dims: Extents of the symbols that the compiled model keeps, for generated inputs.
         seed: Of generated inputs.
+        graph: The model's import, if there is one already.
+        effort: How much work float64 may be.
         on_progress: Is told each step.
 
     Raises:
@@ -92,57 +125,180 @@ def verify_model(
     """
     report = on_progress or _ignore
     session = load(str(library), threads=threads)
-    rounds: list[tuple[str, dict[str, Value]]] = []
+    verifier = Verifier(model, library, session, Oracle(model, session, graph, effort), threads)
     if inputs is not None:
-        rounds.append(("given inputs", dict(inputs)))
+        report("verify", 0, 1)
+        found = [verifier.look(Round("given inputs", dict(inputs)))]
     else:
-        symbols = session_symbols(session)
-        sampled = sample_sizes(symbols) if dims is None else (dict(dims),)
-        for sizes in sampled:
-            at = f" at {sizes_text(sizes)}" if sizes else ""
-            generated = generate(session_inputs(session), seed, extents_at(session, sizes))
-            rounds.append((f"inputs generated from seed {seed}{at}", session.bundled(generated)))
-    reference = Reference(model, threads)
-    found: list[Verification] = []
-    refused: UserError | None = None
-    for number, (source, values) in enumerate(rounds):
-        report("verify", number, len(rounds))
+        found = verifier.generated(seed, dims, report)
+    report("verify", 1, 1)
+    return together(found)
+
+
+class Verifier:
+    """A compiled model, what it is compared with, and how its outputs looked so far."""
+
+    def __init__(
+        self,
+        model: Path,
+        library: Path,
+        session: InferenceSession,
+        oracle: Oracle,
+        threads: int | None,
+    ) -> None:
+        self.model = model
+        self.library = library
+        self.session = session
+        self.oracle = oracle
+        self.threads = threads
+        self.reference = Reference(model, threads)
+        self.level = session_level(session, model)
+
+    def generated(
+        self, seed: int, dims: Mapping[str, int] | None, report: Progress
+    ) -> list[Verification]:
+        """What generated inputs show, until an output differs.
+
+        Raises:
+            UserError: ONNX Runtime runs the model on none of them.
+        """
+        found: list[Verification] = []
+        refused: UserError | None = None
+        chosen = rounds(self.session, seed, dims)
+        for number, item in enumerate(chosen):
+            report("verify", number, len(chosen))
+            if item.extra and not self.oracle.affords_more:
+                continue
+            try:
+                found.append(self.look(item))
+            except UserError as error:
+                # Some sizes of a range may be none of the model's.
+                refused = error
+                continue
+            if not found[-1].passed:
+                return found
+        if refused is not None and not found:
+            raise refused
+        return [*found, *self.louder(found, seed, dims)]
+
+    def louder(
+        self, found: Sequence[Verification], seed: int, dims: Mapping[str, int] | None
+    ) -> list[Verification]:
+        """What other inputs show of outputs that said nothing so far."""
+        silent = {o.name for o in together(found).outputs if o.remark.startswith(SILENT)}
+        made: list[Verification] = []
+        for item in others(self.session, seed, dims):
+            if not silent:
+                break
+            told = self.ours(item.values)
+            heard = {name for name in silent if name in told and not says_nothing(told[name])}
+            if not heard:
+                continue
+            try:
+                made.append(self.look(item))
+            except UserError:
+                continue
+            silent -= heard
+            if not made[-1].passed:
+                break
+        return made
+
+    def ours(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """The compiled model's outputs."""
+        names = [output.name for output in self.session.get_outputs()]
+        made = self.session.run(None, values)
+        return {n: comparable(v) for n, v in zip(names, made, strict=True)}
+
+    def look(self, item: Round) -> Verification:
+        """The comparison for some inputs.
+
+        Raises:
+            UserError: ONNX Runtime does not run the model on them.
+        """
         begin = time.perf_counter()
-        try:
-            expected = reference.run(values)
-        except UserError as error:
-            # Some sizes of a range may be none of the model's.
-            refused = error
-            continue
+        expected = self.reference.run(item.values)
         reference_s = time.perf_counter() - begin
         begin = time.perf_counter()
-        names = [output.name for output in session.get_outputs()]
-        made = session.run(None, values)
-        ours = {n: comparable(v) for n, v in zip(names, made, strict=True)}
+        ours = self.ours(item.values)
         rutc_s = time.perf_counter() - begin
-        level = session_level(session, model)
-        outputs = compare_outputs(ours, expected, level)
-        found.append(
-            Verification(
-                model, library, level, source, threads, outputs, rutc_s, reference_s, values=values
-            )
+        answer = self.oracle.at(item.values)
+        compared = compare_outputs(ours, expected, self.level)
+        mine, theirs = leaves(ours), leaves(expected)
+        outputs = tuple(self.output(c, mine, theirs, answer) for c in compared)
+        return Verification(
+            self.model,
+            self.library,
+            self.level,
+            item.source,
+            item.brief,
+            self.threads,
+            outputs,
+            rutc_s,
+            reference_s,
+            values=item.values,
+            truth="" if answer is not None else self.oracle.refused,
+            with_truth=int(answer is not None),
         )
-        if not found[-1].passed:
-            break
-    if refused is not None and not found:
-        raise refused
-    report("verify", len(rounds), len(rounds))
-    return _together(found)
+
+    def output(
+        self,
+        compared: OutputComparison,
+        ours: Mapping[str, Array],
+        theirs: Mapping[str, Array],
+        answer: Answer | None,
+    ) -> OutputComparison:
+        """One output's comparison, judged by the truth where there is one."""
+        name = compared.name
+        traits = self.oracle.traits.get(name.partition("[")[0], Traits(varies=True))
+        x, r = ours.get(name), theirs.get(name)
+        if x is None or r is None or x.dtype != r.dtype:
+            return compared
+        if traits.random:
+            same = x.shape == r.shape and x.dtype == r.dtype
+            reason = "" if same else compared.reason
+            return replace(compared, passed=same, reason=reason, remark=RANDOM)
+        truth = None if answer is None else answer.outputs.get(name)
+        if answer is None or truth is None:
+            found = judged_by_reference(compared, x, r) if x.shape == r.shape else compared
+        elif x.shape == r.shape:
+            found = judged(compared, x, r, truth, lambda: answer.noise(name))
+        else:
+            found = compared
+        why = says_nothing(x) if traits.varies and found.passed else ""
+        return replace(found, remark=f"{SILENT} {why}") if why else found
 
 
-def _together(found: Sequence[Verification]) -> Verification:
-    """Returns the last of several verifications, which alone may have failed, telling of all."""
+RANDOM = "drawn at random: only its type and shape are compared"
+
+SILENT = "says nothing:"
+"""What the remark of an output begins with that a wrong model would give as well."""
+
+
+def together(found: Sequence[Verification]) -> Verification:
+    """Returns one verification for several inputs: of each output, where it is nearest to failing.
+
+    An output says nothing if it does so for all inputs. One that does not pass ends it all.
+    """
     last = found[-1]
     if len(found) == 1 or not last.passed:
         return last
-    first, *others = (v.inputs for v in found)
-    sizes = "; ".join([first, *(text.partition(" at ")[2] for text in others)])
-    return replace(last, inputs=sizes)
+    outputs = []
+    for name in dict.fromkeys(o.name for v in found for o in v.outputs):
+        seen = [o for v in found for o in v.outputs if o.name == name]
+        heard = [o for o in seen if not o.remark.startswith(SILENT)] or seen[:1]
+        outputs.append(max(heard, key=lambda o: (o.share, o.max_abs / (o.largest or 1.0))))
+    sources = "; ".join([found[0].inputs, *(v.brief for v in found[1:] if v.brief)])
+    lacking = [v.truth for v in found if v.truth]
+    count = sum(v.with_truth for v in found)
+    truth = f"{lacking[0]} (for {len(lacking)} of {len(found)} inputs)" if lacking else ""
+    return replace(
+        found[0],
+        outputs=tuple(outputs),
+        inputs=sources,
+        truth=truth,
+        runs=len(found),
+        with_truth=count,
+    )
 
 
 def session_values(
@@ -164,7 +320,7 @@ def session_inputs(session: InferenceSession) -> tuple[InputSpec, ...]:
 
 
 def session_level(session: InferenceSession, model: Path) -> Level:
-    """Returns how strictly a compiled model is compared: by its precision and what it quantises."""
+    """Returns how strictly a compiled model is compared with ONNX Runtime alone."""
     if session.manifest.get("precision", "fp32") != "fp32":
         return Level.REDUCED
     return Level.QUANTISED if is_quantised(model) else Level.MODEL

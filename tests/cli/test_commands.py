@@ -52,7 +52,7 @@ def test_the_default_output_is_in_the_current_folder(
     result = rutc("compile", model)
     assert result.status == 0, result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small.h", "small.so"]
-    assert "verified: 1 of 1 outputs agree with ONNX Runtime" in result.stdout
+    assert "verified: 1 of 1 outputs agree with float64 and ONNX Runtime" in result.stdout
 
 
 def test_no_verify_says_so(rutc: Rutc, tmp_path: Path, model: Path) -> None:

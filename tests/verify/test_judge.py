@@ -1,0 +1,176 @@
+"""What passes beside float64 and ONNX Runtime, slice by slice."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from rutc.verify.compare import Array, OutputComparison, compare_values
+from rutc.verify.judge import judged, judged_by_reference
+from rutc.verify.slices import slices
+from rutc.verify.tolerance import Level
+
+RANDOM = np.random.default_rng(11)
+
+
+def _judge(
+    ours: Array, theirs: Array, truth: Array, noise: Sequence[Array] = ()
+) -> OutputComparison:
+    (compared,) = compare_values("y", ours, theirs, Level.MODEL)
+    return judged(compared, ours, theirs, truth, lambda: noise)
+
+
+def _rounded(truth: Array, error: float = 1e-6) -> Array:
+    """A result with errors relative to the magnitude of each column."""
+    scale = np.abs(truth).max(axis=tuple(range(truth.ndim - 1)), keepdims=True)
+    made = truth + RANDOM.standard_normal(truth.shape) * scale * error
+    return made.astype(np.float32)
+
+
+def _boxes() -> Array:
+    """Corners up to 640 and a score in one output."""
+    return RANDOM.random((1, 300, 5)) * np.array([640, 640, 640, 640, 1])
+
+
+def test_results_as_near_as_the_other_runtime_pass() -> None:
+    truth = _boxes()
+    found = _judge(_rounded(truth), _rounded(truth), truth)
+    assert found.passed
+    assert found.judged == "float64"
+    assert found.error is not None
+    assert found.reference_error is not None
+    assert 1e-7 < found.error < 1e-5
+    assert 0 < found.share < 1
+
+
+@pytest.mark.parametrize("column", range(5))
+def test_one_element_of_one_column_is_found(column: int) -> None:
+    truth = _boxes()
+    ours = _rounded(truth)
+    ours[0, 17, column] += 0.001 * truth[0, :, column].max()
+    found = _judge(ours, _rounded(truth), truth)
+    assert not found.passed
+    assert found.group in (f"index {column} of axis 2", "indices 16 to 19 of axis 1")
+    # Beside corners a score is one of four in its row, and small.
+    assert column < 4 or found.group == "index 4 of axis 2"
+
+
+def test_a_single_row_of_boxes_and_score_is_judged_number_by_number() -> None:
+    truth = np.array([[512.0, 300.0, 80.0, 640.0, 0.9]])
+    ours = truth.astype(np.float32)
+    assert _judge(ours, truth.astype(np.float32), truth).passed
+    ours[0, 4] += 0.01
+    assert not _judge(ours, truth.astype(np.float32), truth).passed
+
+
+def test_a_result_far_more_precise_than_the_other_need_not_be_near_it() -> None:
+    truth = _boxes()
+    assert _judge(truth.astype(np.float32), _rounded(truth, 5e-6), truth).passed
+    assert not _judge(_rounded(truth, 2e-4), truth.astype(np.float32), truth).passed
+
+
+def test_noise_explains_what_is_ill_conditioned() -> None:
+    truth = _boxes()
+    apart = [truth + RANDOM.standard_normal(truth.shape) * 0.1 for _ in range(3)]
+    ours = (truth + RANDOM.standard_normal(truth.shape) * 0.05).astype(np.float32)
+    theirs = (truth + RANDOM.standard_normal(truth.shape) * 0.05).astype(np.float32)
+    assert not _judge(ours, theirs, truth).passed
+    found = _judge(ours, theirs, truth, apart)
+    assert found.passed
+    assert found.judged == "float64 by noise"
+
+
+def test_where_both_differ_from_float64_alike_the_two_are_compared() -> None:
+    truth = _boxes()
+    ours = (truth * 1.01).astype(np.float32)
+    found = _judge(ours, ours.copy(), truth)
+    assert found.passed
+    assert found.remark.startswith("float32 decides it")
+    ours[0, 3, 4] += 0.05
+    assert not _judge(ours, (truth * 1.01).astype(np.float32), truth).passed
+
+
+def test_float64_and_the_other_runtime_must_agree() -> None:
+    truth = _boxes()
+    noise = [_rounded(truth, 8e-6) for _ in range(3)]
+    found = _judge(_rounded(truth), (truth * 1.01).astype(np.float32), truth, noise)
+    assert not found.passed
+    assert "rutc agrees with float64, ONNX Runtime is" in found.reason
+
+
+def test_zeros_are_not_near_small_numbers() -> None:
+    truth = RANDOM.random((4, 8)) * 1e-6
+    assert not _judge(np.zeros((4, 8), np.float32), _rounded(truth), truth).passed
+
+
+def test_what_overflows_in_the_other_runtime_may_overflow() -> None:
+    truth = np.array([1.0, 2.0, 3.0])
+    theirs = np.array([1.0, np.inf, 3.0], np.float32)
+    assert _judge(np.array([1.0, 2.0, 3.0], np.float32), theirs, truth).passed
+    assert _judge(theirs.copy(), theirs, truth).passed
+    assert not _judge(np.array([np.nan, 2.0, 3.0], np.float32), theirs, truth).passed
+    beyond = np.array([1.0, 1e39, 3.0])
+    assert _judge(theirs.copy(), theirs, beyond).passed
+
+
+def test_nan_is_right_where_the_truth_is_nan() -> None:
+    truth = np.array([1.0, np.nan, -np.inf])
+    same = truth.astype(np.float32)
+    assert _judge(same, same, truth).passed
+    assert not _judge(np.array([1.0, 0.0, -np.inf], np.float32), same, truth).passed
+
+
+def test_labels_may_differ_where_noise_changes_them() -> None:
+    truth = np.array([3, 1, 4, 1, 5])
+    ours, noisy = truth.copy(), truth.copy()
+    ours[2] = noisy[2] = 9
+    assert not _judge(ours, truth, truth).passed
+    assert _judge(ours, truth, truth, [noisy]).passed
+    ours[0] = 7
+    found = _judge(ours, truth, truth, [noisy])
+    assert not found.passed
+    assert found.mismatches == 1
+
+
+def test_quantised_values_may_be_as_many_steps_off_as_noise_shows() -> None:
+    truth = RANDOM.integers(-100, 100, (1, 500)).astype(np.int8)
+    noisy, ours = truth.copy(), truth.copy()
+    noisy[0, 3] += 1
+    ours[0, 400] += 1
+    assert not _judge(ours, truth, truth).passed
+    assert _judge(ours, truth, truth, [noisy]).passed
+    ours[0, 400] += 1
+    assert not _judge(ours, truth, truth, [noisy]).passed
+
+
+def test_a_shape_may_differ_where_noise_changes_it() -> None:
+    ours, truth = np.arange(3), np.arange(4)
+    assert _judge(ours, ours, truth).passed
+    (compared,) = compare_values("y", ours, np.arange(5), Level.MODEL)
+    assert not judged(compared, ours, np.arange(5), truth, lambda: [truth]).passed
+
+
+def test_without_truth_slices_must_be_near_as_well() -> None:
+    truth = _boxes()
+    theirs = truth.astype(np.float32)
+    (compared,) = compare_values("y", _rounded(truth), theirs, Level.MODEL)
+    assert judged_by_reference(compared, _rounded(truth), theirs).passed
+    ours = theirs.copy()
+    ours[0, 17, 4] += 0.07
+    (compared,) = compare_values("y", ours, theirs, Level.MODEL)
+    assert compared.passed
+    assert not judged_by_reference(compared, ours, theirs).passed
+
+
+def test_slices_cover_each_axis_once() -> None:
+    shape = (1, 7, 1000)
+    found = list(slices(shape))
+    assert [along.axis for along in found] == [None, 1, 2]
+    assert len(found[1].starts) == 7
+    assert str(found[2][1]) == "indices 3 to 5 of axis 2"
+    x = RANDOM.random(shape)
+    for along in found:
+        assert along.largest(x).max() == x.max()
+        assert along.largest(x).size == len(along.starts)
+    assert [along.axis for along in slices(())] == [None]
+    assert [along.axis for along in slices((0, 3))] == [None]

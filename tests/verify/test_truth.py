@@ -1,0 +1,160 @@
+"""The float64 form of graphs, and what it computes with and without noise."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from rutc.importer import import_model
+from rutc.tensor_ir import DType, Graph, Nest
+from rutc.tensor_ir.graph import outs, walk_nodes
+from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.verify import verify
+from rutc.verify.tolerance import MULTIPLE, unit_roundoff
+from rutc.verify.truth import TooMuchWork, Truth
+from rutc.verify.widen import widened
+
+RANDOM = np.random.default_rng(3)
+Arrays = Mapping[str, np.ndarray]
+
+
+def _model(
+    folder: Path, nodes: list[onnx.NodeProto], inputs: Arrays, weights: Arrays, kind: int = 1
+) -> Graph:
+    takes = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+        for n, x in inputs.items()
+    ]
+    gives = [helper.make_tensor_value_info("y", kind, None)]
+    constants = [numpy_helper.from_array(w, n) for n, w in weights.items()]
+    graph = helper.make_graph(nodes, "m", takes, gives, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, folder / "m.onnx")
+    return import_model(folder / "m.onnx")
+
+
+def _single(*shape: int) -> np.ndarray:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+CASES: Mapping[str, tuple[list[onnx.NodeProto], Arrays, Arrays]] = {
+    "convolution": (
+        [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1], strides=[2, 1])],
+        {"x": _single(2, 3, 9, 7)},
+        {"w": _single(4, 3, 3, 3)},
+    ),
+    "grouped": (
+        [helper.make_node("Conv", ["x", "w"], ["y"], group=6)],
+        {"x": _single(1, 6, 9, 7)},
+        {"w": _single(6, 1, 3, 3)},
+    ),
+    "products": (
+        [
+            helper.make_node("MatMul", ["x", "w"], ["p"]),
+            helper.make_node("Softmax", ["p"], ["s"], axis=-1),
+            helper.make_node("MatMul", ["s", "z"], ["y"]),
+        ],
+        {"x": _single(2, 5, 8), "z": _single(2, 4, 3)},
+        {"w": _single(8, 4)},
+    ),
+    "pooling": (
+        [
+            helper.make_node("MaxPool", ["x"], ["m"], kernel_shape=[3, 3], strides=[2, 2]),
+            helper.make_node("ReduceMean", ["m"], ["y"], keepdims=0),
+        ],
+        {"x": _single(1, 3, 11, 11)},
+        {},
+    ),
+    "recurrence": (
+        [helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=4)],
+        {"x": _single(6, 2, 5)},
+        {"w": _single(1, 16, 5), "r": _single(1, 16, 4)},
+    ),
+    "sorting": (
+        [
+            helper.make_node("Exp", ["x"], ["e"]),
+            helper.make_node("TopK", ["e", "k"], ["y", "at"], axis=1),
+        ],
+        {"x": _single(3, 9)},
+        {"k": np.array([4], np.int64)},
+    ),
+}
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_truth_is_what_the_graph_means(name: str, tmp_path: Path) -> None:
+    nodes, inputs, weights = CASES[name]
+    graph = _model(tmp_path, nodes, inputs, weights)
+    wide = widened(graph)
+    verify(wide)
+    (expected,) = interpret(graph, inputs).values()
+    (found,) = Truth(graph).run(inputs).values()
+    (plain,) = interpret(wide, inputs).values()
+    assert found.dtype == np.float64
+    # The products of matrices and the folds of numpy add in another order.
+    np.testing.assert_allclose(found, plain, rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_no_value_but_inputs_and_constants_stays_narrow(tmp_path: Path) -> None:
+    nodes, inputs, weights = CASES["products"]
+    wide = widened(_model(tmp_path, nodes, inputs, weights))
+    kinds = {v.dtype for n in walk_nodes(wide.nodes) if isinstance(n, Nest) for v in outs(n)}
+    assert kinds == {DType.F64}
+    assert all(n.out.dtype is DType.F32 for n in wide.inputs)
+
+
+def test_noise_moves_what_rounds_and_nothing_else(tmp_path: Path) -> None:
+    x = np.array([1.0, 3.0, 0.1], np.float32)
+    nodes = [helper.make_node("Mul", ["x", "w"], ["y"])]
+    truth = Truth(_model(tmp_path, nodes, {"x": x}, {"w": np.float32([2.0, 4.0, 0.3])}))
+    exact = truth.run({"x": x})["y"]
+    moved = np.array([truth.run({"x": x}, seed)["y"] - exact for seed in range(20)])
+    assert not moved[:, :2].any()
+    assert moved[:, 2].any()
+    largest = np.abs(moved[:, 2]).max()
+    assert largest <= (MULTIPLE + 1) * unit_roundoff(np.float32) * abs(exact[2])
+    assert np.array_equal(truth.run({"x": x}, 3)["y"], truth.run({"x": x}, 3)["y"])
+
+
+@pytest.mark.parametrize("narrow", [np.float16, ml_dtypes.bfloat16])
+def test_the_roundings_that_a_model_asks_for_are_done(
+    narrow: type[np.generic], tmp_path: Path
+) -> None:
+    x = _single(50)
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(narrow))
+    nodes = [
+        helper.make_node("Cast", ["x"], ["n"], to=kind),
+        helper.make_node("Cast", ["n"], ["w"], to=TensorProto.FLOAT),
+        helper.make_node("Sub", ["x", "w"], ["y"]),
+    ]
+    found = Truth(_model(tmp_path, nodes, {"x": x}, {})).run({"x": x})["y"]
+    np.testing.assert_array_equal(found, x.astype(np.float64) - x.astype(narrow).astype(np.float64))
+
+
+def test_the_bits_of_a_float_are_those_of_its_type() -> None:
+    graph = parse(
+        """
+        graph "bits"
+        dims n = 4
+        %x : f32{n} = input "x" [n]
+        %t : f32{n} = %x[n] * 2.0
+        %b : i32{n} = bits_i32(%t[n])
+        output "y" [n] = %b
+        """
+    )
+    x = np.array([0.1, -3.0, 7e30, 0.0], np.float32)
+    np.testing.assert_array_equal(Truth(graph).run({"x": x})["y"], (2 * x).view(np.int32))
+
+
+def test_too_much_work_is_told_before_it_begins(tmp_path: Path) -> None:
+    nodes, inputs, weights = CASES["products"]
+    truth = Truth(_model(tmp_path, nodes, inputs, weights))
+    truth.run(inputs)
+    assert truth.work_s > 0
+    with pytest.raises(TooMuchWork):
+        truth.run(inputs, None, truth.work_s / 2)

@@ -1,0 +1,282 @@
+"""Judges a result and ONNX Runtime's by the truth in float64, slice by slice.
+
+    e = |result - truth|, with ONNX Runtime's beside it       (`slices`: along each axis)
+
+passes where e is at most what `tolerance` allows beside ONNX Runtime's. Where it is not, or where
+ONNX Runtime itself is further off than float32 networks are, runs of the truth with noise tell what
+the model's own types explain: an ill-conditioned sum, a value between two steps of a quantisation,
+a label between two scores. ONNX Runtime is judged the same way:
+
+| ONNX Runtime | rutc passes |
+|---|---|
+| explained by noise | within noise, or what is allowed beside ONNX Runtime's error |
+| not, and the two agree | within what is allowed beside that error: the model's roundings decide |
+| not, and they do not | never: one of ONNX Runtime and the importer, which truth shares, is wrong |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from rutc.verify.compare import Array, OutputComparison
+from rutc.verify.slices import Slice, Slices, slices
+from rutc.verify.tolerance import (
+    FUNCTION_ULPS,
+    MULTIPLE,
+    SLICE_ULPS,
+    UNTOLD,
+    Level,
+    is_float,
+    tolerance,
+    unit_roundoff,
+)
+
+Numbers = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+Noise = Callable[[], Sequence[Array]]
+"""Gives what runs of the truth with noise computed for an output."""
+
+
+def judged(
+    compared: OutputComparison, ours: Array, reference: Array, truth: Array, noise: Noise
+) -> OutputComparison:
+    """Returns the comparison of an output, passed or not by the truth.
+
+    Args:
+        compared: The output beside ONNX Runtime's, by the table of tolerances.
+        ours: What the compiled model gave.
+        reference: What ONNX Runtime gave, of the same type and shape.
+        truth: What float64 gives.
+        noise: The truth with noise.
+    """
+    if ours.dtype.kind in "OUST" or ours.dtype.kind == "c":
+        return compared
+    if truth.shape != ours.shape:
+        return _judged_shape(compared, ours, truth, noise)
+    if is_float(ours.dtype):
+        return _Floats(compared, ours, reference, truth).judged(noise)
+    return _judged_integers(compared, ours, reference, truth, noise)
+
+
+def judged_by_reference(
+    compared: OutputComparison, ours: Array, reference: Array
+) -> OutputComparison:
+    """Returns the comparison of an output that has no truth: its slices must be close as well.
+
+    Elements pass by the table; a slice may differ by `UNTOLD` of its largest magnitude, and by
+    the roundings of the whole.
+    """
+    if not compared.passed or not is_float(ours.dtype) or not ours.size:
+        return compared
+    x, r = ours.astype(np.float64), reference.astype(np.float64)
+    error = _distance(x, r)
+    magnitude = _finite(np.abs(r))
+    base = SLICE_ULPS * unit_roundoff(ours.dtype) * magnitude.max(initial=0.0)
+    factor = max(UNTOLD, compared.tolerance.scale)
+    for along in slices(ours.shape):
+        found, allowed = along.largest(error), factor * along.largest(magnitude) + base
+        beyond = found - allowed
+        worst = int(beyond.argmax())
+        if beyond[worst] > 0:
+            reason = (
+                f"{along[worst]}: differs from ONNX Runtime by {found[worst]:.2g}, "
+                f"{found[worst] / (allowed[worst] or 1):.2g} times what is allowed there"
+            )
+            return replace(compared, passed=False, reason=reason, group=str(along[worst]))
+    return compared
+
+
+class _Floats:
+    """One output of floats: the errors of both results, and what is allowed in each slice."""
+
+    def __init__(
+        self, compared: OutputComparison, ours: Array, reference: Array, truth: Array
+    ) -> None:
+        self.compared = compared
+        self.dtype = ours.dtype
+        with np.errstate(over="ignore"):
+            # Beyond the type's range an infinity is right.
+            infinite = np.isinf(truth.astype(ours.dtype).astype(np.float64))
+        t = np.where(infinite, np.copysign(np.inf, truth), truth.astype(np.float64))
+        self.truth = t
+        self.x, self.r = ours.astype(np.float64), reference.astype(np.float64)
+        self.agree = judged_by_reference(compared, ours, reference).passed
+        self.theirs = _distance(self.r, t)
+        # Where the model's own order of operations overflows, either result may.
+        self.open = ~np.isfinite(self.theirs)
+        self.ours = np.where(self.open, 0.0, _distance(self.x, t))
+        self.theirs = np.where(self.open, 0.0, self.theirs)
+        self.magnitude = _finite(np.abs(t))
+        self.along = tuple(slices(ours.shape))
+
+    def judged(self, noise: Noise) -> OutputComparison:
+        """The comparison, judged by ONNX Runtime's error, and if need be by noise."""
+        largest = float(self.magnitude.max(initial=0.0)) or 1.0
+        relative = float(self.theirs.max(initial=0.0)) / largest
+        usual = relative <= tolerance(Level.MODEL, self.dtype).scale
+        if usual and not self.open.any():
+            errors = [(a.largest(self.theirs), a) for a in self.along]
+            found = self.worst(self.ours, [(MULTIPLE * e, a) for e, a in errors])
+            if found[0] <= 1:
+                return self.told(found, "")
+        runs = [np.asarray(run, np.float64) for run in noise() if run.shape == self.truth.shape]
+        moved = np.zeros(self.truth.shape)
+        for run in runs:
+            apart = _distance(run, self.truth)
+            self.open |= ~np.isfinite(apart)
+            moved = np.maximum(moved, _finite(apart))
+        explained = [(a.largest(moved), a) for a in self.along]
+        theirs = self.worst(self.theirs, explained)
+        yard = explained
+        if theirs[0] <= 1 or self.agree:
+            yard = [(np.maximum(e, MULTIPLE * a.largest(self.theirs)), a) for e, a in explained]
+        found = self.worst(np.where(self.open, 0.0, self.ours), yard)
+        if found[0] > 1:
+            return self.refused(found)
+        if theirs[0] <= 1:
+            return self.told(found, "by noise")
+        if not self.agree:
+            return self.contradicted(theirs)
+        remark = f"float32 decides it: ONNX Runtime is {theirs[2]:.2g} from float64 as well"
+        return replace(self.told(found, "and ONNX Runtime"), remark=remark)
+
+    def worst(
+        self, error: Numbers, yard: Sequence[tuple[Numbers, Slices]]
+    ) -> tuple[float, Slice, float]:
+        """The slice nearest to what is allowed, or furthest beyond: (share of it, slice, error)."""
+        u = unit_roundoff(self.dtype)
+        smallest = float(np.finfo(np.float32).tiny)
+        whole = float(self.magnitude.max(initial=0.0)) or 1.0
+        relative = float(yard[0][0].max(initial=0.0)) / whole
+        found: list[tuple[float, Slice, float]] = []
+        for explained, along in yard:
+            scale = along.largest(self.magnitude)
+            allowed = np.maximum(explained, relative * scale) + SLICE_ULPS * u * scale + smallest
+            made = along.largest(error)
+            share = made / allowed
+            worst = int(share.argmax()) if share.size else 0
+            found.append((float(share[worst]), along[worst], float(made[worst])))
+        return max(found, key=lambda item: item[0])
+
+    def told(self, found: tuple[float, Slice, float], how: str) -> OutputComparison:
+        """The comparison with both errors, relative to the output's largest magnitude."""
+        whole = float(self.magnitude.max(initial=0.0)) or 1.0
+        share, group, _ = found
+        return replace(
+            self.compared,
+            passed=True,
+            reason="",
+            mismatches=0,
+            error=float(self.ours.max(initial=0.0)) / whole,
+            reference_error=float(self.theirs.max(initial=0.0)) / whole,
+            group=str(group),
+            share=share,
+            judged=f"float64 {how}".strip(),
+        )
+
+    def refused(self, found: tuple[float, Slice, float]) -> OutputComparison:
+        """The comparison of a result that is further from the truth than the types explain."""
+        told = self.told(found, "")
+        if self.near():
+            return replace(told, judged="ONNX Runtime", remark="both runtimes differ from float64")
+        share, group, error = found
+        reason = (
+            f"{group}: {error:.2g} from float64, {share:.3g} times what is allowed beside "
+            f"ONNX Runtime's error there"
+        )
+        return replace(told, passed=False, reason=reason)
+
+    def contradicted(self, found: tuple[float, Slice, float]) -> OutputComparison:
+        """The comparison of a result that float64 confirms and ONNX Runtime does not."""
+        share, group, error = found
+        reason = (
+            f"{group}: rutc agrees with float64, ONNX Runtime is {error:.2g} from both, "
+            f"{share:.3g} times what the model's types explain: it is wrong, or rutc reads the "
+            "model wrongly"
+        )
+        return replace(self.told(found, ""), passed=False, reason=reason)
+
+    def near(self) -> bool:
+        """Whether the two results agree but for few roundings of each element."""
+        allowed = FUNCTION_ULPS * unit_roundoff(self.dtype) * _finite(np.abs(self.r))
+        return bool((_distance(self.x, self.r) <= allowed).all())
+
+
+def _judged_integers(
+    compared: OutputComparison, ours: Array, reference: Array, truth: Array, noise: Noise
+) -> OutputComparison:
+    """Integers and booleans: each is the truth's, or one of those that noise makes of it.
+
+    Steps of a quantisation may differ by as many as noise and ONNX Runtime show anywhere.
+    """
+    wrong, other = np.asarray(ours != truth), np.asarray(reference != truth)
+    told = replace(
+        compared,
+        passed=True,
+        reason="",
+        mismatches=0,
+        judged="float64",
+        error=_share(wrong),
+        reference_error=_share(other),
+    )
+    if not wrong.any() and not other.any():
+        return told
+    runs = [run for run in noise() if run.shape == truth.shape]
+    open_ = np.zeros(truth.shape, np.bool_)
+    for run in runs:
+        open_ |= np.asarray(run != truth)
+    if truth.dtype.kind in "iu" and truth.dtype.itemsize == 1 and open_.any():
+        apart = [np.abs(x.astype(np.int64) - truth.astype(np.int64)) for x in (ours, reference)]
+        steps = max(int(np.abs(r.astype(np.int64) - truth.astype(np.int64)).max()) for r in runs)
+        wrong, other = apart[0] > steps, apart[1] > steps
+    else:
+        wrong, other = wrong & ~open_, other & ~open_
+    told = replace(told, judged="float64 by noise")
+    if wrong.any():
+        if (ours == reference).all():
+            return replace(told, judged="ONNX Runtime", remark="both runtimes differ from float64")
+        return replace(
+            told,
+            passed=False,
+            mismatches=int(wrong.sum()),
+            reason=f"{int(wrong.sum())} of {wrong.size} elements are neither float64's nor near it",
+        )
+    if other.any():
+        reason = (
+            f"rutc agrees with float64, ONNX Runtime has {int(other.sum())} of {other.size} other "
+            "elements: it is wrong, or rutc reads the model wrongly"
+        )
+        return replace(told, passed=False, mismatches=int(other.sum()), reason=reason)
+    return told
+
+
+def _judged_shape(
+    compared: OutputComparison, ours: Array, truth: Array, noise: Noise
+) -> OutputComparison:
+    """Results of another shape than the truth's: right only where rounding decides the shape."""
+    if compared.passed or any(run.shape != truth.shape for run in noise()):
+        remark = "its shape depends on roundings"
+        return replace(compared, remark=remark, judged="ONNX Runtime")
+    reason = f"its shape is {ours.shape}, that of float64 {truth.shape}"
+    return replace(compared, passed=False, reason=reason)
+
+
+def _share(mask: Mask) -> float:
+    return float(np.count_nonzero(mask)) / max(mask.size, 1)
+
+
+def _distance(a: Numbers, b: Numbers) -> Numbers:
+    """|a - b|; 0 where both are NaN or the same infinity, infinite where one is not finite."""
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    both = np.isfinite(a) & np.isfinite(b)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.where(same, 0.0, np.where(both, np.abs(a - b), np.inf))
+
+
+def _finite(x: Numbers) -> Numbers:
+    return np.where(np.isfinite(x), x, 0.0)

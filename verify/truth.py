@@ -1,0 +1,338 @@
+"""What a model computes in float64: the truth beside which float32 results are judged.
+
+The graph is the importer's, with nothing rewritten, planned or scheduled, widened to f64 (`widen`)
+and evaluated with numpy. So it shares the importer with the compiled model, and nothing else.
+
+A run may be made with noise: then every value that the model declares as a narrower float is
+moved by up to `tolerance.MULTIPLE` roundings to that type, at random (a value that the type holds
+exactly stays). What such runs differ by is what the model's types explain, a label between two
+nearly equal scores or a value between two steps included [Parker 1997, "Monte Carlo arithmetic"].
+Values of 16 bits are rounded in every run, for the model asks for that, and moved by less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from math import inf, prod
+
+import numpy as np
+import numpy.typing as npt
+
+from rutc.tensor_ir import Apply, DType, Expr, Graph, Nest, Node, Reducer
+from rutc.tensor_ir.evaluate import Block, Env, blocks, evaluate_expr
+from rutc.tensor_ir.expr import index_names, walk
+from rutc.tensor_ir.graph import bound_symbols, outs, used_deep, walk_nodes
+from rutc.tensor_ir.interpret import POINTS, Run, State
+from rutc.verify.tolerance import MULTIPLE, STORED, unit_roundoff
+from rutc.verify.widen import NARROW, WIDE, widened
+
+Wide = npt.NDArray[np.float64]
+Array = npt.NDArray[np.generic]
+
+OPERAND = 1 << 22
+"""Elements of an operand of a product at once: 32 MiB."""
+
+EXACT_SUM = 2.0**53
+"""Sums of integers below this are exact in float64."""
+
+FOLDS: Mapping[str, np.ufunc] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "any": np.logical_or,
+    "all": np.logical_and,
+}
+"""Reducers that numpy has."""
+
+
+PRODUCTS_PER_S = 1e10
+"""How many products of a sum numpy makes in a second, about."""
+
+ELEMENTS_PER_S = 1e8
+"""How many operations on elements it does in a second, about."""
+
+
+class TooMuchWork(Exception):
+    """A run of the truth would take longer than it may."""
+
+
+class Truth:
+    """A graph that runs in float64."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.work_s = 0.0
+        self._declared = {v.name: v.dtype for n in walk_nodes(graph.nodes) for v in outs(n)}
+        self.graph = widened(graph)
+
+    @cached_property
+    def _dying(self) -> tuple[tuple[str, ...], ...]:
+        """The values that nothing reads after each of the nodes."""
+        last: dict[str, int] = {}
+        for number, n in enumerate(self.graph.nodes):
+            defined = (v.name for inner in walk_nodes((n,)) for v in outs(inner))
+            last.update(dict.fromkeys((*defined, *used_deep(n)), number))
+        for o in self.graph.outputs:
+            last.pop(o.value, None)
+        dying: list[list[str]] = [[] for _ in self.graph.nodes]
+        for name, number in last.items():
+            dying[number].append(name)
+        return tuple(map(tuple, dying))
+
+    def run(
+        self, inputs: Mapping[str, Array], noise: int | None = None, most_s: float = inf
+    ) -> dict[str, Array]:
+        """Returns the outputs by name; floats of 16 and 32 bits are given in float64.
+
+        Args:
+            inputs: A tensor for each input of the graph.
+            noise: The seed of random roundings; None rounds to the nearest, and f32 not at all.
+            most_s: The most work, in seconds of a common machine: an estimate, the same everywhere.
+
+        Raises:
+            UserError: the inputs do not fit the model.
+            TooMuchWork: it is more work than that.
+        """
+        random = None if noise is None else np.random.default_rng(noise)
+        run = _WideRun(self.graph, inputs, self._declared, random, most_s)
+        self._check(run, most_s)
+        for n, dying in zip(self.graph.nodes, self._dying, strict=True):
+            run.nodes((n,))
+            for name in dying:
+                run.values.pop(name, None)
+        results = {}
+        for o in self.graph.outputs:
+            dims = self.graph.values[o.value].dims
+            results[o.name] = run.values[o.value].transpose([dims.index(d) for d in o.axes])
+        self.work_s = run.work
+        return results
+
+    def _check(self, run: Run, most_s: float) -> None:
+        """Raises TooMuchWork where that is known before the run."""
+        unknown = bound_symbols(self.graph.nodes)
+        if unknown or most_s == inf:
+            return
+        work = sum(work_of(n, lambda dims: prod(run.shape(dims))) for n in self.graph.nodes)
+        if work > most_s:
+            raise TooMuchWork(work)
+
+
+def work_of(n: Node, points: Callable[[Sequence[str]], int]) -> float:
+    """The seconds that a node takes by itself, roughly; of loops, their bodies left out."""
+    if not isinstance(n, Nest):
+        return 0.0
+    count = points(n.dims)
+    if n.reducer is not None and len(n.body) == 1 and _paired(_factors(n.body[0]), n.dims):
+        return count / PRODUCTS_PER_S + points(n.out.dims) / ELEMENTS_PER_S
+    operations = 1 + sum(isinstance(x, Apply) for e in n.body for x in walk(e))
+    return count * operations / ELEMENTS_PER_S
+
+
+class _WideRun(Run):
+    """A run of a widened graph that rounds as the model's types ask, and multiplies by BLAS."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Mapping[str, Array],
+        declared: Mapping[str, DType],
+        random: np.random.Generator | None,
+        most_s: float,
+    ) -> None:
+        super().__init__(graph, inputs, {})
+        self.declared = declared
+        self.random = random
+        self.work = 0.0
+        self.most = most_s
+
+    def node(self, n: Node) -> Sequence[Array]:
+        self.spend(n)
+        results = super().node(n)
+        if not isinstance(n, Nest) or n.is_view:
+            return results
+        return [self.settled(v.name, x) for v, x in zip(n.outs, results, strict=True)]
+
+    def settled(self, name: str, x: Array) -> Array:
+        """A value as the type that the model declares would hold it, in this run."""
+        dtype = self.declared.get(name)
+        if dtype is None or x.dtype != WIDE.numpy:
+            return x
+        with np.errstate(all="ignore"):
+            if self.random is not None:
+                return self.rounded(x.astype(np.float64, copy=False), dtype)
+            return x.astype(dtype.numpy).astype(np.float64) if dtype in NARROW else x
+
+    def rounded(self, x: Wide, dtype: DType) -> Wide:
+        """A value of a type near each value, at random; the value itself where it is one."""
+        assert self.random is not None
+        nearest = np.rint(x) if dtype is WIDE else x.astype(dtype.numpy).astype(np.float64)
+        roundings = STORED if dtype in NARROW else MULTIPLE
+        step = 2 * roundings * unit_roundoff(dtype.numpy)
+        moved = self.random.random(x.shape, np.float32) - np.float32(0.5)
+        other = (x * (1 + step * moved)).astype(dtype.numpy).astype(np.float64)
+        return np.where(nearest == x, x, other)
+
+    def spend(self, n: Node) -> None:
+        """Counts the work of a node.
+
+        Raises:
+            TooMuchWork: there is more than the run may do.
+        """
+        self.work += work_of(n, lambda dims: prod(self.shape(dims)))
+        if self.work > self.most:
+            raise TooMuchWork(self.work)
+
+    def nest(self, n: Nest) -> list[Array]:
+        if n.reducer is not None and n.reducer.name == "sum" and len(n.body) == 1:
+            factors = _factors(n.body[0])
+            if len(factors) > 1:
+                made = self.product(n, factors)
+                if made is not None:
+                    return [made]
+        return super().nest(n)
+
+    def reduce(self, n: Nest, reducer: Reducer, free: Block, bound_shape: tuple[int, ...]) -> State:
+        fold = FOLDS.get(reducer.name)
+        if fold is None or prod(bound_shape) == 0:
+            return super().reduce(n, reducer, free, bound_shape)
+        axes = tuple(range(len(n.bound)))
+        total: Array | None = None
+        for b in blocks(n.bound, bound_shape, max(1, POINTS // prod(free.shape))):
+            block = Block(b.dims + free.dims, b.starts + free.starts, b.shape + free.shape)
+            (found,) = self.elements(n, block)
+            whole = np.broadcast_to(found, block.shape)
+            with np.errstate(all="ignore"):
+                part = np.asarray(fold.reduce(whole, axis=axes, dtype=found.dtype))
+                total = part if total is None else np.asarray(fold(total, part))
+        assert total is not None
+        return (total,)
+
+    def product(self, n: Nest, factors: Sequence[Expr]) -> Array | None:
+        """The sums of products of two factors; None if the factors are no such two."""
+        space = (*n.bound, *n.out.dims)
+        pair = _paired(factors, space)
+        if pair is None:
+            return None
+        extents = dict(zip(space, self.shape(space), strict=True))
+        if prod(extents.values()) == 0:
+            return None
+        uses = [frozenset(index_names(e)) & frozenset(space) for e in pair]
+        largest = max(uses, key=lambda used: prod(extents[d] for d in used))
+        if largest is uses[0]:
+            pair, uses = pair[::-1], uses[::-1]
+        # The dims of the large factor are split first: the other one is then made once.
+        order = sorted(n.out.dims, key=lambda d: d not in largest)
+        shape = [extents[d] for d in order]
+        points = max(1, OPERAND * prod(shape) // prod(extents[d] for d in largest))
+        result = np.empty(self.shape(n.out.dims), n.out.dtype.numpy)
+        sums = _Sums(tuple(n.bound), tuple(order), (uses[0], uses[1]))
+        known: dict[int, Array] = {}
+        for block in blocks(order, shape, points):
+            split = {d for d in order if block.shape[order.index(d)] < extents[d]}
+            whole = Block(
+                (*n.bound, *order),
+                (*(0,) * len(n.bound), *block.starts),
+                (*(extents[d] for d in n.bound), *block.shape),
+            )
+            operands = []
+            for number, e in enumerate(pair):
+                if number not in known or split & uses[number]:
+                    known[number] = self.factor(e, whole)
+                operands.append(known[number])
+            part = sums.of(operands[0], operands[1], whole)
+            place = tuple(block.slices[order.index(d)] for d in n.out.dims)
+            result[place] = part.transpose([order.index(d) for d in n.out.dims])
+        return result
+
+    def factor(self, e: Expr, block: Block) -> Array:
+        env: Env = {**self.symbols, **block.indices}
+        return evaluate_expr(e, env, self.values, block)
+
+
+class _Sums:
+    """Sums of products of two arrays over the bound dims, as products of matrices.
+
+    A dim that both have and is free numbers the products; bound, it is summed; one that a single
+    array has is a row or a column of it.
+    """
+
+    def __init__(
+        self,
+        bound: tuple[str, ...],
+        free: tuple[str, ...],
+        uses: tuple[frozenset[str], frozenset[str]],
+    ) -> None:
+        self.dims = (*bound, *free)
+        self.free = free
+        self.both = [d for d in free if d in uses[0] and d in uses[1]]
+        self.summed = [d for d in bound if d in uses[0] and d in uses[1]]
+        self.single = tuple([d for d in free if d in u and d not in self.both] for u in uses)
+        self.alone = tuple([d for d in bound if d in u and d not in self.summed] for u in uses)
+        self.absent = [d for d in bound if d not in uses[0] | uses[1]]
+
+    def of(self, a: Array, b: Array, block: Block) -> Array:
+        """The sums over a block, an axis for each free dim."""
+        extents = dict(zip(block.dims, block.shape, strict=True))
+        left = self.matrix(a, 0, (self.both, self.single[0], self.summed), extents)
+        right = self.matrix(b, 1, (self.both, self.summed, self.single[1]), extents)
+        times = prod(extents[d] for d in self.absent)
+        with np.errstate(all="ignore"):
+            found = _matmul(left, right) * np.asarray(times, left.dtype)
+        dims = (*self.both, *self.single[0], *self.single[1])
+        missing = tuple(d for d in self.free if d not in dims)
+        shaped = found.reshape([*(1 for _ in missing), *(extents[d] for d in dims)])
+        whole = shaped.transpose([(*missing, *dims).index(d) for d in self.free])
+        return np.broadcast_to(whole, [extents[d] for d in self.free])
+
+    def matrix(
+        self, x: Array, side: int, groups: Sequence[Sequence[str]], extents: Mapping[str, int]
+    ) -> Array:
+        """An operand as {products, rows, columns}."""
+        alone = self.alone[side]
+        if alone:
+            axes = tuple(self.dims.index(d) for d in alone)
+            x = np.asarray(x.sum(axis=axes, keepdims=True, dtype=x.dtype))
+        order = [self.dims.index(d) for group in groups for d in group]
+        rest = [axis for axis in range(len(self.dims)) if axis not in order]
+        # Axes that the factor does not depend on have extent 1.
+        shape = [prod(extents[d] for d in group) for group in groups]
+        return x.transpose([*rest, *order]).reshape(shape)
+
+
+def _matmul(a: Array, b: Array) -> Array:
+    """Products of matrices; those of integers in float64 where that is exact."""
+    if a.dtype.kind == "f":
+        return np.asarray(np.matmul(a, b))
+    wide, other = a.astype(np.float64), b.astype(np.float64)
+    bound = np.abs(wide).max(initial=0.0) * np.abs(other).max(initial=0.0) * a.shape[-1]
+    if bound < EXACT_SUM:
+        return np.asarray(np.matmul(wide, other).astype(np.int64).astype(a.dtype))
+    return np.asarray(np.matmul(a, b))
+
+
+def _factors(e: Expr) -> list[Expr]:
+    """What is multiplied in an expression."""
+    if isinstance(e, Apply) and e.op == "mul":
+        return [f for a in e.args for f in _factors(a)]
+    return [e]
+
+
+def _paired(factors: Sequence[Expr], space: Sequence[str]) -> tuple[Expr, Expr] | None:
+    """Factors gathered into two, each of which has the dims of its largest one; None if none are.
+
+    x[b, k] * s[k] * w[k, n]   ->   (x[b, k] * s[k], w[k, n])
+    """
+    names = frozenset(space)
+    groups: list[tuple[frozenset[str], Expr]] = []
+    found = [(index_names(e) & names, e) for e in factors]
+    for used, e in sorted(found, key=lambda item: -len(item[0])):
+        for number, (dims, product) in enumerate(groups):
+            if used <= dims and (len(groups) == 2 or len(factors) > 2):
+                groups[number] = (dims, Apply("mul", (product, e)))
+                break
+        else:
+            groups.append((used, e))
+    if len(groups) != 2:
+        return None
+    return groups[0][1], groups[1][1]
