@@ -90,7 +90,7 @@ class Spread:
     offset: float = 0.0
 
     def __str__(self) -> str:
-        parts = [f"times {self.scale:g}"] if self.scale != 1 else []
+        parts = [f"times {self.scale:.3g}"] if self.scale != 1 else []
         return " ".join([*parts, f"plus {self.offset:g}"] if self.offset else parts)
 
 

@@ -78,11 +78,12 @@ class Verification:
         ours = max(o.error or 0.0 for o in known)
         theirs = max(o.reference_error or 0.0 for o in known)
         nearest = max(known, key=lambda o: o.share)
-        text = f"largest error from float64 {ours:.2g}, ONNX Runtime's {theirs:.2g}"
+        text = f"largest error from float64 {ours:.2g} of the output's largest magnitude"
+        text += f", ONNX Runtime's {theirs:.2g}"
         if not nearest.share:
             return text
         where = f"{nearest.group} of {nearest.name!r}"
-        return f"{text}; nearest to its limit ({nearest.share:.0%}): {where}"
+        return f"{text}; nearest to its limit, at {nearest.share:.0%}: {where}"
 
 
 class VerificationFailed(CheckFailed):

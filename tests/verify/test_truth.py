@@ -85,6 +85,7 @@ CASES: Mapping[str, tuple[list[onnx.NodeProto], Arrays, Arrays]] = {
     ),
 }
 
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_truth_is_what_the_graph_means(name: str, tmp_path: Path) -> None:
     nodes, inputs, weights = CASES[name]
