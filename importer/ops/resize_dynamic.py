@@ -12,7 +12,7 @@ from math import ceil
 
 from rutc.importer.builder import Builder, OperatorError, lit
 from rutc.importer.ops.activations import scaled, shifted
-from rutc.importer.ops.dynamic import number
+from rutc.importer.ops.dynamic import bound, number
 from rutc.importer.tensor import Tensor
 from rutc.record import record
 from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, Lit, apply, cast
@@ -127,6 +127,8 @@ class Filter:
                 return replace(centered, above=apply("add", centered.above, left))
             case "asymmetric":
                 return Quotient(apply("mul", o, by.of), by.out)
+            case "tf_half_pixel_for_nn":
+                return Quotient(between, scaled(by.out, 2))
             case "align_corners":
                 above, span = apply("mul", o, shifted(n, -1)), shifted(by.out, -1)
                 if by.of != n:
@@ -152,6 +154,8 @@ class Filter:
                 return apply("add", offset, centered)
             case "asymmetric":
                 return apply("div", here, by.scale)
+            case "tf_half_pixel_for_nn":
+                return apply("div", shifted(here, 0.5), by.scale)
             case "align_corners":
                 span = shifted(by.length, -1)
                 known = apply("gt", span, zero)
@@ -283,10 +287,7 @@ def _taps(
     how: Filter,
 ) -> tuple[Tensor, Tensor]:
     """(places, weights) {output, tap} around every position."""
-    shrink = 1.0
-    if how.antialias:
-        shrink = min(_known_scale(by), 1.0)
-    reach = ceil((1 if how.mode == "linear" else 2) / shrink)
+    shrink, reach = _widened(b, by, 1 if how.mode == "linear" else 2, antialias=how.antialias)
     o = b.axis(extent)
     wholes = b.nest((o,), place(o.index).whole)
     o = b.axis(extent)
@@ -295,7 +296,7 @@ def _taps(
     step = IndexValue(k.index + (1 - reach))
     where = apply("add", b.read(wholes, [o.index]), step)
     distance = apply("abs", apply("sub", b.read(parts, [o.index]), cast(step, REAL)))
-    weight = how.weight(scaled(distance, shrink))
+    weight = how.weight(distance if shrink is None else apply("mul", distance, shrink))
     if how.exclude_outside:
         low, high = apply("ge", where, number(0)), apply("lt", where, number(n))
         weight = apply("select", apply("and", low, high), weight, lit(0, REAL))
@@ -311,10 +312,34 @@ def _taps(
     return places, b.nest((o, k), apply("div", b.read(weights, [o.index, k.index]), safe))
 
 
-def _known_scale(by: Ratio | Sizes) -> float:
-    """Output elements per input element."""
+def _widened(
+    b: Builder, by: Ratio | Sizes, taps: int, *, antialias: bool
+) -> tuple[Expr | None, Index]:
+    """How much wider a filter of `taps` on each side gets: distances times a scale below 1, if any.
+
+    And how many elements on each side it then reaches.
+    """
+    if not antialias:
+        return None, Index.of(taps)
+    known = _known_scale(by)
+    if known is not None:
+        shrink = min(known, 1.0)
+        return lit(shrink, REAL), Index.of(ceil(taps / shrink))
+    if isinstance(by, Sizes):
+        of = apply("max", by.of, number(1))
+        out = apply("max", apply("min", by.out, of), number(1))
+        reach = apply("div", shifted(apply("add", scaled(of, taps), out), -1), out)
+        factor = apply("div", cast(out, REAL), cast(of, REAL))
+    else:
+        factor = apply("min", by.scale, lit(1, REAL))
+        reach = cast(apply("ceil", apply("div", lit(taps, REAL), factor)), DType.I64)
+    return b.read(b.nest((), factor), []), bound(b, reach, "reach", least=1)
+
+
+def _known_scale(by: Ratio | Sizes) -> float | None:
+    """Output elements per input element, where that is known when compiling."""
     if isinstance(by, Ratio) and isinstance(by.scale, Lit):
         return float(by.scale.value)
     if isinstance(by, Sizes) and isinstance(by.out, Lit) and isinstance(by.of, Lit):
         return float(by.out.value) / float(by.of.value)
-    raise OperatorError("antialias needs a scale that is known when compiling")
+    return None

@@ -96,6 +96,8 @@ class Scheme:
                 return step, first + HALF * (n - size * step)
             case "asymmetric":
                 return step, Fraction(0)
+            case "tf_half_pixel_for_nn":
+                return step, HALF * step
             case "align_corners":
                 # The exact resized length counts here, not the whole number of outputs.
                 span = scale * n - 1
@@ -118,6 +120,8 @@ class Scheme:
                 return np.asarray(np.float32(n / 2) * (np.float32(1) - adjusted) + centered)
             case "asymmetric":
                 return np.asarray(o / s)
+            case "tf_half_pixel_for_nn":
+                return np.asarray((o + np.float32(0.5)) / s)
             case "align_corners":
                 span = scale * n - 1
                 if size == 1 and span <= 0:

@@ -169,6 +169,22 @@ CASES = [
         (floats(), floats(), ints(1, 1, 7, 6)),
         {"mode": "cubic", "cubic_coeff_a": -0.5},
     ),
+    *(
+        Case(
+            "Resize",
+            opset,
+            (IMAGE,),
+            (floats(), *sizes),
+            {
+                "mode": "nearest",
+                "coordinate_transformation_mode": "tf_half_pixel_for_nn",
+                "nearest_mode": rounding,
+            },
+        )
+        for opset in (11, 12)
+        for rounding in ("floor", "round_prefer_floor")
+        for sizes in ((SCALES,), (floats(1, 1, 0.5, 3),), (floats(), ints(1, 1, 7, 3)))
+    ),
     Case("Resize", 17, (IMAGE,), (None, SCALES), {"mode": "nearest", "nearest_mode": "ceil"}),
     Case(
         "RoiAlign",

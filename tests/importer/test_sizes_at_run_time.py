@@ -217,3 +217,40 @@ def test_max_unpool(computed, make_node):
     graph = computed(node, inputs, expected=[expected])
     with pytest.raises(UserError, match="asks for"):
         interpret(graph, {**inputs, "s": i64(1, 1, 5, 3)})
+
+
+RATIOS = [(8, 12), (2, 3), (3, 7), (1, 5)]
+
+
+@pytest.mark.parametrize("size", RATIOS)
+@pytest.mark.parametrize(
+    "attributes", [{"mode": "linear"}, {"mode": "cubic"}, {"mode": "cubic", "exclude_outside": 1}]
+)
+@pytest.mark.parametrize("by", ["sizes", "scales"])
+def test_resize_with_a_widened_filter(size, attributes, by, computed, make_node, rng):
+    """How far the filter reaches follows from a scale that is below 1."""
+    x = rng.standard_normal((1, 2, 5, 6)).astype("f4")
+    given = (
+        i64(*size)
+        if by == "sizes"
+        else np.array([n / e for n, e in zip(size, (5, 6), strict=True)], "f4")
+    )
+    operands = ["x", "", "", "s"] if by == "sizes" else ["x", "", "s"]
+    step = make_node("Resize", operands, antialias=1, axes=[2, 3], **attributes)
+    computed(step, {"x": x, "s": given})
+
+
+@pytest.mark.parametrize("size", RATIOS)
+@pytest.mark.parametrize("by", ["sizes", "scales"])
+def test_resize_to_the_nearest_of_an_old_opset(size, by, computed, make_node, rng):
+    x = rng.standard_normal((1, 2, 5, 6)).astype("f4")
+    inputs = {"x": x, "s": i64(1, 2, *size), "none": np.zeros(0, "f4")}
+    operands = ["x", "none", "none", "s"]
+    if by == "scales":
+        operands.pop()
+        inputs["s"] = np.array([1, 1, size[0] / 5, size[1] / 6], "f4")
+        operands[2] = "s"
+    attributes = {"coordinate_transformation_mode": "tf_half_pixel_for_nn", "nearest_mode": "floor"}
+    constants = {"none": inputs.pop("none")}
+    step = make_node("Resize", operands, mode="nearest", **attributes)
+    computed(step, inputs, constants, opset=11)
