@@ -1,5 +1,8 @@
 import pytest
 
+from tests import sampling
+from tests.times import Times
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -7,6 +10,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the texts that the tests got into the golden files instead of comparing",
     )
+    parser.addoption(
+        "--processor-times",
+        type=int,
+        default=0,
+        metavar="N",
+        help="name the N tests and files that took the most processor time",
+    )
+    sampling.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(sampling.Sampling(config))
+    config.pluginmanager.register(Times(config.getoption("--processor-times")))
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ from tests.kernels import LONG, Case, cases, scheduled
 from tests.machines import V3, V4, on_machines
 from tests.tensor_ir.test_steps import kernel_of
 
+pytestmark = pytest.mark.sampled(5, by=("machine",))
+
 
 def tuned(
     case: Case, machine: Machine, free: frozenset[str]

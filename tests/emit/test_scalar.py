@@ -13,6 +13,8 @@ from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.evaluate import convert, evaluate_expr, reinterpret
 from rutc.tensor_ir.expr import BITWISE, COMPARE, UNARY_FLOAT, Local, apply
 
+pytestmark = pytest.mark.sampled(5)
+
 MACHINE = native_target().machine
 INTS = [d for d in DType if d.is_int]
 FLOATS = [d for d in DType if d.is_float]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from hypothesis import HealthCheck, assume, settings
+from hypothesis import assume
 
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Plan
@@ -10,6 +10,7 @@ from rutc.tensor_ir import Call, Graph, While
 from rutc.tensor_ir.graph import walk_nodes
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verify import verify
+from tests.examples import examples
 
 
 def plan_of(text: str) -> Plan:
@@ -39,11 +40,7 @@ def reasons(plan: Plan) -> Mapping[tuple[str, str], str]:
     return {(r.reader, r.value): r.reason for r in plan.refusals}
 
 
-some_plans = settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+some_plans = examples(60)
 
 
 def planned(graph: Graph) -> None:

@@ -18,6 +18,8 @@ from tests.graph_opt.plan_runner import run_plan
 from tests.kernels import assert_agree
 from tests.strategies import random_inputs
 
+pytestmark = pytest.mark.sampled(4, whole=True)
+
 PRODUCTS = """
 graph "two products, a row at a time"
 dims h = 6, k = 16, n = 16, s = 16, t = 16

@@ -4,23 +4,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rutc.graph_opt.pipeline import optimize
 from rutc.graph_opt.rewrite import Sweep
 from rutc.tensor_ir import Call, Graph
 from rutc.tensor_ir.interpret import interpret
+from tests.examples import examples
 from tests.golden import before
 from tests.graph_opt.rules import BY_NAME
 from tests.strategies import graphs, random_inputs
 
 FILES = sorted((Path(__file__).parent / "golden").glob("*/*.txt"))
-some = settings(
-    max_examples=120,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+some = examples(120)
 
 
 def check_every_step(graph: Graph, seed: int, *, exact: bool) -> None:

@@ -2,7 +2,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rutc.tensor_ir.affine import (
@@ -15,10 +15,11 @@ from rutc.tensor_ir.affine import (
     product,
 )
 from rutc.tensor_ir.parse import parse_index
+from tests.examples import examples
 from tests.strategies import indices
 
 NAMES = ("x", "y", "z")
-some = settings(max_examples=300, deadline=None)
+some = examples(300)
 spans = st.tuples(st.integers(-6, 6), st.integers(0, 5)).map(lambda t: (t[0], t[0] + t[1]))
 dim_spans = st.integers(0, 6).map(lambda n: (0, n))
 ranges_of = st.fixed_dictionaries(dict.fromkeys(NAMES, spans | dim_spans))

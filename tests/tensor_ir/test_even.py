@@ -21,6 +21,8 @@ from rutc.tensor_ir.steps import (
 )
 from rutc.tensor_ir.steps.tile import MOST_EXACT, numbers_of_rows, rows_apart
 
+pytestmark = pytest.mark.sampled(6)
+
 MOST = 30
 
 

@@ -1,5 +1,5 @@
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rutc.tensor_ir import Graph
@@ -8,11 +8,11 @@ from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.text import constants_of
 from rutc.tensor_ir.verify import verify
+from tests.examples import examples
 from tests.strategies import graphs, random_inputs
 from tests.tensor_ir.naive import Naive
 
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
-some = settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+some = examples(60)
 
 
 @some

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rutc.tensor_ir import DType, Reducer, reducer
@@ -8,8 +8,9 @@ from rutc.tensor_ir.evaluate import evaluate_expr, literal
 from rutc.tensor_ir.interpret import State, fold, merge
 from rutc.tensor_ir.reducer import REDUCERS
 from rutc.tensor_ir.typecheck import reducer_fault
+from tests.examples import examples
 
-some = settings(max_examples=100, deadline=None)
+some = examples(100)
 SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0]
 numbers = st.floats(-8, 8, width=16)
 rows = st.lists(numbers, min_size=0, max_size=12)
@@ -53,7 +54,7 @@ def test_reducers_are_well_typed(r: Reducer) -> None:
 
 
 @pytest.mark.parametrize("r", ALL, ids=lambda r: f"{r.name}-{r.elements[0]}")
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(xs=st.lists(st.integers(0, 2), min_size=3, max_size=3))
 def test_merge_is_associative_and_commutative_with_identity(r: Reducer, xs: list[int]) -> None:
     states = lifted(r, np.array(xs))

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rutc.tensor_ir import (
@@ -23,6 +23,7 @@ from rutc.tensor_ir.lexer import ParseError
 from rutc.tensor_ir.parse import parse, parse_expr
 from rutc.tensor_ir.text import constants_of, print_expr
 from rutc.tensor_ir.typecheck import well_typed
+from tests.examples import examples
 from tests.strategies import indices
 
 EXAMPLE = """\
@@ -208,7 +209,7 @@ def expressions(draw: st.DrawFn, dtype: DType, depth: int = 4) -> Expr:
     return Apply(op, tuple(draw(expressions(t, smaller)) for t in types))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.sampled_from(TYPES).flatmap(expressions), st.booleans())
 def test_expressions_parse_back(e: Expr, told: bool) -> None:
     expected = e.dtype if told else None

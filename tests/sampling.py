@@ -1,0 +1,130 @@
+"""Which cases of large families run: a share that the date chooses, or all of them.
+
+Of a test marked `sampled(parts, by=...)` one case in so many runs each day, at least one for every
+value of the parameters named in `by`; of files marked with `whole=True`, one test in so many.
+Shares rotate, so that all cases come in turn. Random examples are fewer in the same way
+(`tests.examples`), and drawn from the date. A run says its date; `--sample-date` repeats it
+elsewhere, and `--all` runs everything.
+"""
+
+from __future__ import annotations
+
+import datetime
+import random
+from collections.abc import Sequence
+from typing import TypeVar
+
+import hypothesis.core
+import pytest
+
+T = TypeVar("T")
+LEFT = "left for other days"
+
+
+class Sample:
+    """What runs: the share of a date, or everything."""
+
+    def __init__(self) -> None:
+        """Of today, until the command line is read."""
+        self.date = datetime.datetime.now(datetime.UTC).date()
+        self.everything = False
+
+    def share(self, cases: Sequence[T], parts: int, key: str) -> list[T]:
+        """The day's cases, in their order: one in `parts`, and at least one; `key` shuffles them.
+
+        All cases come up in as many days as there are shares.
+        """
+        if self.everything or not cases:
+            return list(cases)
+        places = list(range(len(cases)))
+        random.Random(key).shuffle(places)
+        size = -(-len(cases) // parts)
+        first = self.date.toordinal() * size
+        chosen = {places[(first + i) % len(cases)] for i in range(size)}
+        return [case for place, case in enumerate(cases) if place in chosen]
+
+
+SAMPLE = Sample()
+"""The sample of this run."""
+
+
+class Sampling:
+    """Leaves those cases of marked tests out of a run that are not in its sample."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        """Reads the options, and puts the date among them for processes that this one starts."""
+        if config.option.sample_date is None:
+            config.option.sample_date = SAMPLE.date
+        SAMPLE.date = config.option.sample_date
+        SAMPLE.everything = config.option.all
+        if config.option.hypothesis_seed is None:
+            hypothesis.core.global_force_seed = SAMPLE.date.toordinal()
+        config.addinivalue_line(
+            "markers",
+            "sampled(parts, by=(), whole=False): one case in so many each day; see `--all`",
+        )
+        self._config = config
+        self._left = 0
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        families: dict[str, dict[tuple[int, ...], list[pytest.Item]]] = {}
+        for item in items:
+            if item.get_closest_marker("sampled") is not None:
+                name, values = _family(item)
+                families.setdefault(name, {}).setdefault(values, []).append(item)
+        left: set[pytest.Item] = set()
+        for name, members in families.items():
+            for number, cases in enumerate(members.values()):
+                (parts,) = _mark(cases[0]).args
+                left |= set(cases) - set(SAMPLE.share(cases, parts, f"{name} {number}"))
+        self._left = len(left)
+        if left:
+            self._config.hook.pytest_deselected(items=[i for i in items if i in left])
+            items[:] = [i for i in items if i not in left]
+
+    def pytest_sessionfinish(self) -> None:
+        if (output := getattr(self._config, "workeroutput", None)) is not None:
+            output[LEFT] = self._left
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object) -> None:
+        # Every worker of pytest-xdist collects the same tests.
+        self._left = getattr(node, "workeroutput", {}).get(LEFT, self._left)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if SAMPLE.everything:
+            said = f"all cases; random examples of {SAMPLE.date}"
+        else:
+            said = f"sample of {SAMPLE.date}, {self._left} cases {LEFT} (everything: --all)"
+        terminalreporter.write_line(f"{said}; the same again: --sample-date {SAMPLE.date}")
+
+
+def _mark(item: pytest.Item) -> pytest.Mark:
+    mark = item.get_closest_marker("sampled")
+    assert mark is not None
+    return mark
+
+
+def _family(item: pytest.Item) -> tuple[str, tuple[int, ...]]:
+    """The test function, and what tells the values of the named parameters apart; or the file."""
+    named = _mark(item).kwargs
+    if named.get("whole"):
+        return item.nodeid.partition("::")[0], ()
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    # Values are the same objects in all cases; texts of sets differ from process to process.
+    told = tuple(id(params[name]) for name in named.get("by", ()) if name in params)
+    return item.nodeid.partition("[")[0], told
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Adds the options that choose what runs."""
+    parser.addoption(
+        "--all", action="store_true", help="run all cases of all tests, and all random examples"
+    )
+    parser.addoption(
+        "--sample-date",
+        type=datetime.date.fromisoformat,
+        metavar="YYYY-MM-DD",
+        help="run the cases and random examples of that day instead of today's (UTC)",
+    )

@@ -1,0 +1,88 @@
+"""The daily samples: all cases come in turn, every family is there every day, `--all` is all."""
+
+import datetime
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import examples
+from tests.sampling import SAMPLE, Sample
+
+CONFTEST = """
+from tests import sampling
+
+pytest_addoption = sampling.add_options
+
+def pytest_configure(config):
+    config.pluginmanager.register(sampling.Sampling(config))
+"""
+TESTS = """
+import pytest
+
+@pytest.mark.sampled(4, by=("a",))
+@pytest.mark.parametrize("a", [frozenset("xyz"), frozenset("uvw")], ids=["1", "2"])
+@pytest.mark.parametrize("b", range(8))
+def test_pairs(a, b): pass
+
+def test_single(): pass
+"""
+
+
+def sample_of(day: int) -> Sample:
+    sample = Sample()
+    sample.date = datetime.date(2026, 11, 1) + datetime.timedelta(day)
+    return sample
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 12, 13, 100])
+@pytest.mark.parametrize("parts", [1, 3, 7])
+def test_all_cases_come_in_as_many_days_as_there_are_shares(count: int, parts: int) -> None:
+    cases = list(range(count))
+    days = [sample_of(day).share(cases, parts, "key") for day in range(parts)]
+    assert sorted({case for share in days for case in share}) == cases
+    assert {len(share) for share in days} == {-(-count // parts)}
+    assert all(share == sorted(share) for share in days)
+
+
+def test_of_no_cases_none_are_chosen() -> None:
+    assert sample_of(0).share([], 3, "key") == []
+
+
+def test_random_examples_are_a_share_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SAMPLE, "everything", False)
+    monkeypatch.delenv("RUTC_EXAMPLES", raising=False)
+    assert [examples.examples(n).max_examples for n in (3, 20, 100)] == [3, 5, 20]
+    monkeypatch.setattr(SAMPLE, "everything", True)
+    assert examples.examples(100).max_examples == 100
+    monkeypatch.setenv("RUTC_EXAMPLES", "50")
+    assert examples.examples(100).max_examples == 5000
+
+
+def test_a_run_names_its_sample_and_everything_runs_when_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_made.py").write_text(TESTS)
+
+    def said(*options: str) -> list[str]:
+        command = [sys.executable, "-m", "pytest", "-vp", "no:cacheprovider", "--rootdir", tmp_path]
+        done = subprocess.run(
+            [*map(str, command), "-c", "/dev/null", "-W", "ignore", *options, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.splitlines()
+
+    def ran(lines: list[str]) -> list[str]:
+        return [line.split("::")[1].split()[0] for line in lines if "PASSED" in line]
+
+    lines = said("--sample-date", "2026-11-23")
+    first = ran(lines)
+    assert [sum(f"-{a}]" in name for name in first) for a in (1, 2)] == [2, 2]
+    assert "test_single" in first
+    (line,) = (line for line in lines if "sample of" in line)
+    assert "2026-11-23, 12 cases left for other days" in line
+    assert ran(said("--sample-date", "2026-11-23")) == first
+    assert ran(said("--sample-date", "2026-11-24")) != first
+    assert len(ran(said("--all"))) == 17
