@@ -234,6 +234,7 @@ def verify(
         UserError: the model or an input is at fault.
     """
     from rutc.runtime import load
+    from rutc.runtime.artifact import open_artifact
     from rutc.verify import verify_model
     from rutc.verify.verify import session_values
 
@@ -255,6 +256,9 @@ def verify(
             )
     if not source.is_file():
         raise UserError(f"there is no file {source}")
+    artifact = open_artifact(Path(library))
+    with artifact.file:
+        artifact.check_integrity()
     given = None
     if inputs:
         with load(library, threads=1) as session:

@@ -13,7 +13,7 @@ import typer
 import rutc
 from rutc.console import command, standard_streams
 from rutc.emit import interrupts
-from rutc.errors import CheckFailed
+from rutc.errors import CheckFailed, UserError
 
 app = typer.Typer(
     name="rutc",
@@ -303,6 +303,10 @@ def inspect(
         bool, typer.Option("--profile", help="Run an artifact and show the time of every step.")
     ] = False,
     inputs: Inputs = None,
+    integrity: Annotated[
+        bool,
+        typer.Option("--integrity", help="Compare every byte of an artifact with its digests."),
+    ] = False,
     dim: Dims = None,
     shape: Shapes = None,
     value: Values = None,
@@ -317,8 +321,10 @@ def inspect(
 
         if is_library(path):
             payload, shown = inspect_library(
-                path, profile=profile, inputs=inputs or (), threads=threads
+                path, profile=profile, inputs=inputs or (), threads=threads, integrity=integrity
             )
+        elif integrity:
+            raise UserError(f"{path} is no artifact: --integrity checks what was compiled")
         else:
             payload, shown = inspect_model(
                 path,

@@ -12,6 +12,8 @@ from rutc import views
 from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.runtime import load
+from rutc.runtime.artifact import open_artifact
+from rutc.runtime.ports import Ports, undamaged
 from rutc.verify.verify import session_values
 
 LIBRARY_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"MZ")
@@ -33,35 +35,61 @@ def is_library(path: Path) -> bool:
 
 
 def inspect_library(
-    path: Path, *, profile: bool, inputs: Sequence[str] = (), threads: int | None = None
+    path: Path,
+    *,
+    profile: bool,
+    inputs: Sequence[str] = (),
+    threads: int | None = None,
+    integrity: bool = False,
 ) -> Shown:
     """Returns an artifact's interface, memory and kernels, and the time of its steps if asked for.
 
+    The file is read, not loaded, unless it is to run: it may be one for another processor.
+
     Raises:
-        rutc.runtime.ModelError: the file is no artifact that runs here.
+        rutc.runtime.ModelError: the file is no artifact, is not whole, has changed since it was
+            compiled if `integrity` is asked for, or does not run here if its times are.
     """
-    with load(path, threads=threads, profile=profile) as session:
-        manifest = session.manifest
-        listed = manifest.get("kernels")
-        kernels = listed if isinstance(listed, list) else []
-        payload: dict[str, object] = {"library": path, "manifest": manifest}
-        shown: list[RenderableType] = [
-            f"{path}: target {manifest.get('target')}, precision {manifest.get('precision')}",
-            _memory(manifest),
-            views.ports_table(session.get_inputs(), session.get_outputs()),
-        ]
-        if where := manifest.get("alternatives"):
-            shown.append(_plans(where))
-        if profile:
-            values = session_values(session, inputs)
-            for _ in range(PROFILE_RUNS):
-                session.run(None, values)
-            times = views.step_times(session.profile(), kernels)
-            payload["profile"] = [asdict(time) for time in times]
-            shown.append(views.profile_table(times))
-        else:
-            shown.append(views.kernels_table(kernels))
+    artifact = open_artifact(path)
+    with artifact.file:
+        manifest = artifact.manifest()
+        if integrity:
+            artifact.check_integrity()
+    ports = Ports.of(path, manifest)
+    listed = manifest.get("kernels")
+    kernels = [k for k in listed if isinstance(k, Mapping)] if isinstance(listed, list) else []
+    payload: dict[str, object] = {"library": path, "manifest": manifest}
+    shown: list[RenderableType] = [
+        f"{path}: target {manifest.get('target')}, precision {manifest.get('precision')}",
+        _memory(manifest),
+        views.ports_table(ports.get_inputs(), ports.get_outputs()),
+    ]
+    if integrity:
+        payload["integrity"] = True
+        shown.append("every byte is what it was when the model was compiled")
+    if where := manifest.get("alternatives"):
+        shown.append(_plans(where))
+    if profile:
+        times = _step_times(path, kernels, inputs, threads)
+        payload["profile"] = [asdict(time) for time in times]
+        shown.append(views.profile_table(times))
+    else:
+        shown.append(undamaged(path, lambda: views.kernels_table(kernels)))
     return payload, shown
+
+
+def _step_times(
+    path: Path,
+    kernels: Sequence[Mapping[str, object]],
+    inputs: Sequence[str],
+    threads: int | None,
+) -> list[views.StepTime]:
+    """What the steps of a run take, on average of some runs."""
+    with load(path, threads=threads, profile=True) as session:
+        values = session_values(session, inputs)
+        for _ in range(PROFILE_RUNS):
+            session.run(None, values)
+        return views.step_times(session.profile(), kernels)
 
 
 def _plans(where: object) -> str:

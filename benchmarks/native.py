@@ -12,7 +12,7 @@ from rutc.emit.toolchain import find_toolchain
 from rutc.runtime.interface import Options
 from rutc.runtime.loader import open_library
 from rutc.runtime.plain import Addresses, PlainTensors
-from rutc.runtime.session import port_infos
+from rutc.runtime.ports import Ports
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -43,7 +43,8 @@ def native_calls(library: Path, sets: Sequence[tuple[Arrays, Arrays]], count: in
     opened = open_library(library)
     options = Options(struct_size=ctypes.sizeof(Options), threads=1)
     session = opened.entries.open(ctypes.byref(options))
-    ports = [port_infos(opened, key) for key in ("inputs", "outputs")]
+    described = Ports.of(opened.path, opened.manifest)
+    ports = [described.inputs, described.outputs]
     tensors = [PlainTensors(*ports) for _ in sets]
     for descriptors, arrays in zip(tensors, sets, strict=True):
         if not descriptors.describe_into(*arrays):

@@ -15,12 +15,14 @@ _MODULES = (
     "errors",
     "dtypes",
     "interface",
+    "artifact",
     "loader",
     "tensors",
     "plain",
     "texts",
     "boxes",
     "bundles",
+    "ports",
     "session",
 )
 

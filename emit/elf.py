@@ -9,6 +9,8 @@ The segment takes the place of a note in the table of segments, the library's ow
 
 from __future__ import annotations
 
+import hashlib
+import os
 import struct
 from collections.abc import Iterable
 from dataclasses import replace
@@ -21,11 +23,14 @@ from rutc.record import record
 NOTE_SOURCE = """\
     .section .note.rutc,"a",%note
     .balign 4
-    .long 5, 0, 1
+    .long 5, 32, 1
     .asciz "rutc"
     .balign 4
+    .zero 32
 """
-"""Assembly of a note, without which a library may have no place for the new segment."""
+"""Assembly of a note for the library's digest; its place in the table goes to the new segment."""
+NOTE_SECTION = b".note.rutc\0"
+DIGEST_BYTES = 32
 
 HUGE_PAGE_BYTES = 2 << 20
 """What one entry of the second-level page table maps."""
@@ -169,6 +174,49 @@ def append_segment(library: Path, parts: Iterable[bytes | memoryview], size: int
         _write(file, struct.pack("<Q", sections_at))
         file.seek(60)
         _write(file, struct.pack("<H", len(sections)))
+
+
+def seal(library: Path) -> None:
+    """Writes the digest of a library into its note, so that a changed byte can be noticed.
+
+    It is the SHA-256 of all bytes but its own, which count as zeros, and those of the appended
+    segment, whose digest is the manifest's.
+
+    Raises:
+        InternalError: the library has no note.
+    """
+    with FileIO(library, "r+") as file:
+        spans = _spans(file)
+        if NOTE_SECTION not in spans:
+            raise InternalError(f"{library} has no note for its digest")
+        _, note_end = spans[NOTE_SECTION]
+        skipped, resumed = spans.get(SECTION, (note_end, note_end))
+        digest = hashlib.sha256()
+        for begin, end in ((0, skipped), (resumed, file.seek(0, os.SEEK_END))):
+            file.seek(begin)
+            while file.tell() < end:
+                digest.update(file.read(min(end - file.tell(), HUGE_PAGE_BYTES)))
+        file.seek(note_end - DIGEST_BYTES)
+        _write(file, digest.digest())
+
+
+def _spans(file: FileIO) -> dict[bytes, tuple[int, int]]:
+    """Where the sections of a library begin and end in the file, by name."""
+    header = _Header.read(_read(file, 0, HEADER_BYTES))
+    step = _Section.FORMAT.size
+    table = _read(file, header.sections_at, header.sections * step)
+    sections = [_Section.read(table, n * step) for n in range(header.sections)]
+    own = sections[header.names]
+    names = _read(file, own.offset, own.size)
+    return {
+        names[s.name : names.index(b"\0", s.name) + 1]: (s.offset, s.offset + s.size)
+        for s in sections
+    }
+
+
+def _read(file: FileIO, at: int, size: int) -> bytes:
+    file.seek(at)
+    return file.read(size)
 
 
 def is_object(data: bytes) -> bool:

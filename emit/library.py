@@ -6,7 +6,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Literal, assert_never
 
-from rutc.emit.elf import append_segment, write_chunks
+from rutc.emit.elf import append_segment, seal, write_chunks
 from rutc.emit.files import Workplace, cannot_write
 from rutc.emit.header import header_source
 from rutc.emit.host_runtime import COMPILE, HOST_SOURCES, TABLES, HostRuntime, calling_units
@@ -166,4 +166,5 @@ def _link(
     library = folder / "model.so"
     if image.byte_count > 0 and not external:
         append_segment(library, image.parts(), image.byte_count)
+    seal(library)
     return library

@@ -254,9 +254,9 @@ def entry_source(name: str, programs: int, weights_file: WeightsFile | None) -> 
 
 
 def data_source() -> str:
-    """Returns assembly that places `manifest.json` into a read-only section, and a note."""
+    """Returns assembly that places `manifest.json` into a section of its own, and a note."""
     lines = [
-        '    .section .rodata.rutc_manifest,"a",%progbits',
+        '    .section .rutc_manifest,"a",%progbits',
         f"    .globl {MANIFEST_SYMBOL}",
         f"    .hidden {MANIFEST_SYMBOL}",
         f"{MANIFEST_SYMBOL}:",

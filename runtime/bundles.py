@@ -35,7 +35,7 @@ class Bundle:
         own = name or str(facts.get("name", ""))
         parts, keys, shape = facts.get("parts", ()), facts.get("keys"), facts.get("shape")
         if not isinstance(parts, Sequence):
-            raise ModelError(f"the manifest describes {own!r} badly")
+            raise ModelError(f"it describes {own!r} badly")
         return cls(
             own,
             str(facts["kind"]),

@@ -2,21 +2,17 @@
 
 import _ctypes
 import ctypes
-import json
 import os
 import platform
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from rutc.runtime.artifact import open_artifact, parsed_manifest
 from rutc.runtime.errors import ModelError
 from rutc.runtime.interface import ABI_VERSION, EntryPoints
 
 FileId = tuple[int, int]
-
-ELF_MACHINES: Final[Mapping[int, str]] = {62: "x86_64", 183: "aarch64"}
-"""The names that the operating system has for the values of `e_machine` (ELF-64, System V ABI)."""
 
 _lock: Final = threading.Lock()
 _libraries: Final[dict[FileId, "Library"]] = {}
@@ -33,15 +29,11 @@ class Library:
         try:
             self._handle = ctypes.CDLL(spelling)
         except OSError as error:
-            made_for = _machine(path)
-            if made_for not in (None, platform.machine()):
-                raise ModelError(
-                    f"{path} is for {made_for} processors, and this one is {platform.machine()}"
-                ) from error
-            raise ModelError(f"cannot load {path}: {error}") from error
+            why = str(error).removeprefix(f"{spelling}: ")
+            raise ModelError(f"cannot load {path}: {why}") from error
         try:
             self.entries = _entry_points(path, self._handle)
-            self.manifest = _manifest(path, self.entries)
+            self.manifest = parsed_manifest(path, self.entries.manifest())
         except ModelError:
             _ctypes.dlclose(self._handle._handle)
             raise
@@ -55,34 +47,31 @@ class Library:
                 _ctypes.dlclose(self._handle._handle)
 
 
-def open_library(path: str | os.PathLike[str]) -> Library:
+def open_library(path: str | os.PathLike[str], *, check_integrity: bool = False) -> Library:
     """Returns the library of a file, opened anew or shared; call its `release` when done.
 
     Raises:
-        ModelError: the file does not exist, or is no model that this runtime can run.
+        ModelError: the file does not exist, is not whole, is no model that this runtime can run, or
+            has changed since it was compiled, if that is to be found out.
     """
-    file = Path(os.path.abspath(path))
-    try:
-        status = file.stat()
-    except OSError as error:
-        raise ModelError(f"cannot load {file}: {error.strerror}") from error
-    file_id = (status.st_dev, status.st_ino)
-    with _lock:
-        library = _libraries.get(file_id)
-        if library is None:
-            library = Library(file, _unused_spelling(file), file_id)
-            _libraries[file_id] = library
-        library.users += 1
-        return library
-
-
-def _machine(path: Path) -> str | None:
-    """Returns the processor family that a library is for; None where it is none, or unknown."""
-    with path.open("rb") as file:
-        header = file.read(20)
-    if len(header) < 20 or header[:4] != b"\x7fELF":
-        return None
-    return ELF_MACHINES.get(int.from_bytes(header[18:20], "little"))
+    artifact = open_artifact(Path(os.path.abspath(path)))
+    with artifact.file:
+        file = artifact.path
+        if artifact.machine != platform.machine():
+            raise ModelError(
+                f"{file} is for {artifact.machine} processors, and this one is {platform.machine()}"
+            )
+        if check_integrity:
+            artifact.check_integrity()
+        status = os.fstat(artifact.file.fileno())
+        file_id = (status.st_dev, status.st_ino)
+        with _lock:
+            library = _libraries.get(file_id)
+            if library is None:
+                library = Library(file, _unused_spelling(file), file_id)
+                _libraries[file_id] = library
+            library.users += 1
+            return library
 
 
 def _unused_spelling(file: Path) -> str:
@@ -112,13 +101,3 @@ def _entry_points(path: Path, handle: ctypes.CDLL) -> EntryPoints:
             f"{ABI_VERSION}: compile the model again, or install the rutc that compiled it"
         )
     return entries
-
-
-def _manifest(path: Path, entries: EntryPoints) -> Mapping[str, object]:
-    try:
-        manifest = json.loads(entries.manifest())
-    except ValueError as error:
-        raise ModelError(f"the manifest in {path} is damaged: {error}") from error
-    if not isinstance(manifest, dict):
-        raise ModelError(f"the manifest in {path} is damaged: it is no JSON object")
-    return manifest

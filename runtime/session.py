@@ -2,38 +2,27 @@
 
 import ctypes
 import difflib
+import operator
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self, SupportsIndex
 
 import numpy as np
 
 from rutc.runtime.boxes import slot_of
-from rutc.runtime.bundles import Bundle, bundles
-from rutc.runtime.dtypes import onnx_type
 from rutc.runtime.errors import ModelError
 from rutc.runtime.interface import Options, ProfileRecord
 from rutc.runtime.loader import Library, open_library
 from rutc.runtime.plain import Addresses, PlainTensors, plain_tensors, repeated_shapes
-from rutc.runtime.tensors import Array, TensorInfo, tensor_infos
+from rutc.runtime.ports import NodeArg, Ports, node_arg, undamaged
+from rutc.runtime.tensors import Array
 
-
-@dataclass(frozen=True, slots=True)
-class NodeArg:
-    """An input or output of the model; `type` is spelled as in `"tensor(float)"`.
-
-    An extent that the shapes of the inputs tell is the name of a size, or a formula of such.
-    `value` is what an input must hold, where the model was compiled for it.
-    """
-
-    name: str
-    shape: list[int | str]
-    type: str
-    value: Array | None = field(default=None, compare=False)
+MAX_THREADS: Final = 4096
+"""As many as a session takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +54,7 @@ class InferenceSession:
         threads: int | None = None,
         pin_threads: bool = False,
         profile: bool = False,
+        check_integrity: bool = False,
     ) -> None:
         """Opens the model.
 
@@ -77,34 +67,43 @@ class InferenceSession:
                 may use, by its affinity mask and its cgroup's quota.
             pin_threads: keep each thread of the pool on one CPU.
             profile: measure every step, for `profile()`.
+            check_integrity: compare every byte of the library, and of its file of weights, with
+                the digests that were made when it was compiled; it reads all of them.
 
         Raises:
-            ModelError: the file is no model, needs another CPU, or the options are wrong.
+            ModelError: the file is no model or not whole, has changed since it was compiled (if
+                that is checked), needs another CPU, or the options are wrong.
         """
         if threads is None:
-            threads = int(getattr(sess_options, "intra_op_num_threads", 0))
-        elif threads < 1:
-            raise ModelError(f"threads must be at least 1, not {threads}")
-        library = open_library(path)
+            # ONNX Runtime's 0 leaves the choice to it.
+            threads = getattr(sess_options, "intra_op_num_threads", 0) or None
         options = Options(
             struct_size=ctypes.sizeof(Options),
-            threads=threads,
-            pin_threads=pin_threads,
-            profile=profile,
+            threads=0 if threads is None else _thread_count(threads),
+            pin_threads=bool(pin_threads),
+            profile=bool(profile),
         )
+        library = open_library(path, check_integrity=check_integrity)
+        self._library = library
+        self._lock = threading.Lock()
+        try:
+            self._ports = Ports.of(library.path, library.manifest)
+            undamaged(library.path, self._prepare)
+        except ModelError:
+            library.release()
+            raise
         handle = library.entries.open(ctypes.byref(options))
         if not handle:
             message = library.entries.last_error(None).decode(errors="replace")
             library.release()
             raise ModelError(f"cannot open {library.path}: {message}")
         self._close = weakref.finalize(self, _close, library, handle)
-        self._library = library
         self._handle = handle
-        self._lock = threading.Lock()
-        self._inputs = port_infos(library, "inputs")
-        self._outputs = port_infos(library, "outputs")
-        self._takes = bundles(library.manifest, "inputs")
-        self._gives = bundles(library.manifest, "outputs")
+
+    def _prepare(self) -> None:
+        """Makes what describes tensors to the library."""
+        self._inputs, self._outputs = self._ports.inputs, self._ports.outputs
+        self._takes, self._gives = self._ports.takes, self._ports.gives
         self._input_slots = {info.name: slot_of("input", info) for info in self._inputs}
         self._output_slots = {info.name: slot_of("output", info) for info in self._outputs}
         shapes = [() if x.computed else x.known_shape for x in self._outputs]
@@ -123,11 +122,11 @@ class InferenceSession:
 
     def get_inputs(self) -> list[NodeArg]:
         """Returns the model's inputs."""
-        return self._node_args(self._inputs, self._takes)
+        return self._ports.get_inputs()
 
     def get_outputs(self) -> list[NodeArg]:
         """Returns the model's outputs."""
-        return self._node_args(self._outputs, self._gives)
+        return self._ports.get_outputs()
 
     def get_ports(self) -> list[NodeArg]:
         """Returns the tensors that the inputs are made of; of a model of tensors the inputs.
@@ -136,7 +135,7 @@ class InferenceSession:
         length and the declared shape of the tensors in it.
         """
         boxed = {b.port: b for b in self._takes or () if b.kind == "boxed"}
-        ports = {info.name: _node_arg(info) for info in self._inputs}
+        ports = {info.name: node_arg(info) for info in self._inputs}
         for name, bundle in boxed.items():
             inner = [f"{name}.{axis}" if n < 0 else n for axis, n in enumerate(bundle.shape)]
             ports[name] = NodeArg(name, [*ports[name].shape, *inner], bundle.contents)
@@ -170,18 +169,6 @@ class InferenceSession:
         if self._gives is None:
             return dict(tensors)
         return {b.name: b.gathered(tensors) for b in self._gives}
-
-    def _node_args(
-        self, infos: Sequence[TensorInfo], whole: tuple[Bundle, ...] | None
-    ) -> list[NodeArg]:
-        args = {info.name: _node_arg(info) for info in infos}
-        if whole is None:
-            return list(args.values())
-        types = {name: arg.type for name, arg in args.items()}
-        return [
-            args[b.port] if b.kind == "tensor" else NodeArg(b.name, [], b.type(types))
-            for b in whole
-        ]
 
     def get_providers(self) -> list[str]:
         """Returns what ONNX Runtime calls the model's device."""
@@ -369,13 +356,30 @@ def load(
     *,
     pin_threads: bool = False,
     profile: bool = False,
+    check_integrity: bool = False,
 ) -> InferenceSession:
     """Opens a compiled model; see `InferenceSession`.
 
     Raises:
         ModelError: the file is no model, needs another CPU, or the options are wrong.
     """
-    return InferenceSession(path, threads=threads, pin_threads=pin_threads, profile=profile)
+    return InferenceSession(
+        path,
+        threads=threads,
+        pin_threads=pin_threads,
+        profile=profile,
+        check_integrity=check_integrity,
+    )
+
+
+def _thread_count(threads: SupportsIndex) -> int:
+    try:
+        count = 0 if isinstance(threads, bool) else operator.index(threads)
+    except TypeError:
+        count = 0
+    if not 1 <= count <= MAX_THREADS:
+        raise ModelError(f"threads must be a whole number from 1 to {MAX_THREADS}, not {threads!r}")
+    return count
 
 
 def _check_names(role: str, names: Iterable[str], known: Mapping[str, object]) -> None:
@@ -389,24 +393,6 @@ def _check_names(role: str, names: Iterable[str], known: Mapping[str, object]) -
 def _close(library: Library, handle: int) -> None:
     library.entries.close(handle)
     library.release()
-
-
-def port_infos(library: Library, key: str) -> tuple[TensorInfo, ...]:
-    """Returns the tensors that a library's manifest lists as "inputs" or as "outputs".
-
-    Raises ModelError where it lists none.
-    """
-    entries = library.manifest.get(key)
-    if not isinstance(entries, list):
-        raise ModelError(f"the manifest in {library.path} is damaged: it lists no {key}")
-    return tensor_infos(entries)
-
-
-def _node_arg(info: TensorInfo) -> NodeArg:
-    value = None
-    if info.fixed is not None:
-        value = np.frombuffer(info.fixed, info.dtype).reshape([int(x) for x in info.shape])
-    return NodeArg(info.name, list(info.shape), onnx_type(info.dtype_name), value)
 
 
 def _profile_entry(record: ProfileRecord) -> ProfileEntry:

@@ -70,13 +70,17 @@ def tensor_infos(entries: Sequence[Mapping[str, object]]) -> tuple[TensorInfo, .
     infos = []
     for entry in entries:
         dtype, shape = str(entry["dtype"]), entry["shape"]
-        if not isinstance(shape, list):
-            raise ModelError(f"the manifest gives {entry['name']} no shape")
+        if not isinstance(shape, list) or not all(map(_is_extent, shape)):
+            raise ModelError(f"it gives {entry['name']} no shape")
         fixed = bytes.fromhex(str(entry["fixed"])) if "fixed" in entry else None
         name, computed = str(entry["name"]), "computed" in entry
         kind = numpy_dtype(dtype)
         infos.append(TensorInfo(name, tuple(shape), kind, dtype, fixed, computed))
     return tuple(infos)
+
+
+def _is_extent(extent: object) -> bool:
+    return isinstance(extent, str) or (type(extent) is int and 0 <= extent < 1 << 63)
 
 
 class Slot:

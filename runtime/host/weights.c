@@ -30,7 +30,8 @@ static int map_file(rutc_weights *weights, const rutc_weights_file *expected, in
                     const char *path, rutc_error *error) {
   struct stat status;
   size_t bytes = (size_t)expected->bytes + sizeof expected->sha256;
-  if (fstat(file, &status) != 0 || (uint64_t)status.st_size != bytes) {
+  if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode) ||
+      (uint64_t)status.st_size != bytes) {
     return rutc_fail(error, RUTC_UNSUPPORTED,
                      "the weights file %s does not belong to this model: it must have %zu bytes",
                      path, bytes);
@@ -50,8 +51,9 @@ static int map_file(rutc_weights *weights, const rutc_weights_file *expected, in
   return RUTC_OK;
 }
 
-/* The last segment of the library that holds `model`: the compiler appends it for the weights. */
-static const uint8_t *last_segment(const rutc_model *model) {
+/* The last segment of the library that holds `model`, which the compiler appends for the weights,
+ * and its size. */
+static const uint8_t *last_segment(const rutc_model *model, size_t *bytes) {
   Dl_info library;
   if (dladdr(model, &library) == 0) return NULL;
   const uint8_t *base = library.dli_fbase;
@@ -59,9 +61,22 @@ static const uint8_t *last_segment(const rutc_model *model) {
   const Elf64_Phdr *segments = (const Elf64_Phdr *)(base + header->e_phoff);
   const uint8_t *last = NULL;
   for (int i = 0; i < header->e_phnum; i++) {
-    if (segments[i].p_type == PT_LOAD) last = base + segments[i].p_vaddr;
+    if (segments[i].p_type != PT_LOAD) continue;
+    last = base + segments[i].p_vaddr;
+    *bytes = segments[i].p_filesz;
   }
   return last;
+}
+
+/* Whether a mapped byte is in the file: to read one that is not ends the process, but the system
+ * only refuses to write it into a pipe. Where there are no pipes, nobody knows. */
+static int is_there(const uint8_t *byte) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return 1;
+  int missing = write(ends[1], byte, 1) < 0 && errno == EFAULT;
+  close(ends[0]);
+  close(ends[1]);
+  return !missing;
 }
 
 /* Advice only: where the file system knows huge pages, the weights are read and mapped as such. */
@@ -80,8 +95,13 @@ int rutc_weights_open(rutc_weights *weights, const rutc_model *model, const rutc
   *weights = (rutc_weights){NULL, NULL, 0};
   if (program->weight_bytes == 0) return RUTC_OK;
   if (model->weights_file == NULL) {
-    const uint8_t *image = last_segment(model);
+    size_t bytes = 0;
+    const uint8_t *image = last_segment(model, &bytes);
     if (image == NULL) return rutc_fail(error, RUTC_SYSTEM, "cannot find this model's weights");
+    if (bytes > 0 && !is_there(image + bytes - 1)) {
+      return rutc_fail(error, RUTC_UNSUPPORTED,
+                       "the library is cut off: some of this model's weights are missing");
+    }
     weights->data = image + program->weights_offset;
     advise(weights->data, program->weight_bytes);
     return RUTC_OK;
@@ -90,7 +110,7 @@ int rutc_weights_open(rutc_weights *weights, const rutc_model *model, const rutc
   if (!path_of_weights(path, model)) {
     return rutc_fail(error, RUTC_SYSTEM, "cannot tell the path of this model's library");
   }
-  int file = open(path, O_RDONLY | O_CLOEXEC);
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) {
     return rutc_fail(error, RUTC_SYSTEM, "cannot open the weights file %s: %s", path,
                      strerror(errno));

@@ -30,15 +30,16 @@ class Outcome:
 Rutc = Callable[..., Outcome]
 
 
+def invoke(*arguments: object) -> Outcome:
+    """The command line, in this process."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return Outcome(result.exit_code, result.stdout, result.stderr)
+
+
 @pytest.fixture
 def rutc() -> Rutc:
     """The command line: `rutc("compile", path)`."""
-
-    def call(*arguments: object) -> Outcome:
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-        return Outcome(result.exit_code, result.stdout, result.stderr)
-
-    return call
+    return invoke
 
 
 def build(nodes: list[onnx.NodeProto], weights: Mapping[str, np.ndarray]) -> onnx.ModelProto:

@@ -1,0 +1,235 @@
+"""What a library's file tells without being loaded: its processor, manifest, if it is whole.
+
+The dynamic loader maps a file without looking whether all of it is there, and a process that reads
+what is missing is ended by the system. So a file is looked at before it is loaded.
+
+    bytes of the library .. | digest in .note.rutc | .. | .rutc_weights | ..
+    digest              = SHA-256 of all bytes but its own, which count as zeros, and the weights'
+    weights_sha256      = SHA-256 of the weights, in the manifest
+"""
+
+import hashlib
+import json
+import os
+import stat
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from rutc.runtime.errors import ModelError
+
+ELF_MACHINES: Final[Mapping[int, str]] = {62: "x86_64", 183: "aarch64"}
+"""The names that the operating system has for the values of `e_machine` (ELF-64, System V ABI)."""
+
+MANIFEST_SECTION: Final = ".rutc_manifest"
+WEIGHTS_SECTION: Final = ".rutc_weights"
+NOTE_SECTION: Final = ".note.rutc"
+NOTE_HEADER: Final = struct.pack("<III8s", 5, 32, 1, b"rutc")
+"""What the digest follows in the note: lengths of name and digest, a kind, the name."""
+
+_IDENT: Final = b"\x7fELF\x02\x01"
+_SHARED: Final = 3
+_HEADER: Final = struct.Struct("<16xHH12xQQ6xHHHHH")
+_SEGMENT: Final = struct.Struct("<II6Q")
+_SECTION: Final = struct.Struct("<IIQQQQIIQQ")
+_NOBITS: Final = 8
+_DIGEST_BYTES: Final = 32
+_BLOCK_BYTES: Final = 1 << 22
+
+Span = tuple[int, int]
+"""Where bytes of a file begin and end."""
+
+
+@dataclass(frozen=True)
+class ArtifactFile:
+    """A whole library that is open for reading: its path, size, processor and sections."""
+
+    path: Path
+    file: BinaryIO
+    size: int
+    machine: str
+    sections: Mapping[str, Span]
+
+    def manifest(self) -> Mapping[str, object]:
+        """Returns what the model says of itself.
+
+        Raises:
+            ModelError: the library holds none, or a damaged one.
+        """
+        return parsed_manifest(self.path, self._section(MANIFEST_SECTION).partition(b"\0")[0])
+
+    def check_integrity(self) -> None:
+        """Compares all bytes, and those of a file of weights beside it, with their digests.
+
+        Raises:
+            ModelError: they are not what they were when the model was compiled.
+        """
+        note = self._section(NOTE_SECTION)
+        if not note.startswith(NOTE_HEADER) or len(note) != len(NOTE_HEADER) + _DIGEST_BYTES:
+            raise ModelError(f"{self.path} holds no digest of its bytes: compile the model again")
+        begin = self.sections[NOTE_SECTION][0] + len(NOTE_HEADER)
+        weights = self.sections.get(WEIGHTS_SECTION)
+        after, last = weights or (self.size, self.size)
+        parts = [(0, begin), (begin + _DIGEST_BYTES, after), (last, self.size)]
+        if self._digest(parts, bytes(_DIGEST_BYTES)) != note[len(NOTE_HEADER) :]:
+            raise ModelError(_damaged(self.path))
+        manifest = self.manifest()
+        if weights is not None:
+            if self._digest([weights]).hex() != manifest.get("weights_sha256"):
+                raise ModelError(_damaged(self.path))
+        elif manifest.get("weight_bytes"):
+            _check_weights_file(weights_path(self.path), manifest)
+
+    def _section(self, name: str) -> bytes:
+        if name not in self.sections:
+            raise ModelError(
+                f"{self.path} is a shared library, but no model compiled by this version of rutc"
+            )
+        begin, end = self.sections[name]
+        return b"".join(blocks(self.file, (begin, end)))
+
+    def _digest(self, spans: Sequence[Span], between: bytes = b"") -> bytes:
+        """The SHA-256 of spans of the file, the first of which some other bytes follow."""
+        digest = hashlib.sha256()
+        for number, span in enumerate(spans):
+            for block in blocks(self.file, span):
+                digest.update(block)
+            digest.update(between if number == 0 else b"")
+        return digest.digest()
+
+
+def open_artifact(path: Path) -> ArtifactFile:
+    """Returns a library whose headers and parts are all there; close its `file` when done.
+
+    Raises:
+        ModelError: the file is missing, no shared library, or only a part of one.
+    """
+    file, size = _opened(path)
+    try:
+        return _whole(path, file, size)
+    except BaseException:
+        file.close()
+        raise
+
+
+def parsed_manifest(path: Path, text: bytes) -> Mapping[str, object]:
+    """Returns the manifest that a library holds as JSON.
+
+    Raises:
+        ModelError: it is damaged.
+    """
+    try:
+        manifest = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"the manifest in {path} is damaged: {error}") from error
+    if not isinstance(manifest, dict):
+        raise ModelError(f"the manifest in {path} is damaged: it is no JSON object")
+    return manifest
+
+
+def weights_path(library: Path) -> Path:
+    """Returns where weights that are not in a library lie: beside what it is a link to."""
+    real = Path(os.path.realpath(library))
+    return real.with_name(f"{real.name.rpartition('.')[0] or real.name}.weights")
+
+
+def blocks(file: BinaryIO, span: Span) -> Iterator[bytes]:
+    """Yields the bytes of a span, as far as the file has them."""
+    begin, end = span
+    file.seek(begin)
+    while begin < end:
+        block = file.read(min(end - begin, _BLOCK_BYTES))
+        if not block:
+            return
+        yield block
+        begin += len(block)
+
+
+def _opened(path: Path) -> tuple[BinaryIO, int]:
+    """A regular file and its size; what is none is not waited for."""
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        shown = str(path) if str(path).isprintable() else repr(str(path))
+        raise ModelError(f"cannot load {shown}: {why}") from error
+    status = os.fstat(number)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(number)
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "no regular file"
+        raise ModelError(f"cannot load {path}: it is {kind}")
+    return os.fdopen(number, "rb"), status.st_size
+
+
+def _whole(path: Path, file: BinaryIO, size: int) -> ArtifactFile:
+    header = b"".join(blocks(file, (0, 64)))
+    if not header.startswith(_IDENT) or len(header) < 64:
+        raise ModelError(f"cannot load {path}: it is no ELF file of 64 bits, little-endian")
+    kind, machine, segments_at, sections_at, *counts = _HEADER.unpack_from(header)
+    segment_bytes, segments, section_bytes, sections, names = counts
+    if kind != _SHARED or segment_bytes != _SEGMENT.size:
+        raise ModelError(f"cannot load {path}: it is no shared library")
+    if sections and section_bytes != _SECTION.size:
+        raise ModelError(f"cannot load {path}: its table of sections is damaged")
+    tables = (segments_at, segments * _SEGMENT.size), (sections_at, sections * _SECTION.size)
+    _check_extents(path, size, tables)
+    every = _table(file, _SEGMENT, segments_at, segments)
+    # Offset and size in the file.
+    _check_extents(path, size, [(s[2], s[5]) for s in every])
+    found = _table(file, _SECTION, sections_at, sections)
+    _check_extents(path, size, [(s[4], s[5]) for s in found if s[1] != _NOBITS])
+    return ArtifactFile(
+        path,
+        file,
+        size,
+        ELF_MACHINES.get(machine, f"other ({machine})"),
+        _named(file, found, names),
+    )
+
+
+def _table(file: BinaryIO, row: struct.Struct, at: int, count: int) -> list[tuple[int, ...]]:
+    return list(row.iter_unpack(b"".join(blocks(file, (at, at + count * row.size)))))
+
+
+def _check_extents(path: Path, size: int, parts: Sequence[Span]) -> None:
+    """Raises ModelError where a part, given by its offset and bytes, is not in the file."""
+    needed = max((offset + count for offset, count in parts if count), default=0)
+    if needed > size:
+        raise ModelError(
+            f"cannot load {path}: it is cut off or damaged: it has {size} bytes and needs "
+            f"{needed}; copy it again, or compile the model again"
+        )
+
+
+def _named(file: BinaryIO, sections: Sequence[tuple[int, ...]], names: int) -> Mapping[str, Span]:
+    """The sections that have bytes in the file, by name."""
+    if names >= len(sections):
+        return {}
+    _, _, _, _, offset, count, *_ = sections[names]
+    text = b"".join(blocks(file, (offset, offset + count)))
+    return {
+        text[s[0] :].partition(b"\0")[0].decode(errors="replace"): (s[4], s[4] + s[5])
+        for s in sections
+        if s[1] != _NOBITS
+    }
+
+
+def _check_weights_file(path: Path, manifest: Mapping[str, object]) -> None:
+    """Compares a file of weights, which ends with its digest, with the manifest's."""
+    file, size = _opened(path)
+    with file:
+        digest = hashlib.sha256()
+        for block in blocks(file, (0, size - _DIGEST_BYTES)):
+            digest.update(block)
+        stored = b"".join(blocks(file, (max(size - _DIGEST_BYTES, 0), size)))
+    if not digest.hexdigest() == stored.hex() == manifest.get("weights_sha256"):
+        raise ModelError(_damaged(path))
+
+
+def _damaged(path: Path) -> str:
+    return (
+        f"{path} has changed since it was compiled: its SHA-256 differs; copy it again, or compile "
+        "the model again"
+    )

@@ -1,0 +1,104 @@
+"""A model's inputs and outputs as its manifest describes them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from rutc.runtime.bundles import Bundle, bundles
+from rutc.runtime.dtypes import dlpack_type, onnx_type
+from rutc.runtime.errors import ModelError
+from rutc.runtime.tensors import Array, TensorInfo, tensor_infos
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeArg:
+    """An input or output of the model; `type` is spelled as in `"tensor(float)"`.
+
+    An extent that the shapes of the inputs tell is the name of a size, or a formula of such.
+    `value` is what an input must hold, where the model was compiled for it.
+    """
+
+    name: str
+    shape: list[int | str]
+    type: str
+    value: Array | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The tensors that a library takes and gives, and what they make up where that is more."""
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    takes: tuple[Bundle, ...] | None
+    gives: tuple[Bundle, ...] | None
+
+    @classmethod
+    def of(cls, path: Path, manifest: Mapping[str, object]) -> "Ports":
+        """Returns the ports that the manifest of a library describes.
+
+        Raises:
+            ModelError: it describes none, or badly.
+        """
+
+        def read() -> "Ports":
+            takes, gives = (bundles(manifest, key) for key in ("inputs", "outputs"))
+            ports = cls(_infos(manifest["inputs"]), _infos(manifest["outputs"]), takes, gives)
+            # What does not fit together shows here.
+            for info in (*ports.inputs, *ports.outputs):
+                dlpack_type(info.dtype_name)
+            ports.get_inputs()
+            ports.get_outputs()
+            return ports
+
+        return undamaged(path, read)
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Returns the model's inputs."""
+        return _node_args(self.inputs, self.takes)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Returns the model's outputs."""
+        return _node_args(self.outputs, self.gives)
+
+
+def undamaged(path: Path, read: Callable[[], Found]) -> Found:
+    """Returns what `read` makes of the manifest of a library.
+
+    Raises:
+        ModelError: it meets something else than it looks for.
+    """
+    try:
+        return read()
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        text = str(error) if isinstance(error, ModelError) else f"{type(error).__name__}: {error}"
+        raise ModelError(f"the manifest in {path} is damaged: {text}") from error
+
+
+def node_arg(info: TensorInfo) -> NodeArg:
+    """Returns a tensor as an input or output of the model."""
+    value = None
+    if info.fixed is not None:
+        value = np.frombuffer(info.fixed, info.dtype).reshape([int(x) for x in info.shape])
+    return NodeArg(info.name, list(info.shape), onnx_type(info.dtype_name), value)
+
+
+def _infos(entries: object) -> tuple[TensorInfo, ...]:
+    if not isinstance(entries, list):
+        raise ModelError("it lists no inputs and outputs")
+    return tensor_infos(entries)
+
+
+def _node_args(infos: tuple[TensorInfo, ...], whole: tuple[Bundle, ...] | None) -> list[NodeArg]:
+    args = {info.name: node_arg(info) for info in infos}
+    if whole is None:
+        return list(args.values())
+    types = {name: arg.type for name, arg in args.items()}
+    return [
+        args[b.port] if b.kind == "tensor" else NodeArg(b.name, [], b.type(types)) for b in whole
+    ]
