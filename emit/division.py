@@ -24,11 +24,14 @@ def divided_by_one(
     is added times that reciprocal is the nearest one [Markstein 1990]. The product with the
     reciprocal is such a quotient if that is precise by chance, as that of a `literal` divisor may
     be; otherwise the first residue makes it one. Where a residue is not finite, the product is the
-    quotient already. A divisor that only the run knows is brought near 1 by a power of two.
+    quotient already. A divisor that only the run knows is brought near 1 by a power of two: a small
+    one with the dividends before, as these may be subnormal numbers, a large one with the quotients
+    after. Residues of dividends below 2**-100 may underflow, and their quotients be off by one.
     """
     if not is_vector(x) or is_vector(divisor):
         return None
-    b, lanes, scale, residues, products = memory.builder, x.type.count, None, 2, 5
+    b, lanes, residues, products = memory.builder, x.type.count, 2, 6
+    after = None
     if literal is not None:
         if not DIVISORS[0] < abs(literal) < DIVISORS[1]:
             return None
@@ -39,7 +42,8 @@ def divided_by_one(
     if literal is not None:
         one_over, minus = (ir.Constant(divisor.type, v) for v in (nearest, -literal))
     else:
-        divisor, scale = _near_one(memory, divisor)
+        divisor, before, after = _near_one(memory, divisor)
+        x = b.fmul(x, memory.widen(before, lanes))
         one_over, minus = b.fdiv(ir.Constant(divisor.type, 1.0), divisor), b.fneg(divisor)
     reciprocal, minus = memory.widen(one_over, lanes), memory.widen(minus, lanes)
     fma = memory.intrinsic(f"llvm.fma.{suffix(x.type)}", x.type, [x.type] * 3)
@@ -50,16 +54,19 @@ def divided_by_one(
     limit = ir.Constant(x.type, [float("inf")] * lanes)
     finite = b.fcmp_ordered("<", _magnitude(memory, residue), limit)
     found = b.select(finite, quotient, first)
-    return found if scale is None else b.fmul(found, memory.widen(scale, lanes))
+    return found if after is None else b.fmul(found, memory.widen(after, lanes))
 
 
-def _near_one(memory: MemoryEmitter, divisor: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """(the divisor times a power of two, which leaves a normal reciprocal; that power)."""
+def _near_one(memory: MemoryEmitter, divisor: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """(the divisor times two powers of two, which leaves a normal reciprocal; those powers).
+
+    Dividends take the first, which is at least 1, quotients the second, which is at most 1.
+    """
     b, size = memory.builder, _magnitude(memory, divisor)
     low, high, one = (ir.Constant(divisor.type, v) for v in (*DIVISORS, 1.0))
-    scale = b.select(b.fcmp_ordered(">", size, high), low, one)
-    scale = b.select(b.fcmp_ordered("<", size, low), high, scale)
-    return b.fmul(divisor, scale), scale
+    before = b.select(b.fcmp_ordered("<", size, low), high, one)
+    after = b.select(b.fcmp_ordered(">", size, high), low, one)
+    return b.fmul(b.fmul(divisor, before), after), before, after
 
 
 def _magnitude(memory: MemoryEmitter, x: ir.Value) -> ir.Value:

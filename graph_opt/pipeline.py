@@ -85,6 +85,8 @@ PIPELINE: tuple[Pass, ...] = (
     Sweep("gather products into sums", (fuse_product_into_sum, fuse_sums, *CLEAN)),
     # Before scales go into weights, which they do in 32 bits.
     Sweep("widen operands", (widen_operands, *CLEAN)),
+    # Before any of them goes into weights, which round once then.
+    Sweep("combine scales", (combine_scales, *CLEAN)),
     # Before dims are split: a constant is then still read at the dims that it has.
     Sweep("fold scales into weights", (fold_scale, combine_scales, join_weights, *CLEAN)),
     # Before dims are split: what is left of the remainders then goes with the split.

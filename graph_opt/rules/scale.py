@@ -23,7 +23,7 @@ from rutc.graph_opt.affine_chain import (
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import atoms, index_coords, indices, point
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.graph_opt.rounding import elements, over_budget, rounds
+from rutc.graph_opt.rounding import elements, is_representable, over_budget, rounds
 from rutc.graph_opt.sum_weights import (
     WIDE,
     Weights,
@@ -217,7 +217,10 @@ def _refused_shift(c: Chain, w: Weights, editor: Editor) -> Reason | None:
     found = slope_and_offset(known, w.const.axes, editor)
     if found is None:
         return Reason("the constants are too many, or read at symbolic coordinates")
-    return over_budget(cost_of_shifting(w, found[1], editor), w.read.dtype)
+    slope, offset = found
+    if not is_representable(slope, w.read.dtype):
+        return Reason(f"the product of its scales is no normal number of {w.read.dtype}")
+    return over_budget(cost_of_shifting(w, offset, editor), w.read.dtype)
 
 
 def _over_weights(e: Expr, x: Read | None, w: Weights) -> Expr | None:

@@ -324,6 +324,33 @@ def test_quotients_by_one_number_are_the_nearest(
     np.testing.assert_array_equal(found, expected)
 
 
+@on_machines
+@pytest.mark.parametrize("divisor", [0.03, 3.0, 2e30, 1.1e-18, 0.7e-18, 1.2e-38, 1e-44])
+def test_quotients_of_subnormals_are_off_by_a_unit_at_most(
+    machine: Machine, divisor: float
+) -> None:
+    source = """
+        graph "divide"
+        dims i = 4096, j = 1
+        %a : f32{i} = input "a" [i]
+        %b : f32{j} = input "b" [j]
+        %c : f32{i} = %a[i] / %b[j=0]
+        output "c" [i] = %c
+    """
+    a = np.random.default_rng(7).integers(1, 1 << 31, 4096, np.uint32).view(np.float32)
+    a[::2] = a.view(np.uint32)[::2] % (1 << 25) * np.float32(2.0**-149)
+    b = np.full(1, divisor, np.float32)
+    buffers = {"a": a, "b": b, "c": np.zeros_like(a)}
+    kernel = apply_schedule(kernel_of(source), parse_schedule("split(i, 16); mark(i.i, vector)"))
+    run_kernel(kernel, replace(machine, divide_cycles=100.0), buffers)
+    with np.errstate(all="ignore"):
+        expected = a / b
+    seen = np.isfinite(expected)
+    np.testing.assert_array_equal(np.isfinite(buffers["c"]), seen)
+    off = np.abs(buffers["c"][seen] - expected[seen])
+    assert (off <= np.spacing(expected[seen])).all()
+
+
 @pytest.mark.parametrize(("machine", "lanes"), [(V3, 8), (V4, 32)])
 def test_polynomials_of_vectors_side_by_side(machine: Machine, lanes: int) -> None:
     source = """

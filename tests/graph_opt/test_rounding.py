@@ -12,7 +12,7 @@ from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verify import verify
 from tests.examples import examples
-from tests.graph_opt.truth import assert_as_close, truth
+from tests.graph_opt.truth import assert_as_close, root_mean_square, truth
 
 POINTS = 48
 Steps = Sequence[tuple[str, float]]
@@ -80,7 +80,7 @@ def chains(draw: st.DrawFn) -> tuple[list[tuple[str, float]], np.ndarray]:
     return steps, with_special(points(offset, spread, draw(st.integers(0, 99))))
 
 
-@examples(150)
+@examples(60)
 @given(chains())
 @example((STANDARDISED, points(1e6, 3.0, 0)))
 @example((UNIX_TIMES, points(1.7e9, 1e4, 0)))
@@ -98,7 +98,7 @@ def test_chains_of_scales_and_shifts_err_no_more_than_they_do(
     assert_as_close(got, own, exact, f"{x}\n{graph}\n{rewritten}")
 
 
-@examples(60)
+@examples(30)
 @given(chains())
 @example((ROUNDED, points(0.0, 100.0, 0)))
 def test_the_exact_pipeline_keeps_every_bit_of_chains(case: tuple[Steps, np.ndarray]) -> None:
@@ -109,3 +109,72 @@ def test_the_exact_pipeline_keeps_every_bit_of_chains(case: tuple[Steps, np.ndar
     kept = ~np.isnan(own)
     np.testing.assert_array_equal(got[kept].view(np.uint32), own[kept].view(np.uint32))
     assert np.isnan(got[~kept]).all()
+
+
+# -- sums of products ----------------------------------------------------------------------------
+ROWS, COLUMNS = 24, 3
+
+
+def sum_graph(weights: np.ndarray, steps: Sequence[tuple[str, np.ndarray]]) -> Graph:
+    """A sum of products with constant weights, then steps by a constant for each column."""
+    lines = [
+        'graph "sum"',
+        f"dims k = {len(weights)}, m = {ROWS}, n = {COLUMNS}",
+        '%x : f32{k,m} = input "x" [m, k]',
+        f"%w : f32{{k,n}} = const [k, n] {_listed(weights)}",
+        "%v0 : f32{m,n} = sum{k} %x[k, m] * %w[k, n]",
+    ]
+    for number, (op, by) in enumerate(steps):
+        lines.append(f"%c{number} : f32{{n}} = const [n] {_listed(by)}")
+        value = f"%v{number}[m, n] {SIGNS[op]} %c{number}[n]"
+        lines.append(f"%v{number + 1} : f32{{m,n}} = {value}")
+    graph = parse("\n".join([*lines, f'output "y" [m, n] = %v{len(steps)}']))
+    verify(graph)
+    return graph
+
+
+def _listed(a: np.ndarray) -> str:
+    if a.ndim > 1:
+        return f"[{', '.join(map(_listed, a))}]"
+    return f"[{', '.join(np.format_float_scientific(x, trim='0') for x in a.astype(np.float32))}]"
+
+
+@st.composite
+def sums(draw: st.DrawFn) -> tuple[Graph, np.ndarray]:
+    """Sums with weights and inputs of all magnitudes, then normalised in some order."""
+    rng = np.random.default_rng(draw(st.integers(0, 999)))
+    terms = draw(st.sampled_from([2, 5, 16, 64]))
+    size = 10.0 ** draw(st.integers(-12, 12))
+    weights = rng.standard_normal((terms, COLUMNS)) * 10.0 ** draw(st.integers(-25, 25))
+    offset = draw(st.sampled_from([0.0, 0.0, 1.0, 30.0, 1e4, 1e6]))
+    x = (rng.standard_normal((ROWS, terms)) + offset) * size
+    now = x @ weights
+    steps: list[tuple[str, np.ndarray]] = []
+    for _ in range(draw(st.integers(1, 4))):
+        op = draw(st.sampled_from(["add", "sub", "mul", "div", "mul", "sub"]))
+        if op in ("add", "sub"):
+            factor = draw(st.sampled_from([1.0, 0.1, 10.0, 1e6]))
+            by = now.mean(axis=0) + now.std(axis=0) * rng.standard_normal(COLUMNS) * factor
+        else:
+            exponent = draw(st.sampled_from([0, 0, 1, -2, 6, -6, 20, -20, 30, -30]))
+            by = rng.uniform(0.5, 2.0, COLUMNS) * 10.0**exponent
+        by = np.clip(by, -3e38, 3e38)
+        by = np.where(np.abs(by) < 1e-37, 1.0, by)
+        now = {"add": now + by, "sub": now - by, "mul": now * by, "div": now / by}[op]
+        steps.append((op, by))
+    return sum_graph(weights, steps), x.astype(np.float32)
+
+
+@examples(50)
+@given(sums())
+def test_scales_and_shifts_behind_sums_err_little_more_than_the_sums(
+    case: tuple[Graph, np.ndarray],
+) -> None:
+    graph, x = case
+    rewritten = optimize(graph)
+    own, exact = interpret(graph, {"x": x})["y"], truth(graph, {"x": x})["y"]
+    got = interpret(rewritten, {"x": x})["y"]
+    for n in range(COLUMNS):
+        text = f"column {n}\n{graph}\n{rewritten}"
+        # Twice is what sums of few terms come near to; of 9,000 columns three went beyond it.
+        assert_as_close(got[:, n], own[:, n], exact[:, n], text, root_mean_square, times=3.0)

@@ -1,0 +1,122 @@
+"""Compiled models err little more than their own order of float32 operations does."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import rutc
+from tests.graph_opt.truth import assert_as_close
+
+POINTS = 64
+OPERATORS = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
+Steps = list[tuple[str, float]]
+
+
+def rows() -> list[tuple[np.ndarray, Steps]]:
+    """Inputs and what is done to them: features standardised, times, rounding, far exponents."""
+    rng = np.random.default_rng(17)
+
+    def around(offset: float, spread: float) -> np.ndarray:
+        return (offset + spread * rng.standard_normal(POINTS)).astype(np.float32)
+
+    found: list[tuple[np.ndarray, Steps]] = [
+        (around(1e6, 3), [("Sub", 1e6), ("Div", 3.0), ("Mul", 0.7), ("Add", 0.1)]),
+        (around(1.7e9, 1e4), [("Sub", 1.7e9), ("Div", 1e4), ("Mul", 0.7)]),
+        (around(0, 100), [("Add", 12582912.0), ("Sub", 12582912.0)]),
+        (around(0, 1e-30), [("Mul", 1e30), ("Mul", 1e30)]),
+        (around(1e30, 1e29), [("Div", 1e30), ("Mul", 1e-10)]),
+    ]
+    for _ in range(9):
+        offset = float(10 ** rng.uniform(-20, 20) * rng.choice([1, -1]))
+        spread = abs(offset) * float(10 ** rng.uniform(-6, 0))
+        scale = float(rng.uniform(0.1, 10))
+        x = around(offset, spread)
+        found += [
+            (x, [("Sub", offset), ("Div", spread), ("Mul", scale), ("Add", scale / 7)]),
+            (x, [("Sub", offset), ("Mul", 1 / spread), ("Mul", scale)]),
+            (x, [("Mul", 1 / spread), ("Add", -offset / spread), ("Div", scale)]),
+        ]
+        large = float(10 ** rng.uniform(20, 37))
+        magic = float(2.0 ** rng.integers(0, 30) * 12582912)
+        found += [
+            (around(0, magic * 1e-6), [("Add", magic), ("Sub", magic)]),
+            (around(0, large**-0.9), [("Mul", large), ("Mul", large**0.7)]),
+            (around(large, large / 9), [("Div", large), ("Mul", scale / large)]),
+        ]
+    return found
+
+
+def products() -> list[tuple[np.ndarray, np.ndarray, Steps]]:
+    """Inputs, weights, and what is done to their product: scales that meet only there."""
+    rng = np.random.default_rng(18)
+    found = []
+    for x, w, s in [(-20, 20, 20), (-18, 18, 15), (15, -30, -20), (-25, 20, 30), (0, 0, -30)]:
+        left = (rng.standard_normal((8, 32)) * 10.0**x).astype(np.float32)
+        right = (rng.standard_normal((32, 16)) * 10.0**w).astype(np.float32)
+        steps = [("Mul", 10.0**s)]
+        found.append((left, right, steps))
+        found.append((left, right, [("Sub", 10.0 ** (x + w + 6)), ("Add", 10.0 ** (x + w + 6))]))
+    x = (1e6 + 3 * rng.standard_normal((8, 32))).astype(np.float32)
+    normalised: Steps = [("Sub", 1e6), ("Div", 3.0), ("Mul", 0.7), ("Add", 0.1)]
+    found.append((x, np.eye(32, 16, dtype=np.float32), normalised))
+    return found
+
+
+def follow(x: np.ndarray, steps: Steps, kind: type[np.floating]) -> np.ndarray:
+    """The steps in a type, one after the other."""
+    with np.errstate(all="ignore"):
+        for name, by in steps:
+            x = OPERATORS[name](x, kind(np.float32(by)))
+    return x
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, np.ndarray]]:
+    """A model of all rows and products, and its inputs."""
+    nodes, inputs, weights, outputs = [], {}, [], []
+
+    def follow_in_graph(value: str, steps: Steps, shape: tuple[int, ...]) -> None:
+        for number, (name, by) in enumerate(steps):
+            weights.append(numpy_helper.from_array(np.float32(by), f"{value}.c{number}"))
+            nodes.append(helper.make_node(name, [value, f"{value}.c{number}"], [f"{value}'"]))
+            nodes[-1].output[0] = value = f"{value}'"
+        outputs.append(helper.make_tensor_value_info(value, TensorProto.FLOAT, shape))
+
+    for number, (x, steps) in enumerate(rows()):
+        inputs[f"x{number}"] = x
+        follow_in_graph(f"x{number}", steps, x.shape)
+    for number, (x, w, steps) in enumerate(products()):
+        inputs[f"p{number}"] = x
+        weights.append(numpy_helper.from_array(w, f"w{number}"))
+        nodes.append(helper.make_node("MatMul", [f"p{number}", f"w{number}"], [f"m{number}"]))
+        follow_in_graph(f"m{number}", steps, (len(x), w.shape[1]))
+    infos = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, x.shape) for n, x in inputs.items()
+    ]
+    graph = helper.make_graph(nodes, "rows", infos, outputs, weights)
+    path = tmp_path_factory.mktemp("numerics") / "rows.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path, inputs
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_rows_err_little_more_than_their_own_order(
+    model: tuple[Path, dict[str, np.ndarray]], tmp_path: Path, *, exact: bool
+) -> None:
+    path, inputs = model
+    library = tmp_path / "rows.so"
+    rutc.compile(path, library, verify=False, exact_algorithms=exact)
+    found = rutc.load(library, threads=1).run(None, inputs)
+    for got, (x, steps) in zip(found, rows(), strict=False):
+        own = follow(x, steps, np.float32)
+        text = f"{x[:3]} {steps}"
+        assert_as_close(got, own, follow(x.astype(np.float64), steps, np.float64), text)
+        if exact:
+            np.testing.assert_array_equal(got, own, err_msg=text)
+    for got, (x, w, steps) in zip(found[len(rows()) :], products(), strict=True):
+        own = follow(x @ w, steps, np.float32)
+        true = follow(x.astype(np.float64) @ w.astype(np.float64), steps, np.float64)
+        assert_as_close(got, own, true, f"{x[:1, :3]} {w[:1, :3]} {steps}")
