@@ -94,8 +94,10 @@ def compile(
         threads: Threads of the verification; None leaves the choice to each runtime.
         dump: A folder for the intermediate forms of every step.
         jobs: How many kernels to compile at once; None: as many as there are CPUs.
-        exact_algorithms: Whether to use no algorithm that rounds more than the model's own sums.
-        keep_subnormals: Whether to compute with subnormal numbers, slowly; else they are zeros.
+        exact_algorithms: Whether to compute what the model states, operation by operation, but for
+            the order of sums and fused multiply-adds.
+        keep_subnormals: Whether to compute with subnormal numbers, slowly; else they are zeros,
+            which changes logarithms, comparisons with 0, casts to bool and divisions of them.
         on_progress: Called with a stage, how many of its steps are done, and how many there are.
 
     Raises:

@@ -101,14 +101,21 @@ def compile_command(
     ] = None,
     exact_algorithms: Annotated[
         bool,
-        typer.Option("--exact-algorithms", help="Use no algorithm that rounds more than sums do."),
+        typer.Option(
+            "--exact-algorithms",
+            help="Keep the model's operations; only sums may be reordered and multiply-adds fused.",
+        ),
     ] = False,
     dump: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write every step's form into a folder.")
     ] = None,
     keep_subnormals: Annotated[
         bool,
-        typer.Option("--keep-subnormals", help="Compute with subnormals, slowly, not with zeros."),
+        typer.Option(
+            "--keep-subnormals",
+            help="Compute with numbers below 1.2e-38, slowly; else they are zeros: "
+            "docs/numerics.md says what that changes.",
+        ),
     ] = False,
     as_json: AsJson = False,
     debug: Debug = False,

@@ -21,7 +21,7 @@ class Options:
     tuple in `dims` is an inclusive range, perhaps with a step, and sizes that nothing fixes
     stay symbolic. `values` fixes the elements of inputs; a run with others fails. `dump` names
     a folder for every intermediate form. `jobs` is the number of compiler threads.
-    `exact_algorithms` leaves out rewrites that round more than the model's own sums do.
+    `exact_algorithms` leaves out rewrites that change more than the order of sums.
     Subnormal numbers count as zeros in a run unless `keep_subnormals` is set.
     """
 

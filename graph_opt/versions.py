@@ -46,7 +46,7 @@ def versions(
     Args:
         graph: A verified graph.
         machine: What its instructions do best decides which rewrites there are.
-        exact: Leave out the rewrites that round more than the model's own sums do.
+        exact: Leave out the rewrites that declare to round otherwise than the model does.
         on_step: Called after every step with its name, the graph and whether the step changed it.
         where: Tells, of the graph before factors are taken apart, where that pays.
 

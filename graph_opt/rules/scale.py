@@ -43,7 +43,7 @@ from rutc.tensor_ir.expr import index_names, map_index, reads, substitute, trans
     changes="Neighbouring factors are one, rounded once. Behind a sum of products with constant "
     "weights, shifts move behind scales.",
     refused="A factor is no normal number; a shift before the last step is large beside what the "
-    "sum itself rounds for inputs of about 1.",
+    "sum itself rounds for inputs of about 4.",
 )
 def combine_scales(n: Node, editor: Editor) -> Result:
     """In a chain of scales and shifts by constants, neighbouring scales become one.

@@ -1,13 +1,20 @@
 """Rewrites err about as little as the model's own order of operations, over all magnitudes."""
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rutc.graph_opt import EXACT, optimize
-from rutc.tensor_ir import Graph
+from rutc.graph_opt import EXACT, PIPELINE, optimize
+from rutc.graph_opt.rewrite import Sweep, rule_name, why_not
+from rutc.graph_opt.rounding import BUDGET, Change, over_budget, rounding_of
+from rutc.graph_opt.rules.fold import FoldConstants
+from rutc.graph_opt.rules.scale import combine_scales, fold_scale
+from rutc.tensor_ir import DType, Graph
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verify import verify
@@ -178,3 +185,70 @@ def test_scales_and_shifts_behind_sums_err_little_more_than_the_sums(
         text = f"column {n}\n{graph}\n{rewritten}"
         # Twice is what sums of few terms come near to; of 9,000 columns three went beyond it.
         assert_as_close(got[:, n], own[:, n], exact[:, n], text, root_mean_square, times=3.0)
+
+
+# -- declarations --------------------------------------------------------------------------------
+PAGE = Path(__file__).parents[2] / "docs" / "numerics.md"
+
+
+def declared() -> dict[str, tuple[str, str]]:
+    """What the rules of the pipeline declare to change, by their names."""
+    found = {}
+    for step in PIPELINE:
+        for rule in step.rules if isinstance(step, Sweep) else ():
+            rounding = rounding_of(rule)
+            if rounding is not None:
+                name = rule_name(rule).partition("(")[0]
+                found[name] = (rounding.changes, rounding.refused)
+    return found
+
+
+def test_the_page_lists_what_rules_declare() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.M)
+    assert [(name, (changes, refused)) for name, changes, refused in rows] == list(
+        declared().items()
+    )
+
+
+def test_the_exact_pipeline_has_no_rule_that_declares_to_round() -> None:
+    rules = [rule for step in EXACT if isinstance(step, Sweep) for rule in step.rules]
+    assert rules
+    assert all(rounding_of(rule) is None for rule in rules)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (Change(bits=1.1), "it may cost 1.1 bits, more than 1"),
+        (Change(top=30), "f32 would overflow 30 powers of two sooner, more than 24"),
+        (Change(bottom=30), "f32 would underflow 30 powers of two sooner, more than 24"),
+        (Change(bits=np.nan), "it may cost nan bits, more than 1"),
+        (BUDGET, None),
+    ],
+)
+def test_the_budget_refuses_with_the_number(change: Change, why: str | None) -> None:
+    assert over_budget(change, DType.F32) == why
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        ([("sub", 1e6), ("div", 3.0)], "it may cost 1[0-9].[0-9] bits, more than 1"),
+        ([("sub", 0.5), ("div", 3.0)], None),
+        ([("mul", 1e20), ("mul", 1e20)], "the product of its scales is no normal number"),
+        ([("mul", 1e8), ("mul", 1e8)], "f32 would overflow 5[0-9] powers of two sooner"),
+        ([("div", 1e8), ("mul", 1e-8)], "f32 would underflow 5[0-9] powers of two sooner"),
+    ],
+)
+def test_scales_behind_a_sum_are_refused_beyond_the_budget(
+    steps: Sequence[tuple[str, float]], why: str | None
+) -> None:
+    weights = np.random.default_rng(3).standard_normal((16, COLUMNS))
+    by = [(op, np.full(COLUMNS, value)) for op, value in steps]
+    graph = Sweep("combine", (combine_scales, FoldConstants())).run(sum_graph(weights, by))
+    reasons = [why_not(rule, graph, f"v{len(steps)}") for rule in (combine_scales, fold_scale)]
+    if why is None:
+        assert reasons[1] is None
+    else:
+        assert reasons[1] is not None
+        assert any(re.search(why, str(reason)) for reason in reasons), reasons
