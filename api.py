@@ -212,6 +212,7 @@ def verify(
     library: str | os.PathLike[str] | None = None,
     *,
     inputs: Sequence[str] = (),
+    data: str | os.PathLike[str] | None = None,
     target: str = "native",
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int | tuple[int, ...]] | None = None,
@@ -219,12 +220,13 @@ def verify(
     threads: int | None = None,
     on_progress: Progress | None = None,
 ) -> Verification:
-    """Compares a compiled model with ONNX Runtime.
+    """Compares a compiled model with float64 and with ONNX Runtime.
 
     Args:
         model: The ONNX file.
         library: What was compiled from it; None compiles it now, into a temporary folder.
         inputs: `NAME=SOURCE` items as of `rutc verify --input`; what is not given is generated.
+        data: A folder of `.npz` files or `test_data_set_*` folders instead: all of it is used.
         target: The target of a library that is compiled now; so are `shapes` and `dims`.
         shapes: See `compile`.
         dims: See `compile`.
@@ -254,10 +256,17 @@ def verify(
                 on_progress=on_progress,
             )
             return verify(
-                source, compiled.library, inputs=inputs, threads=threads, on_progress=on_progress
+                source,
+                compiled.library,
+                inputs=inputs,
+                data=data,
+                threads=threads,
+                on_progress=on_progress,
             )
     if not source.is_file():
         raise UserError(f"there is no file {source}")
+    if inputs and data is not None:
+        raise UserError("give inputs or a folder of them (--data), not both")
     artifact = open_artifact(Path(library))
     with artifact.file:
         artifact.check_integrity()
@@ -265,7 +274,14 @@ def verify(
     if inputs:
         with load(library, threads=1) as session:
             given = session_values(session, inputs)
-    return verify_model(source, Path(library), given, threads=threads, on_progress=on_progress)
+    return verify_model(
+        source,
+        Path(library),
+        given,
+        threads=threads,
+        data=None if data is None else Path(data),
+        on_progress=on_progress,
+    )
 
 
 def _check_destination(output: Path, source: Path) -> Path:

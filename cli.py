@@ -120,7 +120,7 @@ def compile_command(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Compile a model into a shared library and a C header, and check it against ONNX Runtime."""
+    """Compile a model into a shared library and a C header, and check what it computes."""
     with command(as_json=as_json, debug=debug) as screen:
         from rutc.api import compile
         from rutc.arguments import parse_dims, parse_shapes, parse_values
@@ -212,6 +212,10 @@ def verify(
         typer.Argument(metavar="[OUT.so]", help="What was compiled; default: compile it now."),
     ] = None,
     inputs: Inputs = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Use all .npz files or test_data_set_* folders in it."),
+    ] = None,
     bisect: Annotated[
         bool, typer.Option("--bisect", help="Name the first node whose result differs.")
     ] = False,
@@ -223,7 +227,7 @@ def verify(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Compare a compiled model with ONNX Runtime, output by output."""
+    """Compare a compiled model with float64 and ONNX Runtime, output by output."""
     with command(as_json=as_json, debug=debug) as screen:
         from rutc import views
         from rutc.api import verify as verify_now
@@ -235,6 +239,7 @@ def verify(
                 model,
                 library,
                 inputs=inputs or (),
+                data=data,
                 target=target,
                 shapes=parse_shapes(shape),
                 dims=parse_dims(dim),

@@ -48,6 +48,8 @@ class OutputComparison:
     group: str = ""
     share: float = 0.0
     remark: str = ""
+    case: str = ""
+    expected_error: float | None = None
 
 
 SIGNIFICANT = 1e-3

@@ -12,6 +12,8 @@ def says_nothing(value: Value) -> str:
     """Returns why an output says nothing about the model that made it; "" if it says something.
 
     [0, 0, 0] -> "all zeros"    [0.5, 0.5] -> "constant 0.5"    [1, 1e-9, 0] -> "saturated"
+
+    Zeros and ones alone are labels. Float64 tells these from probabilities that float32 rounds.
     """
     if not isinstance(value, np.ndarray):
         return "" if value else "empty"
@@ -30,6 +32,7 @@ def says_nothing(value: Value) -> str:
     if not finite.any():
         return "all zeros"
     sizes = np.abs(finite)
-    if ((sizes <= SATURATED) | (np.abs(sizes - 1) <= SATURATED)).all() and (sizes > 0.5).any():
+    beside = np.minimum(sizes, np.abs(sizes - 1))
+    if (beside <= SATURATED).all() and beside.any() and (sizes > 0.5).any():
         return "saturated at 0 and 1"
     return ""

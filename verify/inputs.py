@@ -277,19 +277,36 @@ def _seed(source: str) -> int:
 
 
 def _read_numpy(item: InputSpec, path: Path) -> Array:
+    packed = path.suffix.lower() == ".npz"
+    stored = open_npz(path) if packed else {item.name: _loaded(path)}
+    if item.name in stored:
+        return stored[item.name]
+    if len(stored) == 1:
+        return next(iter(stored.values()))
+    raise UserError(f"{path} has no array {item.name!r}; it has {', '.join(map(repr, stored))}")
+
+
+def open_npz(path: Path) -> dict[str, Array]:
+    """Returns all arrays of an `.npz` file by name.
+
+    Raises:
+        UserError: the file cannot be read, or is no such file.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: np.asarray(stored[name]) for name in stored.files}
+    except (OSError, ValueError, EOFError, AttributeError, TypeError, BadZipFile) as error:
+        raise UserError(f"{path} is no numpy file of named arrays: {error}") from error
+
+
+def _loaded(path: Path) -> Array:
     try:
         stored = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise UserError(f"{path} is no numpy file: {error}") from error
     if isinstance(stored, np.ndarray):
         return stored
-    with stored:
-        names = stored.files
-        if item.name in names:
-            return np.asarray(stored[item.name])
-        if len(names) == 1:
-            return np.asarray(stored[names[0]])
-    raise UserError(f"{path} has no array {item.name!r}; it has {', '.join(map(repr, names))}")
+    raise UserError(f"{path} holds several arrays: name it .npz")
 
 
 def _read_image(item: InputSpec, path: Path) -> Array:

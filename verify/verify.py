@@ -11,6 +11,7 @@ from rutc.record import record
 from rutc.runtime import InferenceSession, load
 from rutc.tensor_ir import Graph
 from rutc.verify.compare import Array, OutputComparison, Value, compare_outputs
+from rutc.verify.dataset import sample_paths, samples
 from rutc.verify.informative import says_nothing
 from rutc.verify.inputs import InputSpec, gather, spec
 from rutc.verify.judge import judged, judged_by_reference
@@ -83,6 +84,7 @@ class Verification:
         if not nearest.share:
             return text
         where = f"{nearest.group} of {nearest.name!r}"
+        where += f", {nearest.case}" if nearest.case else ""
         return f"{text}; nearest to its limit, at {nearest.share:.0%}: {where}"
 
 
@@ -102,6 +104,7 @@ def verify_model(
     threads: int | None = None,
     dims: Mapping[str, int] | None = None,
     seed: int = 0,
+    data: Path | None = None,
     graph: Graph | None = None,
     effort: Effort = THOROUGH,
     on_progress: Progress | None = None,
@@ -116,6 +119,7 @@ def verify_model(
         threads: Threads of both; None leaves the choice to each.
         dims: Extents of the symbols that the compiled model keeps, for generated inputs.
         seed: Of generated inputs.
+        data: A folder of inputs, of all of which the worst is told (see `dataset`).
         graph: The model's import, if there is one already.
         effort: How much work float64 may be.
         on_progress: Is told each step.
@@ -127,7 +131,9 @@ def verify_model(
     report = on_progress or _ignore
     session = load(str(library), threads=threads)
     verifier = Verifier(model, library, session, Oracle(model, session, graph, effort), threads)
-    if inputs is not None:
+    if data is not None:
+        found = verifier.recorded(data, report)
+    elif inputs is not None:
         report("verify", 0, 1)
         found = [verifier.look(Round("given inputs", dict(inputs)))]
     else:
@@ -154,6 +160,7 @@ class Verifier:
         self.threads = threads
         self.reference = Reference(model, threads)
         self.level = session_level(session, model)
+        self.made: Mapping[str, Value] = {}
 
     def generated(
         self, seed: int, dims: Mapping[str, int] | None, report: Progress
@@ -181,6 +188,22 @@ class Verifier:
         if refused is not None and not found:
             raise refused
         return [*found, *self.louder(found, seed, dims)]
+
+    def recorded(self, folder: Path, report: Progress) -> list[Verification]:
+        """What all cases of a folder show.
+
+        Raises:
+            UserError: a case does not fit the model, or ONNX Runtime does not run it.
+        """
+        count = len(sample_paths(folder))
+        cases = f"the {count} cases of {folder}" if count > 1 else f"the case of {folder}"
+        found = []
+        for number, sample in enumerate(samples(folder, self.session)):
+            report("verify", number, count)
+            item = Round(cases, sample.inputs, sample.name)
+            made = self.look(item)
+            found.append(replace(made, outputs=expected(made.outputs, sample.expected, self.made)))
+        return found
 
     def louder(
         self, found: Sequence[Verification], seed: int, dims: Mapping[str, int] | None
@@ -222,10 +245,12 @@ class Verifier:
         begin = time.perf_counter()
         ours = self.ours(item.values)
         rutc_s = time.perf_counter() - begin
+        self.made = ours
         answer = self.oracle.at(item.values)
         compared = compare_outputs(ours, expected, self.level)
         mine, theirs = leaves(ours), leaves(expected)
-        outputs = tuple(self.output(c, mine, theirs, answer) for c in compared)
+        judged_ = (self.output(c, mine, theirs, answer) for c in compared)
+        outputs = tuple(replace(o, case=item.brief) for o in judged_)
         return Verification(
             self.model,
             self.library,
@@ -265,8 +290,8 @@ class Verifier:
             found = judged(compared, x, r, truth, lambda: answer.noise(name))
         else:
             found = compared
-        why = says_nothing(x) if traits.varies and found.passed else ""
-        return replace(found, remark=f"{SILENT} {why}") if why else found
+        why = says_nothing(x if truth is None else truth) if traits.varies else ""
+        return replace(found, remark=f"{SILENT} {why}") if why and found.passed else found
 
 
 RANDOM = "drawn at random: only its type and shape are compared"
@@ -276,30 +301,55 @@ SILENT = "says nothing:"
 
 
 def together(found: Sequence[Verification]) -> Verification:
-    """Returns one verification for several inputs: of each output, where it is nearest to failing.
+    """Returns one verification for several inputs: of each output, where it is worst.
 
-    An output says nothing if it does so for all inputs. One that does not pass ends it all.
+    An output says nothing if it does so for all inputs. The values are those of the worst case.
     """
-    last = found[-1]
-    if len(found) == 1 or not last.passed:
-        return last
+    if len(found) == 1:
+        return found[0]
     outputs = []
     for name in dict.fromkeys(o.name for v in found for o in v.outputs):
         seen = [o for v in found for o in v.outputs if o.name == name]
         heard = [o for o in seen if not o.remark.startswith(SILENT)] or seen[:1]
-        outputs.append(max(heard, key=lambda o: (o.share, o.max_abs / (o.largest or 1.0))))
-    sources = "; ".join([found[0].inputs, *(v.brief for v in found[1:] if v.brief)])
+        outputs.append(max(heard, key=_badness))
+    worst = max(found, key=lambda v: max(map(_badness, v.outputs), default=(False, 0.0, 0.0)))
+    same = len({v.inputs for v in found}) == 1
+    briefs = [] if same else [v.brief for v in found[1:]]
     lacking = [v.truth for v in found if v.truth]
-    count = sum(v.with_truth for v in found)
-    truth = f"{lacking[0]} (for {len(lacking)} of {len(found)} inputs)" if lacking else ""
     return replace(
-        found[0],
+        worst,
         outputs=tuple(outputs),
-        inputs=sources,
-        truth=truth,
+        inputs="; ".join([found[0].inputs, *briefs]),
+        truth=f"{lacking[0]} (for {len(lacking)} of {len(found)} inputs)" if lacking else "",
         runs=len(found),
-        with_truth=count,
+        with_truth=sum(v.with_truth for v in found),
     )
+
+
+def expected(
+    outputs: Sequence[OutputComparison], wanted: Mapping[str, Value], made: Mapping[str, Value]
+) -> tuple[OutputComparison, ...]:
+    """Returns the comparisons, each failing as well if its output is not as a data set expects."""
+    against = compare_outputs(made, wanted, Level.MODEL)
+    known = {o.name: o for o in against}
+    found = []
+    for output in outputs:
+        other = known.get(output.name)
+        if other is None:
+            found.append(output)
+            continue
+        share = other.max_abs / (other.largest or 1.0)
+        told = replace(output, expected_error=share)
+        if output.passed and not other.passed:
+            reason = f"not what the data expects: {other.reason}"
+            told = replace(told, passed=False, reason=reason)
+        found.append(told)
+    return tuple(found)
+
+
+def _badness(output: OutputComparison) -> tuple[bool, float, float]:
+    """How near an output is to failing, or how far beyond."""
+    return not output.passed, output.share, output.max_abs / (output.largest or 1.0)
 
 
 def session_values(

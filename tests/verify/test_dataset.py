@@ -1,0 +1,122 @@
+"""Verification on all cases of a folder."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from rutc.api import compile, verify
+from rutc.errors import UserError
+from rutc.verify.dataset import sample_paths
+
+W = np.arange(6, dtype=np.float32).reshape(3, 2)
+RANDOM = np.random.default_rng(2)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """y{n, 2} = x{n, 3} w + b{2}, compiled for any n."""
+    folder = tmp_path_factory.mktemp("model")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])
+    b = helper.make_tensor_value_info("b", TensorProto.FLOAT, [2])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 2])
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Add", ["p", "b"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "m", [x, b], [y], [numpy_helper.from_array(W, "w")])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(made, folder / "m.onnx")
+    compile(folder / "m.onnx", folder / "m.so", verify=False)
+    return folder / "m.onnx"
+
+
+def _case(rows: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    x = RANDOM.standard_normal((rows, 3)).astype(np.float32)
+    b = RANDOM.standard_normal(2).astype(np.float32)
+    return {"x": x, "b": b}, x @ W + b
+
+
+def _write_pb(folder: Path, rows: int, wrong: float = 0.0) -> None:
+    folder.mkdir(parents=True)
+    inputs, y = _case(rows)
+    y[0, 1] += wrong
+    for number, value in enumerate(inputs.values()):
+        data = numpy_helper.from_array(value).SerializeToString()
+        (folder / f"input_{number}.pb").write_bytes(data)
+    (folder / "output_0.pb").write_bytes(numpy_helper.from_array(y).SerializeToString())
+
+
+def test_all_npz_files_of_a_folder_are_used(model: Path, tmp_path: Path) -> None:
+    for rows in (1, 4, 9):
+        np.savez(tmp_path / f"case{rows}.npz", allow_pickle=False, **_case(rows)[0])
+    found = verify(model, model.with_suffix(".so"), data=tmp_path)
+    assert found.passed
+    assert (found.runs, found.with_truth) == (3, 3)
+    assert found.inputs == f"the 3 cases of {tmp_path}"
+    assert found.outputs[0].case in {"case1.npz", "case4.npz", "case9.npz"}
+    assert found.outputs[0].expected_error is None
+
+
+def test_the_test_data_of_onnx_is_used_with_what_it_expects(model: Path, tmp_path: Path) -> None:
+    _write_pb(tmp_path / "test_data_set_0", 2)
+    _write_pb(tmp_path / "test_data_set_1", 5)
+    found = verify(model, model.with_suffix(".so"), data=tmp_path)
+    assert found.passed
+    assert found.outputs[0].expected_error is not None
+    assert found.outputs[0].expected_error < 1e-6
+    single = verify(model, model.with_suffix(".so"), data=tmp_path / "test_data_set_1")
+    assert single.outputs[0].shape == (5, 2)
+
+
+def test_the_worst_case_is_told(model: Path, tmp_path: Path) -> None:
+    _write_pb(tmp_path / "test_data_set_0", 2)
+    _write_pb(tmp_path / "test_data_set_1", 5, wrong=0.01)
+    _write_pb(tmp_path / "test_data_set_2", 3)
+    found = verify(model, model.with_suffix(".so"), data=tmp_path)
+    assert not found.passed
+    assert found.runs == 3
+    assert found.outputs[0].case == "test_data_set_1"
+    assert found.outputs[0].reason.startswith("not what the data expects: 1 of 10 elements")
+    x = found.values["x"]
+    assert isinstance(x, np.ndarray)
+    assert x.shape == (5, 3)
+
+
+def test_numbers_in_names_are_in_their_order(tmp_path: Path) -> None:
+    for number in (10, 2, 1):
+        (tmp_path / f"test_data_set_{number}").mkdir()
+    names = [path.name for path in sample_paths(tmp_path)]
+    assert names == ["test_data_set_1", "test_data_set_2", "test_data_set_10"]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": np.zeros((2, 3), np.float32)}, "a.npz has no value for input 'b'"),
+        ({"x": np.zeros((2, 4), np.float32), "b": W[0]}, "has shape [2, 4]"),
+        ({"x": np.zeros((2, 3)), "b": W[0]}, "has dtype float64"),
+        (None, "it holds no case"),
+        ({}, "is no numpy file"),
+    ],
+)
+def test_a_folder_that_does_not_fit_is_refused(
+    arrays: dict[str, np.ndarray] | None, message: str, model: Path, tmp_path: Path
+) -> None:
+    if arrays:
+        np.savez(tmp_path / "a.npz", allow_pickle=False, **arrays)
+    elif arrays is not None:
+        (tmp_path / "a.npz").write_bytes(b"junk")
+    with pytest.raises(UserError) as refused:
+        verify(model, model.with_suffix(".so"), data=tmp_path)
+    assert message in str(refused.value)
+    assert str(tmp_path) in str(refused.value)
+
+
+def test_inputs_and_a_folder_are_not_taken_together(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not both"):
+        verify(model, model.with_suffix(".so"), inputs=["random:1"], data=tmp_path)
+    with pytest.raises(UserError, match="no such folder"):
+        verify(model, model.with_suffix(".so"), data=tmp_path / "none")
