@@ -75,6 +75,7 @@ class Screen:
 
     def fail(self, message: str, status: int, details: Json | None = None) -> typer.Exit:
         """Shows an error on stderr (and as JSON on stdout); returns the exit to raise."""
+        message = _printable(message)
         with contextlib.suppress(OSError):
             typer.secho("error: ", fg="red", bold=True, err=True, nl=False)
         self.note(message)
@@ -234,6 +235,9 @@ def _failed(screen: Screen, error: Exception, *, debug: bool) -> typer.Exit:
     if isinstance(error, OSError) and error.errno in REFUSALS:
         about = f"{error.filename}: " if error.filename else ""
         return screen.fail(f"{about}{error.strerror}", UserError.exit_status)
+    if isinstance(error, MemoryError):
+        text = f"this machine has not enough memory ({error}); give or fix smaller sizes"
+        return screen.fail(text, UserError.exit_status)
     if isinstance(error, InternalError) or not isinstance(error, RutcError | ModelError):
         return _bug(screen, error, debug=debug)
     if debug:
@@ -272,6 +276,11 @@ def _crash_report(error: Exception) -> Path:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
     return Path(name)
+
+
+def _printable(text: str) -> str:
+    """The text, whose names may come from a model, with what would steer a terminal escaped."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 def _plain(value: object) -> object:

@@ -16,7 +16,7 @@ from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, 
 from rutc.errors import UserError
 from rutc.importer.boxes import element_of, joined
 from rutc.importer.builder import MOST, Builder
-from rutc.importer.proto import dtype_of, onnx_type
+from rutc.importer.proto import dtype_of, onnx_type, type_name
 from rutc.importer.tensor import (
     Absent,
     Axis,
@@ -71,7 +71,10 @@ def bundled_input(
         case "map_type":
             return _map(name, declared.map_type, read, size, keys)
         case kind:
-            raise UserError(f"input {name!r} is a {kind or 'value of unknown type'}")
+            raise UserError(
+                f"input {name!r} is a {kind or 'value of no declared type'}; rutc takes tensors, "
+                "sequences, optionals and maps: export the model again"
+            )
 
 
 def _is_shaped(name: str, shapes: Mapping[str, object]) -> bool:
@@ -165,7 +168,7 @@ def _keys_of(node: NodeProto) -> tuple[int | str, ...] | None:
 
 def _boxed(declared: TypeProto, name: str, boxes: Tensor) -> tuple[Item, Bundle]:
     """A sequence or optional of a declared type, an input."""
-    found = _type(declared)
+    found = _type(declared, name)
     assert isinstance(found, ListType | OptionalType)
     inner: Type | None = found
     while inner is not None and not isinstance(inner, TensorType):
@@ -175,15 +178,16 @@ def _boxed(declared: TypeProto, name: str, boxes: Tensor) -> tuple[Item, Bundle]
     return Boxed(found, boxes), Bundle("boxed", name, type=_spelled(declared), shape=shape)
 
 
-def _type(declared: TypeProto) -> Type:
+def _type(declared: TypeProto, name: str) -> Type:
+    """The type that an input is declared with."""
     match declared.WhichOneof("value"):
         case "sequence_type":
-            return ListType(_type(declared.sequence_type.elem_type))
+            return ListType(_type(declared.sequence_type.elem_type, name))
         case "optional_type":
-            return OptionalType(_type(declared.optional_type.elem_type))
+            return OptionalType(_type(declared.optional_type.elem_type, name))
         case "tensor_type":
             tensor = declared.tensor_type
-            kind = dtype_of(tensor.elem_type)
+            kind = dtype_of(tensor.elem_type, f"input {name!r}")
             if not tensor.HasField("shape"):
                 return TensorType(kind, None)
             extents = (
@@ -191,7 +195,10 @@ def _type(declared: TypeProto) -> Type:
             )
             return TensorType(kind, tuple(extents))
         case other:
-            raise UserError(f"a sequence or optional of {other or 'nothing'}")
+            raise UserError(
+                f"input {name!r} is a sequence or optional of {other or 'no declared type'}; rutc "
+                "takes those of tensors: export the model again"
+            )
 
 
 def _spelled(declared: TypeProto) -> str:
@@ -202,7 +209,7 @@ def _spelled(declared: TypeProto) -> str:
         case "optional_type":
             return f"optional({_spelled(declared.optional_type.elem_type)})"
         case _:
-            return f"tensor({TensorProto.DataType.Name(declared.tensor_type.elem_type).lower()})"
+            return f"tensor({type_name(declared.tensor_type.elem_type).lower()})"
 
 
 def _spelling(t: Type | None, declared: str) -> str:

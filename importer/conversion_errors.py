@@ -44,7 +44,7 @@ def refusal(
         f"  {op} ({len(nodes[op])}): {_titles(nodes[op])}" + (f": {reasons[op]}" if reasons else "")
         for op in sorted(nodes)
     ]
-    cause = "for" if reasons else f"({_reason(error)}); these operators changed since"
+    cause = "for" if reasons else f"({reason_of(error)}); these operators changed since"
     listed = "\n".join(lines)
     return UserError(
         f"the model's opset {version} cannot be brought to opset {target} {cause}\n{listed}\n"
@@ -64,7 +64,7 @@ def _reasons(
             try:
                 version_converter.convert_version(_alone(model, node, types), target)
             except Exception as error:
-                found[node.op_type] = _reason(error)
+                found[node.op_type] = reason_of(error)
     return found
 
 
@@ -112,8 +112,8 @@ def _titles(nodes: Sequence[NodeProto]) -> str:
     return shown + (", ..." if len(nodes) > SHOWN else "")
 
 
-def _reason(error: Exception) -> str:
-    """The first line of what the converter says, without the place in its sources."""
+def reason_of(error: Exception) -> str:
+    """The first line of what the onnx package says, without the place in its sources."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     text = re.sub(r"^.*Assertion `.*?` failed: ", "", lines[0])
     return re.sub(r"^\[\w+\] ", "", text)[:200]

@@ -19,7 +19,7 @@ from onnx import (
 from onnx.defs import OpSchema, SchemaError, get_schema
 
 from rutc.errors import UserError
-from rutc.importer.conversion_errors import check_defined, refusal
+from rutc.importer.conversion_errors import check_defined, reason_of, refusal
 from rutc.importer.external import ModelFolder
 from rutc.importer.old_opsets import after_conversion, before_conversion
 from rutc.importer.order import sort_nodes
@@ -76,7 +76,7 @@ def _inlined(model: ModelProto) -> ModelProto:
         return inliner.inline_local_functions(model, True)
     except (*_FAILURES, checker.ValidationError) as e:
         raise UserError(
-            f"the model's own functions cannot be put in where they are called: {_first_line(e)}"
+            f"the model's own functions cannot be put in where they are called: {reason_of(e)}"
         ) from e
 
 
@@ -120,8 +120,6 @@ def _converted(model: ModelProto) -> ModelProto:
         check_defined(model, version)
     if version == OPSET:
         return model
-    if version > OPSET:
-        raise UserError(f"the model uses opset {version}; rutc knows opsets up to {OPSET}")
     if version >= _SETTLED and not _changed_operators(model, version):
         return model
     if model.ir_version < 4:
@@ -198,8 +196,3 @@ def _signature(schema: OpSchema) -> tuple[object, ...]:
         for _, a in sorted(schema.attributes.items())
     )
     return inputs, attributes
-
-
-def _first_line(e: Exception) -> str:
-    lines = str(e).strip().splitlines()
-    return lines[0][:200] if lines else type(e).__name__

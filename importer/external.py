@@ -47,15 +47,18 @@ class ModelFolder:
         if ".." in relative.parts or "\\" in location:
             raise refuse("the path leaves the model's directory")
         path = self.path
-        for part in relative.parts:
-            path = path / part
-            if path.is_symlink():
-                raise refuse("it is a symbolic link")
-        if not path.exists():
-            raise UserError(f"tensor {name!r}: its external data file {location!r} is missing")
-        if not path.is_file():
-            raise refuse("it is not a regular file")
-        if os.stat(path).st_nlink > 1:
-            raise refuse("it is a hard link")
+        try:
+            for part in relative.parts:
+                path = path / part
+                if path.is_symlink():
+                    raise refuse("it is a symbolic link")
+            if not path.exists():
+                raise UserError(f"tensor {name!r}: its external data file {location!r} is missing")
+            if not path.is_file():
+                raise refuse("it is not a regular file")
+            if os.stat(path).st_nlink > 1:
+                raise refuse("it is a hard link")
+        except OSError as e:
+            raise refuse(e.strerror or "it cannot be looked at") from e
         self.used.setdefault(location, state_of(path))
         return path

@@ -36,7 +36,7 @@ def fixed_elements(
             not d.HasField("dim_value") or d.dim_value == n
             for d, n in zip(dims, array.shape, strict=True)
         )
-        kind = dtype_of(tensor.elem_type)
+        kind = dtype_of(tensor.elem_type, f"input {name!r}")
         if kind is not kind_of(array) and array.dtype.kind in "iuf" and kind is not DType.BOOL:
             array = array.astype(kind.numpy)
             fits &= bool(np.array_equal(array.astype(given.dtype), given.reshape(array.shape)))

@@ -56,7 +56,7 @@ def function_body(node: NodeProto, inputs: Sequence[Tensor | None]) -> FunctionP
             schema.get_function_with_opset_version(max(schema.function_opset_versions))
         )
     else:
-        types = [_type(t).SerializeToString() for t in inputs]
+        types = [tensor_type(t).SerializeToString() for t in inputs]
         body.ParseFromString(
             schema.get_context_dependent_function_with_opset_version(
                 max(schema.context_dependent_function_opset_versions),
@@ -98,8 +98,8 @@ def _put_in(nodes: Iterable[NodeProto], actual: Mapping[str, AttributeProto]) ->
         node.attribute.extend(copies)
 
 
-def _type(t: Tensor | None) -> TypeProto:
-    """An input's type for a body that depends on it."""
+def tensor_type(t: Tensor | None) -> TypeProto:
+    """The ONNX type of an operand; extents that depend on sizes are left open."""
     made = TypeProto()
     if t is None:
         return made

@@ -156,7 +156,7 @@ class Inputs:
     def _declared(self, info: ValueInfoProto) -> tuple[DType, list[Index], list[str]]:
         """An input's type, extents and the names of its symbolic sizes ("" for none)."""
         tensor: TypeProto.Tensor = info.type.tensor_type
-        kind = dtype_of(tensor.elem_type)
+        kind = dtype_of(tensor.elem_type, f"input {info.name!r}")
         given = self.shapes.get(info.name)
         if not tensor.HasField("shape"):
             if given is None:

@@ -9,7 +9,17 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from onnx import IR_VERSION, GraphProto, NodeProto, checker, helper
+from onnx import (
+    IR_VERSION,
+    AttributeProto,
+    GraphProto,
+    NodeProto,
+    checker,
+    defs,
+    helper,
+    numpy_helper,
+    shape_inference,
+)
 
 from rutc.errors import InternalError, UserError
 from rutc.importer import ops
@@ -17,20 +27,29 @@ from rutc.importer.any_rank import NeedsRank, is_any_rank, on_any_rank
 from rutc.importer.assembly import assembled
 from rutc.importer.builder import Builder, OperatorError, Place
 from rutc.importer.bundles import bundled_output
+from rutc.importer.conversion_errors import reason_of
 from rutc.importer.convert import OPSET, prepare
 from rutc.importer.dims import clean_dim
 from rutc.importer.external import ModelFolder
 from rutc.importer.fixed import fixed_elements, kind_of
-from rutc.importer.functions import function_body, is_function
+from rutc.importer.functions import function_body, is_function, tensor_type
 from rutc.importer.inputs import Dims, Inputs, Learned, Shapes
 from rutc.importer.open_sizes import SizeFoundError
 from rutc.importer.ops.control import branched
 from rutc.importer.order import names_read, title
-from rutc.importer.proto import array_of, attribute_value, dense_of, load, subgraphs
+from rutc.importer.proto import (
+    ElementTypeError,
+    array_of,
+    attribute_value,
+    dense_of,
+    load,
+    subgraphs,
+)
 from rutc.importer.registry import OPERATORS, Key
 from rutc.importer.shapes import folded
-from rutc.importer.tensor import Item, Tensor
+from rutc.importer.tensor import SMALL, Item, Tensor
 from rutc.importer.types import check_types
+from rutc.importer.wellformed import check_model
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interface import Bundle, Interface
 
@@ -65,6 +84,7 @@ def import_model(
     """
     folder = folder or ModelFolder(path.parent)
     model = load(path, folder)
+    check_model(model)
     name = clean_dim(path.stem)
     graph, weights = prepare(model, folder)
     _check_supported(graph, path)
@@ -234,7 +254,7 @@ class _Importer:
             if i and i not in env:
                 raise UserError(f"node {title(node)!r} reads {i!r}, which nothing computes")
             inputs.append(env[i] if i else None)
-        attributes = {a.name: attribute_value(a, self.folder) for a in node.attribute}
+        attributes = self.attributes(node)
         saved = (b.origin, b.base, b.outputs, b.scope)
         if not self.inside:
             b.origin = (title(node),)
@@ -259,8 +279,10 @@ class _Importer:
             raise kind(
                 f"{node.op_type} (node {title(node)!r}) cannot be compiled: {e} [{given}]{hint}"
             ) from e
+        except ElementTypeError as e:
+            raise UserError(f"{node.op_type} (node {title(node)!r}) cannot be compiled: {e}") from e
         except ZeroDivisionError as e:
-            _check_node(node)
+            _check_node(node, inputs)
             raise UserError(
                 f"{node.op_type} (node {title(node)!r}) cannot be compiled: an extent or an "
                 f"attribute by which it divides is 0 [{_given(node, inputs)}]"
@@ -273,7 +295,7 @@ class _Importer:
             TypeError,
             ValueError,
         ) as e:
-            _check_node(node)
+            _check_node(node, inputs)
             raise InternalError(
                 f"{node.op_type} (node {title(node)!r}) cannot be imported: {e!r}"
             ) from e
@@ -284,6 +306,13 @@ class _Importer:
                 env[o] = t
                 if not self.inside and isinstance(t, Tensor):
                     b.claim(t.name, o)
+
+    def attributes(self, node: NodeProto) -> dict[str, object]:
+        """The values of a node's attributes."""
+        try:
+            return {a.name: attribute_value(a, self.folder) for a in node.attribute}
+        except UserError as e:
+            raise UserError(f"{node.op_type} (node {title(node)!r}): {e}") from e
 
     def outputs(
         self,
@@ -348,10 +377,19 @@ class _Importer:
     ) -> tuple[Item, ...]:
         """Imports a nested graph whose inputs are given; it sees the values of `scope`."""
         env = self.constants(graph, scope)
-        for info, t in zip(graph.input, inputs, strict=True):
+        given = tuple(inputs)
+        if len(given) != len(graph.input):
+            raise OperatorError(
+                f"the nested graph {graph.name!r} has {len(graph.input)} inputs; "
+                f"{len(given)} are given"
+            )
+        for info, t in zip(graph.input, given, strict=True):
             env[info.name] = t
         names = [o.name for o in graph.output]
         self.nodes(graph, env, names)
+        for name in names:
+            if name not in env:
+                raise OperatorError(f"no node of the nested graph computes its output {name!r}")
         return tuple(env[n] for n in names)
 
     def constants(self, graph: GraphProto, scope: Environment) -> Environment:
@@ -367,16 +405,42 @@ class _Importer:
         return env
 
 
-def _check_node(node: NodeProto) -> None:
-    """Raises UserError where a node breaks the standard's rules for its attributes and arity."""
+def _check_node(node: NodeProto, inputs: Sequence[Item | None]) -> None:
+    """Raises UserError where a node breaks the standard's rules for its operator.
+
+    These are those for attributes and arity, and what its inference of types and shapes demands.
+    """
     context = checker.C.CheckerContext()
     context.ir_version = IR_VERSION
     context.opset_imports = {"": OPSET, node.domain: OPSET}
     try:
         checker.check_node(node, context)
-    except checker.ValidationError as e:
-        text = str(e).strip().splitlines()[0]
-        raise UserError(f"{node.op_type} (node {title(node)!r}) is malformed: {text}") from e
+        _infer(node, inputs)
+    except (checker.ValidationError, shape_inference.InferenceError) as e:
+        raise UserError(
+            f"{node.op_type} (node {title(node)!r}) is malformed: {reason_of(e)} "
+            f"[{_given(node, inputs)}]"
+        ) from e
+
+
+def _infer(node: NodeProto, inputs: Sequence[Item | None]) -> None:
+    """The standard's inference for one node that has no graphs in it."""
+    operands = dict(zip(node.input, inputs, strict=True))
+    tensors = {n: t for n, t in operands.items() if isinstance(t, Tensor)}
+    nested = any(a.type == AttributeProto.GRAPH for a in node.attribute)
+    if nested or len(tensors) < len(operands) or not defs.has(node.op_type, node.domain):
+        return
+    known = {
+        n: numpy_helper.from_array(t.array, n)
+        for n, t in tensors.items()
+        if t.array is not None and t.array.size <= SMALL
+    }
+    shape_inference.infer_node_outputs(
+        defs.get_schema(node.op_type, node.domain),
+        node,
+        {n: tensor_type(t) for n, t in tensors.items()},
+        known,
+    )
 
 
 def _needed(graph: GraphProto, wanted: Iterable[str]) -> list[NodeProto]:

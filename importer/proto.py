@@ -6,6 +6,7 @@ checked against the file before (see `external`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 from pathlib import Path
 
@@ -57,18 +58,35 @@ _TYPES: dict[int, DType] = {
 }
 _PACKED = frozenset(d for d in DType if 0 < d.bits < 8)
 _NUMBERS = {kind: number for number, kind in _TYPES.items()}
+ELEMENT_TYPES = tuple(_NUMBERS)
+"""The element types that ONNX has, too."""
 MAX_ELEMENTS = 1 << 40
+MAX_RANK = 64
+"""No tensor has more axes: numpy, in which constants are kept, has no more."""
 MAX_DENSE = 1 << 31
 """A sparse tensor is made dense; its elements may not be more than these."""
 
 
-def dtype_of(onnx_type: int) -> DType:
-    """The element type of an ONNX type number. Raises UserError for one without a counterpart."""
+class ElementTypeError(UserError):
+    """There is no such element type, or rutc does not know it."""
+
+
+def dtype_of(onnx_type: int, what: str = "") -> DType:
+    """The element type of an ONNX type number.
+
+    Raises:
+        ElementTypeError: It has no counterpart; the message says `what` is of it.
+    """
     if onnx_type not in _TYPES:
-        known = {v: k for k, v in TensorProto.DataType.items()}
-        name = known.get(onnx_type, str(onnx_type))
-        raise UserError(f"the element type {name} is not supported")
+        which = f"elements of type {type_name(onnx_type)}, which is not supported"
+        raise ElementTypeError(f"{what} has {which}" if what else f"it asks for {which}")
     return _TYPES[onnx_type]
+
+
+def type_name(onnx_type: int) -> str:
+    """What ONNX calls an element type: `FLOAT`; the number of one that it does not know."""
+    known = {v: k for k, v in TensorProto.DataType.items()}
+    return known.get(onnx_type, str(onnx_type))
 
 
 def onnx_type(kind: DType) -> int:
@@ -110,13 +128,24 @@ def _content(path: Path) -> np.ndarray:
     return np.frombuffer(path.read_bytes(), np.uint8)
 
 
+def _shape(dims: Iterable[int], what: str, most: int) -> tuple[int, ...]:
+    """Declared extents. Raises UserError for a negative one, or too many of them or elements."""
+    shape = tuple(dims)
+    if len(shape) > MAX_RANK:
+        raise UserError(f"{what} has {len(shape)} axes; rutc takes at most {MAX_RANK}")
+    if any(n < 0 for n in shape) or prod(shape) > most:
+        raise UserError(
+            f"{what}: the shape {list(shape)} is not acceptable: an extent is negative, "
+            f"or there are more than {most} elements"
+        )
+    return shape
+
+
 def array_of(t: TensorProto, folder: ModelFolder) -> np.ndarray:
     """A tensor's elements, without a copy where the bytes can be used as they are."""
     name = t.name or "(unnamed tensor)"
-    dtype = dtype_of(t.data_type)
-    shape = tuple(t.dims)
-    if any(n < 0 for n in shape) or prod(shape) > MAX_ELEMENTS:
-        raise UserError(f"tensor {name!r}: the shape {list(shape)} is not acceptable")
+    dtype = dtype_of(t.data_type, f"tensor {name!r}")
+    shape = _shape(t.dims, f"tensor {name!r}", MAX_ELEMENTS)
     count = prod(shape)
     raw: bytes | np.ndarray | None = t.raw_data if t.HasField("raw_data") else None
     if t.data_location == TensorProto.EXTERNAL:
@@ -132,6 +161,8 @@ def array_of(t: TensorProto, folder: ModelFolder) -> np.ndarray:
         return np.frombuffer(raw, dtype.numpy).reshape(shape)
     try:
         array = numpy_helper.to_array(t)
+    except UnicodeDecodeError as e:
+        raise UserError(f"tensor {name!r}: an element is no UTF-8 text: {e.object[:40]!r}") from e
     except (ValueError, TypeError) as e:
         raise UserError(f"tensor {name!r}: its data does not fit its shape ({e})") from e
     if dtype is DType.STRING:
@@ -159,10 +190,8 @@ def dense_of(t: SparseTensorProto, folder: ModelFolder) -> np.ndarray:
         UserError: Its values and indices do not fit each other or its shape.
     """
     name = t.values.name or "(unnamed sparse tensor)"
-    shape = tuple(t.dims)
+    shape = _shape(t.dims, f"sparse tensor {name!r}", MAX_DENSE)
     count = prod(shape)
-    if any(n < 0 for n in shape) or count > MAX_DENSE:
-        raise UserError(f"sparse tensor {name!r}: the shape {list(shape)} is not acceptable")
     values = array_of(t.values, folder)
     at = array_of(t.indices, folder)
     stored = len(values) if values.ndim == 1 else -1
@@ -224,7 +253,7 @@ def attribute_value(a: AttributeProto, folder: ModelFolder) -> object:
         case AttributeProto.INT:
             return a.i
         case AttributeProto.STRING:
-            return a.s.decode("utf-8", "replace")
+            return _text(a.s, a.name)
         case AttributeProto.TENSOR:
             return array_of(a.t, folder)
         case AttributeProto.SPARSE_TENSOR:
@@ -238,10 +267,17 @@ def attribute_value(a: AttributeProto, folder: ModelFolder) -> object:
         case AttributeProto.INTS:
             return tuple(a.ints)
         case AttributeProto.STRINGS:
-            return tuple(s.decode("utf-8", "replace") for s in a.strings)
+            return tuple(_text(s, a.name) for s in a.strings)
         case _:
             kind = AttributeProto.AttributeType.Name(a.type)
             raise UserError(f"attribute {a.name!r} of kind {kind} is not supported")
+
+
+def _text(data: bytes, attribute: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as e:
+        raise UserError(f"the attribute {attribute!r} holds no UTF-8 text: {data[:40]!r}") from e
 
 
 def subgraphs(graph: GraphProto) -> list[GraphProto]:

@@ -14,6 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TypeVar
 
+import numpy as np
+from onnx import GraphProto
+
 from rutc.importer.builder import Builder, OperatorError
 from rutc.importer.tensor import Item, Tensor
 from rutc.record import record
@@ -68,6 +71,7 @@ class Operator:
         unknown = sorted(set(attributes) - self.attributes)
         if unknown:
             raise OperatorError(f"attribute {', '.join(map(repr, unknown))} is not supported")
+        self._check_attributes(attributes)
         given = list(inputs)
         while given and given[-1] is None:
             given.pop()
@@ -76,12 +80,73 @@ class Operator:
             raise OperatorError(f"{len(given)} inputs are given, at most {most} are supported")
         if len(given) < least or any(given[i] is None for i in self.required):
             raise OperatorError(f"a required input is missing ({least} are required)")
+        kinds = [*self._places, *[self._rest] * len(given)]
+        for i, (t, kind) in enumerate(zip(given, kinds, strict=False)):
+            if kind == "Tensor" and t is None:
+                raise OperatorError(f"input {i} is left out, and must not be")
+            if self.takes_lists and kind in _TENSOR and not isinstance(t, Tensor | None):
+                raise OperatorError(f"input {i} must be a tensor, not {t}")
         plain = all(t is None or isinstance(t, Tensor) for t in given)
         if not self.takes_lists and not plain:
             raise OperatorError("it takes tensors, not sequences")
         made = self.function(b, *given, **attributes)
         return made if isinstance(made, tuple) else (made,)
 
+    @cached_property
+    def _places(self) -> tuple[str, ...]:
+        """The annotations of the inputs, without those of `*rest`."""
+        parameters = list(inspect.signature(self.function).parameters.values())[1:]
+        return tuple(p.annotation for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+
+    @cached_property
+    def _rest(self) -> str:
+        """The annotation of `*rest`."""
+        parameters = inspect.signature(self.function).parameters.values()
+        return next((p.annotation for p in parameters if p.kind is p.VAR_POSITIONAL), "")
+
+    @cached_property
+    def _kinds(self) -> dict[str, tuple[type, ...] | None]:
+        """What the value of each attribute may be an instance of (None: anything)."""
+        parameters = inspect.signature(self.function).parameters.values()
+        kinds = {p.name: p.annotation for p in parameters if p.kind is p.KEYWORD_ONLY}
+        return {name: _INSTANCES.get(kind.removesuffix(" | None")) for name, kind in kinds.items()}
+
+    @cached_property
+    def _needed(self) -> tuple[str, ...]:
+        """The attributes without a default."""
+        parameters = inspect.signature(self.function).parameters.values()
+        return tuple(
+            p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty
+        )
+
+    def _check_attributes(self, given: Mapping[str, object]) -> None:
+        """Raises OperatorError for an attribute of another type, and for one that is missing."""
+        for name, value in given.items():
+            wanted = self._kinds[name]
+            items = value if isinstance(value, tuple) else (value,)
+            many = wanted is not None and wanted[0] is tuple
+            kinds = wanted[1:] if many and wanted is not None else wanted
+            if kinds is None:
+                continue
+            if isinstance(value, tuple) != many or not all(isinstance(i, kinds) for i in items):
+                raise OperatorError(f"the attribute {name!r} is of another type than it must be")
+        for name in self._needed:
+            if name not in given:
+                raise OperatorError(f"the attribute {name!r} is missing")
+
+
+_TENSOR = ("Tensor", "Tensor | None")
+_INSTANCES: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (float, int),
+    "str": (str,),
+    "Sequence[int]": (tuple, int),
+    "Sequence[float]": (tuple, float, int),
+    "Sequence[str]": (tuple, str),
+    "np.ndarray": (np.ndarray,),
+    "GraphProto": (GraphProto,),
+}
+"""What an attribute's value is an instance of, by its annotation; after `tuple`, its elements."""
 
 EARLY = "ai.onnx.early"
 """The domain that an import gives operators which no newer opset defines as a model's own does."""

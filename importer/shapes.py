@@ -31,6 +31,8 @@ def folded(
     given = [t for t in inputs if t is not None]
     if op not in _FOLDS or not given or any(t.known is None for t in given):
         return None
+    if len(given) < len(inputs) and op not in _WITH_ABSENT:
+        return None
     if any(DType.STRING is t.dtype for t in given):
         return None
     if max(t.known.size for t in given if t.known is not None) > SMALL:
@@ -433,6 +435,8 @@ _SYMBOLIC = frozenset(_FOLDS) - {
     "Sqrt",
     "Tile",
 }
+_WITH_ABSENT = frozenset({"ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Slice", "Squeeze"})
+"""Operators that are folded where an operand is left out, too."""
 _TESTS = frozenset(
     {"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or"}
 )

@@ -1,4 +1,4 @@
-"""The standard's type rule: operands that share a type variable have one type."""
+"""The standard's rules for types: what an operand may be, and that a type variable is one type."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ from onnx.defs import OpSchema, SchemaError, get_schema
 
 from rutc.importer.builder import OperatorError
 from rutc.importer.convert import OPSET
+from rutc.importer.proto import ELEMENT_TYPES, onnx_type, type_name
 from rutc.importer.tensor import Tensor
 
-Rule = tuple[str, str, bool]
-"""An operand's name, its type variable, and whether repetitions may differ in type."""
+Rule = tuple[str, str, bool, frozenset[str]]
+"""An operand's name, its type variable, whether repetitions may differ, and the types it may be."""
+
+_SPELLED = {kind: f"tensor({type_name(onnx_type(kind)).lower()})" for kind in ELEMENT_TYPES}
 
 
 def check_types(op: str, inputs: Sequence[Tensor | None]) -> None:
-    """Raises OperatorError where inputs that must be of one type are not."""
+    """Raises OperatorError for an input of a type that it may not be of, or not with the others."""
     rules = _rules(op)
     bound: dict[str, tuple[str, Tensor]] = {}
     for i, t in enumerate(inputs):
         if t is None or not rules:
             continue
-        name, variable, free = rules[min(i, len(rules) - 1)]
+        name, variable, free, allowed = rules[min(i, len(rules) - 1)]
+        if _SPELLED.get(t.dtype) not in allowed:
+            raise OperatorError(f"{name!r} must not be of type {t.dtype}")
         first, other = bound.setdefault(variable, (name, t))
         if other.dtype is not t.dtype and not free:
             raise OperatorError(
@@ -38,5 +43,11 @@ def _rules(op: str) -> tuple[Rule, ...]:
         return ()
     variadic = OpSchema.FormalParameterOption.Variadic
     return tuple(
-        (i.name, i.type_str, i.option == variadic and not i.is_homogeneous) for i in schema.inputs
+        (
+            i.name,
+            i.type_str,
+            i.option == variadic and not i.is_homogeneous,
+            frozenset(map(str, i.types)),
+        )
+        for i in schema.inputs
     )

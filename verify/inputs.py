@@ -9,8 +9,10 @@
 | `a.png`, `a.jpg` | an image, resized to the input's height and width; floats are in 0..1 |
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from zipfile import BadZipFile
 from zlib import crc32
@@ -28,6 +30,9 @@ Array = npt.NDArray[np.generic]
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp"}
 IMAGE_CHANNELS = {1: "L", 3: "RGB", 4: "RGBA"}
 DEFAULT_SYMBOL_EXTENT = 2
+DRAWN_BYTES = 8
+"""An element takes so many bytes while it is drawn."""
+GIB = 1 << 30
 
 ONNX_DTYPES: Mapping[str, npt.DTypeLike] = {
     "float": np.float32,
@@ -108,9 +113,29 @@ def generate(
     Floats are normal, by default standard normal. 8-bit integers take all values. Wider integers
     are 0 or 1, which is valid as an index, a token, a mask and a length alike. A symbol of a shape
     has the extent that `dims` gives it, or else 2. An input that may hold one value only gets that.
+
+    Raises:
+        UserError: they are larger than the memory of this machine.
     """
     extents = dict(dims or {})
+    _check_memory(specs, extents)
     return {item.name: _draw(item, seed, extents, spread) for item in specs}
+
+
+def _check_memory(specs: Sequence[InputSpec], dims: Mapping[str, int]) -> None:
+    need = 0
+    for item in specs:
+        shape = [_extent(extent, dims) for extent in item.shape]
+        need += prod(shape) * max(item.dtype.itemsize, DRAWN_BYTES)
+    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if need > most:
+        largest = max(specs, key=lambda item: prod(_extent(e, dims) for e in item.shape))
+        shape = [_extent(extent, dims) for extent in largest.shape]
+        raise UserError(
+            f"inputs of random numbers would take {need / GIB:.3g} GiB, and this machine has "
+            f"{most / GIB:.3g} GiB; the largest is {largest.name!r} {shape}: fix smaller sizes "
+            "with --dim or --shape, or compile with --no-verify"
+        )
 
 
 def _draw(item: InputSpec, seed: int, dims: Mapping[str, int], spread: Spread) -> Array:

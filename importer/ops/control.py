@@ -21,6 +21,7 @@ from rutc.importer.builder import MOST, Builder, OperatorError
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Item, Tensor, TensorType, Type
 from rutc.tensor_ir import Body, Call, DType, If, Index, IndexValue, Node, apply
+from rutc.tensor_ir.affine import ONE
 
 Results = Callable[[], Sequence[Item]]
 """Builds one branch and gives its results."""
@@ -48,13 +49,18 @@ def if_(
     A branch that does not fit the model's shapes becomes a call of the routine `fail`, which ends
     the run with the reason, as ONNX Runtime does when it comes there.
     """
-    if condition.size.is_const and condition.size.const != 1:
-        raise OperatorError(f"the condition must be one element, not {condition}")
+    check_condition(condition)
     if condition.array is not None:
         taken = then_branch if bool(condition.array.reshape(-1)[0]) else else_branch
         return b.subgraph(taken)
     chosen = b.nest((), b.read(condition, [0] * condition.rank))
     return branched(b, chosen, lambda: b.subgraph(then_branch), lambda: b.subgraph(else_branch))
+
+
+def check_condition(condition: Tensor) -> None:
+    """Raises OperatorError unless a tensor can be a condition: one bool."""
+    if condition.dtype is not DType.BOOL or any(e.is_const and e != ONE for e in condition.shape):
+        raise OperatorError(f"the condition must be one bool, not {condition}")
 
 
 def branched(b: Builder, chosen: Tensor, then: Results, orelse: Results) -> tuple[Item, ...]:

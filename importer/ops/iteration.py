@@ -12,7 +12,7 @@ from rutc.errors import UserError
 from rutc.importer.any_rank import NeedsRank
 from rutc.importer.boxes import inserted, length_of, type_of
 from rutc.importer.builder import MOST, Builder, OperatorError, lit
-from rutc.importer.ops.control import tensors
+from rutc.importer.ops.control import check_condition, tensors
 from rutc.importer.ops.dynamic import nothing, number
 from rutc.importer.ops.loops import Carried, carries, counted, states_after
 from rutc.importer.ops.movement import concat
@@ -52,6 +52,10 @@ class _Loop:
 
     def __post_init__(self) -> None:
         self.count = len(self.inits)
+        if self.condition is not None:
+            check_condition(self.condition)
+        if self.trip_count is not None and self.trip_count.dtype is not DType.I64:
+            raise OperatorError(f"the trip count must be one i64, not {self.trip_count}")
         self.start = True if self.condition is None else _known_bool(self.condition)
         self.always = True
         self.limit: Index | None = None
@@ -102,8 +106,15 @@ class _Loop:
             t = self.b.constant(known_ints([t], (), DType.I64), DType.I64)
         # In a trip that runs, the condition before it held.
         going = self.b.constant(np.array(True))
-        first, *rest = self.b.subgraph(self.body, (t, going, *states))
-        return tensors((first,))[0], tuple(rest)
+        made = self.b.subgraph(self.body, (t, going, *states))
+        if len(made) <= self.count:
+            raise OperatorError(
+                f"the body has {len(made)} outputs; {self.count + 1} are needed: "
+                "the condition and the carried values"
+            )
+        (last,) = tensors(made[:1])
+        check_condition(last)
+        return last, made[1:]
 
     def step(
         self, t: Index | Tensor, states: Sequence[Item]

@@ -255,6 +255,13 @@ def scan(
 ) -> tuple[Item, ...]:
     """The body run over slices of the scan inputs; the last states, and the stacked outputs."""
     count = len(operands) - num_scan_inputs
+    if num_scan_inputs < 1 or count < 0:
+        raise OperatorError(f"num_scan_inputs is {num_scan_inputs} of {len(operands)} inputs")
+    for what, given in (("axes", scan_input_axes), ("directions", scan_input_directions)):
+        if given and len(given) != num_scan_inputs:
+            raise OperatorError(
+                f"scan_input_{what} has {len(given)} elements for {num_scan_inputs} scan inputs"
+            )
     inits, sources = operands[:count], operands[count:]
     axes = [
         axis_of(a, x.rank)
@@ -272,11 +279,17 @@ def scan(
             for x, a, back in zip(sources, axes, backward, strict=True)
         ]
         results = b.subgraph(body, (*states, *parts))
+        if len(results) < count:
+            raise OperatorError(f"the body has {len(results)} outputs for {count} states")
         return results[:count], results[count:]
 
     lasts, every = counted(b, trips, inits, step)
     places = tuple(scan_output_axes) or (0,) * len(every)
     ways = tuple(scan_output_directions) or (0,) * len(every)
+    if not len(every) == len(places) == len(ways):
+        raise OperatorError(
+            f"scan_output_axes or scan_output_directions do not fit {len(every)} scan outputs"
+        )
     stacked = [
         _axis_moved(b, y, axis_of(p, y.rank), backward=bool(way))
         for y, p, way in zip(every, places, ways, strict=True)

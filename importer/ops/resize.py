@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple
 from fractions import Fraction
+from math import inf
 
 import numpy as np
 
@@ -151,6 +152,8 @@ def _by_scale(b: Builder, n: Index, scales: Tensor, i: int) -> Target:
         size = cast(apply("floor", ratio.length), DType.I64)
         return bound(b, size, "size"), None, ratio
     factor = float(scales.array.reshape(-1)[i])
+    if not 0 < factor < inf:
+        raise OperatorError(f"the scale {factor} is no positive number")
     ratio = _ratio(lit(factor, REAL), n)
     if n.is_const:
         extent = Index.of(int(np.floor(np.float32(n.const) * np.float32(factor))))

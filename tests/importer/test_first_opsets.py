@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rutc.errors import UserError
 from rutc.importer import import_model
+from rutc.importer.conversion_errors import refusal
 from rutc.tensor_ir.interpret import interpret
 from tests.importer.conftest import build, node
 
@@ -275,12 +276,17 @@ def test_operators_that_the_opset_does_not_have(tmp_path: Any) -> None:
     assert refused(tmp_path, nodes, 10).endswith("has no operator\n  Affine (1): 'Affine_y'")
 
 
-def test_operators_that_cannot_be_converted(tmp_path: Any) -> None:
+def test_operators_that_cannot_be_converted() -> None:
     nodes = [node("Relu", ["x"], ["a"]), node("Upsample", ["a"], ["y"], mode="cubic")]
-    message = refused(tmp_path, nodes, 7)
-    print(message)
+    model = build(nodes, {"x": X}, ["y"], {}, 7)
+    message = str(refusal(model, 7, 28, ["Upsample"], ValueError("a reason")))
     assert message.startswith(
         "the model's opset 7 cannot be brought to opset 28 for\n  Upsample (1)"
     )
     assert "Assertion" not in message
     assert "/" not in message
+
+
+def test_a_node_without_what_its_operator_needs(tmp_path: Any) -> None:
+    message = refused(tmp_path, [node("Upsample", ["x"], ["y"], mode="cubic")], 7)
+    assert message == "Upsample (node 'Upsample_y') lacks the attribute 'scales', which it needs"

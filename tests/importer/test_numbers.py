@@ -235,11 +235,11 @@ def test_the_type_of_the_mean_is_the_stashed_one(
 
 
 def test_powers_of_mixed_types(check: Check, make_node: Make) -> None:
-    node = make_node("Pow", ["x", "y"])
+    node = make_node("Pow", ["x", "p"])
     odd = np.int64([(1 << 24) + 1])
-    check(node, {"x": np.float32([-1]), "y": odd}, expected=[np.float32([-1])])
-    check(node, {"x": np.int32([2]), "y": np.int64([33])}, expected=[np.int32([0])])
-    half = {"x": np.float16([3]), "y": np.float32([2.3])}
+    check(node, {"x": np.float32([-1]), "p": odd}, expected=[np.float32([-1])])
+    check(node, {"x": np.int32([2]), "p": np.int64([33])}, expected=[np.int32([0])])
+    half = {"x": np.float16([3]), "p": np.float32([2.3])}
     check(node, half, expected=[np.float16([3**2.3])])
 
 

@@ -19,10 +19,14 @@ TEXTS = [
     " { y = GroupNormalization <num_groups = 0> (x, s, s) }",
 ]
 
+MESSAGE = r"cannot be compiled: .*(is 0|0 )|malformed: .*(positive|zero| 0)"
+
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_divisor_of_0_is_the_users(text: str, tmp_path: Path) -> None:
     header = '<ir_version: 10, opset_import: ["" : 23]> '
     onnx.save(parser.parse_model(header + text), tmp_path / "m.onnx")
-    with pytest.raises(UserError, match=r"cannot be compiled: .*(is 0|0 )"):
+    with pytest.raises(
+        UserError, match=r"cannot be compiled: .*(is 0|0 )|malformed: .*(positive|zero| 0)"
+    ):
         import_model(tmp_path / "m.onnx")
