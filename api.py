@@ -19,10 +19,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from rutc.arguments import check_folder, check_number, check_writable
-from rutc.emit.files import COMPANIONS, Workplace, cannot_write, check_replaceable, shown
+from rutc.emit.files import COMPANIONS, Workplace, cannot_write, check_replaceable, shown, sweep
 from rutc.emit.host_runtime import HostRuntime
 from rutc.emit.toolchain import find_toolchain
-from rutc.errors import UserError
+from rutc.errors import OutOfMemory, UserError
 from rutc.options import Options, Report
 from rutc.record import record
 
@@ -77,6 +77,8 @@ def compile(
     jobs: int | None = None,
     exact_algorithms: bool = False,
     keep_subnormals: bool = False,
+    limit_time: float | None = None,
+    limit_memory: int | str | None = None,
     on_progress: Progress | None = None,
 ) -> Compiled:
     """Compiles an ONNX model into a shared library and a header beside it.
@@ -98,10 +100,14 @@ def compile(
             the order of sums and fused multiply-adds.
         keep_subnormals: Whether to compute with subnormal numbers, slowly; else they are zeros,
             which changes logarithms, comparisons with 0, casts to bool and divisions of them.
+        limit_time: The most seconds that compiling and the comparison may take; None: any.
+        limit_memory: The most memory that they may hold, in bytes or like `"8G"`; None: any. With
+            either limit another process does the work, which is ended at the limit.
         on_progress: Called with a stage, how many of its steps are done, and how many there are.
 
     Raises:
-        UserError: the model, an option or the output path is at fault; nothing was written.
+        UserError: the model, an option or the output path is at fault, or the work took more than
+            a limit; nothing was written.
         VerificationFailed: the result does not agree with ONNX Runtime; it is kept in
             the folder OUT.unverified.
     """
@@ -126,8 +132,39 @@ def compile(
         exact_algorithms=exact_algorithms,
         keep_subnormals=keep_subnormals,
     )
-    with HostRuntime(find_toolchain(_architecture(target))) as host:
-        return _compiled(source, destination, options, host, verify, threads, on_progress)
+    if limit_time is not None or limit_memory is not None:
+        from rutc.limits import Limits, within
+
+        limits = Limits.of(limit_time, limit_memory)
+        work = (_compiled, source, destination, options, verify, threads)
+        try:
+            return within(limits, on_progress, *work)
+        finally:
+            sweep(destination.parent)
+    return _compiled(source, destination, options, verify, threads, on_progress)
+
+
+def _compiled(
+    source: Path,
+    destination: Path,
+    options: Options,
+    verify: bool,
+    threads: int | None,
+    on_progress: Progress | None,
+) -> Compiled:
+    """What `compile` returns.
+
+    Raises:
+        OutOfMemory: besides all that `compile` raises, the machine has not enough memory.
+    """
+    try:
+        with HostRuntime(find_toolchain(_architecture(options.target))) as host:
+            return _made(source, destination, options, host, verify, threads, on_progress)
+    except MemoryError as error:
+        raise OutOfMemory(
+            f"{source}: this machine has not enough memory to compile it ({error}); fix the "
+            "model's sizes, or narrow their ranges, with --dim or --shape"
+        ) from error
 
 
 def _architecture(target: str) -> str:
@@ -139,7 +176,7 @@ def _architecture(target: str) -> str:
     return target_named(target).machine.architecture
 
 
-def _compiled(
+def _made(
     source: Path,
     destination: Path,
     options: Options,
@@ -148,7 +185,7 @@ def _compiled(
     threads: int | None,
     on_progress: Progress | None,
 ) -> Compiled:
-    """What `compile` returns."""
+    """A compiled model at its place, or beside it where it does not agree."""
     with Workplace(destination.parent) as place:
         imported: list[Graph] = []
         report = _artifact(

@@ -117,6 +117,14 @@ def compile_command(
             "docs/numerics.md says what that changes.",
         ),
     ] = False,
+    limit_time: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="End with an error if it takes longer."),
+    ] = None,
+    limit_memory: Annotated[
+        str | None,
+        typer.Option(metavar="BYTES", help="End with an error if it takes more memory: 8G, 512M."),
+    ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -141,6 +149,8 @@ def compile_command(
                     jobs=jobs,
                     exact_algorithms=exact_algorithms,
                     keep_subnormals=keep_subnormals,
+                    limit_time=limit_time,
+                    limit_memory=limit_memory,
                     on_progress=on_progress,
                 )
         except CheckFailed as failure:

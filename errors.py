@@ -13,6 +13,10 @@ class UserError(RutcError):
     exit_status = 2
 
 
+class OutOfMemory(UserError):
+    """The machine, or a limit, does not give the memory that the model needs."""
+
+
 class CheckFailed(RutcError):
     """A check did not hold, for example a verification against ONNX Runtime."""
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
+from typing import Self
 
 from rutc.errors import CheckFailed, UserError
 from rutc.importer.quantised import is_quantised
@@ -94,6 +95,9 @@ class VerificationFailed(CheckFailed):
     def __init__(self, message: str, verification: Verification) -> None:
         super().__init__(message)
         self.verification = verification
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, Verification]]:
+        return type(self), (str(self), self.verification)
 
 
 def verify_model(
