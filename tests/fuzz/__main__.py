@@ -4,6 +4,8 @@ python -m tests.fuzz --minutes 30                 models of all operators, on ev
 python -m tests.fuzz --minutes 5 --operators Pool of the operators whose name has a match
 python -m tests.fuzz --seed 7 --batch 12          the cases of one batch again
 python -m tests.fuzz --replay FOLDER              a finding again
+python -m tests.fuzz --mutations 100000 --seed 1  damaged models: none may break the compiler
+python -m tests.fuzz --seed 1 --mutant 4711       one of them again
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from tests.fuzz.cases import missing, operators
 from tests.fuzz.check import judge
 from tests.fuzz.child import Child
 from tests.fuzz.findings import Finding, read_case
+from tests.fuzz.mutants import Mutants, Outcome, campaign, write_finding
 
 MOST_MEMORY = 8 << 30
 """An oracle that takes more of it fails, and not the machine."""
@@ -57,10 +60,15 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="begin with batch 0")
     parser.add_argument("--findings", type=Path, default=cache_directory() / "fuzz" / "findings")
     parser.add_argument("--json", type=Path, help="write what was found there")
+    parser.add_argument("--mutations", type=int, metavar="N", help="compile N damaged models")
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="the first one's number")
+    parser.add_argument("--mutant", type=int, metavar="N", help="compile the damaged model N only")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     if arguments.replay is not None:
         return _replay(arguments.replay, arguments.timeout)
+    if arguments.mutations is not None or arguments.mutant is not None:
+        return _mutate(arguments)
     names = [n for n in operators(()) if re.search(arguments.operators, n)]
     if not names:
         parser.error(f"no operator has a match of {arguments.operators!r}")
@@ -69,6 +77,36 @@ def main() -> int:
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(_facts(total, seconds, arguments.seed), indent=1))
     return 1 if total.findings else 0
+
+
+def _mutate(arguments: argparse.Namespace) -> int:
+    mutants = Mutants(arguments.seed)
+    if arguments.mutant is not None:
+        numbers = range(arguments.mutant, arguments.mutant + 1)
+    else:
+        numbers = range(arguments.first, arguments.first + arguments.mutations)
+    start = monotonic()
+    console = Console(stderr=True)
+
+    def told(number: int, found: Outcome) -> None:
+        text = f"mutant {number}: {found.kind} in {found.stage or 'the end'}: {found.reason}"
+        if not found.fine:
+            place = write_finding(mutants, number, found, arguments.findings)
+            console.print(f"{text}\n    {place}", markup=False, soft_wrap=True)
+        elif arguments.mutant is not None or found.kind == "limited":
+            console.print(text, markup=False, soft_wrap=True)
+        if number % 1000 == 999:
+            console.print(f"{number + 1 - numbers[0]} mutants in {monotonic() - start:.0f} s")
+
+    result = campaign(mutants, numbers, told)
+    counts = ", ".join(f"{n} {kind}" for kind, n in result.stages.most_common())
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(
+        f"{result.cases} mutants of {len(mutants.names)} models in "
+        f"{(monotonic() - start) / 60:.1f} minutes ({(used.ru_utime + used.ru_stime) / 60:.1f} of "
+        f"processor time): {counts}; {len(result.findings)} findings"
+    )
+    return 1 if result.findings else 0
 
 
 def _replay(folder: Path, timeout_s: float) -> int:
