@@ -18,12 +18,13 @@ from onnx import (
     OperatorSetIdProto,
     ValueInfoProto,
 )
-from onnx.defs import OpSchema, SchemaError, get_schema
+from onnx.defs import SchemaError, get_schema
 
 from rutc.errors import UserError
 from rutc.importer.convert import OPSET
 from rutc.importer.order import title
 from rutc.importer.proto import MAX_RANK
+from rutc.record import record
 
 _NEWEST = (1 << 31) - 1
 """The largest version of a domain that is not ONNX's own."""
@@ -215,40 +216,60 @@ def _check_type(info: ValueInfoProto) -> None:
     _ = "".join(d.dim_param for d in dims)
 
 
+@record
+class Signature:
+    """What nodes of an operator have: least and most operands and results, and attributes.
+
+    `attributes` has the type of each by its name.
+    """
+
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    attributes: Mapping[str, str]
+    required: tuple[str, ...]
+
+
 def _check_signature(node: NodeProto, place: str, version: int) -> None:
     """A node of a known operator has as many operands and such attributes as the operator has.
 
     The conversion to newer opsets reads them without a look at what they are.
     """
-    schema = _schema(node.op_type, version, _domain(node.domain))
-    if schema is None:
+    signature = _signature(node.op_type, version, _domain(node.domain))
+    if signature is None:
         return
-    for what, count, least, most in (
-        ("inputs", len(node.input), schema.min_input, schema.max_input),
-        ("outputs", len(node.output), schema.min_output, schema.max_output),
+    for what, count, (least, most) in (
+        ("inputs", len(node.input), signature.inputs),
+        ("outputs", len(node.output), signature.outputs),
     ):
         if not least <= count <= most:
             wanted = f"{least}" if least == most else f"{least} to {most}"
             raise UserError(f"{place} has {count} {what}; the operator has {wanted}")
-    given = {a.name: a for a in node.attribute}
-    for name, known in schema.attributes.items():
+    given = {a.name: a.type for a in node.attribute}
+    for name in signature.required:
         if name not in given:
-            if known.required:
-                raise UserError(f"{place} lacks the attribute {name!r}, which it needs")
-        elif (kind := AttributeProto.AttributeType.Name(given[name].type)) != (
-            wanted := str(known.type).removeprefix("AttrType.")
-        ):
+            raise UserError(f"{place} lacks the attribute {name!r}, which it needs")
+    for name, number in given.items():
+        kind = AttributeProto.AttributeType.Name(number)
+        wanted = signature.attributes.get(name, kind)
+        if kind != wanted:
             raise UserError(
                 f"{place}: the attribute {name!r} must be of type {wanted}, and is of type {kind}"
             )
 
 
 @lru_cache
-def _schema(op: str, version: int, domain: str) -> OpSchema | None:
+def _signature(op: str, version: int, domain: str) -> Signature | None:
     try:
-        return get_schema(op, version, domain)
+        schema = get_schema(op, version, domain)
     except SchemaError:
         return None
+    known = schema.attributes
+    return Signature(
+        (schema.min_input, schema.max_input),
+        (schema.min_output, schema.max_output),
+        {name: str(a.type).removeprefix("AttrType.") for name, a in known.items()},
+        tuple(name for name, a in known.items() if a.required),
+    )
 
 
 def _bad_texts(message: Message, place: str) -> Iterator[tuple[str, bytes]]:
