@@ -102,7 +102,9 @@ def is_constant(e: Expr, editor: Editor) -> bool:
     """Whether `e` is made of literals and constants at affine coordinates."""
     for x in walk(e):
         match x:
-            case Lit() | Apply() | Cast():
+            case Lit() | Apply():
+                pass
+            case Cast(arg) if arg.dtype in WIDE:
                 pass
             case Read() if is_plain(x) and editor.constant(x.value) is not None:
                 pass

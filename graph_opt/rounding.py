@@ -22,7 +22,7 @@ from rutc.tensor_ir import DType, Expr, Lit, Read, cast
 from rutc.tensor_ir.evaluate import evaluate_expr
 from rutc.tensor_ir.expr import index_names, reads, transform
 
-MOST_ELEMENTS = 1 << 24
+MOST_ELEMENTS = 1 << 20
 """A rule that would have to look at more elements of a scale does not apply."""
 
 

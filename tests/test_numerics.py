@@ -120,3 +120,31 @@ def test_rows_err_little_more_than_their_own_order(
         own = follow(x @ w, steps, np.float32)
         true = follow(x.astype(np.float64) @ w.astype(np.float64), steps, np.float64)
         assert_as_close(got, own, true, f"{x[:1, :3]} {w[:1, :3]} {steps}")
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_long_rows_far_from_zero_are_normalised(tmp_path: Path, *, exact: bool) -> None:
+    shape = (1, 1, 300, 300)
+    one = [numpy_helper.from_array(np.full(1, v, np.float32), n) for n, v in (("s", 1), ("b", 0))]
+    node = helper.make_node("InstanceNormalization", ["x", "s", "b"], ["y"])
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in "xy"]
+    graph = helper.make_graph([node], "norm", infos[:1], infos[1:], one)
+    path, library = tmp_path / "norm.onnx", tmp_path / "norm.so"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    rutc.compile(path, library, verify=False, exact_algorithms=exact)
+    session = rutc.load(library, threads=1)
+
+    def normalised(x: np.ndarray) -> np.ndarray:
+        # One after the other, as a sum is written; numpy adds up pairs of halves.
+        total = x.reshape(-1).cumsum()[-1]
+        centered = x - x.dtype.type(total / x.dtype.type(x.size))
+        squares = np.square(centered).reshape(-1).cumsum()[-1]
+        variance = squares / x.dtype.type(x.size)
+        return np.asarray(centered / np.sqrt(variance + x.dtype.type(1e-5)))
+
+    for offset in (0.0, 1e2, 1e4):
+        noise = np.random.default_rng(4).standard_normal(shape)
+        x = (offset + noise).astype(np.float32)
+        (got,) = session.run(None, {"x": x})
+        exactly = normalised(x.astype(np.float64))
+        assert_as_close(np.asarray(got), normalised(x), exactly, str(offset))

@@ -67,3 +67,48 @@ def test_small_numbers_of_narrow_floats_are_no_zeros(tmp_path: Path, name: str) 
     rutc.compile(path, library, verify=False)
     (y,) = rutc.load(library).run(None, {"x": x})
     np.testing.assert_array_equal(np.asarray(y), x.astype(np.float32))
+
+
+TINY = np.float32(1e-39)
+CHANGES: dict[str, tuple[float | bool, float | bool]] = {
+    "Log": (-np.inf, np.log(TINY)),
+    "Sqrt": (0.0, np.sqrt(TINY)),
+    "Sign": (0.0, 1.0),
+    "Ceil": (0.0, 1.0),
+    "Relu": (0.0, TINY),
+    "Div": (np.nan, 1.0),
+    "Mul": (0.0, TINY * np.float32(1e30)),
+    "Max": (0.0, TINY),
+    "Equal": (True, False),
+    "Greater": (False, True),
+    "Cast": (False, True),
+    "Identity": (TINY, TINY),
+    "Abs": (TINY, TINY),
+    "Neg": (-TINY, -TINY),
+}
+"""What docs/numerics.md says that operators make of 1e-39, flushing and keeping."""
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_what_flushing_changes(tmp_path: Path, *, keep: bool) -> None:
+    others = {"Div": ["x"], "Mul": ["large"], "Max": ["zero"], "Equal": ["zero"]}
+    others["Greater"] = ["zero"]
+    nodes, outputs = [], []
+    for name, (_, value) in CHANGES.items():
+        attributes = {"to": TensorProto.BOOL} if name == "Cast" else {}
+        nodes.append(helper.make_node(name, ["x", *others.get(name, [])], [name], **attributes))
+        kind = TensorProto.BOOL if isinstance(value, bool) else TensorProto.FLOAT
+        outputs.append(helper.make_tensor_value_info(name, kind, [64]))
+    constants = [
+        helper.make_tensor(name, TensorProto.FLOAT, [], [value])
+        for name, value in (("zero", 0.0), ("large", 1e30))
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [64])
+    graph = helper.make_graph(nodes, "g", [x], outputs, constants)
+    path, library = tmp_path / "tiny.onnx", tmp_path / "tiny.so"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    rutc.compile(path, library, keep_subnormals=keep, verify=False)
+    found = rutc.load(library, threads=1).run(None, {"x": np.full(64, TINY)})
+    for (name, expected), got in zip(CHANGES.items(), found, strict=True):
+        wanted = np.full(64, expected[keep], np.asarray(got).dtype)
+        np.testing.assert_allclose(np.asarray(got), wanted, rtol=1e-6, err_msg=name)
