@@ -236,7 +236,7 @@ def _advice(which: str, stage: str) -> str:
 def serve() -> None:
     """Does the work that comes through the pipe, and tells its stages and what it came to."""
     with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(_PARENT_DIES, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(_PARENT_DIES, signal.SIGKILL)
     interrupts.install()
     pipe = Connection(int(os.environ.pop("RUTC_LIMITED")))
     memory_bytes, call, args = pipe.recv()

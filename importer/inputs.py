@@ -10,14 +10,14 @@ import numpy as np
 from onnx import GraphProto, TypeProto, ValueInfoProto
 
 from rutc.errors import UserError
-from rutc.importer.builder import Builder
+from rutc.importer.builder import MAX_ELEMENTS, Builder
 from rutc.importer.bundles import bundled_input, keys_asked_for
 from rutc.importer.dims import clean_dim
 from rutc.importer.open_sizes import SizeFoundError
 from rutc.importer.proto import dtype_of
 from rutc.importer.tensor import Axis, Item, Tensor
 from rutc.tensor_ir import Data, DType, Index, Input, Value
-from rutc.tensor_ir.affine import ONE, ZERO, Range
+from rutc.tensor_ir.affine import ONE, ZERO, Range, product
 from rutc.tensor_ir.interface import Bundle
 from rutc.tensor_ir.parse import parse_index
 
@@ -183,6 +183,12 @@ class Inputs:
             formula = self._formula(info, param) if fixed is None else None
             extents.append(self._symbol(info, param, fixed) if formula is None else formula)
             params.append(param if formula is None else "")
+        size = product(extents)
+        if size.is_const and size.const > MAX_ELEMENTS:
+            raise UserError(
+                f"input {info.name!r} has {size} elements; at most {MAX_ELEMENTS} can be: give "
+                "smaller sizes, with --dim or --shape where the model leaves them open"
+            )
         return kind, extents, params
 
     def _formula(self, info: ValueInfoProto, param: str) -> Index | None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,32 @@ def test_time(tmp_path: Path) -> None:
 def test_time_of_a_process_that_does_not_listen() -> None:
     with pytest.raises(LimitExceeded, match="--limit-time"):
         within(Limits.of(3, None), None, deaf)
+
+
+WAITING = """
+from pathlib import Path
+from rutc.limits import Limits, within
+from tests.test_limits import wait
+within(Limits.of(600, None), None, wait, Path({folder!r}))
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_goes_on_without_who_asked_for_it(tmp_path: Path, ending: signal.Signals) -> None:
+    code = WAITING.format(folder=str(tmp_path))
+    root = str(Path(__file__).parents[1])
+    asking = subprocess.Popen([sys.executable, "-c", code], cwd=root, stderr=subprocess.DEVNULL)
+    while not (tmp_path / "pids").exists() or not (tmp_path / "pids").read_text():
+        time.sleep(0.05)
+    working, other = map(int, (tmp_path / "pids").read_text().split())
+    asking.send_signal(ending)
+    asking.wait()
+    deadline = time.monotonic() + 30
+    while not _is_gone(working) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert _is_gone(working)
+    with suppress(ProcessLookupError):
+        os.kill(other, signal.SIGKILL)
 
 
 def test_memory_at_once() -> None:

@@ -144,7 +144,14 @@ MODELS: dict[str, tuple[Bytes, list[str]]] = {
     ),
     "an input of 2^64 elements": (
         text("g (float[4294967296, 4294967296] x) => (float[n, m] y) { y = Relu (x) }"),
-        ["Relu", "too large"],
+        ["'x'", "18446744073709551616 elements", "--shape"],
+    ),
+    "an input of 2^62 strings": (
+        text(
+            "g (string[4611686018427387904] x) => (bool[n] y)"
+            ' { y = RegexFullMatch <pattern = "a"> (x) }'
+        ),
+        ["'x'", "4611686018427387904 elements"],
     ),
     "a weight's shape does not fit its data": (
         with_weight(WEIGHT, data_type=1, dims=[1 << 20, 1 << 20], raw_data=b"abcd"),
