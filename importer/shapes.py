@@ -50,8 +50,8 @@ def folded(
     try:
         with np.errstate(all="ignore"):
             result = _FOLDS[op](arrays, attributes, ranges)
-    except ValueError:
-        # Shapes that do not fit: the operator's own import says so.
+    except (ValueError, IndexError, OverflowError):
+        # Shapes or axes that do not fit: the operator's own import says so.
         return None
     if result is None:
         return None

@@ -103,6 +103,11 @@ def test_an_attribute_says_no_type(tmp_path: Path) -> None:
         ),
         ("g (float[4] x) => (float[4] y) { y = Max (x, , x) }", "malformed|left out"),
         (
+            "g (float[n] x) => (int64 y) <int64 one = {0}>"
+            " { s = Shape (x) y = Gather <axis = 4611686018427387904> (s, one) }",
+            "axis 4611686018427387904 is out of range for rank 1",
+        ),
+        (
             "g (uint8[1,1,2,2] x, float s, uint8 z, uint8[1,1,1,1] w, float[1] b)"
             " => (uint8[a,b,c,d] y) { y = QLinearConv (x, s, z, w, s, z, s, z, b) }",
             "'B' must not be of type f32",
