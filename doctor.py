@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import rutc
+from rutc.emit import cache
 from rutc.emit.toolchain import cache_directory, find_toolchain
 from rutc.errors import UserError
 from rutc.record import record
@@ -90,8 +91,12 @@ def _gpu() -> str:
 
 def _cache() -> Finding:
     folder = cache_directory()
-    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    if os.access(existing, os.W_OK):
+    # Unlike Path.exists this answers for names that are too long.
+    existing = next(p for p in (folder, *folder.parents) if os.path.lexists(p))
+    distrust = cache.distrust(folder)
+    if distrust is not None:
+        return Finding("cache", f"{folder} (not used)", distrust)
+    if existing.is_dir() and os.access(existing, os.W_OK):
         return Finding("cache", str(folder))
     return Finding(
         "cache",

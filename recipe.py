@@ -151,14 +151,27 @@ class Made:
         """What `encoded` gave; None if nothing like it could have."""
         try:
             made = Made.decoded(data)
-            same = made.encoded() == data
+            same = made.encoded() == data and _is_typed(made)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError, RutcError):
             return None
-        packings = [a.packing.blocks for a in made.arguments if a.packing is not None]
-        texts = (made.symbol, made.schedule, *made.symbols, *(a.buffer for a in made.arguments))
-        counts = (made.thread_bytes, *(n for p in packings for n in p.values()))
-        typed = all(type(t) is str for t in texts) and all(type(n) is int for n in counts)
-        return made if same and typed and is_object(made.code) else None
+        return made if same and is_object(made.code) else None
+
+
+def _is_typed(made: Made) -> bool:
+    """Whether all fields have the types that they are declared to have."""
+    packings = [a.packing for a in made.arguments if a.packing is not None]
+    pieces = [p for way in made.ways for p in way.pieces if p is not None]
+    fields: tuple[tuple[tuple[type, ...], list[object]], ...] = (
+        ((str,), [made.symbol, made.schedule, *made.symbols]),
+        ((str,), [*(a.buffer for a in made.arguments), *(p.dim for p in pieces)]),
+        ((str,), [dim for p in packings for dim in (*p.order, *p.blocks)]),
+        ((int,), [made.thread_bytes, *(n for p in packings for n in p.blocks.values())]),
+        ((int,), [*(way.count for way in made.ways), *(p.run_bytes for p in pieces)]),
+        ((int, float), [way.largest for way in made.ways]),
+        ((bool,), [made.matrices, *(a.written for a in made.arguments)]),
+        ((bool,), [way.alone for way in made.ways]),
+    )
+    return all(type(value) in types for types, values in fields for value in values)
 
 
 @record

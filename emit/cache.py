@@ -135,14 +135,21 @@ def _are_ours(folder: Path) -> bool:
     """Whether a folder and those around it in the cache, as far as they exist, are ours alone."""
     top = cache_directory()
     for path in (folder, *folder.parents):
-        with suppress(OSError):
-            why = _distrusted(path.stat())
-            if why is not None:
-                _tell(path, why)
-                return False
+        why = distrust(path)
+        if why is not None:
+            _tell(path, why)
+            return False
         if path == top:
             break
     return True
+
+
+def distrust(folder: Path) -> str | None:
+    """Returns why a folder of the cache is not used; None if it is, or is not there."""
+    try:
+        return _distrusted(folder.stat())
+    except OSError:
+        return None
 
 
 def _distrusted(status: os.stat_result) -> str | None:
