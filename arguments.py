@@ -90,9 +90,11 @@ def parse_values(items: Sequence[str] | None) -> dict[str, np.ndarray]:
 def _read_array(item: str, path: str) -> np.ndarray:
     import numpy as np
 
+    from rutc.verify.inputs import NUMPY_ERRORS
+
     try:
         return np.asarray(np.load(path, allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
+    except NUMPY_ERRORS as error:
         raise UserError(f"--value {item}: cannot read the array: {error}") from error
 
 
@@ -116,16 +118,21 @@ def _boolean(word: str) -> bool:
     return word == "true"
 
 
-def check_peer(against: str | None, model: Path | None) -> None:
-    """Checks the options of a comparison.
+def check_bench(against: str | None, model: Path | None, seconds: float) -> None:
+    """Checks the options of a benchmark.
 
     Raises:
-        UserError: the peer is unknown, or one of `--against` and `--model` is missing.
+        UserError: the peer is unknown, one of `--against` and `--model` is missing, there is no
+            such model, or the time is no number of seconds.
     """
+    if not math.isfinite(seconds):
+        raise UserError(f"--seconds {seconds}: write a number of seconds, like 3")
     if against is not None and against != "onnxruntime":
         raise UserError(f"--against {against}: rutc compares with onnxruntime")
     if (against is None) != (model is None):
         raise UserError("to compare, give both --against onnxruntime and --model MODEL.onnx")
+    if model is not None and not model.is_file():
+        raise UserError(f"--model {shown(model)}: there is no such file")
 
 
 def check_writable(path: Path) -> None:

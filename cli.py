@@ -298,12 +298,12 @@ def bench(
     """Measure latency and throughput, interleaved with ONNX Runtime if asked for."""
     with command(as_json=as_json, debug=debug) as screen:
         from rutc import views
-        from rutc.arguments import check_peer
+        from rutc.arguments import check_bench
         from rutc.runtime import load
         from rutc.verify.bench import bench as measure
         from rutc.verify.verify import session_values
 
-        check_peer(against, model)
+        check_bench(against, model, seconds)
         with load(library, threads=1) as session:
             values = session_values(session, inputs or ())
         with screen.progress() as on_progress:

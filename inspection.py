@@ -28,6 +28,9 @@ def is_library(path: Path) -> bool:
         UserError: the file cannot be read.
     """
     try:
+        if path.exists() and not path.is_file():
+            kind = "a directory" if path.is_dir() else "no regular file"
+            raise UserError(f"cannot read {path}: it is {kind}")
         with path.open("rb") as file:
             return file.read(4).startswith(LIBRARY_MAGIC)
     except OSError as error:

@@ -11,11 +11,12 @@
 
 import os
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
+from tokenize import TokenError
 from zipfile import BadZipFile
-from zlib import crc32
 
 import ml_dtypes
 import numpy as np
@@ -33,6 +34,11 @@ DEFAULT_SYMBOL_EXTENT = 2
 DRAWN_BYTES = 8
 """An element takes so many bytes while it is drawn."""
 GIB = 1 << 30
+NUMPY_ERRORS = (
+    *(OSError, ValueError, EOFError, MemoryError, SyntaxError, TokenError, RecursionError),
+    *(BadZipFile, zlib.error, NotImplementedError, AttributeError, TypeError),
+)
+"""What numpy raises where a file is no array, or only a part of one."""
 
 ONNX_DTYPES: Mapping[str, npt.DTypeLike] = {
     "float": np.float32,
@@ -141,7 +147,7 @@ def _check_memory(specs: Sequence[InputSpec], dims: Mapping[str, int]) -> None:
 def _draw(item: InputSpec, seed: int, dims: Mapping[str, int], spread: Spread) -> Array:
     if item.value is not None:
         return item.value.copy()
-    random = np.random.default_rng([seed, crc32(item.name.encode())])
+    random = np.random.default_rng([seed, zlib.crc32(item.name.encode())])
     shape = tuple(_extent(extent, dims) for extent in item.shape)
     if item.depth:
         return _draw_boxes(item, seed, dims, shape[0], spread)
@@ -197,6 +203,8 @@ def read(item: InputSpec, source: str) -> Array:
     path = Path(source)
     if not path.exists():
         raise UserError(f"--input {item.name}={source}: there is no such file")
+    if not path.is_file():
+        raise UserError(f"--input {item.name}={source}: it is no regular file")
     suffix = path.suffix.lower()
     if suffix in IMAGE_SUFFIXES:
         value = _read_image(item, path)
@@ -221,7 +229,8 @@ def conform(item: InputSpec, value: Array, source: str) -> Array:
     Raises:
         UserError: the dtype or the shape does not fit.
     """
-    if value.dtype.kind == "V" and value.dtype.itemsize == item.dtype.itemsize:
+    plain = value.dtype.kind == "V" and value.dtype.names is None
+    if plain and value.dtype.itemsize == item.dtype.itemsize:
         value = value.view(item.dtype)
     if item.dtype.kind == "O" and value.dtype.kind in "US":
         value = value.astype(object)
@@ -308,7 +317,9 @@ def _read_numpy(item: InputSpec, path: Path) -> Array:
         return stored[item.name]
     if len(stored) == 1:
         return next(iter(stored.values()))
-    raise UserError(f"{path} has no array {item.name!r}; it has {', '.join(map(repr, stored))}")
+    raise UserError(
+        f"{path} has no array {item.name!r}; it has {', '.join(map(repr, stored)) or 'none'}"
+    )
 
 
 def open_npz(path: Path) -> dict[str, Array]:
@@ -320,14 +331,14 @@ def open_npz(path: Path) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: np.asarray(stored[name]) for name in stored.files}
-    except (OSError, ValueError, EOFError, AttributeError, TypeError, BadZipFile) as error:
+    except NUMPY_ERRORS as error:
         raise UserError(f"{path} is no numpy file of named arrays: {error}") from error
 
 
 def _loaded(path: Path) -> Array:
     try:
         stored = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
+    except NUMPY_ERRORS as error:
         raise UserError(f"{path} is no numpy file: {error}") from error
     if isinstance(stored, np.ndarray):
         return stored

@@ -1,6 +1,8 @@
 """What is the user's fault gives exit status 2, one clear message, and no file."""
 
+import io
 import os
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -246,6 +248,101 @@ def test_bad_inputs_to_run(
     for word in words:
         assert word in result.stderr
     assert not output.exists()
+
+
+def _npy(header: str, data: bytes = b"") -> bytes:
+    text = f"{header}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
+
+
+def _npz(**members: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(f"{name}.npy", data)
+    return buffer.getvalue()
+
+
+HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': %s}"
+WHOLE = _npy(HEADER % "(4, 8)", bytes(128))
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.npy", b""),
+        ("a.npy", WHOLE[:-1]),
+        ("a.npy", WHOLE[:20]),
+        ("a.npy", _npy(HEADER % "(1099511627776, 1048576)")),
+        ("a.npy", _npy(HEADER % "(-4, 8)", bytes(128))),
+        ("a.npy", _npy(HEADER % "'x'")),
+        ("a.npy", _npy("(" * 5000)),
+        ("a.npy", _npy("{'descr': __import__('os'), 'fortran_order': False, 'shape': (4, 8)}")),
+        ("a.npy", _npy(HEADER.replace("'<f4'", "[('a', '<f4')]") % "(4, 8)", bytes(128))),
+        ("a.npy", WHOLE.replace(b"\x01", b"\x09", 1)),
+        ("a.npz", _npz(x=WHOLE)[:-30]),
+        ("a.npz", _npz(x=WHOLE).replace(bytes(50), b"\xff" * 50, 1)),
+        ("a.npz", _npz(x=b"text")),
+        ("a.npz", _npz()),
+        ("a.npz", _npz(y=WHOLE, z=WHOLE)),
+        ("a.pb", b"no"),
+        ("a.pb", b""),
+        ("a.png", b"no"),
+        ("a.txt", b"no"),
+    ],
+)
+def test_files_that_are_no_arrays(
+    rutc: Rutc, tmp_path: Path, artifact: Path, name: str, data: bytes
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    for source in (tmp_path / name, f"x={tmp_path / name}"):
+        result = rutc("run", artifact, "--input", source)
+        assert result.status == 2, result.stderr
+        assert result.stderr.count("error:") == 1
+        assert name in result.stderr or "input 'x' has shape" in result.stderr
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".pb", ".png"])
+def test_inputs_are_files(
+    rutc: Rutc, tmp_path: Path, artifact: Path, make: Callable[[Path], None], suffix: str
+) -> None:
+    make(tmp_path / f"a{suffix}")
+    result = rutc("run", artifact, "--input", tmp_path / f"a{suffix}")
+    assert result.status == 2
+    assert "it is no regular file" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "bench", "inspect"])
+@pytest.mark.parametrize(
+    ("make", "told"), [(Path.mkdir, "it is a directory"), (os.mkfifo, "it is no regular file")]
+)
+def test_artifacts_are_files(
+    rutc: Rutc, tmp_path: Path, command: str, make: Callable[[Path], None], told: str
+) -> None:
+    make(tmp_path / "a.so")
+    result = rutc(command, tmp_path / "a.so")
+    assert result.status == 2
+    assert told in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--seconds", "nan"], "--seconds nan"),
+        (["--seconds", "inf"], "--seconds inf"),
+        (["--seconds", "0"], "--seconds"),
+        (["--threads", "4097"], "from 1 to 4096"),
+        (["--threads", str(2**70)], "from 1 to 4096"),
+        (["--threads", "1.5"], "1.5"),
+        (["--against", "onnxruntime", "--model", "none.onnx"], "--model none.onnx"),
+        (["--against", "onnxruntime", "--model", "."], "there is no such file"),
+    ],
+)
+def test_bad_options_of_bench(rutc: Rutc, artifact: Path, options: list[str], told: str) -> None:
+    result = rutc("bench", artifact, *options)
+    assert result.status == 2, result.stderr
+    assert told in result.stderr
 
 
 def test_outputs_are_written_as_npz(rutc: Rutc, tmp_path: Path, artifact: Path) -> None:
