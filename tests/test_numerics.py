@@ -8,6 +8,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rutc
+from rutc.graph_opt import EXACT, optimize
+from rutc.importer import import_model
 from tests.graph_opt.truth import assert_as_close
 
 POINTS = 64
@@ -148,3 +150,31 @@ def test_long_rows_far_from_zero_are_normalised(tmp_path: Path, *, exact: bool) 
         (got,) = session.run(None, {"x": x})
         exactly = normalised(x.astype(np.float64))
         assert_as_close(np.asarray(got), normalised(x), exactly, str(offset))
+
+
+@pytest.mark.parametrize(("mean", "folds"), [(0.3, True), (1e6, False)])
+def test_batch_normalisation_goes_into_ordinary_weights(
+    tmp_path: Path, mean: float, *, folds: bool
+) -> None:
+    rng = np.random.default_rng(5)
+    weights = {
+        "w": rng.standard_normal((4, 3, 3, 3)) / 5,
+        "g": rng.uniform(0.5, 2.0, 4),
+        "b": rng.standard_normal(4),
+        "m": mean + rng.standard_normal(4) / 9,
+        "v": rng.uniform(0.5, 2.0, 4),
+    }
+    constants = [numpy_helper.from_array(a.astype(np.float32), n) for n, a in weights.items()]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("BatchNormalization", ["c", "g", "b", "m", "v"], ["y"]),
+    ]
+    x, y = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s)
+        for n, s in (("x", [1, 3, 9, 9]), ("y", [1, 4, 7, 7]))
+    )
+    path = tmp_path / "conv.onnx"
+    graph = helper.make_graph(nodes, "conv", [x], [y], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    assert (".scaled" in str(optimize(import_model(path)))) == folds
+    assert ".scaled" not in str(optimize(import_model(path), pipeline=EXACT))
