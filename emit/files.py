@@ -73,8 +73,8 @@ def _why(error: Exception) -> str:
 
 
 def shown(path: Path) -> str:
-    """A path as it stands in messages; characters that terminals do not show are escaped."""
-    text = str(path)
+    """A path as it stands in messages: where a file is to get in the end, and only what shows."""
+    text = str(Path(*[part for part in path.parts if not TEMPORARY.fullmatch(part)]))
     return text if text.isprintable() else repr(text)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import platformdirs
 
+from rutc.emit.files import shown
 from rutc.emit.interrupts import uninterrupted
 from rutc.errors import InternalError, UserError
 from rutc.record import record
@@ -54,8 +55,9 @@ class Running:
         lacking = next((text for text in NO_SPACE if text in output), None)
         if lacking is not None or not _has_space(self.messages.parent):
             raise UserError(
-                f"the C compiler cannot write in {self.messages.parent}: "
-                f"{lacking or NO_SPACE[0]}. Make room there"
+                f"the C compiler cannot write in {shown(self.messages.parent)}: "
+                f"{lacking or NO_SPACE[0]}. Make room there, or write to another folder "
+                "(-o for the result, TMPDIR for what is on the way)"
             )
         raise InternalError(
             f"the C compiler failed with status {status}: {self.command[:500]}\n"

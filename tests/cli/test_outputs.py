@@ -174,6 +174,7 @@ def test_a_full_disk_is_told(tmp_path: Path, model: Path, warm: bool) -> None:
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("error:") == 1
     assert "File too large" in done.stderr or "File size limit" in done.stderr
+    assert ".rutc-" not in done.stderr
     assert sorted(os.listdir(output)) == ["net.h", "net.so"]
     assert {p.read_text() for p in output.iterdir()} == {"older"}
     assert os.listdir(tmp_path / "tmp") == []
