@@ -29,8 +29,8 @@ NO_SPACE = (
 )
 """What compilers say that cannot write their results."""
 
-PROBE_BYTES = 1 << 16
-"""What fits at least where a compiler could write."""
+PROBE_BYTES = 1 << 20
+"""What fits, beside as much as there is, where a compiler could write."""
 
 
 @record
@@ -114,10 +114,11 @@ class Toolchain:
 
 
 def _has_space(folder: Path) -> bool:
-    """Whether something can be written to a folder: not all compilers say what they lack."""
+    """Whether a result can be written to a folder: not all compilers say what they lack."""
     try:
+        there = sum(path.stat().st_size for path in folder.iterdir())
         with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(PROBE_BYTES))
+            os.posix_fallocate(file.fileno(), 0, PROBE_BYTES + there)
     except OSError:
         return False
     return True

@@ -13,7 +13,8 @@ import pytest
 
 import rutc as package
 from rutc.emit import cache
-from rutc.errors import UserError
+from rutc.emit.toolchain import Toolchain
+from rutc.errors import InternalError, UserError
 from tests.cli.conftest import Outcome, Rutc
 
 RUTC = Path(sys.executable).with_name("rutc")
@@ -270,3 +271,17 @@ def test_closed_streams_are_not_taken_by_files(tmp_path: Path, model: Path) -> N
     subprocess.run(["bash", "-c", script], cwd=tmp_path, check=True)
     with package.load(tmp_path / "net.so", threads=1) as session:
         session.run(None, {"x": np.zeros((4, 8), np.float32)})
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_compiler_that_does_not_say_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    def no_space(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    if full:
+        monkeypatch.setattr(os, "posix_fallocate", no_space)
+    failing = Toolchain(("false",), "false")
+    with pytest.raises(UserError if full else InternalError, match=r"cannot write|failed"):
+        failing.run(["a.c"], tmp_path)
