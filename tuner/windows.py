@@ -53,6 +53,9 @@ AHEAD_BYTES = 4 << 10
 MOST_PARTS = 16
 """Copies of a tile's code, one for each part of its loops."""
 
+MOST_TILES = 1 << 12
+"""Tiles along a loop that are looked at one by one."""
+
 
 @record
 class Pass:
@@ -328,11 +331,24 @@ def _edges(
                 continue
             low = -layout.before.get(d, 0) if own else 0
             high = size - 1 + (layout.after.get(d, 0) if own else 0)
-            for tile in range(tiles):
+
+            def leaves(tile: int, c: Index = c, low: int = low, high: int = high) -> bool:
                 first, last = tile * factor, min((tile + 1) * factor, extent) - 1
                 bounds = c.bounds({**ranges, v: (first, last)})
-                if bounds is None or bounds[0] < low or bounds[1] > high:
-                    alone.add(tile)
+                return bounds is None or bounds[0] < low or bounds[1] > high
+
+            # Along a straight line only the first and the last tiles leave the value.
+            straight = c.coefficient(v) is not None
+            if not straight and tiles > MOST_TILES:
+                return ()
+            for way in (range(tiles), reversed(range(tiles)))[: 2 if straight else 1]:
+                for tile in way:
+                    if leaves(tile):
+                        alone.add(tile)
+                    elif straight:
+                        break
+                    if len(alone) > MOST_PARTS:
+                        return ()
     points = {p for tile in alone for p in (tile, tile + 1)}
     return tuple(sorted(p for p in points if 0 < p < tiles))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from time import process_time
 
 import pytest
 from onnx import AttributeProto, ModelProto, TensorProto, helper, parser
 
 from rutc.errors import UserError
 from rutc.importer import import_model
+from tests.fuzz.mutants import LIMIT_S, Outcome, attempt
 from tests.fuzz.seeds import seeds
 
 HEADER = '<ir_version: 10, opset_import: ["" : {}, "ai.onnx.ml" : 4, "com.microsoft" : 1]> '
@@ -162,3 +164,14 @@ def test_an_input_is_a_sequence_of_no_known_type(tmp_path: Path) -> None:
         kind.elem_type.tensor_type.elem_type = 64
 
     refused(tmp_path, seed("test_optional_get_element_sequence", change), "input '.*64")
+
+
+def test_the_tiles_of_a_long_edge_were_looked_at_one_by_one(tmp_path: Path) -> None:
+    def change(model: ModelProto) -> None:
+        (pads,) = (a for a in model.graph.node[0].attribute if a.name == "pads")
+        pads.ints[3] = 1 << 32
+
+    model = seed("test_conv_with_strides_padding", change)
+    begin = process_time()
+    assert attempt(model.SerializeToString(), tmp_path, None, complete=False) == Outcome("compiled")
+    assert process_time() - begin < LIMIT_S
