@@ -335,8 +335,10 @@ class _Importer:
             if not plain:
                 raise OperatorError("it takes tensors only")
             return self.function(node, tensors)
-        if _key(node)[0] == "" and plain:
-            check_types(node.op_type, tensors)
+        domain, _ = _key(node)
+        if plain:
+            check_types(node.op_type, domain, tensors)
+        if domain == "" and plain:
             known = folded(node.op_type, tensors, attributes, self.b.ranges)
             if known is not None:
                 return (self.b.constant(*known),)

@@ -18,9 +18,9 @@ Rule = tuple[str, str, bool, frozenset[str]]
 _SPELLED = {kind: f"tensor({type_name(onnx_type(kind)).lower()})" for kind in ELEMENT_TYPES}
 
 
-def check_types(op: str, inputs: Sequence[Tensor | None]) -> None:
+def check_types(op: str, domain: str, inputs: Sequence[Tensor | None]) -> None:
     """Raises OperatorError for an input of a type that it may not be of, or not with the others."""
-    rules = _rules(op)
+    rules = _rules(op, domain)
     bound: dict[str, tuple[str, Tensor]] = {}
     for i, t in enumerate(inputs):
         if t is None or not rules:
@@ -36,9 +36,9 @@ def check_types(op: str, inputs: Sequence[Tensor | None]) -> None:
 
 
 @lru_cache
-def _rules(op: str) -> tuple[Rule, ...]:
+def _rules(op: str, domain: str) -> tuple[Rule, ...]:
     try:
-        schema = get_schema(op, OPSET)
+        schema = get_schema(op, domain) if domain else get_schema(op, OPSET)
     except SchemaError:
         return ()
     variadic = OpSchema.FormalParameterOption.Variadic

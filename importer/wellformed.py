@@ -161,7 +161,8 @@ class _Check:
     def nodes(self, nodes: Iterable[NodeProto], where: str) -> None:
         """Nodes: their operands, and attributes that hold what they say."""
         for node in nodes:
-            _ = "".join((node.op_type, node.domain, node.overload, *node.input, *node.output))
+            _ = "".join((node.name, node.op_type, node.domain, node.overload))
+            _ = "".join((*node.input, *node.output))
             place = f"{node.op_type} (node {title(node)!r})"
             if not node.op_type:
                 raise UserError(f"node {title(node)!r} of {where} says no operator (op_type)")

@@ -105,6 +105,11 @@ def test_an_attribute_says_no_type(tmp_path: Path) -> None:
         ),
         ("g (float[4] x) => (float[4] y) { y = Max (x, , x) }", "malformed|left out"),
         (
+            "g (string[4, 2] x) => (float[a, b] y)"
+            " { y = ai.onnx.ml.Scaler <offset = [0.0], scale = [1.0]> (x) }",
+            "'X' must not be of type string",
+        ),
+        (
             "g (float[n] x) => (int64 y) <int64 one = {0}>"
             " { s = Shape (x) y = Gather <axis = 4611686018427387904> (s, one) }",
             "axis 4611686018427387904 is out of range for rank 1",
@@ -141,6 +146,15 @@ def test_an_attribute_says_no_type(tmp_path: Path) -> None:
 )
 def test_nodes_that_are_malformed(tmp_path: Path, source: str, words: str) -> None:
     refused(tmp_path, text(source), words)
+
+
+def test_a_node_has_a_name_that_is_no_text(tmp_path: Path) -> None:
+    model = text("g (float[2] x, float[3] z) => (float[2] y) { y = Add (x, z) }")
+    model.graph.node[0].name = "named"
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"named", b"\xff\xfe\xfd\xfc\xfb"))
+    with pytest.raises(UserError, match=r"graph.node\[0\].name is no UTF-8 text"):
+        import_model(path)
 
 
 def test_the_place_of_elements_is_no_file_name(tmp_path: Path) -> None:
