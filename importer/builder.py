@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import numpy as np
 
@@ -264,7 +265,10 @@ class Builder:
         if not all(e.is_const for e in extents):
             nothing = Lit("", dtype) if dtype is DType.STRING else lit(0, dtype)
             return self._emit(axes, (dtype,), (), None, (nothing,), None)[0]
-        array = np.empty([e.const for e in extents], dtype.numpy)
+        shape = [e.const for e in extents]
+        if prod(filter(None, shape)) > MAX_ELEMENTS:
+            raise OperatorError(f"the shape {shape} is too large")
+        array = np.empty(shape, dtype.numpy)
         return Tensor(self.fresh(), dtype, tuple(axes), array)
 
     def map(

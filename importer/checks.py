@@ -179,7 +179,8 @@ class _Work:
     def check(self, demand: Demand, told: str, origin: Origin) -> list[Node]:
         """The end of the run where a demand is not met."""
         if demand.room.is_const and not demand.around:
-            raise UserError(f"{', '.join(origin)}: {told}")
+            names = ", ".join(map(repr, origin))
+            raise UserError(f"node {names} does not fit what it reads: {told}")
         zero = Lit(0, DType.I64)
         fits = [apply("ge", IndexValue(demand.room), zero)]
         fits += [apply("eq", IndexValue(e), zero) for e in demand.around]

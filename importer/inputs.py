@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import numpy as np
 from onnx import GraphProto, TypeProto, ValueInfoProto
@@ -17,7 +18,7 @@ from rutc.importer.open_sizes import SizeFoundError
 from rutc.importer.proto import dtype_of
 from rutc.importer.tensor import Axis, Item, Tensor
 from rutc.tensor_ir import Data, DType, Index, Input, Value
-from rutc.tensor_ir.affine import ONE, ZERO, Range, product
+from rutc.tensor_ir.affine import ONE, ZERO, Range
 from rutc.tensor_ir.interface import Bundle
 from rutc.tensor_ir.parse import parse_index
 
@@ -183,11 +184,11 @@ class Inputs:
             formula = self._formula(info, param) if fixed is None else None
             extents.append(self._symbol(info, param, fixed) if formula is None else formula)
             params.append(param if formula is None else "")
-        size = product(extents)
-        if size.is_const and size.const > MAX_ELEMENTS:
+        size = prod(e.const for e in extents if e.is_const and e != ZERO)
+        if size > MAX_ELEMENTS:
             raise UserError(
-                f"input {info.name!r} has {size} elements; at most {MAX_ELEMENTS} can be: give "
-                "smaller sizes, with --dim or --shape where the model leaves them open"
+                f"input {info.name!r}: its extents make {size} elements; at most {MAX_ELEMENTS} "
+                "can be: give smaller sizes, with --dim or --shape where the model leaves them open"
             )
         return kind, extents, params
 

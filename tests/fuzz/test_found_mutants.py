@@ -105,6 +105,11 @@ def test_an_attribute_says_no_type(tmp_path: Path) -> None:
         ),
         ("g (float[4] x) => (float[4] y) { y = Max (x, , x) }", "malformed|left out"),
         (
+            "g (float[4611686018427387904, 4, 0] x) => (float[a, b, c] y)"
+            " <int64[1] i = {0}, int64[1] j = {2}, int64[1] k = {1}> { y = Slice (x, i, j, k) }",
+            "'x': its extents make 18446744073709551616 elements",
+        ),
+        (
             "g (string[4, 2] x) => (float[a, b] y)"
             " { y = ai.onnx.ml.Scaler <offset = [0.0], scale = [1.0]> (x) }",
             "'X' must not be of type string",
