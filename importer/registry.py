@@ -109,7 +109,7 @@ class Operator:
         """What the value of each attribute may be an instance of (None: anything)."""
         parameters = inspect.signature(self.function).parameters.values()
         kinds = {p.name: p.annotation for p in parameters if p.kind is p.KEYWORD_ONLY}
-        return {name: _INSTANCES.get(kind.removesuffix(" | None")) for name, kind in kinds.items()}
+        return {name: _INSTANCES.get(_spelling(kind)) for name, kind in kinds.items()}
 
     @cached_property
     def _needed(self) -> tuple[str, ...]:
@@ -164,3 +164,9 @@ def operator(name: str, domain: str = "") -> Callable[[F], F]:
         return function
 
     return register
+
+
+def _spelling(annotation: object) -> str:
+    """An annotation's text without `| None`, whether its module postpones annotations or not."""
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    return text.removesuffix(" | None")

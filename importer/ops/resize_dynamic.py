@@ -329,7 +329,7 @@ def _widened(
         of = apply("max", by.of, number(1))
         out = apply("max", apply("min", by.out, of), number(1))
         reach = apply("div", shifted(apply("add", scaled(of, taps), out), -1), out)
-        factor = apply("div", cast(out, REAL), cast(of, REAL))
+        factor: Expr = apply("div", cast(out, REAL), cast(of, REAL))
     else:
         factor = apply("min", by.scale, lit(1, REAL))
         reach = cast(apply("ceil", apply("div", lit(taps, REAL), factor)), DType.I64)
