@@ -328,7 +328,7 @@ def _widened(
     if isinstance(by, Sizes):
         of = apply("max", by.of, number(1))
         out = apply("max", apply("min", by.out, of), number(1))
-        reach = apply("div", shifted(apply("add", scaled(of, taps), out), -1), out)
+        reach: Expr = apply("div", shifted(apply("add", scaled(of, taps), out), -1), out)
         factor: Expr = apply("div", cast(out, REAL), cast(of, REAL))
     else:
         factor = apply("min", by.scale, lit(1, REAL))
