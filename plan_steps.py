@@ -24,6 +24,7 @@ from rutc.graph_opt.plan import (
     RepeatWhile,
     Run,
     Write,
+    fails,
 )
 from rutc.plan_cost import work_of
 from rutc.recipe import Made, Recipe, Slices
@@ -216,10 +217,11 @@ class PlanSteps:
         result += [self._copy(c.param.name, c.init) for c in s.carries]
         self.depth += 1
         body = list(self._steps(s.steps, inner))
-        for source, out in s.collect:
-            kernel = self._collect(source, out, inner)
-            body.append(self._launch(kernel.name, (kernel,), 0))
-        body += [self._copy(c.param.name, c.next) for c in s.carries]
+        if not fails(s.steps):
+            for source, out in s.collect:
+                kernel = self._collect(source, out, inner)
+                body.append(self._launch(kernel.name, (kernel,), 0))
+            body += [self._copy(c.param.name, c.next) for c in s.carries]
         body, after = self._swept(body, s.carries, [out for _, out in s.collect])
         self.depth -= 1
         result += [host.Repeat(s.dim, s.trips, tuple(body)), *after]
@@ -231,7 +233,8 @@ class PlanSteps:
     def _repeat_while(self, s: RepeatWhile, symbols: Symbols) -> list[host.Step]:
         self.depth += 1
         body = [*self._steps(s.steps, symbols)]
-        body += [self._copy(c.param.name, c.next) for c in s.carries]
+        if not fails(s.steps):
+            body += [self._copy(c.param.name, c.next) for c in s.carries]
         body, after = self._swept(body, s.carries, ())
         self.depth -= 1
         return [

@@ -110,6 +110,11 @@ class Fail:
 PlanStep = Run | Write | FillHalo | Repeat | RepeatWhile | Choose | Invoke | Learn | Fail
 
 
+def fails(steps: tuple[PlanStep, ...]) -> bool:
+    """Whether a run that takes these steps ends in them; what they compute after that is none."""
+    return bool(steps) and isinstance(steps[-1], Fail)
+
+
 @record
 class Place:
     """Where a stored value lies: `space` is arena, block, input or output; `offset` in bytes.

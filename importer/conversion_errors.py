@@ -10,6 +10,7 @@ from onnx.defs import SchemaError, get_all_schemas_with_history, get_schema
 
 from rutc.errors import UserError
 from rutc.importer.first_opsets import is_early
+from rutc.importer.guarded import EndedError, guarded
 from rutc.importer.order import title
 from rutc.importer.proto import subgraphs
 
@@ -36,8 +37,16 @@ def refusal(
     """The error for a model that the conversion does not take.
 
     It names the operators that the conversion does not take alone, with its reasons, or, where it
-    takes each of them, all that changed.
+    takes each of them, all that changed; or the node at which it ends its process.
     """
+    if isinstance(error, EndedError):
+        node = _ending(model, target)
+        return UserError(
+            f"the model's opset {version} cannot be brought to opset {target}: "
+            f"{node.op_type} (node {title(node)!r}) ends the conversion ({error}), as operands of "
+            "negative extents do: check the shapes of what it reads, or export the model with a "
+            "newer opset"
+        )
     reasons = _reasons(model, version, target, changed)
     nodes = {op: [n for n in _own_nodes(model) if n.op_type == op] for op in reasons or changed}
     lines = [
@@ -62,10 +71,29 @@ def _reasons(
     for node in _own_nodes(model):
         if node.op_type in changed and node.op_type not in found:
             try:
-                version_converter.convert_version(_alone(model, node, types), target)
+                guarded(version_converter.convert_version, _alone(model, node, types), target)
             except Exception as error:
                 found[node.op_type] = reason_of(error)
     return found
+
+
+def _ending(model: ModelProto, target: int) -> NodeProto:
+    """The first node with which the conversion of the nodes up to it ends its process."""
+    nodes = model.graph.node
+    fine, ended = 0, len(nodes)
+    while ended - fine > 1:
+        count = (fine + ended) // 2
+        part = ModelProto()
+        part.CopyFrom(model)
+        del part.graph.node[count:], part.graph.output[:]
+        try:
+            guarded(version_converter.convert_version, part, target)
+            fine = count
+        except EndedError:
+            ended = count
+        except Exception:
+            fine = count
+    return nodes[ended - 1]
 
 
 def _alone(model: ModelProto, node: NodeProto, types: Mapping[str, ValueInfoProto]) -> ModelProto:

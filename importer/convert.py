@@ -21,6 +21,7 @@ from onnx.defs import OpSchema, SchemaError, get_schema
 from rutc.errors import UserError
 from rutc.importer.conversion_errors import check_defined, reason_of, refusal
 from rutc.importer.external import ModelFolder
+from rutc.importer.guarded import guarded
 from rutc.importer.old_opsets import after_conversion, before_conversion
 from rutc.importer.order import sort_nodes
 from rutc.importer.proto import array_of, dense_of, subgraphs
@@ -73,7 +74,7 @@ def _inlined(model: ModelProto) -> ModelProto:
         function.ClearField("node")
         function.node.extend(body.node)
     try:
-        return inliner.inline_local_functions(model, True)
+        return guarded(inliner.inline_local_functions, model, True)
     except (*_FAILURES, checker.ValidationError) as e:
         raise UserError(
             f"the model's own functions cannot be put in where they are called: {reason_of(e)}"
@@ -116,6 +117,7 @@ def _converted(model: ModelProto) -> ModelProto:
     version = opset_of(model)
     for graph in subgraphs(model.graph):
         _name_domains(graph, version)
+        _open_extents(graph)
     if version < OPSET:
         check_defined(model, version)
     if version == OPSET:
@@ -133,7 +135,7 @@ def _converted(model: ModelProto) -> ModelProto:
     declared = [ValueInfoProto.FromString(i.SerializeToString()) for i in model.graph.input]
     before_conversion(model, version)
     try:
-        converted = version_converter.convert_version(model, OPSET)
+        converted = guarded(version_converter.convert_version, model, OPSET)
     except _FAILURES as e:
         changed = _changed_operators(model, opset_of(model))
         if changed:
@@ -155,6 +157,14 @@ def _name_domains(graph: GraphProto, version: int) -> None:
     for node in graph.node:
         if node.domain in ("", "ai.onnx") and version < _FIRST.get(node.op_type, 0):
             node.domain = "com.microsoft"
+
+
+def _open_extents(graph: GraphProto) -> None:
+    """Leaves negative extents open: some exporters write -1 for those that a run decides."""
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        for d in info.type.tensor_type.shape.dim:
+            if d.dim_value < 0:
+                d.ClearField("dim_value")
 
 
 _FIRST = {"SimplifiedLayerNormalization": OPSET + 1, "LayerNormalization": 17}

@@ -14,6 +14,8 @@ from onnx import (
     AttributeProto,
     GraphProto,
     NodeProto,
+    TensorProto,
+    TypeProto,
     checker,
     defs,
     helper,
@@ -33,6 +35,7 @@ from rutc.importer.dims import clean_dim
 from rutc.importer.external import ModelFolder
 from rutc.importer.fixed import fixed_elements, kind_of
 from rutc.importer.functions import function_body, is_function, tensor_type
+from rutc.importer.guarded import EndedError, guarded
 from rutc.importer.inputs import Dims, Inputs, Learned, Shapes
 from rutc.importer.open_sizes import SizeFoundError
 from rutc.importer.ops.control import branched
@@ -412,37 +415,41 @@ def _check_node(node: NodeProto, inputs: Sequence[Item | None]) -> None:
 
     These are those for attributes and arity, and what its inference of types and shapes demands.
     """
-    context = checker.C.CheckerContext()
-    context.ir_version = IR_VERSION
-    context.opset_imports = {"": OPSET, node.domain: OPSET}
+    operands = dict(zip(node.input, inputs, strict=True))
+    tensors = {n: t for n, t in operands.items() if isinstance(t, Tensor)}
+    types = {n: tensor_type(t) for n, t in tensors.items()}
+    known = {
+        n: numpy_helper.from_array(t.array, n)
+        for n, t in tensors.items()
+        if t.array is not None and t.array.size <= SMALL
+    }
     try:
-        checker.check_node(node, context)
-        _infer(node, inputs)
-    except (checker.ValidationError, shape_inference.InferenceError) as e:
+        guarded(_check_rules, node, types, known, len(tensors) == len(operands))
+    except (checker.ValidationError, shape_inference.InferenceError, EndedError) as e:
         raise UserError(
             f"{node.op_type} (node {title(node)!r}) is malformed: {reason_of(e)} "
             f"[{_given(node, inputs)}]"
         ) from e
 
 
-def _infer(node: NodeProto, inputs: Sequence[Item | None]) -> None:
-    """The standard's inference for one node that has no graphs in it."""
-    operands = dict(zip(node.input, inputs, strict=True))
-    tensors = {n: t for n, t in operands.items() if isinstance(t, Tensor)}
+def _check_rules(
+    node: NodeProto,
+    types: Mapping[str, TypeProto],
+    known: Mapping[str, TensorProto],
+    plain: bool,
+) -> None:
+    """The standard's check of one node, and, where it has plain operands, its inference.
+
+    The latter is left out for nodes that have graphs in them.
+    """
+    context = checker.C.CheckerContext()
+    context.ir_version = IR_VERSION
+    context.opset_imports = {"": OPSET, node.domain: OPSET}
+    checker.check_node(node, context)
     nested = any(a.type == AttributeProto.GRAPH for a in node.attribute)
-    if nested or len(tensors) < len(operands) or not defs.has(node.op_type, node.domain):
-        return
-    known = {
-        n: numpy_helper.from_array(t.array, n)
-        for n, t in tensors.items()
-        if t.array is not None and t.array.size <= SMALL
-    }
-    shape_inference.infer_node_outputs(
-        defs.get_schema(node.op_type, node.domain),
-        node,
-        {n: tensor_type(t) for n, t in tensors.items()},
-        known,
-    )
+    if plain and not nested and defs.has(node.op_type, node.domain):
+        schema = defs.get_schema(node.op_type, node.domain)
+        shape_inference.infer_node_outputs(schema, node, dict(types), dict(known))
 
 
 def _needed(graph: GraphProto, wanted: Iterable[str]) -> list[NodeProto]:

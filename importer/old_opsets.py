@@ -104,10 +104,10 @@ def _type_numbers(graph: GraphProto) -> None:
     """Gives what were attributes, so floats, the type of what a Clip bounds or a Pad fills."""
     nodes: list[NodeProto] = []
     for node in graph.node:
-        first = {"Clip": 1, "Pad": 2}.get(node.op_type)
-        if first is not None and node.domain in ("", "ai.onnx"):
+        places = {"Clip": (1, 2), "Pad": (2,)}.get(node.op_type)
+        if places is not None and node.domain in ("", "ai.onnx"):
             for place, number in enumerate(node.input):
-                if place >= first and number:
+                if place in places and number:
                     typed = f"{node.output[0]}_number{place}"
                     nodes.append(helper.make_node("CastLike", [number, node.input[0]], [typed]))
                     node.input[place] = typed

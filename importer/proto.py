@@ -128,7 +128,7 @@ def _content(path: Path) -> np.ndarray:
     return np.frombuffer(path.read_bytes(), np.uint8)
 
 
-def _shape(dims: Iterable[int], what: str, most: int) -> tuple[int, ...]:
+def shape_of(dims: Iterable[int], what: str, most: int) -> tuple[int, ...]:
     """Declared extents. Raises UserError for a negative one, or too many of them or elements."""
     shape = tuple(dims)
     if len(shape) > MAX_RANK:
@@ -145,7 +145,7 @@ def array_of(t: TensorProto, folder: ModelFolder) -> np.ndarray:
     """A tensor's elements, without a copy where the bytes can be used as they are."""
     name = t.name or "(unnamed tensor)"
     dtype = dtype_of(t.data_type, f"tensor {name!r}")
-    shape = _shape(t.dims, f"tensor {name!r}", MAX_ELEMENTS)
+    shape = shape_of(t.dims, f"tensor {name!r}", MAX_ELEMENTS)
     count = prod(shape)
     raw: bytes | np.ndarray | None = t.raw_data if t.HasField("raw_data") else None
     if t.data_location == TensorProto.EXTERNAL:
@@ -190,7 +190,7 @@ def dense_of(t: SparseTensorProto, folder: ModelFolder) -> np.ndarray:
         UserError: Its values and indices do not fit each other or its shape.
     """
     name = t.values.name or "(unnamed sparse tensor)"
-    shape = _shape(t.dims, f"sparse tensor {name!r}", MAX_DENSE)
+    shape = shape_of(t.dims, f"sparse tensor {name!r}", MAX_DENSE)
     count = prod(shape)
     values = array_of(t.values, folder)
     at = array_of(t.indices, folder)

@@ -23,7 +23,7 @@ from onnx.defs import SchemaError, get_schema
 from rutc.errors import UserError
 from rutc.importer.convert import OPSET
 from rutc.importer.order import title
-from rutc.importer.proto import MAX_RANK
+from rutc.importer.proto import MAX_ELEMENTS, MAX_RANK, shape_of
 from rutc.record import record
 
 _NEWEST = (1 << 31) - 1
@@ -146,6 +146,8 @@ class _Check:
         weights = [t.name for t in graph.initializer]
         weights += [t.values.name for t in graph.sparse_initializer]
         _check_unique(weights, f"an initializer of {where}")
+        for t in (*graph.initializer, *(s.values for s in graph.sparse_initializer)):
+            shape_of(t.dims, f"tensor {t.name!r}", MAX_ELEMENTS)
         for info in (*graph.input, *graph.output):
             _check_type(info)
         self.nodes(graph.node, where)
@@ -189,6 +191,8 @@ class _Check:
                     f"{a.ref_attr_name!r}, but the node is in none; give it a value"
                 )
             return
+        for t in (*((a.t,) if a.HasField("t") else ()), *a.tensors):
+            shape_of(t.dims, f"{place}: the tensor {a.name!r}", MAX_ELEMENTS)
         held = [field.name for field, _ in a.ListFields() if field.name in _VALUES]
         if a.type not in _FIELDS or any(name != _FIELDS[a.type] for name in held):
             kind = AttributeProto.AttributeType.Name(a.type)

@@ -35,6 +35,7 @@ from rutc.graph_opt.plan import (
     RepeatWhile,
     Run,
     Write,
+    fails,
 )
 from rutc.tensor_ir.affine import Index, plain, typical
 from rutc.tensor_ir.dtype import DType
@@ -328,16 +329,12 @@ class _Decider:
         return Choose(
             n.cond,
             then,
-            () if _fails(then) else n.then.results,
+            () if fails(then) else n.then.results,
             orelse,
-            () if _fails(orelse) else n.orelse.results,
+            () if fails(orelse) else n.orelse.results,
             tuple(v.name for v in n.outs),
             n.origin,
         )
-
-
-def _fails(steps: tuple[PlanStep, ...]) -> bool:
-    return any(isinstance(s, Fail) for s in steps)
 
 
 def _slug(fill: Lit) -> str:

@@ -258,3 +258,38 @@ def test_a_batch_of_different_lengths_as_opset_8_has_it(check):
         for lengths, longest in [((1, 3), 3), ((5, 2, 4), 5), ((1,), 1)]
     ]
     check(model, feeds)
+
+
+@pytest.mark.parametrize("more", ["", "c"])
+def test_a_body_that_no_run_completes(check, more):
+    """A loop that never runs is right, though its body reads beyond the end of a sequence."""
+    nodes = [
+        node("SequenceAt", ["s", "length"], ["beyond"]),
+        node("Add", ["v", "beyond"], ["w"]),
+        node("Neg", ["w"], ["u"]),
+        node("ReduceMax", ["w"], ["largest"], keepdims=0),
+        node("Less", ["largest", "limit"], ["stay"]),
+    ]
+    results = {"w": floats(2), "u": floats(2)}
+    inside = body(
+        nodes,
+        {"v": floats(2)},
+        results,
+        {"limit": np.float32(9)},
+        **({"going": "stay"} if more else {}),
+    )
+    trips = "" if more else "m"
+    outer = [
+        node("SequenceLength", ["s"], ["length"]),
+        node("Loop", [trips, more, "x"], ["y", "z"], body=inside),
+        node("Neg", ["y"], ["minus"]),
+    ]
+    inputs = {"s": sequence(floats(2)), "x": floats(2), **({"c": BOOL} if more else {"m": ints()})}
+    inner = graph(outer, inputs, {"y": floats(2), "z": floats(None, 2), "minus": floats(2)})
+    never, once = ({"c": np.array(b)} if more else {"m": np.array(int(b))} for b in (False, True))
+    feed = {"s": [rows(2), rows(2)], "x": rows(2)}
+    with (
+        rutc.load(check(inner, [{**feed, **never}])) as session,
+        pytest.raises(ModelError, match="a position is out of range"),
+    ):
+        session.run(None, {**feed, **once})
