@@ -49,6 +49,7 @@ class OutputComparison:
     share: float = 0.0
     remark: str = ""
     case: str = ""
+    contradicted: bool = False
     expected_error: float | None = None
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from rutc.errors import UserError
 from rutc.record import record
 from rutc.verify.compare import Value
+from rutc.verify.inputs import ONNX_DTYPES
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -83,7 +84,9 @@ class Reference:
                 f"ONNX Runtime does not run the model on these inputs: {_first_line(error)}. "
                 "Give real inputs with --input NAME=FILE."
             ) from error
-        return dict(zip(names, (comparable(value) for value in values), strict=True))
+        types = {port.name: port.dtype for port in self.outputs}
+        typed = (_typed(value, types.get(n, "")) for n, value in zip(names, values, strict=True))
+        return dict(zip(names, map(comparable, typed), strict=True))
 
 
 def reference_version() -> str:
@@ -109,6 +112,16 @@ def comparable(value: object) -> Value:
             return [_keys(maps[0]), _narrow(np.array([list(m.values()) for m in maps]))]
         return [comparable(item) for item in value]
     return np.asarray(value)
+
+
+def _typed(value: object, onnx_type: str) -> object:
+    """A tensor in its type, which ONNX Runtime gives as integers if numpy has no such type."""
+    dtype = ONNX_DTYPES.get(onnx_type.removeprefix("tensor(").rstrip(")"))
+    if not isinstance(value, np.ndarray) or dtype is None:
+        return value
+    wanted = np.dtype(dtype)
+    same = value.dtype.itemsize == wanted.itemsize and value.dtype.kind == "u"
+    return value.view(wanted) if same and wanted.kind == "V" else value
 
 
 def _narrow(values: np.ndarray) -> np.ndarray:

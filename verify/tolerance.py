@@ -86,6 +86,10 @@ UNTOLD: Final = 1e-3
 """What a slice may differ by from the other runtime's, as a part of its largest magnitude, where
 there is no truth to tell by how much two correct results differ there."""
 
+MISSED: Final = 1 / 32
+"""Of elements that noise changes, those that a few runs may have left as they were: where a label
+is one of two by chance, of eight runs one in 128 changes none."""
+
 SATURATED: Final = 1e-6
 """How near to 0 or 1 all probabilities are where a softmax or logistic tells nothing."""
 

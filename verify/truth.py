@@ -238,16 +238,26 @@ class _WideRun(Run):
             operands = []
             for number, e in enumerate(pair):
                 if number not in known or split & uses[number]:
-                    known[number] = self.factor(e, whole)
+                    known[number] = self.factor(e, whole, moved=number == 0)
                 operands.append(known[number])
             part = sums.of(operands[0], operands[1], whole)
             place = tuple(block.slices[order.index(d)] for d in n.out.dims)
             result[place] = part.transpose([order.index(d) for d in n.out.dims])
         return result
 
-    def factor(self, e: Expr, block: Block) -> Array:
+    def factor(self, e: Expr, block: Block, *, moved: bool) -> Array:
+        """What is multiplied, for all of a block; in a run with noise perhaps moved.
+
+        That is how sums round, relative to their summands and not to what is left of them.
+        """
         env: Env = {**self.symbols, **block.indices}
-        return evaluate_expr(e, env, self.values, block)
+        found = evaluate_expr(e, env, self.values, block)
+        if not moved or self.random is None or found.dtype != WIDE.numpy:
+            return found
+        step = 2 * MULTIPLE * unit_roundoff(np.float32)
+        part = self.random.random(found.shape, np.float32) - np.float32(0.5)
+        # Sums of whole numbers are exact.
+        return np.asarray(np.where(np.rint(found) == found, found, found * (1 + step * part)))
 
 
 class _Sums:

@@ -216,7 +216,8 @@ def verified(
             compile_model(subject.path, library, Options(shapes=subject.shapes), None)
     elif not library.exists():
         compile_model(subject.path, library, Options(shapes=subject.shapes), None)
-    return verify_model(subject.path, library, subject.inputs(seed))
+    # The shared import is that of the model, not of what was compiled.
+    return verify_model(subject.path, library, subject.inputs(seed), graph=subject.graph)
 
 
 def detector(folder: Path) -> Subject:
