@@ -37,8 +37,12 @@ known, and in each slice along each axis, rutc's may be at most
     MULTIPLE * max(e, r * max|t|) + SLICE_ULPS * u * max|t|          (maxima over the slice)
 
 with e the other runtime's error in the slice, r its error over all of the output, relative to the
-output's largest magnitude. Where that is exceeded, what runs of the truth with noise of `MULTIPLE`
-roundings differ by counts as well: that much the model's own types explain.
+output's largest magnitude. Where that is exceeded, what runs of the truth with noise differ by
+counts as well: that much the model's own types explain. Noise moves a value by up to `MULTIPLE`
+roundings, and a sum of K products by `MULTIPLE` times the sqrt(K) / 4 roundings that are expected
+of it, summed in order: its k-th partial sum, which is rounded by up to u, is about sqrt(k / K) of
+the whole, and the root of the sum of these squares sqrt(K / 6), of which runs of sums in several
+registers leave some.
 
 Integers, booleans and strings are exact, with one exception: 8-bit integers at model level may
 differ by one step, because a quantised value that lies between two steps rounds either way.
@@ -130,6 +134,11 @@ class Tolerance:
 
 
 EXACT: Final = Tolerance()
+
+
+def roundings(products: int) -> float:
+    """Returns by how many roundings noise may move a sum of products; of one, a value."""
+    return MULTIPLE * max(1.0, math.sqrt(products) / 4)
 
 
 def unit_roundoff(dtype: npt.DTypeLike) -> float:

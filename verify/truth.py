@@ -4,7 +4,7 @@ The graph is the importer's, with nothing rewritten, planned or scheduled, widen
 and evaluated with numpy. So it shares the importer with the compiled model, and nothing else.
 
 A run may be made with noise: then every value that the model declares as a narrower float is
-moved by up to `tolerance.MULTIPLE` roundings to that type, at random (a value that the type holds
+moved by some roundings to that type (`tolerance.roundings`), at random (a value that the type holds
 exactly stays). What such runs differ by is what the model's types explain, a label between two
 nearly equal scores or a value between two steps included [Parker 1997, "Monte Carlo arithmetic"].
 Values of 16 bits are rounded in every run, for the model asks for that, and moved by less.
@@ -24,7 +24,7 @@ from rutc.tensor_ir.evaluate import Block, Env, blocks, evaluate_expr
 from rutc.tensor_ir.expr import index_names, walk
 from rutc.tensor_ir.graph import bound_symbols, outs, used_deep, walk_nodes
 from rutc.tensor_ir.interpret import POINTS, Run, State
-from rutc.verify.tolerance import MULTIPLE, STORED, unit_roundoff
+from rutc.verify.tolerance import STORED, roundings, unit_roundoff
 from rutc.verify.widen import NARROW, WIDE, widened
 
 Wide = npt.NDArray[np.float64]
@@ -151,24 +151,26 @@ class _WideRun(Run):
         results = super().node(n)
         if not isinstance(n, Nest) or n.is_view:
             return results
-        return [self.settled(v.name, x) for v, x in zip(n.outs, results, strict=True)]
+        summed = n.reducer is not None and n.reducer.name == "sum"
+        products = prod(self.shape(n.bound)) if summed else 1
+        pairs = zip(n.outs, results, strict=True)
+        return [self.settled(v.name, x, roundings(products)) for v, x in pairs]
 
-    def settled(self, name: str, x: Array) -> Array:
+    def settled(self, name: str, x: Array, times: float) -> Array:
         """A value as the type that the model declares would hold it, in this run."""
         dtype = self.declared.get(name)
         if dtype is None or x.dtype != WIDE.numpy:
             return x
         with np.errstate(all="ignore"):
             if self.random is not None:
-                return self.rounded(x.astype(np.float64, copy=False), dtype)
+                return self.rounded(x.astype(np.float64, copy=False), dtype, times)
             return x.astype(dtype.numpy).astype(np.float64) if dtype in NARROW else x
 
-    def rounded(self, x: Wide, dtype: DType) -> Wide:
-        """A value of a type near each value, at random; the value itself where it is one."""
+    def rounded(self, x: Wide, dtype: DType, times: float) -> Wide:
+        """A value of a type some roundings from each value; the value itself where it is one."""
         assert self.random is not None
         nearest = np.rint(x) if dtype is WIDE else x.astype(dtype.numpy).astype(np.float64)
-        roundings = STORED if dtype in NARROW else MULTIPLE
-        step = 2 * roundings * unit_roundoff(dtype.numpy)
+        step = 2 * (STORED if dtype in NARROW else times) * unit_roundoff(dtype.numpy)
         moved = self.random.random(x.shape, np.float32) - np.float32(0.5)
         other = (x * (1 + step * moved)).astype(dtype.numpy).astype(np.float64)
         return np.where(nearest == x, x, other)
@@ -238,26 +240,33 @@ class _WideRun(Run):
             operands = []
             for number, e in enumerate(pair):
                 if number not in known or split & uses[number]:
-                    known[number] = self.factor(e, whole, moved=number == 0)
+                    found = self.factor(e, whole)
+                    known[number] = found if number else self.moved(n, found)
                 operands.append(known[number])
             part = sums.of(operands[0], operands[1], whole)
             place = tuple(block.slices[order.index(d)] for d in n.out.dims)
             result[place] = part.transpose([order.index(d) for d in n.out.dims])
         return result
 
-    def factor(self, e: Expr, block: Block, *, moved: bool) -> Array:
-        """What is multiplied, for all of a block; in a run with noise perhaps moved.
-
-        That is how sums round, relative to their summands and not to what is left of them.
-        """
+    def factor(self, e: Expr, block: Block) -> Array:
+        """What is multiplied, for all of a block."""
         env: Env = {**self.symbols, **block.indices}
-        found = evaluate_expr(e, env, self.values, block)
-        if not moved or self.random is None or found.dtype != WIDE.numpy:
-            return found
-        step = 2 * MULTIPLE * unit_roundoff(np.float32)
-        part = self.random.random(found.shape, np.float32) - np.float32(0.5)
+        return evaluate_expr(e, env, self.values, block)
+
+    def moved(self, n: Nest, x: Array) -> Array:
+        """A factor of summed products; in a run with noise moved as far as their sum is rounded.
+
+        That is how sums round: relative to their summands, not to what these leave of each other.
+        """
+        if self.random is None or x.dtype != WIDE.numpy:
+            return x
+        wide = self.declared.get(n.out.name) is WIDE
+        times = roundings(prod(self.shape(n.bound)))
+        step = 2 * times * unit_roundoff(np.float64 if wide else np.float32)
+        part = self.random.random(x.shape, np.float32) - np.float32(0.5)
         # Sums of whole numbers are exact.
-        return np.asarray(np.where(np.rint(found) == found, found, found * (1 + step * part)))
+        moved = x.astype(np.float64, copy=False) * (1 + step * part)
+        return np.where(np.rint(x) == x, x, moved)
 
 
 class _Sums:

@@ -12,8 +12,9 @@ and the artifact is verified. What is made wrong, in turn:
 
 A perturbation is fair if float64 tells it from float32's own roundings: in some slice of an output
 it moves an element by more than twice what runs with noise do (`rutc.verify.truth`). An element
-behind a rectifier that is off, say, moves nothing; other nests are drawn until one is fair. As many
-artifacts without a fault are verified on other inputs, and must pass.
+behind a rectifier that is off, say, moves nothing; other nests are drawn until one is fair. How
+many reached no output, or stayed within noise, is told. As many artifacts without a fault are
+verified on other inputs, and must pass.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -73,6 +75,7 @@ class Subject:
     name: str
     path: Path
     inputs: Callable[[int], Arrays]
+    reached: Counter[str] = field(default_factory=Counter)
 
     @cached_property
     def graph(self) -> Graph:
@@ -99,14 +102,18 @@ class Subject:
         }
 
     def is_fair(self, graph: Graph) -> bool:
-        """Whether a perturbed graph moves an output by more than roundings do."""
+        """Whether a perturbed graph moves an output by more than roundings do; counts each."""
         moved = Truth(graph).run(self.inputs(0))
+        reach = "of no effect"
         for name, truth in self.truth.items():
             apart = _apart(moved[name], truth)
+            if apart.any() and reach == "of no effect":
+                reach = "within noise"
             for along in slices(truth.shape):
                 if (along.largest(apart) > FAIR * along.largest(self.noise[name])).any():
-                    return True
-        return False
+                    reach = "beyond noise"
+        self.reached[reach] += 1
+        return reach == "beyond noise"
 
 
 def _apart(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -206,16 +213,21 @@ def _all(conditions: Iterator[Expr]) -> Expr:
 
 
 def verified(
-    subject: Subject, folder: Path, seed: int = 0, graph: Graph | None = None
+    subject: Subject,
+    folder: Path,
+    seed: int = 0,
+    graph: Graph | None = None,
+    target: str = "native",
 ) -> Verification:
     """The verification of a subject's artifact, made from its own or another graph."""
     library = folder / f"{subject.name}.so"
+    how = Options(shapes=subject.shapes, target=target)
     if graph is not None:
         library = folder / f"{subject.name}.wrong.so"
         with patch("rutc.compiler.import_model", lambda *_, **__: graph):
-            compile_model(subject.path, library, Options(shapes=subject.shapes), None)
+            compile_model(subject.path, library, how, None)
     elif not library.exists():
-        compile_model(subject.path, library, Options(shapes=subject.shapes), None)
+        compile_model(subject.path, library, how, None)
     # The shared import is that of the model, not of what was compiled.
     return verify_model(subject.path, library, subject.inputs(seed), graph=subject.graph)
 
@@ -266,6 +278,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*", help=f"names in the zoo; default: {' '.join(MODELS)}")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--target", default="native", help="what to compile for")
     options = parser.parse_args()
     random = np.random.default_rng(options.seed)
     with tempfile.TemporaryDirectory() as name:
@@ -280,7 +293,7 @@ def main() -> None:
             if made is None:
                 print(f"{subject.name}: no fair perturbation of kind {kind}", file=sys.stderr)
                 continue
-            verification = verified(subject, folder, graph=made.graph)
+            verification = verified(subject, folder, 0, made.graph, options.target)
             tried += 1
             found += not verification.passed
             reasons = [o.reason for o in verification.outputs if not o.passed]
@@ -288,10 +301,12 @@ def main() -> None:
             print(f"{tried} {subject.name} {kind} {made.where}: {told}", flush=True)
         for number in range(options.count):
             subject = chosen[number % len(chosen)]
-            verification = verified(subject, folder, seed=number // len(chosen))
+            verification = verified(subject, folder, number // len(chosen), None, options.target)
             passed += verification.passed
             if not verification.passed:
                 print(f"{subject.name} seed {number // len(chosen)}: {verification.outputs}")
+    reached = sum((subject.reached for subject in chosen), Counter[str]())
+    print("drawn:", ", ".join(f"{count} {what}" for what, count in reached.items()))
     print(f"found {found} of {tried} perturbed, passed {passed} of {options.count} unperturbed")
     if found < 0.99 * tried or passed < options.count:
         sys.exit(1)
