@@ -152,10 +152,13 @@ def _draw(item: InputSpec, seed: int, dims: Mapping[str, int], spread: Spread) -
     if item.depth:
         return _draw_boxes(item, seed, dims, shape[0], spread)
     dtype = item.dtype
+    # Of shape () numpy draws scalars, which are no arrays.
     if is_float(dtype):
-        return (random.standard_normal(shape) * spread.scale + spread.offset).astype(dtype)
+        drawn = random.standard_normal(shape) * spread.scale + spread.offset
+        return np.asarray(drawn).astype(dtype)
     if dtype.kind == "c":
-        return (random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(dtype)
+        both = random.standard_normal(shape) + 1j * random.standard_normal(shape)
+        return np.asarray(both).astype(dtype)
     if dtype.kind == "O":
         return random.integers(0, 1000, shape).astype(str).astype(object)
     if dtype.kind in "iu" and dtype.itemsize == 1:

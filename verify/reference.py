@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +12,23 @@ import numpy as np
 
 from rutc.errors import UserError
 from rutc.record import record
-from rutc.verify.compare import Value
+from rutc.verify.compare import Array, Value
 from rutc.verify.inputs import ONNX_DTYPES
 
 if TYPE_CHECKING:
     import onnxruntime as ort
+
+
+FOREIGN: Mapping[str, int] = {
+    "bfloat16": 16,
+    "float8e4m3fn": 17,
+    "float8e4m3fnuz": 18,
+    "float8e5m2": 19,
+    "float8e5m2fnuz": 20,
+    "uint4": 21,
+    "int4": 22,
+}
+"""Types that numpy alone has not, with their numbers in ONNX: arrays of them go as bytes."""
 
 
 @record
@@ -77,16 +91,42 @@ class Reference:
             UserError: ONNX Runtime does not run the model on these inputs.
         """
         names = [port.name for port in self.outputs] if outputs is None else list(outputs)
+        feed = {n: np.asarray(v) if isinstance(v, np.generic) else v for n, v in inputs.items()}
         try:
-            values = self._session.run(names, dict(inputs))
+            values = self._foreign(feed, names) if self._has_foreign() else self._plain(feed, names)
         except Exception as error:  # As above.
             raise UserError(
                 f"ONNX Runtime does not run the model on these inputs: {_first_line(error)}. "
                 "Give real inputs with --input NAME=FILE."
             ) from error
-        types = {port.name: port.dtype for port in self.outputs}
-        typed = (_typed(value, types.get(n, "")) for n, value in zip(names, values, strict=True))
-        return dict(zip(names, map(comparable, typed), strict=True))
+        return dict(zip(names, map(comparable, values), strict=True))
+
+    def _has_foreign(self) -> bool:
+        """Whether all ports are tensors, some of which have no type that numpy has."""
+        types = [port.dtype for port in (*self.inputs, *self.outputs)]
+        tensors = all(t.startswith("tensor(") for t in types)
+        return tensors and any(_element(t) in FOREIGN for t in types)
+
+    def _plain(self, inputs: Mapping[str, Value], names: Sequence[str]) -> list[object]:
+        values: list[object] = self._session.run(names, dict(inputs))
+        return values
+
+    def _foreign(self, inputs: Mapping[str, Value], names: Sequence[str]) -> list[object]:
+        """What a run gives, in which arrays go in and out as their bytes."""
+        import onnxruntime as ort
+
+        feed = {}
+        for port in self.inputs:
+            x = np.ascontiguousarray(inputs[port.name])
+            number = FOREIGN.get(_element(port.dtype))
+            feed[port.name] = (
+                ort.OrtValue.ortvalue_from_numpy(x)
+                if number is None
+                else ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
+                    x.view(f"u{x.itemsize}"), number
+                )
+            )
+        return [_array(v) for v in self._session.run_with_ort_values(names, feed)]
 
 
 def reference_version() -> str:
@@ -114,14 +154,24 @@ def comparable(value: object) -> Value:
     return np.asarray(value)
 
 
-def _typed(value: object, onnx_type: str) -> object:
-    """A tensor in its type, which ONNX Runtime gives as integers if numpy has no such type."""
-    dtype = ONNX_DTYPES.get(onnx_type.removeprefix("tensor(").rstrip(")"))
-    if not isinstance(value, np.ndarray) or dtype is None:
-        return value
-    wanted = np.dtype(dtype)
-    same = value.dtype.itemsize == wanted.itemsize and value.dtype.kind == "u"
-    return value.view(wanted) if same and wanted.kind == "V" else value
+def _element(onnx_type: str) -> str:
+    """`float` of `tensor(float)`."""
+    return onnx_type.removeprefix("tensor(").rstrip(")")
+
+
+def _array(value: ort.OrtValue) -> Array:
+    """A tensor of ONNX Runtime, in its own type."""
+    element = _element(value.data_type())
+    if element not in FOREIGN:
+        return np.asarray(value.numpy())
+    count = value.tensor_size_in_bytes()
+    stored = np.frombuffer(ctypes.string_at(value.data_ptr(), count), np.uint8)
+    shape, dtype = tuple(value.shape()), np.dtype(ONNX_DTYPES[element])
+    if not element.endswith("int4"):
+        return stored.view(dtype).reshape(shape)
+    # Two in a byte, the first one in the lower half; int4 keeps the lower half of a byte.
+    halves = np.stack([stored & 15, stored >> 4], axis=-1).reshape(-1)[: prod(shape)]
+    return halves.astype(np.int8).astype(dtype).reshape(shape)
 
 
 def _narrow(values: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from math import inf, prod
+from math import floor, inf, log2, prod
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from rutc.verify.widen import NARROW, WIDE, widened
 
 Wide = npt.NDArray[np.float64]
 Array = npt.NDArray[np.generic]
+Mask = npt.NDArray[np.bool_]
 
 OPERAND = 1 << 22
 """Elements of an operand of a product at once: 32 MiB."""
@@ -154,26 +155,26 @@ class _WideRun(Run):
         summed = n.reducer is not None and n.reducer.name == "sum"
         products = prod(self.shape(n.bound)) if summed else 1
         pairs = zip(n.outs, results, strict=True)
-        return [self.settled(v.name, x, roundings(products)) for v, x in pairs]
+        return [self.settled(v.name, x, products) for v, x in pairs]
 
-    def settled(self, name: str, x: Array, times: float) -> Array:
+    def settled(self, name: str, x: Array, products: int) -> Array:
         """A value as the type that the model declares would hold it, in this run."""
         dtype = self.declared.get(name)
         if dtype is None or x.dtype != WIDE.numpy:
             return x
         with np.errstate(all="ignore"):
             if self.random is not None:
-                return self.rounded(x.astype(np.float64, copy=False), dtype, times)
+                return self.rounded(x.astype(np.float64, copy=False), dtype, products)
             return x.astype(dtype.numpy).astype(np.float64) if dtype in NARROW else x
 
-    def rounded(self, x: Wide, dtype: DType, times: float) -> Wide:
-        """A value of a type some roundings from each value; the value itself where it is one."""
+    def rounded(self, x: Wide, dtype: DType, products: int) -> Wide:
+        """A value of a type some roundings from each value; the value itself where it is exact."""
         assert self.random is not None
-        nearest = np.rint(x) if dtype is WIDE else x.astype(dtype.numpy).astype(np.float64)
-        step = 2 * (STORED if dtype in NARROW else times) * unit_roundoff(dtype.numpy)
+        times = STORED if dtype in NARROW else roundings(products)
+        u = unit_roundoff(dtype.numpy)
         moved = self.random.random(x.shape, np.float32) - np.float32(0.5)
-        other = (x * (1 + step * moved)).astype(dtype.numpy).astype(np.float64)
-        return np.where(nearest == x, x, other)
+        other = (x * (1 + 2 * times * u * moved)).astype(dtype.numpy).astype(np.float64)
+        return np.where(_is_exact(x, dtype, products), x, other)
 
     def spend(self, n: Node) -> None:
         """Counts the work of a node.
@@ -267,6 +268,24 @@ class _WideRun(Run):
         # Sums of whole numbers are exact.
         moved = x.astype(np.float64, copy=False) * (1 + step * part)
         return np.where(np.rint(x) == x, x, moved)
+
+
+def _is_exact(x: Wide, dtype: DType, products: int) -> Mask:
+    """Where a sum of so many products (of one: a value) is rounded nowhere on its way.
+
+    Eight times 0.1 has a place in the type, five times 0.1 has none: what a sum passes through has
+    up to log2(products) bits more than the sum itself, whole numbers apart.
+    """
+    whole: Mask = np.rint(x) == x
+    if dtype is WIDE:
+        return whole
+    held: Mask = x.astype(dtype.numpy).astype(np.float64) == x
+    if products == 1:
+        return held
+    bits = -log2(unit_roundoff(dtype.numpy)) - log2(products)
+    significand = np.frexp(x)[0] * 2.0 ** max(0, floor(bits))
+    short: Mask = np.rint(significand) == significand
+    return held & (whole | short)
 
 
 class _Sums:

@@ -251,7 +251,7 @@ def detector(folder: Path) -> Subject:
         helper.make_node("Concat", ["boxes", "score"], ["found"], axis=2),
     ]
     weights = [constant("first", 32, 64), constant("corners", 64, 4), constant("scores", 64, 1)]
-    weights.append(numpy_helper.from_array(np.float32(640), "size"))
+    weights.append(numpy_helper.from_array(np.array(640, np.float32), "size"))
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 300, 32])
     found = helper.make_tensor_value_info("found", TensorProto.FLOAT, [1, 300, 5])
     graph = helper.make_graph(nodes, "detector", [x], [found], weights)

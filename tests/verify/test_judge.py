@@ -132,6 +132,31 @@ def test_labels_may_differ_where_noise_changes_them() -> None:
     assert found.mismatches == 1
 
 
+def test_a_few_labels_that_noise_moves_elsewhere_may_be_missed_by_its_runs() -> None:
+    truth = np.arange(400)
+    noisy, ours = truth.copy(), truth.copy()
+    noisy[:64] += 1
+    ours[100:102] += 1
+    assert _judge(ours, truth, truth, [noisy]).passed
+    ours[102] += 1
+    assert not _judge(ours, truth, truth, [noisy]).passed
+    # Nor more than noise moves at all.
+    noisy[2:64] -= 1
+    assert not _judge(ours, truth, truth, [noisy]).passed
+
+
+def test_labels_of_the_other_runtime_that_noise_does_not_explain_contradict() -> None:
+    truth = np.arange(50)
+    theirs = truth.copy()
+    theirs[:20] += 1
+    found = _judge(truth.copy(), theirs, truth)
+    assert not found.passed
+    assert found.contradicted
+    assert "ONNX Runtime has 20 of 50 other elements" in found.reason
+    # Where rutc is elsewhere too, the fault is its own.
+    assert not _judge(truth + 2, theirs, truth).contradicted
+
+
 def test_quantised_values_may_be_as_many_steps_off_as_noise_shows() -> None:
     truth = RANDOM.integers(-100, 100, (1, 500)).astype(np.int8)
     noisy, ours = truth.copy(), truth.copy()

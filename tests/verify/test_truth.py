@@ -122,6 +122,43 @@ def test_noise_moves_what_rounds_and_nothing_else(tmp_path: Path) -> None:
     assert np.array_equal(truth.run({"x": x}, 3)["y"], truth.run({"x": x}, 3)["y"])
 
 
+def _moved(folder: Path, products: int) -> float:
+    """By how many roundings noise moves a sum of products that cancels to near nothing."""
+    x = _single(1, products)
+    w = _single(products, 64)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    truth = Truth(_model(folder, nodes, {"x": x}, {"w": w}))
+    exact = truth.run({"x": x})["y"]
+    apart = max(float(np.abs(truth.run({"x": x}, k)["y"] - exact).max()) for k in range(4))
+    magnitude = float(np.sqrt((np.abs(x) @ np.abs(w)).max()))
+    return apart / (unit_roundoff(np.float32) * magnitude)
+
+
+def test_noise_of_sums_grows_as_their_rounding_errors_do(tmp_path: Path) -> None:
+    short, long = _moved(tmp_path, 16), _moved(tmp_path, 4096)
+    # 256 times as many products: 16 times as many roundings, of a sum 16 times as large.
+    assert 8 < long / short < 32
+
+
+def test_sums_are_moved_where_their_summands_are_rounded_on_the_way(tmp_path: Path) -> None:
+    # 8 * 0.1 has a place in float32, 3 * 0.1 has none; dyadic numbers have one on all of the way.
+    x = np.array([[0.1] * 8, [0.25] * 8], np.float32)
+    nodes = [helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)]
+    truth = Truth(_model(tmp_path, nodes, {"x": x}, {"axes": np.array([1])}))
+    exact = truth.run({"x": x})["y"]
+    assert exact[0] == np.float32(exact[0])
+    moved = np.array([truth.run({"x": x}, seed)["y"] - exact for seed in range(5)])
+    assert moved[:, 0].any()
+    assert not moved[:, 1].any()
+
+
+def test_sums_of_whole_numbers_are_not_moved(tmp_path: Path) -> None:
+    x, w = np.rint(8 * _single(3, 100)), np.rint(8 * _single(100, 5))
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    truth = Truth(_model(tmp_path, nodes, {"x": x}, {"w": w}))
+    np.testing.assert_array_equal(truth.run({"x": x}, 1)["y"], x.astype(np.float64) @ w)
+
+
 @pytest.mark.parametrize("narrow", [np.float16, ml_dtypes.bfloat16])
 def test_the_roundings_that_a_model_asks_for_are_done(
     narrow: type[np.generic], tmp_path: Path

@@ -1,0 +1,75 @@
+"""How ONNX Runtime is run, and in which types its results come."""
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from rutc.verify.inputs import generate, spec
+from rutc.verify.reference import Reference
+
+EXACT = "session.x64quantprecision"
+FLOATS = [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
+
+
+def _model(folder: Path, takes: int, gives: int) -> Path:
+    x = helper.make_tensor_value_info("x", takes, [3])
+    y = helper.make_tensor_value_info("y", gives, [3])
+    graph = helper.make_graph([helper.make_node("Cast", ["x"], ["y"], to=gives)], "m", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+def test_a_reference_of_verification_sums_bytes_without_saturation(tmp_path: Path) -> None:
+    path = _model(tmp_path, TensorProto.FLOAT, TensorProto.FLOAT)
+    options = Reference(path)._session.get_session_options()
+    assert options.get_session_config_entry(EXACT) == "1"
+    # What is measured is what users have.
+    options = Reference(path, optimise=True)._session.get_session_options()
+    with pytest.raises(RuntimeError, match=EXACT):
+        options.get_session_config_entry(EXACT)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_types_that_numpy_alone_has_not_go_in_and_out(
+    dtype: type[np.generic], tmp_path: Path
+) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    x = np.array([1.0, -2.5, 0.1], np.float32)
+    there = Reference(_model(tmp_path, TensorProto.FLOAT, kind))
+    (found,) = there.run({"x": x}).values()
+    assert isinstance(found, np.ndarray)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, x.astype(dtype))
+    back = Reference(_model(tmp_path, kind, TensorProto.FLOAT))
+    np.testing.assert_array_equal(back.run({"x": found})["y"], found.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.int4, ml_dtypes.uint4])
+def test_halves_of_bytes_are_taken_apart(dtype: type[np.generic], tmp_path: Path) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    x = np.array([1, 7, 3], np.float32) * (1 if dtype is ml_dtypes.uint4 else -1)
+    (found,) = Reference(_model(tmp_path, TensorProto.FLOAT, kind)).run({"x": x}).values()
+    assert isinstance(found, np.ndarray)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found.astype(np.float32), x)
+
+
+@pytest.mark.parametrize("type_", ["tensor(float)", "tensor(float16)", "tensor(complex64)"])
+def test_what_is_generated_is_an_array_without_axes_too(type_: str) -> None:
+    assert isinstance(generate([spec("x", type_, ())])["x"], np.ndarray)
+
+
+def test_numbers_of_numpy_are_taken_as_arrays(tmp_path: Path) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [])
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "m", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, tmp_path / "m.onnx")
+    x_value: Any = np.float32(3)
+    assert Reference(tmp_path / "m.onnx").run({"x": x_value}) == {"y": -3}
