@@ -19,6 +19,7 @@ import rutc
 from rutc.errors import InternalError, UserError
 from rutc.limits import LimitExceeded, Limits, Progress, parse_size, size_text, within
 from tests.cli.conftest import write_small
+from tests.signals import as_in_foreground
 
 MIB = 1 << 20
 MODEL = """<ir_version: 10, opset_import: ["" : 21]>
@@ -119,12 +120,17 @@ within(Limits.of(600, None), None, wait, Path({folder!r}))
 def test_nothing_goes_on_without_who_asked_for_it(tmp_path: Path, ending: signal.Signals) -> None:
     code = WAITING.format(folder=str(tmp_path))
     root = str(Path(__file__).parents[1])
-    asking = subprocess.Popen([sys.executable, "-c", code], cwd=root, stderr=subprocess.DEVNULL)
+    asking = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=root,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=as_in_foreground,
+    )
     while not (tmp_path / "pids").exists() or not (tmp_path / "pids").read_text():
         time.sleep(0.05)
     working, other = map(int, (tmp_path / "pids").read_text().split())
     asking.send_signal(ending)
-    asking.wait()
+    asking.wait(timeout=60)
     deadline = time.monotonic() + 30
     while not _is_gone(working) and time.monotonic() < deadline:
         time.sleep(0.05)

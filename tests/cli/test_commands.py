@@ -16,6 +16,7 @@ from onnx import numpy_helper
 import rutc as package
 from rutc.verify import OutputComparison, Verification, verify_model
 from tests.cli.conftest import Rutc
+from tests.signals import as_in_foreground
 
 
 def _expected(model: Path, x: np.ndarray) -> np.ndarray:
@@ -206,8 +207,7 @@ def test_a_signal_leaves_nothing(
         command,
         env=environment,
         stderr=subprocess.PIPE,
-        # Shells start background jobs with SIGINT ignored, which children inherit.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=as_in_foreground,
     ) as process:
         deadline = time.monotonic() + 60
         while not (started.exists() and any(output.iterdir())):

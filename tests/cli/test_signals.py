@@ -17,6 +17,7 @@ from onnx import helper
 import rutc as package
 from rutc.emit import files
 from tests.cli.conftest import build, weight
+from tests.signals import as_in_foreground
 
 BEGIN = "import os, signal, sys, time, rutc.cli"
 WAIT = "(open('reached', 'w').close(), time.sleep(60))"
@@ -84,8 +85,7 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            # Shells start background jobs with SIGINT ignored, which children inherit.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=as_in_foreground,
         )
 
     def reached(self) -> None:
