@@ -24,6 +24,8 @@ from rutc.runtime import InferenceSession, ModelError, load
 from rutc.verify.compare import compare_outputs
 from rutc.verify.tolerance import Level
 
+pytestmark = pytest.mark.sampled(6, whole=True)
+
 pytest.importorskip("PIL")
 
 MINILM_L3 = WheelFile(

@@ -15,6 +15,8 @@ from rutc.tensor_ir.parse import parse
 from tests.compiled import build, run
 from tests.machines import NATIVE, V3, V4, lacking
 
+pytestmark = pytest.mark.sampled(6, by=("machine",))
+
 MACHINES = {
     "v3": V3,
     "v4": V4,

@@ -28,6 +28,8 @@ from rutc.verify.tolerance import Level, tolerance
 from tests.compiled import build, run
 from tests.machines import NATIVE, V3, V4
 
+pytestmark = pytest.mark.sampled(8, by=("machine",))
+
 MATRICES = frozenset({"amx-tile", "amx-bf16"})
 ALWAYS = MultiplyParts(free=1 << 40, least=-inf, saving=-inf)
 MACHINES = [

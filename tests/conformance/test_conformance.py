@@ -26,7 +26,7 @@ from tests.conformance.suite import Case, DataSet, graph_inputs, load_cases
 from tests.conformance.workers import run_all
 from tests.sampling import SAMPLE
 
-PARTS = 75
+PARTS = 120
 """One of so many cases of the suite runs each day, in every mode; the runner runs them all."""
 
 TIMEOUT_S = 120

@@ -68,6 +68,7 @@ def elements(coordinates: str, n: int, size: int, scale: Fraction) -> dict[str, 
     return dict(zip(NEAREST, chosen, strict=True))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("coordinates", COORDINATES)
 def test_fixed_sizes(coordinates: str) -> None:
     scheme = Scheme(coordinates, "nearest", "", -0.75, exclude_outside=False, antialias=False)
@@ -79,6 +80,7 @@ def test_fixed_sizes(coordinates: str) -> None:
             assert got == wanted, (mode, n, size)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("coordinates", COORDINATES)
 def test_linear_weights_are_those_of_exact_positions(coordinates: str) -> None:
     scheme = Scheme(coordinates, "linear", "floor", -0.75, exclude_outside=False, antialias=False)
