@@ -281,7 +281,7 @@ def verify(
 def bench(
     library: Library,
     against: Annotated[
-        str | None, typer.Option(help="The peer to interleave with: onnxruntime.")
+        str | None, typer.Option(help="The peer to take turns with: onnxruntime.")
     ] = None,
     model: Annotated[
         Path | None, typer.Option(metavar="MODEL.onnx", help="The model, for the peer.")
@@ -291,11 +291,11 @@ def bench(
         list[int] | None,
         typer.Option("--threads", min=1, help="A thread count; repeatable. Default: 1."),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long per thread count.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long per thread count, each.")] = 3.0,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Measure latency and throughput, interleaved with ONNX Runtime if asked for."""
+    """Measure latency and throughput, in turns with ONNX Runtime if asked for."""
     with command(as_json=as_json, debug=debug) as screen:
         from rutc import views
         from rutc.arguments import check_bench

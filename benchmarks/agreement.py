@@ -1,127 +1,109 @@
 """`python -m benchmarks.agreement`: every model of the zoo beside float64 and ONNX Runtime.
 
 Each model is compiled and compared on its realistic inputs, once with one thread and once with two;
-the two must also be bit-equal to each other. Writes docs/agreement.md.
+the two must also be bit-equal to each other. Results are kept in benchmarks/results/agreement.json,
+and docs/agreement.md is written from them.
 """
 
-import argparse
-import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.machine import ROOT, provenance
+from benchmarks import layout
+from benchmarks.machine import provenance
+from benchmarks.protocol import Page, case_of, write
+from benchmarks.store import Entry
 from rutc.compiler import Options, compile_model
-from rutc.errors import RutcError
-from rutc.models.zoo import Model, find, zoo
-from rutc.runtime import ModelError, load
+from rutc.models.zoo import find, zoo
+from rutc.runtime import load
 from rutc.verify.compare import OutputComparison, Value, compare_outputs
 from rutc.verify.tolerance import Level
 from rutc.verify.verify import verify_model
 
-PAGE = ROOT / "docs" / "agreement.md"
 THREADS = (1, 2)
+SEED = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """The outputs of one model per thread count; `problem` says why there are none."""
-
-    model: Model
-    outputs: dict[int, tuple[OutputComparison, ...]]
-    equal: bool = False
-    problem: str = ""
-
-    @property
-    def passed(self) -> bool:
-        """Whether all outputs agree and do not depend on the thread count."""
-        return (
-            not self.problem
-            and self.equal
-            and all(output.passed for found in self.outputs.values() for output in found)
-        )
-
-
-def examine(model: Model, seed: int) -> Agreement:
-    """Returns how a model agrees with ONNX Runtime."""
-    try:
-        path = model.obtain()
-        inputs = model.inputs(seed)
-        with tempfile.TemporaryDirectory() as folder:
-            options = Options(shapes=dict(model.shapes))
-            library = compile_model(path, Path(folder) / "model.so", options, None).library
-            outputs = {
-                threads: verify_model(path, library, inputs, threads=threads).outputs
-                for threads in THREADS
-            }
-            results: list[dict[str, Value]] = []
-            for threads in THREADS:
-                with load(library, threads=threads) as session:
-                    names = [output.name for output in session.get_outputs()]
-                    results.append(dict(zip(names, session.run(None, inputs), strict=True)))
-    except (RutcError, ModelError) as error:
-        return Agreement(model, {}, problem=str(error).splitlines()[0])
+def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
+    """Returns how a model agrees with ONNX Runtime; how long it runs does not matter."""
+    model = find(name)
+    path, inputs = model.obtain(), model.inputs(SEED)
+    with tempfile.TemporaryDirectory() as folder:
+        options = Options(shapes=dict(model.shapes))
+        library = compile_model(path, Path(folder) / "model.so", options, None).library
+        outputs: list[OutputComparison] = []
+        results: list[dict[str, Value]] = []
+        for threads in THREADS:
+            outputs += verify_model(path, library, inputs, threads=threads).outputs
+            with load(library, threads=threads) as session:
+                names = [output.name for output in session.get_outputs()]
+                results.append(dict(zip(names, session.run(None, inputs), strict=True)))
     one, two = results
-    equal = all(output.passed for output in compare_outputs(two, one, Level.EXACT))
-    return Agreement(model, outputs, equal)
+    worst = max(outputs, key=lambda output: output.share)
+    return {
+        "outputs": len(one),
+        "difference": worst.error,
+        "onnxruntime_difference": worst.reference_error,
+        "share": worst.share,
+        "equal": all(output.passed for output in compare_outputs(two, one, Level.EXACT)),
+        "agrees": all(output.passed for output in outputs),
+        "reasons": sorted({output.reason for output in outputs if output.reason}),
+        **asdict(provenance()),
+    }
 
 
-def page(agreements: list[Agreement], seed: int) -> str:
-    """Returns the Markdown page."""
-    passed = sum(agreement.passed for agreement in agreements)
+def page(entries: Sequence[Entry]) -> str:
+    """Returns the Markdown page of the entries."""
+    said = (
+        "Written by `python -m benchmarks.agreement` from `benchmarks/results/agreement.json`:",
+        f"every model of the zoo, float32, on realistic inputs (seed {SEED}), with 1 and 2",
+        "threads. Errors are distances from float64 of the worst output and thread count, relative",
+        "to the output's largest magnitude; beside them is how near the worst slice is to its",
+        "limit ([verification.md](verification.md)).",
+    )
+    return layout.page("Agreement with float64 and ONNX Runtime", said, entries, _table, ())
+
+
+def _table(entries: Sequence[Entry]) -> list[str]:
+    passed = sum(bool(entry.get("agrees") and entry.get("equal")) for entry in entries)
     lines = [
-        "# Agreement with float64 and ONNX Runtime",
-        "",
-        "Written by `python -m benchmarks.agreement`: every model of the zoo, float32, on",
-        f"realistic inputs (seed {seed}), with 1 and 2 threads. Errors are distances from float64",
-        "of the worst output and thread count, relative to the output's largest magnitude; beside",
-        "them is how near the worst slice is to its limit ([verification.md](verification.md)).",
-        "",
-        f"**{passed} of {len(agreements)} models agree.**",
+        f"**{passed} of {len(entries)} models agree.**",
         "",
         "| model | outputs | error | ONNX Runtime's error | of the limit "
-        "| 1 and 2 threads bit-equal | agrees |",
-        "|---|---|---|---|---|---|---|",
+        "| 1 and 2 threads bit-equal | agrees | commit |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    lines += [_row(agreement) for agreement in agreements]
-    return "\n".join([*lines, "", "Measured on: " + provenance().line() + "."]) + "\n"
+    return [*lines, *(_row(entry) for entry in entries)]
 
 
-def _row(agreement: Agreement) -> str:
-    name = agreement.model.name
-    if agreement.problem:
-        return f"| {name} | | | | | | no: {agreement.problem} |"
-    found = [output for outputs in agreement.outputs.values() for output in outputs]
-    worst = max(found, key=lambda output: output.share)
-    reasons = sorted({output.reason for output in found if output.reason})
-    verdict = "yes" if agreement.passed else "no" + "".join(f"; {reason}" for reason in reasons)
+def _row(entry: Entry) -> str:
+    if "error" in entry:
+        return f"| {entry['case']} | | | | | | no: {entry['error']} | {layout.origin(entry)} |"
+    reasons = entry["reasons"]
+    assert isinstance(reasons, list)
+    verdict = "yes" if entry["agrees"] else "; ".join(["no", *reasons])
     return (
-        f"| {name} | {len(found) // len(THREADS)} | {_number(worst.error)} | "
-        f"{_number(worst.reference_error)} | {worst.share:.0%} | "
-        f"{'yes' if agreement.equal else 'no'} | {verdict} |"
+        f"| {entry['case']} | {entry['outputs']} | {_number(entry['difference'])} | "
+        f"{_number(entry['onnxruntime_difference'])} | {entry['share']:.0%} | "
+        f"{'yes' if entry['equal'] else 'no'} | {verdict} | {layout.origin(entry)} |"
     )
 
 
-def _number(error: float | None) -> str:
+def _number(error: object) -> str:
     return "" if error is None else f"{error:.2g}"
 
 
-def main() -> None:
-    """Examines the models named on the command line, or all; writes the page when all were."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.agreement", description=__doc__)
-    parser.add_argument("models", nargs="*", help="names in the zoo; default: all")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    chosen = [find(name) for name in options.models] or list(zoo())
-    agreements = []
-    for model in chosen:
-        agreements.append(examine(model, options.seed))
-        print(_row(agreements[-1]), file=sys.stderr, flush=True)
-    if not options.models:
-        PAGE.write_text(page(agreements, options.seed), encoding="utf-8")
-    if not all(agreement.passed for agreement in agreements):
-        sys.exit(1)
-
+PAGE = Page(
+    "agreement",
+    __doc__,
+    [model.name for model in zoo()],
+    measure,
+    case_of,
+    lambda entries: write("agreement", page(entries)),
+    prepare_s=20.0,
+    seconds=None,
+)
 
 if __name__ == "__main__":
-    main()
+    PAGE.main()

@@ -6,11 +6,8 @@ one core: an operator that memory bounds takes as long as the pass. Results are 
 benchmarks/results/bandwidth.json, and docs/bandwidth.md is written from them.
 """
 
-import argparse
-import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from statistics import geometric_mean
@@ -19,19 +16,16 @@ import numpy as np
 import onnx
 from onnx import NodeProto, helper
 
-from benchmarks import store
-from benchmarks.cases import CASES, Case, Shape, aligned, model, random
-from benchmarks.machine import ROOT, provenance
-from benchmarks.native import native_calls
-from benchmarks.peak import Peaks, measured_peaks
+from benchmarks import layout
+from benchmarks.cases import CASES, Case, Shape, model, random
+from benchmarks.native import run_calls
+from benchmarks.peak import run_traffic
+from benchmarks.protocol import OPERATOR_S, Page, case_of, compiled, medians, timed, told, write
 from benchmarks.store import Entry
-from rutc.compiler import Options, compile_model
-from rutc.runtime import load
-from rutc.verify.bench import interleave, latency
-from rutc.verify.verify import verify_model
+from rutc.compiler import Options
+from rutc.errors import UserError
+from rutc.verify.turns import Job
 
-RESULTS = ROOT / "benchmarks" / "results" / "bandwidth.json"
-PAGE = ROOT / "docs" / "bandwidth.md"
 ROTATED_BYTES = 256 << 20
 """Several times the last cache of common processors."""
 PARTS = 8
@@ -97,40 +91,30 @@ def _case(
     )
 
 
-def measure(case: Case, peaks: Peaks, seconds: float) -> Entry:
-    """Returns the entry of one case, on one core."""
+def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
+    """Returns the entry of one case, on one core; it has no peers but the pass over memory."""
+    case = BY_NAME[name]
     inputs = case.values()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.onnx"
         onnx.save(case.build(), path)
-        report = compile_model(path, path.with_suffix(".so"), Options(), None)
-        agrees = verify_model(path, report.library, inputs, threads=1).passed
-        session = load(report.library, threads=1)
-        (output,) = session.get_outputs()
-        shape = [int(extent) for extent in output.shape]
+        made = compiled(path, inputs, Options())
+        if made.room is None:
+            raise UserError("the outputs have no fixed place, which calls from C need")
         bytes_ = case.read_bytes + case.written_bytes
-        count = -(-ROTATED_BYTES // bytes_)
-        each = 1 + count // PARTS
-        sets = [
-            (
-                {name: aligned(array) for name, array in inputs.items()},
-                {output.name: aligned(np.ones(shape, np.float32))},
-            )
-            for _ in range(count)
-        ]
-        runs = {
-            "rutc": native_calls(report.library, sets, each),
-            "traffic": peaks.traffic(case.read_bytes, case.written_bytes, count, each),
+        sets = -(-ROTATED_BYTES // bytes_)
+        each = 1 + sets // PARTS
+        sizes = (case.read_bytes, case.written_bytes, sets, each)
+        jobs = {
+            "rutc": Job(run_calls, (made.library, inputs, made.room, sets, each)),
+            "traffic": Job(run_traffic, ("native", *sizes)),
         }
-    medians = {
-        name: latency(times).median_us / each for name, times in interleave(runs, seconds).items()
-    }
+        found = timed(jobs, seconds)
     return {
-        "case": case.name,
-        "agrees": agrees,
+        **made.facts,
         "bytes": bytes_,
-        "us": {name: round(median, 1) for name, median in medians.items()},
-        **asdict(provenance()),
+        "us": {name: round(median / each, 1) for name, median in medians(found).items()},
+        **told(found),
     }
 
 
@@ -140,61 +124,61 @@ def _share(entry: Entry) -> float:
     return float(us["traffic"]) / float(us["rutc"])
 
 
-def page(entries: list[Entry]) -> str:
+def page(entries: Sequence[Entry]) -> str:
     """Returns the Markdown page of the entries."""
-    lines = [
-        "# Operators whose operands come from memory",
-        "",
+    said = (
         "Written by `python -m benchmarks.bandwidth`. Every call, from C and on one core, takes",
         "other arrays than the calls before it,",
         f"{ROTATED_BYTES >> 20} MiB of them in turn, so that no cache holds them. A pass that",
         "reads and writes as many bytes, rotated likewise, takes turns with the operator: its rate",
         "is the memory's. An operator's share is the pass's time over its own. `docs/kernels.md`",
         "has the same convolutions with operands in a cache.",
-        "",
-        "| operator | us | GB/s | memory GB/s | of memory's rate |",
-        "|---|---|---|---|---|",
+    )
+    return layout.page("Operators whose operands come from memory", said, entries, _table)
+
+
+def _table(entries: Sequence[Entry]) -> list[str]:
+    lines = [
+        "| operator | us | GB/s | memory GB/s | of memory's rate | commit: runs |",
+        "|---|---|---|---|---|---|",
     ]
     for entry in entries:
+        if "error" in entry:
+            lines.append(f"| {entry['case']} | {entry['error']} | | | | {layout.origin(entry)} |")
+            continue
         us, moved = entry["us"], float(str(entry["bytes"]))
         assert isinstance(us, dict)
-        mark = "" if entry["agrees"] else " (does NOT agree)"
         lines.append(
-            f"| {entry['case']}{mark} | {us['rutc']} | {moved / us['rutc'] / 1e3:.1f} |"
+            f"| {entry['case']}{layout.marks(entry)} | {us['rutc']} |"
+            f" {moved / us['rutc'] / 1e3:.1f} |"
             f" {moved / us['traffic'] / 1e3:.1f} | {100 * _share(entry):.0f} % |"
+            f" {layout.origin(entry)} |"
         )
+    measured = [entry for entry in entries if "us" in entry]
     parts = {
-        "Depthwise convolutions": [e for e in entries if str(e["case"]).startswith("depthwise")],
-        "Others": [e for e in entries if not str(e["case"]).startswith("depthwise")],
+        "Depthwise convolutions": [e for e in measured if str(e["case"]).startswith("depthwise")],
+        "Others": [e for e in measured if not str(e["case"]).startswith("depthwise")],
     }
     lines.append("")
     for name, own in parts.items():
         if own:
             share = 100 * geometric_mean(_share(e) for e in own)
             lines.append(f"- {name}: {len(own)}; geometric mean of shares: {share:.0f} %.")
-    return "\n".join([*lines, "", "Measured on: " + provenance().line() + "."]) + "\n"
+    return lines
 
 
-def main() -> None:
-    """Measures every case and stores the results."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.bandwidth", description=__doc__)
-    parser.add_argument("only", nargs="*", help="parts of names of cases; default: all")
-    parser.add_argument("--seconds", type=float, default=1.0, help="per case")
-    parser.add_argument("--dry", action="store_true", help="print, but store nothing")
-    options = parser.parse_args()
-    peaks = measured_peaks()
-    order = cases()
-    entries: list[Entry] = []
-    for case in order:
-        if options.only and not any(name in case.name for name in options.only):
-            continue
-        entry = measure(case, peaks, options.seconds)
-        entries.append(entry)
-        print(case.name, f"{_share(entry):.2f}", entry["us"], entry["agrees"], file=sys.stderr)
-    if not options.dry:
-        kept = store.merge(RESULTS, entries, [case.name for case in order])
-        PAGE.write_text(page(kept), encoding="utf-8")
-
+BY_NAME = {case.name: case for case in cases()}
+PAGE = Page(
+    "bandwidth",
+    __doc__,
+    list(BY_NAME),
+    measure,
+    case_of,
+    lambda entries: write("bandwidth", page(entries)),
+    peers=(),
+    loops=1,
+    seconds=OPERATOR_S,
+)
 
 if __name__ == "__main__":
-    main()
+    PAGE.main()

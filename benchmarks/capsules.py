@@ -6,32 +6,29 @@ with an empty cache, and timed in alternation with the peers and a loop of multi
 are kept in benchmarks/results/capsules.json, and docs/capsules.md is written from them.
 """
 
-import argparse
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from benchmarks import store
-from benchmarks.cases import Array, aligned, random
+from benchmarks import layout
+from benchmarks.cases import Array, random
 from benchmarks.compile_time import compiled, write_byte_code
 from benchmarks.kernels import SHORT, times_of
-from benchmarks.machine import ROOT, provenance
-from benchmarks.peak import Peaks, measured_peaks
-from benchmarks.peers import Run, installed_peers
+from benchmarks.peak import measured_peaks, run_peak
+from benchmarks.peers import peer_jobs
+from benchmarks.protocol import Page, medians, timed, told, write
 from benchmarks.store import Entry
 from rutc.runtime import load
-from rutc.verify.bench import interleave, latency
+from rutc.verify.bench import aligned, room_for, rutc_job
+from rutc.verify.turns import Job
 from rutc.verify.verify import verify_model
 
-RESULTS = ROOT / "benchmarks" / "results" / "capsules.json"
-PAGE = ROOT / "docs" / "capsules.md"
+SPELLINGS = ("batched", "broadcast", "product")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +133,9 @@ def _model(layer: Layer, *nodes: NodeProto, **constants: np.ndarray) -> onnx.Mod
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
-def measure(name: str, layer: Layer, peaks: Peaks, seconds: float, peers: Sequence[str]) -> Entry:
+def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     """Returns the entry of one spelling, on one core. A peer that fails has no time."""
+    layer = Layer()
     inputs: Mapping[str, Array] = {"x": aligned(random(*layer.shape))}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "capsules.onnx"
@@ -146,37 +144,38 @@ def measure(name: str, layer: Layer, peaks: Peaks, seconds: float, peers: Sequen
         building = compiled(path, Path(folder) / "cache")
         library = path.with_suffix(".so")
         agrees = verify_model(path, library, inputs, threads=1).passed
-        session = load(library, threads=1)
-        (output,) = session.get_outputs()
-        y = aligned(np.empty([int(extent) for extent in output.shape], np.float32))
-        runs: dict[str, Run] = {"rutc": partial(session.run_into, inputs, {output.name: y})}
-        runs |= {peer: installed_peers()[peer](path, 1, inputs) for peer in peers}
-        runs["peak"] = peaks.registers.run
-        medians = {n: latency(t).median_us for n, t in interleave(runs, seconds).items()}
-        kernels = session.manifest["kernels"]
-        assert isinstance(kernels, list)
+        room = room_for(library, inputs)
+        jobs = {
+            "rutc": rutc_job(library, 1, inputs, room),
+            **peer_jobs(peers, path, 1, inputs, room),
+            "peak": Job(run_peak, ("native",)),
+        }
+        found = timed(jobs, seconds)
+        with load(library, threads=1) as session:
+            manifest = session.manifest
+            (y,) = session.run(None, inputs)
+    us = medians(found)
+    kernels = manifest["kernels"]
+    assert isinstance(kernels, list)
     return {
         "spelling": name,
         "flops": layer.flops,
-        "peak_gflops": round(peaks.registers.flops / medians.pop("peak") / 1e3, 1),
-        "us": {n: round(median, 1) for n, median in medians.items()},
+        "peak_gflops": round(measured_peaks().registers.flops / us.pop("peak") / 1e3, 1),
+        "us": {n: round(median, 1) for n, median in us.items()},
         "agrees": agrees,
+        "bound": room is not None,
         "compile": building,
         "kernels": [str(kernel["symbol"]) for kernel in kernels],
-        "arena_bytes": session.manifest["arena_bytes"],
-        "tensor_bytes": inputs["x"].nbytes + y.nbytes,
-        **asdict(provenance()),
+        "arena_bytes": manifest["arena_bytes"],
+        "tensor_bytes": inputs["x"].nbytes + np.asarray(y).nbytes,
+        **told(found),
     }
 
 
 def page(entries: Sequence[Entry]) -> str:
     """Returns the Markdown page of the entries."""
     layer = Layer()
-    peers = [p for p in SHORT if any(p in times_of(entry) for entry in entries)]
-    titles = "".join(f" {SHORT[p]} us |" for p in peers)
-    lines = [
-        "# A capsule layer",
-        "",
+    said = (
         "Written by `python -m benchmarks.capsules`. Each output capsule, a matrix of 4 x 4, is a",
         "sum of products of the 3 x 3 x 32 input capsules in a window with weights: eight dims and",
         f"{layer.flops / 1e6:.0f} million operations for a batch of {layer.batch}. Frameworks have",
@@ -187,18 +186,30 @@ def page(entries: Sequence[Entry]) -> str:
         "alternation; the share is of a loop of multiply-adds. Compile time is that of the whole",
         "process with an empty cache, and with byte code of the sources, as in a user's",
         "installation. Working memory is what a session allocates beside input and output.",
-        "",
+    )
+    return layout.page("A capsule layer", said, entries, _table)
+
+
+def _table(entries: Sequence[Entry]) -> list[str]:
+    measured = [entry for entry in entries if "us" in entry]
+    peers = [p for p in SHORT if any(p in times_of(entry) for entry in measured)]
+    titles = "".join(f" {SHORT[p]} us |" for p in peers)
+    lines = [
         f"| spelling | rutc us | GFLOP/s | of peak |{titles} compiled in | kernels | input and"
-        " output | working memory |",
-        "|---|---|---|---|" + "---|" * (len(peers) + 4),
+        " output | working memory | commit: runs |",
+        "|---|---|---|---|" + "---|" * (len(peers) + 5),
     ]
     for entry in entries:
+        if "error" in entry:
+            why = f"| {key(entry)} | {entry['error']} |" + " |" * (len(peers) + 6)
+            lines.append(f"{why} {layout.origin(entry)} |")
+            continue
         us, kernels = times_of(entry), _kernels(entry)
         building = entry["compile"]
         assert isinstance(building, dict)
         rate = float(str(entry["flops"])) / us["rutc"] / 1e3
         cells = [
-            str(entry["spelling"]) + ("" if entry["agrees"] else " (does NOT agree)"),
+            key(entry) + layout.marks(entry),
             str(us["rutc"]),
             f"{rate:.1f}",
             f"{100 * rate / float(str(entry['peak_gflops'])):.0f} %",
@@ -207,16 +218,11 @@ def page(entries: Sequence[Entry]) -> str:
             str(len(kernels)),
             f"{int(str(entry['tensor_bytes'])) / 1e6:.1f} MB",
             f"{int(str(entry['arena_bytes'])) / 1e6:.1f} MB",
+            layout.origin(entry),
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    same = len({tuple(_kernels(entry)) for entry in entries}) == 1
-    lines += [
-        "",
-        "The spellings' kernels are " + ("the same." if same else "NOT the same."),
-        "",
-        "Measured on: " + provenance().line() + ".",
-    ]
-    return "\n".join(lines) + "\n"
+    same = len({tuple(_kernels(entry)) for entry in measured}) == 1
+    return [*lines, "", "The spellings' kernels are " + ("the same." if same else "NOT the same.")]
 
 
 def _kernels(entry: Entry) -> list[str]:
@@ -225,24 +231,21 @@ def _kernels(entry: Entry) -> list[str]:
     return [str(kernel) for kernel in kernels]
 
 
-def main() -> None:
-    """Measures every spelling and stores the results."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.capsules", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=3.0, help="per spelling")
-    parser.add_argument(
-        "--peers", nargs="*", default=["onnxruntime", "openvino"], help="default: %(default)s"
-    )
-    parser.add_argument("--dry", action="store_true", help="print, but store nothing")
-    options = parser.parse_args()
-    layer, peaks = Layer(), measured_peaks("native")
-    entries = []
-    for name in spellings(layer):
-        entries.append(measure(name, layer, peaks, options.seconds, options.peers))
-        print(entries[-1], file=sys.stderr)
-    if not options.dry:
-        store.save(RESULTS, entries)
-        PAGE.write_text(page(entries), encoding="utf-8")
+def key(entry: Entry) -> str:
+    """Returns the spelling of an entry."""
+    return str(entry.get("spelling", entry.get("case")))
 
+
+PAGE = Page(
+    "capsules",
+    __doc__,
+    SPELLINGS,
+    measure,
+    key,
+    lambda entries: write("capsules", page(entries)),
+    peers=("onnxruntime", "openvino"),
+    loops=1,
+)
 
 if __name__ == "__main__":
-    main()
+    PAGE.main()

@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from rutc.verify.bench import aligned
+
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 Shape = tuple[int, ...]
-LINE_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +33,6 @@ class Case:
     def values(self) -> dict[str, Array]:
         """Returns the inputs, random and always the same, at whole cache lines."""
         return {name: aligned(random(*shape)) for name, shape in self.inputs.items()}
-
-
-def aligned(array: np.ndarray) -> np.ndarray:
-    """Returns a copy that begins at a whole cache line, which numpy does not see to."""
-    room = np.empty(array.nbytes + LINE_BYTES, np.uint8)
-    start = -int(room.ctypes.data) % LINE_BYTES
-    copy: np.ndarray = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
 
 
 def random(*shape: int) -> Array:

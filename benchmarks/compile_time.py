@@ -6,7 +6,8 @@ Models have the zoo's fixed sizes. Results are kept in benchmarks/results/compil
 docs/compile_time.md is written from them.
 """
 
-import argparse
+from __future__ import annotations
+
 import os
 import subprocess
 import sys
@@ -15,19 +16,21 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from benchmarks import store
+from benchmarks import layout
 from benchmarks.machine import ROOT, provenance
 from benchmarks.store import Entry
 
-RESULTS = ROOT / "benchmarks" / "results" / "compile_time.json"
-PAGE = ROOT / "docs" / "compile_time.md"
+if TYPE_CHECKING:
+    from benchmarks.protocol import Page
+
 MODELS = ("digits", "silero_vad_16k_op15", "mobilenet_v2", "resnet50", "bert_base_128")
 MIB = float(1 << 20)
 
 
-def measure(name: str) -> Entry:
-    """Returns the times of a model with an empty and with a full cache."""
+def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
+    """Returns the times of a model with an empty and with a full cache, once each."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         # In a process of its own: what this one has in memory counts for those that it starts.
@@ -70,19 +73,25 @@ def compiled(model: Path, cache: Path) -> dict[str, float]:
 
 def page(entries: Sequence[Entry]) -> str:
     """Returns the Markdown page of the entries."""
-    lines = [
-        "# Compile time",
-        "",
+    said = (
         "Written by `python -m benchmarks.compile_time`; the numbers are in",
         "`benchmarks/results/compile_time.json`. Seconds of the whole process",
         "`rutc compile --no-verify`, Python's start included, with an empty cache and with a full",
         "one, and the CPU seconds of all its processes. There is byte code of the sources, as in a",
         "user's installation. Memory is the peak of the largest process.",
-        "",
-        "| model | ONNX file | empty cache | CPU | full cache | CPU | peak memory |",
-        "|---|---|---|---|---|---|---|",
+    )
+    return layout.page("Compile time", said, entries, _table, ())
+
+
+def _table(entries: Sequence[Entry]) -> list[str]:
+    lines = [
+        "| model | ONNX file | empty cache | CPU | full cache | CPU | peak memory | commit |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for entry in entries:
+        if "error" in entry:
+            lines.append(f"| {key(entry)} | {entry['error']} | | | | | | {layout.origin(entry)} |")
+            continue
         empty, full = entry["empty"], entry["full"]
         assert isinstance(empty, dict)
         assert isinstance(full, dict)
@@ -90,37 +99,38 @@ def page(entries: Sequence[Entry]) -> str:
         for found in (empty, full):
             cells += [f"{found['seconds']:.2f} s", f"{found['cpu_seconds']:.2f} s"]
         cells.append(f"{max(empty['peak_bytes'], full['peak_bytes']) / MIB:.0f} MiB")
-        lines.append(f"| {entry['model']} | {' | '.join(cells)} |")
-    measured = sorted(
-        {
-            f"{e['cpu']}, {e['cpus']} CPUs; rutc at commit {e['commit']}; {e['date']}"
-            for e in entries
-        }
+        cells.append(layout.origin(entry))
+        lines.append(f"| {key(entry)} | {' | '.join(cells)} |")
+    return lines
+
+
+def key(entry: Entry) -> str:
+    """Returns the model of an entry."""
+    return str(entry.get("model", entry.get("case")))
+
+
+def pages() -> Page:
+    """Returns the page; a process that writes a model goes without its modules."""
+    from benchmarks.protocol import Page, write
+
+    return Page(
+        "compile_time",
+        __doc__ or "",
+        MODELS,
+        measure,
+        key,
+        lambda entries: write("compile_time", page(entries)),
+        peers=(),
+        prepare_s=60.0,
+        seconds=None,
     )
-    return "\n".join([*lines, "", "## Measured on", "", *(f"- {x}" for x in measured)]) + "\n"
-
-
-def main() -> None:
-    """Measures the models named on the command line, and stores the results."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.compile_time", description=__doc__)
-    parser.add_argument("models", nargs="*", default=MODELS, help=f"default: {', '.join(MODELS)}")
-    parser.add_argument("--write", type=Path, help="only write a model with fixed sizes there")
-    options = parser.parse_args()
-    if options.write is not None:
-        from benchmarks.zoo import write_static
-        from rutc.models.zoo import find
-
-        write_static(find(options.models[0]), options.write)
-        return
-    known = store.load(RESULTS)
-    for name in options.models:
-        new = measure(name)
-        print(name, new["empty"], new["full"], file=sys.stderr)
-        known = [*(e for e in known if e["model"] != name), new]
-        known.sort(key=lambda e: int(str(e["model_bytes"])))
-        store.save(RESULTS, known)
-        PAGE.write_text(page(known), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--write"]:
+        from benchmarks.zoo import write_static
+        from rutc.models.zoo import find
+
+        write_static(find(sys.argv[3]), Path(sys.argv[2]))
+    else:
+        pages().main()

@@ -1,4 +1,4 @@
-"""What a measurement was made on: the CPU, the versions and the commit."""
+"""What a measurement was made on, and how: the CPU, the versions, the commit, the protocol."""
 
 import datetime
 import importlib.metadata
@@ -8,9 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rutc.doctor import cpu_name
+from rutc.emit.targets.select import host_features, host_processor
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ("onnxruntime", "openvino", "iree-base-compiler", "apache-tvm", "torch")
+PROTOCOL = "processes in turns"
+"""How entries are measured (`benchmarks.protocol`); those without it took turns in one process."""
+FEATURES = ("avx2", "avxvnni", "avx512f", "avx512vnni", "avx512bf16", "amx-bf16", "amx-int8")
+"""What tells processors apart whose code differs."""
+WRITTEN = ("benchmarks/results", "docs", "README.md")
+"""What measurements write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,23 +25,21 @@ class Provenance:
     """Where, when and of what a measurement is."""
 
     cpu: str
+    processor: str
+    features: list[str]
     cpus: int
     date: str
     commit: str
     versions: dict[str, str]
-
-    def line(self) -> str:
-        """Returns it as one line of text."""
-        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
-        return (
-            f"{self.cpu}, {self.cpus} CPUs; rutc at commit {self.commit}; {versions}; {self.date}"
-        )
+    protocol: str = PROTOCOL
 
 
 def provenance() -> Provenance:
     """Returns the provenance of a measurement made now."""
     return Provenance(
         cpu=cpu_name(),
+        processor=host_processor(),
+        features=[name for name in FEATURES if name in host_features()],
         cpus=len(os.sched_getaffinity(0)),
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         commit=_commit(),
@@ -43,14 +48,24 @@ def provenance() -> Provenance:
 
 
 def _commit() -> str:
+    """The last commit that changed more than what measurements write, and whether more is changed.
+
+    So entries of one campaign name one commit, though the first of them changes the tree.
+    """
+
     def git(*arguments: str) -> str:
         done = subprocess.run(
-            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+            ["git", *arguments, "--", ".", *(f":!{place}" for place in WRITTEN)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         return done.stdout.strip()
 
     changed = git("status", "--porcelain", "--untracked-files=no")
-    return (git("rev-parse", "--short", "HEAD") or "unknown") + (" with changes" if changed else "")
+    commit = git("log", "-1", "--format=%h") or "unknown"
+    return commit + (" with changes" if changed else "")
 
 
 def _versions() -> dict[str, str]:

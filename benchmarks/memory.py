@@ -6,7 +6,8 @@ loaded: code, weights, working memory, threads and outputs, whether mapped from 
 Results are kept in benchmarks/results/memory.json, and docs/memory.md is written from them.
 """
 
-import argparse
+from __future__ import annotations
+
 import json
 import resource
 import subprocess
@@ -16,15 +17,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import geometric_mean
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks import store
+from benchmarks import layout
 from benchmarks.machine import ROOT, provenance
 from benchmarks.store import Entry
 
-RESULTS = ROOT / "benchmarks" / "results" / "memory.json"
-PAGE = ROOT / "docs" / "memory.md"
+if TYPE_CHECKING:
+    from benchmarks.protocol import Page
+
 RUNS = 3
 MIB = float(1 << 20)
 
@@ -64,41 +67,36 @@ def child(peer: str, model: str, inputs: Path, threads: int) -> dict[str, int]:
     return {"peak_bytes": peak() - before, "end_bytes": resident() - before}
 
 
-def measure(name: str, threads: Sequence[int]) -> list[Entry]:
-    """Returns one entry per thread count."""
-    from benchmarks.zoo import write_static
+def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
+    """Returns the entry of one model and thread count; how long it runs does not matter."""
+    from benchmarks.zoo import CASES, write_static
     from rutc.arguments import save_npz
     from rutc.compiler import Options, compile_model
     from rutc.models.zoo import find
 
-    model = find(name)
+    model, threads = find(CASES[name][0]), CASES[name][1]
     with tempfile.TemporaryDirectory() as folder:
         path, library = Path(folder) / "model.onnx", Path(folder) / "model.so"
         write_static(model, path)
         report = compile_model(path, library, Options(shapes=dict(model.shapes)))
         inputs = Path(folder) / "inputs.npz"
         save_npz(inputs, model.inputs(0))
-        entries: list[Entry] = []
-        for count in threads:
-            found = {
-                peer: _in_child(peer, file, inputs, count)
-                for peer, file in (("rutc", library), ("onnxruntime", path))
-            }
-            entry: Entry = {
-                "model": name,
-                "threads": count,
-                "model_bytes": path.stat().st_size,
-                "weight_bytes": report.weight_bytes,
-                "arena_bytes": report.arena_bytes,
-                "memory": found,
-            }
-            entries.append(entry | asdict(provenance()))
-    return entries
+        files = {"rutc": library, **dict.fromkeys(peers, path)}
+        return {
+            "model": model.name,
+            "threads": threads,
+            "model_bytes": path.stat().st_size,
+            "weight_bytes": report.weight_bytes,
+            "arena_bytes": report.arena_bytes,
+            "memory": {
+                peer: _in_child(peer, file, inputs, threads) for peer, file in files.items()
+            },
+            **asdict(provenance()),
+        }
 
 
 def _in_child(peer: str, model: Path, inputs: Path, threads: int) -> Mapping[str, int]:
-    command = [sys.executable, "-m", "benchmarks.memory", "--child", peer, model, inputs]
-    command += ["--threads", str(threads)]
+    command = [sys.executable, "-m", "benchmarks.memory", "--child", peer, model, inputs, threads]
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, check=True, cwd=ROOT
     )
@@ -106,54 +104,41 @@ def _in_child(peer: str, model: Path, inputs: Path, threads: int) -> Mapping[str
     return found
 
 
-def store_results(entries: Sequence[Entry]) -> None:
-    """Writes the entries in the zoo's order, and the page made of them."""
-    from rutc.models.zoo import zoo
-
-    order = {model.name: index for index, model in enumerate(zoo())}
-    ordered = sorted(entries, key=lambda e: (int(str(e["threads"])), order[str(e["model"])]))
-    store.save(RESULTS, ordered)
-    PAGE.write_text(page(ordered), encoding="utf-8")
-
-
 def page(entries: Sequence[Entry]) -> str:
     """Returns the Markdown page of the entries."""
-    lines = [
-        "# Memory",
-        "",
+    said = (
         "Written by `python -m benchmarks.memory` from `benchmarks/results/memory.json`. The peak",
         "of the resident memory, in MiB, of a process that loads a model and runs it three times,",
         "less what Python, numpy and the inputs take; (xN) is rutc's share of ONNX Runtime's.",
         "Weights that are mapped from the library count like any others, although processes share",
         "them.",
-        "",
-    ]
-    for threads in sorted({int(str(entry["threads"])) for entry in entries}):
+    )
+    return layout.page("Memory", said, entries, _tables, ())
+
+
+def _tables(entries: Sequence[Entry]) -> list[str]:
+    lines = []
+    for threads in sorted({int(str(entry["threads"])) for entry in entries if "memory" in entry}):
         lines += [
-            f"## {threads} thread{'s' if threads > 1 else ''}",
+            f"### {threads} thread{'s' if threads > 1 else ''}",
             "",
-            "| model | ONNX file | rutc's weights | working memory | rutc | onnxruntime |",
-            "|---|---|---|---|---|---|",
+            "| model | ONNX file | rutc's weights | working memory | rutc | onnxruntime | commit |",
+            "|---|---|---|---|---|---|---|",
         ]
         ratios = []
         for entry in entries:
-            if entry["threads"] != threads:
+            if entry.get("threads") != threads or "memory" not in entry:
                 continue
             ours, theirs = peaks(entry)
             ratios.append(ours / theirs)
             sizes = (entry["model_bytes"], entry["weight_bytes"], entry["arena_bytes"], ours)
             cells = [f"{int(str(size)) / MIB:.1f}" for size in sizes]
             cells.append(f"{theirs / MIB:.1f} (x{ratios[-1]:.2f})")
-            lines.append(f"| {entry['model']} | {' | '.join(cells)} |")
-        lines += [f"| **geometric mean** | | | | | x{geometric_mean(ratios):.2f} |", ""]
-    lines += ["## Measured on", ""]
-    measured = sorted(
-        {
-            f"{e['cpu']}, {e['cpus']} CPUs; rutc at commit {e['commit']}; {e['date']}"
-            for e in entries
-        }
-    )
-    return "\n".join([*lines, *(f"- {line}" for line in measured)]) + "\n"
+            row = [str(entry["model"]), *cells, layout.origin(entry)]
+            lines.append(f"| {' | '.join(row)} |")
+        lines += [f"| **geometric mean** | | | | | x{geometric_mean(ratios):.2f} | |", ""]
+    lines += [f"- {entry['case']}: {entry['error']}" for entry in entries if "error" in entry]
+    return lines
 
 
 def peaks(entry: Entry) -> tuple[int, int]:
@@ -163,34 +148,33 @@ def peaks(entry: Entry) -> tuple[int, int]:
     return memory["rutc"]["peak_bytes"], memory["onnxruntime"]["peak_bytes"]
 
 
-def main() -> None:
-    """Measures the models named on the command line, or all, and stores the results."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
-    parser.add_argument("models", nargs="*", help="names in the zoo; default: all")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--page", action="store_true", help="only write the page again")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.child:
-        peer, model, inputs = options.models
-        print(json.dumps(child(peer, model, Path(inputs), options.threads[0])))
-        return
-    entries = store.load(RESULTS)
-    if options.page:
-        store_results(entries)
-        return
-    from rutc.models.zoo import zoo
+def key(entry: Entry) -> str:
+    """Returns the case of an entry."""
+    if "case" in entry:
+        return str(entry["case"])
+    return f"{entry['model']}, {entry['threads']} thread{'s' if entry['threads'] != 1 else ''}"
 
-    for name in options.models or [model.name for model in zoo()]:
-        new = measure(name, options.threads)
-        kept = [e for e in entries if e["model"] != name or e["threads"] not in options.threads]
-        entries = kept + new
-        store_results(entries)
-        for entry in new:
-            ours, theirs = peaks(entry)
-            text = f"{ours / MIB:.1f} of {theirs / MIB:.1f} MiB"
-            print(name, entry["threads"], text, file=sys.stderr)
+
+def pages() -> Page:
+    """Returns the page; its cases are the zoo's, whose modules a measured process goes without."""
+    from benchmarks.protocol import Page, write
+    from benchmarks.zoo import CASES
+
+    return Page(
+        "memory",
+        __doc__,
+        list(CASES),
+        measure,
+        key,
+        lambda entries: write("memory", page(entries)),
+        prepare_s=15.0,
+        seconds=None,
+    )
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--child"]:
+        peer, model, inputs, threads = sys.argv[2:]
+        print(json.dumps(child(peer, model, Path(inputs), int(threads))))
+    else:
+        pages().main()

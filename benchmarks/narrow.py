@@ -4,12 +4,9 @@ Each operator is an ONNX model of its own. rutc and ONNX Runtime take turns on o
 to benchmarks/results/narrow.json and docs/narrow.md.
 """
 
-import argparse
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +15,13 @@ import onnx
 from numpy.typing import DTypeLike
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks import store
-from benchmarks.machine import ROOT, provenance
+from benchmarks import layout
+from benchmarks.peers import peer_jobs
+from benchmarks.protocol import OPERATOR_S, Page, case_of, compiled, medians, timed, told, write
 from benchmarks.store import Entry
-from rutc.compiler import Options, compile_model
-from rutc.errors import RutcError
-from rutc.runtime import ModelError, load
-from rutc.verify.bench import interleave, latency
-from rutc.verify.reference import Reference
-from rutc.verify.verify import verify_model
+from rutc.compiler import Options
+from rutc.verify.bench import rutc_job
 
-RESULTS = ROOT / "benchmarks" / "results" / "narrow.json"
-PAGE = ROOT / "docs" / "narrow.md"
 DOMAINS = {"": 21, "ai.onnx.ml": 3, "com.microsoft": 1}
 
 
@@ -245,83 +237,69 @@ CASES = (
 )
 
 
-def measure(case: Case, seconds: float) -> Entry:
+BY_NAME = {case.name: case for case in CASES}
+
+
+def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     """Returns the entry of one case: medians on one core."""
-    entry: Entry = {"case": case.name, "operations": case.operations}
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "kernel.onnx"
-            onnx.save(case.build(), path)
-            report = compile_model(path, path.with_suffix(".so"), Options(), None)
-            inputs = {"x": case.input}
-            agrees = verify_model(path, report.library, inputs, threads=1).passed
-            session = load(report.library, threads=1)
-            (y,) = session.run(None, inputs)
-            outputs = {session.get_outputs()[0].name: np.empty_like(y)}
-            times = interleave(
-                {
-                    "rutc": partial(session.run_into, inputs, outputs),
-                    "onnxruntime": partial(Reference(path, 1, optimise=True).run, inputs),
-                },
-                seconds,
-            )
-    except (RutcError, ModelError) as error:
-        return {**entry, "error": str(error).splitlines()[0]}
-    medians = {name: round(latency(found).median_us, 1) for name, found in times.items()}
-    return {
-        **entry,
-        "agrees": agrees,
-        **{f"{name}_us": us for name, us in medians.items()},
-        "ratio": round(medians["rutc"] / medians["onnxruntime"], 2),
-        **asdict(provenance()),
-    }
+    case = BY_NAME[name]
+    inputs = {"x": case.input}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.onnx"
+        onnx.save(case.build(), path)
+        made = compiled(path, inputs, Options())
+        found = timed(
+            {
+                "rutc": rutc_job(made.library, 1, inputs, made.room),
+                **peer_jobs(peers, path, 1, inputs, made.room),
+            },
+            seconds,
+        )
+    us = medians(found)
+    entry: Entry = {"operations": case.operations, **made.facts}
+    entry |= {f"{name}_us": round(median, 1) for name, median in us.items()}
+    if "onnxruntime" in us:
+        entry["ratio"] = round(us["rutc"] / us["onnxruntime"], 2)
+    return entry | told(found)
 
 
-def page(entries: list[Entry]) -> str:
+def page(entries: Sequence[Entry]) -> str:
     """Returns the Markdown page of the entries."""
-    lines = [
-        "# Narrow numbers, norms, forests",
-        "",
+    said = (
         "Written by `python -m benchmarks.narrow`. Single operators on one core, in turns with",
         "ONNX Runtime; times are of whole calls from Python. Below 1 rutc is faster.",
-        "",
-        "| operator | rutc us | ORT us | rutc/ORT | rutc Gop/s |",
-        "|---|---|---|---|---|",
+    )
+    return layout.page("Narrow numbers, norms, forests", said, entries, _table)
+
+
+def _table(entries: Sequence[Entry]) -> list[str]:
+    lines = [
+        "| operator | rutc us | ORT us | rutc/ORT | rutc Gop/s | commit: runs |",
+        "|---|---|---|---|---|---|",
     ]
     for entry in entries:
         if "error" in entry:
-            lines.append(f"| {entry['case']} | {entry['error']} | | | |")
+            lines.append(f"| {entry['case']} | {entry['error']} | | | | {layout.origin(entry)} |")
             continue
-        mark = "" if entry["agrees"] else " (does NOT agree)"
         operations, us = float(str(entry["operations"])), float(str(entry["rutc_us"]))
         rate = f"{operations / us / 1e3:.0f}" if operations else ""
         lines.append(
-            f"| {entry['case']}{mark} | {entry['rutc_us']} | {entry['onnxruntime_us']} | "
-            f"{entry['ratio']} | {rate} |"
+            f"| {entry['case']}{layout.marks(entry)} | {entry['rutc_us']} | "
+            f"{entry.get('onnxruntime_us', '-')} | {entry.get('ratio', '-')} | {rate} | "
+            f"{layout.origin(entry)} |"
         )
-    return "\n".join([*lines, "", "Measured on: " + provenance().line() + "."]) + "\n"
+    return lines
 
 
-def main() -> None:
-    """Measures every case and stores the results; a part of them replaces its own entries."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.narrow", description=__doc__)
-    parser.add_argument("only", nargs="*", help="parts of names of cases; default: all")
-    parser.add_argument("--seconds", type=float, default=1.0, help="per case")
-    parser.add_argument("--dry", action="store_true", help="print, but store nothing")
-    options = parser.parse_args()
-    measured: list[Entry] = []
-    for case in CASES:
-        if options.only and not any(part in case.name for part in options.only):
-            continue
-        entry = measure(case, options.seconds)
-        measured.append(entry)
-        facts = {k: entry[k] for k in entry if k.endswith(("_us", "ratio", "error", "agrees"))}
-        print(case.name, facts, file=sys.stderr, flush=True)
-    if options.dry:
-        return
-    entries = store.merge(RESULTS, measured, [case.name for case in CASES])
-    PAGE.write_text(page(entries), encoding="utf-8")
-
+PAGE = Page(
+    "narrow",
+    __doc__,
+    list(BY_NAME),
+    measure,
+    case_of,
+    lambda entries: write("narrow", page(entries)),
+    seconds=OPERATOR_S,
+)
 
 if __name__ == "__main__":
-    main()
+    PAGE.main()

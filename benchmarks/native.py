@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.peers import Run
 from rutc.emit.toolchain import find_toolchain
 from rutc.runtime.interface import Options
 from rutc.runtime.loader import open_library
 from rutc.runtime.plain import Addresses, PlainTensors
 from rutc.runtime.ports import Ports
+from rutc.verify.bench import Inputs, Room, aligned, allocated
+from rutc.verify.turns import Run
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -28,6 +29,16 @@ int calls(run *model, void *session, void **inputs, int n, void **outputs, int m
   return status;
 }
 """
+
+
+def run_calls(library: Path, inputs: Inputs, room: Room, sets: int, count: int) -> Run:
+    """Returns a run of `count` calls over so many sets of arrays that hold the same inputs."""
+    arrays = {name: np.asarray(value) for name, value in inputs.items()}
+    return native_calls(
+        library,
+        [({n: aligned(a) for n, a in arrays.items()}, allocated(room)) for _ in range(sets)],
+        count,
+    )
 
 
 def native_calls(library: Path, sets: Sequence[tuple[Arrays, Arrays]], count: int) -> Run:

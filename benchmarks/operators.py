@@ -5,85 +5,73 @@ turns on one core. Results go to benchmarks/results/operators.json and docs/oper
 run of some cases replaces theirs only.
 """
 
-import argparse
-import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 
+import numpy as np
 import onnx
 
-from benchmarks import store
-from benchmarks.cases import aligned
-from benchmarks.machine import ROOT, provenance
-from benchmarks.operator_cases import CASES, Case
-from benchmarks.peak import Peaks, measured_peaks
-from benchmarks.peers import Run
+from benchmarks import layout
+from benchmarks.operator_cases import CASES
+from benchmarks.peak import run_traffic
+from benchmarks.peers import peer_jobs
+from benchmarks.protocol import OPERATOR_S, Page, case_of, compiled, medians, timed, told, write
 from benchmarks.store import Entry
-from rutc.compiler import Options, compile_model
-from rutc.errors import RutcError
-from rutc.runtime import ModelError, load
-from rutc.verify.bench import interleave, latency
-from rutc.verify.reference import Reference
-from rutc.verify.verify import verify_model
+from rutc.compiler import Options
+from rutc.runtime import load
+from rutc.verify.bench import rutc_job
+from rutc.verify.turns import Job
 
-RESULTS = ROOT / "benchmarks" / "results" / "operators.json"
-PAGE = ROOT / "docs" / "operators_speed.md"
+BY_NAME = {case.name: case for case in CASES}
 
 
-def measure(case: Case, peaks: Peaks, seconds: float) -> Entry:
+def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     """Returns the entry of one case: medians on one core.
 
     `traffic_us` is the time of one pass over operands and results.
     """
-    entry: Entry = {"case": case.name}
+    case = BY_NAME[name]
     inputs = case.inputs()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "operator.onnx"
-            onnx.save(case.build(), path)
-            report = compile_model(path, path.with_suffix(".so"), Options(), None)
-            agrees = verify_model(path, report.library, inputs, threads=1).passed
-            session = load(report.library, threads=1)
-            values = session.run(None, inputs)
-            ports = session.get_outputs()
-            run: Run = partial(session.run, None, inputs)
-            if all(isinstance(extent, int) for port in ports for extent in port.shape):
-                room = {p.name: aligned(y) for p, y in zip(ports, values, strict=True)}
-                run = partial(session.run_into, inputs, room)
-            peer = partial(Reference(path, 1, optimise=True).run, inputs)
-            traffic = peaks.traffic(case.read_bytes, sum(y.nbytes for y in values))
-            times = interleave({"rutc": run, "onnxruntime": peer, "traffic": traffic}, seconds)
-    except (RutcError, ModelError) as error:
-        return {**entry, "error": str(error).splitlines()[0]}
-    medians = {name: round(latency(found).median_us, 1) for name, found in times.items()}
-    return {
-        **entry,
-        "agrees": agrees,
-        **{f"{name}_us": us for name, us in medians.items()},
-        "ratio": round(medians["rutc"] / medians["onnxruntime"], 2),
-        **asdict(provenance()),
-    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "operator.onnx"
+        onnx.save(case.build(), path)
+        made = compiled(path, inputs, Options())
+        with load(made.library, threads=1) as session:
+            written = sum(np.asarray(y).nbytes for y in session.run(None, inputs))
+        jobs = {
+            "rutc": rutc_job(made.library, 1, inputs, made.room),
+            **peer_jobs(peers, path, 1, inputs, made.room),
+            "traffic": Job(run_traffic, ("native", case.read_bytes, written)),
+        }
+        found = timed(jobs, seconds)
+    us = {f"{name}_us": round(median, 1) for name, median in medians(found).items()}
+    return {**made.facts, **us, **_ratio(us), **told(found)}
+
+
+def _ratio(us: Mapping[str, float]) -> Entry:
+    if "onnxruntime_us" not in us:
+        return {}
+    return {"ratio": round(us["rutc_us"] / us["onnxruntime_us"], 2)}
 
 
 def page(entries: Sequence[Entry]) -> str:
     """Returns the Markdown page of the entries."""
-    measured = [entry for entry in entries if "ratio" in entry]
-    ratios = [float(str(entry["ratio"])) for entry in measured]
-    lines = [
-        "# Single operators",
-        "",
+    said = (
         "Written by `python -m benchmarks.operators`. Each operator is a model of its own, on one",
         "core, in turns with ONNX Runtime; times are of whole calls from Python, which take about",
         "4 us by themselves. Below 1 rutc is faster. The share of the bandwidth is that of a pass",
         "that reads as many bytes as the operands have and writes as many as the results, in turns",
         "with the two. What computes much stays below it, and what reads a part of its operands is",
         "beyond it.",
-        "",
-    ]
+    )
+    return layout.page("Single operators", said, entries, _table)
+
+
+def _table(entries: Sequence[Entry]) -> list[str]:
+    lines = []
+    ratios = [float(str(entry["ratio"])) for entry in entries if "ratio" in entry]
     if ratios:
         lines += [
             f"Geometric mean of the {len(ratios)} ratios: "
@@ -91,42 +79,33 @@ def page(entries: Sequence[Entry]) -> str:
             f"{sum(r > 1.1 for r in ratios)} are above 1.1.",
             "",
         ]
-    lines += ["| operator | rutc us | ORT us | rutc/ORT | of bandwidth |", "|---|---|---|---|---|"]
+    lines += [
+        "| operator | rutc us | ORT us | rutc/ORT | of bandwidth | commit: runs |",
+        "|---|---|---|---|---|---|",
+    ]
     for entry in entries:
         if "error" in entry:
-            lines.append(f"| {entry['case']} | {entry['error']} | | | |")
+            lines.append(f"| {entry['case']} | {entry['error']} | | | | {layout.origin(entry)} |")
             continue
-        mark = "" if entry["agrees"] else " (does NOT agree)"
-        share = float(str(entry["traffic_us"])) / float(str(entry["rutc_us"]))
+        share = 100 * float(str(entry["traffic_us"])) / float(str(entry["rutc_us"]))
         lines.append(
-            f"| {entry['case']}{mark} | {entry['rutc_us']} | {entry['onnxruntime_us']} | "
-            f"{entry['ratio']} | {100 * share:.0f} % |"
+            f"| {entry['case']}{layout.marks(entry)} | {entry['rutc_us']} | "
+            f"{entry.get('onnxruntime_us', '-')} | {entry.get('ratio', '-')} | {share:.0f} % | "
+            f"{layout.origin(entry)} |"
         )
-    return "\n".join([*lines, "", "Measured on: " + provenance().line() + "."]) + "\n"
+    return lines
 
 
-def main() -> None:
-    """Measures every case and stores the results; a part of them replaces its own entries."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.operators", description=__doc__)
-    parser.add_argument("only", nargs="*", help="parts of names of cases; default: all")
-    parser.add_argument("--seconds", type=float, default=0.5, help="per case")
-    parser.add_argument("--part", default="1/1", help="I/N: only the I-th of N parts of the cases")
-    parser.add_argument("--dry", action="store_true", help="print, but store nothing")
-    options = parser.parse_args()
-    measured: list[Entry] = []
-    chosen = [c for c in CASES if not options.only or any(p in c.name for p in options.only)]
-    part, parts = map(int, options.part.split("/"))
-    peaks = measured_peaks()
-    for case in chosen[part - 1 :: parts]:
-        entry = measure(case, peaks, options.seconds)
-        measured.append(entry)
-        facts = {k: entry[k] for k in entry if k.endswith(("_us", "ratio", "error", "agrees"))}
-        print(case.name, facts, file=sys.stderr, flush=True)
-    if options.dry:
-        return
-    entries = store.merge(RESULTS, measured, [case.name for case in CASES])
-    PAGE.write_text(page(entries), encoding="utf-8")
-
+PAGE = Page(
+    "operators",
+    __doc__,
+    list(BY_NAME),
+    measure,
+    case_of,
+    lambda entries: write("operators_speed", page(entries)),
+    loops=1,
+    seconds=OPERATOR_S,
+)
 
 if __name__ == "__main__":
-    main()
+    PAGE.main()

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rutc.emit.toolchain import find_toolchain
+from rutc.verify.turns import Run
 
 ITERATIONS = 1 << 18
 ACCUMULATORS = 12
@@ -93,7 +94,7 @@ void passes(vector **in, long reads, vector **out, long writes, long sets, long 
 class PeakLoop:
     """A run of a loop on one core, and how many floating-point operations it does."""
 
-    run: Callable[[], object]
+    run: Run
     flops: int
 
 
@@ -108,7 +109,7 @@ class Peaks:
 
     registers: PeakLoop
     fed: PeakLoop
-    traffic: Callable[..., Callable[[], object]]
+    traffic: Callable[..., Run]
 
 
 def measured_peaks(architecture: str = "native") -> Peaks:
@@ -142,9 +143,7 @@ def measured_peaks(architecture: str = "native") -> Peaks:
     def feed() -> object:
         return fed(FED_ITERATIONS, _line(rows), _line(columns))
 
-    def traffic(
-        read_bytes: int, written_bytes: int, sets: int = 1, count: int = 1
-    ) -> Callable[[], object]:
+    def traffic(read_bytes: int, written_bytes: int, sets: int = 1, count: int = 1) -> Run:
         step = 4 * lanes
         # Never written to, all of it would be one page of zeros, or none yet.
         arrays = [
@@ -168,6 +167,21 @@ def measured_peaks(architecture: str = "native") -> Peaks:
         PeakLoop(feed, 2 * FED_ITERATIONS * FED_STEPS * tile * lanes),
         traffic,
     )
+
+
+def run_peak(architecture: str) -> Run:
+    """Returns a run of the loop of multiply-adds."""
+    return measured_peaks(architecture).registers.run
+
+
+def run_fed(architecture: str) -> Run:
+    """Returns a run of the loop that loads its operands."""
+    return measured_peaks(architecture).fed.run
+
+
+def run_traffic(architecture: str, *sizes: int) -> Run:
+    """Returns a run of passes over memory; `sizes` are those of `Peaks.traffic`."""
+    return measured_peaks(architecture).traffic(*sizes)
 
 
 def _line(array: np.ndarray) -> int:

@@ -1,10 +1,11 @@
-"""The peers: each turns an ONNX file, a thread count and inputs into a function that runs it.
+"""The peers: each turns an ONNX file, a thread count, inputs and outputs into a run of it.
 
 Every peer computes in float32, with static shapes, and without tuning. Those that have several
-sets of options for speed are compiled with each, and the fastest counts.
+sets of options for speed are compiled with each, and the fastest counts. Inputs and outputs are
+bound before the first run where outputs have room; a peer that gives outputs in memory of its own
+leaves them there. Where they have none, each run takes arrays and gives arrays.
 """
 
-import functools
 import importlib.util
 import os
 import re
@@ -21,13 +22,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rutc.runtime import load
-from rutc.verify.reference import Reference
+from rutc.verify.bench import Room, aligned, allocated, run_onnxruntime
+from rutc.verify.turns import Job, Run
 
 Array = npt.NDArray[np.generic]
 Inputs = Mapping[str, Array]
-Run = Callable[[], object]
-Prepare = Callable[[Path, int, Inputs], Run]
+Prepare = Callable[[Path, int, Inputs, Room | None], Run]
 
 IREE_OPTIONS: tuple[tuple[str, ...], ...] = (
     (),
@@ -41,17 +41,7 @@ IREE_OPTIONS: tuple[tuple[str, ...], ...] = (
 """IREE's defaults suit some models, and data tiling suits others."""
 
 
-def prepare_rutc(library: Path, threads: int, inputs: Inputs) -> Run:
-    """Returns a run of a compiled model."""
-    return partial(load(library, threads=threads).run, None, inputs)
-
-
-def prepare_onnxruntime(model: Path, threads: int, inputs: Inputs) -> Run:
-    """Returns a run of ONNX Runtime with all its optimisations."""
-    return partial(Reference(model, threads, optimise=True).run, inputs)
-
-
-def prepare_openvino(model: Path, threads: int, inputs: Inputs) -> Run:
+def prepare_openvino(model: Path, threads: int, inputs: Inputs, room: Room | None) -> Run:
     """Returns a run of OpenVINO's CPU plugin in float32, with static shapes."""
     import openvino
 
@@ -64,16 +54,22 @@ def prepare_openvino(model: Path, threads: int, inputs: Inputs) -> Run:
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "f32",
     }
-    request = core.compile_model(network, "CPU", settings).create_infer_request()
-    return partial(request.infer, dict(inputs))
+    compiled = core.compile_model(network, "CPU", settings)
+    request = compiled.create_infer_request()
+    if room is None:
+        return partial(request.infer, dict(inputs))
+    arrays = {name: aligned(array) for name, array in inputs.items()}
+    for name, array in (arrays | allocated(room)).items():
+        request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
+    return partial(request.infer, share_outputs=True)
 
 
-def prepare_iree(model: Path, threads: int, inputs: Inputs) -> Run:
+def prepare_iree(model: Path, threads: int, inputs: Inputs, room: Room | None) -> Run:
     """Returns a run of IREE compiled for this CPU, with the faster of its sets of options."""
-    return fastest([_iree_run(binary, threads, inputs) for binary in _iree_binaries(model)])
+    bound = room is not None
+    return fastest([_iree_run(b, threads, inputs, bound=bound) for b in _iree_binaries(model)])
 
 
-@functools.lru_cache(maxsize=1)
 def _iree_binaries(model: Path) -> tuple[bytes, ...]:
     """What IREE's compiler makes of a model with each set of options that it accepts."""
     import iree.compiler as compiler
@@ -100,7 +96,7 @@ def _iree_binaries(model: Path) -> tuple[bytes, ...]:
     return tuple(binaries)
 
 
-def _iree_run(binary: bytes, threads: int, inputs: Inputs) -> Run:
+def _iree_run(binary: bytes, threads: int, inputs: Inputs, *, bound: bool) -> Run:
     import iree.runtime as runtime
 
     runtime.flags.parse_flags(f"--task_topology_group_count={threads}")
@@ -110,16 +106,20 @@ def _iree_run(binary: bytes, threads: int, inputs: Inputs) -> Run:
     context.add_vm_module(program)
     (name,) = [name for name in program.function_names if not re.search(r"\$|__init", name)]
     function = context.modules[program.name][name]
+    arguments = list(inputs.values())
+    if bound:
+        arguments = [runtime.asdevicearray(device, x) for x in arguments]
 
     def run() -> object:
-        results = function(*inputs.values())
+        results = function(*arguments)
         several = results if isinstance(results, tuple) else (results,)
+        # It waits for the results and maps their memory.
         return [result.to_host() for result in several]
 
     return run
 
 
-def prepare_tvm(model: Path, threads: int, inputs: Inputs) -> Run:
+def prepare_tvm(model: Path, threads: int, inputs: Inputs, room: Room | None) -> Run:
     """Returns a run of TVM's default build for this CPU, which tunes nothing."""
     import tvm
     from tvm import relax
@@ -132,12 +132,11 @@ def prepare_tvm(model: Path, threads: int, inputs: Inputs) -> Run:
     def run() -> object:
         results = machine["main"](*arguments)
         several = [results] if hasattr(results, "numpy") else list(results)
-        return [result.numpy() for result in several]
+        return several if room is not None else [result.numpy() for result in several]
 
     return run
 
 
-@functools.lru_cache(maxsize=1)
 def _tvm_program(
     model: Path, shapes: tuple[tuple[str, tuple[int, ...]], ...]
 ) -> tuple[Any, tuple[str, ...]]:
@@ -156,7 +155,7 @@ def _tvm_program(
     return relax.build(module, target=target), names
 
 
-def prepare_torch(model: Path, threads: int, inputs: Inputs) -> Run:
+def prepare_torch(model: Path, threads: int, inputs: Inputs, room: Room | None) -> Run:
     """Returns a run of torch.compile on the network that the zoo exported `model` from.
 
     Raises:
@@ -197,7 +196,7 @@ def fastest(runs: Sequence[Run], repeats: int = 3) -> Run:
 
 
 PEERS: dict[str, tuple[str, Prepare]] = {
-    "onnxruntime": ("onnxruntime", prepare_onnxruntime),
+    "onnxruntime": ("onnxruntime", run_onnxruntime),
     "openvino": ("openvino", prepare_openvino),
     "iree": ("iree", prepare_iree),
     "tvm": ("tvm", prepare_tvm),
@@ -212,4 +211,15 @@ def installed_peers() -> dict[str, Prepare]:
         name: prepare
         for name, (package, prepare) in PEERS.items()
         if importlib.util.find_spec(package) is not None
+    }
+
+
+def peer_jobs(
+    names: Sequence[str], model: Path, threads: int, inputs: Inputs, room: Room | None
+) -> dict[str, Job]:
+    """Returns the jobs of those of the named peers that are installed."""
+    return {
+        name: Job(prepare, (model, threads, inputs, room), PEERS[name][0])
+        for name, prepare in installed_peers().items()
+        if name in names
     }

@@ -1,10 +1,11 @@
-"""The files of results: lists of JSON objects, one for each thing measured."""
+"""The files of results: lists of JSON objects, one for each thing measured on each machine."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 Entry = dict[str, object]
+Key = Callable[[Entry], str]
 
 
 def load(path: Path) -> list[Entry]:
@@ -16,15 +17,22 @@ def load(path: Path) -> list[Entry]:
     return entries
 
 
-def merge(path: Path, measured: Sequence[Entry], cases: Sequence[str]) -> list[Entry]:
-    """Writes the entries in place of those before of the same cases, and returns what stays.
+def machine(entry: Entry) -> tuple[str, ...]:
+    """Returns what tells the machine of an entry from others whose results do not compare."""
+    features = entry.get("features", ())
+    assert isinstance(features, list | tuple)
+    return (str(entry.get("cpu", "")), str(entry.get("processor", "")), *map(str, features))
 
-    `cases` are the names of all cases, in order; entries of others go.
-    """
-    known = {str(entry["case"]): entry for entry in [*load(path), *measured]}
-    kept = [known[case] for case in cases if case in known]
-    save(path, kept)
-    return kept
+
+def merged(before: Sequence[Entry], measured: Sequence[Entry], key: Key) -> list[Entry]:
+    """Returns all entries, those measured in place of earlier ones of their key and machine."""
+    return list({(machine(e), key(e)): e for e in (*before, *measured)}.values())
+
+
+def measured_already(entries: Sequence[Entry], now: Entry, key: Key) -> set[str]:
+    """Returns the keys of what this machine measured at this commit and by this protocol."""
+    same = [k for k in now if k in ("cpu", "processor", "features", "commit", "protocol")]
+    return {key(e) for e in entries if all(e.get(k) == now[k] for k in same) and "error" not in e}
 
 
 def save(path: Path, entries: Sequence[Entry]) -> None:

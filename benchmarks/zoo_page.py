@@ -3,62 +3,83 @@
 from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
 
+from benchmarks import layout
 from benchmarks.store import Entry
 
 Summary = dict[str, float]
 
+PLOT = "benchmarks-{}.svg"
 FEW = 5
 """Geometric means of fewer ratios are not shown."""
 
 
 def page(entries: Sequence[Entry]) -> str:
     """Returns the page of the entries."""
-    counts = sorted({int(str(entry["threads"])) for entry in entries})
-    lines = [
-        "# Benchmarks",
-        "",
+    said = (
         "Written by `python -m benchmarks.zoo` from `benchmarks/results/zoo.json`. Median latency",
-        "in ms of one run with batch 1, float32, measured in alternation in one process; (xN) is",
-        "rutc's time over the peer's: below 1 is faster. `-`: the peer does not run the model;",
-        "empty: not measured. Nothing is tuned. The share of peak is that of the operations that",
-        "rutc executes, of which filtering leaves fewer than convolutions have, in a loop of",
-        "multiply-adds measured beside.",
+        "in ms of one run with batch 1, float32; (xN) is rutc's time over the peer's: below 1 is",
+        "faster. `-`: the peer does not run the model; empty: not measured. Nothing is tuned. The",
+        "share of peak is that of the operations that rutc executes, of which filtering leaves",
+        "fewer than convolutions have, in a loop of multiply-adds on vectors, measured beside; of",
+        "models marked `bf16 matrix registers` rutc multiplies parts of float32 there, which no",
+        "such loop keeps up with.",
         "",
-    ]
+        *(
+            f"![speed over ONNX Runtime's, {count(n)}](benchmarks-{n}.svg)"
+            for n in _counts(entries)
+        ),
+        "",
+        "The plots are of the machine that comes first.",
+    )
+    return layout.page("Benchmarks", said, entries, _tables)
+
+
+def count(threads: int) -> str:
+    """Returns a number of threads in words."""
+    return f"{threads} thread{'s' if threads > 1 else ''}"
+
+
+def _counts(entries: Sequence[Entry]) -> list[int]:
+    return sorted({int(str(entry["threads"])) for entry in entries})
+
+
+def _tables(entries: Sequence[Entry]) -> list[str]:
+    counts = _counts(entries)
+    lines: list[str] = []
     for threads in counts:
         lines += _table([e for e in entries if e["threads"] == threads], threads)
-    lines += _ready([e for e in entries if e["threads"] == counts[0]] if counts else [])
-    lines += ["## Measured on", ""]
-    measured = sorted({_measured_on(entry) for entry in entries if "cpu" in entry})
-    return "\n".join([*lines, *(f"- {line}" for line in measured)]) + "\n"
+    return [*lines, *_ready([e for e in entries if e["threads"] == counts[0]])][:-1]
 
 
 def _table(entries: Sequence[Entry], threads: int) -> list[str]:
     names = peers(entries)
-    count = f"{threads} thread{'s' if threads > 1 else ''}"
     lines = [
-        f"## {count}",
+        f"### {count(threads)}",
         "",
-        f"![speed over ONNX Runtime's, {count}](benchmarks-{threads}.svg)",
-        "",
-        f"| model | rutc | of peak | {' | '.join(names)} |",
-        "|---|---|---|" + "---|" * len(names),
+        f"| model | rutc | of peak | {' | '.join(names)} | commit: runs |",
+        "|---|---|---|---|" + "---|" * len(names),
     ]
     for entry in entries:
         found = times(entry)
         if not found:
-            lines.append(f"| {entry['model']} | {entry.get('error', '')} | |" + " |" * len(names))
+            why = f"| {entry['model']} | {entry.get('error', '')} | |" + " |" * len(names)
+            lines.append(f"{why} {layout.origin(entry)} |")
             continue
-        agrees = "" if entry["agrees"] else " (does NOT agree)"
         cells = [_cell(entry, name) for name in names]
-        rutc = f"{milliseconds(found['rutc']['median_us'])}{agrees}"
-        lines.append(f"| {' | '.join([str(entry['model']), rutc, _share(entry), *cells])} |")
+        rutc = f"{milliseconds(found['rutc']['median_us'])}"
+        name = f"{entry['model']}{layout.marks(entry)}"
+        lines.append(f"| {' | '.join([name, rutc, _share(entry), *cells, layout.origin(entry)])} |")
     means = []
     for name in names:
-        ratios = [r for entry in entries if (r := ratio(entry, name)) is not None]
-        many = len(ratios) >= FEW
-        means.append(f"x{geometric_mean(ratios):.2f} (n={len(ratios)})" if many else "")
-    return [*lines, f"| **geometric mean** | | | {' | '.join(means)} |", ""]
+        ratios = ratios_to(entries, name)
+        shown = f"x{geometric_mean(ratios):.2f} (n={len(ratios)})" if len(ratios) >= FEW else ""
+        means.append(shown)
+    return [*lines, f"| **geometric mean** | | | {' | '.join(means)} | |", ""]
+
+
+def ratios_to(entries: Sequence[Entry], peer: str) -> list[float]:
+    """Returns rutc's time over the peer's, of all models that both run and that agree."""
+    return [r for entry in entries if (r := ratio(entry, peer)) is not None]
 
 
 def _cell(entry: Entry, name: str) -> str:
@@ -82,7 +103,7 @@ def _ready(entries: Sequence[Entry]) -> list[str]:
     """Returns the table of seconds from an ONNX file to the first result."""
     names = peers(entries)
     lines = [
-        "## Time to compile",
+        "### Time to compile",
         "",
         "Seconds from the ONNX file to a first result, for those peers that keep no result of",
         "compilation; rutc's is the time to compile the library, which then loads within 1 ms.",
@@ -116,7 +137,7 @@ def times(entry: Mapping[str, object]) -> dict[str, Summary]:
 def ratio(entry: Entry, peer: str) -> float | None:
     """Returns rutc's time over the peer's, of models whose results agree."""
     found = times(entry)
-    if peer not in found or not entry["agrees"]:
+    if peer not in found or "rutc" not in found or not entry["agrees"]:
         return None
     return found["rutc"]["median_us"] / found[peer]["median_us"]
 
@@ -124,13 +145,3 @@ def ratio(entry: Entry, peer: str) -> float | None:
 def milliseconds(microseconds: float) -> str:
     """Returns the time in ms with three digits."""
     return f"{microseconds / 1000:.3g}"
-
-
-def _measured_on(entry: Entry) -> str:
-    versions = entry["versions"]
-    assert isinstance(versions, dict)
-    names = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return (
-        f"{entry['cpu']}, {entry['cpus']} CPUs; rutc at commit {entry['commit']}; {names}; "
-        f"{entry['date']}"
-    )

@@ -1,6 +1,7 @@
 """The harness of the benchmarks: what peers compute, and what is made of their times."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,20 @@ import onnx
 import pytest
 from onnx import parser
 
+from benchmarks import store
+from benchmarks.machine import provenance
 from benchmarks.native import native_calls
 from benchmarks.peak import measured_peaks
 from benchmarks.peers import fastest, installed_peers
 from benchmarks.plot import draw, speeds
-from benchmarks.zoo import with_others
-from benchmarks.zoo_page import page, ratio
+from benchmarks.protocol import Page, case_of
+from benchmarks.readme import README, table, with_table
+from benchmarks.zoo import PAGE as ZOO
+from benchmarks.zoo_page import page
 from rutc.compiler import Options, compile_model
+from rutc.errors import UserError
 
+PEERS = ("onnxruntime",)
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
 small (float[3, 5] x, float[5, 7] w) => (float[3, 7] y) {
@@ -28,17 +35,19 @@ INPUTS = {
     "x": np.linspace(-1, 1, 15, dtype=np.float32).reshape(3, 5),
     "w": np.linspace(-2, 3, 35, dtype=np.float32).reshape(5, 7),
 }
+ROOM = {"y": ("float32", (3, 7))}
 
 
 @pytest.mark.parametrize("name", [n for n in installed_peers() if n != "torch.compile"])
 def test_every_peer_computes_the_model(name: str, tmp_path: Path) -> None:
     path = tmp_path / "small.onnx"
     onnx.save(parser.parse_model(MODEL), path)
-    for threads in (1, 2):
-        found: Any = installed_peers()[name](path, threads, INPUTS)()
+    expected = np.maximum(INPUTS["x"] @ INPUTS["w"], 0)
+    for threads, room in ((1, None), (2, ROOM)):
+        found: Any = installed_peers()[name](path, threads, INPUTS, room)()
         values = list(found.values()) if hasattr(found, "values") else list(found)
-        expected = np.maximum(INPUTS["x"] @ INPUTS["w"], 0)
-        np.testing.assert_allclose(np.asarray(values[0]), expected, rtol=1e-5, atol=1e-5)
+        got = values[0].numpy() if hasattr(values[0], "numpy") else np.asarray(values[0])
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_calls_from_c_take_one_set_of_arrays_after_the_other(tmp_path: Path) -> None:
@@ -67,7 +76,7 @@ def test_a_model_that_is_no_export_has_no_network(tmp_path: Path) -> None:
     if prepare is None:
         pytest.skip("torch is not installed")
     with pytest.raises(ValueError, match="small is no export"):
-        prepare(tmp_path / "small.onnx", 1, INPUTS)
+        prepare(tmp_path / "small.onnx", 1, INPUTS, None)
 
 
 def test_the_fastest_of_several_runs() -> None:
@@ -79,7 +88,7 @@ def test_the_fastest_of_several_runs() -> None:
     assert fastest([slow]) is slow
 
 
-def entry(model: str, threads: int = 1, **median_us: float) -> dict[str, object]:
+def entry(model: str, threads: int = 1, cpu: str = "a", **median_us: float) -> store.Entry:
     summaries = {name: {"runs": 9, "median_us": us} for name, us in median_us.items()}
     return {
         "model": model,
@@ -91,11 +100,14 @@ def entry(model: str, threads: int = 1, **median_us: float) -> dict[str, object]
         "times": summaries,
         "ready_s": {"onnxruntime": 0.25},
         "failed": {},
-        "cpu": "a processor",
+        "cpu": cpu,
+        "processor": "znver9",
+        "features": ["avx2"],
         "cpus": 2,
         "commit": "abc",
         "versions": {"onnxruntime": "1.2"},
         "date": "2026-01-02",
+        "protocol": "some way",
     }
 
 
@@ -104,28 +116,70 @@ def test_the_page_has_ratios_shares_and_means() -> None:
     models[0]["failed"] = {"iree": "no"}
     models[1]["times"] = {}
     models[1]["error"] = "cannot compile"
+    models[2]["parts"] = True
+    models[3]["bound"] = False
     text = page([*models, entry("m1", 2, rutc=100.0, onnxruntime=50.0, iree=400.0)])
     assert "| m1 | 0.1 | 10 % | 0.2 (x0.50) |" in text
-    assert "| m2 | cannot compile |" in text
-    assert "| m1 | 0.1 | 10 % | 0.05 (x2.00) | 0.4 (x0.25) |" in text
+    assert "| m2 | cannot compile | | | abc |" in text
+    assert "| m3 (bf16 matrix registers) |" in text
+    assert "| m4 (unbound) |" in text
+    assert "| m1 | 0.1 | 10 % | 0.05 (x2.00) | 0.4 (x0.25) | abc: 9 |" in text
     assert "(n=4)" not in text  # Too few for a mean.
     assert "| m1 | 1.5 | 0.25 |" in text
-    assert "a processor, 2 CPUs; rutc at commit abc; onnxruntime 1.2; 2026-01-02" in text
+    assert "## a (znver9), AVX2 only" in text
+    assert "- rutc at commit abc; 2 CPUs; onnxruntime 1.2; 2026-01-02; some way." in text
 
 
-def test_peers_of_an_earlier_run_are_kept_and_scaled_by_what_rutc_took() -> None:
-    before = entry("m", rutc=120.0, onnxruntime=230.0, tvm=360.0)
-    before["failed"] = {"iree": "no", "openvino": "no"}
-    before["versions"] = {"onnxruntime": "1.1", "apache-tvm": "0.1"}
-    now = entry("m", rutc=100.0, onnxruntime=200.0, openvino=150.0)
-    both = with_others(now, before)
-    assert ratio(both, "tvm") == pytest.approx(ratio(before, "tvm"))
-    assert ratio(both, "onnxruntime") == ratio(now, "onnxruntime")
-    assert both["failed"] == {"iree": "no"}
-    assert both["versions"] == {"onnxruntime": "1.2", "apache-tvm": "0.1"}
-    failed: dict[str, object] = {"model": "m", "threads": 1, "error": "no"}
-    assert with_others(failed, before) is failed
-    assert with_others(now, failed) is now
+def test_machines_lie_side_by_side() -> None:
+    entries = [entry(f"m{n}", cpu=cpu, rutc=1.0, onnxruntime=2.0) for cpu in "ab" for n in range(6)]
+    entries.append(entry("m6", cpu="b", rutc=1.0, onnxruntime=9.0))
+    text = page(entries)
+    assert text.index("## b (znver9)") < text.index("## a (znver9)")
+    lines = table(entries).splitlines()
+    assert [line.split(" | ")[:2] for line in lines[2:]] == [
+        ["| b (znver9), AVX2 only", "2.5x (n=7)"],
+        ["| a (znver9), AVX2 only", "2.0x (n=6)"],
+    ]
+
+
+def test_the_readme_has_the_table_of_what_is_measured() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert with_table(text, store.load(ZOO.results)) == text, "run python -m benchmarks.zoo --page"
+
+
+def test_a_measurement_replaces_its_own_and_is_known_when_a_run_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is stored is what this machine measured; of others it keeps everything."""
+    monkeypatch.setattr("benchmarks.protocol.ROOT", tmp_path)
+    asked: list[tuple[str, float, Sequence[str]]] = []
+    written: list[Sequence[store.Entry]] = []
+
+    def measure(name: str, seconds: float, peers: Sequence[str]) -> store.Entry:
+        asked.append((name, seconds, peers))
+        if name == "two" and len(asked) < 4:
+            raise UserError("not today")
+        return {"us": len(asked), **asdict(provenance())}
+
+    made = Page("made", "", ["one", "two"], measure, case_of, written.append)
+    other: store.Entry = {"case": "one", "us": 7, "cpu": "another"}
+    store.save(made.results, [other, {"case": "gone"}])
+    assert made.chosen([], resume=True) == ["one", "two"]
+    assert made.chosen(["tw"], resume=True) == ["two"]
+    made.run(["one", "two"], 0.5, None)
+    made.run(["one"], None, ["tvm"])
+    assert asked == [("one", 0.5, PEERS), ("two", 0.5, PEERS), ("one", 5.0, ["tvm"])]
+    kept = store.load(made.results)
+    assert [(e["case"], e.get("us"), e.get("error")) for e in kept] == [
+        ("one", 7, None),
+        ("one", 3, None),
+        ("two", None, "not today"),
+    ]
+    assert written[-1] == kept
+    assert made.chosen([], resume=True) == ["two"]
+    assert made.chosen([], resume=False) == ["one", "two"]
+    # 60 cases of three runs of 6 s and 12 s beside.
+    assert replace(made, prepare_s=12.0, loops=1).minutes(None, 60) == pytest.approx(30)
 
 
 def test_plots_are_drawn_from_the_entries_alone(tmp_path: Path) -> None:

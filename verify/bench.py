@@ -1,45 +1,24 @@
-"""Latency and throughput of a compiled model, interleaved with ONNX Runtime in one process.
+"""Latency and throughput of a compiled model beside ONNX Runtime, in turns."""
 
-On a shared machine the clock, the caches and the neighbours change from second to second. So the
-two take turns: a short block of runs of one, then of the other, again and again, and the ratio of
-the medians is what counts. Each block begins with an unmeasured run that warms the caches again,
-after a pause in which the other's idle threads stop spinning.
-"""
+from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from rutc.record import record
-from rutc.runtime import load
+from rutc.runtime import ModelError, load
 from rutc.verify.compare import Value
 from rutc.verify.reference import Reference
+from rutc.verify.turns import Job, Latency, Run, require, take_turns
 from rutc.verify.verify import Progress
 
-PAUSE_S = 0.03
-BLOCK_S = 0.02
-Run = Callable[[], object]
-
-
-@record
-class Latency:
-    """The times of the measured runs, in microseconds."""
-
-    runs: int
-    median_us: float
-    p10_us: float
-    p90_us: float
-    p99_us: float
-    minimum_us: float
-
-    @property
-    def per_second(self) -> float:
-        """Runs per second, one after the other, at the median."""
-        return 1e6 / self.median_us if self.median_us else 0.0
+Inputs = Mapping[str, Value]
+Room = Mapping[str, tuple[str, tuple[int, ...]]]
+"""The dtypes and shapes of a model's outputs, by name."""
+ALIGNMENT = 64
 
 
 @record
@@ -58,7 +37,7 @@ class Timing:
 
 def bench(
     library: Path,
-    inputs: Mapping[str, Value],
+    inputs: Inputs,
     *,
     threads: Sequence[int] = (1,),
     model: Path | None = None,
@@ -72,60 +51,82 @@ def bench(
         inputs: A value per input.
         threads: The thread counts to measure.
         model: The ONNX file, to be measured in ONNX Runtime at its best optimisation level.
-        seconds: How long to measure at each thread count, all peers together.
+        seconds: How long to measure each at each thread count.
         on_progress: Is told each thread count.
 
     Raises:
-        UserError: ONNX Runtime does not load or run the model.
-        rutc.runtime.ModelError: the library does not load or refuses the inputs.
+        UserError: the library or ONNX Runtime does not load or run.
     """
+    room = room_for(library, inputs)
     results = []
     for index, count in enumerate(threads):
         if on_progress:
             on_progress("bench", index, len(threads))
-        session = load(str(library), threads=count)
-        runs: dict[str, Run] = {"rutc": partial(session.run, None, inputs)}
+        jobs = {"rutc": rutc_job(library, count, inputs, room)}
         if model is not None:
-            reference = Reference(model, count, optimise=True)
-            runs["onnxruntime"] = partial(reference.run, inputs)
-        times = interleave(runs, seconds)
-        peer = latency(times["onnxruntime"]) if model is not None else None
-        results.append(Timing(count, latency(times["rutc"]), peer))
+            jobs["onnxruntime"] = Job(run_onnxruntime, (model, count, inputs, room), "onnxruntime")
+        found = take_turns(jobs, seconds)
+        peer = require(found["onnxruntime"]) if model is not None else None
+        results.append(Timing(count, require(found["rutc"]), peer))
     if on_progress:
         on_progress("bench", len(threads), len(threads))
     return tuple(results)
 
 
-def interleave(
-    runs: Mapping[str, Run], seconds: float, minimum_blocks: int = 3
-) -> dict[str, list[float]]:
-    """Returns the seconds of every measured run of each peer, taking turns in short blocks."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for run in runs.values():
-        run()
-    begin = time.perf_counter()
-    blocks = 0
-    while blocks < minimum_blocks or time.perf_counter() - begin < seconds:
-        for name, run in runs.items():
-            times[name].extend(_block(run))
-        blocks += 1
-    return times
+def room_for(library: Path, inputs: Inputs) -> Room | None:
+    """Returns what outputs are bound to; None where some cannot be, so that none are for any peer.
+
+    Those are sequences, text, and what a library gives in memory of its own.
+    """
+    with load(library, threads=1) as session:
+        names = [output.name for output in session.get_outputs()]
+        values = dict(zip(names, session.run(None, inputs), strict=True))
+        if not all(_plain(value) for value in (*inputs.values(), *values.values())):
+            return None
+        room = {n: (str(v.dtype), v.shape) for n, v in values.items() if isinstance(v, np.ndarray)}
+        try:
+            session.run_into(inputs, allocated(room))
+        except ModelError:
+            return None
+    return room
 
 
-def _block(run: Run) -> list[float]:
-    time.sleep(PAUSE_S)
-    run()
-    times: list[float] = []
-    block_begin = time.perf_counter()
-    while not times or time.perf_counter() - block_begin < BLOCK_S:
-        begin = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - begin)
-    return times
+def _plain(value: object) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "bfiu"
 
 
-def latency(times: Sequence[float]) -> Latency:
-    """Returns the summary of measured times in seconds."""
-    micro = np.asarray(times) * 1e6
-    p10, p90, p99 = (float(value) for value in np.percentile(micro, [10, 90, 99]))
-    return Latency(len(times), float(statistics.median(micro)), p10, p90, p99, float(micro.min()))
+def allocated(room: Room) -> dict[str, np.ndarray]:
+    """Returns arrays for the outputs, each at the begin of a cache line."""
+    return {name: aligned(np.empty(shape, dtype)) for name, (dtype, shape) in room.items()}
+
+
+def aligned(array: np.ndarray) -> np.ndarray:
+    """Returns a copy that begins at the begin of a cache line."""
+    raw = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    first = -raw.ctypes.data % ALIGNMENT
+    copy = raw[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def rutc_job(library: Path, threads: int, inputs: Inputs, room: Room | None) -> Job:
+    """Returns the job of a compiled model."""
+    return Job(run_rutc, (library, threads, inputs, room))
+
+
+def run_rutc(library: Path, threads: int, inputs: Inputs, room: Room | None) -> Run:
+    """Returns a run of a compiled model."""
+    session = load(library, threads=threads)
+    if room is None:
+        return partial(session.run, None, inputs)
+    bound = {name: aligned(np.asarray(value)) for name, value in inputs.items()}
+    return partial(session.run_into, bound, allocated(room))
+
+
+def run_onnxruntime(model: Path, threads: int, inputs: Inputs, room: Room | None) -> Run:
+    """Returns a run of ONNX Runtime with all its optimisations."""
+    reference = Reference(model, threads, optimise=True)
+    if room is None:
+        return partial(reference.run, inputs)
+    bound = {name: aligned(np.asarray(value)) for name, value in inputs.items()}
+    return reference.bound(bound, allocated(room))

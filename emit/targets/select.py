@@ -72,6 +72,12 @@ def host_features() -> frozenset[str]:
     return frozenset(name for name, has in llvm.get_host_cpu_features().items() if has)
 
 
+def host_processor() -> str:
+    """The name of this machine's processor to LLVM, such as `znver4`."""
+    name: str = llvm.get_host_cpu_name()
+    return name
+
+
 def _is_native(machine: Machine) -> bool:
     """Whether this machine's processor is of that family."""
     return machine.architecture == platform.machine()
@@ -79,7 +85,7 @@ def _is_native(machine: Machine) -> bool:
 
 def _here(make: Callable[..., Machine]) -> Machine:
     """A machine with the caches and rates of this one."""
-    return x86.with_rates(make(*_caches()), llvm.get_host_cpu_name())
+    return x86.with_rates(make(*_caches()), host_processor())
 
 
 def _caches() -> tuple[int, int]:

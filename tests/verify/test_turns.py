@@ -1,0 +1,130 @@
+"""Peers in processes of their own, which take turns."""
+
+import itertools
+import os
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from rutc.compiler import Options, compile_model
+from rutc.errors import UserError
+from rutc.verify.bench import aligned, room_for, run_onnxruntime, run_rutc
+from rutc.verify.turns import ROUNDS, Job, Run, require, take_turns
+
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[2, 3] x) => (float[2, 3] y, float[2] s) {
+  y = Neg (x)
+  axes = Constant <value_ints = [1]> ()
+  s = ReduceMax <axes = [1], keepdims = 0> (x)
+}
+"""
+
+
+def note(place: Path) -> Run:
+    """A run that says when it ran and where."""
+
+    def run() -> object:
+        with place.open("a") as file:
+            file.write(f"{time.monotonic()} {os.getpid()}\n")
+        return time.sleep(0.01)
+
+    return run
+
+
+def spin(place: Path) -> Run:
+    """A run whose process goes on counting when it is done."""
+    from threading import Thread
+
+    def count() -> None:
+        with place.open("a", buffering=1) as file:
+            while True:
+                file.write(f"{time.monotonic()} {os.getpid()}\n")
+                time.sleep(0.001)
+
+    Thread(target=count, daemon=True).start()
+    return partial(time.sleep, 0.01)
+
+
+def refuse() -> Run:
+    raise ValueError("this peer has no such operator\nat all")
+
+
+def die() -> Run:
+    os._exit(7)
+
+
+def die_later() -> Run:
+    begin = time.monotonic()
+    return lambda: os._exit(8) if time.monotonic() > begin + 0.1 else time.sleep(0.01)
+
+
+def read(place: Path) -> list[tuple[float, int]]:
+    lines = (line.split() for line in place.read_text().splitlines() if line.count(" ") == 1)
+    return [(float(when), int(process)) for when, process in lines]
+
+
+def test_peers_take_turns_and_are_stopped_between_them(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    found = take_turns({"a": Job(note, (first,)), "b": Job(spin, (second,))}, 0.1)
+    assert all(require(m).runs >= ROUNDS for m in found.values())
+    ours, theirs = read(first), read(second)
+    assert len({process for _, process in (*ours, *theirs)}) == 2
+    assert os.getpid() not in {ours[0][1], theirs[0][1]}
+    # Every turn of the first is one stretch of time in which the second's thread does nothing.
+    assert not any(
+        before < when < after
+        for (before, _), (after, _) in itertools.pairwise(ours)
+        for when, _ in theirs
+        if after - before < 0.05
+    )
+
+
+def test_what_fails_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+    jobs = {
+        "good": Job(note, (tmp_path / "good",)),
+        "refuses": Job(refuse),
+        "dies": Job(die),
+        "dies later": Job(die_later),
+        "missing": Job(refuse, package="no_such_package"),
+    }
+    found = take_turns(jobs, 0.1)
+    assert require(found["good"]).runs >= ROUNDS
+    assert {name: m.failed for name, m in found.items() if m.latency is None} == {
+        "refuses": "this peer has no such operator",
+        "dies": "its process ended with status 7",
+        "dies later": "its process ended with status 8",
+        "missing": "No module named 'no_such_package'",
+    }
+    with pytest.raises(UserError, match="no such operator"):
+        require(found["refuses"])
+
+
+def test_bound_runs_write_into_the_outputs(tmp_path: Path) -> None:
+    onnx.save(parser.parse_model(MODEL), tmp_path / "m.onnx")
+    library = compile_model(tmp_path / "m.onnx", tmp_path / "m.so", Options(), None).library
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    room = room_for(library, {"x": x})
+    assert room == {"y": ("float32", (2, 3)), "s": ("float32", (2,))}
+    outputs = run_onnxruntime(tmp_path / "m.onnx", 1, {"x": x}, room)()
+    assert isinstance(outputs, dict)
+    np.testing.assert_array_equal(outputs["y"], -x)
+    np.testing.assert_array_equal(outputs["s"], x.max(axis=1))
+    run = run_rutc(library, 1, {"x": x}, room)
+    run()
+    assert isinstance(run, partial)
+    np.testing.assert_array_equal(run.args[1]["y"], -x)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "i8", "?", "f2"])
+def test_aligned_copies_begin_at_cache_lines(dtype: str) -> None:
+    array = np.ones((3, 5), dtype)
+    copy = aligned(array)
+    assert copy.ctypes.data % 64 == 0
+    assert copy is not array
+    np.testing.assert_array_equal(copy, array)
