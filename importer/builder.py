@@ -57,6 +57,8 @@ ExprFunction = Callable[..., Expr]
 
 MAX_ELEMENTS = 1 << 40
 """No tensor may have more."""
+LONGEST = (1 << 63) - 1
+"""No axis may be longer, and only one of whose elements none are stored is that long."""
 
 MOST = (1 << 31) - 1
 """What a size that nothing else limits may be."""
@@ -127,6 +129,8 @@ class Builder:
         self.extents[name] = extent
         bounds = extent.bounds(self.ranges)
         if bounds is not None:
+            if bounds[0] > LONGEST:
+                raise OperatorError(f"an axis would get the extent {extent}, which is too large")
             self.ranges[name] = (0, max(bounds[1] - 1, 0))
         if role:
             self.roles[name] = role
@@ -221,9 +225,6 @@ class Builder:
         """One nest over `axes`: `body`, or with `bound` axes its reduction over them."""
         if any(is_const(a.extent, 0) for a in axes):
             return self._empty(axes, body.dtype)
-        size = product(a.extent for a in axes)
-        if size.is_const and size.const > MAX_ELEMENTS:
-            raise OperatorError(f"a result of {size} elements is too large")
         dims = tuple(a.dim for a in bound if a.dim is not None)
         if not dims:
             (out,) = self._emit(axes, (body.dtype,), (), None, (body,), hint)
@@ -254,6 +255,10 @@ class Builder:
         bodies: tuple[Expr, ...],
         hint: str | None,
     ) -> tuple[Tensor, ...]:
+        size = product(a.extent for a in axes)
+        bounds = size.bounds(self.ranges)
+        if bounds is not None and bounds[0] > MAX_ELEMENTS:
+            raise OperatorError(f"a result of {size} elements is too large")
         named = tuple(sorted(a.dim for a in axes if a.dim is not None))
         outs = tuple(Tensor(self.fresh(hint), k, tuple(axes)) for k in kinds)
         values = tuple(Value(t.name, t.dtype, named) for t in outs)

@@ -144,6 +144,19 @@ def test_an_attribute_says_no_type(tmp_path: Path) -> None:
             "ConvTranspose.*(malformed|cannot be compiled)",
         ),
         (
+            "g (float[n] x) => (float[m] y)"
+            " <int64 low = {-9223372036854775808}, int64 one = {1}, int64 zero = {0}>"
+            " { s = Shape (x) k = Gather (s, zero) p = Range (low, k, one)"
+            " y = Cast <to = 1> (p) }",
+            r"Range \(node 'p'\).* the extent n \+ 9223372036854775808, which is too large",
+        ),
+        (
+            "g (float[n] x) => (float[a, m] y) <int64 far = {1099511627777}, int64 one = {1},"
+            " int64 zero = {0}> { s = Shape (x) k = Gather (s, zero) e = Add (k, far)"
+            " p = Range (zero, e, one) y = Cast <to = 1> (p) }",
+            r"Range \(node 'p'\).* a result of n \+ 1099511627777 elements is too large",
+        ),
+        (
             "g (float[4] x) => (float[a] y) { y = Cast <to = 2147483648> (x) }",
             r"Cast \(node 'y'\).*2147483648",
         ),
