@@ -7,7 +7,7 @@ import math
 import operator
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, SupportsIndex
 
@@ -200,7 +200,12 @@ def check_npz(path: Path) -> None:
 
 
 def save_npz(path: Path, values: Mapping[str, Value]) -> None:
-    """Writes named arrays as one `.npz`, complete or not at all.
+    """Writes named values as one `.npz`, complete or not at all.
+
+        s: [a, b]       ->  s[0], s[1]
+        m: {k: v, ...}  ->  m.keys, m.values
+
+    A sequence of no element, or an optional without one, has nothing in it.
 
     Raises:
         UserError: it cannot be written.
@@ -209,7 +214,20 @@ def save_npz(path: Path, values: Mapping[str, Value]) -> None:
 
     import numpy as np
 
-    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    def parts(name: str, value: Value) -> Iterator[tuple[str, np.ndarray]]:
+        match value:
+            case None:
+                return
+            case list():
+                for k, element in enumerate(value):
+                    yield from parts(f"{name}[{k}]", element)
+            case dict():
+                yield f"{name}.keys", np.array(list(value.keys()))
+                yield f"{name}.values", np.array(list(value.values()))
+            case _:
+                yield name, np.asarray(value)
+
+    arrays = dict(part for name, value in values.items() for part in parts(name, value))
     buffer = io.BytesIO()
     # The keyword arguments of savez cannot hold names such as "file".
     with zipfile.ZipFile(buffer, "w") as archive:

@@ -8,6 +8,7 @@ that ends it. No rule on what it is given says where; so it may end a process th
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import pickle
 import resource
@@ -117,6 +118,7 @@ def _forked(call: Callable[..., object], *args: object) -> tuple[bytes, int]:
 
 def _quiet() -> None:
     """Lets the process end without a word and without a core file."""
+    faulthandler.disable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):

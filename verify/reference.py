@@ -57,6 +57,10 @@ class Reference:
         # Loaded where it is needed: compiling without verification does without it.
         import onnxruntime as ort
 
+        if not _is_text(model):
+            raise UserError(
+                f"ONNX Runtime cannot load {model}: its path is no UTF-8 text; rename it. {_ADVICE}"
+            )
         options = ort.SessionOptions()
         options.log_severity_level = 4
         if threads is not None:
@@ -76,8 +80,7 @@ class Reference:
             )
         except Exception as error:  # ONNX Runtime's errors share no base class but Exception.
             raise UserError(
-                f"ONNX Runtime cannot load {model}: {_first_line(error)}. "
-                "Without it there is nothing to compare with: compile with --no-verify."
+                f"ONNX Runtime cannot load {model}: {_first_line(error)}. {_ADVICE}"
             ) from error
         self.inputs = tuple(_port(port) for port in self._session.get_inputs())
         self.outputs = tuple(_port(port) for port in self._session.get_outputs())
@@ -207,6 +210,19 @@ def _keys(value: Mapping[object, object]) -> Value:
 
 def _port(port: ort.NodeArg) -> Port:
     return Port(port.name, port.type, tuple(port.shape))
+
+
+_ADVICE = (
+    "Without it there is nothing to compare with; `rutc compile --no-verify` compiles unchecked."
+)
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _first_line(error: Exception) -> str:

@@ -73,6 +73,39 @@ def test_run_writes_the_outputs(rutc: Rutc, tmp_path: Path, model: Path, artifac
         np.testing.assert_allclose(stored["y"], _expected(model, x), rtol=1e-5, atol=1e-5)
 
 
+def test_run_writes_sequences_and_maps(rutc: Rutc, tmp_path: Path) -> None:
+    source = """<ir_version: 9, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
+        g (float[4, 3] x) => (seq(float[2, 3]) s, seq(float[2, 3]) none, seq(map(int64, float)) m) {
+            s = SplitToSequence <axis = 0> (x, two)
+            none = SequenceEmpty <dtype = 1> ()
+            m = ai.onnx.ml.ZipMap <classlabels_int64s = [5, 7, 9]> (x) }"""
+    built = onnx.parser.parse_model(source)
+    built.graph.initializer.append(numpy_helper.from_array(np.array(2), "two"))
+    onnx.save(built, tmp_path / "m.onnx")
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    np.save(tmp_path / "x.npy", x)
+    library, output = tmp_path / "m.so", tmp_path / "y.npz"
+    assert rutc("compile", tmp_path / "m.onnx", "-o", library, "--no-verify").status == 0
+    result = rutc("run", library, "--input", f"x={tmp_path / 'x.npy'}", "--output", output)
+    assert result.status == 0, result.stderr
+    with np.load(output) as stored:
+        rows = [f"m[{k}].{part}" for k in range(4) for part in ("keys", "values")]
+        assert list(stored) == ["s[0]", "s[1]", *rows]
+        np.testing.assert_array_equal(stored["s[1]"], x[2:])
+        np.testing.assert_array_equal(stored["m[3].keys"], [5, 7, 9])
+        np.testing.assert_array_equal(stored["m[3].values"], x[3])
+
+
+def test_a_model_whose_path_is_no_text(rutc: Rutc, tmp_path: Path, model: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff\xfe.onnx")
+    path.write_bytes(model.read_bytes())
+    result = rutc("compile", path, "-o", tmp_path / "out.so")
+    assert result.status == 2
+    assert "its path is no UTF-8 text; rename it" in result.stderr
+    assert "`rutc compile --no-verify` compiles unchecked" in " ".join(result.stderr.split())
+    assert rutc("compile", path, "-o", tmp_path / "out.so", "--no-verify").status == 0
+
+
 def test_verify_passes_on_given_inputs(rutc: Rutc, model: Path, artifact: Path) -> None:
     result = rutc("verify", model, artifact, "--input", "random:7", "--threads", 2, "--json")
     assert result.status == 0, result.stderr
