@@ -58,12 +58,14 @@ class Sweep:
 
     Nodes are visited in definition order, so a rule sees producers that are already rewritten.
     Later rounds visit only nodes whose neighbours changed, or with `again` all nodes: for rules
-    that look further than that.
+    that look further than that. With `once` there are none, and what a rule puts in a node's place
+    is not visited: for rules that do not stop at what they made.
     """
 
     name: str
     rules: tuple[Rule, ...] = ()
     again: bool = False
+    once: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}: {', '.join(map(rule_name, self.rules)) or 'no rules'}"
@@ -77,6 +79,8 @@ class Sweep:
             if not due:
                 return editor.finish()
             changed = [self._rewrite(key, editor) for key in due]
+            if self.once:
+                return editor.finish()
             if self.again and any(changed):
                 editor.touched.update(editor.names())
         raise InternalError(f"{self} does not come to an end; still changing: {due[:5]}")
@@ -96,7 +100,7 @@ class Sweep:
             changed = changed or not isinstance(result, Reason)
             if isinstance(result, tuple):
                 editor.replace(n, result)
-                queue = [*(key_of(r) for r in result), *queue]
+                queue = [] if self.once else [*(key_of(r) for r in result), *queue]
             elif isinstance(result, Equal):
                 editor.become(n, result.values)
         editor.touched.update(queue)

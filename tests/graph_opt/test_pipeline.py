@@ -79,6 +79,8 @@ def test_rules_without_an_end_are_named() -> None:
 
     with pytest.raises(InternalError, match="swing does not come to an end"):
         Sweep("swing forever", (swing,)).run(graph())
+    swung = Sweep("swing once", (swing,), once=True).run(graph())
+    assert [n.origin for n in swung.nodes if isinstance(n, Nest)] == [(), ()]
 
 
 def test_passes_print_themselves() -> None:
