@@ -15,11 +15,12 @@ from rutc.build import Builder
 from rutc.compiler import Options, compile_model
 from rutc.graph_opt import EXACT, PIPELINE, optimize, pipeline_for
 from rutc.graph_opt.decide import decide
-from rutc.graph_opt.rules.parts import MultiplyParts, parts_of
+from rutc.graph_opt.rules.parts import HIGHEST, MultiplyParts, parts_of
 from rutc.importer import import_model
 from rutc.recipe import Draft
 from rutc.runtime import load
 from rutc.tensor_ir import Const, DType, Graph
+from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import MatrixTile
@@ -98,6 +99,27 @@ def convolution(
 def parted(path: Path, step: MultiplyParts = ALWAYS) -> Graph:
     """The optimized graph, with parts."""
     return optimize(import_model(path), pipeline=(*EXACT, step))
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("top", [1.0, HIGHEST, 3.4e38, float(np.finfo(np.float32).max)])
+def test_parts_of_finite_numbers_are_finite(tmp_path: Path, top: float, machine: Machine) -> None:
+    rng = np.random.default_rng(0)
+    weights = (rng.standard_normal((32, 16)) * 1e-3).astype(np.float32)
+    path = tmp_path / "model.onnx"
+    save(path, (16, 32), [helper.make_node("MatMul", ["x", "w"], ["y"])], w=weights)
+    graph = parted(path)
+    assert any(v.endswith(".mid") for v in graph.values)
+    x = (rng.uniform(0.9, 1.0, (16, 32)) * top).astype(np.float32)
+    x[::2, ::3] = -top
+    x[3] = rng.standard_normal(32)
+    exact = x.astype(float) @ weights.astype(float)
+    allowed = 32 * 2.0**-24 * (np.abs(x).astype(float) @ np.abs(weights).astype(float))
+    for y in (
+        interpret(graph, {"x": x})["y"],
+        run(build(decide(graph), machine, tmp_path), {"x": x}, 1)["y"],
+    ):
+        assert (np.abs(y - exact) <= allowed).all()
 
 
 def agrees(path: Path, graph: Graph, machine: Machine, shape: tuple[int, ...], terms: int) -> None:

@@ -25,6 +25,7 @@ from rutc.graph_opt.decide.slices import stays_near
 from rutc.graph_opt.editor import ROOT, Editor
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.rewrite import Reason
+from rutc.graph_opt.rounding import rounds
 from rutc.graph_opt.row_runs import Rows, rows_in_use
 from rutc.graph_opt.rules.row_groups import Orders, in_phases, row_choices
 from rutc.graph_opt.weighted import weighted
@@ -37,6 +38,7 @@ from rutc.tensor_ir import (
     Expr,
     Graph,
     Index,
+    Lit,
     Nest,
     Node,
     Read,
@@ -51,8 +53,12 @@ NAMES = ("hi", "mid", "lo")
 TERMS = ((0, 2), (0, 1), (1, 1), (1, 0), (0, 0), (2, 0))
 """The products of parts that are kept, (of the value, of the constant): each shares a part with
 the next, which registers then hold already."""
+HIGHEST = (2 - 2.0**-7) * 2.0**127
+"""The largest number in bf16: less than the largest in f32, which would round to an infinity."""
 LARGEST = 3.3e38
-"""What is not larger has parts that are finite."""
+"""Constants that are not larger have parts that are finite."""
+SMALLEST = 2.0**-102
+"""Factors that are not smaller have parts that are no subnormal numbers."""
 
 COLUMNS = 16
 """Sums in a row of a register."""
@@ -101,25 +107,42 @@ class Candidate:
     saved: float
 
     @property
+    def largest(self) -> float:
+        """No sum overflows where no element of the value is larger."""
+        axes = {d for d, c in index_coords(self.weights) if c.as_var in self.nest.bound}
+        summed = tuple(i for i, d in enumerate(self.const.axes) if d in axes)
+        sizes = np.abs(self.const.data.array).sum(axis=summed, dtype=np.float64)
+        # Parts are rounded up by 2^-8 at most, both of a product.
+        most = float(sizes.max(initial=0.0)) * (1 + 2.0**-8) ** 2
+        return float(np.finfo(np.float32).max) / max(most, 1.0)
+
+    @property
     def growth(self) -> float:
         """Bytes that the constant's parts take more than it, which may stay beside them."""
         return (GROWTH - 1) * self.const.data.array.nbytes
 
 
+@rounds(
+    changes="Where registers multiply matrices of bf16, factors of f32 are taken apart into three "
+    "numbers in bf16. Sums of their products err less, but an infinity makes NaN of its sums, and "
+    "factors below 2e-31 have fewer bits (filtering.md).",
+    refused="It gains too little, constants would take too much memory or hold an infinity, or "
+    "subnormal numbers are kept.",
+)
 @record
 class MultiplyParts:
     """Sums of many products with a constant become sums of products of parts.
 
     %y{m,n} = sum{k} %x[k, m] * %w[k, n]
-      ->  %x.hi{k,m} = bf16(%x[k, m])
+      ->  %x.hi{k,m} = bf16(min(max(%x[k, m], -3.3895e38), 3.3895e38))
           %x.mid{k,m} = bf16(%x[k, m] - f32(%x.hi[k, m]))
           %x.lo{k,m} = bf16(%x[k, m] - f32(%x.hi[k, m]) - f32(%x.mid[k, m]))
           %y{m,n} = sum{k} f32(%x.hi[k, m]) * f32(%w.lo[k, n]) + f32(%x.hi[k, m]) * .. + ..
 
     Constants grow by half. Those are taken that save most time for each byte, as long as all of
     the model's do not grow by more than `share` of them, or `free` bytes; each where it saves
-    `least` of its time, and `saving` cycles. An infinity makes NaN of the sums that it is in, and
-    parts below 2**-126 count as zeros.
+    `least` of its time, and `saving` cycles. An infinity makes NaN of the sums that it is in. Parts
+    below 2**-126 count as zeros: factors below `SMALLEST` have fewer bits.
 
     Where sizes are symbolic, it is at common sizes that sums take less time. Of those whose sizes
     depend on symbols, the ones that save most together are taken, all of the same symbols; with
@@ -140,18 +163,25 @@ class MultiplyParts:
     def run(self, graph: Graph) -> Graph:
         """The graph with the products that pay most taken apart."""
         editor = Editor(graph)
+        for c in self.chosen(editor):
+            editor.replace(c.nest, tuple(_in_parts(c, editor)))
+        return editor.finish() if editor.changed else graph
+
+    def chosen(self, editor: Editor) -> list[Candidate]:
+        """The sums to take apart, those that gain most for each byte first."""
         found = self._found(editor)
         number = _most_saving(found)
         symbols = frozenset() if number is None else number.names()
         constants = [n.data.array for n in editor.nodes.values() if isinstance(n, Const)]
         left = max(self.free, self.share * sum(array.nbytes for array in constants))
+        taken: list[Candidate] = []
         for c in sorted(found, key=lambda c: c.growth / c.saved):
             if not c.number.is_const and (not self.symbolic or c.number.names() != symbols):
                 continue
             if c.growth <= left and _are_finite(c.const.data.array):
                 left -= c.growth
-                editor.replace(c.nest, tuple(_in_parts(c, editor)))
-        return editor.finish() if editor.changed else graph
+                taken.append(c)
+        return taken
 
     def many_rows(self, graph: Graph) -> Index | None:
         """The size that is positive where sums have so many rows that parts pay.
@@ -276,8 +306,11 @@ def _in_parts(c: Candidate, editor: Editor) -> Iterator[Node]:
     dims = tuple(sorted(_loops(rest)))
     here = tuple((d, Index.of(d)) for d in dims)
     left: Expr = rest
+    # What lies beyond the largest bf16 goes into the other parts: to round it gives an infinity.
+    high = apply("min", apply("max", rest, Lit(-HIGHEST, DType.F32)), Lit(HIGHEST, DType.F32))
     for part in _names(c.source.value, editor):
-        yield Nest((Value(part, DType.BF16, dims),), (), None, (Cast(left, DType.BF16),))
+        taken = high if left is rest else left
+        yield Nest((Value(part, DType.BF16, dims),), (), None, (Cast(taken, DType.BF16),))
         left = apply("sub", left, Cast(Read(part, here, DType.BF16), DType.F32))
         lefts.append(Cast(replace(read, value=part), DType.F32))
     rights: list[Expr] = []
