@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rutc.tensor_ir import Graph
-    from rutc.verify import Verification
+    from rutc.verify import Refusal, Verification
+    from rutc.verify.compare import Value
 
 # What is imported here delays the C compiler, which takes as long as compiling a small model.
 # The rest is imported where it is needed, while the C compiler runs.
@@ -50,6 +51,8 @@ class Compiled:
 
     report: Report
     verification: Verification | None
+    refusals: tuple[Refusal, ...] = ()
+    """Layers that filters would have cost accuracy, and that are computed without them."""
 
     @property
     def library(self) -> Path:
@@ -71,6 +74,7 @@ def compile(
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int | tuple[int, ...]] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
+    inputs: Sequence[str] = (),
     verify: bool = True,
     threads: int | None = None,
     dump: str | os.PathLike[str] | None = None,
@@ -92,12 +96,15 @@ def compile(
         dims: Extents of symbolic dims by name, like `{"batch": 1}`.
         values: What inputs hold in every run, by name, for operands that decide how to compute
             (axes, a count, a shape); a run with anything else fails.
-        verify: Whether to compare with ONNX Runtime on generated inputs.
+        inputs: `NAME=SOURCE` items as of `rutc verify --input`, to verify on, and to decide by
+            which layers are filtered how; what is not given is generated.
+        verify: Whether to compare with ONNX Runtime on these inputs.
         threads: Threads of the verification; None leaves the choice to each runtime.
         dump: A folder for the intermediate forms of every step.
         jobs: How many kernels to compile at once; None: as many as there are CPUs.
         exact_algorithms: Whether to compute what the model states, operation by operation, but for
-            the order of sums and fused multiply-adds.
+            the order of sums and fused multiply-adds. Without, convolutions may err relative to
+            the largest inputs nearby, overflow sooner and spread NaN (docs/filtering.md).
         keep_subnormals: Whether to compute with subnormal numbers, slowly; else they are zeros,
             which changes logarithms, comparisons with 0, casts to bool and divisions of them.
         limit_time: The most seconds that compiling and the comparison may take; None: any.
@@ -115,6 +122,10 @@ def compile(
     if precision not in PRECISIONS:
         raise UserError(
             f"precision {precision!r} is not supported: rutc compiles for {', '.join(PRECISIONS)}"
+        )
+    if inputs and not verify:
+        raise UserError(
+            "inputs are for the verification, which --no-verify leaves out: drop one of the two"
         )
     destination = _check_destination(Path(output) if output else Path(source.stem + ".so"), source)
     check_number("threads", threads, MAX_THREADS)
@@ -136,18 +147,19 @@ def compile(
         from rutc.limits import Limits, within
 
         limits = Limits.of(limit_time, limit_memory)
-        work = (_compiled, source, destination, options, verify, threads)
+        work = (_compiled, source, destination, options, inputs, verify, threads)
         try:
             return within(limits, on_progress, *work)
         finally:
             sweep(destination.parent)
-    return _compiled(source, destination, options, verify, threads, on_progress)
+    return _compiled(source, destination, options, inputs, verify, threads, on_progress)
 
 
 def _compiled(
     source: Path,
     destination: Path,
     options: Options,
+    inputs: Sequence[str],
     verify: bool,
     threads: int | None,
     on_progress: Progress | None,
@@ -159,7 +171,7 @@ def _compiled(
     """
     try:
         with HostRuntime(find_toolchain(_architecture(options.target))) as host:
-            return _made(source, destination, options, host, verify, threads, on_progress)
+            return _made(source, destination, options, host, inputs, verify, threads, on_progress)
     except MemoryError as error:
         raise OutOfMemory(
             f"{source}: this machine has not enough memory to compile it ({error}); fix the "
@@ -181,6 +193,7 @@ def _made(
     destination: Path,
     options: Options,
     host: HostRuntime,
+    inputs: Sequence[str],
     verify: bool,
     threads: int | None,
     on_progress: Progress | None,
@@ -188,18 +201,28 @@ def _made(
     """A compiled model at its place, or beside it where it does not agree."""
     with Workplace(destination.parent) as place:
         imported: list[Graph] = []
-        report = _artifact(
-            source, place.path / destination.name, options, host, on_progress, imported.append
-        )
+
+        def made(options: Options) -> Report:
+            output = place.path / destination.name
+            return _artifact(source, output, options, host, on_progress, imported.append)
+
+        report = made(options)
         if not verify:
             return Compiled(_publish(place, report, destination), None)
         from rutc.runtime import ModelError
-        from rutc.verify import BRIEF, VerificationFailed, verify_model
+        from rutc.verify import BRIEF, VerificationFailed, refusals, verify_model
 
         try:
+            given = _given(report.library, inputs)
+            refused = refusals(source, report.library, given, threads)
+            if refused:
+                for file in place.path.iterdir():
+                    file.unlink()
+                report = made(replace(options, spread=tuple(r.name for r in refused)))
             verification = verify_model(
                 source,
                 report.library,
+                inputs=given,
                 threads=threads,
                 graph=imported[0] if imported else None,
                 effort=BRIEF,
@@ -218,7 +241,18 @@ def _made(
                 replace(verification, library=kept),
             )
         published = _publish(place, report, destination)
-    return Compiled(published, replace(verification, library=published.library))
+    return Compiled(published, replace(verification, library=published.library), refused)
+
+
+def _given(library: Path, inputs: Sequence[str]) -> Mapping[str, Value] | None:
+    """All inputs of a compiled model, if some are given."""
+    from rutc.runtime import load
+    from rutc.verify.verify import session_values
+
+    if not inputs:
+        return None
+    with load(library, threads=1) as session:
+        return session_values(session, inputs)
 
 
 def _artifact(
@@ -274,10 +308,8 @@ def verify(
     Raises:
         UserError: the model or an input is at fault.
     """
-    from rutc.runtime import load
     from rutc.runtime.artifact import open_artifact
     from rutc.verify import verify_model
-    from rutc.verify.verify import session_values
 
     source = Path(model)
     if library is None:
@@ -307,14 +339,10 @@ def verify(
     artifact = open_artifact(Path(library))
     with artifact.file:
         artifact.check_integrity()
-    given = None
-    if inputs:
-        with load(library, threads=1) as session:
-            given = session_values(session, inputs)
     return verify_model(
         source,
         Path(library),
-        given,
+        _given(Path(library), inputs),
         threads=threads,
         data=None if data is None else Path(data),
         on_progress=on_progress,

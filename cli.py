@@ -92,6 +92,7 @@ def compile_command(
     dim: Dims = None,
     shape: Shapes = None,
     value: Values = None,
+    inputs: Inputs = None,
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Do not compare with ONNX Runtime.")
     ] = False,
@@ -103,7 +104,10 @@ def compile_command(
         bool,
         typer.Option(
             "--exact-algorithms",
-            help="Keep the model's operations; only sums may be reordered and multiply-adds fused.",
+            help="Keep the model's operations; only sums may be reordered and multiply-adds fused. "
+            "Without it, convolutions may err relative to the largest inputs nearby, overflow from "
+            "inputs of 1e34 on, and spread NaN to neighbours: docs/filtering.md has the bounds, "
+            "inspect those of an artifact.",
         ),
     ] = False,
     dump: Annotated[
@@ -143,6 +147,7 @@ def compile_command(
                     shapes=parse_shapes(shape),
                     dims=parse_dims(dim),
                     values=parse_values(value),
+                    inputs=inputs or (),
                     verify=not no_verify,
                     threads=threads,
                     dump=dump,
@@ -174,8 +179,10 @@ def compile_command(
             {
                 **views.report_json(compiled.report),
                 "verification": None if checked is None else views.verification_json(checked),
+                "spread": [str(r) for r in compiled.refusals],
             },
             views.report_text(compiled.report),
+            *(f"filtered less, for accuracy: {r}" for r in compiled.refusals),
             "not verified (--no-verify)"
             if checked is None
             else f"verified: {views.verification_text(checked)}",
@@ -242,6 +249,7 @@ def verify(
         from rutc import views
         from rutc.api import verify as verify_now
         from rutc.arguments import parse_dims, parse_shapes, parse_values
+        from rutc.verify import refusals
         from rutc.verify.bisect import bisect as find_divergence
 
         with screen.progress() as on_progress:
@@ -269,6 +277,10 @@ def verify(
                 )
         told = [views.verification_text(verification)]
         payload = views.verification_json(verification)
+        if library is not None and inputs:
+            lossy = refusals(model, library, verification.values, threads)
+            told += [f"filtering costs accuracy in {r}; compile with these inputs" for r in lossy]
+            payload["lossy"] = [str(r) for r in lossy]
         if bisect and not verification.passed:
             told.append(views.divergence_text(divergence))
             payload["divergence"] = views.divergence_json(divergence)

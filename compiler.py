@@ -23,6 +23,7 @@ from rutc.emit.targets import target_named
 from rutc.emit.toolchain import find_toolchain
 from rutc.errors import UserError
 from rutc.graph_opt import DumpFolder, versions
+from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model
@@ -104,8 +105,15 @@ def compile_model(
             if options.dump is not None:
                 make_folder(options.dump)
                 dump = DumpFolder(options.dump, write_file)
+            algorithms = Algorithms(options.spread, dump)
             with stage("optimize"):
-                found = versions(graph, machine, exact=options.exact_algorithms, on_step=dump)
+                found = versions(
+                    graph,
+                    machine,
+                    exact=options.exact_algorithms,
+                    spread=options.spread,
+                    on_step=algorithms,
+                )
             with stage("plan"):
                 graph = found[-1].graph
                 plan = decide(graph)
@@ -137,6 +145,8 @@ def compile_model(
                 "precision": options.precision,
                 "kernels": [asdict(f) for f in built.facts],
                 "flops": built.flops,
+                "algorithms": algorithms.facts(),
+                "spread": options.spread,
             }
             if alternatives:
                 manifest["alternatives"] = [str(a.where) for a in alternatives]

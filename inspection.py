@@ -72,6 +72,7 @@ def inspect_library(
         shown.append("every byte is what it was when the model was compiled")
     if where := manifest.get("alternatives"):
         shown.append(_plans(where))
+    shown += undamaged(path, lambda: _algorithms(manifest))
     if profile:
         times = _step_times(path, kernels, inputs, threads)
         payload["profile"] = [asdict(time) for time in times]
@@ -99,6 +100,16 @@ def _plans(where: object) -> str:
     listed = where if isinstance(where, list) else []
     parts = [f"plan {n} run where {size} > 0" for n, size in enumerate(listed)]
     return f"kernels of {', of '.join([*parts, f'plan {len(parts)} elsewhere'])}"
+
+
+def _algorithms(manifest: Mapping[str, object]) -> list[RenderableType]:
+    found, spread = manifest.get("algorithms"), manifest.get("spread")
+    shown: list[RenderableType] = []
+    if isinstance(found, list) and found:
+        shown.append(views.algorithms_table(found))
+    if isinstance(spread, list) and spread:
+        shown.append(f"inputs are spread too far for most filters: {', '.join(spread)}")
+    return shown
 
 
 def _memory(manifest: Mapping[str, object]) -> str:

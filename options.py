@@ -22,6 +22,7 @@ class Options:
     stay symbolic. `values` fixes the elements of inputs; a run with others fails. `dump` names
     a folder for every intermediate form. `jobs` is the number of compiler threads.
     `exact_algorithms` leaves out rewrites that change more than the order of sums.
+    `spread` names sums of the graph whose inputs differ too much for most filters.
     Subnormal numbers count as zeros in a run unless `keep_subnormals` is set.
     """
 
@@ -33,6 +34,7 @@ class Options:
     dump: Path | None = None
     jobs: int | None = None
     exact_algorithms: bool = False
+    spread: tuple[str, ...] = ()
     keep_subnormals: bool = False
 
 

@@ -224,6 +224,29 @@ def timings_table(timings: Sequence[Timing]) -> Table:
     return table
 
 
+def algorithms_table(algorithms: Sequence[Mapping[str, object]]) -> Table:
+    """Returns one row per sum of a manifest that another algorithm computes, with its bounds."""
+    table = Table(
+        "algorithm", "computes", "tile", "error", "at most", "largest input", "NaN spoils"
+    )
+    for a in algorithms:
+        tile, reach = a["outputs"], a["reach"]
+        table.add_row(
+            str(a["name"]),
+            _origin(a),
+            _extents(tile),
+            f"x{a['typical']:.2g}",
+            f"x{a['growth']:.3g}",
+            f"{a['largest']:.1e}",
+            _extents(reach),
+        )
+    return table
+
+
+def _extents(listed: object) -> str:
+    return "x".join(map(str, listed)) if isinstance(listed, list | tuple) else ""
+
+
 def kernels_table(kernels: Sequence[Mapping[str, object]]) -> Table:
     """Returns one row per kernel of a manifest, with its plan if there are several."""
     several = any(_whole(kernel.get("plan")) for kernel in kernels)

@@ -11,6 +11,9 @@ The points decide how far rounding errors grow. Pairs a, -a share half of their 
 points below have the smallest mean error found over pairs of simple binary fractions (measured for
 64 channels and two dims, relative to the largest output: 0.7 times the direct sum's for 4 points,
 twice for 6; points 1 and 2 instead give four times).
+
+Errors are relative to what is transformed, the largest elements of the whole tile, where those of
+a direct sum are relative to the products that it adds: see `Bounds`.
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property, reduce
+from math import prod, sqrt
 
 import numpy as np
 
 from rutc.record import record
-from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply
+from rutc.tensor_ir import Apply, DType, Expr, Index, IndexValue, Lit, apply
 
 Row = tuple[Fraction, ...]
 Matrix = tuple[Row, ...]
@@ -77,6 +81,126 @@ class Filter:
         last = _unit(self.outputs)
         return tuple((*(p**i for p in self._points), last[i]) for i in range(self.outputs))
 
+    @cached_property
+    def reach_of_input(self) -> tuple[tuple[float, ...], float]:
+        """(the largest magnitude of each transformed element, of all parts), for ones."""
+        ones: list[Expr] = [Lit(1.0, DType.F32)] * self.inputs
+        found = [_magnitude(e) for e in products(self.of_input, ones)]
+        return tuple(total for total, _ in found), max(most for _, most in found)
+
+    @cached_property
+    def reach(self) -> int:
+        """How many neighbouring outputs depend on one input, those that should not included."""
+        touched = [
+            [
+                i
+                for i, a in enumerate(self.of_output)
+                if any(r[j] and c for r, c in zip(self.of_input, a, strict=True))
+            ]
+            for j in range(self.inputs)
+        ]
+        extents = []
+        for first in range(self.outputs):
+            # The input is in each tile that begins at or before it, at most so many back.
+            tiles = range(first, self.inputs, self.outputs)
+            places = [i - j for j in tiles for i in touched[j]]
+            extents.append(max(places) - min(places) + 1)
+        return max(extents)
+
+    @cached_property
+    def growth(self) -> float:
+        """How much larger the products' sums of magnitudes are than those of the outputs, at most.
+
+        max{i,k} sum{p} |A^T[i,p]| |G[p,k]| sum{j} |B^T[p,j]|
+        """
+        reach = [sum(map(abs, row)) for row in self.of_input]
+        return float(
+            max(
+                sum(
+                    abs(a) * abs(g[k]) * b
+                    for a, g, b in zip(row, self.of_weights, reach, strict=True)
+                )
+                for row in self.of_output
+                for k in range(self.taps)
+            )
+        )
+
+    @cached_property
+    def typical(self) -> float:
+        """The same where errors and elements have random signs: of roots of sums of squares.
+
+        An output's error for elements of one magnitude, in errors of a direct sum.
+        """
+        reach = [sum(c * c for c in row) for row in self.of_input]
+        weight = [sum(c * c for c in row) for row in self.of_weights]
+        most = max(
+            sum(a * a * g * b for a, g, b in zip(row, weight, reach, strict=True))
+            for row in self.of_output
+        )
+        return sqrt(most / self.taps)
+
+
+@record
+class Bounds:
+    """What filtering may cost, with u = 2^-24 and C products per point.
+
+    Of an output in exact arithmetic, y, and the one computed, where no element of its tile is
+    larger than `top` <= `largest` [Higham 2002, §3.1]:
+
+        |computed - y| <= (C + `steps`) * u * `growth` * sum|w| * top
+
+    Elements up to `largest` do not overflow. One that is no finite number spoils the outputs of
+    its tiles: at most `reach` neighbours along each filtered dim.
+    """
+
+    growth: float
+    steps: int
+    largest: float
+    reach: tuple[int, ...]
+
+
+def bounds(filters: Mapping[int, Filter], weights: np.ndarray, sums: tuple[int, ...]) -> Bounds:
+    """The bounds of filters over axes of the weights, of which `sums` are summed at each point."""
+    every = list(filters.values())
+    most = prod(f.reach_of_input[1] for f in every)
+    sizes = np.abs(weights).sum(axis=sums, keepdims=True, dtype=np.float64)
+    for axis, f in filters.items():
+        each = np.array([[total] for total in f.reach_of_input[0]])
+        sizes = _applied(each * _magnitudes(f.of_weights), sizes, axis)
+    for axis, f in filters.items():
+        # Sums of two points come before what they are multiplied by.
+        most = max(most, 2 * float(sizes.max(initial=0.0)))
+        sizes = _applied(_magnitudes(f.of_output), sizes, axis)
+    return Bounds(
+        prod(f.growth for f in every),
+        1 + sum(4 * f.inputs for f in every),
+        LARGEST / max(most, float(sizes.max(initial=0.0))),
+        tuple(f.reach for f in every),
+    )
+
+
+def _magnitudes(matrix: Matrix) -> np.ndarray:
+    return np.array([[abs(float(c)) for c in row] for row in matrix])
+
+
+def _applied(matrix: np.ndarray, array: np.ndarray, axis: int) -> np.ndarray:
+    """The matrix times the columns of an array that lie along an axis."""
+    return np.moveaxis(np.tensordot(matrix, array, (1, axis)), 0, axis)
+
+
+LARGEST = float(np.finfo(np.float32).max) * (1 - 2.0**-10)
+"""Sums of magnitudes up to here stay finite, their roundings included."""
+
+
+def _magnitude(e: Expr) -> tuple[float, float]:
+    """(the largest magnitude of sums and products of literals of any sign, of all their parts)."""
+    if isinstance(e, Lit):
+        return abs(float(e.value)), abs(float(e.value))
+    assert isinstance(e, Apply), e
+    (a, most), (b, other) = map(_magnitude, e.args)
+    here = a * b if e.op == "mul" else a + b
+    return here, max(here, most, other)
+
 
 def _unit(size: int) -> Row:
     """The last unit vector."""
@@ -99,8 +223,7 @@ def transform_weights(filters: Mapping[int, Filter], weights: np.ndarray) -> np.
     """
     found = weights.astype(np.float64)
     for axis, f in filters.items():
-        matrix = np.array([[float(c) for c in row] for row in f.of_weights])
-        found = np.moveaxis(np.tensordot(matrix, found, (1, axis)), 0, axis)
+        found = _applied(np.array([[float(c) for c in row] for row in f.of_weights]), found, axis)
     return np.ascontiguousarray(found.astype(weights.dtype))
 
 

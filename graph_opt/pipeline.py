@@ -116,6 +116,8 @@ PARTS = MultiplyParts()
 
 def _exact(steps: tuple[Pass, ...]) -> Iterator[Pass]:
     for step in steps:
+        if rounding_of(step) is not None:
+            continue
         rules = step.rules if isinstance(step, Sweep) else ()
         kept = tuple(rule for rule in rules if rounding_of(rule) is None)
         if kept == rules or not isinstance(step, Sweep):

@@ -11,12 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from rutc.graph_opt.pipeline import EXACT, PARTS, OnStep, optimize, pipeline_for
+from rutc.graph_opt.pipeline import EXACT, FILTERING, PARTS, OnStep, optimize, pipeline_for
+from rutc.graph_opt.rules.filtering import MinimalFiltering
 from rutc.record import record
 from rutc.tensor_ir import Call, Graph
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.graph import bound_symbols, walk_nodes
 from rutc.tensor_ir.machine import Machine
+
+FIXED_PARTS = replace(PARTS, symbolic=False)
+"""The step that takes factors apart in sums of as many rows in every run."""
+
+FEW_ROWS = " for few rows"
+"""What the names of steps end in that only the version for few rows goes through."""
 
 RANDOM = frozenset({"normal", "uniform"})
 """Routines that give other numbers in each run, by how often the same step ran before."""
@@ -38,6 +45,7 @@ def versions(
     machine: Machine,
     *,
     exact: bool = False,
+    spread: tuple[str, ...] = (),
     on_step: OnStep | None = None,
     where: Callable[[Graph], Index | None] = PARTS.many_rows,
 ) -> tuple[Version, ...]:
@@ -47,6 +55,7 @@ def versions(
         graph: A verified graph.
         machine: What its instructions do best decides which rewrites there are.
         exact: Leave out the rewrites that declare to round otherwise than the model does.
+        spread: The sums whose inputs differ too much for most filters.
         on_step: Called after every step with its name, the graph and whether the step changed it.
         where: Tells, of the graph before factors are taken apart, where that pays.
 
@@ -54,6 +63,9 @@ def versions(
         InternalError: A step produced an invalid graph; the message names it.
     """
     pipeline = EXACT if exact else pipeline_for(machine)
+    if spread:
+        step = replace(FILTERING, rules=(MinimalFiltering(spread=spread),))
+        pipeline = tuple(step if s is FILTERING else s for s in pipeline)
     if PARTS not in pipeline or not graph.symbols:
         return (Version(optimize(graph, on_step=on_step, pipeline=pipeline)),)
     at = pipeline.index(PARTS)
@@ -69,11 +81,10 @@ def versions(
 
     def on_other(name: str, other: Graph, changed: bool) -> None:
         if on_step is not None:
-            on_step(f"{name} for few rows", other, changed)
+            on_step(name + FEW_ROWS, other, changed)
 
     on_other("leave factors whole", before, True)
-    fixed = replace(PARTS, symbolic=False)
-    whole = optimize(before, on_step=on_other, pipeline=(fixed, *pipeline[at + 1 :]))
+    whole = optimize(before, on_step=on_other, pipeline=(FIXED_PARTS, *pipeline[at + 1 :]))
     # Parts may have too little room, or constants none that are finite.
     return (*(v for v in found if v.graph != whole), Version(whole))
 

@@ -6,7 +6,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
 
 from rutc.record import record
 
@@ -70,6 +78,11 @@ class ModelParts:
         inputs = [_typed(name, values) for name in outside]
         self._write(path, chosen, inputs, list(outputs), values)
         return tuple(outside)
+
+    def constant(self, name: str) -> Array | None:
+        """Returns a constant of the model; None if there is none of that name."""
+        found = next((t for t in self._graph.initializer if t.name == name), None)
+        return None if found is None else numpy_helper.to_array(found)
 
     def producers(self, index: int) -> tuple[int, ...]:
         """Returns the nodes whose outputs a node reads."""

@@ -179,8 +179,11 @@ def _save(path: Path) -> None:
 def test_a_model_in_two_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rewritten for many rows, and hardly for few."""
 
-    def two(graph: Graph, *_: Machine, exact: bool, on_step: OnStep) -> tuple[Version, ...]:
+    def two(
+        graph: Graph, *_: Machine, exact: bool, spread: tuple[str, ...], on_step: OnStep
+    ) -> tuple[Version, ...]:
         assert not exact
+        assert not spread
         many, few = (optimize(graph, on_step=on_step, limit=n) for n in (None, 2))
         return Version(many, N // 3), Version(few)
 

@@ -1,6 +1,7 @@
 """Comparison with float64 and ONNX Runtime: verification, bisection and benchmarks."""
 
 from rutc.verify.compare import OutputComparison, compare_outputs, compare_values
+from rutc.verify.filtering import Refusal, refusals
 from rutc.verify.oracle import BRIEF, THOROUGH, Effort
 from rutc.verify.tolerance import Level, Tolerance, tolerance
 from rutc.verify.verify import Verification, VerificationFailed, verify_model
@@ -11,11 +12,13 @@ __all__ = [
     "Effort",
     "Level",
     "OutputComparison",
+    "Refusal",
     "Tolerance",
     "Verification",
     "VerificationFailed",
     "compare_outputs",
     "compare_values",
+    "refusals",
     "tolerance",
     "verify_model",
 ]

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import product
-from math import ceil, prod
+from math import ceil, isfinite, log2, prod
 
 from rutc.graph_opt.cost import LANES
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
-from rutc.graph_opt.minimal_filter import POINTS, Filter, transform_weights, transformed
+from rutc.graph_opt.minimal_filter import (
+    POINTS,
+    Bounds,
+    Filter,
+    bounds,
+    transform_weights,
+    transformed,
+)
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rounding import rounds
 from rutc.graph_opt.weighted import weighted
@@ -56,8 +63,10 @@ class Window:
 
 
 @rounds(
-    changes="Sums over small windows are made of fewer products of sums.",
-    refused="The transforms would grow rounding errors too much, or gain too little.",
+    changes="Sums over small windows are made of fewer products of sums, whose errors are relative "
+    "to the largest input of a tile (filtering.md).",
+    refused="It gains too little, weights are not finite, or inputs of the verification are spread "
+    "too far within a tile.",
 )
 @record
 class MinimalFiltering:
@@ -70,18 +79,31 @@ class MinimalFiltering:
 
     With 2 (or 4) outputs per tile of a window of 3, it takes 4/6 (6/12) of the products per dim.
     For one or two dims of the window, where the estimated time is less than `share` of the direct
-    sum's, and `saving` cycles less: constants and code are larger. Rounding errors grow up to
-    twofold on average; an infinity makes its whole tile NaN.
+    sum's, and `saving` cycles less: constants and code are larger. Of filters that take about as
+    long, the one whose errors grow less is taken: a bit of them is worth `bit` of the time. The
+    inputs of the values that `spread` names differ so much within a tile that only filters are
+    taken whose outputs depend on nothing outside of their own windows.
+
+    Errors are relative to the largest input of a tile: they grow up to twofold on average where
+    inputs are of one magnitude, and hide what is far below (`minimal_filter.Bounds`). An input that
+    is no finite number makes NaN of the tiles that it is in.
     """
 
     share: float = 0.8
     saving: float = 40_000.0
+    bit: float = 0.02
+    spread: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "MinimalFiltering"
 
     def __call__(self, n: Node, editor: Editor) -> Result:
         """The weights, three nests, or why not."""
+        found = self.choice(n, editor)
+        return found if isinstance(found, Reason) else _rewritten(found, editor)
+
+    def choice(self, n: Node, editor: Editor) -> Filtered | Reason:
+        """What is filtered how, or why nothing."""
         if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
             return Reason("not a sum")
         operands = weighted(n, editor)
@@ -98,10 +120,38 @@ class MinimalFiltering:
         ]
         if not choices:
             return Reason("its windows are too long")
-        cycles, filters = min(choices, key=lambda c: c[0])
-        if cycles > min(self.share * direct, direct - self.saving):
-            return Reason(f"it saves too little: about {cycles:.0f} cycles instead of {direct:.0f}")
-        return _rewritten(n, source, weights, const, filters, editor)
+        if n.out.name in self.spread:
+            choices = [(c, f) for c, f in choices if all(x.reach == x.taps for x in f.values())]
+        least = min((cycles for cycles, _ in choices), default=direct)
+        choices = [c for c in choices if c[0] <= min(self.share * direct, direct - self.saving)]
+        if not choices:
+            return Reason(f"it saves too little: about {least:.0f} cycles instead of {direct:.0f}")
+        _, filters = min(choices, key=lambda c: c[0] * (1 + self.bit * _lost_bits(c[1])))
+        if not isfinite(const.data.array.min()) or not isfinite(const.data.array.max()):
+            return Reason(f"not all of %{const.out.name} is finite")
+        return Filtered(n, source, weights, const, filters)
+
+
+@record
+class Filtered:
+    """A sum that becomes sums at fewer points."""
+
+    nest: Nest
+    source: Read
+    weights: Read
+    const: Const
+    filters: Mapping[Window, Filter]
+
+    def bounds(self) -> Bounds:
+        """What the filters may cost."""
+        axes = {self.const.axes.index(w.axis): f for w, f in self.filters.items()}
+        summed = {d for d, c in index_coords(self.weights) if c.as_var in self.nest.bound}
+        sums = tuple(i for i, d in enumerate(self.const.axes) if d in summed and i not in axes)
+        return bounds(axes, self.const.data.array, sums)
+
+
+def _lost_bits(filters: Mapping[Window, Filter]) -> float:
+    return log2(prod(f.typical for f in filters.values()))
 
 
 def _windows(n: Nest, source: Read, weights: Read, editor: Editor) -> list[Window]:
@@ -186,20 +236,16 @@ class _Work:
         return max(bounds[0], 1) if bounds is not None else 1
 
 
-def _rewritten(
-    n: Nest,
-    source: Read,
-    weights: Read,
-    const: Const,
-    filters: Mapping[Window, Filter],
-    editor: Editor,
-) -> tuple[Node, ...]:
+def _rewritten(found: Filtered, editor: Editor) -> tuple[Node, ...]:
+    n, source, filters = found.nest, found.source, found.filters
     order = list(filters)
     points = {w: editor.fresh_dim(f"{w.out}.point", Index.of(filters[w].inputs)) for w in order}
     tiles: dict[Window, str] = {}
     for w in order:
         tiles[w] = editor.fresh_dim(f"{w.out}.tile", _count(w, filters[w], editor))
-    new_const, new_weights = _transformed_weights(const, weights, filters, points, editor)
+    new_const, new_weights = _transformed_weights(
+        found.const, found.weights, filters, points, editor
+    )
     tiled, read = _transformed_input(n, source, filters, points, tiles, editor)
     # One sum per point.
     out_dims = {*n.out.dims, *points.values(), *tiles.values()} - {w.out for w in order}

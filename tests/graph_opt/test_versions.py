@@ -7,6 +7,7 @@ import pytest
 
 from rutc.emit.targets import target_named
 from rutc.graph_opt import EXACT, Version, optimize, pipeline_for, versions
+from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.pipeline import PARTS
 from rutc.tensor_ir import Data, Graph, Index
 from rutc.tensor_ir.parse import parse
@@ -34,6 +35,18 @@ def made(symbols: str = "n = 0..999", more: str = "", output: str = "", dims: st
         {output}
     """
     return parse(text, {WEIGHTS.digest: WEIGHTS})
+
+
+FIXED = {
+    "more": '%q : f32{k,t} = input "q" [t, k]\n%s : f32{c,t} = sum{k} %q[k, t] * %w[k, c]',
+    "output": 'output "s" [t, c] = %s',
+    "dims": ", t = 512",
+}
+"""What of `made` has as many rows in every run."""
+FIXED_BESIDE_RANDOM = FIXED | {
+    "more": f"{FIXED['more']}\n%u : f64{{r}} = call uniform(seed=1) -> [r]",
+    "output": f'{FIXED["output"]}\noutput "u" [r] = %u',
+}
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +86,33 @@ def test_two_versions_where_sizes_tell(graph: Graph) -> None:
 
 
 def test_sums_of_known_size_have_parts_in_both_versions() -> None:
-    more = '%q : f32{k,t} = input "q" [t, k]\n%s : f32{c,t} = sum{k} %q[k, t] * %w[k, c]'
-    many, few = versions(made(more=more, output='output "s" [t, c] = %s', dims=", t = 512"), ABLE)
+    many, few = versions(made(**FIXED), ABLE)
     assert many.where == MANY
     assert {"x.mid", "q.mid"} <= many.graph.values.keys()
     assert "q.mid" in few.graph.values
     assert "x.mid" not in few.graph.values
+
+
+@pytest.mark.parametrize(
+    ("graph", "sums"),
+    [
+        (made(), {"y"}),
+        (made(**FIXED), {"y", "s"}),
+        (made(**FIXED_BESIDE_RANDOM), {"s"}),
+    ],
+    ids=["symbolic", "fixed", "fixed beside random"],
+)
+def test_sums_of_parts_are_told_of_in_any_version(graph: Graph, sums: set[str]) -> None:
+    algorithms = Algorithms()
+    versions(graph, ABLE, on_step=algorithms, where=lambda _: MANY)
+    facts = algorithms.facts()
+    assert {a["sum"] for a in facts} == sums
+    for a in facts:
+        assert a["name"] == "parts in bf16"
+        most = WEIGHTS.array.sum(axis=0).max()
+        assert a["largest"] == pytest.approx(3.4e38 / most, rel=0.02)
+    assert versions(graph, ABLE, exact=True, on_step=(exact := Algorithms()))
+    assert exact.facts() == []
 
 
 def test_one_version_otherwise(graph: Graph) -> None:

@@ -1,0 +1,101 @@
+"""What a compilation computes by other algorithms than the model's own sums, and what they cost.
+
+A listener of `optimize` notes it: before each step that chooses such algorithms, it asks the step
+what it will choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from math import prod
+
+from rutc.graph_opt.editor import Editor
+from rutc.graph_opt.pipeline import FILTERING, PARTS, OnStep
+from rutc.graph_opt.rules.filtering import Filtered, MinimalFiltering
+from rutc.graph_opt.rules.parts import SMALLEST, MultiplyParts
+from rutc.graph_opt.versions import FEW_ROWS, FIXED_PARTS
+from rutc.record import record
+from rutc.tensor_ir import Graph
+from rutc.tensor_ir.graph import Origin
+
+STEPS_OF_PARTS = {PARTS.name: PARTS, PARTS.name + FEW_ROWS: FIXED_PARTS}
+
+
+@record
+class Algorithm:
+    """One sum, the value `sum` of the graph, that is computed by another algorithm.
+
+    `outputs` and `taps` are those of a filter along each dim. Its rounding errors are at most
+    (products + `steps`) * 2^-24 * `growth` * sum|w| * the tile's largest input, and an input that
+    is no finite number spoils `reach` neighbours along each dim. Where inputs are of one magnitude,
+    errors are `typical` times those of a direct sum, about. Parts err as a direct sum does.
+    Sums of inputs up to `largest` do not overflow; inputs below `smallest` have fewer bits.
+    """
+
+    name: str
+    sum: str
+    origin: Origin
+    typical: float
+    growth: float
+    steps: int
+    smallest: float
+    largest: float
+    outputs: tuple[int, ...] = ()
+    taps: tuple[int, ...] = ()
+    reach: tuple[int, ...] = ()
+
+
+@dataclass
+class Algorithms:
+    """Collects the algorithms of a graph: give an instance as `on_step`; it calls `after`."""
+
+    spread: tuple[str, ...] = ()
+    after: OnStep | None = None
+    found: dict[str, Algorithm] = field(default_factory=dict, init=False)
+    _before: Graph | None = field(default=None, init=False)
+
+    def __call__(self, name: str, graph: Graph, changed: bool) -> None:
+        """Note what a step chose."""
+        if changed and self._before is not None:
+            if name == FILTERING.name:
+                rule = MinimalFiltering(spread=self.spread)
+                self.found.update((a.sum, a) for a in _filtered(rule, self._before))
+            elif name in STEPS_OF_PARTS:
+                step = STEPS_OF_PARTS[name]
+                self.found.update((a.sum, a) for a in _in_parts(step, self._before))
+        self._before = graph
+        if self.after is not None:
+            self.after(name, graph, changed)
+
+    def facts(self) -> list[dict[str, object]]:
+        """For the manifest."""
+        return [asdict(a) for a in self.found.values()]
+
+
+def _filtered(rule: MinimalFiltering, graph: Graph) -> Iterator[Algorithm]:
+    editor = Editor(graph)
+    for n in list(editor.nodes.values()):
+        found = rule.choice(n, editor)
+        if isinstance(found, Filtered):
+            bounds, filters = found.bounds(), found.filters.values()
+            yield Algorithm(
+                "minimal filtering",
+                found.nest.out.name,
+                found.nest.origin,
+                prod(f.typical for f in filters),
+                bounds.growth,
+                bounds.steps,
+                0.0,
+                bounds.largest,
+                tuple(f.outputs for f in filters),
+                tuple(f.taps for f in filters),
+                bounds.reach,
+            )
+
+
+def _in_parts(step: MultiplyParts, graph: Graph) -> Iterator[Algorithm]:
+    for c in step.chosen(Editor(graph)):
+        yield Algorithm(
+            "parts in bf16", c.nest.out.name, c.nest.origin, 1.0, 1.0, 0, SMALLEST, c.largest
+        )
