@@ -11,13 +11,13 @@ result's, the run ends there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rutc.importer.open_sizes import at_most
 from rutc.importer.tensor import Shape, shape_text
 from rutc.tensor_ir import DType, Index, IndexValue, Lit, apply
-from rutc.tensor_ir.affine import ONE, maximum, minimum
+from rutc.tensor_ir.affine import ONE, ZERO, Range, maximum, minimum
 
 if TYPE_CHECKING:
     from rutc.importer.builder import Builder
@@ -55,6 +55,9 @@ def _common(b: Builder, extents: list[Index], shapes: Sequence[Shape]) -> Index 
     for whole in extents:
         if all(e == whole or (e, whole) in b.steps for e in extents):
             return whole
+    for e in extents:
+        for other in extents:
+            at_most(b, e, other)
     certain = [e for e in extents if not may_be_one(b, e)]
     whole = (
         next((e for e in certain if e.is_const), certain[0]) if certain else _largest(b, extents)
@@ -72,8 +75,15 @@ def _common(b: Builder, extents: list[Index], shapes: Sequence[Shape]) -> Index 
 
 def may_be_one(b: Builder, extent: Index) -> bool:
     """Whether a size may turn out to be 1."""
-    bounds = extent.bounds(b.ranges)
-    return bounds is None or bounds[0] <= 1 <= bounds[1]
+    return any(bounds is None or bounds[0] <= 1 <= bounds[1] for bounds in _cases(b, extent))
+
+
+def _cases(b: Builder, extent: Index) -> Iterator[Range | None]:
+    """The bounds of a size where all that it follows from is some, and where one of these is 0."""
+    names = sorted(n for n in extent.names() if b.ranges[n][0] < 1)
+    yield extent.bounds({**b.ranges, **{n: (1, max(b.ranges[n][1], 1)) for n in names}})
+    for name in names:
+        yield extent.subs({name: ZERO}).bounds(b.ranges)
 
 
 def _largest(b: Builder, extents: Sequence[Index]) -> Index:
@@ -85,8 +95,19 @@ def _largest(b: Builder, extents: Sequence[Index]) -> Index:
     for e in extents[1:]:
         whole, least = maximum(whole, e, b.ranges), minimum(least, e, b.ranges)
     bounds = least.bounds(b.ranges)
-    some = bounds is not None and bounds[0] > 0
-    return whole if some else whole * minimum(maximum(least, 0, b.ranges), 1, b.ranges)
+    if (bounds is not None and bounds[0] > 0) or _empty_together(b, extents):
+        return whole
+    return whole * minimum(maximum(least, 0, b.ranges), 1, b.ranges)
+
+
+def _empty_together(b: Builder, extents: Sequence[Index]) -> bool:
+    """Whether each size is 0 where one of the symbols in them is, and nowhere else."""
+    names = {n for e in extents for n in e.names() if b.ranges[n][0] < 1}
+    for e in extents:
+        some, *none = _cases(b, e)
+        if some is None or some[0] < 1 or len(none) < len(names) or set(none) != {(0, 0)}:
+            return False
+    return True
 
 
 def learn_step(b: Builder, extent: Index, whole: Index, shapes: Sequence[Shape]) -> None:

@@ -22,8 +22,8 @@ from rutc.tensor_ir.affine import ONE, ZERO, Range
 from rutc.tensor_ir.interface import Bundle
 from rutc.tensor_ir.parse import parse_index
 
-SYMBOL_RANGE: Range = (1, 1 << 31)
-"""What a size that nothing fixes may be."""
+MOST_SIZE = 1 << 31
+"""No size that nothing fixes may be larger."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 Dims = Mapping[str, int | tuple[int, ...]]
@@ -35,7 +35,8 @@ Learned = Mapping[str, Index | Range]
 class Inputs:
     """The inputs of one import: what the user fixed, what the model says, and what was read so.
 
-    `symbols` has the symbol of each symbolic size that is left, by its name in the model.
+    `least` is the least that a size may be which nothing fixes. `symbols` has the symbol of each
+    symbolic size that is left, by its name in the model.
     """
 
     b: Builder
@@ -43,6 +44,7 @@ class Inputs:
     shapes: Shapes
     fixed: Mapping[str, np.ndarray]
     learned: Learned
+    least: int = 0
     symbols: dict[str, str] = field(default_factory=dict)
     ports: list[Input] = field(default_factory=list)
     used_dims: set[str] = field(default_factory=set)
@@ -70,7 +72,7 @@ class Inputs:
         names = {symbol: param for param, symbol in self.symbols.items()}
         param = names[found.symbol]
         if found.meaning is None:
-            return {param: (SYMBOL_RANGE[0], found.most)}
+            return {param: (self.least, found.most)}
         return {param: found.meaning.subs({s: Index.of(p) for s, p in names.items()})}
 
     def _check_names(self) -> None:
@@ -217,7 +219,7 @@ class Inputs:
         found = self.learned.get(param)
         if isinstance(found, Index):
             return found.subs({p: self._symbol(info, p, None) for p in found.names()})
-        given = self.dims.get(param, found or SYMBOL_RANGE)
+        given = self.dims.get(param, found or (self.least, MOST_SIZE))
         if isinstance(given, int):
             return Index.of(given)
         low, high, step = (*given, 1)[:3]

@@ -94,12 +94,18 @@ def import_model(
     fixed = fixed_elements([i for i in graph.input if i.name not in weights], values or {})
     given = {**(shapes or {}), **{n: array.shape for n, array in fixed.items()}}
     learned: Learned = {}
+    least = 0
     while True:
-        inputs = Inputs(Builder(), dict(dims or {}), given, fixed, learned)
+        inputs = Inputs(Builder(), dict(dims or {}), given, fixed, learned, least)
         try:
             return _Importer(folder, inputs.b).run(graph, weights, inputs, name)
         except SizeFoundError as found:
             learned = {**learned, **inputs.learn(found)}
+        except UserError:
+            # What an operator computes of a size may have a meaning only where there is something.
+            if least or not inputs.b.open_sizes:
+                raise
+            learned, least = {}, 1
 
 
 def _key(node: NodeProto) -> Key:

@@ -338,10 +338,11 @@ class Slicer:
         return all(isinstance(self.extents[d], int) for m in members for d in m.dims)
 
     def _fewest(self, members: tuple[Member, ...], size: int) -> int:
-        """The number of slices where symbols are least."""
+        """The number of slices where symbols are least; where one is 0 there is nothing to do."""
         *outer, last = members[0].dims
         trips = [*(Index.of(self.extents[d]) for d in outer), self._slices(last, size)[0]]
-        bounds = [x.bounds(self.symbols) for x in trips]
+        some = {s: (min(max(low, 1), high), high) for s, (low, high) in self.symbols.items()}
+        bounds = [x.bounds(some) for x in trips]
         return prod(0 if b is None else b[0] for b in bounds)
 
     def _slices(self, d: str, most: int) -> tuple[Index, Index]:

@@ -181,10 +181,24 @@ def _register_extreme(name: str, how: str) -> None:
         else:
             kind = reducer(how + "_last" if select_last_index else how, x.dtype, DType.I64)
             body = (b.read(x, [a.index for a in space]), IndexValue(space[at].index))
-            found = b.multi(kept, body, (space[at],), kind)[1]
+            found = _some(b, b.multi(kept, body, (space[at],), kind)[1], x.shape[at])
         if not keepdims:
             return found
         return b.reshaped(found, keep_units(b, found.axes, (at,), x.rank))
+
+
+def _some(b: Builder, found: Tensor, extent: Index) -> Tensor:
+    """Places along an axis; the end of the run where there are to be some and it has no element."""
+    bounds = extent.bounds(b.ranges)
+    if bounds is not None and bounds[0] > 0:
+        return found
+    zero = lit(0, DType.I64)
+    fits = apply("gt", IndexValue(extent), zero)
+    if found.rank:
+        fits = apply("or", fits, apply("eq", IndexValue(product(found.shape)), zero))
+    told = "there is no largest or least of 0 elements"
+    last = b.read(b.unless_failed(IndexValue(extent - 1), fits, told), [])
+    return b.map(lambda e: apply("min", e, last), found)
 
 
 _register_extreme("ArgMax", "argmax")

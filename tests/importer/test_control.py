@@ -268,6 +268,6 @@ def test_squeezing_a_size_that_turns_out_not_to_be_one(tmp_path, make_node, make
     onnx.save(model, tmp_path / "m.onnx")
     graph = import_model(tmp_path / "m.onnx")
     np.testing.assert_array_equal(interpret(graph, {"x": X[:, None]})["y"], X)
-    for extent, why in ((0, "the size n is 0, outside of 1"), (2, "axis 1 of .* is left out")):
-        with pytest.raises(UserError, match=why):
+    for extent in (0, 2):
+        with pytest.raises(UserError, match=r"axis 1 of .* is left out"):
             interpret(graph, {"x": np.zeros((3, extent), "f4")})

@@ -60,7 +60,7 @@ def looked_up(tmp_path):
 def test_a_table_limits_the_length(model, request):
     """No text is longer than the table: the size's range says so, and nothing is checked."""
     g = import_model(request.getfixturevalue(model))
-    assert dict(g.symbols) == {"batch": (1, 1 << 31), "seq": (1, 33)}
+    assert dict(g.symbols) == {"batch": (0, 1 << 31), "seq": (0, 33)}
     x = np.ones((2, 9, 4), "f4")
     np.testing.assert_array_equal(interpret(g, {"x": x})["y"], x + TABLE[:9])
 
@@ -100,7 +100,7 @@ def test_a_branch_says_nothing_of_a_size(tmp_path):
     ]
     path = text_model(tmp_path / "m.onnx", nodes, zero=i64(0), limit=np.array(2, "f4"))
     g = import_model(path)
-    assert dict(g.symbols)["seq"] == (1, 1 << 31)
+    assert dict(g.symbols)["seq"] == (0, 1 << 31)
     x = np.full((1, 40, 4), 3, "f4")
     np.testing.assert_array_equal(interpret(g, {"x": x})["y"], -x)
 
@@ -164,7 +164,7 @@ def told(path, nodes, shapes, opset=17, **constants):
     return path
 
 
-OPEN = (1, 1 << 31)
+OPEN = (0, 1 << 31)
 TOLD = {
     "channels of a convolution": (
         [helper.make_node("Conv", ["x", "w"], ["y"])],
