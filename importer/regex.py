@@ -5,7 +5,7 @@
     atom    := character | . | [class] | (pattern) | (?flags) | (?flags:pattern) | (?P<name>pattern)
              | escape
 
-As only full matches are asked for, greed and the numbers of groups have no meaning.
+As only full and longest matches are asked for, greed and the numbers of groups have no meaning.
 """
 
 from __future__ import annotations

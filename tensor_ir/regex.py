@@ -1,4 +1,4 @@
-"""Regular expressions as programs of a nondeterministic machine [Thompson 1968], for full matches.
+"""Regular expressions as programs of a nondeterministic machine [Thompson 1968].
 
     program := instruction*              a state is the number of an instruction
     ANY lo hi ... -1                     a character in one of the ranges; to the next instruction
@@ -35,6 +35,51 @@ def full_match(program: Sequence[int], text: str) -> bool:
         if not states:
             return False
     return any(program[s] == MATCH for s in states)
+
+
+def tokens(programs: Sequence[int], text: str, *, least: int, between: bool) -> list[str]:
+    """What the first program matches, or what is between its matches, cut by the others in turn.
+
+    Each program follows its length. Of matches at one place the longest counts; what has fewer
+    than `least` characters is left out, and the search goes on one character on.
+    """
+    if not programs:
+        return [text]
+    program, following = programs[1 : 1 + programs[0]], programs[1 + programs[0] :]
+    codes = [ord(c) for c in text]
+    found: list[str] = []
+    at = 0
+    while at <= len(text):
+        match = _first_match(program, codes, at)
+        if match is None and not between:
+            break
+        begin, end = match or (len(text), len(text))
+        token = text[at:begin] if between else text[begin:end]
+        taken = len(token) >= max(least, 1)
+        if taken:
+            found += tokens(following, token, least=least, between=between)
+        if match is None:
+            break
+        at = end if (end > begin if between else taken) else begin + 1
+    return found
+
+
+def _first_match(program: Sequence[int], codes: Sequence[int], at: int) -> tuple[int, int] | None:
+    """(begin, end) of the longest match at the first place that has one."""
+    for begin in range(at, len(codes) + 1):
+        states, last = _closure(program, [0], codes, begin), -1
+        for i in range(begin, len(codes) + 1):
+            if any(program[s] == MATCH for s in states):
+                last = i
+            if i == len(codes) or not states:
+                break
+            following = [
+                n for s in states if program[s] == ANY for n in _moved(program, s, codes[i])
+            ]
+            states = _closure(program, following, codes, i + 1)
+        if last >= 0:
+            return begin, last
+    return None
 
 
 def _moved(program: Sequence[int], state: int, c: int) -> list[int]:

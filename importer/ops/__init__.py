@@ -29,6 +29,7 @@ FAMILIES = (
     "microsoft.quantized",
     "microsoft.recurrence",
     "microsoft.tensors",
+    "microsoft.text",
     "movement",
     "ngrams",
     "normalization",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from rutc.tensor_ir.regex import full_match
+from rutc.tensor_ir.regex import full_match, tokens
 from rutc.tensor_ir.routines.job import Job, Routine
 
 
@@ -99,6 +99,26 @@ def string_split(job: Job) -> Sequence[np.ndarray]:
     return (out,)
 
 
+def _tokens(job: Job, text: str) -> list[str]:
+    least, between = job.integer("least", 1), bool(job.integer("between", 0))
+    return tokens(job.args[1].tolist(), text, least=least, between=between)
+
+
+def string_token_counts(job: Job) -> Sequence[np.ndarray]:
+    """How many tokens each string has; see `regex.tokens`, whose programs are the other operand."""
+    return (_mapped(lambda text: len(_tokens(job, text)), job.args[0], kind=np.int64),)
+
+
+def string_tokens(job: Job) -> Sequence[np.ndarray]:
+    """The tokens of each string along a new last axis, and then empty strings."""
+    out: np.ndarray = np.full(job.results[0].shape, "", object)
+    texts = job.args[0].reshape(-1).tolist()
+    for row, text in zip(out.reshape(len(texts), out.shape[-1]), texts, strict=True):
+        found = _tokens(job, text)
+        row[: len(found)] = found
+    return (out,)
+
+
 def string_order(job: Job) -> Sequence[np.ndarray]:
     """For each string, how many different strings come before it, by their characters' numbers."""
     x = job.args[0]
@@ -117,6 +137,8 @@ TEXT_ROUTINES: Mapping[str, Routine] = {
         string_order,
         string_pieces,
         string_split,
+        string_token_counts,
+        string_tokens,
     )
 }
 """The routines on strings by name."""
