@@ -104,6 +104,44 @@ def test_what_is_no_image_names_the_node(session: InferenceSession) -> None:
             ROUTINES["image_size"](Job([stream], (), {}, ("decode",), 0))
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("JPEG", "JPEG"), ("JPEG2000", "JPEG 2000"), ("TIFF", "TIFF"), ("WEBP", "WebP")],
+)
+def test_formats_that_are_not_read_are_named(
+    kind: str, name: str, session: InferenceSession
+) -> None:
+    stream = encoded(NOISE, "RGB", kind)
+    message = rf"the image is no PNG \(without interlacing\), BMP or binary PNM, but a {name}$"
+    with pytest.raises(ModelError, match=message):
+        session.run(None, {"x": stream})
+    with pytest.raises(UserError, match=message):
+        ROUTINES["image_size"](Job([stream], (), {}, ("decode",), 0))
+
+
+def constant_image(path: Path, stream: np.ndarray) -> Path:
+    """A model whose image is a constant."""
+    node = helper.make_node("ImageDecoder", ["c"], ["image"], "decode")
+    add = helper.make_node("Add", ["image", "x"], ["y"])
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.UINT8, [1])
+    constant = onnx.numpy_helper.from_array(stream, "c")
+    graph = helper.make_graph([node, add], "g", [x], [onnx.ValueInfoProto(name="y")], [constant])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path
+    )
+    return path
+
+
+def test_constant_images(tmp_path: Path) -> None:
+    """They are read when the model is compiled, which refuses other formats."""
+    graph = import_model(constant_image(tmp_path / "m.onnx", STREAMS["png"]))
+    got = interpret(graph, {"x": np.zeros(1, np.uint8)})["y"]
+    np.testing.assert_array_equal(got, NOISE)
+    photo = constant_image(tmp_path / "photo.onnx", encoded(NOISE, "RGB", "JPEG"))
+    with pytest.raises(UserError, match=r"decode: the image is no PNG .* but a JPEG"):
+        import_model(photo)
+
+
 def test_damage_is_no_crash(session: InferenceSession) -> None:
     rng = np.random.default_rng(1)
     failures: list[str] = []

@@ -11,6 +11,16 @@ import numpy as np
 from rutc.tensor_ir.routines.job import Job
 
 UNKNOWN = "the image is no PNG (without interlacing), BMP or binary PNM"
+OTHERS = (
+    (0, b"\xff\xd8\xff", "JPEG"),
+    (4, b"jP  ", "JPEG 2000"),
+    (0, b"\xff\x4f\xff\x51", "JPEG 2000"),
+    (8, b"WEBP", "WebP"),
+    (0, b"II*\0", "TIFF"),
+    (0, b"MM\0*", "TIFF"),
+    (0, b"GIF8", "GIF"),
+)
+"""Formats that are not read: where in a stream which bytes tell them."""
 DAMAGED = "the image is damaged"
 SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 """PNG's color types and their samples a pixel."""
@@ -41,7 +51,8 @@ def _decoded(job: Job) -> np.ndarray:
     except (IndexError, ValueError, struct.error, zlib.error):
         job.fail(DAMAGED)
     if found is None:
-        job.fail(UNKNOWN)
+        told = (f", but a {name}" for at, mark, name in OTHERS if stream.startswith(mark, at))
+        job.fail(UNKNOWN + next(told, ""))
     return found
 
 

@@ -90,6 +90,26 @@ static inline int rutc_pnm_header(rutc_image *self) {
   return most == 255;
 }
 
+/* What follows the formats that are read in the message of a failure: the format of the image. */
+static inline const char *rutc_other_format(const rutc_image *self) {
+  static const struct {
+    int64_t at, bytes;
+    const char *mark, *told;
+  } others[] = {
+      {0, 3, "\xFF\xD8\xFF", ", but a JPEG"}, {4, 4, "jP  ", ", but a JPEG 2000"},
+      {0, 4, "\xFF\x4F\xFF\x51", ", but a JPEG 2000"}, {8, 4, "WEBP", ", but a WebP"},
+      {0, 4, "II*\0", ", but a TIFF"}, {0, 4, "MM\0*", ", but a TIFF"},
+      {0, 4, "GIF8", ", but a GIF"},
+  };
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    int64_t at = others[i].at, bytes = others[i].bytes;
+    if (self->bytes >= at + bytes && memcmp(self->data + at, others[i].mark, (size_t)bytes) == 0) {
+      return others[i].told;
+    }
+  }
+  return "";
+}
+
 /* Reads the header; the status of a failure otherwise. */
 static inline int rutc_image_open(const rutc_call *call, rutc_image *self) {
   static const uint8_t png[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, '\n'};
@@ -111,7 +131,8 @@ static inline int rutc_image_open(const rutc_call *call, rutc_image *self) {
   }
   if (!fits || self->width < 1 || self->height < 1 || self->width > RUTC_IMAGE_SIDE ||
       self->height > RUTC_IMAGE_SIDE || self->width * self->height > RUTC_IMAGE_PIXELS) {
-    return rutc_call_fail(call, "the image is no PNG (without interlacing), BMP or binary PNM");
+    return rutc_call_fail(call, "the image is no PNG (without interlacing), BMP or binary PNM%s",
+                          rutc_other_format(self));
   }
   return RUTC_OK;
 }
