@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.machine import Provenance
 from tests import examples
 from tests.sampling import SAMPLE, Sample
+from tests.times import row
 
 CONFTEST = """
 from tests import sampling
@@ -58,6 +60,17 @@ def test_random_examples_are_a_share_of_all(monkeypatch: pytest.MonkeyPatch) -> 
     assert examples.examples(100).max_examples == 100
     monkeypatch.setenv("RUTC_EXAMPLES", "50")
     assert examples.examples(100).max_examples == 5000
+
+
+def test_a_run_is_a_row_of_the_table_of_processors() -> None:
+    here = Provenance("a processor", "znver9", ["avx2", "avx512f"], 2, "2026-01-02", "abc", {})
+    found = {"passed": [0] * 12, "failed": [0], "error": [0, 0], "warnings": [0]}
+    text = row(here, "-q -n 2", found, 90.0, 60.0)
+    cells = "abc | `pytest -q -n 2` | 12 | 0 | 3 | 1.5 min | 1.0 min"
+    assert text == f"| a processor (znver9), 2 CPUs | AVX-512 | {cells} |"
+    table = (Path(__file__).parents[1] / "docs" / "tested.md").read_text().splitlines()
+    widths = {line.count("|") for line in table if line.startswith("|")}
+    assert widths == {text.count("|")}
 
 
 def test_a_run_names_its_sample_and_everything_runs_when_asked_for(tmp_path: Path) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Collection, Generator, Mapping
 
 import pytest
+
+from benchmarks.layout import vectors
+from benchmarks.machine import Provenance, provenance
 
 PROPERTY = "processor_s"
 
@@ -25,6 +29,7 @@ class Times:
         self.shown = shown
         self.tests: Counter[str] = Counter()
         self._start = 0.0
+        self._begin = time.monotonic()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -54,3 +59,31 @@ class Times:
         for counted in (files, self.tests):
             for name, seconds in counted.most_common(self.shown):
                 terminalreporter.write_line(f"{seconds:8.1f} s  {name}")
+        if self.shown:
+            command = " ".join(terminalreporter.config.invocation_params.args)
+            wall_s = time.monotonic() - self._begin
+            found = terminalreporter.stats
+            terminalreporter.write_line("a row for docs/tested.md:")
+            terminalreporter.write_line(row(provenance(), command, found, total, wall_s))
+
+
+def row(
+    here: Provenance,
+    command: str,
+    found: Mapping[str, Collection[object]],
+    total_s: float,
+    wall_s: float,
+) -> str:
+    """Returns what ran, where, how it ended and how long it took, as docs/tested.md has it."""
+    failed = len(found.get("failed", ())) + len(found.get("error", ()))
+    cells = (
+        f"{here.cpu} ({here.processor}), {here.cpus} CPUs",
+        vectors({"features": here.features}),
+        here.commit,
+        f"`pytest {command}`",
+        *(str(len(found.get(kind, ()))) for kind in ("passed", "skipped")),
+        str(failed),
+        f"{total_s / 60:.1f} min",
+        f"{wall_s / 60:.1f} min",
+    )
+    return f"| {' | '.join(cells)} |"
