@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rutc.arguments import check_folder, check_number, check_writable
 from rutc.emit.files import COMPANIONS, Workplace, cannot_write, check_replaceable, shown, sweep
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 # The rest is imported where it is needed, while the C compiler runs.
 
 Progress = Callable[[str, int, int], None]
+T = TypeVar("T")
 
 PRECISIONS = ("fp32",)
 MAX_THREADS = 4096
@@ -143,16 +144,31 @@ def compile(
         exact_algorithms=exact_algorithms,
         keep_subnormals=keep_subnormals,
     )
-    if limit_time is not None or limit_memory is not None:
-        from rutc.limits import Limits, within
-
-        limits = Limits.of(limit_time, limit_memory)
-        work = (_compiled, source, destination, options, inputs, verify, threads)
-        try:
-            return within(limits, on_progress, *work)
-        finally:
+    work = (_compiled, source, destination, options, inputs, verify, threads)
+    try:
+        return limited(limit_time, limit_memory, on_progress, *work)
+    finally:
+        if limit_time is not None or limit_memory is not None:
             sweep(destination.parent)
-    return _compiled(source, destination, options, inputs, verify, threads, on_progress)
+
+
+def limited(
+    seconds: float | None,
+    memory: int | str | None,
+    on_progress: Progress | None,
+    call: Callable[..., T],
+    *args: object,
+) -> T:
+    """What `call(*args, on_progress)` returns; within limits, if there are any.
+
+    Raises:
+        UserError: a limit is none, or the work took more.
+    """
+    if seconds is None and memory is None:
+        return call(*args, on_progress)
+    from rutc.limits import Limits, within
+
+    return within(Limits.of(seconds, memory), on_progress, call, *args)
 
 
 def _compiled(
@@ -289,6 +305,8 @@ def verify(
     dims: Mapping[str, int | tuple[int, ...]] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
     threads: int | None = None,
+    limit_time: float | None = None,
+    limit_memory: int | str | None = None,
     on_progress: Progress | None = None,
 ) -> Verification:
     """Compares a compiled model with float64 and with ONNX Runtime.
@@ -303,50 +321,64 @@ def verify(
         dims: See `compile`.
         values: See `compile`.
         threads: Threads of both; None leaves the choice to each.
+        limit_time: See `compile`.
+        limit_memory: See `compile`.
         on_progress: See `compile`.
 
     Raises:
-        UserError: the model or an input is at fault.
+        UserError: the model or an input is at fault, or the work took more than a limit.
     """
+    how = _Making(target, dict(shapes or {}), dict(dims or {}), dict(values or {}))
+    given = (tuple(inputs), None if data is None else Path(data))
+    work = (Path(model), None if library is None else Path(library), how, *given, threads)
+    return limited(limit_time, limit_memory, on_progress, _verified, *work)
+
+
+@record
+class _Making:
+    """How a library is compiled that is only verified."""
+
+    target: str
+    shapes: Mapping[str, Sequence[int]]
+    dims: Mapping[str, int | tuple[int, ...]]
+    values: Mapping[str, np.ndarray]
+
+
+def _verified(
+    source: Path,
+    library: Path | None,
+    how: _Making,
+    inputs: Sequence[str],
+    data: Path | None,
+    threads: int | None,
+    on_progress: Progress | None,
+) -> Verification:
+    """What `verify` returns."""
     from rutc.runtime.artifact import open_artifact
     from rutc.verify import verify_model
 
-    source = Path(model)
     if library is None:
         with Workplace() as place:
             compiled = compile(
                 source,
                 place.path / "model.so",
-                target=target,
-                shapes=shapes,
-                dims=dims,
-                values=values,
+                target=how.target,
+                shapes=how.shapes,
+                dims=how.dims,
+                values=how.values,
                 verify=False,
                 on_progress=on_progress,
             )
-            return verify(
-                source,
-                compiled.library,
-                inputs=inputs,
-                data=data,
-                threads=threads,
-                on_progress=on_progress,
-            )
+            return _verified(source, compiled.library, how, inputs, data, threads, on_progress)
     if not source.is_file():
         raise UserError(f"there is no file {source}")
     if inputs and data is not None:
         raise UserError("give inputs or a folder of them (--data), not both")
-    artifact = open_artifact(Path(library))
+    artifact = open_artifact(library)
     with artifact.file:
         artifact.check_integrity()
-    return verify_model(
-        source,
-        Path(library),
-        _given(Path(library), inputs),
-        threads=threads,
-        data=None if data is None else Path(data),
-        on_progress=on_progress,
-    )
+    given = _given(library, inputs)
+    return verify_model(source, library, given, threads=threads, data=data, on_progress=on_progress)
 
 
 def _check_destination(output: Path, source: Path) -> Path:

@@ -63,6 +63,14 @@ Inputs = Annotated[
         "serves every input. What is not given is generated.",
     ),
 ]
+LimitTime = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="End with an error if it takes longer."),
+]
+LimitMemory = Annotated[
+    str | None,
+    typer.Option(metavar="BYTES", help="End with an error if it takes more memory: 8G, 512M."),
+]
 
 
 def _version(asked: bool) -> None:
@@ -121,14 +129,8 @@ def compile_command(
             "docs/numerics.md says what that changes.",
         ),
     ] = False,
-    limit_time: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="End with an error if it takes longer."),
-    ] = None,
-    limit_memory: Annotated[
-        str | None,
-        typer.Option(metavar="BYTES", help="End with an error if it takes more memory: 8G, 512M."),
-    ] = None,
+    limit_time: LimitTime = None,
+    limit_memory: LimitMemory = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -241,12 +243,15 @@ def verify(
     value: Values = None,
     target: Target = "native",
     threads: Threads = None,
+    limit_time: LimitTime = None,
+    limit_memory: LimitMemory = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Compare a compiled model with float64 and ONNX Runtime, output by output."""
     with command(as_json=as_json, debug=debug) as screen:
         from rutc import views
+        from rutc.api import limited
         from rutc.api import verify as verify_now
         from rutc.arguments import parse_dims, parse_shapes, parse_values
         from rutc.verify import refusals
@@ -263,18 +268,14 @@ def verify(
                 dims=parse_dims(dim),
                 values=parse_values(value),
                 threads=threads,
+                limit_time=limit_time,
+                limit_memory=limit_memory,
                 on_progress=on_progress,
             )
             divergence = None
             if bisect and not verification.passed:
-                divergence = find_divergence(
-                    model,
-                    verification.values,
-                    Path(),
-                    threads=threads,
-                    level=verification.level,
-                    on_progress=on_progress,
-                )
+                given = (model, verification.values, Path(), threads, verification.level)
+                divergence = limited(limit_time, limit_memory, on_progress, find_divergence, *given)
         told = [views.verification_text(verification)]
         payload = views.verification_json(verification)
         if library is not None and inputs:

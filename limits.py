@@ -1,6 +1,6 @@
 """Limits of time and memory: a process of its own does the work, and is watched.
 
-What a compilation takes is spread over processes (kernels, the C compiler) and over code that ends
+What the work takes is spread over processes (kernels, the C compiler) and over code that ends
 its process where memory runs out (LLVM), so that no limit inside of one process would do:
 
     rutc compile --limit-memory 2G  ->  the command      a process that compiles
@@ -41,7 +41,7 @@ LOOK_S = 0.05
 GRACE_S = 2.0
 """How long a process that has to end may remove what it has written."""
 LEAST_BYTES = 1 << 28
-"""A compilation cannot do with less: so much takes what every one loads."""
+"""The work cannot do with less: so much takes what all of it loads."""
 SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 STARTING = "start"
 _LACKS_MEMORY = re.compile(r"out of memory|bad_alloc|bad allocation|[Cc]annot allocate|MemoryError")
@@ -68,7 +68,7 @@ class Limits:
         count = parse_size(memory, "--limit-memory") if isinstance(memory, str) else memory
         if count is not None and count < LEAST_BYTES:
             raise UserError(
-                f"--limit-memory {memory}: compiling needs at least {size_text(LEAST_BYTES)}; "
+                f"--limit-memory {memory}: the work needs at least {size_text(LEAST_BYTES)}; "
                 "write bytes, or a number with K, M, G or T, such as 8G"
             )
         return cls(seconds, count)
@@ -193,7 +193,7 @@ class _Watch:
         if self.limits.memory_bytes is not None and self.lacks_memory(""):
             self.exceeded("memory", size_text(self.limits.memory_bytes))
         raise InternalError(
-            f"the process that compiles ended in the stage {self.stage!r}: {name}\n"
+            f"the process that does the work ended in the stage {self.stage!r}: {name}\n"
             f"{self.output()[-2000:]}"
         )
 
@@ -226,7 +226,7 @@ class _Watch:
 def _advice(which: str, stage: str) -> str:
     more = "Give it more"
     if stage in ("verify", "cache"):
-        more = "Give it more, leave out the comparison with --no-verify"
+        more = "Give it more, compile with --no-verify (nothing is compared then)"
     narrower = "or fix the model's sizes, or narrow their ranges, with --dim or --shape"
     fewer = ", use fewer processes with --jobs" if which == "memory" else ""
     return f"{more}{fewer}, {narrower}."

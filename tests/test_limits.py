@@ -204,3 +204,34 @@ def test_the_command_says_what_was_exceeded(tmp_path: Path, option: str, value: 
         assert word in done.stderr
     assert {p.name for p in tmp_path.iterdir()} == {"m.onnx", "m.so"}
     assert (tmp_path / "m.so").read_text() == "what was there before"
+
+
+ENDLESS = """
+<ir_version: 10, opset_import: ["" : 21]>
+m (float[4] x) => (float[4] y)
+<int64 trips = {1099511627776}, bool go = {1}>
+{
+    y = Loop(trips, go, x) <body = b (int64 i, bool c, float[4] v) => (bool d, float[4] w) {
+        d = Identity(c)
+        w = Cos(v)
+    }>
+}
+"""
+
+
+def test_a_model_that_never_ends_is_given_up_by_verify(tmp_path: Path) -> None:
+    onnx.save(parser.parse_model(ENDLESS), tmp_path / "m.onnx")
+    rutc.compile(tmp_path / "m.onnx", tmp_path / "m.so", verify=False)
+    command = [sys.executable, "-m", "rutc.cli", "verify", "m.onnx", "m.so", "--limit-time", "8"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("error:") == 1
+    for word in ("--limit-time (8 seconds)", "'verify'", "--no-verify"):
+        assert word in done.stderr
+
+
+def test_verify_within_limits(tmp_path: Path) -> None:
+    model = write_small(tmp_path / "m.onnx")
+    found = rutc.api.verify(model, limit_time=300, limit_memory="4G")
+    assert found.passed
+    assert found.values

@@ -201,7 +201,6 @@ def bisect(
     model: Path,
     inputs: Mapping[str, Value],
     folder: Path,
-    *,
     threads: int | None = None,
     level: Level = Level.MODEL,
     on_progress: Progress | None = None,
