@@ -1,0 +1,91 @@
+"""Which generated inputs a compiled model is verified on, and what only some of them show."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from rutc.compiler import Options, compile_model
+from rutc.importer import import_model
+from rutc.tensor_ir import Lit, Nest, apply
+from rutc.verify import Verification, verify_model
+from rutc.verify.informative import says_nothing
+from rutc.verify.inputs import generate, spec
+from rutc.verify.truth import Truth
+
+Weights = Mapping[str, np.ndarray]
+
+
+def _save(folder: Path, nodes: Sequence[onnx.NodeProto], weights: Weights) -> Path:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 8])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    constants = [numpy_helper.from_array(w, n) for n, w in weights.items()]
+    graph = helper.make_graph(nodes, "m", [x], [y], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+def _verified(path: Path, bound: tuple[str, float] | None = None) -> Verification:
+    """The verification of a model, perhaps with its last value bounded where it must not be."""
+    graph = import_model(path)
+    if bound is not None:
+        nest = next(n for n in reversed(graph.nodes) if isinstance(n, Nest))
+        op, limit = bound
+        body = apply(op, nest.body[0], Lit(limit, nest.out.dtype))
+        changed = Nest(nest.outs, nest.bound, nest.reducer, (body,), nest.origin)
+        nodes = tuple(changed if n is nest else n for n in graph.nodes)
+        object.__setattr__(graph, "nodes", nodes)
+    with patch("rutc.compiler.import_model", lambda *_, **__: graph):
+        compile_model(path, path.with_suffix(".so"), Options(), None)
+    return verify_model(path, path.with_suffix(".so"))
+
+
+@pytest.mark.parametrize(("op", "limit"), [("min", 40.0), ("max", -40.0)])
+def test_what_is_wrong_for_large_inputs_alone_is_found(
+    op: str, limit: float, tmp_path: Path
+) -> None:
+    path = _save(tmp_path, [helper.make_node("Neg", ["x"], ["y"])], {})
+    assert _verified(path).passed
+    found = _verified(path, (op, limit))
+    assert not found.passed
+    assert found.outputs[0].case == "times 64"
+
+
+def test_what_is_wrong_beside_an_offset_alone_is_found(tmp_path: Path) -> None:
+    # Standard inputs never get beyond 200: all zeros, bounded or not.
+    nodes = [helper.make_node("Sub", ["x", "c"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
+    path = _save(tmp_path, nodes, {"c": np.array(200, np.float32)})
+    assert _verified(path).passed
+    found = _verified(path, ("min", 30.0))
+    assert not found.passed
+    assert found.outputs[0].case
+
+
+def test_probabilities_that_saturate_are_looked_at_for_small_inputs(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Mul", ["x", "c"], ["h"]),
+        helper.make_node("Softmax", ["h"], ["y"], axis=-1),
+    ]
+    path = _save(tmp_path, nodes, {"c": np.array(2e3, np.float32)})
+    standard = generate([spec("x", "tensor(float)", (4, 8))])
+    probabilities = Truth(import_model(path)).run(standard)["y"]
+    assert says_nothing(probabilities) == "saturated at 0 and 1"
+    found = _verified(path)
+    assert found.passed
+    assert found.unverified == ()
+
+
+def test_an_output_of_nothing_but_nan_is_named(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Abs", ["x"], ["size"]),
+        helper.make_node("Sub", ["c", "size"], ["below"]),
+        helper.make_node("Sqrt", ["below"], ["y"]),
+    ]
+    found = _verified(_save(tmp_path, nodes, {"c": np.array(-1, np.float32)}))
+    assert found.passed
+    assert found.unverified == ("'y': says nothing: all NaN",)
