@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 from onnx.defs import OpSchema, SchemaError, get_schema
@@ -37,9 +38,8 @@ def check_types(op: str, domain: str, inputs: Sequence[Tensor | None]) -> None:
 
 @lru_cache
 def _rules(op: str, domain: str) -> tuple[Rule, ...]:
-    try:
-        schema = get_schema(op, domain) if domain else get_schema(op, OPSET)
-    except SchemaError:
+    versions = _versions(op, domain)
+    if not versions:
         return ()
     variadic = OpSchema.FormalParameterOption.Variadic
     return tuple(
@@ -47,7 +47,22 @@ def _rules(op: str, domain: str) -> tuple[Rule, ...]:
             i.name,
             i.type_str,
             i.option == variadic and not i.is_homogeneous,
-            frozenset(map(str, i.types)),
+            # Models of old opsets keep their types when they are converted.
+            frozenset(str(t) for v in versions for own in v.inputs[at : at + 1] for t in own.types),
         )
-        for i in schema.inputs
+        for at, i in enumerate(versions[-1].inputs)
     )
+
+
+def _versions(op: str, domain: str) -> list[OpSchema]:
+    """An operator's versions, as old ones as models may have, the one that is read last."""
+    if domain:
+        with suppress(SchemaError):
+            return [get_schema(op, domain)]
+        return []
+    found: dict[int, OpSchema] = {}
+    for opset in range(1, OPSET + 1):
+        with suppress(SchemaError):
+            schema = get_schema(op, opset)
+            found[schema.since_version] = schema
+    return list(found.values())
