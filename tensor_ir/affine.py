@@ -327,6 +327,12 @@ class Index:
         return division.simplify(self, ranges)
 
     def __str__(self) -> str:
+        known: str | None = self.__dict__.get("_text")
+        if known is None:
+            known = self.__dict__["_text"] = self._written()
+        return known
+
+    def _written(self) -> str:
         parts: list[str] = []
         for mono, c in self.terms:
             # A quotient needs parentheses beside a factor, and after a leading minus, which

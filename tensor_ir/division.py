@@ -7,6 +7,7 @@ the same rules reach further. All divisors are positive.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from math import gcd
 
 from rutc.tensor_ir.affine import (
@@ -77,6 +78,13 @@ def simplify(x: Index, ranges: Ranges) -> Index:
     """
     if x.is_polynomial:
         return x
+    return _simplified(x, tuple([(n, ranges[n]) for n in x.ordered_names() if n in ranges]))
+
+
+@lru_cache(maxsize=1 << 14)
+def _simplified(x: Index, known: tuple[tuple[str, Range], ...]) -> Index:
+    """`x` simplified by the ranges of its own variables: operands recur in many expressions."""
+    ranges = dict(known)
     total = Index((), x.const)
     for mono, c in x.terms:
         term = Index((), c)
