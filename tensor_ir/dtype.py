@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum, unique
 
 import ml_dtypes
@@ -56,10 +57,7 @@ class DType(Enum):
     @property
     def bits(self) -> int:
         """Bits of one stored element; a string is an address and a length, a box an address."""
-        if self.is_opaque:
-            return 128 if self is DType.STRING else 64
-        digits = "".join(c if c.isdigit() else " " for c in self.value).split()
-        return 8 if self is DType.BOOL else int(digits[0]) if digits else 0
+        return _BITS[self]
 
     @property
     def bytes(self) -> int:
@@ -95,6 +93,14 @@ class DType(Enum):
         return _OF_NUMPY[resolved]
 
 
+def _bits(dtype: DType) -> int:
+    """What one stored element takes: for most types the first number in their names."""
+    if dtype.is_opaque:
+        return 128 if dtype is DType.STRING else 64
+    return 8 if dtype is DType.BOOL else int(re.findall("[0-9]+", dtype.value)[0])
+
+
+_BITS = {dtype: _bits(dtype) for dtype in DType}
 _NUMPY: dict[DType, np.dtype] = {
     DType.BOOL: np.dtype(np.bool_),
     DType.I2: np.dtype(ml_dtypes.int2),

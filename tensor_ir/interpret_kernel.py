@@ -41,7 +41,6 @@ from rutc.tensor_ir.kernel import (
     Stmt,
     Update,
 )
-from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.reducer import Reducer
 
 Locals = Mapping[str, np.ndarray]
@@ -74,13 +73,16 @@ class _Run:
         self, kernel: Kernel, buffers: Mapping[str, np.ndarray], symbols: Mapping[str, int]
     ) -> None:
         self.buffers: dict[str, Buffer] = {}
+        self.extents: dict[str, dict[str, int]] = {}
         self.memory: dict[str, np.ndarray] = {}
         self.written: dict[str, set[int]] = {}
         self.env: dict[str, int] = dict(symbols)
         for b in (*kernel.args, *kernel.locals):
             if b.name in self.buffers:
                 raise InternalError(f"two buffers are named %{b.name}")
-            self.buffers[b.name] = replace(b, layout=b.layout.at(symbols))
+            layout = b.layout.at(symbols)
+            self.buffers[b.name] = replace(b, layout=layout)
+            self.extents[b.name] = {d: Index.of(e).value for d, e in layout.extents}
         for b in map(self.buffers.__getitem__, (b.name for b in kernel.args)):
             array = buffers[b.name]
             if array.dtype != b.dtype.numpy or array.shape != (b.layout.elements,):
@@ -130,7 +132,7 @@ class _Run:
     def put(self, s: Put) -> None:
         b = self.buffers[s.target.buffer]
         at = self.place(s.target)
-        if not all(0 <= at[d] < extent for d, extent in _extents(b.layout).items()):
+        if not all(0 <= at[d] < extent for d, extent in self.extents[b.name].items()):
             return
         new = self.value(s.value, {})
         if s.reducer is not None:
@@ -193,7 +195,7 @@ class _Run:
     # -- elements -------------------------------------------------------------------------------
     def read(self, r: Read, env: Locals) -> np.ndarray:
         b = self.buffers[r.value]
-        extents = _extents(b.layout)
+        extents = self.extents[r.value]
         at: dict[str, int] = {}
         for d, c in r.coords:
             at[d] = self.coord(c, env)
@@ -229,7 +231,7 @@ class _Run:
     def store(self, a: Access, x: np.ndarray) -> None:
         b = self.buffers[a.buffer]
         at = self.place(a)
-        for d, extent in _extents(b.layout).items():
+        for d, extent in self.extents[b.name].items():
             low, high = -b.layout.before.get(d, 0), extent + b.layout.after.get(d, 0)
             if not low <= at[d] < high:
                 raise InternalError(f"%{b.name} is written at {d}={at[d]} of {extent}")
@@ -248,7 +250,3 @@ class _Run:
         if not 0 <= position < b.layout.elements:
             raise InternalError(f"%{b.name}{dict(at)} is element {position} of {b.layout.size}")
         return position
-
-
-def _extents(layout: Layout) -> dict[str, int]:
-    return {d: Index.of(e).value for d, e in layout.extents}

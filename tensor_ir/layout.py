@@ -62,7 +62,7 @@ class Layout:
             total += (a.extent - 1) * a.stride
         return total
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """`size` where it is constant. Raises ValueError where it is symbolic."""
         return Index.of(self.size).value
@@ -118,11 +118,28 @@ class Layout:
     def position(self, coords: Mapping[str, int]) -> int:
         """The element number at constant coordinates."""
         total = 0
-        for a in self.axes:
-            position = (coords[a.dim] + self.before.get(a.dim, 0)) // a.div
-            extent, stride = Index.of(a.extent).value, Index.of(a.stride).value
-            total += (position if a.whole else position % extent) * stride
+        for dim, before, div, extent, stride, whole in self._constant_axes:
+            position = (coords[dim] + before) // div
+            total += (position if whole else position % extent) * stride
         return total
+
+    @cached_property
+    def _constant_axes(self) -> tuple[tuple[str, int, int, int, int, bool], ...]:
+        """Each axis's dim, the halo before it, its div, extent and stride, and whether it is whole.
+
+        Raises ValueError where these are symbolic.
+        """
+        return tuple(
+            (
+                a.dim,
+                self.before.get(a.dim, 0),
+                a.div,
+                Index.of(a.extent).value,
+                Index.of(a.stride).value,
+                a.whole,
+            )
+            for a in self.axes
+        )
 
     def stride(self, dim: str) -> Size | None:
         """Elements between neighbours along `dim`; None where the dim is blocked."""
