@@ -420,7 +420,10 @@ def _subs_atom(a: Atom, env: Mapping[str, Index]) -> Index:
     if isinstance(a, Var):
         return env.get(a.name, division.of_atom(a))
     x, y = division.parts_of(a)
-    return division.rebuilt(a, x.subs(env), y.subs(env), {})
+    new_x, new_y = x.subs(env), y.subs(env)
+    if new_x is x and new_y is y:
+        return division.of_atom(a)
+    return division.rebuilt(a, new_x, new_y, {})
 
 
 def _evaluate_atom(a: Atom, env: Mapping[str, int | np.ndarray]) -> int | np.ndarray:
