@@ -1,10 +1,12 @@
-"""Which cases of large families run: a share that the date chooses, or all of them.
+"""Which cases of tests run: a share that the date chooses, or all of them.
 
-Of a test marked `sampled(parts, by=...)` one case in so many runs each day, at least one for every
-value of the parameters named in `by`; of files marked with `whole=True`, one test in so many.
-Shares rotate, so that all cases come in turn. Random examples are fewer in the same way
-(`tests.examples`), and drawn from the date. A run says its date; `--sample-date` repeats it
-elsewhere, and `--all` runs everything.
+Of the cases of a test one in `PARTS` runs each day, and at least one. The mark `sampled(parts)`
+says another share, and `sampled(parts, whole=True)` one of all tests of a file. Shares rotate, so
+that all cases come in turn. Tests that walk through many cases themselves take theirs from
+`SAMPLE.share`; they are marked `sampled(1)` where they have cases, since shares of shares would
+leave some out for ever. Random examples are fewer in the same way (`tests.examples`), and drawn
+from the date. A run says its date; `--sample-date` repeats it elsewhere, and `--all` runs
+everything.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import hypothesis.core
 import pytest
 
 T = TypeVar("T")
+PARTS = 3
 LEFT = "left for other days"
 
 
@@ -56,28 +59,25 @@ class Sampling:
         if config.option.sample_date is None:
             config.option.sample_date = SAMPLE.date
         SAMPLE.date = config.option.sample_date
-        SAMPLE.everything = config.option.all
+        # Golden files are written as a whole.
+        SAMPLE.everything = config.option.all or config.getoption("update_golden", False)
         if config.option.hypothesis_seed is None:
             hypothesis.core.global_force_seed = SAMPLE.date.toordinal()
         config.addinivalue_line(
             "markers",
-            "sampled(parts, by=(), whole=False): one case in so many each day; see `--all`",
+            "sampled(parts, whole=False): one case in so many each day; see `--all`",
         )
         self._config = config
         self._left = 0
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        families: dict[str, dict[tuple[int, ...], list[pytest.Item]]] = {}
+        families: dict[str, list[pytest.Item]] = {}
         for item in items:
-            if item.get_closest_marker("sampled") is not None:
-                name, values = _family(item)
-                families.setdefault(name, {}).setdefault(values, []).append(item)
+            families.setdefault(_family(item), []).append(item)
         left: set[pytest.Item] = set()
-        for name, members in families.items():
-            for number, cases in enumerate(members.values()):
-                (parts,) = _mark(cases[0]).args
-                left |= set(cases) - set(SAMPLE.share(cases, parts, f"{name} {number}"))
+        for name, cases in families.items():
+            left |= set(cases) - set(SAMPLE.share(cases, _parts(cases), name))
         self._left = len(left)
         if left:
             self._config.hook.pytest_deselected(items=[i for i in items if i in left])
@@ -100,21 +100,17 @@ class Sampling:
         terminalreporter.write_line(f"{said}; the same again: --sample-date {SAMPLE.date}")
 
 
-def _mark(item: pytest.Item) -> pytest.Mark:
+def _parts(cases: list[pytest.Item]) -> int:
+    """One in how many of these cases runs each day."""
+    mark = cases[0].get_closest_marker("sampled")
+    return PARTS if mark is None else int(mark.args[0])
+
+
+def _family(item: pytest.Item) -> str:
+    """The test function whose case this is, or the file that is sampled as a whole."""
     mark = item.get_closest_marker("sampled")
-    assert mark is not None
-    return mark
-
-
-def _family(item: pytest.Item) -> tuple[str, tuple[int, ...]]:
-    """The test function, and what tells the values of the named parameters apart; or the file."""
-    named = _mark(item).kwargs
-    if named.get("whole"):
-        return item.nodeid.partition("::")[0], ()
-    params = item.callspec.params if hasattr(item, "callspec") else {}
-    # Values are the same objects in all cases; texts of sets differ from process to process.
-    told = tuple(id(params[name]) for name in named.get("by", ()) if name in params)
-    return item.nodeid.partition("[")[0], told
+    whole = mark is not None and mark.kwargs.get("whole", False)
+    return item.nodeid.partition("::" if whole else "[")[0]
 
 
 def add_options(parser: pytest.Parser) -> None:

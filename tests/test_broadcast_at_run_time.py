@@ -14,6 +14,8 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, R
 from rutc.runtime import ModelError
 from tests.test_computed_sizes import compiled
 
+pytestmark = pytest.mark.sampled(3, whole=True)
+
 Arrays = Mapping[str, np.ndarray]
 KINDS = {"c": TensorProto.BOOL, "s": TensorProto.INT64}
 

@@ -24,7 +24,7 @@ from rutc.runtime import InferenceSession, ModelError, load
 from rutc.verify.compare import compare_outputs
 from rutc.verify.tolerance import Level
 
-pytestmark = pytest.mark.sampled(6, whole=True)
+pytestmark = pytest.mark.sampled(10, whole=True)
 
 pytest.importorskip("PIL")
 

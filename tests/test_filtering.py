@@ -21,7 +21,7 @@ from rutc.verify.tolerance import Level, tolerance
 from tests.compiled import build, run
 from tests.machines import on_native_and_v3
 
-pytestmark = pytest.mark.sampled(6, by=("machine",))
+pytestmark = pytest.mark.sampled(6)
 
 
 def model(

@@ -15,7 +15,7 @@ from rutc.tensor_ir.parse import parse
 from tests.compiled import build, run
 from tests.machines import NATIVE, V3, V4, lacking
 
-pytestmark = pytest.mark.sampled(6, by=("machine",))
+pytestmark = pytest.mark.sampled(6)
 
 MACHINES = {
     "v3": V3,

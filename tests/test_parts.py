@@ -29,7 +29,7 @@ from rutc.verify.tolerance import Level, tolerance
 from tests.compiled import build, run
 from tests.machines import NATIVE, V3, V4
 
-pytestmark = pytest.mark.sampled(8, by=("machine",))
+pytestmark = pytest.mark.sampled(16)
 
 MATRICES = frozenset({"amx-tile", "amx-bf16"})
 ALWAYS = MultiplyParts(free=1 << 40, least=-inf, saving=-inf)

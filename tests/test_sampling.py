@@ -1,8 +1,10 @@
 """The daily samples: all cases come in turn, every family is there every day, `--all` is all."""
 
 import datetime
+import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -20,13 +22,17 @@ pytest_addoption = sampling.add_options
 def pytest_configure(config):
     config.pluginmanager.register(sampling.Sampling(config))
 """
+PLUGINS = ("-p", "_hypothesis_pytestplugin", "-p", "no:cacheprovider")
 TESTS = """
 import pytest
 
-@pytest.mark.sampled(4, by=("a",))
-@pytest.mark.parametrize("a", [frozenset("xyz"), frozenset("uvw")], ids=["1", "2"])
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("a", "xy")
 @pytest.mark.parametrize("b", range(8))
 def test_pairs(a, b): pass
+
+@pytest.mark.parametrize("a", range(9))
+def test_many(a): pass
 
 def test_single(): pass
 """
@@ -78,12 +84,13 @@ def test_a_run_names_its_sample_and_everything_runs_when_asked_for(tmp_path: Pat
     (tmp_path / "test_made.py").write_text(TESTS)
 
     def said(*options: str) -> list[str]:
-        command = [sys.executable, "-m", "pytest", "-vp", "no:cacheprovider", "--rootdir", tmp_path]
+        command = [sys.executable, "-m", "pytest", "-v", *PLUGINS, "--rootdir", tmp_path]
         done = subprocess.run(
             [*map(str, command), "-c", "/dev/null", "-W", "ignore", *options, str(tmp_path)],
             capture_output=True,
             text=True,
             check=True,
+            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         )
         return done.stdout.splitlines()
 
@@ -92,10 +99,10 @@ def test_a_run_names_its_sample_and_everything_runs_when_asked_for(tmp_path: Pat
 
     lines = said("--sample-date", "2026-11-23")
     first = ran(lines)
-    assert [sum(f"-{a}]" in name for name in first) for a in (1, 2)] == [2, 2]
-    assert "test_single" in first
+    counts = Counter(name.partition("[")[0] for name in first)
+    assert counts == {"test_pairs": 4, "test_many": 3, "test_single": 1}
     (line,) = (line for line in lines if "sample of" in line)
-    assert "2026-11-23, 12 cases left for other days" in line
+    assert "2026-11-23, 18 cases left for other days" in line
     assert ran(said("--sample-date", "2026-11-23")) == first
     assert ran(said("--sample-date", "2026-11-24")) != first
-    assert len(ran(said("--all"))) == 17
+    assert len(ran(said("--all"))) == 26

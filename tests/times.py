@@ -1,4 +1,4 @@
-"""The processor time of each test, its child processes included."""
+"""The processor time of each test and of a whole run, their child processes included."""
 
 from __future__ import annotations
 
@@ -51,8 +51,11 @@ class Times:
                 self.tests[report.nodeid] += value
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        total = self.tests.total()
-        terminalreporter.write_line(f"processor time of the tests: {total:.0f} s")
+        # The workers of pytest-xdist have ended, so that they count as children.
+        total, tests = processor_s(), self.tests.total()
+        terminalreporter.write_line(
+            f"processor time: {total:.0f} s in all, {tests:.0f} s of it in tests"
+        )
         files: Counter[str] = Counter()
         for test, seconds in self.tests.items():
             files[test.partition("::")[0]] += seconds

@@ -24,7 +24,7 @@ from tests.kernels import LONG, Case, cases, scheduled
 from tests.machines import V3, V4, on_machines
 from tests.tensor_ir.test_steps import kernel_of
 
-pytestmark = pytest.mark.sampled(8, by=("machine",))
+pytestmark = pytest.mark.sampled(8)
 
 
 def tuned(

@@ -22,7 +22,7 @@ from rutc.tuner import choose
 from tests.emit.run_kernel import run_kernel
 from tests.machines import V3, V4, on_machines
 
-pytestmark = pytest.mark.sampled(8, by=("machine",))
+pytestmark = pytest.mark.sampled(8)
 
 SIZES = [
     (1, 1),

@@ -25,7 +25,7 @@ from tests.examples import examples
 from tests.kernels import Case
 from tests.machines import RUNNABLE, V4, on_machines
 
-pytestmark = pytest.mark.sampled(4, by=("machine",))
+pytestmark = pytest.mark.sampled(4)
 
 VECTOR_LOAD = re.compile(r"^\tv(?!broad)\w+\t-?\w*\((?!%rip)[^)]*\), .*%[yz]mm", re.MULTILINE)
 LEAST = {"f32": "-inf", "f64": "-inf", "i32": "-2147483648", "i16": "-32768"}

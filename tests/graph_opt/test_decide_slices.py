@@ -18,7 +18,7 @@ from tests.graph_opt.plan_runner import run_plan
 from tests.kernels import assert_agree
 from tests.strategies import random_inputs
 
-pytestmark = pytest.mark.sampled(8, whole=True)
+pytestmark = pytest.mark.sampled(16, whole=True)
 
 PRODUCTS = """
 graph "two products, a row at a time"

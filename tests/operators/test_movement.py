@@ -5,11 +5,14 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.machines import RUNNABLE
 from tests.operators.oracle import Case, agree, make, tries
+
+pytestmark = pytest.mark.sampled(3, whole=True)
 
 Draw = st.DrawFn
 TYPES = ("f4", "f4", "i8", "f8", "f2", "i4", "u1", "?")

@@ -19,7 +19,9 @@ from rutc.importer.ops.resize_positions import Scheme
 from rutc.runtime import InferenceSession
 from rutc.tensor_ir.interpret import interpret
 from tests.compiled import build, plan_or_reject
+from tests.examples import DAYS
 from tests.machines import NATIVE
+from tests.sampling import SAMPLE
 
 COORDINATES = (
     "half_pixel",
@@ -68,7 +70,6 @@ def elements(coordinates: str, n: int, size: int, scale: Fraction) -> dict[str, 
     return dict(zip(NEAREST, chosen, strict=True))
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("coordinates", COORDINATES)
 def test_fixed_sizes(coordinates: str) -> None:
     scheme = Scheme(coordinates, "nearest", "", -0.75, exclude_outside=False, antialias=False)
@@ -80,7 +81,6 @@ def test_fixed_sizes(coordinates: str) -> None:
             assert got == wanted, (mode, n, size)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("coordinates", COORDINATES)
 def test_linear_weights_are_those_of_exact_positions(coordinates: str) -> None:
     scheme = Scheme(coordinates, "linear", "floor", -0.75, exclude_outside=False, antialias=False)
@@ -127,7 +127,7 @@ def test_sizes_of_the_run(tmp_path: Path) -> None:
     plan = plan_or_reject(import_model(path, dims={"n": (1, 64)}))
     library = build(plan, NATIVE, tmp_path)
     with InferenceSession(library, threads=1) as session:
-        for n, size in product(SIZES, SIZES):
+        for n, size in SAMPLE.share(list(product(SIZES, SIZES)), DAYS, "sizes of the run"):
             x = np.arange(n, dtype=np.float32)
             found = session.run(None, {"x": x, "sizes": np.array([size])})
             for (coordinates, mode), got in zip(MODES, found, strict=True):

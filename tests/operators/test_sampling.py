@@ -6,11 +6,14 @@ from dataclasses import replace
 from math import prod
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.machines import RUNNABLE
 from tests.operators.oracle import Case, agree, make, tries
+
+pytestmark = pytest.mark.sampled(3, whole=True)
 
 Draw = st.DrawFn
 machines = st.sampled_from([None, None, None, None, *RUNNABLE])

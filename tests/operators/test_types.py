@@ -23,7 +23,7 @@ from rutc.tensor_ir.machine import Machine
 from tests.compiled import build, run
 from tests.machines import on_machines
 
-pytestmark = pytest.mark.sampled(10, by=("machine",))
+pytestmark = pytest.mark.sampled(10)
 
 OPSET = 28
 INTS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from math import prod
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.machines import RUNNABLE
 from tests.operators.oracle import Case, agree, make, tries
+
+pytestmark = pytest.mark.sampled(3, whole=True)
 
 Draw = st.DrawFn
 FLOATS = ("f4", "f4", "f4", "f8", "f2")
