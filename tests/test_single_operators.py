@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks.operator_cases import Array, Case, Fixed
+from benchmarks.operator_case import Array, Case, Fixed
 from rutc.compiler import Options, compile_model
 from rutc.verify.verify import verify_model
 
