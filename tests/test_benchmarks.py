@@ -1,6 +1,7 @@
 """The harness of the benchmarks: what peers compute, and what is made of their times."""
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,15 @@ INPUTS = {
 ROOM = {"y": ("float32", (3, 7))}
 
 
+@pytest.fixture
+def _processors() -> Iterator[None]:
+    """Peers may bind the thread that calls them to one processor."""
+    allowed = os.sched_getaffinity(0)
+    yield
+    os.sched_setaffinity(0, allowed)
+
+
+@pytest.mark.usefixtures("_processors")
 @pytest.mark.parametrize("name", [n for n in installed_peers() if n != "torch.compile"])
 def test_every_peer_computes_the_model(name: str, tmp_path: Path) -> None:
     path = tmp_path / "small.onnx"

@@ -82,7 +82,6 @@ def compiled(model: Any, x: np.ndarray, folder: Path, **options: object) -> list
     return rutc.load(folder / "model.so").run(None, {"X": x})
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_classifiers(name: str, tmp_path: Path) -> None:
     source, model = CLASSIFIERS[name]
@@ -95,7 +94,6 @@ def test_classifiers(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(scores, model.predict_proba(some), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", REGRESSORS)
 def test_regressors(name: str, tmp_path: Path) -> None:
     x, y = datasets.load_diabetes(return_X_y=True)

@@ -20,7 +20,7 @@ from rutc.runtime.errors import ModelError
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.regex import full_match
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(6)
 
 Arrays = Mapping[str, np.ndarray]
 Run = Callable[..., list[np.ndarray]]

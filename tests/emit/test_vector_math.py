@@ -25,8 +25,6 @@ from rutc.emit.vector_math import (
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.machine import Machine
 
-pytestmark = pytest.mark.sampled(3)
-
 NATIVE = native_target().machine
 AVX2 = target_named("x86-64-v3").machine
 WIDTHS = [None, 1, 4, 7, 8, 16]
