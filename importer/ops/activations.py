@@ -8,7 +8,6 @@ from rutc.importer.builder import Builder, lit
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, apply, cast
-from rutc.tensor_ir.affine import ONE
 
 
 def add(a: Expr, c: Expr) -> Expr:
@@ -109,9 +108,7 @@ def leaky_relu(b: Builder, x: Tensor, *, alpha: float = 0.01) -> Tensor:
 @operator("PRelu")
 def prelu(b: Builder, x: Tensor, slope: Tensor) -> Tensor:
     """`x` where x >= 0, else slope * x; slopes in a row that fit the channels only are theirs."""
-    channels = x.shape[1] if x.rank > 1 else ONE
-    fits = slope.shape[:1] == (channels,) and channels != x.shape[-1]
-    if slope.rank == 1 < x.rank and fits:
+    if slope.rank == 1 < x.rank and slope.shape[0] == x.shape[1] != x.shape[-1]:
         slope = b.reshaped(slope, (*slope.axes, *b.axes((1,) * (x.rank - 2))))
     return b.wide(
         lambda e, s: apply("select", apply("lt", e, lit(0, e.dtype)), mul(s, e), e),

@@ -67,9 +67,10 @@ def scores_of(b: Builder, q: Tensor, k: Tensor, scale: float | None = None) -> T
     n, h = b.axis(q.shape[0], "n"), b.axis(q.shape[1], "h")
     i, j, d = b.axis(q.shape[2], "i"), b.axis(k.shape[2], "j"), b.axis(q.shape[3], "d")
     shared = floordiv(h.index, Index.of(group), b.ranges)
+    b.broadcast_to(q.shape[:1], k.shape[:1])
     factors = (
         b.read(q, [n.index, h.index, i.index, d.index]),
-        b.read(k, [n.index if k.shape[0] != ONE else ZERO, shared, j.index, d.index]),
+        b.read(k, [b.along(k.axes[0], n), shared, j.index, d.index]),
     )
     total = sum_products(b, (n, h, i, j), (d,), factors, computing(q.dtype))
     return b.map(lambda e: scaled(e, scale), total)
@@ -127,9 +128,10 @@ def mixed(b: Builder, weights: Tensor, v: Tensor, kind: DType) -> Tensor:
     n, h = b.axis(weights.shape[0], "n"), b.axis(weights.shape[1], "h")
     i, j, e = b.axis(weights.shape[2], "i"), b.axis(v.shape[2], "j"), b.axis(v.shape[3], "e")
     shared = floordiv(h.index, Index.of(group), b.ranges)
+    b.broadcast_to(weights.shape[:1], v.shape[:1])
     factors = (
         b.read(weights, [n.index, h.index, i.index, j.index]),
-        b.read(v, [n.index if v.shape[0] != ONE else ZERO, shared, j.index, e.index]),
+        b.read(v, [b.along(v.axes[0], n), shared, j.index, e.index]),
     )
     axes, wide = (n, h, i, e), weights.dtype
     total = sum_products(b, axes, (j,), (factors[0], cast(factors[1], wide)), wide)
@@ -144,6 +146,8 @@ def biased(b: Builder, scores: Tensor, mask: Tensor, spread: bool = True) -> Ten
     if mask.rank > 4:
         raise OperatorError(f"the mask {mask} does not broadcast to the scores {scores}")
     b.broadcast_to(scores.shape[:3], mask.shape[:-1])
+    if mask.dtype is not DType.BOOL and not mask.dtype.is_float:
+        mask = b.map(lambda e: cast(e, scores.dtype), mask)
     fill = lit(0, DType.BOOL) if mask.dtype is DType.BOOL else lit(-inf, mask.dtype)
 
     def change(e: Expr, axes: Sequence[Axis]) -> Expr:

@@ -160,6 +160,10 @@ def test_an_attribute_says_no_type(tmp_path: Path) -> None:
             "g (float[4] x) => (float[a] y) { y = Cast <to = 2147483648> (x) }",
             r"Cast \(node 'y'\).*2147483648",
         ),
+        (
+            "g (float x, float[1] s) => (float y) { y = PRelu (x, s) }",
+            r"PRelu \(node 'y'\).* do not broadcast: \[1\] to \[\]",
+        ),
     ],
 )
 def test_nodes_that_are_malformed(tmp_path: Path, source: str, words: str) -> None:

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from rutc.errors import UserError
+
 BATCH, HEADS, SHARED, QUERIES, KEYS, SIZE, WIDE = 2, 4, 2, 3, 5, 4, 6
 
 
@@ -51,6 +53,23 @@ def test_masks(mask, causal, operands, against_reference, make_node, rng):
         operands["m"] = masks[mask]
         names.append("m")
     against_reference(make_node("Attention", names, is_causal=causal), operands)
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("keys", [3, KEYS])
+def test_masks_of_whole_numbers(keys, causal, operands, check, make_model, make_node, rng):
+    mask = rng.integers(-3, 3, (QUERIES, keys))
+    step = make_node("Attention", ["q", "k", "v", "m"], is_causal=causal)
+    floats = {**operands, "m": mask.astype("f4")}
+    expected = ReferenceEvaluator(make_model([step], floats, ["y"], {}, 25)).run(["y"], floats)
+    check(step, {**operands, "m": mask}, opset=25, expected=expected)
+
+
+@pytest.mark.parametrize("operand", ["k", "v"])
+def test_batches_that_differ_are_refused(operand, operands, check, make_node):
+    operands[operand] = np.concatenate([operands[operand]] * 2)
+    with pytest.raises(UserError, match=r"do not broadcast: \[4\] to \[2\]"):
+        check(make_node("Attention", ["q", "k", "v"]), operands, opset=25)
 
 
 @pytest.mark.parametrize("causal", [0, 1])

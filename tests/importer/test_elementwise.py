@@ -131,6 +131,8 @@ def test_where_clip_prelu(check, make_node, rng):
     check(make_node("Clip", ["x", "low", "high"]), {"x": x}, limits)
     check(make_node("Clip", ["x", "", "high"]), {"x": x}, limits)
     check(make_node("PRelu", ["x", "slope"]), {"x": x, "slope": y})
+    scalars = {"x": np.array(-2.0, np.float32), "slope": np.array(0.25, np.float32)}
+    check(make_node("PRelu", ["x", "slope"]), scalars)
 
 
 def test_variadic(check, make_node, rng):
