@@ -110,10 +110,12 @@ class _Floats:
         self.x, self.r = ours.astype(np.float64), reference.astype(np.float64)
         self.agree = judged_by_reference(compared, ours, reference).passed
         self.theirs = _distance(self.r, t)
-        # Where the model's own order of operations overflows, either result may.
-        self.open = ~np.isfinite(self.theirs)
+        # Where the model's own order of operations overflows, either result may; but a finite one
+        # overflowed nowhere, and is judged.
+        self.beyond = ~np.isfinite(self.theirs)
+        self.open = self.beyond & ~(np.isfinite(self.x) & np.isfinite(t))
         self.ours = np.where(self.open, 0.0, _distance(self.x, t))
-        self.theirs = np.where(self.open, 0.0, self.theirs)
+        self.theirs = np.where(self.beyond, 0.0, self.theirs)
         self.magnitude = _finite(np.abs(t))
         self.along = tuple(slices(ours.shape))
 
@@ -122,7 +124,7 @@ class _Floats:
         largest = float(self.magnitude.max(initial=0.0)) or 1.0
         relative = float(self.theirs.max(initial=0.0)) / largest
         usual = relative <= tolerance(Level.MODEL, self.dtype).scale
-        if usual and not self.open.any():
+        if usual and not self.beyond.any():
             errors = [(a.largest(self.theirs), a) for a in self.along]
             found = self.worst(self.ours, [(MULTIPLE * e, a) for e, a in errors])
             if found[0] <= 1:
@@ -138,7 +140,8 @@ class _Floats:
         yard = explained
         if theirs[0] <= 1 or self.agree:
             yard = [(np.maximum(e, MULTIPLE * a.largest(self.theirs)), a) for e, a in explained]
-        found = self.worst(np.where(self.open, 0.0, self.ours), yard)
+        self.ours = np.where(self.open, 0.0, self.ours)
+        found = self.worst(self.ours, yard)
         if found[0] > 1:
             return self.refused(found)
         if theirs[0] <= 1:
@@ -180,7 +183,15 @@ class _Floats:
             group=str(group),
             share=share,
             judged=f"float64 {how}".strip(),
+            remark=self.uncompared(),
         )
+
+    def uncompared(self) -> str:
+        """How many elements may be any number, and why; "" if none."""
+        count = int(np.count_nonzero(self.open))
+        if not count:
+            return ""
+        return f"{count} of {self.open.size} elements not compared: the model may overflow there"
 
     def refused(self, found: tuple[float, Slice, float]) -> OutputComparison:
         """The comparison of a result that is further from the truth than the types explain."""

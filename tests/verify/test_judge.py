@@ -199,3 +199,21 @@ def test_slices_cover_each_axis_once() -> None:
         assert along.largest(x).size == len(along.starts)
     assert [along.axis for along in slices(())] == [None]
     assert [along.axis for along in slices((0, 3))] == [None]
+
+
+def test_a_finite_number_is_judged_where_the_other_runtime_overflows() -> None:
+    truth = _boxes()
+    theirs = truth.astype(np.float32)
+    theirs[0, 5, 2] = np.inf
+    overflowing, wrong = theirs.copy(), theirs.copy()
+    wrong[0, 5, 2] = 2 * truth[0, 5, 2]
+    found = _judge(overflowing, theirs, truth, [truth])
+    assert found.passed
+    assert found.remark.startswith("1 of 1500 elements not compared")
+    exact = _judge(truth.astype(np.float32), theirs, truth, [truth])
+    assert (exact.passed, exact.remark) == (True, "")
+    assert not _judge(wrong, theirs, truth, [truth]).passed
+    # Where the model itself may overflow, what follows from that is not known.
+    apart = truth.copy()
+    apart[0, 5, 2] = np.inf
+    assert _judge(wrong, theirs, truth, [apart]).passed
