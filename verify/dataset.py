@@ -19,8 +19,8 @@ import numpy as np
 from rutc.errors import UserError
 from rutc.record import record
 from rutc.runtime import InferenceSession, NodeArg
-from rutc.verify.compare import Value
-from rutc.verify.inputs import conform, open_npz, spec
+from rutc.verify.compare import Array, Value
+from rutc.verify.inputs import conform, open_npz, restored, spec
 from rutc.verify.reference import comparable
 
 
@@ -66,7 +66,7 @@ def samples(folder: Path, session: InferenceSession) -> Iterator[Sample]:
         else:
             stored = open_npz(path)
             inputs = {p.name: stored[p.name] for p in takes if p.name in stored}
-            expected = {p.name: stored[p.name] for p in gives if p.name in stored}
+            expected = {p.name: _restored(p, stored) for p in gives if p.name in stored}
         missing = [p.name for p in takes if p.name not in inputs and p.value is None]
         if missing:
             raise UserError(f"{path} has no value for input {missing[0]!r}")
@@ -89,6 +89,14 @@ def _numbered(folder: Path, ports: Sequence[NodeArg], role: str) -> dict[str, Va
     paths = ((p, folder / f"{role}_{number}.pb") for number, p in enumerate(ports))
     found = {p.name: read_value(path, p.type) for p, path in paths if path.exists()}
     return {name: comparable(value) for name, value in found.items()}
+
+
+def _restored(port: NodeArg, stored: Mapping[str, Array]) -> Array:
+    """What is stored of an output, in its own type."""
+    value = stored[port.name]
+    if not port.type.startswith("tensor("):
+        return value
+    return restored(value, spec(port.name, port.type, port.shape).dtype)
 
 
 def _fitting(port: NodeArg, value: Value, source: Path) -> Value:

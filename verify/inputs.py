@@ -232,9 +232,7 @@ def conform(item: InputSpec, value: Array, source: str) -> Array:
     Raises:
         UserError: the dtype or the shape does not fit.
     """
-    plain = value.dtype.kind == "V" and value.dtype.names is None
-    if plain and value.dtype.itemsize == item.dtype.itemsize:
-        value = value.view(item.dtype)
+    value = restored(value, item.dtype)
     if item.dtype.kind == "O" and value.dtype.kind in "US":
         value = value.astype(object)
     if value.dtype != item.dtype:
@@ -252,6 +250,12 @@ def conform(item: InputSpec, value: Array, source: str) -> Array:
             f"the model takes {list(item.shape)}"
         )
     return value
+
+
+def restored(value: Array, dtype: np.dtype[np.generic]) -> Array:
+    """Returns an array of a narrow dtype that numpy stored as bytes; any other as it is."""
+    plain = value.dtype.kind == "V" and value.dtype.names is None
+    return value.view(dtype) if plain and value.dtype.itemsize == dtype.itemsize else value
 
 
 def gather(

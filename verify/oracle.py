@@ -70,6 +70,12 @@ class Oracle:
         self._imported: dict[tuple[tuple[str, tuple[int, ...]], ...], Truth] = {}
         self.traits: Mapping[str, Traits] = {} if graph is None else output_traits(graph)
 
+    def traits_of(self, name: str) -> Traits:
+        """What an output is made of, or an element of a sequence."""
+        while name not in self.traits and name.endswith("]"):
+            name = name.rpartition("[")[0]
+        return self.traits.get(name, Traits(varies=True))
+
     @property
     def affords_more(self) -> bool:
         """Whether inputs of one more magnitude are within the effort."""

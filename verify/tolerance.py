@@ -107,10 +107,12 @@ class Level(enum.Enum):
     """One operator or one kernel."""
     MODEL = "model"
     """A whole network."""
+    HALF = "half precision"
+    """A network of float16 inside: values are rounded to 11 bits after each layer."""
     QUANTISED = "quantised"
     """A network that rounds values to 8 bits on the way: to one of 256 steps of their range."""
     REDUCED = "reduced precision"
-    """A float32 network compiled for bf16: values are rounded to 8 bits after each layer."""
+    """A network of bf16 inside, or compiled for it: they are rounded to 8 bits."""
 
 
 @record
@@ -186,6 +188,8 @@ def tolerance(level: Level, dtype: npt.DTypeLike, reduction: int | None = None) 
         return Tolerance(steps=1) if quantised else EXACT
     single = unit_roundoff(np.float32)
     u = unit_roundoff(kind)
+    if level is Level.HALF:
+        u = max(u, unit_roundoff(np.float16))
     if level is Level.QUANTISED:
         u = max(u, HALF_STEP)
     if level is Level.REDUCED:

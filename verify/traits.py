@@ -17,20 +17,20 @@ QUANTISED = frozenset({DType.I8, DType.U8})
 class Traits:
     """Of what an output is made.
 
-    `varies`: of some input. `random`: of numbers drawn at random. `narrow`: of floats of 16 bits.
-    `quantised`: of floats rounded to integers of 8 bits.
+    `varies`: of some input. `random`: of numbers drawn at random. `narrow`: of floats of these
+    types of 16 bits. `quantised`: of floats rounded to integers of 8 bits.
     """
 
     varies: bool = False
     random: bool = False
-    narrow: bool = False
+    narrow: frozenset[DType] = frozenset()
     quantised: bool = False
 
     def __or__(self, other: Traits) -> Traits:
         return Traits(
             self.varies or other.varies,
             self.random or other.random,
-            self.narrow or other.narrow,
+            self.narrow | other.narrow,
             self.quantised or other.quantised,
         )
 
@@ -68,7 +68,7 @@ def _spread(nodes: Sequence[Node], known: dict[str, Traits]) -> None:
 def _own(n: Node) -> Traits:
     """What a node adds."""
     drawn = isinstance(n, Call) and n.routine in RANDOM
-    narrow = any(v.dtype in NARROW for v in outs(n))
+    narrow = NARROW.intersection(v.dtype for v in outs(n))
     given = isinstance(n, Input)
     steps = not given and not isinstance(n, If) and any(v.dtype in QUANTISED for v in outs(n))
     return Traits(given, drawn, narrow, steps)

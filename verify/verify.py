@@ -6,12 +6,20 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
 from rutc.errors import CheckFailed, UserError
 from rutc.importer.quantised import is_quantised
 from rutc.record import record
 from rutc.runtime import InferenceSession, load
-from rutc.tensor_ir import Graph
-from rutc.verify.compare import Array, OutputComparison, Value, compare_outputs
+from rutc.tensor_ir import DType, Graph
+from rutc.verify.compare import (
+    Array,
+    OutputComparison,
+    Value,
+    compare_outputs,
+    compare_values,
+)
 from rutc.verify.dataset import sample_paths, samples
 from rutc.verify.informative import says_nothing
 from rutc.verify.inputs import InputSpec, gather, spec
@@ -20,8 +28,7 @@ from rutc.verify.oracle import THOROUGH, Answer, Effort, Oracle, leaves
 from rutc.verify.reference import Reference, comparable, reference_version
 from rutc.verify.rounds import Round, others, rounds
 from rutc.verify.sizes import common_sizes, extents_at, session_symbols
-from rutc.verify.tolerance import Level
-from rutc.verify.traits import Traits
+from rutc.verify.tolerance import Level, is_float
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage, how many of its steps are done, and how many there are."""
@@ -206,8 +213,9 @@ class Verifier:
         for number, sample in enumerate(samples(folder, self.session)):
             report("verify", number, count)
             item = Round(cases, sample.inputs, sample.name)
-            made = self.look(item)
-            found.append(replace(made, outputs=expected(made.outputs, sample.expected, self.made)))
+            looked = self.look(item)
+            told = expected(looked.outputs, leaves(sample.expected), leaves(self.made), self.untold)
+            found.append(replace(looked, outputs=told))
         return found
 
     def louder(
@@ -219,7 +227,7 @@ class Verifier:
         for item in others(self.session, seed, dims):
             if not silent:
                 break
-            told = self.ours(item.values)
+            told = leaves(self.ours(item.values))
             heard = {name for name in silent if name in told and not says_nothing(told[name])}
             if not heard:
                 continue
@@ -294,7 +302,7 @@ class Verifier:
     ) -> OutputComparison:
         """One output's comparison, judged by the truth where there is one."""
         name = compared.name
-        traits = self.oracle.traits.get(name.partition("[")[0], Traits(varies=True))
+        traits = self.oracle.traits_of(name)
         x, r = ours.get(name), theirs.get(name)
         if x is None or r is None or x.dtype != r.dtype:
             return compared
@@ -304,13 +312,21 @@ class Verifier:
             return replace(compared, passed=same, reason=reason, remark=RANDOM)
         truth = None if answer is None else answer.outputs.get(name)
         if answer is None or truth is None:
+            (compared,) = compare_values(name, x, r, self.untold(name))
             found = judged_by_reference(compared, x, r) if x.shape == r.shape else compared
         elif x.shape == r.shape:
             found = judged(compared, x, r, truth, lambda: answer.noise(name))
         else:
             found = compared
-        why = says_nothing(x if truth is None else truth) if traits.varies else ""
+        why = _silence(x, truth) if traits.varies else ""
         return replace(found, remark=f"{SILENT} {why}") if why and found.passed else found
+
+    def untold(self, name: str) -> Level:
+        """How strictly an output is compared without truth: as the types on its way round."""
+        narrow = self.oracle.traits_of(name).narrow
+        if self.level is not Level.MODEL or not narrow:
+            return self.level
+        return Level.REDUCED if DType.BF16 in narrow else Level.HALF
 
 
 RANDOM = "drawn at random: only its type and shape are compared"
@@ -364,24 +380,45 @@ def together(found: Sequence[Verification]) -> Verification:
 
 
 def expected(
-    outputs: Sequence[OutputComparison], wanted: Mapping[str, Value], made: Mapping[str, Value]
+    outputs: Sequence[OutputComparison],
+    wanted: Mapping[str, Array],
+    made: Mapping[str, Array],
+    level: Callable[[str], Level],
 ) -> tuple[OutputComparison, ...]:
-    """Returns the comparisons, each failing as well if its output is not as a data set expects."""
-    against = compare_outputs(made, wanted, Level.MODEL)
-    known = {o.name: o for o in against}
+    """Returns the comparisons, each failing as well if its output is not as a data set expects.
+
+    Args:
+        outputs: The comparisons so far.
+        wanted: What is expected, by the names of comparisons.
+        made: The compiled model's outputs.
+        level: How strictly an output is compared.
+    """
     found = []
     for output in outputs:
-        other = known.get(output.name)
-        if other is None:
+        value = wanted.get(output.name)
+        if value is None or output.remark == RANDOM:
             found.append(output)
             continue
-        share = other.max_abs / (other.largest or 1.0)
-        told = replace(output, expected_error=share)
+        (other,) = compare_values(output.name, made.get(output.name), value, level(output.name))
+        told = replace(output, expected_error=other.max_abs / (other.largest or 1.0))
         if output.passed and not other.passed:
             reason = f"not what the data expects: {other.reason}"
             told = replace(told, passed=False, reason=reason)
         found.append(told)
+    absent = "the data expects it, and the model does not give it"
+    known = {o.name for o in outputs}
+    for name, value in wanted.items():
+        if name in known:
+            continue
+        failed = OutputComparison(name, str(value.dtype), value.shape, passed=False, reason=absent)
+        found.append(failed)
     return tuple(found)
+
+
+def _silence(made: Array, truth: Array | None) -> str:
+    """Why an output says nothing: the truth does not, or no finite number is left of it."""
+    lost = is_float(made.dtype) and not np.isfinite(made.astype(np.float64)).any()
+    return says_nothing(made if truth is None or lost else truth)
 
 
 def _badness(output: OutputComparison) -> tuple[bool, float, float]:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -9,7 +10,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rutc.api import compile, verify
 from rutc.errors import UserError
+from rutc.verify.compare import OutputComparison
 from rutc.verify.dataset import sample_paths
+from rutc.verify.tolerance import Level
+from rutc.verify.verify import RANDOM as RANDOM_OUTPUT
+from rutc.verify.verify import expected
 
 W = np.arange(6, dtype=np.float32).reshape(3, 2)
 RANDOM = np.random.default_rng(2)
@@ -83,6 +88,42 @@ def test_the_worst_case_is_told(model: Path, tmp_path: Path) -> None:
     x = found.values["x"]
     assert isinstance(x, np.ndarray)
     assert x.shape == (5, 3)
+
+
+def _compared(
+    wanted: dict[str, np.ndarray], made: dict[str, np.ndarray], remark: str = ""
+) -> tuple[OutputComparison, ...]:
+    """What data expects beside outputs that agree with all else."""
+    passed = [
+        OutputComparison(n, str(y.dtype), y.shape, True, remark=remark) for n, y in made.items()
+    ]
+    return expected(passed, wanted, made, lambda name: Level.MODEL)
+
+
+def test_what_is_drawn_at_random_is_not_expected() -> None:
+    made, wanted = {"y": W}, {"y": W + 1}
+    assert not _compared(wanted, made)[0].passed
+    assert _compared(wanted, made, RANDOM_OUTPUT)[0].passed
+
+
+def test_all_elements_of_a_sequence_that_is_expected_are_there() -> None:
+    made = {"y[0]": W}
+    assert [o.passed for o in _compared({"y[0]": W}, made)] == [True]
+    assert [o.passed for o in _compared({"y[0]": W, "y[1]": W}, made)] == [True, False]
+
+
+def test_types_that_numpy_stores_as_bytes_are_expected_too(tmp_path: Path) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.BFLOAT16, [3])
+    y = helper.make_tensor_value_info("y", TensorProto.BFLOAT16, [3])
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "m", [x], [y])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(made, tmp_path / "m.onnx")
+    compile(tmp_path / "m.onnx", tmp_path / "m.so", verify=False)
+    values = W[:, 0].astype(ml_dtypes.bfloat16)
+    np.savez(tmp_path / "a.npz", allow_pickle=False, x=values, y=values)
+    assert verify(tmp_path / "m.onnx", tmp_path / "m.so", data=tmp_path).passed
+    np.savez(tmp_path / "a.npz", allow_pickle=False, x=values, y=values * 2)
+    assert not verify(tmp_path / "m.onnx", tmp_path / "m.so", data=tmp_path).passed
 
 
 def test_numbers_in_names_are_in_their_order(tmp_path: Path) -> None:

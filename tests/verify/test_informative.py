@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from rutc.api import compile
 from rutc.verify import Verification
 from rutc.verify.informative import says_nothing
+from rutc.verify.verify import RANDOM
 
 
 @pytest.mark.parametrize(
@@ -37,10 +38,13 @@ def test_what_says_nothing(value: np.ndarray, why: str) -> None:
 
 
 def _verified(
-    folder: Path, nodes: list[onnx.NodeProto], weights: Mapping[str, np.ndarray]
+    folder: Path,
+    nodes: list[onnx.NodeProto],
+    weights: Mapping[str, np.ndarray],
+    y: onnx.ValueInfoProto | None = None,
 ) -> Verification:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 8])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    y = y or helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     constants = [numpy_helper.from_array(w, n) for n, w in weights.items()]
     graph = helper.make_graph(nodes, "m", [x], [y], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
@@ -80,6 +84,31 @@ def test_a_constant_output_is_checked_by_being_equal(tmp_path: Path) -> None:
     found = _verified(tmp_path, nodes, {"c": np.zeros(3, np.float32)})
     assert found.passed
     assert found.unverified == ()
+
+
+def test_other_inputs_are_tried_for_the_elements_of_a_sequence(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Sub", ["x", "high"], ["above"]),
+        helper.make_node("Relu", ["above"], ["size"]),
+        helper.make_node("SplitToSequence", ["size", "whole"], ["y"], axis=0),
+    ]
+    y = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
+    bounds = {"high": np.float32(300), "whole": np.int64(4)}
+    found = _verified(tmp_path, nodes, bounds, y)
+    assert [o.name for o in found.outputs] == ["y[0]"]
+    assert found.passed
+    assert found.unverified == ()
+
+
+def test_random_elements_of_a_sequence_are_not_compared(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("RandomUniformLike", ["x"], ["noise"]),
+        helper.make_node("SplitToSequence", ["noise", "half"], ["y[0]"], axis=0),
+    ]
+    y = helper.make_tensor_sequence_value_info("y[0]", TensorProto.FLOAT, None)
+    found = _verified(tmp_path, nodes, {"half": np.int64(2)}, y)
+    assert found.passed
+    assert [o.remark for o in found.outputs] == [RANDOM, RANDOM]
 
 
 def test_random_numbers_are_said_to_be_unverified(tmp_path: Path) -> None:
