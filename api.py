@@ -218,9 +218,17 @@ def _made(
     with Workplace(destination.parent) as place:
         imported: list[Graph] = []
 
+        def on_import(graph: Graph) -> None:
+            """Check the inputs by their names, before there is much work in vain."""
+            if inputs:
+                from rutc.verify.inputs import check_sources
+
+                check_sources(inputs, [n.name for n in graph.inputs])
+            imported.append(graph)
+
         def made(options: Options) -> Report:
             output = place.path / destination.name
-            return _artifact(source, output, options, host, on_progress, imported.append)
+            return _artifact(source, output, options, host, on_progress, on_import)
 
         report = made(options)
         if not verify:

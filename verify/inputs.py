@@ -12,7 +12,7 @@
 import os
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from tokenize import TokenError
@@ -29,6 +29,7 @@ from rutc.verify.tolerance import is_float
 
 Array = npt.NDArray[np.generic]
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp"}
+NUMPY_SUFFIXES = {".npy", ".npz"}
 IMAGE_CHANNELS = {1: "L", 3: "RGB", 4: "RGBA"}
 DEFAULT_SYMBOL_EXTENT = 2
 DRAWN_BYTES = 8
@@ -203,27 +204,37 @@ def read(item: InputSpec, source: str) -> Array:
             f"--input {item.name}={source}: the elements of a sequence or optional can be read "
             f"from files where their number is fixed when compiling (--dim {item.name}=2)"
         )
-    path = Path(source)
-    if not path.exists():
-        raise UserError(f"--input {item.name}={source}: there is no such file")
-    if not path.is_file():
-        raise UserError(f"--input {item.name}={source}: it is no regular file")
+    path = _file(item.name, source)
     suffix = path.suffix.lower()
     if suffix in IMAGE_SUFFIXES:
         value = _read_image(item, path)
-    elif suffix in {".npy", ".npz"}:
+    elif suffix in NUMPY_SUFFIXES:
         value = _read_numpy(item, path)
-    elif suffix == ".pb":
+    else:
         # onnx is imported only where a .pb file is read.
         from rutc.importer.tensor_file import read_tensor
 
         value = read_tensor(path)
-    else:
-        raise UserError(
-            f"--input {item.name}={source}: rutc reads .npy, .npz, .pb, .png and .jpg files, "
-            "and random:SEED"
-        )
     return conform(item, value, source)
+
+
+def _file(name: str, source: str) -> Path:
+    """The file that a source names, of a kind that is read.
+
+    Raises:
+        UserError: there is no such file, or it is of another kind.
+    """
+    path = Path(source)
+    argument = f"--input {name}={source}" if name else f"--input {source}"
+    if not path.exists():
+        raise UserError(f"{argument}: there is no such file")
+    if not path.is_file():
+        raise UserError(f"{argument}: it is no regular file")
+    if path.suffix.lower() not in {*IMAGE_SUFFIXES, *NUMPY_SUFFIXES, ".pb"}:
+        raise UserError(
+            f"{argument}: rutc reads .npy, .npz, .pb, .png and .jpg files, and random:SEED"
+        )
+    return path
 
 
 def conform(item: InputSpec, value: Array, source: str) -> Array:
@@ -274,29 +285,57 @@ def gather(
     by_name = {item.name: item for item in specs}
     values: dict[str, Array] = {}
     seeds = [seed]
-    given: set[str] = set()
-    for argument in sources:
-        name, _, source = argument.rpartition("=")
-        if name and name not in by_name:
-            raise UserError(
-                f"--input {argument}: the model has no input {name!r}; it has "
-                + ", ".join(repr(item.name) for item in specs)
-            )
-        if name in given:
-            raise UserError(f"--input {argument}: input {name!r} is given twice")
-        given.add(name)
+    for name, source in _items(sources, list(by_name)):
         if name:
             values[name] = read(by_name[name], source)
         elif source.startswith("random:"):
             seeds.append(_seed(source))
-        elif len(specs) == 1 or source.endswith(".npz"):
-            values.update({item.name: read(item, source) for item in specs})
         else:
-            raise UserError(
-                f"--input {argument}: the model has {len(specs)} inputs: write NAME={source}"
-            )
+            values.update({item.name: read(item, source) for item in specs})
     sizes = {**(dims or {}), **_sizes(specs, values)}
     return {**generate(specs, seeds[-1], sizes), **values}
+
+
+def check_sources(sources: Sequence[str], names: Sequence[str]) -> None:
+    """Checks `NAME=SOURCE` items as far as it can be done with no more than the inputs' names.
+
+    Raises:
+        UserError: an item names no input, names one twice, or names a file that cannot be read.
+    """
+    for name, source in _items(sources, names):
+        if source.startswith("random:"):
+            _seed(source)
+            continue
+        path = _file(name, source)
+        if path.suffix.lower() == ".npz":
+            open_npz(path)
+        elif path.suffix.lower() == ".npy":
+            _loaded(path)
+
+
+def _items(sources: Sequence[str], names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields names, empty where an item serves every input, and sources.
+
+    Raises:
+        UserError: an item names no input, names one twice, or serves one only and names none.
+    """
+    given: set[str] = set()
+    for argument in sources:
+        name, _, source = argument.rpartition("=")
+        if name and name not in names:
+            raise UserError(
+                f"--input {argument}: the model has no input {name!r}; it has "
+                + ", ".join(map(repr, names))
+            )
+        if name in given:
+            raise UserError(f"--input {argument}: input {name!r} is given twice")
+        given.add(name)
+        serves_all = source.endswith(".npz") or source.startswith("random:")
+        if not name and not serves_all and len(names) != 1:
+            raise UserError(
+                f"--input {argument}: the model has {len(names)} inputs: write NAME={source}"
+            )
+        yield name, source
 
 
 def _sizes(specs: Sequence[InputSpec], values: Mapping[str, Array]) -> dict[str, int]:
@@ -339,17 +378,23 @@ def open_npz(path: Path) -> dict[str, Array]:
         with np.load(path, allow_pickle=False) as stored:
             return {name: np.asarray(stored[name]) for name in stored.files}
     except NUMPY_ERRORS as error:
-        raise UserError(f"{path} is no numpy file of named arrays: {error}") from error
+        raise UserError(f"{path} is no numpy file of named arrays: {_reason(error)}") from error
 
 
 def _loaded(path: Path) -> Array:
     try:
         stored = np.load(path, allow_pickle=False)
     except NUMPY_ERRORS as error:
-        raise UserError(f"{path} is no numpy file: {error}") from error
+        raise UserError(f"{path} is no numpy file: {_reason(error)}") from error
     if isinstance(stored, np.ndarray):
         return stored
     raise UserError(f"{path} holds several arrays: name it .npz")
+
+
+def _reason(error: BaseException) -> str:
+    """What numpy says, but for its advice to run what a file of another kind may hold."""
+    text = str(error)
+    return "it is of another format, or holds pickled objects" if "allow_pickle" in text else text
 
 
 def _read_image(item: InputSpec, path: Path) -> Array:

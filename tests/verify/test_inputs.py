@@ -4,9 +4,11 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
+from rutc.api import compile
 from rutc.errors import UserError
 from rutc.verify.inputs import InputSpec, gather, generate, read, spec
 
@@ -127,6 +129,34 @@ def test_bad_sources_are_refused(
     _write_bad_files(tmp_path)
     with pytest.raises(UserError, match=message):
         gather([X, IDS], [argument])
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("x=missing.npy", "no such file"),
+        ("missing.npz", "no such file"),
+        ("x=bad.npy", "is no numpy file"),
+        ("x=bad.npz", "is no numpy file"),
+        ("x=a.txt", "rutc reads .npy"),
+        ("x=random:a", "random:SEED"),
+        ("z=random:1", "no input 'z'; it has 'x', 'b'"),
+        ("small.npy", "has 2 inputs"),
+    ],
+)
+def test_sources_are_checked_before_much_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _write_bad_files(tmp_path)
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [3]) for n in ("x", "b", "y")]
+    node = helper.make_node("Add", ["x", "b"], ["y"])
+    graph = helper.make_graph([node], "m", ports[:2], ports[2:])
+    onnx.save(helper.make_model(graph, ir_version=10), tmp_path / "m.onnx")
+    stages: list[str] = []
+    with pytest.raises(UserError, match=message):
+        compile("m.onnx", inputs=[argument], on_progress=lambda stage, *_: stages.append(stage))
+    assert set(stages) == {"import"}
 
 
 def test_an_input_is_given_once() -> None:
