@@ -197,15 +197,17 @@ class _Importer:
         b = self.b
         parting: tuple[int, Place, Environment] | None = None
         for k, node in enumerate(nodes):
-            before = k, b.place(), dict(env)
+            before: tuple[int, Place, Environment] | None = None
+            if parting is None and node.op_type == "If":
+                before = k, b.place(), dict(env)
             try:
                 self.node(node, env)
             except NeedsRank:
                 if parting is None:
                     raise
                 break
-            if parting is None and node.op_type == "If":
-                parting = before if any(is_any_rank(env.get(o)) for o in node.output) else None
+            if before is not None and any(is_any_rank(env.get(o)) for o in node.output):
+                parting = before
         else:
             return
         start, place, known = parting

@@ -285,7 +285,7 @@ class Index:
 
     def subs(self, env: Mapping[str, Index]) -> Index:
         """The expression with variables replaced, canonical again."""
-        if not self.terms or self.names().isdisjoint(env):
+        if not self.terms or env.keys().isdisjoint(self.names()):
             return self
         terms: list[tuple[Monomial, int]] = []
         const = self.const

@@ -1,4 +1,4 @@
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pytest
@@ -75,6 +75,20 @@ def test_simplify_keeps_the_value_and_settles(a: Index, ranges: Mapping[str, Ran
     simple = a.simplify(ranges)
     np.testing.assert_array_equal(everywhere(simple, ranges), everywhere(a, ranges))
     assert simple.simplify(ranges) == simple
+
+
+class _Unwalked(dict[str, Index]):
+    """Replacements, of which only those of asked names are looked at."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("a substitution goes through all replacements")
+
+
+def test_a_substitution_takes_no_longer_for_replacements_of_other_names() -> None:
+    env = _Unwalked({f"d{k}": Index.of("e") for k in range(9)})
+    a = Index.of("x") + 1
+    assert a.subs(env) is a
+    assert Index.of("d3").subs(env) == Index.of("e")
 
 
 @some
