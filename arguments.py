@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import math
 import operator
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, SupportsIndex
 
-from rutc.emit.files import cannot_write, check_replaceable, shown, write_file
+from rutc.emit.files import cannot_write, check_replaceable, shown
 from rutc.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from rutc.verify.compare import Value
 
 # numpy is imported where it is needed: the compiler starts a C compiler before that takes its time.
 
@@ -90,12 +88,12 @@ def parse_values(items: Sequence[str] | None) -> dict[str, np.ndarray]:
 def _read_array(item: str, path: str) -> np.ndarray:
     import numpy as np
 
-    from rutc.verify.inputs import NUMPY_ERRORS
+    from rutc.verify.npz import NUMPY_ERRORS, numpy_says
 
     try:
         return np.asarray(np.load(path, allow_pickle=False))
     except NUMPY_ERRORS as error:
-        raise UserError(f"--value {item}: cannot read the array: {error}") from error
+        raise UserError(f"--value {item}: cannot read the array: {numpy_says(error)}") from error
 
 
 def _numbers(item: str, text: str) -> np.ndarray:
@@ -197,41 +195,3 @@ def check_npz(path: Path) -> None:
     if path.suffix != ".npz":
         raise UserError(f"--output {path}: outputs are written as .npz; name the file so")
     check_writable(path)
-
-
-def save_npz(path: Path, values: Mapping[str, Value]) -> None:
-    """Writes named values as one `.npz`, complete or not at all.
-
-        s: [a, b]       ->  s[0], s[1]
-        m: {k: v, ...}  ->  m.keys, m.values
-
-    A sequence of no element, or an optional without one, has nothing in it.
-
-    Raises:
-        UserError: it cannot be written.
-    """
-    import zipfile
-
-    import numpy as np
-
-    def parts(name: str, value: Value) -> Iterator[tuple[str, np.ndarray]]:
-        match value:
-            case None:
-                return
-            case list():
-                for k, element in enumerate(value):
-                    yield from parts(f"{name}[{k}]", element)
-            case dict():
-                yield f"{name}.keys", np.array(list(value.keys()))
-                yield f"{name}.values", np.array(list(value.values()))
-            case _:
-                yield name, np.asarray(value)
-
-    arrays = dict(part for name, value in values.items() for part in parts(name, value))
-    buffer = io.BytesIO()
-    # The keyword arguments of savez cannot hold names such as "file".
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, value in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, value, allow_pickle=True)
-    write_file(path, buffer.getvalue())

@@ -205,8 +205,9 @@ def run(
     """Run a compiled model once and show a summary of its outputs."""
     with command(as_json=as_json, debug=debug) as screen:
         from rutc import views
-        from rutc.arguments import check_npz, save_npz
+        from rutc.arguments import check_npz
         from rutc.runtime import load
+        from rutc.verify.npz import save_npz
         from rutc.verify.verify import session_values
 
         if output is not None:

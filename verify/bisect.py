@@ -7,7 +7,6 @@ taken out alone, on the values that ONNX Runtime feeds it, and nodes before it a
 difference shows: the smallest model that still differs.
 """
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from rutc.importer.extract import Array, ModelParts, NodeInfo
 from rutc.record import record
 from rutc.runtime import load
 from rutc.verify.compare import OutputComparison, Value, compare_outputs
+from rutc.verify.npz import save_npz
 from rutc.verify.reference import Reference
 from rutc.verify.tolerance import Level
 from rutc.verify.verify import Progress
@@ -106,10 +106,7 @@ class Bisector:
         stem = self._model.stem
         kept, kept_inputs = folder / f"{stem}.diverging.onnx", folder / f"{stem}.diverging.npz"
         write_file(kept, path.read_bytes())
-        with tempfile.TemporaryFile() as file:
-            np.savez(file, allow_pickle=True, **inputs)
-            file.seek(0)
-            write_file(kept_inputs, file.read())
+        save_npz(kept_inputs, inputs)
         on_progress("bisect", 3, 3)
         return Divergence(node, output, fused, kept, kept_inputs, count)
 

@@ -20,7 +20,8 @@ from rutc.errors import UserError
 from rutc.record import record
 from rutc.runtime import InferenceSession, NodeArg
 from rutc.verify.compare import Array, Value
-from rutc.verify.inputs import conform, open_npz, restored, spec
+from rutc.verify.inputs import conform, restored, spec
+from rutc.verify.npz import open_npz
 from rutc.verify.reference import comparable
 
 

@@ -15,8 +15,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from tokenize import TokenError
-from zipfile import BadZipFile
 
 import ml_dtypes
 import numpy as np
@@ -25,6 +23,7 @@ import numpy.typing as npt
 from rutc.errors import UserError
 from rutc.record import record
 from rutc.tensor_ir.parse import parse_index
+from rutc.verify.npz import NUMPY_ERRORS, numpy_says, open_npz
 from rutc.verify.tolerance import is_float
 
 Array = npt.NDArray[np.generic]
@@ -35,11 +34,6 @@ DEFAULT_SYMBOL_EXTENT = 2
 DRAWN_BYTES = 8
 """An element takes so many bytes while it is drawn."""
 GIB = 1 << 30
-NUMPY_ERRORS = (
-    *(OSError, ValueError, EOFError, MemoryError, SyntaxError, TokenError, RecursionError),
-    *(BadZipFile, zlib.error, NotImplementedError, AttributeError, TypeError),
-)
-"""What numpy raises where a file is no array, or only a part of one."""
 
 ONNX_DTYPES: Mapping[str, npt.DTypeLike] = {
     "float": np.float32,
@@ -368,33 +362,14 @@ def _read_numpy(item: InputSpec, path: Path) -> Array:
     )
 
 
-def open_npz(path: Path) -> dict[str, Array]:
-    """Returns all arrays of an `.npz` file by name.
-
-    Raises:
-        UserError: the file cannot be read, or is no such file.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: np.asarray(stored[name]) for name in stored.files}
-    except NUMPY_ERRORS as error:
-        raise UserError(f"{path} is no numpy file of named arrays: {_reason(error)}") from error
-
-
 def _loaded(path: Path) -> Array:
     try:
         stored = np.load(path, allow_pickle=False)
     except NUMPY_ERRORS as error:
-        raise UserError(f"{path} is no numpy file: {_reason(error)}") from error
+        raise UserError(f"{path} is no numpy file: {numpy_says(error)}") from error
     if isinstance(stored, np.ndarray):
         return stored
     raise UserError(f"{path} holds several arrays: name it .npz")
-
-
-def _reason(error: BaseException) -> str:
-    """What numpy says, but for its advice to run what a file of another kind may hold."""
-    text = str(error)
-    return "it is of another format, or holds pickled objects" if "allow_pickle" in text else text
 
 
 def _read_image(item: InputSpec, path: Path) -> Array:

@@ -96,6 +96,20 @@ def test_run_writes_sequences_and_maps(rutc: Rutc, tmp_path: Path) -> None:
         np.testing.assert_array_equal(stored["m[3].values"], x[3])
 
 
+def test_written_strings_are_read_as_inputs(rutc: Rutc, tmp_path: Path) -> None:
+    source = """<ir_version: 9, opset_import: ["" : 20]>
+        g (string[2, 2] x) => (string[2, 2] y) { y = StringConcat (x, x) }"""
+    onnx.save(onnx.parser.parse_model(source), tmp_path / "m.onnx")
+    library, output = tmp_path / "m.so", tmp_path / "y.npz"
+    assert rutc("compile", tmp_path / "m.onnx", "-o", library, "--no-verify").status == 0
+    np.save(tmp_path / "x.npy", np.array([["a", ""], ["ä b", "c"]]))
+    for source, text in (("x.npy", "ä bä b"), ("y.npz", "ä bä bä bä b")):
+        result = rutc("run", library, "--input", tmp_path / source, "--output", output)
+        assert result.status == 0, result.stderr
+        with np.load(output, allow_pickle=False) as stored:
+            assert stored["y"][1, 0] == text
+
+
 def test_a_model_whose_path_is_no_text(rutc: Rutc, tmp_path: Path, model: Path) -> None:
     path = tmp_path / os.fsdecode(b"\xff\xfe.onnx")
     path.write_bytes(model.read_bytes())

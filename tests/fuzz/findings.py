@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from onnx import printer
 
+from rutc.verify.npz import save_npz
 from tests.fuzz.cases import Case
 from tests.fuzz.check import Verdict
 from tests.fuzz.rules import operator_name
@@ -33,8 +34,7 @@ class Finding:
         place.mkdir(parents=True, exist_ok=True)
         (place / "model.onnx").write_bytes(self.case.model)
         (place / "case.pickle").write_bytes(pickle.dumps(self.case))
-        with (place / "inputs.npz").open("wb") as stream:
-            np.savez(stream, allow_pickle=True, **self.case.sets[0].feeds)
+        save_npz(place / "inputs.npz", self.case.sets[0].feeds)
         (place / "report.txt").write_text(self.text(), encoding="utf-8")
         return place
 
