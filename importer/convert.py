@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 from onnx import (
     FunctionProto,
@@ -50,7 +52,7 @@ Weights = dict[str, np.ndarray]
 def prepare(model: ModelProto, folder: ModelFolder) -> tuple[GraphProto, Weights]:
     """The main graph at the newest opset without model-local functions, and its initializers."""
     sort_nodes(model)
-    weights = _take_initializers(model, folder)
+    weights = {**_take_constants(model, folder), **_take_initializers(model, folder)}
     if model.functions:
         model = _inlined(model)
     graph = _converted(model).graph
@@ -85,6 +87,36 @@ def _fill_in(node: NodeProto, function: FunctionProto) -> None:
     """Gives a call the defaults of the attributes that it leaves out (the inliner drops them)."""
     given = {a.name for a in node.attribute}
     node.attribute.extend(a for a in function.attribute_proto if a.name not in given)
+
+
+def _take_constants(model: ModelProto, folder: ModelFolder) -> Weights:
+    """Takes the nodes that are big constants out; the model gets inputs in their place.
+
+    Some exporters write all weights so. What is left is copied whenever a model is changed or
+    converted.
+    """
+    graph = model.graph
+    computed = Counter(o for node in graph.node for o in node.output)
+    weights: Weights = {}
+    taken: list[int] = []
+    for k, node in enumerate(graph.node):
+        t = _constant_of(node)
+        if t is None or not _is_big(t) or computed[node.output[0]] > 1:
+            continue
+        t.name = node.output[0]
+        weights[t.name] = array_of(t, folder)
+        graph.input.append(helper.make_tensor_value_info(t.name, t.data_type, t.dims))
+        taken.append(k)
+    for k in reversed(taken):
+        del graph.node[k]
+    return weights
+
+
+def _constant_of(node: NodeProto) -> TensorProto | None:
+    """The tensor that a node gives, if it is a constant."""
+    if (node.op_type, node.domain) not in (("Constant", ""), ("Constant", "ai.onnx")):
+        return None
+    return next((a.t for a in node.attribute if a.name == "value"), None)
 
 
 def _take_initializers(model: ModelProto, folder: ModelFolder) -> Weights:

@@ -10,13 +10,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.defs import get_schema
 from onnx.reference import ReferenceEvaluator
 
+from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.importer.convert import OPSET, _is_changed
+from rutc.importer.proto import subgraphs
+from rutc.tensor_ir.interpret import interpret
 
 X = np.random.default_rng(0).standard_normal((2, 6, 8, 8)).astype("f4")
 M = np.random.default_rng(1).standard_normal((4, 6)).astype("f4")
@@ -341,3 +345,64 @@ def test_what_did_not_change_is_not_converted(
 )
 def test_changed_operators(op, version, changed) -> None:
     assert _is_changed(op, version) == changed
+
+
+CONSTANTS = """<ir_version: 7, opset_import: ["" : 11]>
+g (float[3, 40] x, bool c) => (float[3, 50] y, float[40, 50] w, float[3, 50] z) {{
+    {large}
+    s = Softmax (x)
+    y = MatMul (s, w)
+    z = If (c) <
+        then_branch = a () => (float[3, 50] p) {{ p = MatMul (x, w) }},
+        else_branch = b () => (float[3, 50] q) {{ {inner} q = MatMul (s, v) }}
+    >
+}}"""
+
+
+def _with_constants(data: np.ndarray) -> onnx.ModelProto:
+    """A model whose weights are all nodes, as some exporters write them."""
+    nodes = {name: f"{name} = Constant <value = float[1] {{0}}> ()" for name in ("w", "v")}
+    model = onnx.parser.parse_model(CONSTANTS.format(large=nodes["w"], inner=nodes["v"]))
+    for graph in subgraphs(model.graph):
+        for node in graph.node:
+            if node.op_type == "Constant":
+                node.attribute[0].t.CopyFrom(numpy_helper.from_array(data, ""))
+    return model
+
+
+def test_weights_that_are_nodes_mean_the_same(tmp_path):
+    data = normal(40, 50)
+    model = _with_constants(data)
+    onnx.save(model, tmp_path / "m.onnx")
+    graph = import_model(tmp_path / "m.onnx")
+    for c in (True, False):
+        feeds = {"x": normal(3, 40), "c": np.array(c)}
+        session = onnxruntime.InferenceSession(model.SerializeToString())
+        for found, wanted in zip(
+            interpret(graph, feeds).values(), session.run(None, feeds), strict=True
+        ):
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_weights_that_are_nodes_are_not_converted(tmp_path, monkeypatch):
+    given = []
+
+    def converted(call, model, *args):
+        given.append(model.ByteSize())
+        return call(model, *args)
+
+    monkeypatch.setattr("rutc.importer.convert.guarded", converted)
+    model = _with_constants(normal(40, 50))
+    inner = 4 * 40 * 50
+    assert model.ByteSize() > 2 * inner
+    onnx.save(model, tmp_path / "m.onnx")
+    import_model(tmp_path / "m.onnx")
+    assert [inner < size < inner + 2000 for size in given] == [True]
+
+
+def test_a_weight_that_is_a_node_and_something_else(tmp_path):
+    model = _with_constants(normal(40, 50))
+    model.graph.node.append(helper.make_node("Identity", ["y"], ["w"]))
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(UserError, match=r"'w'.* is computed by more than one node"):
+        import_model(tmp_path / "m.onnx")
