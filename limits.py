@@ -23,6 +23,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from decimal import Decimal
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from time import monotonic, sleep
@@ -42,6 +43,8 @@ GRACE_S = 2.0
 """How long a process that has to end may remove what it has written."""
 LEAST_BYTES = 1 << 28
 """The work cannot do with less: so much takes what all of it loads."""
+MOST_BYTES = 1 << 62
+"""The system knows no larger limit."""
 SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 STARTING = "start"
 _LACKS_MEMORY = re.compile(r"out of memory|bad_alloc|bad allocation|[Cc]annot allocate|MemoryError")
@@ -71,7 +74,7 @@ class Limits:
                 f"--limit-memory {memory}: the work needs at least {size_text(LEAST_BYTES)}; "
                 "write bytes, or a number with K, M, G or T, such as 8G"
             )
-        return cls(seconds, count)
+        return cls(seconds, None if count is None else min(count, MOST_BYTES))
 
 
 class LimitExceeded(UserError):
@@ -83,7 +86,7 @@ def parse_size(text: str, what: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if found is None:
         raise UserError(f"{what} {text}: write bytes, or a number with K, M, G or T, such as 8G")
-    return int(float(found[1]) * SUFFIXES[found[2].upper()])
+    return int(Decimal(found[1]) * SUFFIXES[found[2].upper()])
 
 
 def size_text(count: int) -> str:
@@ -242,7 +245,10 @@ def serve() -> None:
     memory_bytes, call, args = pipe.recv()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        # Only the super-user may raise a limit that is there already.
+        most = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
     def on_progress(stage: str, done: int, total: int) -> None:
         pipe.send(("stage", stage, done, total))

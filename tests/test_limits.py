@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -61,6 +62,10 @@ def hold_together(count: int, on_progress: Progress) -> None:
     assert kept.size
 
 
+def hard_limit(on_progress: Progress) -> int:
+    return resource.getrlimit(resource.RLIMIT_DATA)[1]
+
+
 def crash(on_progress: Progress) -> None:
     on_progress("crashing", 0, 1)
     os.kill(os.getpid(), signal.SIGSEGV)
@@ -75,6 +80,20 @@ def test_what_is_within_limits_is_done() -> None:
     limits = Limits.of(60, "1G")
     assert within(limits, lambda *stage: told.append(stage), add, 2, 3) == 5
     assert told == [("adding", 1, 1)]
+
+
+def test_sizes_that_no_machine_has_are_no_limit() -> None:
+    for size in ("9" * 400, "99999999T"):
+        assert within(Limits.of(60, size), None, add, 2, 3) == 5
+
+
+def test_a_limit_that_is_there_already_stays() -> None:
+    limits = f"({1 << 30}, {1 << 30})"
+    begin = f"import resource; resource.setrlimit(resource.RLIMIT_DATA, {limits})"
+    code = f"{begin}\nfrom rutc.limits import *\nfrom tests.test_limits import hard_limit\n"
+    code += "for size in ('512M', '8G'): print(within(Limits.of(60, size), None, hard_limit))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [str(1 << 29), str(1 << 30)], done.stderr
 
 
 def test_errors_come_through() -> None:
