@@ -213,7 +213,7 @@ def _along(
         coords[axis] = position
         return b.read(x, coords)
 
-    def guarded(value: Expr) -> Expr:
+    def or_outside(value: Expr) -> Expr:
         if outside is None:
             return value
         inside = b.constant(at.inside(count))
@@ -221,7 +221,7 @@ def _along(
 
     if scheme.mode == "nearest":
         table = np.clip(at.nearest(scheme.nearest), 0, count - 1)
-        return b.nest(axes, guarded(element(_position(b, table, here))))
+        return b.nest(axes, or_outside(element(_position(b, table, here))))
     wide = DType.F32 if x.dtype.bits < 32 or not x.dtype.is_float else x.dtype
     where, weights = scheme.taps(at, count, scale)
     k = b.axis(where.shape[1], "k")
@@ -232,7 +232,7 @@ def _along(
     total = b.nest(axes, term, (k,))
 
     def finished(e: Expr) -> Expr:
-        return guarded(cast(apply("round", e) if x.dtype.is_int else e, x.dtype))
+        return or_outside(cast(apply("round", e) if x.dtype.is_int else e, x.dtype))
 
     if wide is x.dtype and outside is None:
         return total

@@ -232,7 +232,7 @@ def resize_along(
         coords[axis] = at
         return b.read(x, coords)
 
-    def guarded(value: Expr, here: Index) -> Expr:
+    def or_outside(value: Expr, here: Index) -> Expr:
         if outside is None:
             return value
         o = b.axis(extent)
@@ -246,7 +246,7 @@ def resize_along(
         o = b.axis(extent)
         rows = b.nest((o,), _inside(how.rounded(place(o.index)), n))
         here = axes[axis].index
-        return b.nest(axes, guarded(element(b.read(rows, [here])), here))
+        return b.nest(axes, or_outside(element(b.read(rows, [here])), here))
     rows, weights = _taps(b, place, extent, n, by, how)
     k = b.axis(rows.shape[1], "k")
     wide = REAL if x.dtype.bits < 32 or not x.dtype.is_float else x.dtype
@@ -259,7 +259,7 @@ def resize_along(
     axes = b.axes(shape)
     e = b.spread(total, axes)
     e = cast(apply("round", e) if x.dtype.is_int else e, x.dtype)
-    return b.nest(axes, guarded(e, axes[axis].index))
+    return b.nest(axes, or_outside(e, axes[axis].index))
 
 
 def _placed(b: Builder, place: Place, extent: Index) -> Place:
