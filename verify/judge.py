@@ -226,7 +226,8 @@ def _judged_integers(
 ) -> OutputComparison:
     """Integers and booleans: each is the truth's, or one of those that noise makes of it.
 
-    Steps of a quantisation may differ by as many as noise and ONNX Runtime show anywhere.
+    Steps of a quantisation may differ by as many as noise shows anywhere, and an element that noise
+    changes, a label or a sum of such steps, by `MULTIPLE` times as much as noise changes any.
     """
     wrong, other = np.asarray(ours != truth), np.asarray(reference != truth)
     told = replace(
@@ -244,12 +245,13 @@ def _judged_integers(
     open_ = np.zeros(truth.shape, np.bool_)
     for run in runs:
         open_ |= np.asarray(run != truth)
-    if truth.dtype.kind in "iu" and truth.dtype.itemsize == 1 and open_.any():
-        apart = [np.abs(x.astype(np.int64) - truth.astype(np.int64)) for x in (ours, reference)]
-        steps = max(int(np.abs(r.astype(np.int64) - truth.astype(np.int64)).max()) for r in runs)
-        wrong, other = apart[0] > steps, apart[1] > steps
+    mine, theirs, *moved = (_apart(x, truth) for x in (ours, reference, *runs))
+    steps = max((float(m.max(initial=0.0)) for m in moved), default=0.0)
+    if truth.dtype.kind in "iu" and truth.dtype.itemsize == 1 and steps:
+        wrong, other = mine > steps, theirs > steps
     else:
-        wrong, other = wrong & ~open_, other & ~open_
+        wrong = (wrong & ~open_) | (mine > MULTIPLE * steps)
+        other &= ~open_
     told = replace(told, judged="float64 by noise")
     missed = MISSED * np.count_nonzero(open_)
     if np.count_nonzero(wrong) > missed:
@@ -280,6 +282,11 @@ def _judged_shape(
         return replace(compared, remark=remark, judged="ONNX Runtime")
     reason = f"its shape is {ours.shape}, that of float64 {truth.shape}"
     return replace(compared, passed=False, reason=reason)
+
+
+def _apart(x: Array, truth: Array) -> Numbers:
+    """How far integers are apart."""
+    return np.abs(x.astype(np.float64) - truth.astype(np.float64))
 
 
 def _share(mask: Mask) -> float:

@@ -168,6 +168,15 @@ def test_quantised_values_may_be_as_many_steps_off_as_noise_shows() -> None:
     assert not _judge(ours, truth, truth, [noisy]).passed
 
 
+def test_sums_of_quantised_values_stay_near_what_noise_makes_of_them() -> None:
+    truth = RANDOM.integers(-30000, 30000, (8, 40)).astype(np.int32)
+    noisy = truth + RANDOM.integers(1, 100, truth.shape).astype(np.int32)
+    ours = truth - RANDOM.integers(1, 100, truth.shape).astype(np.int32)
+    assert _judge(ours, truth, truth, [noisy]).passed
+    ours[:, ::2] = 0
+    assert not _judge(ours, truth, truth, [noisy]).passed
+
+
 def test_a_shape_may_differ_where_noise_changes_it() -> None:
     ours, truth = np.arange(3), np.arange(4)
     assert _judge(ours, ours, truth).passed
