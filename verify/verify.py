@@ -84,11 +84,15 @@ class Verification:
         if not known:
             worst = max((o.max_abs / (o.largest or 1.0) for o in self.outputs), default=0)
             return f"largest difference {worst:.2g} of the output's largest magnitude"
-        ours = max(o.error or 0.0 for o in known)
-        theirs = max(o.reference_error or 0.0 for o in known)
+        floats = [o for o in known if "float" in o.dtype]
+        ours = max((o.error or 0.0 for o in floats), default=0.0)
+        theirs = max((o.reference_error or 0.0 for o in floats), default=0.0)
+        others = max((o.error or 0.0 for o in known if "float" not in o.dtype), default=0.0)
         nearest = max(known, key=lambda o: o.share)
         text = f"largest error from float64 {ours:.2g} of the output's largest magnitude"
         text += f", ONNX Runtime's {theirs:.2g}"
+        if others:
+            text += f"; {others:.0%} of an output's integers are not float64's"
         if not nearest.share:
             return text
         where = f"{nearest.group} of {nearest.name!r}"

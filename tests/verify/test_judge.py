@@ -1,6 +1,7 @@
 """What passes beside float64 and ONNX Runtime, slice by slice."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from rutc.verify.compare import Array, OutputComparison, compare_values
 from rutc.verify.judge import judged, judged_by_reference
 from rutc.verify.slices import slices
 from rutc.verify.tolerance import Level
+from rutc.verify.verify import Verification
 
 RANDOM = np.random.default_rng(11)
 
@@ -166,6 +168,20 @@ def test_quantised_values_may_be_as_many_steps_off_as_noise_shows() -> None:
     assert _judge(ours, truth, truth, [noisy]).passed
     ours[0, 400] += 1
     assert not _judge(ours, truth, truth, [noisy]).passed
+
+
+def test_labels_are_told_by_their_number_beside_errors_of_floats() -> None:
+    truth, labels = _boxes(), np.arange(100)
+    noisy = labels.copy()
+    noisy[:20] += 1
+    outputs = (
+        _judge(_rounded(truth), _rounded(truth), truth),
+        _judge(noisy, noisy, labels, [noisy]),
+    )
+    at = Path("m.onnx"), Path("m.so"), Level.MODEL, "given inputs", "", 1
+    told = Verification(*at, outputs, 0.0, 0.0, with_truth=1).summary()
+    assert "e-06 of the output's largest magnitude" in told
+    assert "20% of an output's integers are not float64's" in told
 
 
 def test_sums_of_quantised_values_stay_near_what_noise_makes_of_them() -> None:
