@@ -364,7 +364,14 @@ def _verified(
     """What `verify` returns."""
     from rutc.runtime.artifact import open_artifact
     from rutc.verify import verify_model
+    from rutc.verify.dataset import sample_paths
 
+    if not source.is_file():
+        raise UserError(f"there is no file {source}")
+    if inputs and data is not None:
+        raise UserError("give inputs or a folder of them (--data), not both")
+    if data is not None:
+        sample_paths(data)
     if library is None:
         with Workplace() as place:
             compiled = compile(
@@ -378,10 +385,6 @@ def _verified(
                 on_progress=on_progress,
             )
             return _verified(source, compiled.library, how, inputs, data, threads, on_progress)
-    if not source.is_file():
-        raise UserError(f"there is no file {source}")
-    if inputs and data is not None:
-        raise UserError("give inputs or a folder of them (--data), not both")
     artifact = open_artifact(library)
     with artifact.file:
         artifact.check_integrity()

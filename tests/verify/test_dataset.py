@@ -156,6 +156,15 @@ def test_a_folder_that_does_not_fit_is_refused(
     assert str(tmp_path) in str(refused.value)
 
 
+def test_a_folder_without_a_case_is_told_before_a_model_is_compiled(
+    model: Path, tmp_path: Path
+) -> None:
+    stages: list[str] = []
+    with pytest.raises(UserError, match="it holds no case"):
+        verify(model, data=tmp_path, on_progress=lambda stage, *_: stages.append(stage))
+    assert stages == []
+
+
 def test_inputs_and_a_folder_are_not_taken_together(model: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not both"):
         verify(model, model.with_suffix(".so"), inputs=["random:1"], data=tmp_path)
