@@ -101,7 +101,7 @@ def _take_constants(model: ModelProto, folder: ModelFolder) -> Weights:
     taken: list[int] = []
     for k, node in enumerate(graph.node):
         t = _constant_of(node)
-        if t is None or not _is_big(t) or computed[node.output[0]] > 1:
+        if t is None or not _is_big(t) or computed[node.output[0]] > 1 or not node.output[0]:
             continue
         t.name = node.output[0]
         weights[t.name] = array_of(t, folder)

@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import (
-    AttributeProto,
     GraphProto,
     ModelProto,
     NodeProto,
@@ -16,6 +15,7 @@ from onnx import (
     numpy_helper,
 )
 
+from rutc.importer.order import names_read
 from rutc.record import record
 
 Array = npt.NDArray[np.generic]
@@ -73,7 +73,7 @@ class ModelParts:
         }
         chosen = [self._graph.node[index] for index in sorted(whole)]
         made = {name for node in chosen for name in node.output}
-        read = [name for node in chosen for name in _reads(node)]
+        read = [name for node in chosen for name in names_read(node)]
         outside = [n for n in dict.fromkeys(read) if n not in made and n not in self._constants]
         inputs = [_typed(name, values) for name in outside]
         self._write(path, chosen, inputs, list(outputs), values)
@@ -96,7 +96,7 @@ class ModelParts:
         for node in reversed(self._graph.node):
             if needed.intersection(node.output):
                 nodes.append(node)
-                needed.update(set(_reads(node)) - stop)
+                needed.update(set(names_read(node)) - stop)
         return nodes[::-1]
 
     def _write(
@@ -107,7 +107,7 @@ class ModelParts:
         outputs: Sequence[str],
         values: Mapping[str, Array],
     ) -> None:
-        read = {name for node in nodes for name in _reads(node)} | set(outputs)
+        read = {name for node in nodes for name in names_read(node)} | set(outputs)
         graph = GraphProto(name=self._graph.name or "part")
         graph.node.extend(nodes)
         graph.input.extend(inputs)
@@ -136,23 +136,4 @@ def _typed(name: str, values: Mapping[str, Array]) -> ValueInfoProto:
 
 def _info(index: int, node: NodeProto) -> NodeInfo:
     outputs = tuple(name for name in node.output if name)
-    return NodeInfo(index, node.name, node.op_type, tuple(_reads(node)), outputs)
-
-
-def _reads(node: NodeProto) -> list[str]:
-    """Returns what a node reads from the graph around it, what its bodies capture included."""
-    names = [name for name in node.input if name]
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            names += _captured(attribute.g)
-        elif attribute.type == AttributeProto.GRAPHS:
-            names += [name for body in attribute.graphs for name in _captured(body)]
-    return list(dict.fromkeys(names))
-
-
-def _captured(body: GraphProto) -> list[str]:
-    inside = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
-    inside |= {name for node in body.node for name in node.output}
-    read = [name for node in body.node for name in _reads(node)]
-    read += [value.name for value in body.output]
-    return [name for name in read if name not in inside]
+    return NodeInfo(index, node.name, node.op_type, tuple(dict.fromkeys(names_read(node))), outputs)

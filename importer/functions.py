@@ -9,7 +9,7 @@ from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
 from onnx.defs import OpSchema, SchemaError, get_schema
 
 from rutc.importer.convert import OPSET
-from rutc.importer.proto import onnx_type
+from rutc.importer.proto import graphs_of, onnx_type
 from rutc.importer.tensor import Tensor
 
 
@@ -90,8 +90,8 @@ def _put_in(nodes: Iterable[NodeProto], actual: Mapping[str, AttributeProto]) ->
                     value.name = a.name
                     kept.append(value)
                 continue
-            if a.HasField("g"):
-                _put_in(a.g.node, actual)
+            for graph in graphs_of(a):
+                _put_in(graph.node, actual)
             kept.append(a)
         copies = [AttributeProto.FromString(a.SerializeToString()) for a in kept]
         node.ClearField("attribute")

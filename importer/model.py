@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 from onnx import (
     IR_VERSION,
-    AttributeProto,
     GraphProto,
     NodeProto,
     TensorProto,
@@ -45,6 +44,7 @@ from rutc.importer.proto import (
     array_of,
     attribute_value,
     dense_of,
+    graphs_of,
     load,
     subgraphs,
 )
@@ -454,7 +454,7 @@ def _check_rules(
     context.ir_version = IR_VERSION
     context.opset_imports = {"": OPSET, node.domain: OPSET}
     checker.check_node(node, context)
-    nested = any(a.type == AttributeProto.GRAPH for a in node.attribute)
+    nested = any(map(graphs_of, node.attribute))
     if plain and not nested and defs.has(node.op_type, node.domain):
         schema = defs.get_schema(node.op_type, node.domain)
         shape_inference.infer_node_outputs(schema, node, dict(types), dict(known))

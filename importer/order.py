@@ -8,9 +8,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from rutc.errors import UserError
+from rutc.importer.proto import graphs_of
 
 TRAINING = "ai.onnx.preview.training"
 
@@ -34,7 +35,7 @@ def names_read(node: NodeProto) -> Iterator[str]:
     yield from filter(None, node.input)
     if (node.domain, node.op_type) == (TRAINING, "Gradient"):
         yield from (a.s.decode("utf-8", "replace") for a in node.attribute if a.name == "y")
-    for graph in _bodies(node):
+    for graph in (g for a in node.attribute for g in graphs_of(a)):
         own = _given(graph) | {o for inner in graph.node for o in inner.output}
         read = [name for inner in graph.node for name in names_read(inner)]
         yield from (n for n in (*read, *(o.name for o in graph.output)) if n not in own)
@@ -45,13 +46,6 @@ def title(node: NodeProto) -> str:
     return node.name or next((o for o in node.output if o), node.op_type)
 
 
-def _bodies(node: NodeProto) -> Iterator[GraphProto]:
-    for a in node.attribute:
-        if a.type == AttributeProto.GRAPH:
-            yield a.g
-        yield from a.graphs
-
-
 def _given(graph: GraphProto) -> set[str]:
     """The values that a graph has before its nodes."""
     names = {i.name for i in graph.input} | {t.name for t in graph.initializer}
@@ -60,8 +54,9 @@ def _given(graph: GraphProto) -> set[str]:
 
 def _sort(part: GraphProto | FunctionProto, given: set[str]) -> None:
     for node in part.node:
-        for graph in _bodies(node):
-            _sort(graph, _given(graph))
+        for a in node.attribute:
+            for graph in graphs_of(a):
+                _sort(graph, _given(graph))
     numbered = [*enumerate(part.node)]
     makers = {o: k for k, node in reversed(numbered) for o in node.output if o and o not in given}
     before = [sorted({makers[n] for n in names_read(node) if n in makers}) for node in part.node]

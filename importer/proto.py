@@ -280,14 +280,16 @@ def _text(data: bytes, attribute: str) -> str:
         raise UserError(f"the attribute {attribute!r} holds no UTF-8 text: {data[:40]!r}") from e
 
 
+def graphs_of(a: AttributeProto) -> tuple[GraphProto, ...]:
+    """The graphs that an attribute holds."""
+    return (*((a.g,) if a.HasField("g") else ()), *a.graphs)
+
+
 def subgraphs(graph: GraphProto) -> list[GraphProto]:
     """The graph and all graphs nested in its nodes' attributes."""
     found = [graph]
     for node in graph.node:
         for a in node.attribute:
-            if a.type == AttributeProto.GRAPH:
-                found += subgraphs(a.g)
-            elif a.type == AttributeProto.GRAPHS:
-                for g in a.graphs:
-                    found += subgraphs(g)
+            for inner in graphs_of(a):
+                found += subgraphs(inner)
     return found

@@ -23,7 +23,7 @@ from onnx.defs import SchemaError, get_schema
 from rutc.errors import UserError
 from rutc.importer.convert import OPSET
 from rutc.importer.order import title
-from rutc.importer.proto import MAX_ELEMENTS, MAX_RANK, shape_of
+from rutc.importer.proto import MAX_ELEMENTS, MAX_RANK, graphs_of, shape_of
 from rutc.record import record
 
 _NEWEST = (1 << 31) - 1
@@ -120,13 +120,9 @@ def _called(nodes: Iterable[NodeProto]) -> set[tuple[str, str, str]]:
     for node in nodes:
         found.add((node.domain, node.op_type, node.overload))
         for a in node.attribute:
-            for graph in _graphs_of(a):
+            for graph in graphs_of(a):
                 found |= _called(graph.node)
     return found
-
-
-def _graphs_of(a: AttributeProto) -> Sequence[GraphProto]:
-    return (*((a.g,) if a.HasField("g") else ()), *a.graphs)
 
 
 @dataclass(frozen=True)
@@ -176,7 +172,7 @@ class _Check:
                     raise UserError(f"{place} has the attribute {a.name!r} twice; remove one")
                 seen.add(a.name)
                 self.attribute(a, place)
-                for g in _graphs_of(a):
+                for g in graphs_of(a):
                     self.graph(g, f"the graph {a.name!r} of node {title(node)!r}")
             version = self.versions.get(_domain(node.domain))
             if version is not None:
