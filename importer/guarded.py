@@ -61,7 +61,7 @@ def guarded(call: Callable[..., T], *args: object) -> T:
 def serve() -> None:
     """Makes the call that the standard input says, in a fresh process."""
     with os.fdopen(os.dup(1), "wb") as pipe:
-        _quiet()
+        _settle()
         call, args = pickle.load(sys.stdin.buffer)
         pipe.write(_answer(call, *args))
 
@@ -93,9 +93,8 @@ def _forked(call: Callable[..., object], *args: object) -> tuple[bytes, int]:
     if process == 0:
         status = 1
         try:
-            ctypes.CDLL(None).prctl(_PARENT_DIES, signal.SIGKILL)
+            _settle()
             if os.getppid() == parent:
-                _quiet()
                 with os.fdopen(outlet, "wb") as pipe:
                     pipe.write(_answer(call, *args))
                 status = 0
@@ -116,8 +115,9 @@ def _forked(call: Callable[..., object], *args: object) -> tuple[bytes, int]:
     return answer, os.waitstatus_to_exitcode(status)
 
 
-def _quiet() -> None:
-    """Lets the process end without a word and without a core file."""
+def _settle() -> None:
+    """Lets the process end with its parent, without a word and without a core file."""
+    ctypes.CDLL(None).prctl(_PARENT_DIES, signal.SIGKILL)
     faulthandler.disable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     nowhere = os.open(os.devnull, os.O_WRONLY)

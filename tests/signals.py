@@ -1,6 +1,7 @@
-"""Signals as a shell's foreground has them, for processes that tests send some to."""
+"""Processes that tests send signals to, and what becomes of them."""
 
 import signal
+from pathlib import Path
 
 
 def as_in_foreground() -> None:
@@ -11,3 +12,12 @@ def as_in_foreground() -> None:
     """
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+
+
+def is_gone(process: int) -> bool:
+    """Whether a process has ended."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state in "ZX"

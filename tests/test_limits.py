@@ -20,7 +20,7 @@ import rutc
 from rutc.errors import InternalError, UserError
 from rutc.limits import LimitExceeded, Limits, Progress, parse_size, size_text, within
 from tests.cli.conftest import write_small
-from tests.signals import as_in_foreground
+from tests.signals import as_in_foreground, is_gone
 
 MIB = 1 << 20
 MODEL = """<ir_version: 10, opset_import: ["" : 21]>
@@ -106,20 +106,12 @@ def test_a_crash_is_no_limit() -> None:
         within(Limits.of(60, "1G"), None, crash)
 
 
-def _is_gone(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return True
-    return state in "ZX"
-
-
 def test_time(tmp_path: Path) -> None:
     begin = time.monotonic()
     with pytest.raises(LimitExceeded, match=r"--limit-time \(3 seconds\).*'waiting'"):
         within(Limits.of(3, None), None, wait, tmp_path)
     assert time.monotonic() - begin < 60
-    assert all(_is_gone(int(p)) for p in (tmp_path / "pids").read_text().split())
+    assert all(is_gone(int(p)) for p in (tmp_path / "pids").read_text().split())
 
 
 def test_time_of_a_process_that_does_not_listen() -> None:
@@ -151,9 +143,9 @@ def test_nothing_goes_on_without_who_asked_for_it(tmp_path: Path, ending: signal
     asking.send_signal(ending)
     asking.wait(timeout=60)
     deadline = time.monotonic() + 30
-    while not _is_gone(working) and time.monotonic() < deadline:
+    while not is_gone(working) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert _is_gone(working)
+    assert is_gone(working)
     with suppress(ProcessLookupError):
         os.kill(other, signal.SIGKILL)
 

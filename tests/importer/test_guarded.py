@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +20,7 @@ import rutc
 from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.importer.guarded import EndedError, guarded
+from tests.signals import is_gone
 
 FIRST = '<ir_version: 7, opset_import: ["" : {}]> '
 WINDOW = (
@@ -82,6 +86,40 @@ def test_a_call_that_ends_its_process(way) -> None:
 def test_a_call_that_the_system_kills() -> None:
     with pytest.raises(UserError, match="memory is short"):
         guarded(_kill)
+
+
+WAITING = """
+import os, threading, time
+from rutc.importer.guarded import guarded
+from tests.importer.test_guarded import {way}, wait
+with {way}():
+    guarded(wait, {file!r})
+"""
+
+
+def wait(file: str) -> None:
+    Path(file).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+@pytest.mark.parametrize("way", ["no_other_thread", "another_thread"])
+def test_a_call_does_not_go_on_without_who_asked_for_it(way, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    code = WAITING.format(way=way, file=str(file))
+    asking = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
+    while not file.exists() or not file.read_text():
+        assert asking.poll() is None
+        time.sleep(0.05)
+    calling = int(file.read_text())
+    asking.kill()
+    asking.wait()
+    deadline = time.monotonic() + 30
+    while not is_gone(calling) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    gone = is_gone(calling)
+    if not gone:
+        os.kill(calling, signal.SIGKILL)
+    assert gone
 
 
 @BOTH
