@@ -15,7 +15,7 @@ from onnx import (
     numpy_helper,
 )
 
-from rutc.importer.order import names_read
+from rutc.importer.order import names_read, sort_nodes
 from rutc.record import record
 
 Array = npt.NDArray[np.generic]
@@ -40,6 +40,7 @@ class ModelParts:
 
     def __init__(self, path: Path) -> None:
         self._model = onnx.load(path)
+        sort_nodes(self._model)
         self._graph = self._model.graph
         self._constants = {tensor.name for tensor in self._graph.initializer}
         self._constants |= {tensor.values.name for tensor in self._graph.sparse_initializer}

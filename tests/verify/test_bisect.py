@@ -102,6 +102,19 @@ def test_a_model_that_agrees_diverges_nowhere(model: Path, monkeypatch: pytest.M
     assert sorted(model.parent.iterdir()) == before
 
 
+def test_the_first_diverging_node_of_a_model_whose_nodes_are_in_no_order(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proto = onnx.load(model)
+    nodes = [onnx.NodeProto.FromString(n.SerializeToString()) for n in proto.graph.node]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes[::-1])
+    onnx.save(proto, model)
+    found = _find(model, monkeypatch, _wrong_tanh)
+    assert found is not None
+    assert (found.node.name, found.minimal_nodes) == ("squash", 1)
+
+
 def test_the_first_diverging_node_is_named_and_isolated(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
