@@ -109,7 +109,7 @@ class ModelParts:
         values: Mapping[str, Array],
     ) -> None:
         read = {name for node in nodes for name in names_read(node)} | set(outputs)
-        graph = GraphProto(name=self._graph.name or "part")
+        graph = GraphProto(name="part")
         graph.node.extend(nodes)
         graph.input.extend(inputs)
         graph.output.extend(_typed(name, values) for name in outputs)

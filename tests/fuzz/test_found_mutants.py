@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from time import process_time
 
+import onnx
 import pytest
 from onnx import AttributeProto, ModelProto, TensorProto, helper, parser
 
 from rutc.errors import UserError
 from rutc.importer import import_model
+from rutc.importer.extract import ModelParts
 from tests.fuzz.mutants import LIMIT_S, Outcome, attempt
 from tests.fuzz.seeds import seeds
 
@@ -177,6 +179,15 @@ def test_a_node_has_a_name_that_is_no_text(tmp_path: Path) -> None:
     path.write_bytes(model.SerializeToString().replace(b"named", b"\xff\xfe\xfd\xfc\xfb"))
     with pytest.raises(UserError, match=r"graph.node\[0\].name is no UTF-8 text"):
         import_model(path)
+
+
+def test_a_graph_has_a_name_that_is_no_text(tmp_path: Path) -> None:
+    model = text("named (float[2] x) => (float[2] y) { z = Relu (x) y = Relu (z) }")
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"named", b"name\xff"))
+    import_model(path)
+    ModelParts(path).write_with_outputs(path, ["z"])
+    assert [node.output[0] for node in onnx.load(path).graph.node] == ["z"]
 
 
 def test_the_place_of_elements_is_no_file_name(tmp_path: Path) -> None:
