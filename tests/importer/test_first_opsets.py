@@ -290,3 +290,26 @@ def test_operators_that_cannot_be_converted() -> None:
 def test_a_node_without_what_its_operator_needs(tmp_path: Any) -> None:
     message = refused(tmp_path, [node("Upsample", ["x"], ["y"], mode="cubic")], 7)
     assert message == "Upsample (node 'Upsample_y') lacks the attribute 'scales', which it needs"
+
+
+@pytest.mark.parametrize(
+    ("made", "word", "wanted"),
+    [
+        ("Reshape <shape = [3, 2]> (x)", "shape", [[1, -2], [3, -4], [5, -6]]),
+        ("Add <broadcast = 1, axis = 0> (x, c)", "aligned", [[2, -1, 4], [-2, 7, -4]]),
+        ("PRelu (x, s)", "slopes", [[1, -4, 3], [-8, 5, -12]]),
+    ],
+)
+def test_values_that_are_called_like_what_a_rewrite_makes(
+    made: str, word: str, wanted: list[list[float]], tmp_path: Any
+) -> None:
+    source = f"""<ir_version: 3, opset_import: ["" : 4]>
+        g (float[2, 3] x, float[2] y_{word}) => (float[a, b] y, float[2] y__{word})
+        <float[2] c = {{1, 2}}, float[1] s = {{2}}>
+        {{ y = {made} y__{word} = Neg (y_{word}) }}"""
+    onnx.save(onnx.parser.parse_model(source), tmp_path / "m.onnx")
+    x = np.array([[1, -2, 3], [-4, 5, -6]], "f4")
+    feeds = {"x": x, f"y_{word}": np.array([7, 8], "f4")}
+    found = interpret(import_model(tmp_path / "m.onnx"), feeds)
+    np.testing.assert_array_equal(found["y"], wanted)
+    np.testing.assert_array_equal(found[f"y__{word}"], [-7, -8])
