@@ -89,13 +89,17 @@ class Oracle:
         """
         feed = {n: v for n, v in self._session.spread(inputs).items() if isinstance(v, np.ndarray)}
         truth = self._truth(feed)
+        most_s = self._effort.most_s
+        left_s = most_s - self._spent_s
         try:
-            outputs = self._run(truth, feed, None, self._effort.most_s - self._spent_s)
+            outputs = self._run(truth, feed, None, left_s)
         except TooMuchWork as error:
             self.refused = (
-                f"not computed, about {error.args[0]:.2g} s of work and {self._effort.most_s:g} s "
-                "are granted; `rutc verify` grants more"
+                f"not computed, about {error.args[0]:.2g} s of work; of the {most_s:g} s granted "
+                f"{left_s:.2g} s are left"
             )
+            if most_s < THOROUGH.most_s:
+                self.refused += "; `rutc verify` grants more"
             return None
         self._last_s = truth.work_s
         self._spent_s += truth.work_s
