@@ -386,7 +386,7 @@ def test_a_run_with_an_operand_that_is_too_short_ends(child: Child, name: str) -
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(model)
-        with pytest.raises(UserError, match="elements are read along an axis|do not broadcast"):
+        with pytest.raises(UserError, match=r"elements are read along an axis|do not broadcast"):
             interpret(import_model(path, dims=case.dims), feeds)
 
 
