@@ -11,20 +11,14 @@ from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rounding import Change
 from rutc.record import record
-from rutc.tensor_ir import Apply, Const, DType, Expr, Index, Nest, Read, apply
+from rutc.tensor_ir import Const, DType, Expr, Index, Nest, Read, apply
+from rutc.tensor_ir.expr import factors
 
 WIDE = (DType.F32, DType.F64)
 INPUTS = 4.0
 """The size of what sums are taken to multiply their weights with."""
 LEAST_SHARE = 2.0**-8
 """A result whose weights are smaller, beside most others', is one that training switched off."""
-
-
-def factors(e: Expr) -> list[Expr]:
-    """The factors of a product, in order."""
-    if isinstance(e, Apply) and e.op == "mul":
-        return [f for a in e.args for f in factors(a)]
-    return [e]
 
 
 def product_of(parts: list[Expr]) -> Expr:

@@ -314,3 +314,10 @@ def index_names(e: Expr) -> frozenset[str]:
                 if isinstance(c, Index):
                     found |= c.names()
     return frozenset(found)
+
+
+def factors(e: Expr) -> list[Expr]:
+    """The factors of a product, in order."""
+    if isinstance(e, Apply) and e.op == "mul":
+        return [f for a in e.args for f in factors(a)]
+    return [e]

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from rutc.tensor_ir import Apply, DType, Expr, Graph, Nest, Node, Reducer
 from rutc.tensor_ir.evaluate import Block, Env, blocks, evaluate_expr
-from rutc.tensor_ir.expr import index_names, walk
+from rutc.tensor_ir.expr import factors, index_names, walk
 from rutc.tensor_ir.graph import bound_symbols, outs, used_deep, walk_nodes
 from rutc.tensor_ir.interpret import POINTS, Run, State
 from rutc.verify.tolerance import STORED, roundings, unit_roundoff
@@ -124,7 +124,7 @@ def work_of(n: Node, points: Callable[[Sequence[str]], int]) -> float:
     if not isinstance(n, Nest):
         return 0.0
     count = points(n.dims)
-    if n.reducer is not None and len(n.body) == 1 and _paired(_factors(n.body[0]), n.dims):
+    if n.reducer is not None and len(n.body) == 1 and _paired(factors(n.body[0]), n.dims):
         return count / PRODUCTS_PER_S + points(n.out.dims) / ELEMENTS_PER_S
     operations = 1 + sum(isinstance(x, Apply) for e in n.body for x in walk(e))
     return count * operations / ELEMENTS_PER_S
@@ -188,9 +188,9 @@ class _WideRun(Run):
 
     def nest(self, n: Nest) -> list[Array]:
         if n.reducer is not None and n.reducer.name == "sum" and len(n.body) == 1:
-            factors = _factors(n.body[0])
-            if len(factors) > 1:
-                made = self.product(n, factors)
+            parts = factors(n.body[0])
+            if len(parts) > 1:
+                made = self.product(n, parts)
                 if made is not None:
                     return [made]
         return super().nest(n)
@@ -211,10 +211,10 @@ class _WideRun(Run):
         assert total is not None
         return (total,)
 
-    def product(self, n: Nest, factors: Sequence[Expr]) -> Array | None:
+    def product(self, n: Nest, parts: Sequence[Expr]) -> Array | None:
         """The sums of products of two factors; None if the factors are no such two."""
         space = (*n.bound, *n.out.dims)
-        pair = _paired(factors, space)
+        pair = _paired(parts, space)
         if pair is None:
             return None
         extents = dict(zip(space, self.shape(space), strict=True))
@@ -349,24 +349,17 @@ def _matmul(a: Array, b: Array) -> Array:
     return np.asarray(np.matmul(a, b))
 
 
-def _factors(e: Expr) -> list[Expr]:
-    """What is multiplied in an expression."""
-    if isinstance(e, Apply) and e.op == "mul":
-        return [f for a in e.args for f in _factors(a)]
-    return [e]
-
-
-def _paired(factors: Sequence[Expr], space: Sequence[str]) -> tuple[Expr, Expr] | None:
+def _paired(parts: Sequence[Expr], space: Sequence[str]) -> tuple[Expr, Expr] | None:
     """Factors gathered into two, each of which has the dims of its largest one; None if none are.
 
     x[b, k] * s[k] * w[k, n]   ->   (x[b, k] * s[k], w[k, n])
     """
     names = frozenset(space)
     groups: list[tuple[frozenset[str], Expr]] = []
-    found = [(index_names(e) & names, e) for e in factors]
+    found = [(index_names(e) & names, e) for e in parts]
     for used, e in sorted(found, key=lambda item: -len(item[0])):
         for number, (dims, product) in enumerate(groups):
-            if used <= dims and (len(groups) == 2 or len(factors) > 2):
+            if used <= dims and (len(groups) == 2 or len(parts) > 2):
                 groups[number] = (dims, Apply("mul", (product, e)))
                 break
         else:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import index_coords, is_plain, node_reads
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.graph_opt.sum_weights import WIDE, factors
+from rutc.graph_opt.sum_weights import WIDE
 from rutc.tensor_ir import Apply, Cast, Expr, Index, Lit, Nest, Node, Read, apply
 from rutc.tensor_ir.affine import ZERO
-from rutc.tensor_ir.expr import index_names, substitute, transform, walk
+from rutc.tensor_ir.expr import factors, index_names, substitute, transform, walk
 
 FOLDS = frozenset(("sum", "prod", "max", "min", "any", "all"))
 """Reducers of one element whose state is the element itself."""

@@ -16,11 +16,10 @@ from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import index_coords, is_plain
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rounding import elements, is_representable, rounds
-from rutc.graph_opt.sum_weights import factors
 from rutc.record import record
 from rutc.tensor_ir import Apply, Cast, DType, Expr, Index, Lit, Nest, Node, Read, Value, apply
 from rutc.tensor_ir.affine import product
-from rutc.tensor_ir.expr import Coord, index_names, reads, substitute, transform
+from rutc.tensor_ir.expr import Coord, factors, index_names, reads, substitute, transform
 from rutc.tensor_ir.reducer import reducer
 
 LARGEST_SUM = (1 << 31) // (255 * 255)

@@ -9,10 +9,10 @@ from rutc.graph_opt.exprs import is_plain, node_reads, point
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.contraction import inlined
 from rutc.graph_opt.rules.fold import FoldConstants
-from rutc.graph_opt.sum_weights import factors, product_of
+from rutc.graph_opt.sum_weights import product_of
 from rutc.record import record
 from rutc.tensor_ir import Cast, DType, Expr, Index, Lit, Nest, Node, Read, Value
-from rutc.tensor_ir.expr import index_names
+from rutc.tensor_ir.expr import factors, index_names
 
 REUSE = 8
 """An element read so often costs more to convert each time than to store in 32 bits."""
