@@ -324,6 +324,7 @@ def verify(
         library: What was compiled from it; None compiles it now, into a temporary folder.
         inputs: `NAME=SOURCE` items as of `rutc verify --input`; what is not given is generated.
         data: A folder of `.npz` files or `test_data_set_*` folders instead: all of it is used.
+            What of it cannot be is told in `Verification.skipped`.
         target: The target of a library that is compiled now; so are `shapes` and `dims`.
         shapes: See `compile`.
         dims: See `compile`.

@@ -288,7 +288,9 @@ def verify(
             payload["divergence"] = views.divergence_json(divergence)
         screen.result(payload, views.verification_table(verification), *told)
         if not verification.passed:
-            raise typer.Exit(1)
+            raise typer.Exit(CheckFailed.exit_status)
+        if verification.skipped:
+            raise typer.Exit(UserError.exit_status)
 
 
 @app.command()

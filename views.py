@@ -91,6 +91,7 @@ def verification_json(verification: Verification) -> Json:
         "runs": verification.runs,
         "runs_with_float64": verification.with_truth,
         "unverified": list(verification.unverified),
+        "skipped": list(verification.skipped),
         "outputs": [asdict(output) for output in verification.outputs],
     }
 
@@ -116,10 +117,11 @@ def verification_table(verification: Verification) -> Table:
 
 
 def verification_text(verification: Verification) -> str:
-    """Returns the summary, what was not verified, and why outputs that do not agree do not."""
+    """Returns the summary, what was skipped or not verified, and why outputs do not agree."""
     reasons = [f"{o.name}: {o.reason}" for o in verification.outputs if not o.passed]
     unverified = [f"unverified: {text}" for text in verification.unverified]
-    return "\n".join([verification.summary(), *unverified, *reasons])
+    skipped = [f"skipped: {text}" for text in verification.skipped]
+    return "\n".join([verification.summary(), *skipped, *unverified, *reasons])
 
 
 def divergence_json(divergence: Divergence | None) -> Json | None:

@@ -11,7 +11,7 @@ A folder that is itself such a `test_data_set_0` is one case.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -54,26 +54,25 @@ def sample_paths(folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(found, key=_order))
 
 
-def samples(folder: Path, session: InferenceSession) -> Iterator[Sample]:
-    """Yields all cases of a folder, each read when it is its turn.
+def read_sample(path: Path, session: InferenceSession) -> Sample:
+    """Returns the case of one of `sample_paths`.
 
     Raises:
-        UserError: an input is missing, or does not fit the model.
+        UserError: a file cannot be read, or an input is missing or does not fit the model.
     """
-    for path in sample_paths(folder):
-        takes, gives = session.get_inputs(), session.get_outputs()
-        if path.is_dir():
-            inputs, expected = _numbered(path, takes, "input"), _numbered(path, gives, "output")
-        else:
-            stored = open_npz(path)
-            inputs = {p.name: stored[p.name] for p in takes if p.name in stored}
-            expected = {p.name: _restored(p, stored) for p in gives if p.name in stored}
-        missing = [p.name for p in takes if p.name not in inputs and p.value is None]
-        if missing:
-            raise UserError(f"{path} has no value for input {missing[0]!r}")
-        held = {p.name: p.value for p in takes if p.value is not None}
-        fitting = {p.name: _fitting(p, inputs[p.name], path) for p in takes if p.name in inputs}
-        yield Sample(path.name, {**held, **fitting}, expected)
+    takes, gives = session.get_inputs(), session.get_outputs()
+    if path.is_dir():
+        inputs, expected = _numbered(path, takes, "input"), _numbered(path, gives, "output")
+    else:
+        stored = open_npz(path)
+        inputs = {p.name: stored[p.name] for p in takes if p.name in stored}
+        expected = {p.name: _restored(p, stored) for p in gives if p.name in stored}
+    missing = [p.name for p in takes if p.name not in inputs and p.value is None]
+    if missing:
+        raise UserError(f"{path} has no value for input {missing[0]!r}")
+    held = {p.name: p.value for p in takes if p.value is not None}
+    fitting = {p.name: _fitting(p, inputs[p.name], path) for p in takes if p.name in inputs}
+    return Sample(path.name, {**held, **fitting}, expected)
 
 
 def _order(path: Path) -> list[tuple[int, str]]:

@@ -11,7 +11,7 @@ import numpy as np
 from rutc.errors import CheckFailed, UserError
 from rutc.importer.quantised import is_quantised
 from rutc.record import record
-from rutc.runtime import InferenceSession, load
+from rutc.runtime import InferenceSession, ModelError, load
 from rutc.tensor_ir import DType, Graph
 from rutc.verify.compare import (
     Array,
@@ -20,7 +20,7 @@ from rutc.verify.compare import (
     compare_outputs,
     compare_values,
 )
-from rutc.verify.dataset import sample_paths, samples
+from rutc.verify.dataset import read_sample, sample_paths
 from rutc.verify.informative import says_nothing
 from rutc.verify.inputs import InputSpec, gather, spec
 from rutc.verify.judge import judged, judged_by_reference
@@ -41,7 +41,7 @@ class Verification:
     `inputs` says where the inputs came from (`brief` after others), `values` are they. `rutc_s`
     and `reference_s` are the seconds of the one run of each, which is no benchmark. `truth` says
     why float64 judged nothing or not all; `runs` is how many inputs there were, `with_truth` for
-    how many of them it did.
+    how many of them it did. `skipped` says of each case of a folder that was not run why.
     """
 
     model: Path
@@ -58,6 +58,7 @@ class Verification:
     truth: str = ""
     runs: int = 1
     with_truth: int = 0
+    skipped: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -134,7 +135,8 @@ def verify_model(
         threads: Threads of both; None leaves the choice to each.
         dims: Extents of the symbols that the compiled model keeps, for generated inputs.
         seed: Of generated inputs.
-        data: A folder of inputs, of all of which the worst is told (see `dataset`).
+        data: A folder of inputs, of all of which the worst is told (see `dataset`). Cases that
+            cannot be read or run are left out, and told.
         graph: The model's import, if there is one already.
         effort: How much work float64 may be.
         on_progress: Is told each step.
@@ -206,21 +208,33 @@ class Verifier:
         return [*found, *self.louder(found, seed, dims)]
 
     def recorded(self, folder: Path, report: Progress) -> list[Verification]:
-        """What all cases of a folder show.
+        """What all cases of a folder show that can be read and run.
 
         Raises:
-            UserError: a case does not fit the model, or ONNX Runtime does not run it.
+            UserError: none can.
         """
-        count = len(sample_paths(folder))
-        cases = f"the {count} cases of {folder}" if count > 1 else f"the case of {folder}"
-        found = []
-        for number, sample in enumerate(samples(folder, self.session)):
-            report("verify", number, count)
-            item = Round(cases, sample.inputs, sample.name)
-            looked = self.look(item)
-            told = expected(looked.outputs, leaves(sample.expected), leaves(self.made), self.untold)
-            found.append(replace(looked, outputs=told))
-        return found
+        paths = sample_paths(folder)
+        found: list[Verification] = []
+        skipped: list[str] = []
+        for number, path in enumerate(paths):
+            report("verify", number, len(paths))
+            try:
+                sample = read_sample(path, self.session)
+                looked = self.look(Round(str(folder), sample.inputs, sample.name))
+            except (UserError, ModelError) as error:
+                told = str(error)
+                skipped.append(told if str(path) in told else f"{path}: {told}")
+                continue
+            made = leaves(self.made)
+            outputs = expected(looked.outputs, leaves(sample.expected), made, self.untold)
+            found.append(replace(looked, outputs=outputs))
+        if not found:
+            raise UserError("\n".join(skipped))
+        cases = f"the {len(paths)} cases of {folder}" if len(paths) > 1 else f"the case of {folder}"
+        if skipped:
+            cases = f"{len(found)} of {cases}"
+        found[0] = replace(found[0], skipped=tuple(skipped))
+        return [replace(v, inputs=cases) for v in found]
 
     def louder(
         self, found: Sequence[Verification], seed: int, dims: Mapping[str, int] | None
@@ -380,6 +394,7 @@ def together(found: Sequence[Verification]) -> Verification:
         truth=f"{lacking[0]} (for {len(lacking)} of {len(found)} inputs)" if lacking else "",
         runs=len(found),
         with_truth=sum(v.with_truth for v in found),
+        skipped=tuple(text for v in found for text in v.skipped),
     )
 
 

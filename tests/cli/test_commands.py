@@ -133,6 +133,29 @@ def test_verify_compiles_when_there_is_no_artifact(rutc: Rutc, model: Path) -> N
     assert sorted(model.parent.iterdir()) == before
 
 
+def test_verify_ends_with_status_2_where_a_case_is_skipped(
+    rutc: Rutc, tmp_path: Path, model: Path, artifact: Path
+) -> None:
+    x = np.ones((4, 8), np.float32)
+    np.savez(tmp_path / "a.npz", allow_pickle=False, x=x)
+    assert rutc("verify", model, artifact, "--data", tmp_path).status == 0
+    (tmp_path / "b.npz").write_bytes(b"junk")
+    result = rutc("verify", model, artifact, "--data", tmp_path)
+    assert result.status == 2
+    text = " ".join(result.stdout.split())
+    assert "1 of 1 outputs agree" in text
+    assert f"skipped: {tmp_path / 'b.npz'} is no numpy file" in text
+    result = rutc("verify", model, artifact, "--data", tmp_path, "--json")
+    assert result.status == 2
+    assert result.json["passed"] is True
+    assert len(result.json["skipped"]) == 1
+    np.savez(tmp_path / "c.npz", allow_pickle=False, x=x, y=np.zeros((4, 16), np.float32))
+    result = rutc("verify", model, artifact, "--data", tmp_path)
+    assert result.status == 1
+    assert "not what the data expects" in result.stdout
+    assert "skipped:" in result.stdout
+
+
 def test_verify_fails_on_another_model(rutc: Rutc, tmp_path: Path, artifact: Path) -> None:
     other = onnx.load(artifact.with_suffix(".onnx"))
     changed = -numpy_helper.to_array(other.graph.initializer[0])

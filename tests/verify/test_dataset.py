@@ -156,6 +156,47 @@ def test_a_folder_that_does_not_fit_is_refused(
     assert str(tmp_path) in str(refused.value)
 
 
+def test_cases_that_cannot_be_used_are_told_and_the_others_judged(
+    model: Path, tmp_path: Path
+) -> None:
+    good, y = _case(4)
+    cases = {
+        "named": {"x": good["x"]},
+        "shaped": {**good, "x": good["x"][:, :2]},
+        "typed": {**good, "b": good["b"].astype(np.float64)},
+        "good": {**good, "y": y},
+        "unexpected": {**good, "y": np.array(["a"])},
+    }
+    for name, arrays in cases.items():
+        np.savez(tmp_path / f"{name}.npz", allow_pickle=False, **arrays)
+    (tmp_path / "junk.npz").write_bytes(b"junk")
+    _write_pb(tmp_path / "test_data_set_0", 2)
+    (tmp_path / "test_data_set_0" / "input_1.pb").write_bytes(b"junk")
+    found = verify(model, model.with_suffix(".so"), data=tmp_path)
+    assert found.runs == 2
+    assert found.inputs == f"2 of the 7 cases of {tmp_path}"
+    assert (found.passed, found.outputs[0].case) == (False, "unexpected.npz")
+    junk, *others = found.skipped
+    assert junk.startswith(f"{tmp_path}/junk.npz is no numpy file of named arrays: ")
+    assert others == [
+        f"{tmp_path}/named.npz has no value for input 'b'",
+        f"input 'x' from {tmp_path}/shaped.npz has shape [4, 2], the model takes ['n', 3]",
+        f"{tmp_path}/test_data_set_0/input_1.pb is no ONNX TensorProto",
+        f"input 'b' from {tmp_path}/typed.npz has dtype float64, the model takes float32: "
+        "convert it with .astype",
+    ]
+
+
+def test_cases_that_a_runtime_refuses_are_told(model: Path, tmp_path: Path) -> None:
+    compile(model, tmp_path / "m.so", dims={"n": (1, 8)}, verify=False)
+    for rows in (2, 9):
+        np.savez(tmp_path / f"case{rows}.npz", allow_pickle=False, **_case(rows)[0])
+    found = verify(model, tmp_path / "m.so", data=tmp_path)
+    assert (found.passed, found.runs) == (True, 1)
+    (line,) = found.skipped
+    assert line.startswith(f'{tmp_path / "case9.npz"}: axis 0 of input "x" is n = 9')
+
+
 def test_a_folder_without_a_case_is_told_before_a_model_is_compiled(
     model: Path, tmp_path: Path
 ) -> None:
