@@ -27,6 +27,7 @@ from rutc.importer.guarded import guarded
 from rutc.importer.old_opsets import after_conversion, before_conversion
 from rutc.importer.order import sort_nodes
 from rutc.importer.proto import array_of, dense_of, subgraphs
+from rutc.importer.scopes import name_values, number_values
 
 OPSET = 28
 """The opset whose definitions the operators implement."""
@@ -163,12 +164,14 @@ def _converted(model: ModelProto) -> ModelProto:
                 value = helper.make_tensor_value_info(t.name, t.data_type, t.dims)
                 model.graph.input.append(value)
         model.ir_version = 4
+    had = number_values(model)
     # The converter takes the batch axis off the types of a Scan's operands, the inputs' too.
     declared = [ValueInfoProto.FromString(i.SerializeToString()) for i in model.graph.input]
     before_conversion(model, version)
     try:
         converted = guarded(version_converter.convert_version, model, OPSET)
     except _FAILURES as e:
+        name_values(model, had)
         changed = _changed_operators(model, opset_of(model))
         if changed:
             raise refusal(model, version, OPSET, changed, e) from e
@@ -178,6 +181,7 @@ def _converted(model: ModelProto) -> ModelProto:
         if info.name in types:
             info.CopyFrom(types[info.name])
     after_conversion(converted, version)
+    name_values(converted, had)
     return converted
 
 

@@ -18,8 +18,6 @@ from rutc.importer.order import title
 from rutc.importer.proto import subgraphs
 from rutc.importer.registry import EARLY
 
-Rewrite = Callable[[NodeProto, int], list[NodeProto]]
-
 SEVENTH = 7
 
 WITHDRAWN = {
@@ -49,7 +47,6 @@ def keep_early_operators(model: ModelProto, version: int) -> None:
 
 def as_seventh(model: ModelProto, version: int) -> None:
     """Makes a model of opset `version`, below 7, one of opset 7."""
-    taken = _names(model)
     for graph in subgraphs(model.graph):
         nodes: list[NodeProto] = []
         for node in graph.node:
@@ -57,36 +54,12 @@ def as_seventh(model: ModelProto, version: int) -> None:
             if node.domain in ("", "ai.onnx"):
                 _take(node, "consumed_inputs", "is_test")
                 rewrite = _REWRITES.get(node.op_type)
-                before = _rewritten(rewrite, node, version, taken) if rewrite is not None else []
+                before = rewrite(node, version) if rewrite is not None else []
             nodes += [*before, node]
         replace_nodes(graph, nodes)
     for imported in model.opset_import:
         if imported.domain in ("", "ai.onnx"):
             imported.version = SEVENTH
-
-
-def _names(model: ModelProto) -> set[str]:
-    """What the values of a model are called."""
-    found: set[str] = set()
-    for graph in subgraphs(model.graph):
-        found |= {i.name for i in graph.input} | {t.name for t in graph.initializer}
-        found |= {t.values.name for t in graph.sparse_initializer}
-        found.update(o for node in graph.node for o in node.output)
-    return found
-
-
-def _rewritten(rewrite: Rewrite, node: NodeProto, version: int, taken: set[str]) -> list[NodeProto]:
-    """The nodes that a rewrite gives, whose results no value is called like.
-
-    It calls them like the first result of the node, and a word of `_WORDS`.
-    """
-    name = node.output[0]
-    while any(f"{node.output[0]}_{word}" in taken for word in _WORDS):
-        node.output[0] += "_"
-    before = rewrite(node, version)
-    node.output[0] = name
-    taken.update(o for new in before for o in new.output)
-    return before
 
 
 def replace_nodes(graph: GraphProto, nodes: list[NodeProto]) -> None:
@@ -199,9 +172,7 @@ def _as_inputs(node: NodeProto, _: int) -> list[NodeProto]:
 
 _INPUTS = {"Split": 1, "Tile": 2}
 
-_WORDS = ("aligned", "shape", "slopes")
-
-_REWRITES: dict[str, Rewrite] = {
+_REWRITES: dict[str, Callable[[NodeProto, int], list[NodeProto]]] = {
     **dict.fromkeys(("Add", "And", "Div", "Equal", "Greater", "Less"), _broadcast),
     **dict.fromkeys(("Mul", "Or", "Pow", "Sub", "Xor"), _broadcast),
     **dict.fromkeys(("GRU", "LSTM", "RNN"), lambda node, _: _without(node, "output_sequence")),

@@ -151,13 +151,6 @@ class _Importer:
         env, takes = inputs.read([i for i in graph.input if i.name not in weights], graph)
         for initializer, data in weights.items():
             env[initializer] = b.constant(data, kind_of(data), initializer)
-        twice = next((o for node in graph.node for o in node.output if o in env), None)
-        if twice is not None:
-            # The conversion to the newest opset makes names of its own.
-            raise UserError(
-                f"the value {twice!r} is called like one that the conversion of the model's opset "
-                "makes: rename it, or export the model with a newer opset"
-            )
         try:
             self.nodes(graph, env, [o.name for o in graph.output])
         except NeedsRank as e:

@@ -201,6 +201,7 @@ def _shorten_scans(graph: GraphProto) -> None:
         node.input[states:] = [f"{x}_cut" for x in whole]
         results = list(node.output[states:])
         node.output[states:] = [f"{y}_cut" for y in results]
+        node.name = ""
         nodes += [
             node,
             helper.make_node("Shape", whole[:1], [f"{length}_n"], start=0, end=1),

@@ -406,12 +406,3 @@ def test_a_weight_that_is_a_node_and_something_else(tmp_path):
     onnx.save(model, tmp_path / "m.onnx")
     with pytest.raises(UserError, match=r"'w'.* is computed by more than one node"):
         import_model(tmp_path / "m.onnx")
-
-
-def test_a_value_that_is_called_like_what_the_conversion_makes(tmp_path):
-    source = """<ir_version: 3, opset_import: ["" : 11]>
-        g (float[2, 3] x, float[2] y_shape) => (float[2, 3] y, float[2] z)
-        { y = Hardmax (x) z = Neg (y_shape) }"""
-    onnx.save(onnx.parser.parse_model(source), tmp_path / "m.onnx")
-    with pytest.raises(UserError, match=r"'y_shape'.* rename it"):
-        import_model(tmp_path / "m.onnx")
