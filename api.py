@@ -66,6 +66,37 @@ class Compiled:
         return self.report.header
 
 
+@record
+class _Given:
+    """What a verification uses: `NAME=SOURCE` items, a folder of cases, or generated inputs."""
+
+    inputs: tuple[str, ...] = ()
+    data: Path | None = None
+
+    def check(self, graph: Graph) -> None:
+        """Raises UserError where no such inputs are a model's."""
+        if self.inputs:
+            from rutc.verify.inputs import check_sources
+            from rutc.verify.ports import input_specs, ports_of
+
+            check_sources(input_specs(ports_of(graph)), self.inputs)
+        if self.data is not None:
+            from rutc.verify.dataset import check_samples
+            from rutc.verify.ports import ports_of
+
+            check_samples(self.data, ports_of(graph))
+
+    def values(self, library: Path) -> Mapping[str, Value] | None:
+        """All inputs of a compiled model, if there are items."""
+        from rutc.runtime import load
+        from rutc.verify.verify import session_values
+
+        if not self.inputs:
+            return None
+        with load(library, threads=1) as session:
+            return session_values(session, self.inputs)
+
+
 def compile(
     model: str | os.PathLike[str],
     output: str | os.PathLike[str] | None = None,
@@ -144,7 +175,7 @@ def compile(
         exact_algorithms=exact_algorithms,
         keep_subnormals=keep_subnormals,
     )
-    work = (_compiled, source, destination, options, inputs, verify, threads)
+    work = (_compiled, source, destination, options, _Given(tuple(inputs)), verify, threads)
     try:
         return limited(limit_time, limit_memory, on_progress, *work)
     finally:
@@ -175,7 +206,7 @@ def _compiled(
     source: Path,
     destination: Path,
     options: Options,
-    inputs: Sequence[str],
+    given: _Given,
     verify: bool,
     threads: int | None,
     on_progress: Progress | None,
@@ -187,7 +218,7 @@ def _compiled(
     """
     try:
         with HostRuntime(find_toolchain(_architecture(options.target))) as host:
-            return _made(source, destination, options, host, inputs, verify, threads, on_progress)
+            return _made(source, destination, options, host, given, verify, threads, on_progress)
     except MemoryError as error:
         raise OutOfMemory(
             f"{source}: this machine has not enough memory to compile it ({error}); fix the "
@@ -209,7 +240,7 @@ def _made(
     destination: Path,
     options: Options,
     host: HostRuntime,
-    inputs: Sequence[str],
+    given: _Given,
     verify: bool,
     threads: int | None,
     on_progress: Progress | None,
@@ -219,11 +250,8 @@ def _made(
         imported: list[Graph] = []
 
         def on_import(graph: Graph) -> None:
-            """Check the inputs by their names, before there is much work in vain."""
-            if inputs:
-                from rutc.verify.inputs import check_sources
-
-                check_sources(inputs, [n.name for n in graph.inputs])
+            """Check the inputs before there is much work in vain."""
+            given.check(graph)
             imported.append(graph)
 
         def made(options: Options) -> Report:
@@ -237,8 +265,8 @@ def _made(
         from rutc.verify import BRIEF, VerificationFailed, refusals, verify_model
 
         try:
-            given = _given(report.library, inputs)
-            refused = refusals(source, report.library, given, threads)
+            values = given.values(report.library)
+            refused = refusals(source, report.library, values, threads)
             if refused:
                 for file in place.path.iterdir():
                     file.unlink()
@@ -246,7 +274,7 @@ def _made(
             verification = verify_model(
                 source,
                 report.library,
-                inputs=given,
+                inputs=values,
                 threads=threads,
                 graph=imported[0] if imported else None,
                 effort=BRIEF,
@@ -266,17 +294,6 @@ def _made(
             )
         published = _publish(place, report, destination)
     return Compiled(published, replace(verification, library=published.library), refused)
-
-
-def _given(library: Path, inputs: Sequence[str]) -> Mapping[str, Value] | None:
-    """All inputs of a compiled model, if some are given."""
-    from rutc.runtime import load
-    from rutc.verify.verify import session_values
-
-    if not inputs:
-        return None
-    with load(library, threads=1) as session:
-        return session_values(session, inputs)
 
 
 def _artifact(
@@ -337,28 +354,22 @@ def verify(
     Raises:
         UserError: the model or an input is at fault, or the work took more than a limit.
     """
-    how = _Making(target, dict(shapes or {}), dict(dims or {}), dict(values or {}))
-    given = (tuple(inputs), None if data is None else Path(data))
-    work = (Path(model), None if library is None else Path(library), how, *given, threads)
+    how = Options(
+        target=target,
+        shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
+        dims=dict(dims or {}),
+        values=dict(values or {}),
+    )
+    given = _Given(tuple(inputs), None if data is None else Path(data))
+    work = (Path(model), None if library is None else Path(library), how, given, threads)
     return limited(limit_time, limit_memory, on_progress, _verified, *work)
-
-
-@record
-class _Making:
-    """How a library is compiled that is only verified."""
-
-    target: str
-    shapes: Mapping[str, Sequence[int]]
-    dims: Mapping[str, int | tuple[int, ...]]
-    values: Mapping[str, np.ndarray]
 
 
 def _verified(
     source: Path,
     library: Path | None,
-    how: _Making,
-    inputs: Sequence[str],
-    data: Path | None,
+    how: Options,
+    given: _Given,
     threads: int | None,
     on_progress: Progress | None,
 ) -> Verification:
@@ -369,28 +380,26 @@ def _verified(
 
     if not source.is_file():
         raise UserError(f"there is no file {source}")
-    if inputs and data is not None:
+    if given.inputs and given.data is not None:
         raise UserError("give inputs or a folder of them (--data), not both")
-    if data is not None:
-        sample_paths(data)
+    if given.data is not None:
+        sample_paths(given.data)
     if library is None:
         with Workplace() as place:
-            compiled = compile(
-                source,
-                place.path / "model.so",
-                target=how.target,
-                shapes=how.shapes,
-                dims=how.dims,
-                values=how.values,
-                verify=False,
-                on_progress=on_progress,
-            )
-            return _verified(source, compiled.library, how, inputs, data, threads, on_progress)
+            made = place.path / "model.so"
+            _compiled(source, made, how, given, False, threads, on_progress)
+            return _verified(source, made, how, given, threads, on_progress)
     artifact = open_artifact(library)
     with artifact.file:
         artifact.check_integrity()
-    given = _given(library, inputs)
-    return verify_model(source, library, given, threads=threads, data=data, on_progress=on_progress)
+    return verify_model(
+        source,
+        library,
+        given.values(library),
+        threads=threads,
+        data=given.data,
+        on_progress=on_progress,
+    )
 
 
 def _check_destination(output: Path, source: Path) -> Path:

@@ -121,7 +121,7 @@ class PlanSteps:
         )
 
     def _input(self, n: Input) -> host.Port:
-        port = self._port(n.name, _name(n.out.dtype), n.axes)
+        port = self._port(n.name, n.out.dtype.stored_name, n.axes)
         if n.fixed is None:
             return port
         array = n.fixed.array
@@ -130,7 +130,7 @@ class PlanSteps:
         return replace(port, fixed=host.Fixed(array.tobytes(), str(n.fixed)))
 
     def _dtype(self, value: str) -> str:
-        return _name(self.plan.values[value].dtype)
+        return self.plan.values[value].dtype.stored_name
 
     def _output(self, value: str, port: host.Port) -> host.Port:
         place = self.plan.places[value]
@@ -273,7 +273,7 @@ class PlanSteps:
         layout = dense(axes, self.extents)
         ref = self._weight(name, layout) if name in self.constants else self._ref(name)
         shape = tuple(self.extents[d] for d in axes)
-        return host.Operand(ref, _name(self.plan.values[name].dtype), shape)
+        return host.Operand(ref, self.plan.values[name].dtype.stored_name, shape)
 
     def _choose(self, s: Choose, symbols: Symbols) -> host.Step:
         branches: list[tuple[host.Step, ...]] = []
@@ -418,8 +418,3 @@ def _with_launches(
                 return s
 
     return tuple(map(completed, steps))
-
-
-def _name(kind: DType) -> str:
-    """An element type as the host runtime names it."""
-    return kind.value if kind.is_opaque else kind.numpy.name

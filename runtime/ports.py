@@ -66,6 +66,15 @@ class Ports:
         """Returns the model's outputs."""
         return _node_args(self.outputs, self.gives)
 
+    def get_ports(self) -> list[NodeArg]:
+        """Returns the tensors that the inputs are made of, as a session lists them."""
+        boxed = {b.port: b for b in self.takes or () if b.kind == "boxed"}
+        ports = {info.name: node_arg(info) for info in self.inputs}
+        for name, bundle in boxed.items():
+            inner = [f"{name}.{axis}" if n < 0 else n for axis, n in enumerate(bundle.shape)]
+            ports[name] = NodeArg(name, [*ports[name].shape, *inner], bundle.contents)
+        return list(ports.values())
+
 
 def undamaged(path: Path, read: Callable[[], Found]) -> Found:
     """Returns what `read` makes of the manifest of a library.

@@ -18,7 +18,7 @@ from rutc.runtime.errors import ModelError
 from rutc.runtime.interface import Options, ProfileRecord
 from rutc.runtime.loader import Library, open_library
 from rutc.runtime.plain import Addresses, PlainTensors, plain_tensors, repeated_shapes
-from rutc.runtime.ports import NodeArg, Ports, node_arg, undamaged
+from rutc.runtime.ports import NodeArg, Ports, undamaged
 from rutc.runtime.tensors import Array
 
 MAX_THREADS: Final = 4096
@@ -134,12 +134,7 @@ class InferenceSession:
         A sequence whose length the run tells is one, as are such optionals: its shape is that
         length and the declared shape of the tensors in it.
         """
-        boxed = {b.port: b for b in self._takes or () if b.kind == "boxed"}
-        ports = {info.name: node_arg(info) for info in self._inputs}
-        for name, bundle in boxed.items():
-            inner = [f"{name}.{axis}" if n < 0 else n for axis, n in enumerate(bundle.shape)]
-            ports[name] = NodeArg(name, [*ports[name].shape, *inner], bundle.contents)
-        return list(ports.values())
+        return self._ports.get_ports()
 
     def bundled(self, tensors: Mapping[str, Array]) -> dict[str, Any]:
         """Returns the inputs by name that tensors make up, which `get_ports` lists."""

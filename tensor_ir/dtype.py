@@ -70,6 +70,11 @@ class DType(Enum):
         return self in (DType.STRING, DType.TENSOR)
 
     @property
+    def stored_name(self) -> str:
+        """The type as artifacts name it: as numpy does, where it has elements of the type."""
+        return self.value if self.is_opaque else self.numpy.name
+
+    @property
     def is_float(self) -> bool:
         """Whether the type is a floating-point kind, narrow ones included."""
         return self.value.startswith(("f", "bf"))

@@ -19,6 +19,7 @@ import numpy as np
 from rutc.errors import UserError
 from rutc.record import record
 from rutc.runtime import InferenceSession, NodeArg
+from rutc.runtime.ports import Ports
 from rutc.verify.compare import Array, Value
 from rutc.verify.inputs import conform, restored, spec
 from rutc.verify.npz import open_npz
@@ -54,13 +55,30 @@ def sample_paths(folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(found, key=_order))
 
 
-def read_sample(path: Path, session: InferenceSession) -> Sample:
+def check_samples(folder: Path, model: Ports) -> None:
+    """Checks that some case of a folder can be read.
+
+    Raises:
+        UserError: there is no such folder, or none can.
+    """
+    told = []
+    for path in sample_paths(folder):
+        try:
+            read_sample(path, model)
+        except UserError as error:
+            told.append(str(error))
+        else:
+            return
+    raise UserError("\n".join(told))
+
+
+def read_sample(path: Path, model: Ports | InferenceSession) -> Sample:
     """Returns the case of one of `sample_paths`.
 
     Raises:
         UserError: a file cannot be read, or an input is missing or does not fit the model.
     """
-    takes, gives = session.get_inputs(), session.get_outputs()
+    takes, gives = model.get_inputs(), model.get_outputs()
     if path.is_dir():
         inputs, expected = _numbered(path, takes, "input"), _numbered(path, gives, "output")
     else:

@@ -290,21 +290,19 @@ def gather(
     return {**generate(specs, seeds[-1], sizes), **values}
 
 
-def check_sources(sources: Sequence[str], names: Sequence[str]) -> None:
-    """Checks `NAME=SOURCE` items as far as it can be done with no more than the inputs' names.
+def check_sources(specs: Sequence[InputSpec], sources: Sequence[str]) -> None:
+    """Checks `NAME=SOURCE` items.
 
     Raises:
-        UserError: an item names no input, names one twice, or names a file that cannot be read.
+        UserError: an item names no input of the model, names one twice, or cannot be read.
     """
-    for name, source in _items(sources, names):
+    by_name = {item.name: item for item in specs}
+    for name, source in _items(sources, list(by_name)):
         if source.startswith("random:"):
             _seed(source)
-            continue
-        path = _file(name, source)
-        if path.suffix.lower() == ".npz":
-            open_npz(path)
-        elif path.suffix.lower() == ".npy":
-            _loaded(path)
+        else:
+            for item in [by_name[name]] if name else specs:
+                read(item, source)
 
 
 def _items(sources: Sequence[str], names: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -22,9 +22,10 @@ from rutc.verify.compare import (
 )
 from rutc.verify.dataset import read_sample, sample_paths
 from rutc.verify.informative import says_nothing
-from rutc.verify.inputs import InputSpec, gather, spec
+from rutc.verify.inputs import gather
 from rutc.verify.judge import judged, judged_by_reference
 from rutc.verify.oracle import THOROUGH, Answer, Effort, Oracle, leaves
+from rutc.verify.ports import input_specs
 from rutc.verify.reference import Reference, comparable, reference_version
 from rutc.verify.rounds import Round, others, rounds
 from rutc.verify.sizes import common_sizes, extents_at, session_symbols
@@ -452,15 +453,10 @@ def session_values(
 
     What is generated has the sizes of what is given, or else common ones.
     """
-    specs = session_inputs(session)
+    specs = input_specs(session)
     common = common_sizes(session_symbols(session))
     given = gather(specs, sources, seed, extents_at(session, common))
     return session.bundled(given)
-
-
-def session_inputs(session: InferenceSession) -> tuple[InputSpec, ...]:
-    """Returns what a compiled model takes."""
-    return tuple(spec(port.name, port.type, port.shape, port.value) for port in session.get_ports())
 
 
 def session_level(session: InferenceSession, model: Path) -> Level:

@@ -206,6 +206,42 @@ def test_a_folder_without_a_case_is_told_before_a_model_is_compiled(
     assert stages == []
 
 
+def test_a_folder_of_no_use_is_told_before_much_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The input is a sequence of two tensors, which the graph takes one by one."""
+    monkeypatch.setenv("RUTC_CACHE", str(tmp_path / "cache"))
+    x = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, [3])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [6])
+    node = helper.make_node("ConcatFromSequence", ["x"], ["y"], axis=0)
+    graph = helper.make_graph([node], "m", [x], [y])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(made, tmp_path / "m.onnx")
+    data = tmp_path / "data"
+    for number in range(2):
+        (data / f"test_data_set_{number}").mkdir(parents=True)
+        (data / f"test_data_set_{number}" / "input_0.pb").write_bytes(b"junk")
+    stages: list[str] = []
+
+    def check() -> bool:
+        stages.clear()
+        found = verify(
+            tmp_path / "m.onnx",
+            data=data,
+            dims={"x": 2},
+            on_progress=lambda stage, *_: stages.append(stage),
+        )
+        return found.passed
+
+    with pytest.raises(UserError, match=r"_0/input_0.pb holds no seq.*\n.*_1/input_0.pb holds"):
+        check()
+    assert set(stages) == {"import"}
+    proto = numpy_helper.from_list([W[:, 0], W[:, 1]])
+    (data / "test_data_set_1" / "input_0.pb").write_bytes(proto.SerializeToString())
+    assert check()
+    assert {"import", "kernels", "verify"} <= set(stages)
+
+
 def test_inputs_and_a_folder_are_not_taken_together(model: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not both"):
         verify(model, model.with_suffix(".so"), inputs=["random:1"], data=tmp_path)

@@ -1,5 +1,6 @@
 """Generated inputs, and inputs from files."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes
@@ -8,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from rutc.api import compile
+from rutc.api import compile, verify
 from rutc.errors import UserError
 from rutc.verify.inputs import InputSpec, gather, generate, read, spec
 
@@ -142,10 +143,17 @@ def test_bad_sources_are_refused(
         ("x=random:a", "random:SEED"),
         ("z=random:1", "no input 'z'; it has 'x', 'b'"),
         ("small.npy", "has 2 inputs"),
+        ("x=f64.npy", "has dtype float64"),
+        ("x=small.npy", "has shape"),
     ],
 )
+@pytest.mark.parametrize("command", [compile, verify])
 def test_sources_are_checked_before_much_is_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str, message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: Callable[..., object],
+    argument: str,
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     _write_bad_files(tmp_path)
@@ -155,7 +163,7 @@ def test_sources_are_checked_before_much_is_compiled(
     onnx.save(helper.make_model(graph, ir_version=10), tmp_path / "m.onnx")
     stages: list[str] = []
     with pytest.raises(UserError, match=message):
-        compile("m.onnx", inputs=[argument], on_progress=lambda stage, *_: stages.append(stage))
+        command("m.onnx", inputs=[argument], on_progress=lambda stage, *_: stages.append(stage))
     assert set(stages) == {"import"}
 
 
