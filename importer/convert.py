@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from onnx import (
@@ -25,8 +25,8 @@ from rutc.importer.conversion_errors import check_defined, reason_of, refusal
 from rutc.importer.external import ModelFolder
 from rutc.importer.guarded import guarded
 from rutc.importer.old_opsets import after_conversion, before_conversion
-from rutc.importer.order import sort_nodes
-from rutc.importer.proto import array_of, dense_of, subgraphs
+from rutc.importer.order import sort_nodes, title
+from rutc.importer.proto import array_of, dense_of, graphs_of, leave_elements, subgraphs
 from rutc.importer.scopes import name_values, number_values
 
 OPSET = 28
@@ -36,7 +36,7 @@ _SETTLED = 13
 """From this opset on an operator with the same inputs and attributes means the same."""
 
 _KEPT_ELEMENTS = 512
-"""Initializers up to this many elements stay in the protobuf while it is converted."""
+"""Tensors of up to this many elements stay in the protobuf while it is converted."""
 
 _FAILURES = (
     RuntimeError,
@@ -53,7 +53,8 @@ Weights = dict[str, np.ndarray]
 def prepare(model: ModelProto, folder: ModelFolder) -> tuple[GraphProto, Weights]:
     """The main graph at the newest opset without model-local functions, and its initializers."""
     sort_nodes(model)
-    weights = {**_take_constants(model, folder), **_take_initializers(model, folder)}
+    _leave_elements(model, folder)
+    weights = _take_initializers(model, folder)
     if model.functions:
         model = _inlined(model)
     graph = _converted(model).graph
@@ -90,34 +91,28 @@ def _fill_in(node: NodeProto, function: FunctionProto) -> None:
     node.attribute.extend(a for a in function.attribute_proto if a.name not in given)
 
 
-def _take_constants(model: ModelProto, folder: ModelFolder) -> Weights:
-    """Takes the nodes that are big constants out; the model gets inputs in their place.
+def _leave_elements(model: ModelProto, folder: ModelFolder) -> None:
+    """Leaves the elements of large tensors in nodes and their graphs to the folder.
 
-    Some exporters write all weights so. What is left is copied whenever a model is changed or
-    converted.
+    What is left of them is copied whenever a model is changed or converted.
     """
-    graph = model.graph
-    computed = Counter(o for node in graph.node for o in node.output)
-    weights: Weights = {}
-    taken: list[int] = []
-    for k, node in enumerate(graph.node):
-        t = _constant_of(node)
-        if t is None or not _is_big(t) or computed[node.output[0]] > 1 or not node.output[0]:
-            continue
-        t.name = node.output[0]
-        weights[t.name] = array_of(t, folder)
-        graph.input.append(helper.make_tensor_value_info(t.name, t.data_type, t.dims))
-        taken.append(k)
-    for k in reversed(taken):
-        del graph.node[k]
-    return weights
+    for nodes in (model.graph.node, *(f.node for f in model.functions)):
+        for node, t in _inner_tensors(nodes):
+            if t.data_location != TensorProto.EXTERNAL and _is_big(t):
+                t.name = t.name or title(node)
+                leave_elements(t, folder)
 
 
-def _constant_of(node: NodeProto) -> TensorProto | None:
-    """The tensor that a node gives, if it is a constant."""
-    if (node.op_type, node.domain) not in (("Constant", ""), ("Constant", "ai.onnx")):
-        return None
-    return next((a.t for a in node.attribute if a.name == "value"), None)
+def _inner_tensors(nodes: Iterable[NodeProto]) -> Iterator[tuple[NodeProto, TensorProto]]:
+    """Yields the tensors in attributes of nodes and in the graphs there, each with its node."""
+    for node in nodes:
+        for a in node.attribute:
+            for t in (*((a.t,) if a.HasField("t") else ()), *a.tensors):
+                yield node, t
+            for graph in graphs_of(a):
+                for t in graph.initializer:
+                    yield node, t
+                yield from _inner_tensors(graph.node)
 
 
 def _take_initializers(model: ModelProto, folder: ModelFolder) -> Weights:

@@ -32,6 +32,8 @@ class ModelFolder:
         """The files that were asked for, and their states when they were."""
         self.model: np.ndarray | None = None
         """The bytes of the model itself, once it is read."""
+        self.kept: list[np.ndarray] = []
+        """The elements of tensors whose protobufs hold a place in this list only."""
 
     def file(self, location: str, name: str) -> Path:
         """The file of a tensor's data. Raises UserError where it may not be used."""

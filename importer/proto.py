@@ -60,6 +60,8 @@ _PACKED = frozenset(d for d in DType if 0 < d.bits < 8)
 _NUMBERS = {kind: number for number, kind in _TYPES.items()}
 ELEMENT_TYPES = tuple(_NUMBERS)
 """The element types that ONNX has, too."""
+KEPT = "kept"
+"""The key under which a tensor without elements says which ones of its folder it has."""
 MAX_ELEMENTS = 1 << 40
 MAX_RANK = 64
 """No tensor has more axes: numpy, in which constants are kept, has no more."""
@@ -149,6 +151,9 @@ def array_of(t: TensorProto, folder: ModelFolder) -> np.ndarray:
     count = prod(shape)
     raw: bytes | np.ndarray | None = t.raw_data if t.HasField("raw_data") else None
     if t.data_location == TensorProto.EXTERNAL:
+        kept = _kept(t, folder)
+        if kept is not None and kept.shape == shape:
+            return kept
         raw = _inside(t, folder)
         if raw is None:
             return _external(t, name, dtype, shape, folder)
@@ -170,6 +175,25 @@ def array_of(t: TensorProto, folder: ModelFolder) -> np.ndarray:
     if dtype is DType.BF16 and array.dtype != ml_dtypes.bfloat16:
         return array.astype(ml_dtypes.bfloat16)
     return np.asarray(array, dtype.numpy)
+
+
+def leave_elements(t: TensorProto, folder: ModelFolder) -> None:
+    """Takes the elements out of a tensor; `array_of` knows them by the same folder."""
+    array = array_of(t, folder)
+    left = TensorProto(name=t.name, data_type=t.data_type, dims=t.dims)
+    left.data_location = TensorProto.EXTERNAL
+    left.external_data.add(key="location", value=INSIDE)
+    left.external_data.add(key=KEPT, value=str(len(folder.kept)))
+    folder.kept.append(array)
+    t.CopyFrom(left)
+
+
+def _kept(t: TensorProto, folder: ModelFolder) -> np.ndarray | None:
+    """The elements that `leave_elements` has left; None for others."""
+    fields = {e.key: e.value for e in t.external_data}
+    place = fields.get(KEPT, "")
+    known = fields.get("location") == INSIDE and place.isdecimal() and len(place) < 10
+    return folder.kept[int(place)] if known and int(place) < len(folder.kept) else None
 
 
 def _inside(t: TensorProto, folder: ModelFolder) -> np.ndarray | None:

@@ -1,15 +1,16 @@
-"""ONNX files read without the elements of their large initializers, which stay where they are.
+"""ONNX files read without the elements of their large tensors, which stay where they are.
 
     field of a message = key, content        key = number << 3 | kind, as a varint
     content by kind: 0 a varint | 1 8 bytes | 2 a length as a varint, so many bytes | 5 4 bytes
 
-Reading a protobuf copies everything in it. Here each large initializer says instead, as if its
-elements were external, at which bytes of the file they begin.
+Reading a protobuf copies everything in it. Here each large tensor, an initializer or an attribute
+of a node in any graph or function, says instead, as if its elements were external, at which bytes
+of the file they begin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from onnx import StringStringEntryProto, TensorProto
 
@@ -22,7 +23,19 @@ LEAST_BYTES = 1 << 16
 """Tensors with fewer bytes are copied."""
 
 MESSAGE = 2
-GRAPH, INITIALIZER = 7 << 3 | MESSAGE, 5 << 3 | MESSAGE
+GRAPH, FUNCTION, NODE, ATTRIBUTE, TENSOR = range(5)
+"""The messages that have tensors in them, but for the model, and these."""
+ONE_TENSOR = 5
+"""The number of an attribute's field that is one tensor: written twice, it is what both say."""
+Fields = dict[int, int]
+_MODEL: Fields = {7: GRAPH, 25: FUNCTION}
+_HELD: dict[int, Fields] = {
+    GRAPH: {1: NODE, 5: TENSOR},
+    FUNCTION: {7: NODE},
+    NODE: {5: ATTRIBUTE},
+    ATTRIBUTE: {ONE_TENSOR: TENSOR, 6: GRAPH, 10: TENSOR, 11: GRAPH},
+}
+"""The fields of a message that are such messages, by number."""
 RAW_DATA = TensorProto.RAW_DATA_FIELD_NUMBER << 3 | MESSAGE
 PLACE = frozenset((TensorProto.EXTERNAL_DATA_FIELD_NUMBER, TensorProto.DATA_LOCATION_FIELD_NUMBER))
 
@@ -40,27 +53,27 @@ class Field:
 def without_elements(data: memoryview) -> bytes | None:
     """The file of a model without large elements; None where it is not as protobuf writes it."""
     try:
-        return b"".join(_model(data))
-    except (IndexError, ValueError):
+        return b"".join(_parts(data, Field(0, 0, 0, len(data)), _MODEL))
+    except (IndexError, RecursionError, ValueError):
         return None
 
 
-def _model(data: memoryview) -> Iterator[bytes | memoryview]:
-    for field in _fields(data, 0, len(data)):
-        if field.key == GRAPH:
-            yield from _enclosed(GRAPH, _graph(data, field))
-        else:
+def _parts(data: memoryview, message: Field, held: Fields) -> Iterator[bytes | memoryview]:
+    """A message of which the fields `held` have tensors in them, without the elements of these."""
+    tensors = 0
+    for field in _fields(data, message.content, message.end):
+        number, form = divmod(field.key, 8)
+        kind = held.get(number) if form == MESSAGE else None
+        tensors += (held is _HELD[ATTRIBUTE]) and number == ONE_TENSOR
+        if tensors > 1:
+            raise ValueError("what is one tensor is written as two, of which each has a part")
+        parts: Iterable[bytes | memoryview] | None = None
+        if kind is not None and field.end - field.content >= LEAST_BYTES:
+            parts = _tensor(data, field) if kind == TENSOR else _parts(data, field, _HELD[kind])
+        if parts is None:
             yield data[field.start : field.end]
-
-
-def _graph(data: memoryview, graph: Field) -> Iterator[bytes | memoryview]:
-    for field in _fields(data, graph.content, graph.end):
-        large = field.key == INITIALIZER and field.end - field.content >= LEAST_BYTES
-        tensor = _tensor(data, field) if large else None
-        if tensor is None:
-            yield data[field.start : field.end]
         else:
-            yield from _enclosed(INITIALIZER, tensor)
+            yield from _enclosed(field.key, parts)
 
 
 def _tensor(data: memoryview, tensor: Field) -> list[bytes | memoryview] | None:
@@ -81,9 +94,7 @@ def _tensor(data: memoryview, tensor: Field) -> list[bytes | memoryview] | None:
     return [*kept, place.SerializeToString()]
 
 
-def _enclosed(
-    key: int, parts: Iterator[bytes | memoryview] | list[bytes | memoryview]
-) -> list[bytes | memoryview]:
+def _enclosed(key: int, parts: Iterable[bytes | memoryview]) -> list[bytes | memoryview]:
     """A field that is a message of these parts."""
     content = list(parts)
     return [_varint(key), _varint(sum(map(len, content))), *content]

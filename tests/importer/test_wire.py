@@ -59,6 +59,38 @@ def test_elements_are_those_that_protobuf_reads(tmp_path: Path) -> None:
     assert folder.used == {}
 
 
+def test_elements_in_nodes_are_left_where_they_are(tmp_path: Path) -> None:
+    t = tensors()[0]
+    constant = helper.make_node("Constant", [], ["k"], value=t)
+    inner = helper.make_graph([constant], "inner", [], [], [t])
+    nodes = [constant, helper.make_node("If", ["c"], ["y"], then_branch=inner, values=[t, t])]
+    made = model(tensors()[1])
+    made.graph.node.extend(nodes)
+    made.functions.append(helper.make_function("acme", "F", [], [], nodes, []))
+    onnx.save(made, tmp_path / "m.onnx")
+    folder = ModelFolder(tmp_path)
+    small = load(tmp_path / "m.onnx", folder)
+    assert small.ByteSize() < LEAST_BYTES
+    for part in (small.graph, small.functions[0]):
+        held = [a for node in part.node for a in node.attribute]
+        (branch,) = (a.g for a in held if a.name == "then_branch")
+        found = [*branch.initializer, branch.node[0].attribute[0].t]
+        for a in held:
+            found += [a.t] if a.name == "value" else a.tensors
+        assert len(found) == 5
+        for tensor in found:
+            np.testing.assert_array_equal(array_of(tensor, folder), numpy_helper.to_array(t))
+
+
+def test_a_tensor_of_an_attribute_that_is_written_twice() -> None:
+    t = tensors()[0]
+    attribute = _enclosed(b"\x2a", t.SerializeToString())
+    attribute += _enclosed(b"\x2a", TensorProto(raw_data=b"abcd", dims=[1]).SerializeToString())
+    node = _enclosed(b"\x2a", attribute)
+    whole = _enclosed(b"\x3a", _enclosed(b"\x0a", node))
+    assert without_elements(memoryview(whole)) is None
+
+
 def test_a_large_model_is_imported_from_anywhere(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     path = tmp_path / "deep" / "m.onnx"
@@ -84,6 +116,8 @@ def test_data_that_does_not_fit_its_shape(tmp_path: Path) -> None:
         {"location": INSIDE, "offset": "-8", "length": str(4 * LARGE)},
         {"location": INSIDE, "offset": str(1 << 62), "length": str(4 * LARGE)},
         {"location": INSIDE, "offset": "0", "length": "8"},
+        {"location": INSIDE, "kept": "0"},
+        {"location": INSIDE, "kept": "-1"},
     ],
 )
 def test_a_model_cannot_name_bytes_of_its_own(tmp_path: Path, place: dict[str, str]) -> None:
