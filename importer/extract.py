@@ -45,6 +45,7 @@ class ModelParts:
         self._constants = {tensor.name for tensor in self._graph.initializer}
         self._constants |= {tensor.values.name for tensor in self._graph.sparse_initializer}
         self.nodes = tuple(_info(index, node) for index, node in enumerate(self._graph.node))
+        self._makers = {name: node.index for node in self.nodes for name in node.outputs}
 
     def write_with_outputs(
         self, path: Path, names: Iterable[str], values: Mapping[str, Array] | None = None
@@ -87,8 +88,7 @@ class ModelParts:
 
     def producers(self, index: int) -> tuple[int, ...]:
         """Returns the nodes whose outputs a node reads."""
-        makers = {name: node.index for node in self.nodes for name in node.outputs}
-        found = (makers.get(name) for name in self.nodes[index].inputs)
+        found = (self._makers.get(name) for name in self.nodes[index].inputs)
         return tuple(dict.fromkeys(maker for maker in found if maker is not None))
 
     def _needed(self, wanted: set[str], stop: set[str]) -> list[NodeProto]:
