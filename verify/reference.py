@@ -99,8 +99,7 @@ class Reference:
             values = self._foreign(feed, names) if self._has_foreign() else self._plain(feed, names)
         except Exception as error:  # As above.
             raise UserError(
-                f"ONNX Runtime does not run the model on these inputs: {_first_line(error)}. "
-                "Give real inputs with --input NAME=FILE."
+                f"ONNX Runtime does not run the model on these inputs: {_first_line(error)}"
             ) from error
         return dict(zip(names, map(comparable, values), strict=True))
 

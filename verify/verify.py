@@ -152,8 +152,7 @@ def verify_model(
     if data is not None:
         found = verifier.recorded(data, report)
     elif inputs is not None:
-        report("verify", 0, 1)
-        found = [verifier.look(Round("given inputs", dict(inputs)))]
+        found = verifier.given(inputs, report)
     else:
         found = verifier.generated(seed, dims, report)
     known = verifier.confirmed(found, seed)
@@ -190,7 +189,7 @@ class Verifier:
             UserError: ONNX Runtime runs the model on none of them.
         """
         found: list[Verification] = []
-        refused: UserError | None = None
+        refused = ""
         chosen = rounds(self.session, seed, dims)
         for number, item in enumerate(chosen):
             report("verify", number, len(chosen))
@@ -200,13 +199,31 @@ class Verifier:
                 found.append(self.look(item))
             except UserError as error:
                 # Some sizes of a range may be none of the model's.
-                refused = error
+                refused = f"{str(error).rstrip('.')}. They were {item.source}."
                 continue
             if any(not o.passed and not o.contradicted for o in found[-1].outputs):
                 return found
-        if refused is not None and not found:
-            raise refused
+        if not found:
+            raise UserError(f"{refused} {self.advice()}")
         return [*found, *self.louder(found, seed, dims)]
+
+    def given(self, inputs: Mapping[str, Value], report: Progress) -> list[Verification]:
+        """What given inputs show.
+
+        Raises:
+            UserError: ONNX Runtime does not run the model on them.
+        """
+        report("verify", 0, 1)
+        try:
+            return [self.look(Round("given inputs", dict(inputs)))]
+        except UserError as error:
+            raise UserError(f"{str(error).rstrip('.')}. {self.advice()}") from error
+
+    def advice(self) -> str:
+        """What may help where ONNX Runtime does not run the model."""
+        real = "Give real inputs with --input NAME=FILE"
+        sizes = " ".join(f"--dim {name}=SIZE" for name in session_symbols(self.session))
+        return f"{real}, or compile the model for sizes that it takes: {sizes}" if sizes else real
 
     def recorded(self, folder: Path, report: Progress) -> list[Verification]:
         """What all cases of a folder show that can be read and run.

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from onnx import TensorProto, helper, save
 
-from rutc.api import compile
+from rutc.api import compile, verify
+from rutc.errors import UserError
 from rutc.runtime import load
 from rutc.verify.sizes import common_sizes, sample_sizes, session_symbols
 from rutc.verify.verify import session_values, verify_model
@@ -50,6 +52,30 @@ def test_a_model_is_verified_at_several_sizes(tmp_path: Path) -> None:
     checked = verify_model(model, made.library, dims={"batch": 2, "seq": 33})
     assert checked.passed
     assert checked.outputs[0].shape == (2, 33)
+
+
+def test_the_sizes_to_give_are_named_where_no_generated_inputs_are_taken(tmp_path: Path) -> None:
+    """y{n + 128} = x{n} mirrored at both ends, which takes at least 65 elements."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    pads = helper.make_tensor("pads", TensorProto.INT64, [2], [64, 64])
+    node = helper.make_node("Pad", ["x", "pads"], ["y"], mode="reflect")
+    graph = helper.make_graph([node], "mirror", [x], [y], [pads])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    save(model, tmp_path / "m.onnx")
+    advice = (
+        "Give real inputs with --input NAME=FILE, "
+        "or compile the model for sizes that it takes: --dim n=SIZE"
+    )
+    with pytest.raises(UserError, match="does not run the model on these inputs") as refused:
+        verify(tmp_path / "m.onnx")
+    assert str(refused.value).endswith(
+        f". They were inputs generated from seed 0 at n=64. {advice}"
+    )
+    with pytest.raises(UserError, match="does not run the model on these inputs") as refused:
+        verify(tmp_path / "m.onnx", inputs=["random:1"])
+    assert str(refused.value).endswith(f". {advice}")
+    assert verify(tmp_path / "m.onnx", dims={"n": 100}).passed
 
 
 def test_generated_inputs_have_the_sizes_of_the_given_ones(tmp_path: Path) -> None:
