@@ -375,7 +375,7 @@ def _verified(
 ) -> Verification:
     """What `verify` returns."""
     from rutc.runtime.artifact import open_artifact
-    from rutc.verify import verify_model
+    from rutc.verify import refusals, verify_model
     from rutc.verify.dataset import sample_paths
 
     if not source.is_file():
@@ -392,7 +392,7 @@ def _verified(
     artifact = open_artifact(library)
     with artifact.file:
         artifact.check_integrity()
-    return verify_model(
+    found = verify_model(
         source,
         library,
         given.values(library),
@@ -400,6 +400,10 @@ def _verified(
         data=given.data,
         on_progress=on_progress,
     )
+    if not given.inputs and given.data is None:
+        return found
+    lossy = refusals(source, library, found.values, threads)
+    return replace(found, lossy=tuple(map(str, lossy)))
 
 
 def _check_destination(output: Path, source: Path) -> Path:

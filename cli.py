@@ -255,7 +255,6 @@ def verify(
         from rutc.api import limited
         from rutc.api import verify as verify_now
         from rutc.arguments import parse_dims, parse_shapes, parse_values
-        from rutc.verify import refusals
         from rutc.verify.bisect import bisect as find_divergence
 
         with screen.progress() as on_progress:
@@ -279,10 +278,6 @@ def verify(
                 divergence = limited(limit_time, limit_memory, on_progress, find_divergence, *given)
         told = [views.verification_text(verification)]
         payload = views.verification_json(verification)
-        if library is not None and inputs:
-            lossy = refusals(model, library, verification.values, threads)
-            told += [f"filtering costs accuracy in {r}; compile with these inputs" for r in lossy]
-            payload["lossy"] = [str(r) for r in lossy]
         if bisect and not verification.passed:
             told.append(views.divergence_text(divergence))
             payload["divergence"] = views.divergence_json(divergence)

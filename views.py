@@ -92,6 +92,7 @@ def verification_json(verification: Verification) -> Json:
         "runs_with_float64": verification.with_truth,
         "unverified": list(verification.unverified),
         "skipped": list(verification.skipped),
+        "lossy": list(verification.lossy),
         "outputs": [asdict(output) for output in verification.outputs],
     }
 
@@ -121,7 +122,11 @@ def verification_text(verification: Verification) -> str:
     reasons = [f"{o.name}: {o.reason}" for o in verification.outputs if not o.passed]
     unverified = [f"unverified: {text}" for text in verification.unverified]
     skipped = [f"skipped: {text}" for text in verification.skipped]
-    return "\n".join([verification.summary(), *skipped, *unverified, *reasons])
+    which = f"the inputs of {verification.brief}" if verification.brief else "these inputs"
+    lossy = [
+        f"filtering costs accuracy in {text}; compile with {which}" for text in verification.lossy
+    ]
+    return "\n".join([verification.summary(), *skipped, *unverified, *reasons, *lossy])
 
 
 def divergence_json(divergence: Divergence | None) -> Json | None:

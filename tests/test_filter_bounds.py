@@ -313,6 +313,14 @@ def test_only_the_layers_that_lose_accuracy_are_refused(tmp_path: Path) -> None:
     given = f"x={tmp_path / 'x.npy'}"
     text = said("verify", path, library, "--input", given, status=1)
     assert "filtering costs accuracy in Conv 'far'" in text
+    z = np.ones_like(x)
+    for name, worst in ("even", z), ("spread", x):
+        np.savez(tmp_path / f"{name}.npz", allow_pickle=False, x=worst, z=z)
+    text = said("verify", path, library, "--data", tmp_path, status=1)
+    assert "filtering costs accuracy in Conv 'far'" in text
+    assert "within a tile; compile with the inputs of spread.npz" in text
+    (tmp_path / "spread.npz").unlink()
+    assert "costs accuracy" not in said("verify", path, library, "--data", tmp_path)
     text = said("compile", path, "-o", library, "--input", given)
     assert "filtered less, for accuracy:" in text
     assert "'far'" in text

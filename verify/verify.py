@@ -42,7 +42,8 @@ class Verification:
     `inputs` says where the inputs came from (`brief` after others), `values` are they. `rutc_s`
     and `reference_s` are the seconds of the one run of each, which is no benchmark. `truth` says
     why float64 judged nothing or not all; `runs` is how many inputs there were, `with_truth` for
-    how many of them it did. `skipped` says of each case of a folder that was not run why.
+    how many of them it did. `skipped` says of each case of a folder that was not run why, `lossy`
+    of each layer whose filtering costs accuracy on `values` how (see `filtering`).
     """
 
     model: Path
@@ -60,6 +61,7 @@ class Verification:
     runs: int = 1
     with_truth: int = 0
     skipped: tuple[str, ...] = ()
+    lossy: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
