@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import signal
@@ -14,12 +13,10 @@ from multiprocessing.connection import Connection, Pipe, wait
 
 from rutc.emit.interrupts import ignore, uninterrupted
 from rutc.errors import InternalError, RutcError, UserError
+from rutc.processes import end_with_parent
 
 Work = Callable[[int], bytes]
 """Does the task of a number."""
-
-PR_SET_PDEATHSIG = 1
-"""The number of a request to Linux (`<linux/prctl.h>`)."""
 
 YOUNG_OBJECTS = 100_000
 """Objects made before a process looks for cycles among them: modules are large and soon dropped."""
@@ -116,7 +113,7 @@ def _hired(work: Work, others: Sequence[Connection]) -> tuple[Connection, int]:
 def _end_with(parent: int) -> None:
     """Ends this process when that one ends, in whatever way."""
     ignore()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     if os.getppid() != parent:
         os._exit(1)
 

@@ -12,7 +12,6 @@ No process gets more than the limit at once: the system then refuses memory to i
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pickle
 import re
@@ -32,6 +31,7 @@ from typing import NoReturn, Self, TypeVar, cast
 from rutc.emit import interrupts
 from rutc.emit.files import Workplace
 from rutc.errors import CheckFailed, InternalError, OutOfMemory, UserError
+from rutc.processes import end_with_parent
 from rutc.record import record
 
 T = TypeVar("T")
@@ -49,8 +49,6 @@ SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 STARTING = "start"
 _LACKS_MEMORY = re.compile(r"out of memory|bad_alloc|bad allocation|[Cc]annot allocate|MemoryError")
 """What C++, LLVM, C compilers and the system say where they are refused memory."""
-_PARENT_DIES = 1
-"""`prctl` number of the signal that a process gets when its parent ends."""
 
 
 @record
@@ -239,7 +237,7 @@ def _advice(which: str, stage: str) -> str:
 def serve() -> None:
     """Does the work that comes through the pipe, and tells its stages and what it came to."""
     with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(_PARENT_DIES, signal.SIGKILL)
+        end_with_parent()
     interrupts.install()
     pipe = Connection(int(os.environ.pop("RUTC_LIMITED")))
     memory_bytes, call, args = pipe.recv()

@@ -10,7 +10,7 @@ from onnx.defs import SchemaError, get_all_schemas_with_history, get_schema
 
 from rutc.errors import UserError
 from rutc.importer.first_opsets import is_early
-from rutc.importer.guarded import EndedError, guarded
+from rutc.importer.isolated import EndedError, isolated
 from rutc.importer.order import title
 from rutc.importer.proto import subgraphs
 
@@ -71,7 +71,7 @@ def _reasons(
     for node in _own_nodes(model):
         if node.op_type in changed and node.op_type not in found:
             try:
-                guarded(version_converter.convert_version, _alone(model, node, types), target)
+                isolated(version_converter.convert_version, _alone(model, node, types), target)
             except Exception as error:
                 found[node.op_type] = reason_of(error)
     return found
@@ -87,7 +87,7 @@ def _ending(model: ModelProto, target: int) -> NodeProto:
         part.CopyFrom(model)
         del part.graph.node[count:], part.graph.output[:]
         try:
-            guarded(version_converter.convert_version, part, target)
+            isolated(version_converter.convert_version, part, target)
             fine = count
         except EndedError:
             ended = count

@@ -23,7 +23,7 @@ from onnx.defs import OpSchema, SchemaError, get_schema
 from rutc.errors import UserError
 from rutc.importer.conversion_errors import check_defined, reason_of, refusal
 from rutc.importer.external import ModelFolder
-from rutc.importer.guarded import guarded
+from rutc.importer.isolated import isolated
 from rutc.importer.old_opsets import after_conversion, before_conversion
 from rutc.importer.order import sort_nodes, title
 from rutc.importer.proto import array_of, dense_of, graphs_of, leave_elements, subgraphs
@@ -78,7 +78,7 @@ def _inlined(model: ModelProto) -> ModelProto:
         function.ClearField("node")
         function.node.extend(body.node)
     try:
-        return guarded(inliner.inline_local_functions, model, True)
+        return isolated(inliner.inline_local_functions, model, True)
     except (*_FAILURES, checker.ValidationError) as e:
         raise UserError(
             f"the model's own functions cannot be put in where they are called: {reason_of(e)}"
@@ -164,7 +164,7 @@ def _converted(model: ModelProto) -> ModelProto:
     declared = [ValueInfoProto.FromString(i.SerializeToString()) for i in model.graph.input]
     before_conversion(model, version)
     try:
-        converted = guarded(version_converter.convert_version, model, OPSET)
+        converted = isolated(version_converter.convert_version, model, OPSET)
     except _FAILURES as e:
         name_values(model, had)
         changed = _changed_operators(model, opset_of(model))

@@ -34,8 +34,8 @@ from rutc.importer.dims import clean_dim
 from rutc.importer.external import ModelFolder
 from rutc.importer.fixed import fixed_elements, kind_of
 from rutc.importer.functions import function_body, is_function, tensor_type
-from rutc.importer.guarded import EndedError, guarded
 from rutc.importer.inputs import Dims, Inputs, Learned, Shapes
+from rutc.importer.isolated import EndedError, isolated
 from rutc.importer.open_sizes import SizeFoundError
 from rutc.importer.ops.control import branched
 from rutc.importer.order import names_read, title
@@ -432,7 +432,7 @@ def _check_node(node: NodeProto, inputs: Sequence[Item | None]) -> None:
         if t.array is not None and t.array.size <= SMALL
     }
     try:
-        guarded(_check_rules, node, types, known, len(tensors) == len(operands))
+        isolated(_check_rules, node, types, known, len(tensors) == len(operands))
     except (checker.ValidationError, shape_inference.InferenceError, EndedError) as e:
         raise UserError(
             f"{node.op_type} (node {title(node)!r}) is malformed: {reason_of(e)} "

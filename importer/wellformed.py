@@ -176,7 +176,7 @@ class _Check:
                     self.graph(g, f"the graph {a.name!r} of node {title(node)!r}")
             version = self.versions.get(_domain(node.domain))
             if version is not None:
-                _check_signature(node, place, version)
+                _check_demands(node, place, version)
 
     def attribute(self, a: AttributeProto, place: str) -> None:
         """An attribute: it holds a value of the type that it says, and no other."""
@@ -218,7 +218,7 @@ def _check_type(info: ValueInfoProto) -> None:
 
 
 @record
-class Signature:
+class Demands:
     """What nodes of an operator have: least and most operands and results, and attributes.
 
     `attributes` has the type of each by its name.
@@ -230,28 +230,28 @@ class Signature:
     required: tuple[str, ...]
 
 
-def _check_signature(node: NodeProto, place: str, version: int) -> None:
+def _check_demands(node: NodeProto, place: str, version: int) -> None:
     """A node of a known operator has as many operands and such attributes as the operator has.
 
     The conversion to newer opsets reads them without a look at what they are.
     """
-    signature = _signature(node.op_type, version, _domain(node.domain))
-    if signature is None:
+    demands = _demands(node.op_type, version, _domain(node.domain))
+    if demands is None:
         return
     for what, count, (least, most) in (
-        ("inputs", len(node.input), signature.inputs),
-        ("outputs", len(node.output), signature.outputs),
+        ("inputs", len(node.input), demands.inputs),
+        ("outputs", len(node.output), demands.outputs),
     ):
         if not least <= count <= most:
             wanted = f"{least}" if least == most else f"{least} to {most}"
             raise UserError(f"{place} has {count} {what}; the operator has {wanted}")
     given = {a.name: a.type for a in node.attribute}
-    for name in signature.required:
+    for name in demands.required:
         if name not in given:
             raise UserError(f"{place} lacks the attribute {name!r}, which it needs")
     for name, number in given.items():
         kind = AttributeProto.AttributeType.Name(number)
-        wanted = signature.attributes.get(name, kind)
+        wanted = demands.attributes.get(name, kind)
         if kind != wanted:
             raise UserError(
                 f"{place}: the attribute {name!r} must be of type {wanted}, and is of type {kind}"
@@ -259,13 +259,13 @@ def _check_signature(node: NodeProto, place: str, version: int) -> None:
 
 
 @lru_cache
-def _signature(op: str, version: int, domain: str) -> Signature | None:
+def _demands(op: str, version: int, domain: str) -> Demands | None:
     try:
         schema = get_schema(op, version, domain)
     except SchemaError:
         return None
     known = schema.attributes
-    return Signature(
+    return Demands(
         (schema.min_input, schema.max_input),
         (schema.min_output, schema.max_output),
         {name: str(a.type).removeprefix("AttrType.") for name, a in known.items()},

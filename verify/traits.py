@@ -6,11 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rutc.graph_opt.versions import RANDOM
 from rutc.record import record
-from rutc.tensor_ir import Call, DType, Graph, If, Input, Node, Scan, While
+from rutc.tensor_ir import Call, DType, Graph, Input, Node, Scan, While
 from rutc.tensor_ir.graph import bodies, outs, used, used_deep, walk_nodes
 from rutc.verify.widen import NARROW
-
-QUANTISED = frozenset({DType.I8, DType.U8})
 
 
 @record
@@ -18,20 +16,18 @@ class Traits:
     """Of what an output is made.
 
     `varies`: of some input. `random`: of numbers drawn at random. `narrow`: of floats of these
-    types of 16 bits. `quantised`: of floats rounded to integers of 8 bits.
+    types of 16 bits.
     """
 
     varies: bool = False
     random: bool = False
     narrow: frozenset[DType] = frozenset()
-    quantised: bool = False
 
     def __or__(self, other: Traits) -> Traits:
         return Traits(
             self.varies or other.varies,
             self.random or other.random,
             self.narrow | other.narrow,
-            self.quantised or other.quantised,
         )
 
 
@@ -69,9 +65,7 @@ def _own(n: Node) -> Traits:
     """What a node adds."""
     drawn = isinstance(n, Call) and n.routine in RANDOM
     narrow = NARROW.intersection(v.dtype for v in outs(n))
-    given = isinstance(n, Input)
-    steps = not given and not isinstance(n, If) and any(v.dtype in QUANTISED for v in outs(n))
-    return Traits(given, drawn, narrow, steps)
+    return Traits(isinstance(n, Input), drawn, narrow)
 
 
 def _of(names: Iterable[str], known: Mapping[str, Traits]) -> Traits:

@@ -8,7 +8,6 @@ comes. A turn begins with runs that are not measured and warm the caches again.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import os
 import signal
@@ -26,6 +25,7 @@ from typing import Self
 import numpy as np
 
 from rutc.errors import UserError
+from rutc.processes import end_with_parent
 from rutc.record import record
 
 TURN_S = 0.2
@@ -33,7 +33,6 @@ TURN_S = 0.2
 WARM_S = 0.02
 ROUNDS = 3
 """Every peer has at least so many turns."""
-PR_SET_PDEATHSIG = 1
 
 Run = Callable[[], object]
 
@@ -174,7 +173,7 @@ class _Peer:
 def serve(number: int) -> None:
     """Prepares the job that a file descriptor gives, and takes the turns that are asked for."""
     # A process that is stopped does not see that there is nobody left to ask.
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     channel = Connection(number)
     sys.path[:] = channel.recv()
     try:

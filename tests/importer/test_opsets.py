@@ -434,7 +434,7 @@ def test_weights_in_nested_graphs_and_functions_are_not_converted(
         given.append(model.ByteSize())
         return call(model, *args)
 
-    monkeypatch.setattr("rutc.importer.convert.guarded", converted)
+    monkeypatch.setattr("rutc.importer.convert.isolated", converted)
     monkeypatch.setattr("rutc.importer.wire.LEAST_BYTES", kept)
     k, x = normal(40, 50), normal(2, 40, 50)[0]
     model = in_function(k) if source == "function" else in_nested_graph(k, source)
@@ -455,7 +455,7 @@ def test_weights_that_are_nodes_are_not_converted(tmp_path, monkeypatch):
         given.append(model.ByteSize())
         return call(model, *args)
 
-    monkeypatch.setattr("rutc.importer.convert.guarded", converted)
+    monkeypatch.setattr("rutc.importer.convert.isolated", converted)
     model = _with_constants(normal(40, 50))
     assert model.ByteSize() > 2 * 4 * 40 * 50
     onnx.save(model, tmp_path / "m.onnx")

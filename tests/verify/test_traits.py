@@ -38,27 +38,6 @@ GRAPHS = {
         """,
         Traits(varies=True, narrow=frozenset({DType.F16})),
     ),
-    "quantised on the way": (
-        """
-        graph "quantised"
-        dims n = 4
-        %x : f32{n} = input "x" [n]
-        %q : i8{n} = i8(%x[n])
-        %y : f32{n} = f32(%q[n])
-        output "y" [n] = %y
-        """,
-        Traits(varies=True, quantised=True),
-    ),
-    "bytes that are given": (
-        """
-        graph "bytes"
-        dims n = 4
-        %x : u8{n} = input "x" [n]
-        %y : f32{n} = f32(%x[n])
-        output "y" [n] = %y
-        """,
-        Traits(varies=True),
-    ),
 }
 
 

@@ -19,7 +19,7 @@ from onnx import parser
 import rutc
 from rutc.errors import UserError
 from rutc.importer import import_model
-from rutc.importer.guarded import EndedError, guarded
+from rutc.importer.isolated import EndedError, isolated
 from tests.signals import is_gone
 
 FIRST = '<ir_version: 7, opset_import: ["" : {}]> '
@@ -68,32 +68,32 @@ def saved(path: Path, source: str, opset: int) -> Path:
 @BOTH
 def test_what_a_call_returns_and_raises(way) -> None:
     with way():
-        assert guarded(divmod, 7, 2) == (3, 1)
-        assert guarded(print, "x" * 100_000) is None
+        assert isolated(divmod, 7, 2) == (3, 1)
+        assert isolated(print, "x" * 100_000) is None
         with pytest.raises(ZeroDivisionError, match="division"):
-            guarded(divmod, 7, 0)
+            isolated(divmod, 7, 0)
 
 
 @BOTH
 def test_a_call_that_ends_its_process(way) -> None:
     with way():
         with pytest.raises(EndedError, match="SIGABRT"):
-            guarded(os.abort)
+            isolated(os.abort)
         with pytest.raises(EndedError, match="exit status 7"):
-            guarded(os._exit, 7)
+            isolated(os._exit, 7)
 
 
 def test_a_call_that_the_system_kills() -> None:
     with pytest.raises(UserError, match="memory is short"):
-        guarded(_kill)
+        isolated(_kill)
 
 
 WAITING = """
 import os, threading, time
-from rutc.importer.guarded import guarded
-from tests.importer.test_guarded import {way}, wait
+from rutc.importer.isolated import isolated
+from tests.importer.test_isolated import {way}, wait
 with {way}():
-    guarded(wait, {file!r})
+    isolated(wait, {file!r})
 """
 
 

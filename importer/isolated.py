@@ -7,7 +7,6 @@ that ends it. No rule on what it is given says where; so it may end a process th
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import os
 import pickle
@@ -21,19 +20,18 @@ from contextlib import suppress
 from typing import TypeVar, cast
 
 from rutc.errors import UserError
+from rutc.processes import end_with_parent
 
 T = TypeVar("T")
 
-_PARENT_DIES = 1
-"""`prctl` number of the signal that a process gets when its parent ends."""
-_FRESH = "from rutc.importer.guarded import serve; serve()"
+_FRESH = "from rutc.importer.isolated import serve; serve()"
 
 
 class EndedError(RuntimeError):
     """The process that made a call was ended by what it called."""
 
 
-def guarded(call: Callable[..., T], *args: object) -> T:
+def isolated(call: Callable[..., T], *args: object) -> T:
     """What `call(*args)` returns, which another process does; both can be pickled.
 
     It is a copy of this one, or, if this one has other threads, whose locks would stay locked in a
@@ -117,7 +115,7 @@ def _forked(call: Callable[..., object], *args: object) -> tuple[bytes, int]:
 
 def _settle() -> None:
     """Lets the process end with its parent, without a word and without a core file."""
-    ctypes.CDLL(None).prctl(_PARENT_DIES, signal.SIGKILL)
+    end_with_parent()
     faulthandler.disable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     nowhere = os.open(os.devnull, os.O_WRONLY)
