@@ -189,6 +189,21 @@ def test_the_bits_of_a_float_are_those_of_its_type() -> None:
     np.testing.assert_array_equal(Truth(graph).run({"x": x})["y"], (2 * x).view(np.int32))
 
 
+def test_the_work_of_one_row_is_mostly_to_widen_the_weights(tmp_path: Path) -> None:
+    w = _single(256, 512)
+
+    def work_s(rows: int) -> float:
+        inputs = {"x": _single(rows, 256)}
+        nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+        truth = Truth(_model(tmp_path, nodes, inputs, {"w": w}))
+        truth.run(inputs)
+        return truth.work_s
+
+    assert work_s(1) > w.size / 1e9
+    assert work_s(2) < 1.1 * work_s(1)
+    assert work_s(1000) > 10 * work_s(1)
+
+
 def test_too_much_work_is_told_before_it_begins(tmp_path: Path) -> None:
     nodes, inputs, weights = CASES["products"]
     truth = Truth(_model(tmp_path, nodes, inputs, weights))
