@@ -83,7 +83,7 @@ class ModelParts:
 
     def constant(self, name: str) -> Array | None:
         """Returns a constant of the model; None if there is none of that name."""
-        found = next((t for t in self._graph.initializer if t.name == name), None)
+        found = next((t for t in reversed(self._graph.initializer) if t.name == name), None)
         return None if found is None else numpy_helper.to_array(found)
 
     def producers(self, index: int) -> tuple[int, ...]:

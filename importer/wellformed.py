@@ -5,7 +5,7 @@ Each check names the place, as a user finds it: the node, the attribute, the gra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,7 +23,7 @@ from onnx.defs import SchemaError, get_schema
 from rutc.errors import UserError
 from rutc.importer.convert import OPSET
 from rutc.importer.order import title
-from rutc.importer.proto import MAX_ELEMENTS, MAX_RANK, graphs_of, shape_of
+from rutc.importer.proto import MAX_ELEMENTS, MAX_RANK, graphs_of, shape_of, type_name
 from rutc.record import record
 
 _NEWEST = (1 << 31) - 1
@@ -49,10 +49,17 @@ _VALUES = frozenset(_FIELDS.values())
 
 
 def check_model(model: ModelProto) -> None:
-    """Raises UserError where a model breaks a rule that all models keep."""
+    """Raises UserError where a model breaks a rule that all models keep.
+
+    Of the main graph's initializers of one name, type and shape only the last one stays, which
+    ONNX Runtime takes.
+    """
     try:
-        versions = _versions(model.opset_import, "the model")
+        functions = {(f.domain, f.name, f.overload) for f in model.functions}
+        used = {domain for domain, _, _ in _called(model.graph.node) - functions}
+        versions = _versions(model.opset_import, "the model", used)
         _check_functions(model)
+        _keep_last_initializers(model.graph)
         _Check(versions).graph(model.graph, "the graph")
     except TypeError as e:
         # What is no UTF-8 is read as bytes, which no text can be joined with.
@@ -65,12 +72,37 @@ def check_model(model: ModelProto) -> None:
         ) from e
 
 
+def _keep_last_initializers(graph: GraphProto) -> None:
+    last = {t.name: t for t in graph.initializer}
+    if len(last) == len(graph.initializer):
+        return
+    for t in graph.initializer:
+        for what, one, other in (
+            ("types", type_name(t.data_type), type_name(last[t.name].data_type)),
+            ("shapes", [*t.dims], [*last[t.name].dims]),
+        ):
+            if one != other:
+                raise UserError(
+                    f"{t.name!r} is an initializer of the graph twice, of the {what} {one} and "
+                    f"{other}; each needs a name of its own"
+                )
+    kept = [*last.values()]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
 def _domain(name: str) -> str:
     return "" if name == "ai.onnx" else name
 
 
-def _versions(imports: Iterable[OperatorSetIdProto], where: str) -> dict[str, int]:
-    """The versions of the operators that a model or function uses, by their domain."""
+def _versions(
+    imports: Iterable[OperatorSetIdProto], where: str, used: Container[str] | None = None
+) -> dict[str, int]:
+    """The versions of the operators that a model or function uses, by their domain.
+
+    Versions below 1 are taken of domains that are not in `used`, if that is given, as ONNX Runtime
+    does.
+    """
     versions: dict[str, int] = {}
     for o in imports:
         domain = _domain("" + o.domain)
@@ -80,11 +112,13 @@ def _versions(imports: Iterable[OperatorSetIdProto], where: str) -> dict[str, in
                 f"{where} says two versions of the operators of {name!r}, {versions[domain]} and "
                 f"{o.version}; export the model again, or remove one of them"
             )
-        if not 1 <= o.version <= (_NEWEST if domain else OPSET):
-            known = "" if domain else f"; rutc knows opsets 1 to {OPSET}"
+        first = 1 if not domain or used is None or o.domain in used else -_NEWEST
+        if not first <= o.version <= (_NEWEST if domain else OPSET):
+            advice = f"there are versions 1 to {_NEWEST}: export the model again"
+            if not domain:
+                advice = f"rutc knows opsets 1 to {OPSET}: export the model for another opset"
             raise UserError(
-                f"{where} uses version {o.version} of the operators of {name!r}{known}: export "
-                "the model for another opset"
+                f"{where} uses version {o.version} of the operators of {name!r}; {advice}"
             )
     return versions
 

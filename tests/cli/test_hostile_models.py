@@ -89,7 +89,7 @@ MODELS: dict[str, tuple[Bytes, list[str]]] = {
         ["'y'", "output", "twice"],
     ),
     "an initializer is there twice": (
-        changed(lambda m: [m.graph.initializer.append(TensorProto(name="w")) for _ in range(2)]),
+        changed(lambda m: [m.graph.initializer.add(name="w", dims=[k]) for k in range(2)]),
         ["'w'", "initializer", "twice"],
     ),
     "an input has no name": (
