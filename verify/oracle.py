@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from itertools import count
 from math import inf
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rutc.record import record
 from rutc.runtime import InferenceSession
 from rutc.tensor_ir import Graph
 from rutc.verify.compare import Array, Value
+from rutc.verify.judge import FEW_RUNS
 from rutc.verify.reference import comparable
 from rutc.verify.traits import Traits, output_traits
 from rutc.verify.truth import TooMuchWork, Truth
@@ -35,10 +37,11 @@ BRIEF = Effort(2.5, 0.5)
 THOROUGH = Effort(120.0, 20.0)
 """Where verification is what was asked for."""
 
-MANY_RUNS = 8
-FEW_RUNS = 3
-LONG_S = 0.1
-"""Runs with noise; few where one takes longer than this."""
+RUNS = 8
+"""Runs with noise, the most that are made."""
+
+NOISE_EFFORT = 4.0
+"""How many times as much work as the truth the runs with noise may be, beyond the first few."""
 
 
 class Oracle:
@@ -81,15 +84,19 @@ class Oracle:
         """Whether inputs of one more magnitude are within the effort."""
         return self._spent_s + self._last_s <= self._effort.extra_s
 
-    def at(self, inputs: Mapping[str, Value]) -> Answer | None:
+    def at(self, inputs: Mapping[str, Value], *, doubted: bool = False) -> Answer | None:
         """Returns the truth for inputs; None if it would be too much work.
+
+        Args:
+            inputs: By the names of the model's inputs.
+            doubted: Whether a result is refused if nothing speaks for it: that is worth more work.
 
         Raises:
             UserError: the model cannot be evaluated on them.
         """
         feed = {n: v for n, v in self._session.spread(inputs).items() if isinstance(v, np.ndarray)}
         truth = self._truth(feed)
-        most_s = self._effort.most_s
+        most_s = max(self._effort.most_s, THOROUGH.most_s if doubted else 0.0)
         left_s = most_s - self._spent_s
         try:
             outputs = self._run(truth, feed, None, left_s)
@@ -103,12 +110,9 @@ class Oracle:
             return None
         self._last_s = truth.work_s
         self._spent_s += truth.work_s
-        runs = MANY_RUNS if truth.work_s < LONG_S else FEW_RUNS
-
-        def noise() -> Sequence[Mapping[str, Value]]:
-            return [self._run(truth, feed, seed, inf) for seed in range(runs)]
-
-        return Answer(outputs, noise)
+        runs = int(NOISE_EFFORT * most_s / max(truth.work_s, 1e-9))
+        seeds = range(min(max(runs, FEW_RUNS), RUNS))
+        return Answer(outputs, (self._run(truth, feed, seed, inf) for seed in seeds))
 
     def _run(
         self, truth: Truth, feed: Mapping[str, Array], seed: int | None, most_s: float
@@ -132,19 +136,22 @@ class Oracle:
 class Answer:
     """The truth for some inputs by output (or element of a sequence), and if asked with noise."""
 
-    def __init__(
-        self, outputs: Mapping[str, Array], noise: Callable[[], Sequence[Mapping[str, Value]]]
-    ) -> None:
+    def __init__(self, outputs: Mapping[str, Array], noisy: Iterator[Mapping[str, Value]]) -> None:
         self.outputs = outputs
-        self._make = noise
-        self._noisy: Sequence[Mapping[str, Value]] | None = None
+        self._coming = noisy
+        self._made: list[Mapping[str, Value]] = []
 
-    def noise(self, name: str) -> list[Array]:
-        """What the runs with noise, which are made when first asked for, give for an output."""
-        if self._noisy is None:
-            self._noisy = self._make()
-        found = (run.get(name) for run in self._noisy)
-        return [x for x in found if isinstance(x, np.ndarray)]
+    def noise(self, name: str) -> Iterator[Array]:
+        """Yields what runs with noise give for an output; each is made when first asked for."""
+        for number in count():
+            if number == len(self._made):
+                run = next(self._coming, None)
+                if run is None:
+                    return
+                self._made.append(run)
+            found = self._made[number].get(name)
+            if isinstance(found, np.ndarray):
+                yield found
 
 
 def leaves(values: Mapping[str, Value]) -> dict[str, Array]:

@@ -42,7 +42,9 @@ counts as well: that much the model's own types explain. Noise moves a value by 
 roundings, and a sum of K products by `MULTIPLE` times the sqrt(K) / 4 roundings that are expected
 of it, summed in order: its k-th partial sum, which is rounded by up to u, is about sqrt(k / K) of
 the whole, and the root of the sum of these squares sqrt(K / 6), of which runs of sums in several
-registers leave some.
+registers leave some. Equal summands are all rounded alike, which makes that K: where the summands
+are at hand, a sum is moved as well by up to `IN_ORDER` times what it is off by if they are added
+one after another.
 
 Integers, booleans and strings are exact, with one exception: 8-bit integers at model level may
 differ by one step, because a quantised value that lies between two steps rounds either way.
@@ -81,6 +83,9 @@ MODEL_REDUCTION: Final = MODEL_LAYERS * 4096
 
 MULTIPLE: Final = 8.0
 """How many times as far from the truth as another correct runtime a result may be in a slice."""
+
+IN_ORDER: Final = 2.0
+"""Factor over the error of a sum in order: each order passes partial sums of its own."""
 
 SLICE_ULPS: Final = 16.0
 """What a result may be off in a slice, in units of u of the slice's largest magnitude, however

@@ -24,7 +24,7 @@ from rutc.tensor_ir.evaluate import Block, Env, blocks, evaluate_expr
 from rutc.tensor_ir.expr import factors, index_names, walk
 from rutc.tensor_ir.graph import bound_symbols, outs, used_deep, walk_nodes
 from rutc.tensor_ir.interpret import POINTS, Run, State
-from rutc.verify.tolerance import STORED, roundings, unit_roundoff
+from rutc.verify.tolerance import IN_ORDER, STORED, roundings, unit_roundoff
 from rutc.verify.widen import NARROW, WIDE, widened
 
 Wide = npt.NDArray[np.float64]
@@ -33,6 +33,9 @@ Mask = npt.NDArray[np.bool_]
 
 OPERAND = 1 << 22
 """Elements of an operand of a product at once: 32 MiB."""
+
+CACHED = 1 << 15
+"""Elements that are rounded at once: 256 KiB."""
 
 EXACT_SUM = 2.0**53
 """Sums of integers below this are exact in float64."""
@@ -178,10 +181,17 @@ class _WideRun(Run):
         """A value of a type some roundings from each value; the value itself where it is exact."""
         assert self.random is not None
         times = STORED if dtype in NARROW else roundings(products)
-        u = unit_roundoff(dtype.numpy)
-        moved = self.random.random(x.shape, np.float32) - np.float32(0.5)
-        other = (x * (1 + 2 * times * u * moved)).astype(dtype.numpy).astype(np.float64)
-        return np.where(_is_exact(x, dtype, products), x, other)
+        step = np.float64(2 * times * unit_roundoff(dtype.numpy))
+        given = np.ascontiguousarray(x).reshape(-1)
+        result = np.empty_like(given)
+        # Some at a time, which stay in a cache.
+        for start in range(0, given.size, CACHED):
+            part = given[start : start + CACHED]
+            moved = self.random.random(part.shape, np.float32) - np.float32(0.5)
+            other = (part * (1 + step * moved)).astype(dtype.numpy)
+            exact = _is_exact(part, dtype, products)
+            result[start : start + CACHED] = np.where(exact, part, other)
+        return result.reshape(x.shape)
 
     def spend(self, n: Node) -> None:
         """Counts the work of a node.
@@ -215,8 +225,30 @@ class _WideRun(Run):
             with np.errstate(all="ignore"):
                 part = np.asarray(fold.reduce(whole, axis=axes, dtype=found.dtype))
                 total = part if total is None else np.asarray(fold(total, part))
+                if reducer.name == "sum" and found.dtype == WIDE.numpy:
+                    total = self.summed(n, whole.astype(np.float64, copy=False), total, axes)
         assert total is not None
         return (total,)
+
+    def summed(self, n: Nest, summands: Wide, total: Array, axes: tuple[int, ...]) -> Array:
+        """A sum; in a run with noise moved as far as adding one summand after another loses.
+
+        A partial sum lies on the grid of the numbers that its type has there, and each summand is
+        rounded to that grid. Equal summands are rounded alike: their errors add up, which those of
+        random signs do not.
+        """
+        if self.random is None:
+            return total
+        wide = self.declared.get(n.out.name) is WIDE
+        ulp = 2 * unit_roundoff(np.float64 if wide else np.float32)
+        count = prod(summands.shape[axis] for axis in axes)
+        # Some runtimes make one sum, others several that they add up at the end.
+        several = self.random.uniform(0.0, max(1.0, log2(count) / 2))
+        partial = np.maximum(np.abs(total), np.sqrt((summands * summands).sum(axis=axes)))
+        grid = ulp * np.exp2(np.floor(np.log2(partial) - several))
+        off = (np.rint(summands / grid) * grid - summands).sum(axis=axes)
+        moved = total + off * self.random.uniform(-IN_ORDER, IN_ORDER, off.shape)
+        return np.where(np.isfinite(moved), moved, total)
 
     def product(self, n: Nest, parts: Sequence[Expr]) -> Array | None:
         """The sums of products of two factors; None if the factors are no such two."""
@@ -228,6 +260,9 @@ class _WideRun(Run):
         if prod(extents.values()) == 0:
             return None
         uses = [frozenset(index_names(e)) & frozenset(space) for e in pair]
+        if self.random is not None and uses[0] == uses[1]:
+            # There are as many products as elements of either: their roundings can be looked at.
+            return None
         largest = max(uses, key=lambda used: prod(extents[d] for d in used))
         if largest is uses[0]:
             pair, uses = pair[::-1], uses[::-1]

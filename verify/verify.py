@@ -311,10 +311,14 @@ class Verifier:
         ours = self.ours(item.values)
         rutc_s = time.perf_counter() - begin
         self.made = ours
-        answer = self.oracle.at(item.values)
         compared = compare_outputs(ours, expected, self.level)
         mine, theirs = leaves(ours), leaves(expected)
-        judged_ = (self.output(c, mine, theirs, answer) for c in compared)
+        answer = self.oracle.at(item.values)
+        judged_ = [self.output(c, mine, theirs, answer) for c in compared]
+        if answer is None and not all(o.passed for o in judged_):
+            # Nothing is refused for ONNX Runtime's roundings as long as float64 can tell.
+            answer = self.oracle.at(item.values, doubted=True)
+            judged_ = [self.output(c, mine, theirs, answer) for c in compared]
         outputs = tuple(replace(o, case=item.brief) for o in judged_)
         return Verification(
             self.model,

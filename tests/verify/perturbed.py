@@ -50,6 +50,7 @@ from rutc.tensor_ir import (
     Value,
     apply,
 )
+from rutc.verify.oracle import RUNS
 from rutc.verify.slices import slices
 from rutc.verify.traits import value_traits
 from rutc.verify.truth import Truth
@@ -63,7 +64,6 @@ KINDS = ("channel", "element", "score", "zeros")
 DRAWS = 200
 """How many nests are drawn before a model is given up."""
 
-NOISE_RUNS = 4
 FAIR = 2.0
 """How many times as far as noise a fair perturbation moves an output."""
 
@@ -96,7 +96,7 @@ class Subject:
     def noise(self) -> dict[str, np.ndarray]:
         """By how much runs with noise move each element of the outputs at most."""
         noisy = Truth(self.graph)
-        runs = [noisy.run(self.inputs(0), seed) for seed in range(NOISE_RUNS)]
+        runs = [noisy.run(self.inputs(0), seed) for seed in range(RUNS)]
         return {
             n: np.max([_apart(run[n], t) for run in runs], axis=0) for n, t in self.truth.items()
         }

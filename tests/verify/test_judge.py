@@ -1,6 +1,6 @@
 """What passes beside float64 and ONNX Runtime, slice by slice."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +12,14 @@ from rutc.verify.slices import slices
 from rutc.verify.tolerance import Level
 from rutc.verify.verify import Verification
 
+MODEL = Level.MODEL
 RANDOM = np.random.default_rng(11)
 
 
 def _judge(
     ours: Array, theirs: Array, truth: Array, noise: Sequence[Array] = ()
 ) -> OutputComparison:
-    (compared,) = compare_values("y", ours, theirs, Level.MODEL)
+    (compared,) = compare_values("y", ours, theirs, MODEL)
     return judged(compared, ours, theirs, truth, lambda: noise)
 
 
@@ -43,6 +44,32 @@ def test_results_as_near_as_the_other_runtime_pass() -> None:
     assert found.reference_error is not None
     assert 1e-7 < found.error < 1e-5
     assert 0 < found.share < 1
+
+
+def test_noise_is_asked_for_until_it_explains_a_result() -> None:
+    truth = RANDOM.standard_normal((4, 8))
+    ours, theirs = truth + 1e-2, truth + 2e-3
+    asked: list[float] = []
+
+    def noise() -> Iterator[Array]:
+        for moved in (1e-3, 1e-3, 1e-3, 2e-2, 1.0):
+            asked.append(moved)
+            yield truth + moved
+
+    (compared,) = compare_values("y", ours.astype(np.float32), theirs.astype(np.float32), MODEL)
+    single = ours.astype(np.float32), theirs.astype(np.float32)
+    assert judged(compared, *single, truth, noise).passed
+    assert asked == [1e-3, 1e-3, 1e-3, 2e-2]
+    assert not judged(compared, *single, truth, lambda: [truth + 1e-3] * 8).passed
+
+
+def test_labels_are_looked_at_until_noise_explains_them() -> None:
+    truth = np.arange(6)
+    ours = np.array([0, 1, 2, 3, 4, 7])
+    (compared,) = compare_values("y", ours, truth, MODEL)
+    runs = iter([truth, truth, truth, ours, truth])
+    assert judged(compared, ours, truth, truth, lambda: runs).passed
+    assert len(list(runs)) == 1
 
 
 @pytest.mark.parametrize("column", range(5))
@@ -203,11 +230,11 @@ def test_a_shape_may_differ_where_noise_changes_it() -> None:
 def test_without_truth_slices_must_be_near_as_well() -> None:
     truth = _boxes()
     theirs = truth.astype(np.float32)
-    (compared,) = compare_values("y", _rounded(truth), theirs, Level.MODEL)
+    (compared,) = compare_values("y", _rounded(truth), theirs, MODEL)
     assert judged_by_reference(compared, _rounded(truth), theirs).passed
     ours = theirs.copy()
     ours[0, 17, 4] += 0.07
-    (compared,) = compare_values("y", ours, theirs, Level.MODEL)
+    (compared,) = compare_values("y", ours, theirs, MODEL)
     assert compared.passed
     assert not judged_by_reference(compared, ours, theirs).passed
 

@@ -152,6 +152,29 @@ def test_sums_are_moved_where_their_summands_are_rounded_on_the_way(tmp_path: Pa
     assert not moved[:, 1].any()
 
 
+def test_sums_of_equal_numbers_are_moved_as_far_as_they_may_be_off(tmp_path: Path) -> None:
+    # A variance as the difference of two means, down columns of two values each.
+    values = np.float32([[0.7, 0.3, 1.1], [0.7003, 0.301, 1.1001]])
+    x = values[np.random.default_rng(3).integers(0, 2, (2048, 1)), np.arange(3)]
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["squares"]),
+        helper.make_node("ReduceMean", ["squares", "axes"], ["square"], keepdims=0),
+        helper.make_node("ReduceMean", ["x", "axes"], ["mean"], keepdims=0),
+        helper.make_node("Mul", ["mean", "mean"], ["other"]),
+        helper.make_node("Sub", ["square", "other"], ["y"]),
+    ]
+    truth = Truth(_model(tmp_path, nodes, {"x": x}, {"axes": np.array([0])}))
+    exact = truth.run({"x": x})["y"]
+    count = np.float32(len(x))
+    # numpy's running sums add in order.
+    mean = np.cumsum(x, axis=0, dtype=np.float32)[-1] / count
+    square = np.cumsum(x * x, axis=0, dtype=np.float32)[-1] / count
+    off = np.abs((square - mean * mean) - exact)
+    moved = np.abs([truth.run({"x": x}, seed)["y"] - exact for seed in range(8)]).max(axis=0)
+    assert (off < moved).all()
+    assert (moved < 16 * off.max()).all()
+
+
 def test_sums_of_whole_numbers_are_not_moved(tmp_path: Path) -> None:
     x, w = np.rint(8 * _single(3, 100)), np.rint(8 * _single(100, 5))
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
