@@ -19,8 +19,11 @@ def ports_of(graph: Graph) -> Ports:
     ) -> dict[str, object]:
         extents = [graph.extents[axis] for axis in axes]
         shape = [e.value if e.is_const else str(e) for e in extents]
-        held = {} if fixed is None else {"fixed": fixed.array.tobytes().hex()}
-        return {"name": name, "dtype": dtype.stored_name, "shape": shape, **held}
+        about: dict[str, object] = {"name": name, "dtype": dtype.stored_name, "shape": shape}
+        # Strings have no bytes to tell; no artifact is made that holds an input to them.
+        if fixed is not None and not dtype.is_opaque:
+            about["fixed"] = fixed.array.tobytes().hex()
+        return about
 
     manifest: dict[str, object] = {
         "inputs": [port(n.name, n.out.dtype, n.axes, n.fixed) for n in graph.inputs],

@@ -167,6 +167,22 @@ def test_sources_are_checked_before_much_is_compiled(
     assert set(stages) == {"import"}
 
 
+def test_strings_that_an_input_may_not_be_held_to_are_told_beside_given_ones(
+    tmp_path: Path,
+) -> None:
+    source = """<ir_version: 9, opset_import: ["" : 20]>
+        g (string[2] x, string[2] z) => (string[2] y) { y = StringConcat (x, z) }"""
+    onnx.save(onnx.parser.parse_model(source), tmp_path / "m.onnx")
+    np.save(tmp_path / "z.npy", np.array(["a", "b"]))
+    with pytest.raises(UserError, match="input 'x' is of strings"):
+        compile(
+            tmp_path / "m.onnx",
+            tmp_path / "m.so",
+            values={"x": np.array(["a", "b"], object)},
+            inputs=[f"z={tmp_path / 'z.npy'}"],
+        )
+
+
 def test_an_input_is_given_once() -> None:
     with pytest.raises(UserError, match="given twice"):
         gather([X], ["x=random:1", "x=random:2"])
