@@ -16,8 +16,8 @@ PROTOCOL = "processes in turns"
 """How entries are measured (`benchmarks.protocol`); those without it took turns in one process."""
 FEATURES = ("avx2", "avxvnni", "avx512f", "avx512vnni", "avx512bf16", "amx-bf16", "amx-int8")
 """What tells processors apart whose code differs."""
-WRITTEN = ("benchmarks/results", "docs", "README.md")
-"""What measurements write."""
+UNMEASURED = ("benchmarks/results", "docs", "README.md", "tests")
+"""What measurements write, and what they do not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ def provenance() -> Provenance:
 
 
 def _commit() -> str:
-    """The last commit that changed more than what measurements write, and whether more is changed.
+    """The last commit that changed what is measured, and whether more of that is changed.
 
     So entries of one campaign name one commit, though the first of them changes the tree.
     """
 
     def git(*arguments: str) -> str:
         done = subprocess.run(
-            ["git", *arguments, "--", ".", *(f":!{place}" for place in WRITTEN)],
+            ["git", *arguments, "--", ".", *(f":!{place}" for place in UNMEASURED)],
             cwd=ROOT,
             capture_output=True,
             text=True,
