@@ -25,9 +25,9 @@ from rutc.tensor_ir.affine import Index, Range, Size, plain
 from rutc.tensor_ir.graph import outs, walk_nodes
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import Schedule
+from rutc.tensor_ir.steps import Schedule, apply_schedule
 from rutc.tensor_ir.text import node_lines
-from rutc.tuner import choose
+from rutc.tuner import choose, partial_sums
 
 
 @record
@@ -209,4 +209,5 @@ def _launch(plan: Plan, machine: Machine, group: Group, symbols: Symbols) -> Lau
     constants = {n.out.name for n in walk_nodes(plan.graph.nodes) if isinstance(n, Const)}
     free = frozenset(b.name for b in kernel.args if b.name in constants)
     schedule: Schedule = choose(kernel, machine, free).schedule
+    schedule = (*schedule, *partial_sums(apply_schedule(kernel, schedule)))
     return Launch(group.name, kernel.origin, group.shared, tuple(map(str, schedule)))

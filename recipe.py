@@ -27,7 +27,7 @@ from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.steps import MatrixTile, NotApplicable, Schedule, apply_schedule
-from rutc.tuner import choose
+from rutc.tuner import choose, partial_sums
 from rutc.tuner.sharing import Way, stored, ways
 
 ROOT = Path(__file__).resolve().parent
@@ -262,6 +262,8 @@ def _scheduled(
     )
     packed = replace(kernel, args=args)
     try:
-        return choice.schedule, packings, apply_schedule(packed, choice.schedule)
+        scheduled = apply_schedule(packed, choice.schedule)
+        parts = partial_sums(scheduled)
+        return (*choice.schedule, *parts), packings, apply_schedule(scheduled, parts)
     except NotApplicable as e:
         raise InternalError(f"the default schedule does not apply: {e}\n{packed}") from e

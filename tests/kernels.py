@@ -40,6 +40,7 @@ from rutc.tensor_ir.steps import (
     Mark,
     NotApplicable,
     Part,
+    PartialSums,
     Peel,
     PrefetchBlock,
     PrefetchLater,
@@ -462,7 +463,7 @@ UNROLLED = 64
 """The most copies of a statement that a random schedule makes."""
 KINDS_OF_STEPS = (
     "split", "split", "fuse", "reorder", "peel", "cut", "part", "mark", "mark", "mark", "lanes",
-    "lanes", "block", "tile", "tile", "prefetch", "later", "result", "preload", "preload",
+    "lanes", "block", "sums", "tile", "tile", "prefetch", "later", "result", "preload", "preload",
 )  # fmt: skip
 REDUCERS = (
     "argmax", "argmin", "argmax_last", "argmin_last", "logsumexp", "moments", "prod", "max",
@@ -535,6 +536,8 @@ def _random_step(draw: st.DrawFn, kernel: Kernel, loops: Sequence[Loop]) -> Step
             output = draw(st.sampled_from([*(b.name for b in kernel.args[-2:]), "parts"]))
             outside = draw(st.sampled_from([loops[0].var, *names]))
             return BlockReduction(var, draw(st.sampled_from([2, 3, 8])), outside, output)
+        case "sums" if bound := _bound(kernel.body):
+            return PartialSums(draw(st.sampled_from(bound)), draw(st.sampled_from([1, 2, 3, 8])))
         case "prefetch":
             buffer = draw(st.sampled_from([b.name for b in kernel.args]))
             return PrefetchBlock(buffer, var, draw(st.sampled_from([0, 40])), 16)

@@ -2,5 +2,6 @@
 
 from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import choose
+from rutc.tuner.sums import partial_sums
 
-__all__ = ["Choice", "choose"]
+__all__ = ["Choice", "choose", "partial_sums"]

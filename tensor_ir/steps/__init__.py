@@ -6,7 +6,7 @@ from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Reorder, Split
 from rutc.tensor_ir.steps.matrix import MatrixTile
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
 from rutc.tensor_ir.steps.preload import Preload
-from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes
+from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes, PartialSums
 from rutc.tensor_ir.steps.text import parse_schedule, print_schedule
 from rutc.tensor_ir.steps.tile import Tile
 
@@ -22,6 +22,7 @@ __all__ = [
     "NotApplicable",
     "Overlap",
     "Part",
+    "PartialSums",
     "Peel",
     "PrefetchBlock",
     "PrefetchLater",

@@ -1,13 +1,14 @@
-"""Steps on reductions: spread over vector lanes, block for the cache."""
+"""Steps on reductions: spread over vector lanes, block for the cache, sum in parts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, minimum
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Read
+from rutc.tensor_ir.expr import Local, Read
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -18,6 +19,7 @@ from rutc.tensor_ir.kernel import (
     Kind,
     Loop,
     Merge,
+    Prefetch,
     Space,
     Stmt,
     Update,
@@ -25,6 +27,7 @@ from rutc.tensor_ir.kernel import (
     walk_stmts,
 )
 from rutc.tensor_ir.layout import Axis, Layout, dense
+from rutc.tensor_ir.reducer import Reducer
 from rutc.tensor_ir.steps.base import (
     NotApplicable,
     Step,
@@ -133,14 +136,16 @@ class BlockReduction(Step):
     """Carry partial sums in memory between blocks of a reduction: the output's, or some of its own.
 
     for i { acc.init; for k in [0, n) { acc.update }; o[i] = f(acc) }
-      ->  for k.o { for i { if k.o < 1 { acc.init } else { acc = o[i] };
+      ->  for k.b { for i { acc.init;
                             for k in block { acc.update };
-                            if k.o < last { o[i] = acc } else { o[i] = f(acc) } } }
+                            if 0 < k.b { acc.update(o[i]) };
+                            if k.b < last { o[i] = acc } else { o[i] = f(acc) } } }
 
-    The block of operands that all i of a tile use again then fits a nearer cache. `outside` is the
-    loop that the block loop goes around; `output` the buffer that holds the partial states. Where
-    there is none of that name, it is made: on the stack, with an element for each iteration of the
-    loops from `outside` on, in their order.
+    The states must be such as they take in, sums or extremes. The block of operands that all i of
+    a tile use again then fits a nearer cache. `outside` is the loop that the block loop goes
+    around; `output` the buffer that holds the partial states. Where there is none of that name, it
+    is made: on the stack, with an element for each iteration of the loops from `outside` on, in
+    their order.
     """
 
     var: str
@@ -180,11 +185,12 @@ class BlockReduction(Step):
                 target = Access(self.output, tuple((x.var, Index.of(x.var)) for x in around))
             else:
                 target = self._target(kernel, init, after)
-            reload: Stmt = Assign(state, Read(self.output, _plain(target), kind))
+            before = Read(self.output, _plain(target), kind)
             save: Stmt = Assign(target, Read(state.buffer, _plain(state), kind))
             return (
-                Branch(b, Index.of(1), (init,), (reload,)),
+                init,
                 *replace_loop((reduction,), self.var, split),
+                Branch(ZERO, b, (Update(init.states, init.reducer, (before,)),), ()),
                 Branch(b, Index.of(count - 1), (save,), after),
             )
 
@@ -216,6 +222,7 @@ class BlockReduction(Step):
             raise NotApplicable(f"the reduction in {self.outside} does not run over {self.var}")
         if any(isinstance(s, Init) for s in walk_stmts(after)) or len(init.states) != 1:
             raise NotApplicable("it takes one reduction with one state")
+        _check_takes_states(init.reducer)
         return init, reduction, after
 
     def _target(self, kernel: Kernel, init: Init, after: tuple[Stmt, ...]) -> Access:
@@ -227,6 +234,126 @@ class BlockReduction(Step):
         if kernel.buffer(self.output).dtype is not init.reducer.state[0]:
             raise NotApplicable(f"%{self.output} has another type than the state")
         return stores[0].target
+
+
+@record
+class PartialSums(Step):
+    """Reduce blocks of a loop each by itself, and the results of the blocks after one another.
+
+    for k in [0, n) { acc.update(x[k]) }
+      ->  for k.p in [0, ceil(n/f)) { part.init;
+                                      for k in [0, min(f, n-f*k.p)) { part.update(x[f*k.p + k]) };
+                                      acc.update(part) }
+
+    The rounding errors of a sum grow with the number of summands that are added one after another
+    [Higham 1993, "The Accuracy of Floating Point Summation"].
+    """
+
+    var: str
+    factor: int
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        """The kernel with parts. Raises NotApplicable where the loop does more than reduce."""
+        name = f"{self.var}.p"
+        check_positive("factor", self.factor)
+        check_fresh(kernel, name)
+        find_loops(kernel, self.var)
+        added: dict[str, Buffer] = {}
+
+        def split(loop: Loop) -> tuple[Stmt, ...]:
+            n = Index.of(symbolic_extent(kernel, loop))
+            if loop.kind is not Kind.SERIAL:
+                raise NotApplicable(f"the iterations of {self.var} are not one after another")
+            before: list[Stmt] = []
+            after: list[Stmt] = []
+            parts: dict[str, Buffer] = {}
+            for update, around in self._updates(loop, ()):
+                _check_takes_states(update.reducer)
+                if any(a.buffer in parts for a in update.states):
+                    raise NotApplicable(f"%{update.states[0].buffer} is updated twice")
+                for a in update.states:
+                    x = kernel.buffer(a.buffer)
+                    parts[a.buffer] = replace(x, name=f"{a.buffer}.p")
+                own = tuple(Access(parts[a.buffer].name, a.coords) for a in update.states)
+                types = update.reducer.state
+                taken = tuple(Read(a.buffer, _plain(a), t) for a, t in zip(own, types, strict=True))
+                whole_lanes = self._whole(update, around, parts)
+                before.append(_for_each(whole_lanes, Init(own, update.reducer)))
+                after.append(_for_each(whole_lanes, Update(update.states, update.reducer, taken)))
+            added.update({x.name: x for x in parts.values()})
+            count = (n + (self.factor - 1)) // self.factor
+            ranges = dict(kernel.symbols)
+            most = count.bounds(ranges)
+            if most is not None:
+                ranges[name] = (0, most[1] - 1)
+            whole = n % self.factor == ZERO
+            rest = n - Index.of(name) * self.factor
+            width = Index.of(self.factor) if whole else minimum(self.factor, rest, ranges)
+            position = Index.of(name) * self.factor + Index.of(self.var) + loop.lo
+            inner = with_index(_moved_states(loop.body, parts), {self.var: position})
+            block = Loop(self.var, ZERO, width, loop.kind, inner)
+            return (Loop(name, ZERO, count, loop.kind, (*before, block, *after)),)
+
+        body = simplified(replace_loop(kernel.body, self.var, split), dict(kernel.symbols))
+        return replace(kernel, body=body, locals=(*kernel.locals, *added.values()))
+
+    def _updates(
+        self, s: Stmt, around: tuple[Loop, ...]
+    ) -> Iterator[tuple[Update, tuple[Loop, ...]]]:
+        """The updates in a loop, each with the loops around it that tell its states apart."""
+        match s:
+            case Loop():
+                for inner in s.body:
+                    yield from self._updates(inner, (*around, s))
+            case Update():
+                used = {v for a in s.states for _, c in _plain(a) for v in c.names()}
+                yield s, tuple(x for x in around if x.var in used)
+            case Prefetch():
+                pass
+            case _:
+                raise NotApplicable(f"{self.var} does more than reduce")
+
+    def _whole(
+        self, update: Update, around: tuple[Loop, ...], parts: Mapping[str, Buffer]
+    ) -> tuple[Loop, ...]:
+        """The loops over the states of an update, idle lanes among them."""
+        if update.lanes is None:
+            return around
+        lane = Index.of(update.lanes)
+        (width,) = {
+            axis.extent
+            for a in update.states
+            for d, c in a.coords
+            for axis in parts[a.buffer].layout.axes
+            if c == lane and axis.dim == d
+        }
+        return tuple(replace(x, hi=Index.of(width)) if x.var == update.lanes else x for x in around)
+
+
+def _for_each(loops: tuple[Loop, ...], s: Stmt) -> Stmt:
+    for x in reversed(loops):
+        s = replace(x, body=(s,))
+    return s
+
+
+def _check_takes_states(reducer: Reducer) -> None:
+    """Raises NotApplicable unless states may be taken in like elements."""
+    same = tuple(Local(f"x{k}", t) for k, t in enumerate(reducer.elements))
+    if reducer.elements != reducer.state or reducer.lift != same:
+        raise NotApplicable(f"{reducer.name} keeps other states than its elements")
+
+
+def _moved_states(body: tuple[Stmt, ...], parts: Mapping[str, Buffer]) -> tuple[Stmt, ...]:
+    """Loops whose updates are of other buffers."""
+    result: list[Stmt] = []
+    for s in body:
+        if isinstance(s, Loop):
+            s = replace(s, body=_moved_states(s.body, parts))
+        elif isinstance(s, Update):
+            own = tuple(Access(parts[a.buffer].name, a.coords) for a in s.states)
+            s = replace(s, states=own)
+        result.append(s)
+    return tuple(result)
 
 
 def _plain(a: Access) -> tuple[tuple[str, Index], ...]:

@@ -20,7 +20,7 @@ from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Reorder, Split
 from rutc.tensor_ir.steps.matrix import MatrixTile
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
 from rutc.tensor_ir.steps.preload import Preload
-from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes
+from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes, PartialSums
 from rutc.tensor_ir.steps.tile import Tile
 
 STEPS: Mapping[str, type[Step]] = {
@@ -36,6 +36,7 @@ STEPS: Mapping[str, type[Step]] = {
     "mark": Mark,
     "lanes": Lanes,
     "block_reduction": BlockReduction,
+    "partial_sums": PartialSums,
     "tile": Tile,
     "matrix_tile": MatrixTile,
     "prefetch_block": PrefetchBlock,

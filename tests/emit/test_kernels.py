@@ -112,6 +112,10 @@ SCHEDULES = [
     "block_reduction(k, 4, i, parts)",
     "split(i, 3); split(j, 8); reorder([j.o, i.o, i.i, j.i]); block_reduction(k, 5, i.o, parts); "
     "mark(j.o, parallel); peel(i.o); peel(j.o); tile([i.i, j.i], [unroll, vector])",
+    "partial_sums(k, 4)",
+    "lanes(k, 3, k); partial_sums(k.o, 2)",
+    "split(i, 3); split(j, 8); reorder([i.o, j.o, i.i, j.i]); peel(j.o); peel(i.o); "
+    "tile([i.i, j.i], [unroll, vector]); partial_sums(k, 3)",
     "prefetch_later(a, i, 1, 16, 2, [j])",
     "split(i, 3); split(j, 8); reorder([j.o, i.o, i.i, j.i]); peel(i.o); peel(j.o); "
     "tile([i.i, j.i], [unroll, vector]); prefetch_later(b, j.o, 1, 16, 2, [i.o]); "

@@ -1,0 +1,77 @@
+"""Long sums are made in parts: their rounding errors grow with what is added one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf, isqrt
+
+from rutc.tensor_ir.kernel import Init, Kernel, Kind, Loop, Space, Stmt, Update, blocks
+from rutc.tensor_ir.steps import PartialSums, Schedule
+from rutc.tensor_ir.steps.base import moves, outer_ranges
+
+IN_ORDER = 256
+"""So many summands may be added one after another. To begin anew costs about one more of them."""
+
+Around = tuple[Loop, ...]
+
+
+def partial_sums(kernel: Kernel) -> Schedule:
+    """Steps that make the long sums of a scheduled kernel in parts.
+
+    A sum of n numbers is made of about sqrt(n) sums, if they are many.
+    """
+    ranges = outer_ranges(kernel)
+    starts: dict[str, frozenset[str]] = {}
+    chosen: dict[str, int] = {}
+    for s, around in _walk(kernel.body, ()):
+        if isinstance(s, Init):
+            starts |= {a.buffer: frozenset(x.var for x in around) for a in s.states}
+        if isinstance(s, Update) and s.reducer.name == "sum" and s.reducer.state[0].is_float:
+            (state,) = s.states
+            if kernel.buffer(state.buffer).space is not Space.REGISTER:
+                continue
+            known = starts.get(state.buffer, frozenset())
+            over = [x for x in around if x.var not in known and not moves(state, x.var)]
+            part = _part(over, ranges)
+            if part is not None:
+                chosen.setdefault(*part)
+    return tuple(PartialSums(var, factor) for var, factor in chosen.items())
+
+
+def _part(loops: list[Loop], ranges: dict[str, tuple[int, int]]) -> tuple[str, int] | None:
+    """The loop whose iterations, so many at a time, are a part; None for a short sum."""
+    extents = [_extent(x, ranges) for x in loops]
+    total = 1.0
+    for e in extents:
+        total *= e
+    if total < 2 * IN_ORDER:
+        return None
+    length = IN_ORDER if total == inf else max(IN_ORDER, isqrt(int(total)))
+    inside = 1.0
+    for x, extent in zip(reversed(loops), reversed(extents), strict=True):
+        if inside * extent > length and x.kind is Kind.SERIAL:
+            return x.var, _factor(extent, max(1, int(length // inside)))
+        inside *= extent
+    return None
+
+
+def _factor(extent: float, most: int) -> int:
+    """The largest number up to `most` that divides an extent, if it is not far below."""
+    if extent == inf:
+        return most
+    return next((f for f in range(most, most // 2, -1) if extent % f == 0), most)
+
+
+def _extent(loop: Loop, ranges: dict[str, tuple[int, int]]) -> float:
+    """The most iterations of a loop."""
+    bounds = (loop.hi - loop.lo).bounds(ranges)
+    return inf if bounds is None else max(bounds[1], 0)
+
+
+def _walk(body: tuple[Stmt, ...], around: Around) -> Iterator[tuple[Stmt, Around]]:
+    """All statements, each with the loops around it."""
+    for s in body:
+        yield s, around
+        inside = (*around, s) if isinstance(s, Loop) else around
+        for inner in blocks(s):
+            yield from _walk(inner, inside)
