@@ -23,7 +23,7 @@ from rutc.tensor_ir import Const, DType, Graph
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import MatrixTile
+from rutc.tensor_ir.steps import MatrixTile, PartialSums, Step
 from rutc.verify.reference import Reference
 from rutc.verify.tolerance import Level, tolerance
 from tests.compiled import build, run
@@ -471,6 +471,22 @@ def test_results_go_along_memory(tmp_path: Path, layer: NodeProto, kind: Kind) -
     builder.on_draft = note
     builder.build()
     assert kinds == [kind]
+
+
+def test_long_sums_in_matrix_registers_are_one(tmp_path: Path) -> None:
+    """Their instructions add to what the registers hold: there is no part to begin."""
+    path = tmp_path / "model.onnx"
+    product(path, (64,), 4096, 64)
+    builder = Builder(decide(parted(path)), able(), "model", 1, keep_subnormals=False)
+    found: list[type[Step]] = []
+
+    def note(_pending: object, _made: object, draft: Draft) -> None:
+        found.extend(map(type, draft.schedule))
+
+    builder.on_draft = note
+    builder.build()
+    assert MatrixTile in found
+    assert PartialSums not in found
 
 
 def test_sums_of_any_number_of_rows_take_memory_with_a_bound(tmp_path: Path) -> None:

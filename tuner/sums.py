@@ -30,6 +30,9 @@ def partial_sums(kernel: Kernel) -> Schedule:
             (state,) = s.states
             if kernel.buffer(state.buffer).space is not Space.REGISTER:
                 continue
+            if any(x.kind in (Kind.DOT, Kind.MATRIX) for x in around):
+                # Their instructions add to what they have.
+                continue
             known = starts.get(state.buffer, frozenset())
             over = [x for x in around if x.var not in known and not moves(state, x.var)]
             part = _part(over, ranges)
