@@ -209,5 +209,5 @@ def _launch(plan: Plan, machine: Machine, group: Group, symbols: Symbols) -> Lau
     constants = {n.out.name for n in walk_nodes(plan.graph.nodes) if isinstance(n, Const)}
     free = frozenset(b.name for b in kernel.args if b.name in constants)
     schedule: Schedule = choose(kernel, machine, free).schedule
-    schedule = (*schedule, *partial_sums(apply_schedule(kernel, schedule)))
-    return Launch(group.name, kernel.origin, group.shared, tuple(map(str, schedule)))
+    parts, _ = partial_sums(apply_schedule(kernel, schedule))
+    return Launch(group.name, kernel.origin, group.shared, tuple(map(str, (*schedule, *parts))))

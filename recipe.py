@@ -262,8 +262,7 @@ def _scheduled(
     )
     packed = replace(kernel, args=args)
     try:
-        scheduled = apply_schedule(packed, choice.schedule)
-        parts = partial_sums(scheduled)
-        return (*choice.schedule, *parts), packings, apply_schedule(scheduled, parts)
+        parts, scheduled = partial_sums(apply_schedule(packed, choice.schedule))
     except NotApplicable as e:
         raise InternalError(f"the default schedule does not apply: {e}\n{packed}") from e
+    return (*choice.schedule, *parts), packings, scheduled

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf, isqrt
 
 from rutc.tensor_ir.kernel import Init, Kernel, Kind, Loop, Space, Stmt, Update, blocks
-from rutc.tensor_ir.steps import PartialSums, Schedule
+from rutc.tensor_ir.steps import NotApplicable, PartialSums, Schedule, Step
 from rutc.tensor_ir.steps.base import moves, outer_ranges
 
 IN_ORDER = 256
@@ -15,8 +15,8 @@ IN_ORDER = 256
 Around = tuple[Loop, ...]
 
 
-def partial_sums(kernel: Kernel) -> Schedule:
-    """Steps that make the long sums of a scheduled kernel in parts.
+def partial_sums(kernel: Kernel) -> tuple[Schedule, Kernel]:
+    """Steps that make the long sums of a scheduled kernel in parts, and the kernel after them.
 
     A sum of n numbers is made of about sqrt(n) sums, if they are many.
     """
@@ -38,7 +38,15 @@ def partial_sums(kernel: Kernel) -> Schedule:
             part = _part(over, ranges)
             if part is not None:
                 chosen.setdefault(*part)
-    return tuple(PartialSums(var, factor) for var, factor in chosen.items())
+    steps: list[Step] = []
+    for step in (PartialSums(var, factor) for var, factor in chosen.items()):
+        try:
+            kernel = step.apply(kernel)
+        except NotApplicable:
+            # A loop that does something else besides: its sums stay in order.
+            continue
+        steps.append(step)
+    return tuple(steps), kernel
 
 
 def _part(loops: list[Loop], ranges: dict[str, tuple[int, int]]) -> tuple[str, int] | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 
 from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, minimum
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Local, Read
+from rutc.tensor_ir.expr import Local, Read, reads
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -24,6 +24,7 @@ from rutc.tensor_ir.kernel import (
     Stmt,
     Update,
     accesses,
+    exprs,
     walk_stmts,
 )
 from rutc.tensor_ir.layout import Axis, Layout, dense
@@ -280,6 +281,7 @@ class PartialSums(Step):
                 whole_lanes = self._whole(update, around, parts)
                 before.append(_for_each(whole_lanes, Init(own, update.reducer)))
                 after.append(_for_each(whole_lanes, Update(update.states, update.reducer, taken)))
+            self._check_unseen(loop, parts)
             added.update({x.name: x for x in parts.values()})
             count = (n + (self.factor - 1)) // self.factor
             ranges = dict(kernel.symbols)
@@ -308,10 +310,22 @@ class PartialSums(Step):
             case Update():
                 used = {v for a in s.states for _, c in _plain(a) for v in c.names()}
                 yield s, tuple(x for x in around if x.var in used)
-            case Prefetch():
+            case Branch() if any(isinstance(x, Update) for x in walk_stmts((s,))):
+                raise NotApplicable(f"{self.var} reduces in a branch")
+            case Branch() | Assign() | Prefetch():
                 pass
             case _:
                 raise NotApplicable(f"{self.var} does more than reduce")
+
+    def _check_unseen(self, loop: Loop, states: Container[str]) -> None:
+        """Raises NotApplicable where a loop does more with states than to update them."""
+        for s in walk_stmts(loop.body):
+            used = [r.value for e in exprs(s) for r in reads(e)]
+            if not isinstance(s, Update):
+                used += [a.buffer for a in accesses(s)]
+            for name in used:
+                if name in states:
+                    raise NotApplicable(f"{self.var} uses %{name}, which it reduces to")
 
     def _whole(
         self, update: Update, around: tuple[Loop, ...], parts: Mapping[str, Buffer]

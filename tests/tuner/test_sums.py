@@ -23,7 +23,7 @@ def _steps(text: str) -> list[str]:
     """The steps that make the long sums of a graph's kernel in parts."""
     kernel, constants = lowered(text)
     scheduled = apply_schedule(kernel, choose(kernel, x86.avx512(), constants).schedule)
-    return [str(s) for s in partial_sums(scheduled)]
+    return [str(s) for s in partial_sums(scheduled)[0]]
 
 
 PRODUCTS = """
