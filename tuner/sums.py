@@ -18,7 +18,7 @@ Around = tuple[Loop, ...]
 def partial_sums(kernel: Kernel) -> tuple[Schedule, Kernel]:
     """Steps that make the long sums of a scheduled kernel in parts, and the kernel after them.
 
-    A sum of n numbers is made of about sqrt(n) sums, if they are many.
+    A sum of n numbers is made of about sqrt(n) sums, if they are many, and their number is known.
     """
     ranges = outer_ranges(kernel)
     starts: dict[str, frozenset[str]] = {}
@@ -57,7 +57,8 @@ def _part(loops: list[Loop], ranges: dict[str, tuple[int, int]]) -> tuple[str, i
         total *= e
     if total < 2 * IN_ORDER:
         return None
-    length = IN_ORDER if total == inf else max(IN_ORDER, isqrt(int(total)))
+    fixed = all((x.hi - x.lo).is_const for x in loops)
+    length = max(IN_ORDER, isqrt(int(total))) if fixed else IN_ORDER
     inside = 1.0
     for x, extent in zip(reversed(loops), reversed(extents), strict=True):
         if inside * extent > length and x.kind is Kind.SERIAL:
