@@ -271,7 +271,10 @@ class PartialSums(Step):
             for update, around in self._updates(loop, ()):
                 _check_takes_states(update.reducer)
                 if any(a.buffer in parts for a in update.states):
-                    raise NotApplicable(f"%{update.states[0].buffer} is updated twice")
+                    if update.lanes is None:
+                        raise NotApplicable(f"%{update.states[0].buffer} is updated twice")
+                    # Whole blocks and a shorter one: all lanes have parts already.
+                    continue
                 for a in update.states:
                     x = kernel.buffer(a.buffer)
                     parts[a.buffer] = replace(x, name=f"{a.buffer}.p")
