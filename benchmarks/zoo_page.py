@@ -19,10 +19,11 @@ def page(entries: Sequence[Entry]) -> str:
         "Written by `python -m benchmarks.zoo` from `benchmarks/results/zoo.json`. Median latency",
         "in ms of one run with batch 1, float32; (xN) is rutc's time over the peer's: below 1 is",
         "faster. `-`: the peer does not run the model; empty: not measured. Nothing is tuned. The",
-        "share of peak is that of the operations that rutc executes, of which filtering leaves",
-        "fewer than convolutions have, in a loop of multiply-adds on vectors, measured beside; of",
-        "models marked `bf16 matrix registers` rutc multiplies parts of float32 there, which no",
-        "such loop keeps up with.",
+        "share of peak is that of the operations of the optimized graph in what a loop of",
+        "multiply-adds on vectors does, measured beside. Two things make it more than 100 %: the",
+        "tables by which filtering transforms inputs and results count whole, though most of their",
+        "elements are 0 or 1 and cost nothing; and rutc multiplies parts of float32 in matrix",
+        "registers of models marked `bf16 matrix registers`, which no such loop keeps up with.",
         "",
         *(
             f"![speed over ONNX Runtime's, {count(n)}](benchmarks-{n}.svg)"
