@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -43,6 +42,18 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     return entry | asdict(provenance())
 
 
+STARTER = """
+import os, sys, time
+start = time.perf_counter()
+process = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
+_, status, usage = os.wait4(process, 0)
+seconds = time.perf_counter() - start
+print(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10, file=sys.stderr)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+"""Runs a command, and writes seconds, CPU seconds and peak bytes as the last line of stderr."""
+
+
 def write_byte_code(model: Path) -> None:
     """Compiles a model once, so that there is byte code of all that it takes."""
     with tempfile.TemporaryDirectory() as cache:
@@ -55,19 +66,16 @@ def compiled(model: Path, cache: Path) -> dict[str, float]:
     environment = {**os.environ, "RUTC_CACHE": str(cache)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     arguments = ["-m", "rutc.cli", "compile", "--no-verify", str(model), "-o", str(output)]
-    silent = [(os.POSIX_SPAWN_OPEN, n, os.devnull, os.O_WRONLY, 0) for n in (1, 2)]
-    start = time.perf_counter()
-    process = os.posix_spawn(
-        sys.executable, [sys.executable, *arguments], environment, file_actions=silent
-    )
-    _, status, usage = os.wait4(process, 0)
-    seconds = time.perf_counter() - start
-    if status != 0:
-        raise RuntimeError(f"rutc compile {model} ended with {os.waitstatus_to_exitcode(status)}")
+    # A process begins with the memory of the one that starts it, so a small one does.
+    starter = [sys.executable, "-S", "-c", STARTER, sys.executable, *arguments]
+    done = subprocess.run(starter, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"rutc compile {model} ended with {done.returncode}")
+    seconds, cpu_seconds, peak_bytes = done.stderr.splitlines()[-1].split()
     return {
-        "seconds": round(seconds, 2),
-        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2),
-        "peak_bytes": usage.ru_maxrss << 10,
+        "seconds": round(float(seconds), 2),
+        "cpu_seconds": round(float(cpu_seconds), 2),
+        "peak_bytes": int(peak_bytes),
     }
 
 

@@ -1,6 +1,7 @@
 """The harness of the benchmarks: what peers compute, and what is made of their times."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 from onnx import parser
 
 from benchmarks import store
-from benchmarks.machine import provenance
+from benchmarks.compile_time import compiled
+from benchmarks.machine import ROOT, provenance
 from benchmarks.native import native_calls
 from benchmarks.peak import measured_peaks
 from benchmarks.peers import fastest, installed_peers
@@ -87,6 +89,16 @@ def test_a_model_that_is_no_export_has_no_network(tmp_path: Path) -> None:
         pytest.skip("torch is not installed")
     with pytest.raises(ValueError, match="small is no export"):
         prepare(tmp_path / "small.onnx", 1, INPUTS, None)
+
+
+def test_the_memory_of_a_compilation_is_its_own(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "models" / "digits" / "digits.onnx", tmp_path / "model.onnx")
+    held = np.ones(1 << 30, np.uint8)
+    found = compiled(tmp_path / "model.onnx", tmp_path / "cache")
+    assert held.any()
+    assert 30 << 20 < found["peak_bytes"] < 1 << 30
+    assert found["seconds"] > 0
+    assert found["cpu_seconds"] > 0
 
 
 def test_the_fastest_of_several_runs() -> None:
