@@ -58,10 +58,18 @@ def prepare_openvino(model: Path, threads: int, inputs: Inputs, room: Room | Non
     request = compiled.create_infer_request()
     if room is None:
         return partial(request.infer, dict(inputs))
-    arrays = {name: aligned(array) for name, array in inputs.items()}
-    for name, array in (arrays | allocated(room)).items():
+    given = {name: aligned(array) for name, array in inputs.items()}
+    made = allocated(room)
+    for name, array in (given | made).items():
         request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
-    return partial(request.infer, share_outputs=True)
+
+    def run() -> object:
+        # A request does not hold the arrays whose memory its tensors share.
+        held = given, made
+        request.infer(share_outputs=True)
+        return held[1]
+
+    return run
 
 
 def prepare_iree(model: Path, threads: int, inputs: Inputs, room: Room | None) -> Run:
