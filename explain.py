@@ -19,15 +19,14 @@ from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Choose, Plan, PlanStep, Repeat, RepeatWhile, Run
 from rutc.importer import import_model
 from rutc.importer.extract import ModelParts, NodeInfo
+from rutc.recipe import scheduled_kernel
 from rutc.record import record
 from rutc.tensor_ir import Const, Graph, Input, Node
 from rutc.tensor_ir.affine import Index, Range, Size, plain
 from rutc.tensor_ir.graph import outs, walk_nodes
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import Schedule, apply_schedule
 from rutc.tensor_ir.text import node_lines
-from rutc.tuner import choose, partial_sums
 
 
 @record
@@ -207,7 +206,6 @@ def _launch(plan: Plan, machine: Machine, group: Group, symbols: Symbols) -> Lau
     extents = {d: plain(e) for d, e in plan.graph.dims}
     kernel = lower(group, plan.values, plan.layouts, extents, symbols)
     constants = {n.out.name for n in walk_nodes(plan.graph.nodes) if isinstance(n, Const)}
-    free = frozenset(b.name for b in kernel.args if b.name in constants)
-    schedule: Schedule = choose(kernel, machine, free).schedule
-    parts, _ = partial_sums(apply_schedule(kernel, schedule))
-    return Launch(group.name, kernel.origin, group.shared, tuple(map(str, (*schedule, *parts))))
+    free = tuple(b.name for b in kernel.args if b.name in constants)
+    schedule, _, _ = scheduled_kernel(kernel, free, machine)
+    return Launch(group.name, kernel.origin, group.shared, tuple(map(str, schedule)))

@@ -228,7 +228,7 @@ def draft(recipe: Recipe, machine: Machine) -> Draft:
     packings: dict[str, tuple[str, Packing | None]] = {}
     if recipe.slices is None:
         ((kernel,), (constants,)) = recipe.kernels, recipe.constants
-        schedule, packed, scheduled = _scheduled(kernel, constants, machine)
+        schedule, packed, scheduled = scheduled_kernel(kernel, constants, machine)
         packings = {b.name: (b.name, packed.get(b.name)) for b in scheduled.args}
     else:
         alone = replace(machine, cores=1)
@@ -237,7 +237,7 @@ def draft(recipe: Recipe, machine: Machine) -> Draft:
         for number, (kernel, constants) in enumerate(
             zip(recipe.kernels, recipe.constants, strict=True)
         ):
-            steps, packed, part = _scheduled(kernel, constants, alone)
+            steps, packed, part = scheduled_kernel(kernel, constants, alone)
             # Each part has its own packing of a constant.
             names = {name: f"{name}.{number}" for name in constants}
             packings |= {names.get(b.name, b.name): (b.name, packed.get(b.name)) for b in part.args}
@@ -249,9 +249,10 @@ def draft(recipe: Recipe, machine: Machine) -> Draft:
     return Draft(scheduled, schedule, packings, emitted.text, emitted.tasks, emitted.thread_bytes)
 
 
-def _scheduled(
+def scheduled_kernel(
     kernel: Kernel, constants: tuple[str, ...], machine: Machine
 ) -> tuple[Schedule, Mapping[str, Packing], Kernel]:
+    """A kernel's schedule, the packing of those of its constants that get one, and the result."""
     choice = choose(kernel, machine, frozenset(constants))
     extents = {d: e for b in kernel.args for d, e in b.layout.extents}
     packings = {name: Packing(*packing) for name, packing in choice.packing.items()}

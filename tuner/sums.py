@@ -1,4 +1,4 @@
-"""Long sums are made in parts: their rounding errors grow with what is added one after another."""
+"""Long sums are made of partial sums: errors grow with what is added one after another."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rutc.tensor_ir.kernel import Init, Kernel, Kind, Loop, Space, Stmt, Update,
 from rutc.tensor_ir.steps import NotApplicable, PartialSums, Schedule, Step
 from rutc.tensor_ir.steps.base import moves, outer_ranges
 
-IN_ORDER = 256
-"""So many summands may be added one after another. To begin anew costs about one more of them."""
+SUMMANDS = 256
+"""A partial sum has so many summands at least, about; it costs as much as one more of them."""
 
 Around = tuple[Loop, ...]
 
 
 def partial_sums(kernel: Kernel) -> tuple[Schedule, Kernel]:
-    """Steps that make the long sums of a scheduled kernel in parts, and the kernel after them.
+    """Steps that make the long sums of a scheduled kernel of partial ones, and the kernel after.
 
     A sum of n numbers is made of about sqrt(n) sums, if they are many, and their number is known.
     """
@@ -50,15 +50,15 @@ def partial_sums(kernel: Kernel) -> tuple[Schedule, Kernel]:
 
 
 def _part(loops: list[Loop], ranges: dict[str, tuple[int, int]]) -> tuple[str, int] | None:
-    """The loop whose iterations, so many at a time, are a part; None for a short sum."""
+    """The loop of which so many iterations are a partial sum; None for a short sum."""
     extents = [_extent(x, ranges) for x in loops]
     total = 1.0
     for e in extents:
         total *= e
-    if total < 2 * IN_ORDER:
+    if total < 2 * SUMMANDS:
         return None
     fixed = all((x.hi - x.lo).is_const for x in loops)
-    length = max(IN_ORDER, isqrt(int(total))) if fixed else IN_ORDER
+    length = max(SUMMANDS, isqrt(int(total))) if fixed else SUMMANDS
     inside = 1.0
     for x, extent in zip(reversed(loops), reversed(extents), strict=True):
         if inside * extent > length and x.kind is Kind.SERIAL:

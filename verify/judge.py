@@ -252,7 +252,7 @@ def _judged_integers(
     )
     if not wrong.any() and not other.any():
         return told
-    beyond = _Integers(ours, reference, truth)
+    beyond = _Integers(ours, reference, truth, (wrong, other))
     for number, run in enumerate(noise(), 1):
         if run.shape == truth.shape:
             beyond.move(run)
@@ -278,12 +278,13 @@ def _judged_integers(
 class _Integers:
     """How many elements of both results noise does not explain."""
 
-    def __init__(self, ours: Array, reference: Array, truth: Array) -> None:
-        self.truth = truth
+    def __init__(
+        self, ours: Array, reference: Array, truth: Array, unequal: tuple[Mask, Mask]
+    ) -> None:
+        self.truth, self.unequal = truth, unequal
         self.steps = 0.0
         self.open = np.zeros(truth.shape, np.bool_)
         self.mine, self.theirs = _apart(ours, truth), _apart(reference, truth)
-        self.unequal = np.asarray(ours != truth), np.asarray(reference != truth)
         self.narrow = truth.dtype.kind in "iu" and truth.dtype.itemsize == 1
 
     def move(self, run: Array) -> None:

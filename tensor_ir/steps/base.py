@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from rutc.tensor_ir.affine import Index, Range, Size, plain
+from rutc.tensor_ir.affine import ZERO, Index, Range, Size, minimum, plain
 from rutc.tensor_ir.expr import index_names, reads
 from rutc.tensor_ir.kernel import (
     Access,
@@ -115,6 +115,28 @@ def symbolic_extent(kernel: Kernel, loop: Loop) -> Size:
     if not extent.names() <= {n for n, _ in kernel.symbols}:
         raise NotApplicable(f"the bounds of {loop.var} depend on other loops")
     return plain(extent)
+
+
+def in_blocks(kernel: Kernel, loop: Loop, factor: int, outer: str, inner: str) -> tuple[Loop, Loop]:
+    """A loop over blocks, which does nothing yet, and a loop over the iterations of one of them.
+
+    for v in [0, n) { S }  ->  for outer in [0, ceil(n/f)) { },
+                               for inner in [0, min(f, n - f*outer)) { S }
+
+    Raises NotApplicable for bounds that depend on other loops.
+    """
+    n = Index.of(symbolic_extent(kernel, loop))
+    position = Index.of(outer) * factor + Index.of(inner) + loop.lo
+    count = (n + (factor - 1)) // factor
+    ranges = dict(kernel.symbols)
+    most = count.bounds(ranges)
+    if most is not None:
+        ranges[outer] = (0, most[1] - 1)
+    rest = n - Index.of(outer) * factor
+    whole = n % factor == ZERO
+    width = Index.of(factor) if whole else minimum(factor, rest, ranges)
+    body = with_index(loop.body, {loop.var: position})
+    return Loop(outer, ZERO, count, loop.kind, ()), Loop(inner, ZERO, width, loop.kind, body)
 
 
 def constant_start(loop: Loop) -> int:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import assert_never
 
 from rutc.record import record
-from rutc.tensor_ir.affine import ZERO, Index, floordiv, minimum, mod
+from rutc.tensor_ir.affine import ZERO, Index, floordiv, mod
 from rutc.tensor_ir.kernel import (
     Branch,
     Kernel,
@@ -31,6 +31,7 @@ from rutc.tensor_ir.steps.base import (
     constant_extent,
     constant_start,
     find_loops,
+    in_blocks,
     moves,
     outer_ranges,
     replace_loop,
@@ -73,18 +74,8 @@ class Split(Step):
                 raise NotApplicable(f"the iterations of {self.var} go into one instruction already")
             if loop.kind is Kind.UNROLL and n % f != 0:
                 raise NotApplicable(f"{self.var} is unrolled and {f} does not divide {n}")
-            position = Index.of(outer) * f + Index.of(inner) + loop.lo
-            count = (Index.of(n) + (f - 1)) // f
-            rest = Index.of(n) - Index.of(outer) * f
-            ranges = dict(kernel.symbols)
-            most = count.bounds(ranges)
-            if most is not None:
-                ranges[outer] = (0, most[1] - 1)
-            whole = Index.of(n) % f == ZERO
-            width = Index.of(f) if whole else minimum(f, rest, ranges)
-            body = with_index(loop.body, {self.var: position})
-            inside = Loop(inner, ZERO, width, loop.kind, body)
-            return (Loop(outer, ZERO, count, loop.kind, (inside,)),)
+            around, inside = in_blocks(kernel, loop, f, outer, inner)
+            return (replace(around, body=(inside,)),)
 
         return replace(
             kernel,

@@ -36,6 +36,7 @@ from rutc.tensor_ir.steps.base import (
     check_positive,
     constant_extent,
     find_loops,
+    in_blocks,
     outer_ranges,
     replace_loop,
     simplified,
@@ -170,10 +171,7 @@ class BlockReduction(Step):
         added: list[Buffer] = []
 
         def split(loop: Loop) -> tuple[Stmt, ...]:
-            rest = Index.of(n) - b * self.factor
-            width = minimum(self.factor, rest, {block: (0, count - 1)})
-            inner = with_index(loop.body, {self.var: b * self.factor + Index.of(self.var)})
-            return (Loop(self.var, loop.lo, loop.lo + width, loop.kind, inner),)
+            return in_blocks(kernel, loop, self.factor, block, self.var)[1:]
 
         def visit(body: tuple[Stmt, ...], around: tuple[Loop, ...]) -> tuple[Stmt, ...]:
             if len(body) == 1 and isinstance(body[0], Loop):
@@ -262,13 +260,12 @@ class PartialSums(Step):
         added: dict[str, Buffer] = {}
 
         def split(loop: Loop) -> tuple[Stmt, ...]:
-            n = Index.of(symbolic_extent(kernel, loop))
             if loop.kind is not Kind.SERIAL:
                 raise NotApplicable(f"the iterations of {self.var} are not one after another")
             before: list[Stmt] = []
             after: list[Stmt] = []
             parts: dict[str, Buffer] = {}
-            for update, around in self._updates(loop, ()):
+            for update, over in self._updates(loop, ()):
                 _check_takes_states(update.reducer)
                 if any(a.buffer in parts for a in update.states):
                     if update.lanes is None:
@@ -281,23 +278,14 @@ class PartialSums(Step):
                 own = tuple(Access(parts[a.buffer].name, a.coords) for a in update.states)
                 types = update.reducer.state
                 taken = tuple(Read(a.buffer, _plain(a), t) for a, t in zip(own, types, strict=True))
-                whole_lanes = self._whole(update, around, parts)
-                before.append(_for_each(whole_lanes, Init(own, update.reducer)))
-                after.append(_for_each(whole_lanes, Update(update.states, update.reducer, taken)))
+                lanes = self._whole(update, over, parts)
+                before.append(_for_each(lanes, Init(own, update.reducer)))
+                after.append(_for_each(lanes, Update(update.states, update.reducer, taken)))
             self._check_unseen(loop, parts)
             added.update({x.name: x for x in parts.values()})
-            count = (n + (self.factor - 1)) // self.factor
-            ranges = dict(kernel.symbols)
-            most = count.bounds(ranges)
-            if most is not None:
-                ranges[name] = (0, most[1] - 1)
-            whole = n % self.factor == ZERO
-            rest = n - Index.of(name) * self.factor
-            width = Index.of(self.factor) if whole else minimum(self.factor, rest, ranges)
-            position = Index.of(name) * self.factor + Index.of(self.var) + loop.lo
-            inner = with_index(_moved_states(loop.body, parts), {self.var: position})
-            block = Loop(self.var, ZERO, width, loop.kind, inner)
-            return (Loop(name, ZERO, count, loop.kind, (*before, block, *after)),)
+            reduces = replace(loop, body=_moved_states(loop.body, parts))
+            around, block = in_blocks(kernel, reduces, self.factor, name, self.var)
+            return (replace(around, body=(*before, block, *after)),)
 
         body = simplified(replace_loop(kernel.body, self.var, split), dict(kernel.symbols))
         return replace(kernel, body=body, locals=(*kernel.locals, *added.values()))

@@ -1,4 +1,4 @@
-"""Long sums are made in parts, so that they err little."""
+"""Long sums are made of partial sums, so that they err little."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from rutc.runtime import load
 from rutc.tensor_ir import DType
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose, partial_sums
-from rutc.tuner.sums import IN_ORDER
+from rutc.tuner.sums import SUMMANDS
 from tests.tuner.test_schedules import lowered
 
 UNIT = 2.0**-24
@@ -114,5 +114,5 @@ def test_long_sums_of_equal_numbers_err_little(name: str, free: bool, tmp_path: 
         (found,) = session.run(None, {"x": x})
     count = x.size // found.size if op != "MatMul" else shape[1]
     truth = float(np.float64(x.flat[0])) * (1 if op == "ReduceMean" else count)
-    in_order = max(2 * IN_ORDER, 2 * count**0.5)
+    in_order = max(2 * SUMMANDS, 2 * count**0.5)
     assert np.abs(found / truth - 1).max() < 2 * in_order * UNIT
