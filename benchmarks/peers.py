@@ -63,9 +63,10 @@ def prepare_openvino(model: Path, threads: int, inputs: Inputs, room: Room | Non
     for name, array in (given | made).items():
         request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
 
+    # A request does not hold the arrays whose memory its tensors share.
+    held = given, made
+
     def run() -> object:
-        # A request does not hold the arrays whose memory its tensors share.
-        held = given, made
         request.infer(share_outputs=True)
         return held[1]
 
@@ -121,8 +122,10 @@ def _iree_run(binary: bytes, threads: int, inputs: Inputs, *, bound: bool) -> Ru
     def run() -> object:
         results = function(*arguments)
         several = results if isinstance(results, tuple) else (results,)
-        # It waits for the results and maps their memory.
-        return [result.to_host() for result in several]
+        for result in several:
+            # It waits for the result and maps its memory, which goes with it.
+            result.to_host()
+        return several
 
     return run
 
