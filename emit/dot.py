@@ -107,9 +107,7 @@ class DotEmitter:
                 return None
             neighbours = ir.VectorType(I8, group)
             one = b.load(memory.place(buffer, first), typ=neighbours, align=align(buffer))
-            packed = self._packed(one, r.dtype, group)
-            if loop.extent < group:
-                packed = b.and_(packed, ir.Constant(I32, (1 << (32 // group * loop.extent)) - 1))
+            packed = self._cleared(self._packed(one, r.dtype, group), loop, group)
             return splat(b, packed, lane.lanes)
         if first.coefficient(lane.var) != group or not memory.contiguous(
             first - Index.of(lane.var) * (group - 1), lane
@@ -122,7 +120,8 @@ class DotEmitter:
         inside = end is not None and isinstance(size, int) and end[1] <= size
         at = memory.place(buffer, start)
         if inside or (lane.mask is None and loop.extent == group):
-            return self._packed(b.load(at, typ=vector, align=align(buffer)), r.dtype, group)
+            packed = self._packed(b.load(at, typ=vector, align=align(buffer)), r.dtype, group)
+            return self._cleared(packed, loop, group)
         if lane.mask is None or loop.extent < group:
             return None
         picks = [i // group for i in range(group * lane.lanes)]
@@ -132,6 +131,14 @@ class DotEmitter:
         )
         loaded = memory.masked_load(buffer, at, vector, mask, ir.Constant(vector, None))
         return self._packed(loaded, r.dtype, group)
+
+    def _cleared(self, packed: ir.Value, loop: DotLoop, group: int) -> ir.Value:
+        """Groups with 0 in place of the neighbours beyond the loop's end."""
+        if loop.extent == group:
+            return packed
+        kept = ir.Constant(I32, (1 << (32 // group * loop.extent)) - 1)
+        b = self.builder
+        return b.and_(packed, splat(b, kept, packed.type.count) if is_vector(packed) else kept)
 
     def _packed(self, neighbours: ir.Value, dtype: DType, group: int) -> ir.Value:
         """A vector of bytes as one of i32 with `group` of them each."""

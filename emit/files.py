@@ -179,6 +179,8 @@ class Workplace:
         target = self.path.parent if folder is None else folder
         for name in names:
             check_replaceable(target / name)
+        # What an older process left half published is not to take the place of this later.
+        sweep(target)
         with uninterrupted():
             if folder is None:
                 self.path = self.path.rename(f"{self.path}{PUBLISHING}")

@@ -273,11 +273,7 @@ class Fuser:
 
 
 def _identity(r: Read, dims: frozenset[str]) -> bool:
-    return (
-        r.fill is None
-        and all(c == Index.of(d) for d, c in r.coords if d in dims)
-        and dims <= {d for d, _ in r.coords} | (dims - {d for d, _ in r.coords})
-    )
+    return r.fill is None and all(c == Index.of(d) for d, c in r.coords if d in dims)
 
 
 def _sorted(drafts: list[Draft]) -> list[int]:

@@ -108,7 +108,7 @@ def leaky_relu(b: Builder, x: Tensor, *, alpha: float = 0.01) -> Tensor:
 @operator("PRelu")
 def prelu(b: Builder, x: Tensor, slope: Tensor) -> Tensor:
     """`x` where x >= 0, else slope * x; slopes in a row that fit the channels only are theirs."""
-    if slope.rank == 1 < x.rank and slope.shape[0] == x.shape[1] != x.shape[-1]:
+    if slope.rank == 1 < x.rank and slope.shape[0] == x.shape[1] and _differ(b, slope, x):
         slope = b.reshaped(slope, (*slope.axes, *b.axes((1,) * (x.rank - 2))))
     return b.wide(
         lambda e, s: apply("select", apply("lt", e, lit(0, e.dtype)), mul(s, e), e),
@@ -116,6 +116,12 @@ def prelu(b: Builder, x: Tensor, slope: Tensor) -> Tensor:
         slope,
         onto=True,
     )
+
+
+def _differ(b: Builder, slope: Tensor, x: Tensor) -> bool:
+    """Whether there is another number of slopes than of columns, whatever the sizes."""
+    apart = (slope.shape[0] - x.shape[-1]).bounds(b.ranges)
+    return apart is not None and not apart[0] <= 0 <= apart[1]
 
 
 @operator("ThresholdedRelu")

@@ -236,7 +236,10 @@ def conv_transpose(
     channels_in = b.same(w.shape[0], x.shape[1])
     per_group_in = channels_in
     if group > 1:
-        per_group_in = Index.of(static(channels_in, "the number of input channels") // group)
+        count = static(channels_in, "the number of input channels")
+        if count % group:
+            raise OperatorError(f"{count} input channels are not divisible into {group} groups")
+        per_group_in = Index.of(count // group)
     per_group_out = w.shape[1]
     batch = b.axis(x.shape[0], "n")
     g, co = b.axis(group, "g"), b.axis(per_group_out, "c")

@@ -5,10 +5,13 @@ Where a run's sizes contradict each other, it ends with a message.
 
 from __future__ import annotations
 
+from functools import partial, reduce
+
 import numpy as np
 
 from rutc.importer.broadcast import learn_step
 from rutc.importer.builder import MOST, Builder, OperatorError, lit
+from rutc.importer.ops.control import unless
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import linear
 from rutc.importer.tensor import Tensor, ints_of
@@ -104,12 +107,17 @@ def expand_dynamic(b: Builder, x: Tensor, shape: Tensor) -> Tensor:
     given = elements(b, shape, "the shape")
     rank = max(len(given), x.rank)
     extents: list[Index] = []
+    wrong: list[Expr] = []
     for i in range(rank):
         own = i - (rank - x.rank)
         asked = i - (rank - len(given))
         extent = x.shape[own] if own >= 0 else Index.of(1)
-        if asked < 0 or (extent.is_const and extent.const != 1):
+        if asked < 0:
             extents.append(extent)
+        elif extent.is_const and extent.const != 1:
+            extents.append(extent)
+            others = (apply("ne", given[asked], number(e)) for e in (1, extent))
+            wrong.append(reduce(partial(apply, "and"), others))
         elif extent == Index.of(1):
             extents.append(bound(b, given[asked], "extent"))
         else:
@@ -118,6 +126,9 @@ def expand_dynamic(b: Builder, x: Tensor, shape: Tensor) -> Tensor:
             wanted = bound(b, apply("select", one, number(extent), given[asked]), "extent")
             learn_step(b, extent, wanted, (x.shape, (wanted,)))
             extents.append(wanted)
+    if wrong:
+        other = b.nest((), reduce(partial(apply, "or"), wrong))
+        x = unless(b, other, x, f"{', '.join(b.origin)}: {x} does not broadcast to the shape")
     out = b.axes(extents)
     return b.nest(out, b.spread(x, out))
 

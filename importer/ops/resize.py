@@ -14,7 +14,14 @@ from rutc.importer.ops.activations import scaled
 from rutc.importer.ops.dynamic import bound, number
 from rutc.importer.ops.dynamic import sizes as sizes_of
 from rutc.importer.ops.operands import axes_of
-from rutc.importer.ops.resize_dynamic import REAL, Filter, Ratio, Sizes, resize_along
+from rutc.importer.ops.resize_dynamic import (
+    REAL,
+    Filter,
+    Ratio,
+    Sizes,
+    interpolating,
+    resize_along,
+)
 from rutc.importer.ops.resize_positions import Scale, Scheme, fitted
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
@@ -72,7 +79,9 @@ def resize(
         how = Filter(*astuple(scheme))
         corners = _corners(b, roi, i, len(chosen)) if crop else (lit(0, REAL), lit(1, REAL))
         y = resize_along(b, y, a, extent, ratio, how, corners, outside)
-    return y
+    if y.dtype is x.dtype:
+        return y
+    return b.map(lambda e: cast(apply("round", e) if x.dtype.is_int else e, x.dtype), y)
 
 
 def _region(b: Builder, roi: Tensor | None, i: int, count: int) -> tuple[float, float] | None:
@@ -188,6 +197,7 @@ def _along(
 ) -> Tensor | None:
     """`x` resized along one axis; None where that takes positions computed at run time."""
     n = x.shape[axis]
+    wide = interpolating(x.dtype)
     shape = [extent if i == axis else e for i, e in enumerate(x.shape)]
     if any(e == ZERO for e in shape):
         return b.nest(b.axes(shape), lit(0, x.dtype))
@@ -217,12 +227,11 @@ def _along(
         if outside is None:
             return value
         inside = b.constant(at.inside(count))
-        return apply("select", b.read(inside, [here]), value, lit(outside, x.dtype))
+        return apply("select", b.read(inside, [here]), value, lit(outside, value.dtype))
 
     if scheme.mode == "nearest":
         table = np.clip(at.nearest(scheme.nearest), 0, count - 1)
         return b.nest(axes, or_outside(element(_position(b, table, here))))
-    wide = DType.F32 if x.dtype.bits < 32 or not x.dtype.is_float else x.dtype
     where, weights = scheme.taps(at, count, scale)
     k = b.axis(where.shape[1], "k")
     rows = b.constant(where)
@@ -230,15 +239,11 @@ def _along(
     position = b.read(rows, [here, k.index])
     term = apply("mul", cast(element(position), wide), b.read(factors, [here, k.index]))
     total = b.nest(axes, term, (k,))
-
-    def finished(e: Expr) -> Expr:
-        return or_outside(cast(apply("round", e) if x.dtype.is_int else e, x.dtype))
-
-    if wide is x.dtype and outside is None:
+    if outside is None:
         return total
     axes = b.axes(shape)
     here = axes[axis].index
-    return b.nest(axes, finished(b.spread(total, axes)))
+    return b.nest(axes, or_outside(b.spread(total, axes)))
 
 
 def _is_repeat(scheme: Scheme) -> bool:

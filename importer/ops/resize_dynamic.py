@@ -210,6 +210,13 @@ def _cropped(o: Index, n: Index, size: Index, roi: tuple[Expr, Expr]) -> Expr:
     return apply("select", many, place, middle)
 
 
+def interpolating(kind: DType) -> DType:
+    """The type that values are interpolated in, along all axes: it holds those of `kind`."""
+    if kind.is_float:
+        return kind if kind.bits >= 32 else REAL
+    return DType.F64 if kind.bits >= 32 else REAL
+
+
 def resize_along(
     b: Builder,
     x: Tensor,
@@ -249,17 +256,15 @@ def resize_along(
         return b.nest(axes, or_outside(element(b.read(rows, [here])), here))
     rows, weights = _taps(b, place, extent, n, by, how)
     k = b.axis(rows.shape[1], "k")
-    wide = REAL if x.dtype.bits < 32 or not x.dtype.is_float else x.dtype
+    wide = interpolating(x.dtype)
     here = axes[axis].index
     factor = cast(b.read(weights, [here, k.index]), wide)
     value = cast(element(b.read(rows, [here, k.index])), wide)
     total = b.nest(axes, apply("mul", value, factor), (k,))
-    if wide is x.dtype and outside is None:
+    if outside is None:
         return total
     axes = b.axes(shape)
-    e = b.spread(total, axes)
-    e = cast(apply("round", e) if x.dtype.is_int else e, x.dtype)
-    return b.nest(axes, or_outside(e, axes[axis].index))
+    return b.nest(axes, or_outside(b.spread(total, axes), axes[axis].index))
 
 
 def _placed(b: Builder, place: Place, extent: Index) -> Place:

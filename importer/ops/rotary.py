@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from rutc.importer.builder import Builder, OperatorError
 from rutc.importer.ops.activations import mul
 from rutc.importer.ops.attention import merge_heads, split_heads
+from rutc.importer.ops.control import unless
+from rutc.importer.ops.dynamic import number
 from rutc.importer.ops.movement import concat
 from rutc.importer.ops.operands import static
 from rutc.importer.registry import operator
@@ -32,6 +34,7 @@ def rotated(
     half = size // 2
     if size > whole or size % 2 or cos.shape[-1] != Index.of(half) or cos.shape != sin.shape:
         raise OperatorError(f"the caches {cos} and {sin} do not fit {size} elements of {x}")
+    cos = _with_rows(b, cos, x)
 
     def turned(*, imaginary: bool) -> Tensor:
         axes = b.axes((*x.shape[:3], half), ("n", "h", "s", "d"))
@@ -51,6 +54,16 @@ def rotated(
         shape = (*x.shape[:3], Index.of(whole - size))
         parts.append(b.view(x, shape, lambda n, h, s, d: [n, h, s, d + size]))
     return concat(b, *parts, axis=3)
+
+
+def _with_rows(b: Builder, cos: Tensor, x: Tensor) -> Tensor:
+    """The cache; a run ends in which it has no rows, and `x` elements to rotate."""
+    rows, known = cos.shape[0], cos.shape[0].bounds(b.ranges)
+    if cos.rank != 2 or (known is not None and known[0] > 0):
+        return cos
+    without = (apply("eq", number(rows), number(0)), apply("ne", number(x.size), number(0)))
+    message = f"{', '.join(b.origin)}: the cache {cos} has no rows"
+    return unless(b, b.nest((), apply("and", *without)), cos, message)
 
 
 def _alternating(b: Builder, even: Tensor, odd: Tensor) -> Tensor:

@@ -58,22 +58,13 @@ def _stays(b: Builder, c: Coord) -> bool:
     return isinstance(c, Index) and b.inside(c, ONE)
 
 
-def _check_updates(updates: Tensor, shape: Sequence[Index]) -> None:
-    """Raises OperatorError where the updates are known to be of another shape."""
-    known = zip(updates.shape, shape, strict=False)
-    differ = any(u.is_const and s.is_const and u != s for u, s in known)
-    if differ or updates.rank != len(shape):
-        wanted = ", ".join(str(s) for s in shape)
-        raise OperatorError(f"the updates {updates} are not of the shape [{wanted}]")
-
-
 @operator("ScatterElements")
 def scatter_elements(
     b: Builder, x: Tensor, at: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
 ) -> Tensor:
     """x with updates[i, j, ..] at [at[i, j, ..], j, ..] along an axis."""
     a = axis_of(axis, x.rank)
-    _check_updates(updates, at.shape)
+    updates = of_shape(b, updates, at.shape, f"is scattered into {x}")
     space = b.axes(at.shape)
     here = [i.index for i in space]
     coords: list[Coord] = list(here)
@@ -89,7 +80,8 @@ def scatter_nd(
     depth = static(at.shape[-1], "the last extent of the indices")
     if depth > x.rank:
         raise OperatorError(f"the indices {at} have more coordinates than {x} has axes")
-    _check_updates(updates, (*at.shape[:-1], *x.shape[depth:]))
+    wanted = (*at.shape[:-1], *x.shape[depth:])
+    updates = of_shape(b, updates, wanted, f"is scattered into {x}")
     space = b.axes(updates.shape)
     outer = [i.index for i in space[: at.rank - 1]]
     coords = [position_in(b, column(b, at, k), outer, x.shape[k]) for k in range(depth)]

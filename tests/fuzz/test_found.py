@@ -229,10 +229,34 @@ def test_an_integer_product_over_less_than_a_group() -> None:
     gives(text, [(x.astype(np.int64) @ w).astype(np.int32)], x=x)
 
 
-def imported(text: str, dims: Dims) -> Graph:
+@pytest.mark.parametrize("depth", [2, 3])
+def test_an_integer_product_over_less_than_a_group_of_operands_that_both_vary(depth: int) -> None:
+    text = f"""
+    g (uint8[64, 1, 4] a, int8[64, 4, 1] b) => (int32[64, 1, 1] y)
+        <int64[1] zero = {{0}}, int64[1] end = {{{depth}}}, int64[1] one = {{1}},
+         int64[1] two = {{2}}> {{
+        p = Slice (a, zero, end, two)
+        q = Slice (b, zero, end, one)
+        y = MatMulInteger (p, q)
+    }}
+    """
+    a = np.arange(256, dtype=np.uint8).reshape(64, 1, 4)
+    b = np.arange(256, dtype=np.uint8).view(np.int8).reshape(64, 4, 1)
+    sums = a[:, :, :depth].astype(np.int32) @ b[:, :depth].astype(np.int32)
+    gives(text, [sums], a=a, b=b)
+
+
+def test_slopes_as_many_as_columns_belong_to_columns_though_channels_are_as_many() -> None:
+    x = np.arange(-18, 18, dtype=np.float32).reshape(1, 3, 4, 3)
+    slope = np.array([2, 3, 5], np.float32)
+    text = "g (float[1, 3, h, w] x, float[3] slope) => (float[] y) { y = PRelu (x, slope) }"
+    gives(text, [np.where(x < 0, slope * x, x)], dims={"w": (1, 9), "h": (1, 9)}, x=x, slope=slope)
+
+
+def imported(text: str, dims: Dims, opset: int = 18) -> Graph:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        path.write_bytes(parser.parse_model(HEADER.format(8, 18) + text).SerializeToString())
+        path.write_bytes(parser.parse_model(HEADER.format(8, opset) + text).SerializeToString())
         return import_model(path, dims=dims)
 
 
@@ -320,13 +344,46 @@ def test_sizes_beyond_the_updates_of_a_scatter_are_refused() -> None:
     assert dict(imported(text, {"n": (2, 17)}).symbols)["n"] == (2, 7)
 
 
+@pytest.mark.parametrize("op", ["ScatterND", "ScatterElements"])
+def test_updates_of_another_length_end_the_run(op: str) -> None:
+    at = "int64[n, 1] at" if op == "ScatterND" else "int64[n] at"
+    text = f"g (float[10] x, {at}, float[m] u) => (float[10] y) {{ y = {op} (x, at, u) }}"
+    graph = imported(text, {})
+    x, u = np.zeros(10, np.float32), np.ones(3, np.float32)
+    at_ = np.array([4, 0, 2]).reshape((3, 1) if op == "ScatterND" else 3)
+    y = interpret(graph, {"x": x, "at": at_, "u": u})["y"]
+    np.testing.assert_array_equal(y, np.isin(np.arange(10), at_))
+    for short, shorter in ((at_[:2], u), (at_, u[:2])):
+        with pytest.raises(UserError):
+            interpret(graph, {"x": x, "at": short, "u": shorter})
+
+
+def test_a_rotation_needs_rows_of_its_cache() -> None:
+    text = """
+    g (float[1, 2, s, 4] x, float[m, 2] cos, float[m, 2] sin, int64[1, s] at) => (float[] y)
+        { y = RotaryEmbedding (x, cos, sin, at) }
+    """
+    graph = imported(text, {"m": (0, 9), "s": (0, 9)}, 23)
+
+    def rotated(rows: int, places: int) -> np.ndarray:
+        cos, sin = (np.full((rows, 2), v, np.float32) for v in (0, 1))
+        x = np.ones((1, 2, places, 4), np.float32)
+        at = np.zeros((1, places), np.int64)
+        return interpret(graph, {"x": x, "cos": cos, "sin": sin, "at": at})["y"]
+
+    np.testing.assert_array_equal(rotated(1, 3)[0, 0], [[-1, -1, 1, 1]] * 3)
+    assert rotated(0, 0).size == 0
+    with pytest.raises(UserError, match="has no rows"):
+        rotated(0, 3)
+
+
 def test_updates_of_another_shape_are_refused() -> None:
     text = "g ({}) => (float[5, 7] y) {{ y = {} (x, at, u) }}"
     wide = text.format("float[5, 7] x, int64[4, 1] at, float[4, 1] u", "ScatterND")
-    with pytest.raises(UserError, match=r"the updates f32\[4, 1\] are not of the shape \[4, 7\]"):
+    with pytest.raises(UserError, match=r"f32\[4, 1\].* its shape should be \[4, 7\]"):
         imported(wide, {})
     flat = text.format("float[5, 7] x, int64[5, 3] at, float[5, 2] u", "ScatterElements")
-    with pytest.raises(UserError, match=r"are not of the shape \[5, 3\]"):
+    with pytest.raises(UserError, match=r"its shape should be \[5, 3\]"):
         imported(flat, {})
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rutc.errors import UserError
+
 
 def normal(rng, *shape):
     return rng.standard_normal(shape).astype("f4")
@@ -116,6 +118,13 @@ def test_convolution_without_padding_has_no_fill(check, make_node, rng):
 def test_conv_transpose(x, w, attributes, check, make_node, rng):
     inputs, constants = {"x": normal(rng, *x)}, {"w": normal(rng, *w)}
     check(make_node("ConvTranspose", ["x", "w"], **attributes), inputs, constants)
+
+
+def test_groups_divide_the_channels_of_a_transposed_convolution(check, make_node, rng):
+    step = make_node("ConvTranspose", ["x", "w"], group=2)
+    inputs, constants = {"x": normal(rng, 1, 3, 4, 5)}, {"w": normal(rng, 3, 1, 2, 2)}
+    with pytest.raises(UserError, match="3 input channels are not divisible into 2 groups"):
+        check(step, inputs, constants)
 
 
 POOLS = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from rutc.tensor_ir import Nest, Read
 
@@ -150,6 +151,19 @@ def test_resize(mode, coordinates, attributes, size, check, make_node, rng):
     attributes = {"mode": mode, "coordinate_transformation_mode": coordinates, **attributes}
     step = make_node("Resize", ["x", "", "", "s"], **attributes)
     check(step, x, {"s": i64(1, 2, *size)})
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("kind", ["u1", "f2"])
+def test_numbers_are_rounded_once_after_all_axes(known, kind, check, make_node, make_model):
+    # Beyond the edge of the first row its interpolation is far below 0.
+    x = np.array([[0, 255, 255, 0], *[[0, 0, 255, 0]] * 3]).reshape(1, 1, 4, 4).astype(kind)
+    step = make_node("Resize", ["x", "", "", "s"], mode="cubic")
+    wide, size = {"x": x.astype("f8")}, {"s": i64(1, 1, 7, 9)}
+    (y,) = ReferenceEvaluator(make_model([step], wide, ["y"], size)).run(None, wide)
+    y = np.rint(y).clip(0, 255) if kind == "u1" else y
+    given, constants = ({"x": x}, size) if known else ({"x": x, **size}, {})
+    check(step, given, constants, expected=[y.astype(kind)], steps=kind == "u1")
 
 
 def test_resize_by_whole_scales_is_a_view(check, make_node, rng):

@@ -51,6 +51,15 @@ def test_expand(shape, computed, make_node, rng):
     computed(make_node("Expand", ["x", "s"]), inputs)
 
 
+@pytest.mark.parametrize("shape", [(5, 1), (3, 0, 1), (0, 1)])
+def test_a_shape_that_does_not_fit_ends_an_expansion(shape, tmp_path, make_node, make_model):
+    feed = {"x": np.ones((3, 1), "f4"), "s": i64(*shape)}
+    model = make_model([make_node("Expand", ["x", "s"])], feed, ["y"], {})
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(UserError, match="does not broadcast to the shape"):
+        interpret(import_model(tmp_path / "m.onnx"), feed)
+
+
 def test_expand_of_symbolic_sizes(tmp_path, make_node, rng):
     """An extent of 1 in the shape leaves the size that x has in the run."""
     x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 1])
