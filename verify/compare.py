@@ -121,15 +121,13 @@ def _compare_arrays(
     if not is_float(reference.dtype) and reference.dtype.kind != "c" and limit == EXACT:
         return _compare_exactly(name, ours, reference)
     if reference.dtype.kind == "c":
-        parts = np.float32 if reference.dtype.itemsize == 8 else np.float64
-        return _compare_numbers(
-            name, _split_complex(ours, parts), _split_complex(reference, parts), limit
-        )
+        return _compare_numbers(name, real_parts(ours), real_parts(reference), limit)
     return _compare_numbers(name, ours, reference, limit)
 
 
-def _split_complex(array: Array, part: type[np.floating]) -> Array:
+def real_parts(array: Array) -> Array:
     """Returns complex {...} as real {..., 2}."""
+    part = np.float32 if array.dtype.itemsize == 8 else np.float64
     return np.ascontiguousarray(array).view(part).reshape((*array.shape, 2))
 
 

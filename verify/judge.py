@@ -24,7 +24,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from rutc.verify.compare import Array, OutputComparison
+from rutc.verify.compare import Array, OutputComparison, real_parts
 from rutc.verify.slices import Slice, Slices, slices
 from rutc.verify.tolerance import (
     FUNCTION_ULPS,
@@ -47,6 +47,12 @@ Noise = Callable[[], Iterable[Array]]
 Judged = tuple[float, Slice, float]
 """A slice as judged: (share of what is allowed, slice, error)."""
 
+OVERFLOW = "the model may overflow there"
+"""Why elements are not compared."""
+
+SHAPED = "its shape depends on roundings"
+"""What is remarked of an output of as many elements as roundings make it have."""
+
 FEW_RUNS = 3
 """Runs with noise that are made in any case; more, until they explain a result."""
 
@@ -59,17 +65,18 @@ def judged(
     Args:
         compared: The output beside ONNX Runtime's, by the table of tolerances.
         ours: What the compiled model gave.
-        reference: What ONNX Runtime gave, of the same type and shape.
+        reference: What ONNX Runtime gave, of the same type.
         truth: What float64 gives.
         noise: The truth with noise.
     """
-    if ours.dtype.kind in "OUST" or ours.dtype.kind == "c":
-        return compared
-    if truth.shape != ours.shape:
-        return _judged_shape(compared, ours, truth, noise)
+    if ours.shape != reference.shape or ours.shape != truth.shape:
+        return _judged_shape(compared, ours, reference, truth, noise)
+    if ours.dtype.kind == "c":
+        parts = (real_parts(x) for x in (ours, reference, truth))
+        return _Floats(compared, *parts).judged(lambda: map(real_parts, noise()))
     if is_float(ours.dtype):
         return _Floats(compared, ours, reference, truth).judged(noise)
-    return _judged_integers(compared, ours, reference, truth, noise)
+    return _judged_discrete(compared, ours, reference, truth, noise)
 
 
 def judged_by_reference(
@@ -115,13 +122,17 @@ class _Floats:
         self.truth = t
         self.x, self.r = ours.astype(np.float64), reference.astype(np.float64)
         self.agree = judged_by_reference(compared, ours, reference).passed
-        self.theirs = _distance(self.r, t)
-        # Where the model's own order of operations overflows, either result may; but a finite one
-        # overflowed nowhere, and is judged.
-        self.beyond = ~np.isfinite(self.theirs)
-        self.open = self.beyond & ~(np.isfinite(self.x) & np.isfinite(t))
-        self.ours = np.where(self.open, 0.0, _distance(self.x, t))
-        self.theirs = np.where(self.beyond, 0.0, self.theirs)
+        self.ours, self.theirs = _distance(self.x, t), _distance(self.r, t)
+        # Where the model's own order of operations overflows in ONNX Runtime, rutc may as well; but
+        # a finite result overflowed nowhere, and is judged.
+        overflown = ~np.isfinite(self.theirs) & ~np.isfinite(self.r)
+        self.open = overflown & ~(np.isfinite(self.x) & np.isfinite(t))
+        self.theirs[overflown] = 0.0
+        self.unjudged = overflown.any()
+        # Where both are finite and float64 is not, one is judged by the other.
+        both = np.isfinite(self.x) & np.isfinite(self.r)
+        self.disputed = self.agree & both & ~np.isfinite(t)
+        self.ours[self.disputed] = self.theirs[self.disputed] = 0.0
         self.magnitude = _finite(np.abs(t))
         self.along = tuple(slices(ours.shape))
 
@@ -130,7 +141,7 @@ class _Floats:
         largest = float(self.magnitude.max(initial=0.0)) or 1.0
         relative = float(self.theirs.max(initial=0.0)) / largest
         usual = relative <= tolerance(Level.MODEL, self.dtype).scale
-        if usual and not self.beyond.any():
+        if usual and not self.unjudged:
             errors = [(a.largest(self.theirs), a) for a in self.along]
             found = self.worst(self.ours, [(MULTIPLE * e, a) for e, a in errors])
             if found[0] <= 1:
@@ -156,12 +167,12 @@ class _Floats:
 
     def beside(self, moved: Numbers) -> tuple[Judged, Judged]:
         """Both results beside what noise moves: rutc's, for which more may speak, and the other."""
+        self.ours[self.open] = self.theirs[self.open] = 0.0
         explained = [(a.largest(moved), a) for a in self.along]
         theirs = self.worst(self.theirs, explained)
         yard = explained
         if theirs[0] <= 1 or self.agree:
             yard = [(np.maximum(e, MULTIPLE * a.largest(self.theirs)), a) for e, a in explained]
-        self.ours = np.where(self.open, 0.0, self.ours)
         return self.worst(self.ours, yard), theirs
 
     def worst(self, error: Numbers, yard: Sequence[tuple[Numbers, Slices]]) -> Judged:
@@ -198,11 +209,14 @@ class _Floats:
         )
 
     def uncompared(self) -> str:
-        """How many elements may be any number, and why; "" if none."""
+        """How many elements float64 does not judge, and why; "" if none."""
         count = int(np.count_nonzero(self.open))
-        if not count:
-            return ""
-        return f"{count} of {self.open.size} elements not compared: the model may overflow there"
+        if count:
+            return f"{count} of {self.open.size} elements not compared: {OVERFLOW}"
+        count = int(np.count_nonzero(self.disputed))
+        if count:
+            return f"{count} of {self.open.size} elements are finite, and not in float64"
+        return ""
 
     def refused(self, found: Judged) -> OutputComparison:
         """The comparison of a result that is further from the truth than the types explain."""
@@ -219,10 +233,12 @@ class _Floats:
     def contradicted(self, found: Judged) -> OutputComparison:
         """The comparison of a result that float64 confirms and ONNX Runtime does not."""
         share, group, error = found
+        how = f"is {error:.2g} from both, {share:.3g} times what the model's types explain"
+        if error == np.inf:
+            how = "is finite where neither is"
         reason = (
-            f"{group}: rutc agrees with float64, ONNX Runtime is {error:.2g} from both, "
-            f"{share:.3g} times what the model's types explain: it is wrong, or rutc reads the "
-            "model wrongly"
+            f"{group}: rutc agrees with float64, ONNX Runtime {how}: "
+            "it is wrong, or rutc reads the model wrongly"
         )
         return replace(self.told(found, ""), passed=False, reason=reason, contradicted=True)
 
@@ -232,13 +248,14 @@ class _Floats:
         return bool((_distance(self.x, self.r) <= allowed).all())
 
 
-def _judged_integers(
+def _judged_discrete(
     compared: OutputComparison, ours: Array, reference: Array, truth: Array, noise: Noise
 ) -> OutputComparison:
-    """Integers and booleans: each is the truth's, or one of those that noise makes of it.
+    """Integers, booleans and strings: each is the truth's, or one of those that noise makes of it.
 
-    Steps of a quantisation may differ by as many as noise shows anywhere, and an element that noise
-    changes, a label or a sum of such steps, by `MULTIPLE` times as much as noise changes any.
+    An element that noise changes, a label or a sum of steps of a quantisation, may differ by
+    `MULTIPLE` times as much as noise changes any; a few others may differ by as much, which runs
+    with noise happened to leave as they were. Strings differ by 1.
     """
     wrong, other = np.asarray(ours != truth), np.asarray(reference != truth)
     told = replace(
@@ -252,7 +269,7 @@ def _judged_integers(
     )
     if not wrong.any() and not other.any():
         return told
-    beyond = _Integers(ours, reference, truth, (wrong, other))
+    beyond = _Discrete(ours, reference, truth, (wrong, other))
     for number, run in enumerate(noise(), 1):
         if run.shape == truth.shape:
             beyond.move(run)
@@ -275,7 +292,7 @@ def _judged_integers(
     return told
 
 
-class _Integers:
+class _Discrete:
     """How many elements of both results noise does not explain."""
 
     def __init__(
@@ -293,35 +310,56 @@ class _Integers:
         self.steps = max(self.steps, float(_apart(run, self.truth).max(initial=0.0)))
 
     def wrong(self) -> int:
-        """How many of rutc's elements are too far off; 0 if no more than noise may have missed."""
-        if self.narrow and self.steps:
-            return self.counted(self.mine > self.steps)
-        return self.counted((self.unequal[0] & ~self.open) | (self.mine > MULTIPLE * self.steps))
+        """How many of rutc's elements are too far off, without those that noise may have missed."""
+        far = self.mine > MULTIPLE * self.steps
+        return int(np.count_nonzero(far)) + self.counted(self.mine, self.unequal[0] & ~far)
 
     def other(self) -> int:
         """How many of ONNX Runtime's are."""
-        if self.narrow and self.steps:
-            return self.counted(self.theirs > self.steps)
-        return self.counted(self.unequal[1] & ~self.open)
+        return self.counted(self.theirs, self.unequal[1])
 
-    def counted(self, beyond: Mask) -> int:
-        count = int(np.count_nonzero(beyond))
+    def counted(self, apart: Numbers, unequal: Mask) -> int:
+        """How many elements are other than noise makes them; 0 if it may have missed so few."""
+        beyond = apart > self.steps if self.narrow and self.steps else ~self.open
+        count = int(np.count_nonzero(unequal & beyond))
         return count if count > MISSED * np.count_nonzero(self.open) else 0
 
 
 def _judged_shape(
-    compared: OutputComparison, ours: Array, truth: Array, noise: Noise
+    compared: OutputComparison, ours: Array, reference: Array, truth: Array, noise: Noise
 ) -> OutputComparison:
-    """Results of another shape than the truth's: right only where rounding decides the shape."""
-    if compared.passed or any(run.shape != truth.shape for run in noise()):
-        remark = "its shape depends on roundings"
+    """Results of several shapes: right where rounding decides the shape, and rutc's is near."""
+    moved = np.zeros(truth.ndim)
+    for number, run in enumerate(noise(), 1):
+        moved = np.maximum(moved, _larger(run, truth))
+        if number >= FEW_RUNS and moved.any():
+            break
+    if compared.passed:
+        remark = SHAPED if moved.any() else "both runtimes differ from float64"
         return replace(compared, remark=remark, judged="ONNX Runtime")
+    if moved.any() and (_larger(ours, truth) <= MULTIPLE * moved).all():
+        return replace(compared, passed=True, reason="", mismatches=0, remark=SHAPED)
+    if ours.shape == truth.shape:
+        reason = (
+            f"its shape is {ours.shape} as in float64, ONNX Runtime's {reference.shape}: "
+            "that is wrong, or rutc reads the model wrongly"
+        )
+        return replace(compared, passed=False, reason=reason, contradicted=True)
     reason = f"its shape is {ours.shape}, that of float64 {truth.shape}"
     return replace(compared, passed=False, reason=reason)
 
 
+def _larger(x: Array, truth: Array) -> Numbers:
+    """By how much each extent of a result differs from the truth's."""
+    if x.ndim != truth.ndim:
+        return np.full(truth.ndim, np.inf)
+    return np.abs(np.subtract(x.shape, truth.shape)).astype(np.float64)
+
+
 def _apart(x: Array, truth: Array) -> Numbers:
-    """How far integers are apart."""
+    """How far integers are apart; strings that are not equal, 1."""
+    if x.dtype.kind in "OUST":
+        return np.asarray(x != truth).astype(np.float64)
     return np.abs(x.astype(np.float64) - truth.astype(np.float64))
 
 

@@ -1,5 +1,6 @@
 """Verification on all cases of a folder."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import ml_dtypes
@@ -10,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rutc.api import compile, verify
 from rutc.errors import UserError
-from rutc.verify.compare import OutputComparison
+from rutc.verify.compare import OutputComparison, Value
 from rutc.verify.dataset import sample_paths
 from rutc.verify.tolerance import Level
 from rutc.verify.verify import RANDOM as RANDOM_OUTPUT
@@ -91,7 +92,7 @@ def test_the_worst_case_is_told(model: Path, tmp_path: Path) -> None:
 
 
 def _compared(
-    wanted: dict[str, np.ndarray], made: dict[str, np.ndarray], remark: str = ""
+    wanted: Mapping[str, Value], made: dict[str, np.ndarray], remark: str = ""
 ) -> tuple[OutputComparison, ...]:
     """What data expects beside outputs that agree with all else."""
     passed = [
@@ -108,8 +109,26 @@ def test_what_is_drawn_at_random_is_not_expected() -> None:
 
 def test_all_elements_of_a_sequence_that_is_expected_are_there() -> None:
     made = {"y[0]": W}
-    assert [o.passed for o in _compared({"y[0]": W}, made)] == [True]
-    assert [o.passed for o in _compared({"y[0]": W, "y[1]": W}, made)] == [True, False]
+    assert [o.passed for o in _compared({"y": [W]}, made)] == [True]
+    assert [o.passed for o in _compared({"y": [W, W]}, made)] == [True, False]
+
+
+def test_no_more_elements_of_a_sequence_than_are_expected_are_there() -> None:
+    made = {"y[0]": W, "y[1]": W, "z": W}
+    assert [o.passed for o in _compared({"y": [W]}, made)] == [True, False, True]
+    assert [o.passed for o in _compared({"y": []}, made)] == [False, False, True]
+    assert [o.passed for o in _compared({"y": None}, made)] == [False, False, True]
+    assert [o.passed for o in _compared({"y": [W, W]}, made)] == [True, True, True]
+
+
+def test_what_is_expected_counts_where_the_runtimes_contradict_each_other() -> None:
+    contradicted = OutputComparison("y", "float32", W.shape, passed=False, contradicted=True)
+    level = Level.MODEL
+    (found,) = expected([contradicted], {"y": W + 1}, {"y": W}, lambda name: level)
+    assert (found.passed, found.contradicted) == (False, False)
+    assert found.reason.startswith("not what the data expects")
+    (found,) = expected([contradicted], {"y": W}, {"y": W}, lambda name: level)
+    assert found.contradicted
 
 
 def test_types_that_numpy_stores_as_bytes_are_expected_too(tmp_path: Path) -> None:

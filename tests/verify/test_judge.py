@@ -149,6 +149,46 @@ def test_nan_is_right_where_the_truth_is_nan() -> None:
     assert not _judge(np.array([1.0, 0.0, -np.inf], np.float32), same, truth).passed
 
 
+@pytest.mark.parametrize("lost", [np.nan, np.inf, 1e39])
+def test_nan_is_wrong_where_the_other_runtime_is_finite(lost: float) -> None:
+    truth = np.array([1.0, lost, 3.0])
+    ours = np.array([1.0, lost if np.isnan(lost) else np.inf, 3.0], np.float32)
+    theirs = np.array([1.0, 2.0, 3.0], np.float32)
+    found = _judge(ours, theirs, truth)
+    assert not found.passed
+    assert found.contradicted
+    assert "ONNX Runtime is finite where neither is" in found.reason
+    # Unless float64 with noise is finite as well: then roundings decide.
+    assert _judge(ours, theirs, truth, [theirs.astype(np.float64)]).passed
+
+
+def test_what_is_finite_but_in_float64_is_compared_with_the_other_runtime() -> None:
+    truth = np.array([1.0, np.nan, 3.0])
+    theirs = np.array([1.0, 2.0, 3.0], np.float32)
+    found = _judge(theirs.copy(), theirs, truth)
+    assert found.passed
+    assert found.remark == "1 of 3 elements are finite, and not in float64"
+    assert not _judge(np.array([1.0, 2.1, 3.0], np.float32), theirs, truth).passed
+
+
+def test_complex_numbers_are_judged_by_float64() -> None:
+    truth = RANDOM.standard_normal(64) + 1j * RANDOM.standard_normal(64)
+    ours = truth.astype(np.complex64)
+    found = _judge(ours, truth.astype(np.complex64), truth)
+    assert (found.passed, found.judged) == (True, "float64")
+    ours[3] += 1e-4j
+    assert not _judge(ours, truth.astype(np.complex64), truth).passed
+
+
+def test_labels_may_be_strings() -> None:
+    truth = np.array(["cat", "dog", "cat"], object)
+    ours = np.array(["cat", "cat", "cat"], object)
+    assert not _judge(ours, truth, truth).passed
+    assert _judge(ours, truth, truth, [ours]).passed
+    assert _judge(truth.copy(), ours, truth).contradicted
+    assert _judge(truth.copy(), truth, truth).judged == "float64"
+
+
 def test_labels_may_differ_where_noise_changes_them() -> None:
     truth = np.array([3, 1, 4, 1, 5])
     ours, noisy = truth.copy(), truth.copy()
@@ -197,6 +237,18 @@ def test_quantised_values_may_be_as_many_steps_off_as_noise_shows() -> None:
     assert not _judge(ours, truth, truth, [noisy]).passed
 
 
+def test_few_pixels_may_not_be_anything_where_noise_moves_many_by_a_step() -> None:
+    truth = RANDOM.integers(100, 200, (1, 3, 64, 64)).astype(np.uint8)
+    noisy = truth + RANDOM.integers(0, 2, truth.shape).astype(np.uint8)
+    ours = truth.copy()
+    ours[0, 0, 5, :20] += 2
+    assert _judge(ours, truth, truth, [noisy]).passed
+    ours[0, 0, 5, :20] = 0
+    found = _judge(ours, truth, truth, [noisy])
+    assert not found.passed
+    assert found.mismatches == 20
+
+
 def test_labels_are_told_by_their_number_beside_errors_of_floats() -> None:
     truth, labels = _boxes(), np.arange(100)
     noisy = labels.copy()
@@ -225,6 +277,20 @@ def test_a_shape_may_differ_where_noise_changes_it() -> None:
     assert _judge(ours, ours, truth).passed
     (compared,) = compare_values("y", ours, np.arange(5), Level.MODEL)
     assert not judged(compared, ours, np.arange(5), truth, lambda: [truth]).passed
+
+
+def test_a_shape_that_roundings_decide_may_be_another_than_the_other_runtimes() -> None:
+    truth, theirs = np.arange(40), np.arange(41)
+    noise = [truth, theirs, truth]
+    for ours in (truth.copy(), np.arange(42)):
+        found = _judge(ours, theirs, truth, noise)
+        assert found.passed
+        assert found.remark == "its shape depends on roundings"
+    assert not _judge(np.arange(80), theirs, truth, noise).passed
+    assert not _judge(np.arange(40).reshape(4, 10), theirs, truth, noise).passed
+    found = _judge(truth.copy(), theirs, truth, [truth] * 3)
+    assert not found.passed
+    assert found.contradicted
 
 
 def test_without_truth_slices_must_be_near_as_well() -> None:
