@@ -176,9 +176,12 @@ class HostRuntime:
 
     def _command(self, unit: Unit, folder: Path) -> list[str]:
         """How to compile copies of sources in a folder: no path of this machine is kept."""
+        # Sources of two units may have one name.
+        place = folder / unit.name
+        place.mkdir(exist_ok=True)
         for source in unit.sources:
-            (folder / source.name).write_bytes(source.read_bytes())
-        main = f"unit_{unit.name}.c"
+            (place / source.name).write_bytes(source.read_bytes())
+        main = f"{unit.name}/unit_{unit.name}.c"
         (folder / main).write_text(unit.text)
         return ["-c", *unit.flags, *_INCLUDE, main, "-o", f"{unit.name}.o"]
 

@@ -81,3 +81,15 @@ def test_units_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert host.objects(units) == first
         assert host.objects() == first[:2]
     assert len(COMPILED) == 5
+
+
+def test_units_do_not_share_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources of two folders may have one name, as the store of boxes and the routine have."""
+    units = calling_units(["boxes"])
+    assert {s.name for s in units[0].sources} & {s.name for s in units[1].sources} == {"boxes.c"}
+    monkeypatch.setenv("RUTC_CACHE", str(tmp_path))
+    with HostRuntime(find_toolchain()) as host:
+        *_, calling, routine = host.objects(units)
+    assert b"rutc_boxes_reset" in calling
+    assert b"rutc_routine_boxes" not in calling
+    assert b"rutc_routine_boxes" in routine
