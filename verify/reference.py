@@ -119,7 +119,7 @@ class Reference:
 
         feed = {}
         for port in self.inputs:
-            x = np.ascontiguousarray(inputs[port.name])
+            x = np.asarray(inputs[port.name], order="C")
             number = FOREIGN.get(_element(port.dtype))
             feed[port.name] = (
                 ort.OrtValue.ortvalue_from_numpy(x)

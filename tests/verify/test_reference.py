@@ -73,3 +73,18 @@ def test_numbers_of_numpy_are_taken_as_arrays(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     x_value: Any = np.float32(3)
     assert Reference(tmp_path / "m.onnx").run({"x": x_value}) == {"y": -3}
+
+
+@pytest.mark.parametrize("kind", [TensorProto.BFLOAT16, TensorProto.INT4])
+def test_types_that_numpy_alone_has_not_may_come_without_axes(kind: int, tmp_path: Path) -> None:
+    x = helper.make_tensor_value_info("x", kind, [])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [])
+    nodes = [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)]
+    graph = helper.make_graph(nodes, "m", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, tmp_path / "m.onnx")
+    x_value = np.array(3).astype(helper.tensor_dtype_to_np_dtype(kind))
+    y_value = Reference(tmp_path / "m.onnx").run({"x": x_value})["y"]
+    assert isinstance(y_value, np.ndarray)
+    assert y_value.shape == ()
+    assert y_value == 3
