@@ -4,7 +4,7 @@
 |---|---|
 | `random:SEED` | seeded values, as `generate` draws them |
 | `a.npy` | one array |
-| `a.npz` | the array with the input's name, or the only one |
+| `a.npz` | the array with the input's name; the only one, where it is for a single input |
 | `a.pb` | one ONNX `TensorProto`, as in ONNX's test data |
 | `a.png`, `a.jpg` | an image, resized to the input's height and width; floats are in 0..1 |
 """
@@ -185,14 +185,14 @@ def _extent(extent: int | str, dims: Mapping[str, int]) -> int:
     return int(formula.evaluate({n: _extent(n, dims) for n in formula.names()}))
 
 
-def read(item: InputSpec, source: str) -> Array:
-    """Returns the value of an input from a source (see the module's table), in its dtype.
+def read(item: InputSpec, source: str, *, alone: bool = True) -> Array:
+    """Returns the value of an input from a file (see the module's table), in its dtype.
+
+    The file is for this input `alone`, or for all of the model.
 
     Raises:
         UserError: the source cannot be read, or its dtype or shape is not the input's.
     """
-    if source.startswith("random:"):
-        return generate([item], _seed(source))[item.name]
     if item.depth:
         raise UserError(
             f"--input {item.name}={source}: the elements of a sequence or optional can be read "
@@ -203,7 +203,7 @@ def read(item: InputSpec, source: str) -> Array:
     if suffix in IMAGE_SUFFIXES:
         value = _read_image(item, path)
     elif suffix in NUMPY_SUFFIXES:
-        value = _read_numpy(item, path)
+        value = _read_numpy(item, path, alone)
     else:
         # onnx is imported only where a .pb file is read.
         from rutc.importer.tensor_file import read_tensor
@@ -271,23 +271,20 @@ def gather(
 ) -> dict[str, Array]:
     """Returns all inputs from `NAME=SOURCE` items; what no item names is generated.
 
-    An item without a name serves every input: `random:3`, or a `.npz` that holds them by name.
+    An item without a name serves every input that no other one names: `random:3`, or a `.npz` that
+    holds them by name.
 
     Raises:
         UserError: an item names no input of the model, names one twice, or cannot be read.
     """
-    by_name = {item.name: item for item in specs}
-    values: dict[str, Array] = {}
-    seeds = [seed]
-    for name, source in _items(sources, list(by_name)):
-        if name:
-            values[name] = read(by_name[name], source)
-        elif source.startswith("random:"):
-            seeds.append(_seed(source))
-        else:
-            values.update({item.name: read(item, source) for item in specs})
+    values, seeds = _given(specs, sources)
     sizes = {**(dims or {}), **_sizes(specs, values)}
-    return {**generate(specs, seeds[-1], sizes), **values}
+    drawn = [item for item in specs if item.name not in values]
+    found = {**values, **generate(drawn, seeds.get("", seed), sizes)}
+    for item in drawn:
+        if item.name in seeds:
+            found.update(generate([item], seeds[item.name], sizes))
+    return {item.name: found[item.name] for item in specs}
 
 
 def check_sources(specs: Sequence[InputSpec], sources: Sequence[str]) -> None:
@@ -296,13 +293,25 @@ def check_sources(specs: Sequence[InputSpec], sources: Sequence[str]) -> None:
     Raises:
         UserError: an item names no input of the model, names one twice, or cannot be read.
     """
-    by_name = {item.name: item for item in specs}
-    for name, source in _items(sources, list(by_name)):
+    _given(specs, sources)
+
+
+def _given(
+    specs: Sequence[InputSpec], sources: Sequence[str]
+) -> tuple[dict[str, Array], dict[str, int]]:
+    """The values and the seeds that items give, by input; the seed of the others by ""."""
+    items = dict(_items(sources, [item.name for item in specs]))
+    values: dict[str, Array] = {}
+    seeds: dict[str, int] = {}
+    for name, source in items.items():
         if source.startswith("random:"):
-            _seed(source)
-        else:
-            for item in [by_name[name]] if name else specs:
-                read(item, source)
+            seeds[name] = _seed(source)
+            continue
+        alone = bool(name) or len(specs) == 1
+        for item in specs:
+            if item.name == name or (not name and item.name not in items):
+                values[item.name] = read(item, source, alone=alone)
+    return values, seeds
 
 
 def _items(sources: Sequence[str], names: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -313,7 +322,7 @@ def _items(sources: Sequence[str], names: Sequence[str]) -> Iterator[tuple[str, 
     """
     given: set[str] = set()
     for argument in sources:
-        name, _, source = argument.rpartition("=")
+        name, source = _parted(argument, names)
         if name and name not in names:
             raise UserError(
                 f"--input {argument}: the model has no input {name!r}; it has "
@@ -330,10 +339,22 @@ def _items(sources: Sequence[str], names: Sequence[str]) -> Iterator[tuple[str, 
         yield name, source
 
 
+def _parted(argument: str, names: Iterable[str]) -> tuple[str, str]:
+    """The name in an item, empty if there is none, and the source; both may hold `=`."""
+    known = [n for n in names if argument.startswith(f"{n}=")]
+    if known:
+        name = max(known, key=len)
+        return name, argument.removeprefix(f"{name}=")
+    if "=" not in argument or os.path.exists(argument):
+        return "", argument
+    name, _, source = argument.partition("=")
+    return name, source
+
+
 def _sizes(specs: Sequence[InputSpec], values: Mapping[str, Array]) -> dict[str, int]:
-    """Returns the symbols that the shapes of given values tell."""
+    """Returns the symbols that the shapes of given tensors tell."""
     found: dict[str, int] = {}
-    given = [item for item in specs if item.name in values]
+    given = [item for item in specs if item.name in values and not item.depth]
     for item in given:
         for wanted, extent in zip(item.shape, values[item.name].shape, strict=True):
             if isinstance(wanted, str):
@@ -348,12 +369,12 @@ def _seed(source: str) -> int:
     return int(text)
 
 
-def _read_numpy(item: InputSpec, path: Path) -> Array:
+def _read_numpy(item: InputSpec, path: Path, alone: bool) -> Array:
     packed = path.suffix.lower() == ".npz"
     stored = open_npz(path) if packed else {item.name: _loaded(path)}
     if item.name in stored:
         return stored[item.name]
-    if len(stored) == 1:
+    if alone and len(stored) == 1:
         return next(iter(stored.values()))
     raise UserError(
         f"{path} has no array {item.name!r}; it has {', '.join(map(repr, stored)) or 'none'}"

@@ -96,6 +96,55 @@ def test_one_seed_serves_every_input() -> None:
     np.testing.assert_array_equal(gather([X, IDS], ["random:5"])["x"], generate([X], 5)["x"])
 
 
+def test_a_seed_of_one_input_has_the_sizes_of_the_others() -> None:
+    names = InputSpec("names", np.dtype(np.int64), ("batch", 3))
+    some = spec("s", "seq(tensor(float))", ["s", "s.0", 2])
+    dims = {"batch": 16, "s": 5}
+    values = gather([IDS, names, some], ["names=random:7", "s=random:8"], dims=dims)
+    np.testing.assert_array_equal(values["names"], generate([names], 7, dims)["names"])
+    np.testing.assert_array_equal(values["ids"], generate([IDS], 0, dims)["ids"])
+    assert [e.shape for e in values["s"]] == [(2, 2)] * 5
+    np.testing.assert_array_equal(values["s"][4], generate([some], 8, dims)["s"][4])
+
+
+def test_a_seed_of_one_input_has_the_sizes_of_a_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "ids.npy", np.zeros((9, 7), np.int64))
+    names = InputSpec("names", np.dtype(np.int64), ("batch", 3))
+    sources = ["names=random:7", f"ids={tmp_path / 'ids.npy'}"]
+    assert gather([IDS, names], sources, dims={"batch": 16})["names"].shape == (9, 3)
+
+
+def test_names_and_paths_may_hold_equals_signs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "date=2024"
+    folder.mkdir()
+    for name, number in (("x", 1.0), ("x=y", 2.0)):
+        np.save(folder / f"{name}.npy", np.full(2, number, np.float32))
+    plain, other = (InputSpec(n, np.dtype(np.float32), (2,)) for n in ("x", "x=y"))
+    sources = ["x=date=2024/x.npy", "x=y=date=2024/x=y.npy"]
+    values = gather([plain, other], sources)
+    assert [values[n].tolist() for n in ("x", "x=y")] == [[1, 1], [2, 2]]
+    assert gather([plain], ["date=2024/x=y.npy"])["x"].tolist() == [2, 2]
+    with pytest.raises(UserError, match="no input 'z'"):
+        gather([plain], ["z=date=2024/x.npy"])
+
+
+def test_a_file_of_one_array_serves_one_input(tmp_path: Path) -> None:
+    first, second = (InputSpec(n, np.dtype(np.float32), (2,)) for n in "xy")
+    path = tmp_path / "one.npz"
+    np.savez(path, a=np.ones(2, np.float32))
+    assert gather([first], [str(path)])["x"].tolist() == [1, 1]
+    assert gather([first, second], [f"x={path}"])["x"].tolist() == [1, 1]
+    with pytest.raises(UserError, match="has no array 'x'; it has 'a'"):
+        gather([first, second], [str(path)])
+    np.savez(path, x=np.zeros(2, np.float32), y=np.zeros(2, np.float32))
+    values = gather([first, second], [str(path), "x=random:3"])
+    assert values["x"].all()
+    assert not values["y"].any()
+
+
 def _write_bad_files(folder: Path) -> None:
     (folder / "bad.npy").write_bytes(b"no numpy file")
     (folder / "bad.npz").write_bytes(b"PK no archive")
