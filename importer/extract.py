@@ -63,8 +63,8 @@ class ModelParts:
     ) -> tuple[str, ...]:
         """Writes a model of some nodes and returns its inputs' names.
 
-        What the nodes read and none of them computes becomes an input, typed by `values`;
-        constants that they read stay constants.
+        What the nodes read and none of them computes becomes an input, typed by `values`, or as
+        the model declares a sequence or optional; constants that they read stay constants.
         """
         whole = set(nodes)
         whole |= {
@@ -77,7 +77,8 @@ class ModelParts:
         made = {name for node in chosen for name in node.output}
         read = [name for node in chosen for name in names_read(node)]
         outside = [n for n in dict.fromkeys(read) if n not in made and n not in self._constants]
-        inputs = [_typed(name, values) for name in outside]
+        declared = {i.name: i for i in self._graph.input if not i.type.HasField("tensor_type")}
+        inputs = [declared[n] if n in declared else _typed(n, values) for n in outside]
         self._write(path, chosen, inputs, list(outputs), values)
         return tuple(outside)
 

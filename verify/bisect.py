@@ -68,7 +68,9 @@ class Bisector:
         self, model: Path, inputs: Mapping[str, Value], threads: int | None, level: Level
     ) -> None:
         self._model = model
-        self._inputs = {n: value for n, value in inputs.items() if isinstance(value, np.ndarray)}
+        self._inputs = {
+            n: np.asarray(v) if isinstance(v, np.generic) else v for n, v in inputs.items()
+        }
         self._threads = threads
         self._level = level
         self._parts = ModelParts(model)
@@ -119,8 +121,7 @@ class Bisector:
         names = [name for node in self._parts.nodes for name in node.outputs]
         self._parts.write_with_outputs(path, names)
         values = Reference(path, self._threads).run(self._inputs)
-        tensors = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-        return {**self._inputs, **tensors}
+        return _tensors({**self._inputs, **values})
 
     def _observe_all(self) -> tuple[NodeInfo, OutputComparison] | None:
         path = self._path()
@@ -150,14 +151,15 @@ class Bisector:
                 low = middle + 1
         return found
 
-    def _minimize(self, node: NodeInfo) -> tuple[Path, dict[str, Array], int] | None:
+    def _minimize(self, node: NodeInfo) -> tuple[Path, dict[str, Value], int] | None:
         chosen = {node.index}
         outputs = [name for name in node.outputs if name in self._values]
+        known: Mapping[str, Value] = {**self._inputs, **self._values}
         for _ in range(MAX_GROWTH):
             path = self._path()
             names = self._parts.write_between(path, chosen, outputs, self._values)
-            if all(name in self._values for name in names):
-                inputs = {name: self._values[name] for name in names}
+            if all(name in known for name in names):
+                inputs = {name: known[name] for name in names}
                 if self._differing(path, inputs, outputs):
                     return path, inputs, len(chosen)
             grown = chosen | {maker for i in chosen for maker in self._parts.producers(i)}
@@ -167,7 +169,7 @@ class Bisector:
         return None
 
     def _differing(
-        self, path: Path, inputs: Mapping[str, Array], names: list[str]
+        self, path: Path, inputs: Mapping[str, Value], names: list[str]
     ) -> list[OutputComparison]:
         """Returns the outputs of a part that differ; one that does not compile cannot be judged."""
         try:
@@ -181,17 +183,23 @@ class Bisector:
         expected = {name: self._values[name] for name in names}
         return [o for o in compare_outputs(ours, expected, self._level) if not o.passed]
 
-    def _compiled(self, path: Path, inputs: Mapping[str, Array]) -> Report:
+    def _compiled(self, path: Path, inputs: Mapping[str, Value]) -> Report:
         """Compiles a part; what decides how to compute in it (axes, a count) is fixed if needed."""
         library = path.with_suffix(".so")
-        options = Options(shapes={name: value.shape for name, value in inputs.items()})
+        tensors = _tensors(inputs)
+        options = Options(shapes={name: value.shape for name, value in tensors.items()})
         try:
             return compile_model(path, library, options, None)
         except UserError:
-            small = {n: v for n, v in inputs.items() if v.ndim <= 1 and v.size <= MAX_OPERAND}
+            small = {n: v for n, v in tensors.items() if v.ndim <= 1 and v.size <= MAX_OPERAND}
             if not small:
                 raise
             return compile_model(path, library, replace(options, values=small), None)
+
+
+def _tensors(values: Mapping[str, Value]) -> dict[str, Array]:
+    """The values that are tensors."""
+    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
 
 def bisect(

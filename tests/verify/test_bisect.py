@@ -10,6 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rutc.compiler import Options, Report, compile_model
 from rutc.verify.bisect import Divergence, bisect
+from rutc.verify.compare import Value
+from tests.run_time_structure.models import PAIRS, floats, graph, ints, rows
 
 Fault = Callable[[onnx.GraphProto], None]
 X = np.linspace(-2, 2, 24, dtype=np.float32).reshape(4, 6)
@@ -43,7 +45,7 @@ def _find(
     model: Path,
     monkeypatch: pytest.MonkeyPatch,
     fault: Fault | None = None,
-    feed: Mapping[str, np.ndarray] | None = None,
+    feed: Mapping[str, Value] | None = None,
 ) -> Divergence | None:
     """Bisects with a compiler that has a fault: it changes the graph before it compiles."""
 
@@ -138,3 +140,34 @@ def test_a_fault_of_a_fusion_is_found_too(model: Path, monkeypatch: pytest.Monke
     names = [node.name for node in onnx.load(found.minimal).graph.node if node.name]
     assert names == ["more", "squash"]
     assert "only while what it reads is fused into it" in str(found)
+
+
+def test_a_model_may_take_a_sequence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [
+        helper.make_node("SequenceAt", ["s", "one"], ["a"], name="pick"),
+        helper.make_node("Tanh", ["a"], ["y"], name="squash"),
+        helper.make_node("SequenceLength", ["s"], ["n"], name="count"),
+    ]
+    outputs = {"y": floats(None, 2), "n": ints()}
+    inner = graph(nodes, {"s": PAIRS}, outputs, {"one": np.array(1)})
+    opsets = [helper.make_opsetid("", 20)]
+    onnx.save(helper.make_model(inner, opset_imports=opsets, ir_version=9), tmp_path / "m.onnx")
+    feed = {"s": [rows(3, 2), rows(2, 2), rows(1, 2)]}
+
+    def wrong_place(changed: onnx.GraphProto) -> None:
+        changed.initializer.append(numpy_helper.from_array(np.array(2), "two"))
+        for n in changed.node:
+            if n.op_type == "SequenceAt":
+                n.input[1] = "two"
+
+    assert _find(tmp_path / "m.onnx", monkeypatch, feed=feed) is None
+    found = _find(tmp_path / "m.onnx", monkeypatch, _wrong_tanh, feed)
+    assert found is not None
+    assert (found.node.name, found.minimal_nodes) == ("squash", 1)
+    found = _find(tmp_path / "m.onnx", monkeypatch, wrong_place, feed)
+    assert found is not None
+    assert (found.node.name, found.minimal_nodes) == ("pick", 1)
+    assert found.minimal_inputs is not None
+    with np.load(found.minimal_inputs) as stored:
+        assert stored.files == ["s[0]", "s[1]", "s[2]"]
+        np.testing.assert_array_equal(stored["s[1]"], feed["s"][1])
