@@ -1,6 +1,6 @@
 """Sequences, optionals and maps of Python as the tensors that a model's library takes and gives."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -180,3 +180,11 @@ def bundles(manifest: Mapping[str, object], key: str) -> tuple[Bundle, ...] | No
     if not isinstance(interface, Mapping):
         return None
     return tuple(Bundle.of(facts) for facts in interface[key])
+
+
+def boxed(whole: Iterable[Bundle] | None) -> dict[str, Bundle]:
+    """Returns bundles of the kind boxed, and those in others, by port."""
+    found: dict[str, Bundle] = {}
+    for bundle in whole or ():
+        found.update({bundle.port: bundle} if bundle.kind == "boxed" else boxed(bundle.parts))
+    return found

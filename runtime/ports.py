@@ -1,13 +1,13 @@
 """A model's inputs and outputs as its manifest describes them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from rutc.runtime.bundles import Bundle, bundles
+from rutc.runtime.bundles import Bundle, boxed, bundles
 from rutc.runtime.dtypes import dlpack_type, onnx_type
 from rutc.runtime.errors import ModelError
 from rutc.runtime.tensors import Array, TensorInfo, tensor_infos
@@ -68,12 +68,36 @@ class Ports:
 
     def get_ports(self) -> list[NodeArg]:
         """Returns the tensors that the inputs are made of, as a session lists them."""
-        boxed = {b.port: b for b in self.takes or () if b.kind == "boxed"}
         ports = {info.name: node_arg(info) for info in self.inputs}
-        for name, bundle in boxed.items():
+        for name, bundle in boxed(self.takes).items():
             inner = [f"{name}.{axis}" if n < 0 else n for axis, n in enumerate(bundle.shape)]
             ports[name] = NodeArg(name, [*ports[name].shape, *inner], bundle.contents)
         return list(ports.values())
+
+    def bundled(self, tensors: Mapping[str, Array]) -> dict[str, Any]:
+        """Returns the inputs by name that tensors make up, which `get_ports` lists."""
+        return _gathered(self.takes, tensors)
+
+    def bundled_outputs(self, tensors: Mapping[str, Array]) -> dict[str, Any]:
+        """Returns the outputs by name that tensors make up."""
+        return _gathered(self.gives, tensors)
+
+    def spread(self, inputs: Mapping[str, object]) -> dict[str, object]:
+        """Returns the tensors that inputs are made of, by the names that `get_ports` lists.
+
+        Raises:
+            ModelError: an input is missing or no such value.
+        """
+        if self.takes is None:
+            return dict(inputs)
+        dtypes = {info.name: info.dtype for info in self.inputs}
+        feed: dict[str, object] = {}
+        for bundle in self.takes:
+            if bundle.name not in inputs and bundle.ports:
+                needed = named("input", [b.name for b in self.takes])
+                raise ModelError(f"missing input {bundle.name!r}: the model needs {needed}")
+            feed.update(bundle.spread(inputs.get(bundle.name), dtypes))
+        return feed
 
 
 def undamaged(path: Path, read: Callable[[], Found]) -> Found:
@@ -111,3 +135,16 @@ def _node_args(infos: tuple[TensorInfo, ...], whole: tuple[Bundle, ...] | None) 
     return [
         args[b.port] if b.kind == "tensor" else NodeArg(b.name, [], b.type(types)) for b in whole
     ]
+
+
+def named(role: str, names: Iterable[str]) -> str:
+    """Returns names as messages list them: `"inputs 'a', 'b'"`."""
+    quoted = [repr(name) for name in names]
+    if not quoted:
+        return f"no {role}s"
+    return f"{role}{'s' if len(quoted) > 1 else ''} {', '.join(quoted)}"
+
+
+def _gathered(whole: tuple[Bundle, ...] | None, tensors: Mapping[str, Array]) -> dict[str, Any]:
+    """The values that tensors make up, by name."""
+    return dict(tensors) if whole is None else {b.name: b.gathered(tensors) for b in whole}

@@ -18,7 +18,7 @@ from rutc.runtime.errors import ModelError
 from rutc.runtime.interface import Options, ProfileRecord
 from rutc.runtime.loader import Library, open_library
 from rutc.runtime.plain import Addresses, PlainTensors, plain_tensors, repeated_shapes
-from rutc.runtime.ports import NodeArg, Ports, undamaged
+from rutc.runtime.ports import NodeArg, Ports, named, undamaged
 from rutc.runtime.tensors import Array
 
 MAX_THREADS: Final = 4096
@@ -138,9 +138,7 @@ class InferenceSession:
 
     def bundled(self, tensors: Mapping[str, Array]) -> dict[str, Any]:
         """Returns the inputs by name that tensors make up, which `get_ports` lists."""
-        if self._takes is None:
-            return dict(tensors)
-        return {b.name: b.gathered(tensors) for b in self._takes}
+        return self._ports.bundled(tensors)
 
     def spread(self, inputs: Mapping[str, object]) -> dict[str, object]:
         """Returns the tensors that inputs are made of, by the names that `get_ports` lists.
@@ -148,22 +146,7 @@ class InferenceSession:
         Raises:
             ModelError: an input is missing or no such value.
         """
-        if self._takes is None:
-            return dict(inputs)
-        dtypes = {info.name: info.dtype for info in self._inputs}
-        feed: dict[str, object] = {}
-        for bundle in self._takes:
-            if bundle.name not in inputs and bundle.ports:
-                needed = _list("input", [b.name for b in self._takes])
-                raise ModelError(f"missing input {bundle.name!r}: the model needs {needed}")
-            feed.update(bundle.spread(inputs.get(bundle.name), dtypes))
-        return feed
-
-    def bundled_outputs(self, tensors: Mapping[str, Array]) -> dict[str, Any]:
-        """Returns the outputs by name that tensors make up."""
-        if self._gives is None:
-            return dict(tensors)
-        return {b.name: b.gathered(tensors) for b in self._gives}
+        return self._ports.spread(inputs)
 
     def get_providers(self) -> list[str]:
         """Returns what ONNX Runtime calls the model's device."""
@@ -286,8 +269,8 @@ class InferenceSession:
         missing = [name for name in self._input_slots if name not in inputs]
         if missing:
             raise ModelError(
-                f"missing {_list('input', missing)}: the model needs "
-                f"{_list('input', self._input_slots)}"
+                f"missing {named('input', missing)}: the model needs "
+                f"{named('input', self._input_slots)}"
             )
 
     def _release(self) -> None:
@@ -382,7 +365,7 @@ def _check_names(role: str, names: Iterable[str], known: Mapping[str, object]) -
         if name not in known:
             close = difflib.get_close_matches(str(name), known, 1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
-            raise ModelError(f"the model has no {role} {name!r}{hint}; it has {_list(role, known)}")
+            raise ModelError(f"the model has no {role} {name!r}{hint}; it has {named(role, known)}")
 
 
 def _close(library: Library, handle: int) -> None:
@@ -393,10 +376,3 @@ def _close(library: Library, handle: int) -> None:
 def _profile_entry(record: ProfileRecord) -> ProfileEntry:
     name, origin = record.name.decode(), record.origin.decode()
     return ProfileEntry(name, origin, record.calls, record.total_us)
-
-
-def _list(role: str, names: Iterable[str]) -> str:
-    quoted = [repr(name) for name in names]
-    if not quoted:
-        return f"no {role}s"
-    return f"{role}{'s' if len(quoted) > 1 else ''} {', '.join(quoted)}"

@@ -14,6 +14,7 @@ import rutc
 from rutc.importer import import_model
 from rutc.runtime.errors import ModelError
 from rutc.tensor_ir.parse import parse
+from rutc.verify import verify_model
 
 FLOATS = helper.make_tensor_type_proto(TensorProto.FLOAT, ["n", 2])
 SEQUENCE = helper.make_sequence_type_proto(FLOATS)
@@ -163,6 +164,9 @@ def test_maps_as_inputs(tmp_path):
             session.run(None, {"m": {"z": 1.0}})
     (want,) = onnxruntime.InferenceSession(path).run(None, feed)
     np.testing.assert_array_equal(y, want)
+    found = verify_model(path, path.with_suffix(".so"), feed)
+    assert found.passed
+    assert found.with_truth
     by_number = TypeProto()
     by_number.map_type.key_type = TensorProto.INT64
     by_number.map_type.value_type.CopyFrom(entries)
@@ -175,6 +179,9 @@ def test_maps_as_inputs(tmp_path):
             (y,) = session.run(None, numbers)
         (want,) = onnxruntime.InferenceSession(path).run(None, numbers)
         np.testing.assert_array_equal(y, want)
+        found = verify_model(path, path.with_suffix(".so"), numbers)
+        assert found.passed
+        assert found.with_truth
 
 
 @pytest.mark.parametrize("position", [-3, -1, 0, 1, 2])

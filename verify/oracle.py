@@ -12,9 +12,11 @@ import numpy as np
 from rutc.importer import import_model
 from rutc.record import record
 from rutc.runtime import InferenceSession
+from rutc.runtime.bundles import Bundle, bundles
 from rutc.tensor_ir import Graph
 from rutc.verify.compare import Array, Value
 from rutc.verify.judge import FEW_RUNS
+from rutc.verify.ports import graph_inputs, graph_outputs, ports_of
 from rutc.verify.reference import comparable
 from rutc.verify.traits import Traits, output_traits
 from rutc.verify.truth import TooMuchWork, Truth
@@ -69,8 +71,8 @@ class Oracle:
         self._spent_s = 0.0
         self._last_s = inf
         self.refused = ""
-        self._given = None if graph is None else Truth(graph)
-        self._imported: dict[tuple[tuple[str, tuple[int, ...]], ...], Truth] = {}
+        self._given = None if graph is None else _WholeTruth(graph)
+        self._imported: dict[tuple[tuple[str, tuple[int, ...]], ...], _WholeTruth] = {}
         self.traits: Mapping[str, Traits] = {} if graph is None else output_traits(graph)
 
     def traits_of(self, name: str) -> Traits:
@@ -94,12 +96,11 @@ class Oracle:
         Raises:
             UserError: the model cannot be evaluated on them.
         """
-        feed = {n: v for n, v in self._session.spread(inputs).items() if isinstance(v, np.ndarray)}
-        truth = self._truth(feed)
+        truth = self._truth(inputs)
         most_s = max(self._effort.most_s, THOROUGH.most_s if doubted else 0.0)
         left_s = most_s - self._spent_s
         try:
-            outputs = self._run(truth, feed, None, left_s)
+            outputs = truth.outputs(inputs, None, left_s)
         except TooMuchWork as error:
             self.refused = (
                 f"not computed, about {error.args[0]:.2g} s of work; of the {most_s:g} s granted "
@@ -112,25 +113,60 @@ class Oracle:
         self._spent_s += truth.work_s
         runs = int(NOISE_EFFORT * most_s / max(truth.work_s, 1e-9))
         seeds = range(min(max(runs, FEW_RUNS), RUNS))
-        return Answer(outputs, (self._run(truth, feed, seed, inf) for seed in seeds))
+        return Answer(outputs, (truth.outputs(inputs, seed, inf) for seed in seeds))
 
-    def _run(
-        self, truth: Truth, feed: Mapping[str, Array], seed: int | None, most_s: float
-    ) -> dict[str, Array]:
-        ports = truth.run(feed, seed, most_s)
-        whole = self._session.bundled_outputs(ports)
-        return dict(leaves({n: comparable(v) for n, v in whole.items()}))
-
-    def _truth(self, feed: Mapping[str, Array]) -> Truth:
+    def _truth(self, inputs: Mapping[str, Value]) -> _WholeTruth:
+        """That of the import that was given, or of one for the shapes of these inputs."""
         if self._given is not None:
             return self._given
-        key = tuple((n, v.shape) for n, v in feed.items())
+        # Lists stand for what the run tells the structure of.
+        tensors = self._session.spread(inputs).items()
+        shapes = {n: np.asarray(v).shape for n, v in tensors if not isinstance(v, list)}
+        key = tuple(shapes.items())
         if key not in self._imported:
             held = {p.name: p.value for p in self._session.get_ports() if p.value is not None}
-            graph = import_model(self._model, shapes=dict(key), values=held)
+            sizes: dict[str, int] = {}
+            for bundle in bundles(self._session.manifest, "inputs") or ():
+                sizes.update(_numbers(bundle, shapes))
+            graph = import_model(self._model, shapes=shapes, dims=sizes, values=held)
             self.traits = output_traits(graph)
-            self._imported[key] = Truth(graph)
+            self._imported[key] = _WholeTruth(graph)
         return self._imported[key]
+
+
+class _WholeTruth(Truth):
+    """The truth of whole inputs and outputs.
+
+    Which tensors make up a sequence may differ from import to import, and from the artifact.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self._ports = ports_of(graph)
+
+    def outputs(
+        self, inputs: Mapping[str, Value], seed: int | None, most_s: float
+    ) -> dict[str, Array]:
+        """Returns the outputs, or elements of sequences, by name; see `run`."""
+        tensors = self.run(graph_inputs(self._ports, inputs), seed, most_s)
+        whole = graph_outputs(self._ports, tensors)
+        return dict(leaves({n: comparable(v) for n, v in whole.items()}))
+
+
+def _numbers(bundle: Bundle, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """How many elements an input has, by the names of sizes, where its artifact fixes that."""
+    match bundle.kind:
+        case "sequence":
+            return {bundle.name: len(bundle.parts)}
+        case "optional":
+            found = {f"{bundle.name}?": len(bundle.parts)}
+            for part in bundle.parts:
+                found.update(_numbers(part, shapes))
+            return found
+        case "map" if bundle.keys is None:
+            return {bundle.name: shapes[bundle.ports[0]][0]}
+        case _:
+            return {}
 
 
 class Answer:

@@ -1,13 +1,24 @@
-"""What a model takes and gives, before anything is compiled of it."""
+"""What a model takes and gives, before anything is compiled of it.
+
+The tensors of its graph make up the same sequences, optionals and maps as those of its artifact.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from rutc.runtime import InferenceSession
+from rutc.runtime.bundles import boxed
 from rutc.runtime.ports import Ports
 from rutc.tensor_ir import DType, Graph
 from rutc.tensor_ir.graph import Data
+from rutc.tensor_ir.routines import Box
+from rutc.verify.compare import Array, Value
 from rutc.verify.inputs import InputSpec, spec
 
 
@@ -41,3 +52,47 @@ def input_specs(model: Ports | InferenceSession) -> tuple[InputSpec, ...]:
         UserError: an input is a map, or of a type that is unknown.
     """
     return tuple(spec(port.name, port.type, port.shape, port.value) for port in model.get_ports())
+
+
+def graph_inputs(ports: Ports, inputs: Mapping[str, Value]) -> dict[str, Array]:
+    """Returns the tensors that a graph takes, those whose structure the run tells as boxes {n}.
+
+    Raises:
+        rutc.runtime.ModelError: an input is missing or no such value.
+    """
+    opened = boxed(ports.takes)
+    return {
+        name: _boxes(value) if name in opened and isinstance(value, list) else _array(value)
+        for name, value in ports.spread(inputs).items()
+    }
+
+
+def graph_outputs(ports: Ports, tensors: Mapping[str, Array]) -> dict[str, Any]:
+    """Returns the outputs by name that the tensors of a graph make up."""
+    inside = {
+        name: _opened(tensors[name], bundle.contents.count("(") - 1)
+        for name, bundle in boxed(ports.gives).items()
+    }
+    return ports.bundled_outputs({**tensors, **inside})
+
+
+def _boxes(items: Sequence[object]) -> Array:
+    """The boxes {n} of arrays, or of sequences of such."""
+    found: npt.NDArray[np.object_] = np.empty(len(items), object)
+    for place, item in enumerate(items):
+        found[place] = Box(_boxes(item) if isinstance(item, list | tuple) else _array(item))
+    return found
+
+
+def _opened(boxes: Array, levels: int) -> Array:
+    """What is in boxes {n}, as objects: arrays, or lists where there are more levels of boxes."""
+    found: npt.NDArray[np.object_] = np.empty(len(boxes), object)
+    for place, box in enumerate(boxes.tolist()):
+        found[place] = list(_opened(box.array, levels - 1)) if levels > 1 else box.array
+    return found
+
+
+def _array(value: object) -> Array:
+    """An array as graphs take them: strings as objects."""
+    array = np.asarray(value)
+    return array.astype(object) if array.dtype.kind in "UST" else array

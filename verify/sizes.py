@@ -40,6 +40,8 @@ def common_sizes(symbols: Ranges) -> Sizes:
 def sample_sizes(symbols: Ranges) -> tuple[Sizes, ...]:
     """Returns what to verify at: primes, the lowest sizes (1 at least), and large ones.
 
+    What is 1 at most, as the number of elements of an optional, is 0 once.
+
     `{"batch": (1, 64), "seq": (0, 512)}`
     -> batch=5 seq=7, batch=1 seq=1, batch=64 seq=64
     """
@@ -49,7 +51,9 @@ def sample_sizes(symbols: Ranges) -> tuple[Sizes, ...]:
         name: min(low + PRIMES[i % len(PRIMES)] - min(low, 1), high)
         for i, (name, (low, high)) in enumerate(symbols.items())
     }
-    lowest = {name: min(max(low, 1), high) for name, (low, high) in symbols.items()}
+    lowest = {
+        name: low if high == 1 else min(max(low, 1), high) for name, (low, high) in symbols.items()
+    }
     highest = {name: min(max(low, LARGEST), high) for name, (low, high) in symbols.items()}
     samples: list[Sizes] = []
     for sizes in (primes, lowest, highest):

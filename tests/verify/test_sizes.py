@@ -30,10 +30,10 @@ def _model(folder: Path) -> Path:
 
 
 def test_samples_lie_in_their_ranges_and_differ() -> None:
-    symbols = {"a": (0, 3), "b": (1, 512), "c": (100, 100_000), "d": (7, 7)}
+    symbols = {"a": (0, 3), "b": (1, 512), "c": (100, 100_000), "d": (7, 7), "e": (0, 1)}
     samples = sample_sizes(symbols)
-    assert samples[1] == {"a": 1, "b": 1, "c": 100, "d": 7}
-    assert samples[2] == {"a": 3, "b": 64, "c": 100, "d": 7}
+    assert samples[1] == {"a": 1, "b": 1, "c": 100, "d": 7, "e": 0}
+    assert samples[2] == {"a": 3, "b": 64, "c": 100, "d": 7, "e": 1}
     assert len(samples) == 3
     for sizes in (*samples, common_sizes(symbols)):
         assert all(low <= sizes[name] <= high for name, (low, high) in symbols.items())
