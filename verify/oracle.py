@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.record import record
 from rutc.runtime import InferenceSession
@@ -45,6 +46,13 @@ RUNS = 8
 NOISE_EFFORT = 4.0
 """How many times as much work as the truth the runs with noise may be, beyond the first few."""
 
+NOISE_TIMES, NOISE_LEAST_S = 3.0, 0.5
+"""A run with noise may be so many times as much work as the truth, or so many seconds of it: noise
+keeps a loop going for ever that ends where nothing changes any more."""
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+"""The shape of each input."""
+
 
 class Oracle:
     """What float64 gives for a compiled model's inputs.
@@ -52,7 +60,7 @@ class Oracle:
     Args:
         model: The ONNX file.
         session: What was compiled from it: how its inputs and outputs are made of tensors.
-        graph: The model's import, if there is one; else it is imported, once for each shape.
+        graph: The model's import, if there is one; else it is imported, again where shapes change.
         effort: The work of all runs without noise.
 
     `refused` says why there was no truth the last time.
@@ -72,7 +80,7 @@ class Oracle:
         self._last_s = inf
         self.refused = ""
         self._given = None if graph is None else _WholeTruth(graph)
-        self._imported: dict[tuple[tuple[str, tuple[int, ...]], ...], _WholeTruth] = {}
+        self._imported: tuple[Shapes, _WholeTruth] | None = None
         self.traits: Mapping[str, Traits] = {} if graph is None else output_traits(graph)
 
     def traits_of(self, name: str) -> Traits:
@@ -98,22 +106,25 @@ class Oracle:
         """
         truth = self._truth(inputs)
         most_s = max(self._effort.most_s, THOROUGH.most_s if doubted else 0.0)
-        left_s = most_s - self._spent_s
+        left_s = max(0.0, most_s - self._spent_s)
         try:
             outputs = truth.outputs(inputs, None, left_s)
         except TooMuchWork as error:
             self.refused = (
-                f"not computed, about {error.args[0]:.2g} s of work; of the {most_s:g} s granted "
+                f"not computed, at least {error.args[0]:.2g} s of work; of {most_s:g} s granted "
                 f"{left_s:.2g} s are left"
             )
             if most_s < THOROUGH.most_s:
                 self.refused += "; `rutc verify` grants more"
             return None
-        self._last_s = truth.work_s
-        self._spent_s += truth.work_s
-        runs = int(NOISE_EFFORT * most_s / max(truth.work_s, 1e-9))
+        finally:
+            work_s = truth.work_s
+            self._spent_s += work_s
+        self._last_s = work_s
+        runs = int(NOISE_EFFORT * most_s / max(work_s, 1e-9))
         seeds = range(min(max(runs, FEW_RUNS), RUNS))
-        return Answer(outputs, (truth.outputs(inputs, seed, inf) for seed in seeds))
+        limit_s = max(NOISE_TIMES * work_s, NOISE_LEAST_S)
+        return Answer(outputs, _noisy(truth, inputs, seeds, limit_s))
 
     def _truth(self, inputs: Mapping[str, Value]) -> _WholeTruth:
         """That of the import that was given, or of one for the shapes of these inputs."""
@@ -123,15 +134,32 @@ class Oracle:
         tensors = self._session.spread(inputs).items()
         shapes = {n: np.asarray(v).shape for n, v in tensors if not isinstance(v, list)}
         key = tuple(shapes.items())
-        if key not in self._imported:
+        if self._imported is None or self._imported[0] != key:
+            # One graph with its constants is enough to hold.
+            self._imported = None
             held = {p.name: p.value for p in self._session.get_ports() if p.value is not None}
             sizes: dict[str, int] = {}
             for bundle in bundles(self._session.manifest, "inputs") or ():
                 sizes.update(_numbers(bundle, shapes))
             graph = import_model(self._model, shapes=shapes, dims=sizes, values=held)
             self.traits = output_traits(graph)
-            self._imported[key] = _WholeTruth(graph)
-        return self._imported[key]
+            self._imported = key, _WholeTruth(graph)
+        return self._imported[1]
+
+
+def _noisy(
+    truth: _WholeTruth, inputs: Mapping[str, Value], seeds: range, most_s: float
+) -> Iterator[Mapping[str, Array]]:
+    """Yields what runs with noise give; one that is more work than it may be is the last."""
+    for seed in seeds:
+        try:
+            run = truth.outputs(inputs, seed, most_s)
+        except TooMuchWork:
+            return
+        except UserError:
+            # Noise can move a position or a size out of its range.
+            continue
+        yield run
 
 
 class _WholeTruth(Truth):

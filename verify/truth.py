@@ -19,7 +19,18 @@ from math import floor, inf, log2, prod
 import numpy as np
 import numpy.typing as npt
 
-from rutc.tensor_ir import Apply, DType, Expr, Graph, Nest, Node, Reducer
+from rutc.tensor_ir import (
+    Apply,
+    Call,
+    DType,
+    Expr,
+    Graph,
+    Nest,
+    Node,
+    Reducer,
+    Scan,
+    Scatter,
+)
 from rutc.tensor_ir.evaluate import Block, Env, blocks, evaluate_expr
 from rutc.tensor_ir.expr import factors, index_names, walk
 from rutc.tensor_ir.graph import bound_symbols, outs, used_deep, walk_nodes
@@ -59,6 +70,12 @@ OPERANDS_PER_S = 2.5e8
 
 ELEMENTS_PER_S = 2e8
 """How many operations on elements it does in a second, about."""
+
+MOVED_PER_S = 1e7
+"""How many elements routines and scatters take in a second, about."""
+
+NODE_S = 6e-5
+"""What a node takes however little it computes: a loop runs those of its body in each trip."""
 
 
 class TooMuchWork(Exception):
@@ -103,16 +120,18 @@ class Truth:
         """
         random = None if noise is None else np.random.default_rng(noise)
         run = _WideRun(self.graph, inputs, self._declared, random, most_s)
-        self._check(run, most_s)
-        for n, dying in zip(self.graph.nodes, self._dying, strict=True):
-            run.nodes((n,))
-            for name in dying:
-                run.values.pop(name, None)
+        try:
+            self._check(run, most_s)
+            for n, dying in zip(self.graph.nodes, self._dying, strict=True):
+                run.nodes((n,))
+                for name in dying:
+                    run.values.pop(name, None)
+        finally:
+            self.work_s = run.work
         results = {}
         for o in self.graph.outputs:
             dims = self.graph.values[o.value].dims
             results[o.name] = run.values[o.value].transpose([dims.index(d) for d in o.axes])
-        self.work_s = run.work
         return results
 
     def _check(self, run: Run, most_s: float) -> None:
@@ -120,15 +139,35 @@ class Truth:
         unknown = bound_symbols(self.graph.nodes)
         if unknown or most_s == inf:
             return
-        work = sum(work_of(n, lambda dims: prod(run.shape(dims))) for n in self.graph.nodes)
+        work = work_of_all(self.graph.nodes, lambda dims: prod(run.shape(dims)))
         if work > most_s:
             raise TooMuchWork(work)
 
 
+def work_of_all(nodes: Sequence[Node], points: Callable[[Sequence[str]], int]) -> float:
+    """The seconds that nodes take at least, roughly: scans in all of their trips."""
+    total = 0.0
+    for n in nodes:
+        total += work_of(n, points)
+        if isinstance(n, Scan):
+            total += points((n.dim,)) * work_of_all(n.body, points)
+    return total
+
+
 def work_of(n: Node, points: Callable[[Sequence[str]], int]) -> float:
     """The seconds that a node takes by itself, roughly; of loops, their bodies left out."""
-    if not isinstance(n, Nest):
-        return 0.0
+    match n:
+        case Nest():
+            return NODE_S + _work_of_nest(n, points)
+        case Scatter():
+            return NODE_S + points(n.dims) / MOVED_PER_S + points(n.out.dims) / ELEMENTS_PER_S
+        case Call():
+            return NODE_S + sum(map(points, (*n.arg_axes, *n.out_axes))) / MOVED_PER_S
+        case _:
+            return NODE_S
+
+
+def _work_of_nest(n: Nest, points: Callable[[Sequence[str]], int]) -> float:
     count = points(n.dims)
     if n.reducer is not None and len(n.body) == 1:
         pair = _paired(factors(n.body[0]), n.dims)

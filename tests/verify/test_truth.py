@@ -1,5 +1,6 @@
 """The float64 form of graphs, and what it computes with and without noise."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verify import verify
 from rutc.verify.tolerance import MULTIPLE, unit_roundoff
-from rutc.verify.truth import TooMuchWork, Truth
+from rutc.verify.truth import MOVED_PER_S, NODE_S, TooMuchWork, Truth
 from rutc.verify.widen import widened
 
 RANDOM = np.random.default_rng(3)
@@ -234,3 +235,42 @@ def test_too_much_work_is_told_before_it_begins(tmp_path: Path) -> None:
     assert truth.work_s > 0
     with pytest.raises(TooMuchWork):
         truth.run(inputs, None, truth.work_s / 2)
+
+
+def test_nodes_of_loops_count_in_each_trip(tmp_path: Path) -> None:
+    def graph(trips: int) -> Graph:
+        inside = [
+            helper.make_node("Identity", ["go"], ["more"]),
+            helper.make_node("Sin", ["v"], ["w"]),
+        ]
+        go, more = (helper.make_tensor_value_info(n, TensorProto.BOOL, []) for n in ("go", "more"))
+        v, w = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "vw")
+        trip = helper.make_tensor_value_info("trip", TensorProto.INT64, [])
+        body = helper.make_graph(inside, "body", [trip, go, v], [more, w])
+        nodes = [helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)]
+        return _model(tmp_path, nodes, {"x": _single(2)}, {"trips": np.array(trips)})
+
+    x = {"x": np.float32([0.5, 1.0])}
+    truth = Truth(graph(100))
+    truth.run(x)
+    assert truth.work_s > 100 * NODE_S
+    many = Truth(graph(1_000_000))
+    begin = time.process_time()
+    with pytest.raises(TooMuchWork):
+        many.run(x, None, 1.0)
+    assert time.process_time() - begin < 10
+
+
+def test_routines_and_scatters_count_by_their_elements(tmp_path: Path) -> None:
+    def work_s(count: int) -> float:
+        x, at = _single(count), np.arange(count)[:, np.newaxis]
+        nodes = [
+            helper.make_node("TopK", ["x", "k"], ["sorted", "order"], axis=0),
+            helper.make_node("ScatterND", ["sorted", "at", "x"], ["y"]),
+        ]
+        weights = {"k": np.array([count]), "at": at}
+        truth = Truth(_model(tmp_path, nodes, {"x": x}, weights))
+        truth.run({"x": x})
+        return truth.work_s
+
+    assert work_s(100_000) - work_s(10_000) > 2 * 90_000 / MOVED_PER_S
