@@ -16,10 +16,10 @@ import numpy as np
 from rutc.compiler import Options, Report, compile_model
 from rutc.emit.files import Workplace, write_file
 from rutc.errors import RutcError, UserError
-from rutc.importer.extract import Array, ModelParts, NodeInfo
+from rutc.importer.extract import ModelParts, NodeInfo
 from rutc.record import record
 from rutc.runtime import load
-from rutc.verify.compare import OutputComparison, Value, compare_outputs
+from rutc.verify.compare import Array, OutputComparison, Value, compare_outputs
 from rutc.verify.npz import save_npz
 from rutc.verify.reference import Reference
 from rutc.verify.tolerance import Level

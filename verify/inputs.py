@@ -23,10 +23,10 @@ import numpy.typing as npt
 from rutc.errors import UserError
 from rutc.record import record
 from rutc.tensor_ir.parse import parse_index
+from rutc.verify.compare import Array
 from rutc.verify.npz import NUMPY_ERRORS, numpy_says, open_npz
 from rutc.verify.tolerance import is_float
 
-Array = npt.NDArray[np.generic]
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp"}
 NUMPY_SUFFIXES = {".npy", ".npz"}
 IMAGE_CHANNELS = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -393,7 +393,7 @@ def _loaded(path: Path) -> Array:
 
 def _read_image(item: InputSpec, path: Path) -> Array:
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError as error:
         raise UserError(
             f"reading {path} needs the package pillow: run `pip install pillow`"
@@ -402,7 +402,7 @@ def _read_image(item: InputSpec, path: Path) -> Array:
     try:
         with Image.open(path) as image:
             pixels = np.asarray(image.convert(IMAGE_CHANNELS[channels]).resize((width, height)))
-    except (OSError, UnidentifiedImageError) as error:
+    except (OSError, EOFError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(f"{path} is no image that pillow can read: {error}") from error
     pixels = pixels.reshape(height, width, channels)
     if not channels_last:

@@ -14,26 +14,29 @@ import io
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from tokenize import TokenError
 
 import numpy as np
-import numpy.typing as npt
 
 from rutc.emit.files import write_file
 from rutc.errors import UserError
-from rutc.verify.compare import Value
-
-Array = npt.NDArray[np.generic]
+from rutc.verify.compare import Array, Value
 
 MOST_BYTES = 1 << 28
 """Strings that take more at a fixed width stay objects."""
 
-NUMPY_ERRORS = (
-    *(OSError, ValueError, EOFError, MemoryError, SyntaxError, TokenError, RecursionError),
-    *(zipfile.BadZipFile, zlib.error, NotImplementedError, AttributeError, TypeError),
+NUMPY_ERRORS: tuple[type[Exception], ...] = (
+    *(OSError, ValueError, EOFError, MemoryError, SyntaxError, TokenError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error, AttributeError, TypeError, OverflowError),
 )
-"""What numpy raises where a file is no array, or only a part of one."""
+"""What numpy raises where a file is no array, only a part of one, or encrypted."""
+
+with suppress(ImportError):  # Python can be built without it.
+    from lzma import LZMAError
+
+    NUMPY_ERRORS += (LZMAError,)
 
 
 def numpy_says(error: BaseException) -> str:

@@ -35,11 +35,11 @@ from rutc.tensor_ir.evaluate import Block, Env, blocks, evaluate_expr
 from rutc.tensor_ir.expr import factors, index_names, walk
 from rutc.tensor_ir.graph import bound_symbols, outs, used_deep, walk_nodes
 from rutc.tensor_ir.interpret import POINTS, Run, State
+from rutc.verify.compare import Array
 from rutc.verify.tolerance import IN_ORDER, STORED, roundings, unit_roundoff
 from rutc.verify.widen import NARROW, WIDE, widened
 
 Wide = npt.NDArray[np.float64]
-Array = npt.NDArray[np.generic]
 Mask = npt.NDArray[np.bool_]
 
 OPERAND = 1 << 22
@@ -118,6 +118,7 @@ class Truth:
             UserError: the inputs do not fit the model.
             TooMuchWork: it is more work than that.
         """
+        self.work_s = 0.0
         random = None if noise is None else np.random.default_rng(noise)
         run = _WideRun(self.graph, inputs, self._declared, random, most_s)
         try:

@@ -9,6 +9,7 @@ import pytest
 from rutc.errors import UserError
 from rutc.verify import npz
 from rutc.verify.npz import open_npz, save_npz
+from tests.verify.damaged import ARCHIVES
 
 TEXTS = [["", "a"], ["\0b", "längeres \U0001f600"]]
 
@@ -72,3 +73,11 @@ def test_one_long_text_among_many_does_not_widen_all(
     assert (tmp_path / "a.npz").stat().st_size < 1 << 16
     with np.load(tmp_path / "a.npz", allow_pickle=True) as stored:
         _same(stored["y"], value)
+
+
+@pytest.mark.parametrize("kind", ARCHIVES)
+def test_damaged_archives_are_told(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.npz"
+    ARCHIVES[kind](path)
+    with pytest.raises(UserError, match=r"a.npz is no numpy file of named arrays: ."):
+        open_npz(path)
