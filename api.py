@@ -24,6 +24,7 @@ from rutc.emit.host_runtime import HostRuntime
 from rutc.emit.toolchain import find_toolchain
 from rutc.errors import OutOfMemory, UserError
 from rutc.options import Options, Report
+from rutc.progress import Progress
 from rutc.record import record
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 # What is imported here delays the C compiler, which takes as long as compiling a small model.
 # The rest is imported where it is needed, while the C compiler runs.
 
-Progress = Callable[[str, int, int], None]
 T = TypeVar("T")
 
 PRECISIONS = ("fp32",)

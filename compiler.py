@@ -30,6 +30,7 @@ from rutc.importer import import_model
 from rutc.importer.external import ModelFolder
 from rutc.options import Options, Report
 from rutc.plan_steps import Pending
+from rutc.progress import Progress
 from rutc.recipe import Draft, Made
 from rutc.reuse import Entry
 from rutc.tensor_ir import Graph
@@ -37,15 +38,12 @@ from rutc.tensor_ir.affine import typical
 
 __all__ = ["Options", "Report", "compile_model"]
 
-OnProgress = Callable[[str, int, int], None]
-"""Called with a stage's name, how much of it is done, and its total."""
-
 
 def compile_model(
     model: Path | str,
     output: Path | str,
     options: Options | None = None,
-    on_progress: OnProgress | None = None,
+    on_progress: Progress | None = None,
     host: HostRuntime | None = None,
     entry: Entry | None = None,
     on_import: Callable[[Graph], None] | None = None,

@@ -32,10 +32,10 @@ from rutc.emit import interrupts
 from rutc.emit.files import Workplace
 from rutc.errors import CheckFailed, InternalError, OutOfMemory, UserError
 from rutc.processes import end_with_parent
+from rutc.progress import Progress, nobody
 from rutc.record import record
 
 T = TypeVar("T")
-Progress = Callable[[str, int, int], None]
 
 LOOK_S = 0.05
 """How often the memory is looked at."""
@@ -129,7 +129,7 @@ def within(
         watch = _Watch(process, ours, limits, told)
         try:
             ours.send((limits.memory_bytes, call, args))
-            return cast(T, watch.result(on_progress or _ignore))
+            return cast(T, watch.result(on_progress or nobody))
         finally:
             ours.close()
             watch.end()
@@ -260,10 +260,6 @@ def serve() -> None:
         except Exception:
             answer = pickle.dumps(("failed", InternalError(f"{type(error).__name__}: {error}")))
     pipe.send_bytes(answer)
-
-
-def _ignore(stage: str, done: int, total: int) -> None:
-    """Reports to nobody."""
 
 
 # -- what processes take

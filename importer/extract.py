@@ -15,10 +15,14 @@ from onnx import (
     numpy_helper,
 )
 
+from rutc.errors import UserError
 from rutc.importer.order import names_read, sort_nodes
 from rutc.record import record
 
 Array = npt.NDArray[np.generic]
+
+MOST_BYTES = (1 << 31) - 1
+"""Messages of protobuf are no larger."""
 
 
 @record
@@ -53,9 +57,12 @@ class ModelParts:
         """Writes the model with the named values as its outputs, typed by `values` where known.
 
         Nodes that none of them needs are left out.
+
+        Raises:
+            UserError: it is too large for one file.
         """
         wanted = list(names)
-        nodes = self._needed(set(wanted), stop=set())
+        nodes = self._needed(wanted)
         self._write(path, nodes, list(self._graph.input), wanted, values or {})
 
     def write_between(
@@ -65,6 +72,9 @@ class ModelParts:
 
         What the nodes read and none of them computes becomes an input, typed by `values`, or as
         the model declares a sequence or optional; constants that they read stay constants.
+
+        Raises:
+            UserError: it is too large for one file.
         """
         whole = set(nodes)
         whole |= {
@@ -92,13 +102,13 @@ class ModelParts:
         found = (self._makers.get(name) for name in self.nodes[index].inputs)
         return tuple(dict.fromkeys(maker for maker in found if maker is not None))
 
-    def _needed(self, wanted: set[str], stop: set[str]) -> list[NodeProto]:
-        needed = wanted - stop
+    def _needed(self, wanted: Iterable[str]) -> list[NodeProto]:
+        needed = set(wanted)
         nodes: list[NodeProto] = []
         for node in reversed(self._graph.node):
             if needed.intersection(node.output):
                 nodes.append(node)
-                needed.update(set(names_read(node)) - stop)
+                needed.update(names_read(node))
         return nodes[::-1]
 
     def _write(
@@ -109,6 +119,7 @@ class ModelParts:
         outputs: Sequence[str],
         values: Mapping[str, Array],
     ) -> None:
+        """Writes a part. Raises UserError where it is too large for one file."""
         read = {name for node in nodes for name in names_read(node)} | set(outputs)
         graph = GraphProto(name="part")
         graph.node.extend(nodes)
@@ -121,6 +132,11 @@ class ModelParts:
         model = ModelProto()
         model.CopyFrom(self._model)
         model.graph.CopyFrom(graph)
+        if model.ByteSize() > MOST_BYTES:
+            raise UserError(
+                f"a part of the model takes {model.ByteSize()} bytes; one file of ONNX holds at "
+                f"most {MOST_BYTES}"
+            )
         path.write_bytes(model.SerializeToString())
 
 

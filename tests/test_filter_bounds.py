@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import rutc
 from rutc.cli import app
+from rutc.emit.files import TEMPORARY
 from rutc.errors import UserError
 from rutc.graph_opt import EXACT, optimize
 from rutc.graph_opt.algorithms import Algorithms
@@ -25,7 +26,8 @@ from rutc.graph_opt.rules.filtering import Filtered, MinimalFiltering
 from rutc.importer import import_model
 from rutc.tensor_ir import Graph, Nest
 from rutc.tensor_ir.interpret import interpret
-from rutc.verify.filtering import Filter, measure
+from rutc.verify.filtering import Filter, lossy, measure
+from rutc.verify.reference import Reference
 
 Values = np.ndarray
 CHANNELS, SIZE, TAPS = 8, 19, 3
@@ -336,3 +338,25 @@ def test_inputs_that_nothing_is_verified_on_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="inputs are for the verification"):
         rutc.compile(tmp_path / "model.onnx", tmp_path / "m.so", inputs=["random:1"], verify=False)
     assert not (tmp_path / "m.so").exists()
+
+
+def test_a_kill_leaves_no_folder_of_layers_that_nothing_sweeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.onnx"
+    save(path, np.ones((1, 1, 3, 3), np.float32), (1, 1, 9, 9), "Conv")
+    model = onnx.load(path)
+    model.graph.node[0].input[0] = "size"
+    model.graph.node.insert(0, helper.make_node("Abs", ["x"], ["size"]))
+    onnx.save(model, path)
+    folders: list[str] = []
+
+    def looking(part: Path, *more: object, **named: object) -> Reference:
+        folders.append(part.parent.name)
+        return Reference(part, *more, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("rutc.verify.filtering.Reference", looking)
+    layer = Filter("sum", ("layer",), (4, 4), (3, 3), 10.0)
+    assert lossy(path, [layer], {"x": np.ones((1, 1, 9, 9), np.float32)}) == ()
+    (name,) = folders
+    assert TEMPORARY.fullmatch(name)

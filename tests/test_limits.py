@@ -18,7 +18,8 @@ from onnx import parser
 
 import rutc
 from rutc.errors import InternalError, UserError
-from rutc.limits import LimitExceeded, Limits, Progress, parse_size, size_text, within
+from rutc.limits import LimitExceeded, Limits, parse_size, size_text, within
+from rutc.progress import Progress
 from tests.cli.conftest import write_small
 from tests.signals import as_in_foreground, is_gone
 

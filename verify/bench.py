@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from rutc.progress import Progress
 from rutc.record import record
 from rutc.runtime import ModelError, load
 from rutc.verify.compare import Value
 from rutc.verify.reference import Reference
 from rutc.verify.turns import Job, Latency, Run, require, take_turns
-from rutc.verify.verify import Progress
 
 Inputs = Mapping[str, Value]
 Room = Mapping[str, tuple[str, tuple[int, ...]]]

@@ -17,13 +17,13 @@ from rutc.compiler import Options, Report, compile_model
 from rutc.emit.files import Workplace, write_file
 from rutc.errors import RutcError, UserError
 from rutc.importer.extract import ModelParts, NodeInfo
+from rutc.progress import Progress, nobody
 from rutc.record import record
 from rutc.runtime import load
 from rutc.verify.compare import Array, OutputComparison, Value, compare_outputs
 from rutc.verify.npz import save_npz
 from rutc.verify.reference import Reference
 from rutc.verify.tolerance import Level
-from rutc.verify.verify import Progress
 
 MAX_GROWTH = 6
 """How many generations of producers are added to the faulty node at most."""
@@ -225,10 +225,6 @@ def bisect(
     """
     bisector = Bisector(model, inputs, threads, level)
     try:
-        return bisector.find(folder, on_progress or _ignore)
+        return bisector.find(folder, on_progress or nobody)
     finally:
         bisector.close()
-
-
-def _ignore(stage: str, done: int, total: int) -> None:
-    """Reports to nobody."""

@@ -13,7 +13,6 @@ at.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
+from rutc.emit.files import Workplace
 from rutc.errors import UserError
-from rutc.importer.extract import ModelParts, NodeInfo
+from rutc.importer.extract import MOST_BYTES, ModelParts, NodeInfo
 from rutc.record import record
 from rutc.runtime import load
 from rutc.verify.compare import Value
@@ -37,8 +37,6 @@ LOSS = 2.0**-16
 SHARE = 1e-3
 """The share of lost outputs beyond which a layer is not filtered."""
 UNIT = 2.0**-24
-MOST_BYTES = 1 << 31
-"""Larger models cannot be written whole."""
 LAYERS = frozenset(["Conv", "ConvTranspose", "FusedConv"])
 """Operators whose first operand is filtered by the second."""
 
@@ -88,7 +86,7 @@ def refusals(
     with load(str(library), threads=1) as session:
         filters = filters_of(session.manifest)
         weights = session.manifest.get("weight_bytes")
-        if not filters or not isinstance(weights, int) or weights >= MOST_BYTES:
+        if not filters or not isinstance(weights, int) or weights > MOST_BYTES:
             return ()
         if inputs is None:
             inputs = session_values(session, ())
@@ -104,10 +102,10 @@ def lossy(
     names = sorted({node.inputs[0] for node in layers.values()} - set(inputs))
     values = dict(inputs)
     if names:
-        with tempfile.TemporaryDirectory(prefix="rutc-filters-") as folder:
-            path = Path(folder) / "part.onnx"
-            parts.write_with_outputs(path, names)
+        with Workplace() as place:
+            path = place.path / "part.onnx"
             try:
+                parts.write_with_outputs(path, names)
                 values |= Reference(path, threads, optimise=True).run(inputs)
             except UserError:
                 return ()

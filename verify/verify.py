@@ -10,6 +10,7 @@ import numpy as np
 
 from rutc.errors import CheckFailed, UserError
 from rutc.importer.quantised import is_quantised
+from rutc.progress import Progress, nobody
 from rutc.record import record
 from rutc.runtime import InferenceSession, ModelError, load
 from rutc.tensor_ir import DType, Graph
@@ -30,9 +31,6 @@ from rutc.verify.reference import Reference, comparable, reference_version
 from rutc.verify.rounds import Round, others, rounds
 from rutc.verify.sizes import common_sizes, extents_at, session_symbols
 from rutc.verify.tolerance import Level, is_float
-
-Progress = Callable[[str, int, int], None]
-"""Called with a stage, how many of its steps are done, and how many there are."""
 
 
 @record
@@ -148,7 +146,7 @@ def verify_model(
         UserError: ONNX Runtime does not load or run the model.
         rutc.runtime.ModelError: the library does not load or refuses the inputs.
     """
-    report = on_progress or _ignore
+    report = on_progress or nobody
     session = load(str(library), threads=threads)
     verifier = Verifier(model, library, session, Oracle(model, session, graph, effort), threads)
     if data is not None:
@@ -513,7 +511,3 @@ def session_level(session: InferenceSession, model: Path) -> Level:
     if session.manifest.get("precision", "fp32") != "fp32":
         return Level.REDUCED
     return Level.QUANTISED if is_quantised(model) else Level.MODEL
-
-
-def _ignore(stage: str, done: int, total: int) -> None:
-    """Reports to nobody."""

@@ -6,8 +6,10 @@ import time
 from pathlib import Path
 
 import onnx
+import pytest
 from onnx import TensorProto, helper
 
+from rutc.errors import UserError
 from rutc.importer.extract import ModelParts
 
 
@@ -34,3 +36,13 @@ def test_makers_are_found_in_time_that_grows_as_the_nodes_do(tmp_path: Path) -> 
     found = [parts.producers(k) for k in range(count)]
     assert time.process_time() - begin < 5
     assert found[-1] == (count - 3, count - 2)
+
+
+def test_parts_that_are_too_large_for_a_file_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = ModelParts(chain(tmp_path / "m.onnx", 4))
+    monkeypatch.setattr("rutc.importer.extract.MOST_BYTES", 20)
+    with pytest.raises(UserError, match="one file of ONNX holds at most 20"):
+        parts.write_with_outputs(tmp_path / "part.onnx", ["v1"])
+    assert not (tmp_path / "part.onnx").exists()
