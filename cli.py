@@ -6,14 +6,17 @@ Every command takes `--json`: the result on stdout as JSON, everything else on s
 
 import gc
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import rutc
-from rutc.console import command, standard_streams
+from rutc.console import Screen, command, standard_streams, survived
 from rutc.emit import interrupts
 from rutc.errors import CheckFailed, UserError
+
+if TYPE_CHECKING:
+    from rutc.verify import Verification
 
 app = typer.Typer(
     name="rutc",
@@ -252,10 +255,8 @@ def verify(
     """Compare a compiled model with float64 and ONNX Runtime, output by output."""
     with command(as_json=as_json, debug=debug) as screen:
         from rutc import views
-        from rutc.api import limited
         from rutc.api import verify as verify_now
         from rutc.arguments import parse_dims, parse_shapes, parse_values
-        from rutc.verify.bisect import bisect as find_divergence
 
         with screen.progress() as on_progress:
             verification = verify_now(
@@ -272,20 +273,43 @@ def verify(
                 limit_memory=limit_memory,
                 on_progress=on_progress,
             )
-            divergence = None
-            if bisect and not verification.passed:
-                given = (model, verification.values, Path(), threads, verification.level)
-                divergence = limited(limit_time, limit_memory, on_progress, find_divergence, *given)
-        told = [views.verification_text(verification)]
         payload = views.verification_json(verification)
-        if bisect and not verification.passed:
-            told.append(views.divergence_text(divergence))
-            payload["divergence"] = views.divergence_json(divergence)
-        screen.result(payload, views.verification_table(verification), *told)
+        shown = views.verification_table(verification), views.verification_text(verification)
+        if not bisect or verification.passed:
+            screen.result(payload, *shown)
+        else:
+            if not as_json:
+                # What is known is shown before what takes long, and may fail.
+                screen.result(payload, *shown)
+            more, told = _bisected(screen, verification, (limit_time, limit_memory), debug=debug)
+            screen.result({**payload, **more}, told)
         if not verification.passed:
             raise typer.Exit(CheckFailed.exit_status)
         if verification.skipped:
             raise typer.Exit(UserError.exit_status)
+
+
+def _bisected(
+    screen: Screen,
+    verification: "Verification",
+    limits: tuple[float | None, str | None],
+    *,
+    debug: bool,
+) -> tuple[dict[str, object], str]:
+    """Returns where a model diverges as JSON and as text, or why that could not be found."""
+    from rutc import views
+    from rutc.api import limited
+    from rutc.verify.bisect import bisect
+
+    v = verification
+    given = (v.model, v.values, Path(), v.threads, v.level)
+    try:
+        with screen.progress() as on_progress:
+            found = limited(*limits, on_progress, bisect, *given)
+    except Exception as error:
+        why = survived(error, debug=debug)
+        return {"divergence": None, "bisect_error": why}, f"not bisected: {why}"
+    return {"divergence": views.divergence_json(found)}, views.divergence_text(found)
 
 
 @app.command()

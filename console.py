@@ -11,6 +11,7 @@ import contextlib
 import errno
 import io
 import json
+import math
 import os
 import platform
 import sys
@@ -65,7 +66,7 @@ class Screen:
         """
         with _stdout():
             if self.as_json:
-                print(json.dumps(payload, indent=1, default=_plain))
+                print(_json(payload))
                 return
             for item in shown:
                 if isinstance(item, str):
@@ -82,7 +83,7 @@ class Screen:
         if self.as_json:
             error = {"error": message, "exit_status": status, **(details or {})}
             with contextlib.suppress(UserError, typer.Exit), _stdout():
-                print(json.dumps(error, indent=1, default=_plain))
+                print(_json(error))
         return typer.Exit(status)
 
     @contextlib.contextmanager
@@ -229,21 +230,40 @@ def command(*, as_json: bool, debug: bool) -> Iterator[Screen]:
         raise _failed(screen, error, debug=debug) from error
 
 
-def _failed(screen: Screen, error: Exception, *, debug: bool) -> typer.Exit:
-    from rutc.runtime import ModelError
+def survived(error: Exception, *, debug: bool) -> str:
+    """Returns what an error says that does not end the command.
 
+    Raises:
+        BaseException: a signal ends the command, of which the error is a consequence.
+    """
+    ending = interrupts.ending()
+    if ending is not None:
+        raise ending from error
+    if debug:
+        traceback.print_exception(error)
+    return str(error) if _is_told(error) else f"{type(error).__name__}: {error}"
+
+
+def _failed(screen: Screen, error: Exception, *, debug: bool) -> typer.Exit:
     if isinstance(error, OSError) and error.errno in REFUSALS:
         about = f"{error.filename}: " if error.filename else ""
         return screen.fail(f"{about}{error.strerror}", UserError.exit_status)
     if isinstance(error, MemoryError):
         text = f"this machine has not enough memory ({error}); give or fix smaller sizes"
         return screen.fail(text, UserError.exit_status)
-    if isinstance(error, InternalError) or not isinstance(error, RutcError | ModelError):
+    if not _is_told(error):
         return _bug(screen, error, debug=debug)
     if debug:
         traceback.print_exc()
     status = error.exit_status if isinstance(error, RutcError) else UserError.exit_status
     return screen.fail(str(error), status)
+
+
+def _is_told(error: Exception) -> bool:
+    """Whether an error is written for the user."""
+    from rutc.runtime import ModelError
+
+    return isinstance(error, RutcError | ModelError) and not isinstance(error, InternalError)
 
 
 def _bug(screen: Screen, error: Exception, *, debug: bool) -> typer.Exit:
@@ -283,12 +303,26 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
+def _json(payload: Json) -> str:
+    """The text of a result."""
+    return json.dumps(_plain(payload), indent=1, allow_nan=False)
+
+
 def _plain(value: object) -> object:
-    """Returns what JSON can hold in place of a path, an enum or a numpy scalar."""
-    if isinstance(value, Path):
-        return str(value)
+    """Returns what JSON can hold in place of a value: of numbers that are not finite the name."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return float(value) if math.isfinite(value) else str(float(value))
+        case Mapping():
+            return {key: _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case Path():
+            return str(value)
     for attribute in ("item", "value"):
         if hasattr(value, attribute):
             found = getattr(value, attribute)
-            return found() if callable(found) else found
+            return _plain(found() if callable(found) else found)
     return str(value)

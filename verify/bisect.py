@@ -19,9 +19,11 @@ from rutc.errors import RutcError, UserError
 from rutc.importer.extract import ModelParts, NodeInfo
 from rutc.progress import Progress, nobody
 from rutc.record import record
-from rutc.runtime import load
+from rutc.runtime import ModelError, load
 from rutc.verify.compare import Array, OutputComparison, Value, compare_outputs
+from rutc.verify.judge import judged_by_reference
 from rutc.verify.npz import save_npz
+from rutc.verify.oracle import leaves
 from rutc.verify.reference import Reference
 from rutc.verify.tolerance import Level
 
@@ -171,17 +173,25 @@ class Bisector:
     def _differing(
         self, path: Path, inputs: Mapping[str, Value], names: list[str]
     ) -> list[OutputComparison]:
-        """Returns the outputs of a part that differ; one that does not compile cannot be judged."""
+        """Returns the outputs of a part that differ; one that cannot run alone cannot be judged."""
         try:
             report = self._compiled(path, inputs)
-        except RutcError:
+            with load(report.library, threads=self._threads) as session:
+                wanted = {port.name for port in session.get_inputs()}
+                given = {name: value for name, value in inputs.items() if name in wanted}
+                ours = dict(zip(names, session.run(names, given), strict=True))
+        except (RutcError, ModelError):
             return []
-        with load(report.library, threads=self._threads) as session:
-            wanted = {port.name for port in session.get_inputs()}
-            given = {name: value for name, value in inputs.items() if name in wanted}
-            ours = dict(zip(names, session.run(names, given), strict=True))
         expected = {name: self._values[name] for name in names}
-        return [o for o in compare_outputs(ours, expected, self._level) if not o.passed]
+        mine, theirs = leaves(ours), leaves(expected)
+        compared = compare_outputs(ours, expected, self._level)
+        found = (
+            judged_by_reference(o, mine[o.name], theirs[o.name])
+            if o.passed and o.name in mine
+            else o
+            for o in compared
+        )
+        return [o for o in found if not o.passed]
 
     def _compiled(self, path: Path, inputs: Mapping[str, Value]) -> Report:
         """Compiles a part; what decides how to compute in it (axes, a count) is fixed if needed."""

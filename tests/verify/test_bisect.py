@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from rutc.compiler import Options, Report, compile_model
+from rutc.runtime import ModelError
 from rutc.verify.bisect import Divergence, bisect
 from rutc.verify.compare import Value
 from tests.run_time_structure.models import PAIRS, floats, graph, ints, rows
@@ -171,3 +172,40 @@ def test_a_model_may_take_a_sequence(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with np.load(found.minimal_inputs) as stored:
         assert stored.files == ["s[0]", "s[1]", "s[2]"]
         np.testing.assert_array_equal(stored["s[1]"], feed["s"][1])
+
+
+def _wrong_small_column(graph: onnx.GraphProto) -> None:
+    for tensor in graph.initializer:
+        if tensor.name == "scales":
+            scales = numpy_helper.to_array(tensor).copy()
+            scales[-1] *= 1.03
+            tensor.CopyFrom(numpy_helper.from_array(scales, "scales"))
+
+
+def test_parts_are_judged_slice_by_slice_as_models_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [
+        helper.make_node("Mul", ["x", "scales"], ["boxes"], name="scale"),
+        helper.make_node("Neg", ["boxes"], ["y"], name="turn"),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 6])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    scales = numpy_helper.from_array(np.float32([640, 640, 640, 640, 640, 1]), "scales")
+    graph = helper.make_graph(nodes, "boxes", [x], [y], [scales])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, tmp_path / "m.onnx")
+    found = _find(tmp_path / "m.onnx", monkeypatch, _wrong_small_column)
+    assert found is not None
+    assert (found.node.name, found.minimal_nodes) == ("scale", 1)
+    assert "index 5 of axis 1" in found.output.reason
+
+
+def test_parts_that_do_not_run_alone_are_not_judged(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(library: Path, threads: int | None) -> None:
+        raise ModelError("no such memory")
+
+    monkeypatch.setattr("rutc.verify.bisect.load", refuse)
+    assert _find(model, monkeypatch, _wrong_tanh) is None
