@@ -86,15 +86,17 @@ class _Given:
 
             check_samples(self.data, ports_of(graph))
 
-    def values(self, library: Path) -> Mapping[str, Value] | None:
-        """All inputs of a compiled model, if there are items."""
+    def values(
+        self, library: Path, dims: Mapping[str, int] | None = None
+    ) -> Mapping[str, Value] | None:
+        """All inputs of a compiled model, if there are items; generated ones at some sizes."""
         from rutc.runtime import load
         from rutc.verify.verify import session_values
 
         if not self.inputs:
             return None
         with load(library, threads=1) as session:
-            return session_values(session, self.inputs)
+            return session_values(session, self.inputs, dims=dims)
 
 
 def compile(
@@ -342,10 +344,10 @@ def verify(
         inputs: `NAME=SOURCE` items as of `rutc verify --input`; what is not given is generated.
         data: A folder of `.npz` files or `test_data_set_*` folders instead: all of it is used.
             What of it cannot be is told in `Verification.skipped`.
-        target: The target of a library that is compiled now; so are `shapes` and `dims`.
-        shapes: See `compile`.
-        dims: See `compile`.
-        values: See `compile`.
+        target: The target of a library that is compiled now.
+        shapes: See `compile`; for a library that is compiled now.
+        dims: See `compile`; beside a library the sizes that generated inputs have.
+        values: See `compile`; for a library that is compiled now.
         threads: Threads of both; None leaves the choice to each.
         limit_time: See `compile`.
         limit_memory: See `compile`.
@@ -374,8 +376,6 @@ def _verified(
     on_progress: Progress | None,
 ) -> Verification:
     """What `verify` returns."""
-    from rutc.runtime.artifact import open_artifact
-    from rutc.verify import refusals, verify_model
     from rutc.verify.dataset import sample_paths
 
     if not source.is_file():
@@ -388,15 +388,59 @@ def _verified(
         with Workplace() as place:
             made = place.path / "model.so"
             _compiled(source, made, how, given, False, threads, on_progress)
-            return _verified(source, made, how, given, threads, on_progress)
+            return _compared(source, made, {}, given, threads, on_progress)
+    sizes = _sizes(library, how, given)
+    return _compared(source, library, sizes, given, threads, on_progress)
+
+
+def _sizes(library: Path, how: Options, given: _Given) -> dict[str, int]:
+    """Returns the sizes of generated inputs, all that options can say beside a library.
+
+    Raises:
+        UserError: they say something else.
+    """
+    told = {
+        "--target": how.target != "native",
+        "--shape": how.shapes,
+        "--value": how.values,
+        "--dim": how.dims and given.data is not None,
+    }
+    useless = [option for option, is_given in told.items() if is_given]
+    if useless:
+        raise UserError(
+            f"{shown(library)} is compiled already, so that {', '.join(useless)} would change "
+            "nothing: leave that out, or the library, to compile the model so now"
+        )
+    sizes = {name: size for name, size in how.dims.items() if isinstance(size, int)}
+    for name in how.dims.keys() - sizes.keys():
+        raise UserError(
+            f"--dim {name}: {shown(library)} is compiled already, so that no range can be chosen: "
+            f"write {name}=N for inputs of one size"
+        )
+    return sizes
+
+
+def _compared(
+    source: Path,
+    library: Path,
+    dims: Mapping[str, int],
+    given: _Given,
+    threads: int | None,
+    on_progress: Progress | None,
+) -> Verification:
+    """What `verify` returns for what was compiled, with generated inputs of these sizes."""
+    from rutc.runtime.artifact import open_artifact
+    from rutc.verify import refusals, verify_model
+
     artifact = open_artifact(library)
     with artifact.file:
         artifact.check_integrity()
     found = verify_model(
         source,
         library,
-        given.values(library),
+        given.values(library, dims),
         threads=threads,
+        dims=dims,
         data=given.data,
         on_progress=on_progress,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from rutc.errors import UserError
 from rutc.runtime import InferenceSession
 from rutc.tensor_ir.parse import parse_index
 
@@ -65,3 +66,20 @@ def sample_sizes(symbols: Ranges) -> tuple[Sizes, ...]:
 def sizes_text(sizes: Mapping[str, int]) -> str:
     """Returns sizes as one line: `batch=5 seq=7`."""
     return " ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def narrowed(symbols: Ranges, dims: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Returns the ranges of symbols, those of `dims` with one size.
+
+    Raises:
+        UserError: there is no such symbol, or the size is out of its range.
+    """
+    for name, size in dims.items():
+        low, high = symbols.get(name, (0, -1))
+        if not low <= size <= high:
+            ranges = (f"{n}={a}..{b}" for n, (a, b) in symbols.items())
+            raise UserError(
+                f"--dim {name}={size}: the compiled model has no such size; it runs at "
+                + (" ".join(ranges) or "one size only")
+            )
+    return {**symbols, **{name: (size, size) for name, size in dims.items()}}

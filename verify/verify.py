@@ -28,8 +28,8 @@ from rutc.verify.judge import judged, judged_by_reference
 from rutc.verify.oracle import THOROUGH, Answer, Effort, Oracle, leaves
 from rutc.verify.ports import input_specs
 from rutc.verify.reference import Reference, comparable, reference_version
-from rutc.verify.rounds import Round, others, rounds
-from rutc.verify.sizes import common_sizes, extents_at, session_symbols
+from rutc.verify.rounds import Draw, Round, draws, others
+from rutc.verify.sizes import Sizes, common_sizes, extents_at, narrowed, session_symbols
 from rutc.verify.tolerance import Level, is_float
 
 
@@ -134,7 +134,7 @@ def verify_model(
         inputs: A value per input; None generates them from `seed`, at several sizes where sizes
             are symbolic, and of several magnitudes.
         threads: Threads of both; None leaves the choice to each.
-        dims: Extents of the symbols that the compiled model keeps, for generated inputs.
+        dims: Extents of symbols that the compiled model keeps, for generated inputs.
         seed: Of generated inputs.
         data: A folder of inputs, of all of which the worst is told (see `dataset`). Cases that
             cannot be read or run are left out, and told.
@@ -154,7 +154,7 @@ def verify_model(
     elif inputs is not None:
         found = verifier.given(inputs, report)
     else:
-        found = verifier.generated(seed, dims, report)
+        found = verifier.generated(seed, dims or {}, report)
     known = verifier.confirmed(found, seed)
     report("verify", 1, 1)
     return together([settled(v, known) for v in found])
@@ -180,32 +180,42 @@ class Verifier:
         self.level = session_level(session, model)
         self.made: Mapping[str, Value] = {}
 
-    def generated(
-        self, seed: int, dims: Mapping[str, int] | None, report: Progress
-    ) -> list[Verification]:
+    def generated(self, seed: int, dims: Mapping[str, int], report: Progress) -> list[Verification]:
         """What generated inputs show, until an output differs.
 
         Raises:
-            UserError: ONNX Runtime runs the model on none of them.
+            UserError: ONNX Runtime runs the model on none of them, or there are no such sizes.
         """
         found: list[Verification] = []
         refused = ""
-        chosen = rounds(self.session, seed, dims)
-        for number, item in enumerate(chosen):
+        ran: Sizes | None = None
+        chosen = draws(self.session, seed, dims)
+        for number, draw in enumerate(chosen):
             report("verify", number, len(chosen))
-            if item.extra and not self.oracle.affords_more:
+            if draw.extra:
+                if ran is None or not self.oracle.affords_more:
+                    continue
+                draw = replace(draw, sizes=ran)
+            told = self.add(found, draw)
+            if told:
+                refused = told
                 continue
-            try:
-                found.append(self.look(item))
-            except UserError as error:
-                # Some sizes of a range may be none of the model's.
-                refused = f"{str(error).rstrip('.')}. They were {item.source}."
-                continue
+            ran = draw.sizes if ran is None else ran
             if any(not o.passed and not o.contradicted for o in found[-1].outputs):
                 return found
-        if not found:
+        if ran is None:
             raise UserError(f"{refused} {self.advice()}")
-        return [*found, *self.louder(found, seed, dims)]
+        return [*found, *self.louder(found, seed, ran)]
+
+    def add(self, found: list[Verification], draw: Draw) -> str:
+        """Adds what generated inputs show; returns why ONNX Runtime does not run them, or ""."""
+        item = draw.made(self.session)
+        try:
+            keep(found, self.look(item))
+        except UserError as error:
+            # Some sizes of a range may be none of the model's.
+            return f"{str(error).rstrip('.')}. They were {item.source}."
+        return ""
 
     def given(self, inputs: Mapping[str, Value], report: Progress) -> list[Verification]:
         """What given inputs show.
@@ -245,7 +255,7 @@ class Verifier:
                 continue
             made = leaves(self.made)
             outputs = expected(looked.outputs, sample.expected, made, self.untold)
-            found.append(replace(looked, outputs=outputs))
+            keep(found, replace(looked, outputs=outputs))
         if not found:
             raise UserError("\n".join(skipped))
         cases = f"the {len(paths)} cases of {folder}" if len(paths) > 1 else f"the case of {folder}"
@@ -254,22 +264,22 @@ class Verifier:
         found[0] = replace(found[0], skipped=tuple(skipped))
         return [replace(v, inputs=cases) for v in found]
 
-    def louder(
-        self, found: Sequence[Verification], seed: int, dims: Mapping[str, int] | None
-    ) -> list[Verification]:
+    def louder(self, found: Sequence[Verification], seed: int, sizes: Sizes) -> list[Verification]:
         """What other inputs show of outputs that said nothing so far."""
         silent = {o.name for o in together(found).outputs if o.remark.startswith(SILENT)}
         made: list[Verification] = []
-        for item in others(self.session, seed, dims):
+        for draw in others(seed, sizes):
             if not silent:
                 break
-            told = leaves(self.ours(item.values))
-            heard = {name for name in silent if name in told and not says_nothing(told[name])}
-            if not heard:
-                continue
+            item = draw.made(self.session)
             try:
-                made.append(self.look(item))
-            except UserError:
+                told = leaves(self.ours(item.values))
+                heard = {n for n in silent if n in told and not says_nothing(told[n])}
+                if not heard:
+                    continue
+                keep(made, self.look(item))
+            except (UserError, ModelError):
+                # Not all inputs are any of the model's.
                 continue
             silent -= heard
             if not made[-1].passed:
@@ -286,9 +296,9 @@ class Verifier:
         if not open_:
             return known
         try:
-            fresh = next(iter(rounds(self.session, seed + FRESH, None)))
+            fresh = draws(self.session, seed + FRESH, {})[0].made(self.session)
             return known | confirmed_outputs([self.look(fresh)])
-        except UserError:
+        except (UserError, ModelError):
             return known
 
     def ours(self, values: Mapping[str, Value]) -> dict[str, Value]:
@@ -410,7 +420,7 @@ def together(found: Sequence[Verification]) -> Verification:
         seen = [o for v in found for o in v.outputs if o.name == name]
         heard = [o for o in seen if not o.remark.startswith(SILENT)] or seen[:1]
         outputs.append(_with_remarks(max(heard, key=_badness), heard))
-    worst = max(found, key=lambda v: max(map(_badness, v.outputs), default=(False, 0.0, 0.0)))
+    worst = max(found, key=_worst)
     same = len({v.inputs for v in found}) == 1
     briefs = [] if same else [v.brief for v in found[1:]]
     lacking = [v.truth for v in found if v.truth]
@@ -493,15 +503,43 @@ def _badness(output: OutputComparison) -> tuple[bool, float, float]:
     return not output.passed, output.share, output.max_abs / (output.largest or 1.0)
 
 
+def _worst(verification: Verification) -> tuple[bool, float, float]:
+    """How near the output of a case that is nearest to failing is to it."""
+    return max(map(_badness, verification.outputs), default=(False, 0.0, 0.0))
+
+
+def keep(found: list[Verification], new: Verification) -> None:
+    """Adds a case; inputs are only kept of what may be the worst case at the end (`together`).
+
+    Where ONNX Runtime contradicts, other cases decide what passes: such a case keeps its own.
+    """
+    found.append(new)
+    sure = [
+        number
+        for number, v in enumerate(found)
+        if v.values and not any(o.contradicted for o in v.outputs)
+    ]
+    worst = max(sure, key=lambda number: _worst(found[number]), default=None)
+    for number in sure:
+        if number != worst:
+            found[number] = replace(found[number], values={})
+
+
 def session_values(
-    session: InferenceSession, sources: Sequence[str], seed: int = 0
+    session: InferenceSession,
+    sources: Sequence[str],
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
 ) -> dict[str, Value]:
     """Returns all inputs of a compiled model from `NAME=SOURCE` items, as `inputs.gather` does.
 
-    What is generated has the sizes of what is given, or else common ones.
+    What is generated has the sizes of what is given, or else those of `dims` and common ones.
+
+    Raises:
+        UserError: an item or a size does not fit the model.
     """
     specs = input_specs(session)
-    common = common_sizes(session_symbols(session))
+    common = common_sizes(narrowed(session_symbols(session), dims or {}))
     given = gather(specs, sources, seed, extents_at(session, common))
     return session.bundled(given)
 

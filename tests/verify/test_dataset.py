@@ -1,6 +1,6 @@
 """Verification on all cases of a folder."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import ml_dtypes
@@ -11,11 +11,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rutc.api import compile, verify
 from rutc.errors import UserError
+from rutc.importer.tensor_file import read_value
 from rutc.verify.compare import OutputComparison, Value
 from rutc.verify.dataset import sample_paths
 from rutc.verify.tolerance import Level
 from rutc.verify.verify import RANDOM as RANDOM_OUTPUT
-from rutc.verify.verify import expected
+from rutc.verify.verify import Verification, expected, keep, together
+from tests.verify.damaged import ARCHIVES
 
 W = np.arange(6, dtype=np.float32).reshape(3, 2)
 RANDOM = np.random.default_rng(2)
@@ -266,3 +268,87 @@ def test_inputs_and_a_folder_are_not_taken_together(model: Path, tmp_path: Path)
         verify(model, model.with_suffix(".so"), inputs=["random:1"], data=tmp_path)
     with pytest.raises(UserError, match="no such folder"):
         verify(model, model.with_suffix(".so"), data=tmp_path / "none")
+
+
+def _write_strange_tensor(folder: Path, value: onnx.TensorProto) -> None:
+    folder.mkdir()
+    (folder / "input_0.pb").write_bytes(value.SerializeToString())
+
+
+@pytest.mark.parametrize("kind", ARCHIVES)
+def test_damaged_archives_do_not_end_the_comparison(model: Path, tmp_path: Path, kind: str) -> None:
+    np.savez(tmp_path / "good.npz", allow_pickle=False, **_case(4)[0])
+    ARCHIVES[kind](tmp_path / "bad.npz")
+    found = verify(model, model.with_suffix(".so"), data=tmp_path)
+    assert (found.passed, found.runs) == (True, 1)
+    (line,) = found.skipped
+    assert line.startswith(f"{tmp_path / 'bad.npz'} is no numpy file")
+
+
+def test_a_tensor_of_an_unknown_type_does_not_end_the_comparison(
+    model: Path, tmp_path: Path
+) -> None:
+    _write_pb(tmp_path / "test_data_set_0", 2)
+    _write_strange_tensor(tmp_path / "test_data_set_1", onnx.TensorProto(data_type=99, dims=[2]))
+    found = verify(model, model.with_suffix(".so"), data=tmp_path)
+    assert (found.passed, found.runs) == (True, 1)
+    (line,) = found.skipped
+    assert "input_0.pb holds a tensor of the unknown type 99" in line
+
+
+@pytest.mark.parametrize("kind", ["tensor", "seq", "optional"])
+def test_values_do_not_lie_in_other_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret.bin").write_bytes(W.tobytes())
+    tensor = numpy_helper.from_array(W)
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="secret.bin")
+    value: onnx.TensorProto | onnx.SequenceProto | onnx.OptionalProto = tensor
+    if kind == "seq":
+        value = onnx.SequenceProto(elem_type=onnx.SequenceProto.TENSOR, tensor_values=[tensor])
+    elif kind == "optional":
+        value = onnx.OptionalProto(elem_type=onnx.OptionalProto.TENSOR, tensor_value=tensor)
+    (tmp_path / "a.pb").write_bytes(value.SerializeToString())
+    with pytest.raises(UserError, match=r"a.pb keeps its data in another file"):
+        read_value(tmp_path / "a.pb", "tensor(float)" if kind == "tensor" else f"{kind}(tensor)")
+
+
+def _shown(share: float, *, contradicted: bool = False) -> Verification:
+    output = OutputComparison(
+        "y", "float32", (1,), passed=not contradicted, share=share, contradicted=contradicted
+    )
+    at = Path("m.onnx"), Path("m.so"), Level.MODEL, "generated", "", 1
+    return Verification(*at, (output,), 0.0, 0.0, values={"x": W})
+
+
+def test_only_the_inputs_of_the_worst_case_are_held() -> None:
+    found: list[Verification] = []
+    for share in (0.1, 0.5, 0.3):
+        keep(found, _shown(share))
+    assert [bool(v.values) for v in found] == [False, True, False]
+    # What is contradicted may be the worst case, or none that fails.
+    keep(found, _shown(0.2, contradicted=True))
+    assert [bool(v.values) for v in found] == [False, True, False, True]
+    assert together(found).values
+
+
+def test_the_inputs_of_a_folder_are_not_all_held(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rows in (1, 4, 9):
+        np.savez(tmp_path / f"case{rows}.npz", allow_pickle=False, **_case(rows)[0])
+    held: list[int] = []
+
+    def looking(found: Sequence[Verification]) -> Verification:
+        held.append(sum(bool(v.values) for v in found))
+        return together(found)
+
+    monkeypatch.setattr("rutc.verify.verify.together", looking)
+    worst = verify(model, model.with_suffix(".so"), data=tmp_path)
+    assert held == [1]
+    x = worst.values["x"]
+    assert isinstance(x, np.ndarray)
+    assert worst.outputs[0].case == f"case{len(x)}.npz"

@@ -14,14 +14,17 @@ from rutc.importer import import_model
 from rutc.tensor_ir import Lit, Nest, apply
 from rutc.verify import THOROUGH, Effort, Verification, verify_model
 from rutc.verify.informative import says_nothing
-from rutc.verify.inputs import generate, spec
+from rutc.verify.inputs import InputSpec, generate, spec
 from rutc.verify.truth import Truth
 
 Weights = Mapping[str, np.ndarray]
 
 
 def _save(
-    folder: Path, nodes: Sequence[onnx.NodeProto], weights: Weights, shape: tuple[int, ...] = (4, 8)
+    folder: Path,
+    nodes: Sequence[onnx.NodeProto],
+    weights: Weights,
+    shape: tuple[int | str, ...] = (4, 8),
 ) -> Path:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
@@ -111,3 +114,68 @@ def test_nothing_is_refused_before_float64_was_asked(tmp_path: Path) -> None:
     assert found.passed
     assert found.with_truth >= 1
     assert found.outputs[0].max_abs > 1e-2 * found.outputs[0].largest
+
+
+def test_inputs_that_are_left_out_are_not_generated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def counted(specs: Sequence[InputSpec], seed: int, *more: object) -> dict[str, np.ndarray]:
+        made.append(seed)
+        return generate(specs, seed, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("rutc.verify.rounds.generate", counted)
+    path = _save(tmp_path, [helper.make_node("Neg", ["x"], ["y"])], {})
+    compile_model(path, path.with_suffix(".so"), Options(), None)
+    steps: list[tuple[int, int]] = []
+
+    def verified(effort: Effort) -> Verification:
+        made.clear()
+        steps.clear()
+        return verify_model(
+            *(path, path.with_suffix(".so")),
+            effort=effort,
+            on_progress=lambda stage, done, total: steps.append((done, total)),
+        )
+
+    assert verified(Effort(0.0, 0.0)).passed
+    assert made == [0]
+    assert steps == [(0, 4), (1, 4), (2, 4), (3, 4), (1, 1)]
+    assert verified(THOROUGH).passed
+    assert made == [0, 1, 2, 3]
+
+
+def test_louder_inputs_that_no_runtime_takes_are_left_out(tmp_path: Path) -> None:
+    # Positions in a table of 20 rows, and an output that says nothing on any inputs.
+    nodes = [
+        helper.make_node("Cast", ["x"], ["at"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["table", "at"], ["row"]),
+        helper.make_node("Sub", ["x", "far"], ["below"]),
+        helper.make_node("Relu", ["below"], ["zeros"]),
+        helper.make_node("Add", ["zeros", "zeros"], ["nothing"]),
+        helper.make_node("Concat", ["row", "row"], ["y"], axis=0),
+    ]
+    table = np.arange(20, dtype=np.float32)
+    path = _save(tmp_path, nodes, {"table": table, "far": np.array(1e6, np.float32)})
+    model = onnx.load(path)
+    model.graph.output.append(helper.make_tensor_value_info("nothing", TensorProto.FLOAT, None))
+    onnx.save(model, path)
+    found = _verified(path)
+    assert found.passed
+    assert found.unverified == ("'nothing': says nothing: all zeros",)
+
+
+def test_louder_inputs_have_sizes_that_the_model_takes(tmp_path: Path) -> None:
+    # Mirrored at both ends by 6 elements, which takes more than that.
+    nodes = [
+        helper.make_node("Pad", ["x", "pads"], ["wide"], mode="reflect"),
+        helper.make_node("Sub", ["wide", "far"], ["below"]),
+        helper.make_node("Relu", ["below"], ["y"]),
+    ]
+    weights = {"pads": np.array([6, 6]), "far": np.array(200, np.float32)}
+    path = _save(tmp_path, nodes, weights, ("n",))
+    found = _verified(path)
+    assert found.passed
+    assert found.unverified == ()
+    assert found.outputs[0].shape == (64 + 12,)

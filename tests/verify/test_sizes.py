@@ -112,3 +112,22 @@ def test_a_range_may_have_a_step(tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", np.ones((1, 1, 6, 10), np.float32))
         values = session_values(session, [f"x={tmp_path / 'x.npy'}"])
         assert session.run(None, values)[0].shape == (1, 1, 6, 10)
+
+
+def test_sizes_of_generated_inputs_are_chosen_beside_a_library(tmp_path: Path) -> None:
+    model, library = _model(tmp_path), tmp_path / "m.so"
+    compile(model, library, dims={"batch": (1, 8), "seq": (1, 100)}, verify=False)
+    found = verify(model, library, dims={"batch": 3, "seq": 33})
+    assert found.outputs[0].shape == (3, 33)
+    found = verify(model, library, dims={"seq": 9})
+    assert found.inputs.startswith("inputs generated from seed 0 at batch=5 seq=9; batch=1 seq=9")
+    np.save(tmp_path / "mask.npy", np.zeros(7, np.float32))
+    given = [f"mask={tmp_path / 'mask.npy'}"]
+    assert verify(model, library, inputs=given, dims={"batch": 3}).outputs[0].shape == (3, 7)
+    with pytest.raises(UserError, match=r"batch=9.*it runs at batch=1\.\.8 seq=1\.\.100"):
+        verify(model, library, dims={"batch": 9})
+    with pytest.raises(UserError, match="no such size"):
+        verify(model, library, dims={"bathc": 1})
+    np.savez(tmp_path / "case.npz", allow_pickle=False, mask=np.zeros(7, np.float32))
+    with pytest.raises(UserError, match="--dim would change nothing"):
+        verify(model, library, data=tmp_path, dims={"batch": 3})
