@@ -9,15 +9,15 @@ from pathlib import Path
 
 import rutc
 from rutc.emit import cache
+from rutc.emit.targets.select import host_features
 from rutc.emit.toolchain import cache_directory, find_toolchain
 from rutc.errors import UserError
 from rutc.record import record
 
 PACKAGES = ("numpy", "onnx", "onnxruntime", "llvmlite", "scipy", "ml_dtypes", "typer", "rich")
 OPTIONAL_PACKAGES = ("ziglang", "catboost", "pycuda", "torch", "pillow")
-SHOWN_FEATURES = re.compile(
-    r"avx|fma|amx|vnni|f16c|sse4_2|bf16|fp16|asimd|sve|i8mm|bf16|neon|dotprod|fphp"
-)
+SHOWN_FEATURES = re.compile(r"avx|fma|amx|vnni|f16c|sse4\.2|bf16|fp16|neon|sve|i8mm|dotprod")
+"""Those for vectors and matrices."""
 
 
 @record
@@ -55,9 +55,8 @@ def cpu_name() -> str:
 
 
 def cpu_features() -> tuple[str, ...]:
-    """Returns the CPU's vector and matrix features, in the kernel's spelling."""
-    flags = (_cpuinfo("flags") or _cpuinfo("Features") or "").split()
-    return tuple(sorted(flag for flag in set(flags) if SHOWN_FEATURES.search(flag)))
+    """Returns the processor's vector and matrix features as code generation sees them."""
+    return tuple(sorted(name for name in host_features() if SHOWN_FEATURES.search(name)))
 
 
 def _cpuinfo(key: str) -> str | None:

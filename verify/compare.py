@@ -135,10 +135,11 @@ def _compare_exactly(name: str, ours: Array, reference: Array) -> OutputComparis
     different = np.asarray(ours != reference)
     count = int(np.count_nonzero(different))
     worst = _first(different) if count else ()
-    distance = 0.0
-    if count and reference.dtype.kind in "iu":
+    farthest, largest = 0.0, 0.0
+    if reference.dtype.kind in "biu":
         wide = np.abs(ours[different].astype(object) - reference[different].astype(object))
-        distance = float(max(wide))
+        farthest = float(max(wide, default=0))
+        largest = float(np.abs(reference.astype(np.float64)).max(initial=0.0))
     return OutputComparison(
         name,
         str(reference.dtype),
@@ -146,7 +147,8 @@ def _compare_exactly(name: str, ours: Array, reference: Array) -> OutputComparis
         passed=count == 0,
         elements=reference.size,
         mismatches=count,
-        max_abs=distance,
+        max_abs=farthest,
+        largest=largest,
         worst=worst,
         ours=str(ours[worst]) if count else "",
         reference=str(reference[worst]) if count else "",
@@ -164,11 +166,10 @@ def _compare_numbers(
     x = ours.astype(np.float64)
     r = reference.astype(np.float64)
     both_finite = np.isfinite(x) & np.isfinite(r)
-    same = (x == r) | (np.isnan(x) & np.isnan(r))
+    difference = distance(x, r)
     with np.errstate(invalid="ignore", over="ignore"):
-        difference = np.where(same, 0.0, np.where(both_finite, np.abs(x - r), np.inf))
         excess = difference - limit.allowed(np.where(np.isfinite(r), r, 0.0))
-    failing = ~same & (excess > 0)
+    failing = excess > 0
     count = int(np.count_nonzero(failing))
     finite = np.abs(r[np.isfinite(r)])
     largest = float(finite.max()) if finite.size else 0.0
@@ -192,6 +193,14 @@ def _compare_numbers(
         tolerance=limit,
         reason=_reason(x, r, failing, worst, difference, limit) if count else "",
     )
+
+
+def distance(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Returns |a - b|; 0 of two NaN or equal infinities, infinite where one is not finite."""
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    both = np.isfinite(a) & np.isfinite(b)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.where(same, 0.0, np.where(both, np.abs(a - b), np.inf))
 
 
 def _reason(

@@ -14,6 +14,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
+from operator import mul
 from pathlib import Path
 
 import ml_dtypes
@@ -31,8 +32,10 @@ IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp"}
 NUMPY_SUFFIXES = {".npy", ".npz"}
 IMAGE_CHANNELS = {1: "L", 3: "RGB", 4: "RGBA"}
 DEFAULT_SYMBOL_EXTENT = 2
-DRAWN_BYTES = 8
-"""An element takes so many bytes while it is drawn."""
+DRAWN_BYTES: Mapping[str, int] = {"c": 40, "O": 90}
+"""What an element takes while it is drawn beside the result, by the kind of its type; others: 8."""
+TEXT_BYTES = 60
+"""What a string that is drawn takes, with its place in the array."""
 GIB = 1 << 30
 
 ONNX_DTYPES: Mapping[str, npt.DTypeLike] = {
@@ -124,10 +127,11 @@ def generate(
 
 
 def _check_memory(specs: Sequence[InputSpec], dims: Mapping[str, int]) -> None:
-    need = 0
-    for item in specs:
-        shape = [_extent(extent, dims) for extent in item.shape]
-        need += prod(shape) * max(item.dtype.itemsize, DRAWN_BYTES)
+    counts = [prod(_extent(extent, dims) for extent in item.shape) for item in specs]
+    sizes = [TEXT_BYTES if s.dtype.kind == "O" else s.dtype.itemsize for s in specs]
+    drawn = [DRAWN_BYTES.get(s.dtype.kind, 8) for s in specs]
+    # One input is drawn after another.
+    need = sum(map(mul, counts, sizes)) + max(map(mul, counts, drawn), default=0)
     most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if need > most:
         largest = max(specs, key=lambda item: prod(_extent(e, dims) for e in item.shape))
@@ -149,8 +153,11 @@ def _draw(item: InputSpec, seed: int, dims: Mapping[str, int], spread: Spread) -
     dtype = item.dtype
     # Of shape () numpy draws scalars, which are no arrays.
     if is_float(dtype):
-        drawn = random.standard_normal(shape) * spread.scale + spread.offset
-        return np.asarray(drawn).astype(dtype)
+        drawn = np.asarray(random.standard_normal(shape))
+        # In place, for inputs can be large.
+        drawn *= spread.scale
+        drawn += spread.offset
+        return drawn.astype(dtype, copy=False)
     if dtype.kind == "c":
         both = random.standard_normal(shape) + 1j * random.standard_normal(shape)
         return np.asarray(both).astype(dtype)

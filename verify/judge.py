@@ -24,7 +24,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from rutc.verify.compare import Array, OutputComparison, real_parts
+from rutc.verify.compare import Array, OutputComparison, distance, real_parts
 from rutc.verify.slices import Slice, Slices, slices
 from rutc.verify.tolerance import (
     FUNCTION_ULPS,
@@ -90,7 +90,7 @@ def judged_by_reference(
     if not compared.passed or not is_float(ours.dtype) or not ours.size:
         return compared
     x, r = ours.astype(np.float64), reference.astype(np.float64)
-    error = _distance(x, r)
+    error = distance(x, r)
     magnitude = _finite(np.abs(r))
     base = SLICE_ULPS * unit_roundoff(ours.dtype) * magnitude.max(initial=0.0)
     factor = max(UNTOLD, compared.tolerance.scale)
@@ -122,7 +122,7 @@ class _Floats:
         self.truth = t
         self.x, self.r = ours.astype(np.float64), reference.astype(np.float64)
         self.agree = judged_by_reference(compared, ours, reference).passed
-        self.ours, self.theirs = _distance(self.x, t), _distance(self.r, t)
+        self.ours, self.theirs = distance(self.x, t), distance(self.r, t)
         # Where the model's own order of operations overflows in ONNX Runtime, rutc may as well; but
         # a finite result overflowed nowhere, and is judged.
         overflown = ~np.isfinite(self.theirs) & ~np.isfinite(self.r)
@@ -150,7 +150,7 @@ class _Floats:
         found, theirs = self.beside(moved)
         for number, run in enumerate(noise(), 1):
             if run.shape == self.truth.shape:
-                apart = _distance(np.asarray(run, np.float64), self.truth)
+                apart = distance(np.asarray(run, np.float64), self.truth)
                 self.open |= ~np.isfinite(apart)
                 moved = np.maximum(moved, _finite(apart))
             found, theirs = self.beside(moved)
@@ -245,7 +245,7 @@ class _Floats:
     def near(self) -> bool:
         """Whether the two results agree but for few roundings of each element."""
         allowed = FUNCTION_ULPS * unit_roundoff(self.dtype) * _finite(np.abs(self.r))
-        return bool((_distance(self.x, self.r) <= allowed).all())
+        return bool((distance(self.x, self.r) <= allowed).all())
 
 
 def _judged_discrete(
@@ -365,14 +365,6 @@ def _apart(x: Array, truth: Array) -> Numbers:
 
 def _share(mask: Mask) -> float:
     return float(np.count_nonzero(mask)) / max(mask.size, 1)
-
-
-def _distance(a: Numbers, b: Numbers) -> Numbers:
-    """|a - b|; 0 where both are NaN or the same infinity, infinite where one is not finite."""
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    both = np.isfinite(a) & np.isfinite(b)
-    with np.errstate(invalid="ignore", over="ignore"):
-        return np.where(same, 0.0, np.where(both, np.abs(a - b), np.inf))
 
 
 def _finite(x: Numbers) -> Numbers:

@@ -1,5 +1,7 @@
 """The commands on a small model: what they answer, write and leave behind."""
 
+import json
+import math
 import os
 import signal
 import subprocess
@@ -14,6 +16,7 @@ import pytest
 from onnx import numpy_helper
 
 import rutc as package
+from rutc.console import Screen
 from rutc.verify import OutputComparison, Verification, verify_model
 from tests.cli.conftest import Rutc
 from tests.signals import as_in_foreground
@@ -157,11 +160,7 @@ def test_verify_ends_with_status_2_where_a_case_is_skipped(
 
 
 def test_verify_fails_on_another_model(rutc: Rutc, tmp_path: Path, artifact: Path) -> None:
-    other = onnx.load(artifact.with_suffix(".onnx"))
-    changed = -numpy_helper.to_array(other.graph.initializer[0])
-    other.graph.initializer[0].CopyFrom(numpy_helper.from_array(changed, "w"))
-    onnx.save(other, tmp_path / "other.onnx")
-    result = rutc("verify", tmp_path / "other.onnx", artifact)
+    result = rutc("verify", _negated(artifact, tmp_path / "other.onnx"), artifact)
     assert result.status == 1
     assert "0 of 1 outputs agree" in result.stdout
 
@@ -221,6 +220,14 @@ def test_doctor(rutc: Rutc) -> None:
     assert result.status == 0, result.stderr
     assert result.json["problems"] == []
     assert str(result.json["C compiler"])
+
+
+def test_doctor_tells_the_features_that_code_is_made_for(
+    rutc: Rutc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    present = frozenset(["avx2", "sse4.2", "movbe"])
+    monkeypatch.setattr("rutc.doctor.host_features", lambda: present)
+    assert rutc("doctor", "--json").json["CPU features"] == "avx2 sse4.2"
 
 
 def test_a_wrong_result_does_not_replace_a_good_one(
@@ -385,3 +392,63 @@ def test_every_process_makes_the_same_bytes(model: Path, tmp_path: Path) -> None
         subprocess.run(command, env=environment, check=True, capture_output=True)
         made.append((folder / "net.so").read_bytes())
     assert made[0] == made[1]
+
+
+def _negated(artifact: Path, path: Path) -> Path:
+    """Writes the model of an artifact with all weights negated."""
+    other = onnx.load(artifact.with_suffix(".onnx"))
+    changed = -numpy_helper.to_array(other.graph.initializer[0])
+    other.graph.initializer[0].CopyFrom(numpy_helper.from_array(changed, "w"))
+    onnx.save(other, path)
+    return path
+
+
+def test_a_bisection_that_fails_does_not_hide_what_differs(
+    rutc: Rutc, tmp_path: Path, artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = _negated(artifact, tmp_path / "other.onnx")
+    monkeypatch.setattr("rutc.verify.bisect.bisect", _fail)
+    result = rutc("verify", other, artifact, "--bisect")
+    assert result.status == 1
+    assert "0 of 1 outputs agree" in result.stdout
+    assert "not bisected: RuntimeError: this cannot happen" in result.stdout
+    result = rutc("verify", other, artifact, "--bisect", "--json")
+    assert result.status == 1
+    assert (result.json["passed"], result.json["divergence"]) == (False, None)
+    assert result.json["bisect_error"] == "RuntimeError: this cannot happen"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--shape", "x=4,8"], "--shape would change nothing"),
+        (["--value", "x=1", "--target", "x86-64-v3"], "--target, --value would change nothing"),
+        (["--dim", "n=1..4"], "no range can be chosen: write n=N"),
+        (["--dim", "n=4"], "--dim n=4: the compiled model has no such size; it runs at one size"),
+    ],
+)
+def test_what_only_compiling_can_heed_is_refused_beside_an_artifact(
+    rutc: Rutc, model: Path, artifact: Path, options: list[str], words: str
+) -> None:
+    result = rutc("verify", model, artifact, *options)
+    assert result.status == 2
+    assert words in " ".join(result.stderr.split())
+    assert result.stderr.count("error:") == 1
+
+
+def test_json_has_no_numbers_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = {"a": math.nan, "b": [math.inf, (-math.inf, 1.5)], "c": np.float32("nan")}
+    Screen(as_json=True).result({**numbers, "d": np.float64("inf"), "e": np.int64(3)})
+    text = capsys.readouterr().out
+    found = json.loads(text, parse_constant=pytest.fail)
+    assert found == {"a": "nan", "b": ["inf", ["-inf", 1.5]], "c": "nan", "d": "inf", "e": 3}
+
+
+def test_outputs_that_are_no_numbers_are_told_as_json(
+    rutc: Rutc, tmp_path: Path, artifact: Path
+) -> None:
+    np.save(tmp_path / "x.npy", np.full((4, 8), np.inf, np.float32))
+    result = rutc("run", artifact, "--input", tmp_path / "x.npy", "--json")
+    assert result.status == 0, result.stderr
+    (y,) = json.loads(result.stdout, parse_constant=pytest.fail)["outputs"]
+    assert y["max"] in ("nan", "inf")

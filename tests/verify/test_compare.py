@@ -1,5 +1,7 @@
 """What differs, by how much, and where."""
 
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from rutc.verify.compare import OutputComparison, Value, compare_outputs, compare_values
 from rutc.verify.tolerance import Level
+from rutc.verify.verify import Verification
 
 
 def _one(ours: Value, reference: Value, level: Level = Level.MODEL) -> OutputComparison:
@@ -123,3 +126,13 @@ def test_a_missing_output_does_not_pass() -> None:
 
 def test_empty_outputs_pass() -> None:
     assert _one(np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32)).passed
+
+
+def test_differences_of_labels_are_told_beside_the_largest_one() -> None:
+    found = _one(np.array([10, 1000]), np.array([10, 2000]))
+    assert (found.max_abs, found.largest) == (1000, 2000)
+    at = Path("m.onnx"), Path("m.so"), Level.MODEL, "given inputs", "", 1
+    told = Verification(*at, (found,), 0.0, 0.0).summary()
+    assert told.endswith("largest difference 0.5 of the output's largest magnitude")
+    found = _one(np.array([True, False]), np.array([True, True]))
+    assert (found.max_abs, found.largest) == (1, 1)

@@ -1,5 +1,6 @@
 """Generated inputs, and inputs from files."""
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -241,3 +242,35 @@ def test_pickled_arrays_are_not_loaded(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array([{}], object), allow_pickle=True)
     with pytest.raises(UserError, match="is no numpy file"):
         read(X, str(tmp_path / "a.npy"))
+
+
+def test_images_that_are_too_large_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = pytest.importorskip("PIL.Image")
+    image.fromarray(np.zeros((6, 5, 3), np.uint8)).save(tmp_path / "a.png")
+    monkeypatch.setattr(image, "MAX_IMAGE_PIXELS", 4)
+    with pytest.raises(UserError, match=r"a.png is no image that pillow can read: .*exceeds limit"):
+        read(X, str(tmp_path / "a.png"))
+
+
+@pytest.mark.parametrize("onnx_type", ["float", "double", "int8", "int64", "complex64", "string"])
+def test_inputs_that_do_not_fit_in_memory_while_they_are_drawn_are_refused(
+    monkeypatch: pytest.MonkeyPatch, onnx_type: str
+) -> None:
+    items = [spec(name, f"tensor({onnx_type})", [100, 100]) for name in "ab"]
+    tracemalloc.start()
+    held = generate(items)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(held) == 2
+
+    def machine_of(memory: float) -> None:
+        sizes = {"SC_PHYS_PAGES": int(memory), "SC_PAGE_SIZE": 1}
+        monkeypatch.setattr("os.sysconf", sizes.__getitem__)
+
+    machine_of(0.9 * peak)
+    with pytest.raises(UserError, match="inputs of random numbers would take"):
+        generate(items)
+    machine_of(2.5 * peak)
+    generate(items)
