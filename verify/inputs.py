@@ -192,31 +192,50 @@ def _extent(extent: int | str, dims: Mapping[str, int]) -> int:
     return int(formula.evaluate({n: _extent(n, dims) for n in formula.names()}))
 
 
-def read(item: InputSpec, source: str, *, alone: bool = True) -> Array:
-    """Returns the value of an input from a file (see the module's table), in its dtype.
-
-    The file is for this input `alone`, or for all of the model.
+def read(item: InputSpec, source: str) -> Array:
+    """Returns the value of an input from a file of its own (see the module's table), in its dtype.
 
     Raises:
         UserError: the source cannot be read, or its dtype or shape is not the input's.
     """
-    if item.depth:
-        raise UserError(
-            f"--input {item.name}={source}: the elements of a sequence or optional can be read "
-            f"from files where their number is fixed when compiling (--dim {item.name}=2)"
-        )
+    _check_tensor(item, source)
     path = _file(item.name, source)
     suffix = path.suffix.lower()
     if suffix in IMAGE_SUFFIXES:
         value = _read_image(item, path)
     elif suffix in NUMPY_SUFFIXES:
-        value = _read_numpy(item, path, alone)
+        value = _read_numpy(item, path)
     else:
         # onnx is imported only where a .pb file is read.
         from rutc.importer.tensor_file import read_tensor
 
         value = read_tensor(path)
     return conform(item, value, source)
+
+
+def _read_all(specs: Sequence[InputSpec], source: str) -> dict[str, Array]:
+    """Returns the values of several inputs from one `.npz`, which is read once.
+
+    Raises:
+        UserError: it cannot be read, or lacks an input, or one does not fit.
+    """
+    path = _file("", source)
+    for item in specs:
+        _check_tensor(item, source)
+    stored = open_npz(path)
+    for item in specs:
+        if item.name not in stored:
+            raise _lacks(path, stored, item.name)
+    return {item.name: conform(item, stored[item.name], source) for item in specs}
+
+
+def _check_tensor(item: InputSpec, source: str) -> None:
+    """Raises UserError for an input that no file holds as one array."""
+    if item.depth:
+        raise UserError(
+            f"--input {item.name}={source}: the elements of a sequence or optional can be read "
+            f"from files where their number is fixed when compiling (--dim {item.name}=2)"
+        )
 
 
 def _file(name: str, source: str) -> Path:
@@ -314,10 +333,11 @@ def _given(
         if source.startswith("random:"):
             seeds[name] = _seed(source)
             continue
-        alone = bool(name) or len(specs) == 1
-        for item in specs:
-            if item.name == name or (not name and item.name not in items):
-                values[item.name] = read(item, source, alone=alone)
+        wanted = [s for s in specs if s.name == name or (not name and s.name not in items)]
+        if name or len(specs) == 1:
+            values.update({item.name: read(item, source) for item in wanted})
+        else:
+            values.update(_read_all(wanted, source))
     return values, seeds
 
 
@@ -376,15 +396,20 @@ def _seed(source: str) -> int:
     return int(text)
 
 
-def _read_numpy(item: InputSpec, path: Path, alone: bool) -> Array:
+def _read_numpy(item: InputSpec, path: Path) -> Array:
     packed = path.suffix.lower() == ".npz"
     stored = open_npz(path) if packed else {item.name: _loaded(path)}
     if item.name in stored:
         return stored[item.name]
-    if alone and len(stored) == 1:
+    if len(stored) == 1:
         return next(iter(stored.values()))
-    raise UserError(
-        f"{path} has no array {item.name!r}; it has {', '.join(map(repr, stored)) or 'none'}"
+    raise _lacks(path, stored, item.name)
+
+
+def _lacks(path: Path, stored: Iterable[str], name: str) -> UserError:
+    """The error of a file that has no array for an input."""
+    return UserError(
+        f"{path} has no array {name!r}; it has {', '.join(map(repr, stored)) or 'none'}"
     )
 
 

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from rutc.api import compile, verify
 from rutc.errors import UserError
 from rutc.verify.inputs import InputSpec, gather, generate, read, spec
+from rutc.verify.npz import open_npz
 
 X = InputSpec("x", np.dtype(np.float32), (1, 3, 4, 5))
 IDS = InputSpec("ids", np.dtype(np.int64), ("batch", 7))
@@ -274,3 +275,19 @@ def test_inputs_that_do_not_fit_in_memory_while_they_are_drawn_are_refused(
         generate(items)
     machine_of(2.5 * peak)
     generate(items)
+
+
+def test_a_file_of_all_inputs_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "all.npz"
+    np.savez(path, allow_pickle=False, x=np.ones(3, np.float32), b=np.zeros(3, np.float32))
+    opened: list[Path] = []
+
+    def opening(path: Path) -> dict[str, np.ndarray]:
+        opened.append(path)
+        return open_npz(path)
+
+    monkeypatch.setattr("rutc.verify.inputs.open_npz", opening)
+    items = [InputSpec(name, np.dtype(np.float32), (3,)) for name in "xb"]
+    found = gather(items, [str(path)])
+    assert (found["x"].sum(), found["b"].sum()) == (3, 0)
+    assert opened == [path]
