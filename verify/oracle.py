@@ -46,7 +46,7 @@ RUNS = 8
 NOISE_EFFORT = 4.0
 """How many times as much work as the truth the runs with noise may be, beyond the first few."""
 
-NOISE_TIMES, NOISE_LEAST_S = 3.0, 0.5
+NOISE_TIMES, NOISE_LEAST_S = 3.0, 0.2
 """A run with noise may be so many times as much work as the truth, or so many seconds of it: noise
 keeps a loop going for ever that ends where nothing changes any more."""
 
