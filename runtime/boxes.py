@@ -112,9 +112,16 @@ def _described(name: str, item: object, held: list[object]) -> DLTensor:
         held += [records, memory]
         code, bits, address = _HANDLE, _TEXT_BITS, records.ctypes.data
     else:
+        if not array.dtype.isnative:
+            raise ModelError(
+                f"input {name!r} has elements of {array.dtype}, which is another byte order"
+            )
+        try:
+            code, bits = dlpack_type(array.dtype.name)
+        except ModelError as error:
+            raise ModelError(f"input {name!r} has elements of {array.dtype}: {error}") from error
         array = np.ascontiguousarray(array)
         held.append(array)
-        code, bits = dlpack_type(array.dtype.name)
         address = array.ctypes.data
     return DLTensor(address, CPU, 0, array.ndim, code, bits, 1, shape, None, 0)
 

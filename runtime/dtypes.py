@@ -79,7 +79,11 @@ def dtype_of_type(onnx: str) -> np.dtype[np.generic]:
 
 
 def dlpack_type(name: str) -> tuple[int, int]:
-    """Returns DLPack's type code and bits of an element."""
+    """Returns DLPack's type code and bits of an element.
+
+    Raises:
+        ModelError: no model has such elements.
+    """
     if name in _PADDED:
         return _PADDED[name], 8
     if name in _DLPACK_FLOAT8:
@@ -88,5 +92,8 @@ def dlpack_type(name: str) -> tuple[int, int]:
         return 4, 16
     if name in {"string", "tensor"}:
         return 3, 128 if name == "string" else 64
-    dtype = np.dtype(name)
-    return _DLPACK_KINDS[dtype.kind], dtype.itemsize * 8
+    try:
+        dtype = np.dtype(name)
+        return _DLPACK_KINDS[dtype.kind], dtype.itemsize * 8
+    except (TypeError, KeyError) as error:
+        raise ModelError(f"models have no tensors of {name}") from error

@@ -9,7 +9,7 @@
 
 Equal strings have equal numbers, so kernels move and compare strings as 64-bit integers, and boxes
 likewise, of which 0 holds nothing. Only the routines of the host runtime see text or what boxes
-hold; those that make boxes are told if that is strings or boxes.
+hold; those that make boxes, or read what is in them, are told if that is strings or boxes.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ _TAKING = {DType.STRING: ("intern", "text"), DType.TENSOR: ("take", "box")}
 _GIVING = {DType.STRING: "texts", DType.TENSOR: "give"}
 _HOLDING = {DType.STRING: "strings", DType.TENSOR: "boxes"}
 _BOXING = ("box", "cut")
+_UNBOXING = ("unbox", "joined")
 
 
 @record
@@ -174,8 +175,9 @@ class _Numbering:
             case Call():
                 args = tuple(self.name(a) for a in n.args)
                 attributes = n.attributes
-                if n.routine in _BOXING:
-                    held = self.graph.values[n.args[0]].dtype
+                if n.routine in (*_BOXING, *_UNBOXING):
+                    boxing = n.routine in _BOXING
+                    held = self.graph.values[n.args[0]].dtype if boxing else n.outs[0].dtype
                     if held.is_opaque:
                         attributes = (*attributes, ("holds", _HOLDING[held]))
                 return replace(n, outs=self.values(n.outs), args=args, attributes=attributes)

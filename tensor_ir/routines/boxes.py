@@ -110,7 +110,10 @@ def joined(job: Job) -> Sequence[np.ndarray]:
     if wrong:
         job.fail(f"an element is {wrong[0].dtype}, not {result.dtype.numpy}")
     join = np.stack if job.integer("new_axis") else np.concatenate
-    return (join(parts, job.integer("axis")),)
+    made = join(parts, job.integer("axis"))
+    if made.shape != result.shape:
+        job.fail(f"elements of {list(made.shape)} do not make up {list(result.shape)}")
+    return (made,)
 
 
 def cut(job: Job) -> Sequence[np.ndarray]:
@@ -120,7 +123,7 @@ def cut(job: Job) -> Sequence[np.ndarray]:
     """
     x, extents = job.args
     axis = job.integer("axis")
-    if extents.sum() != x.shape[axis] or (extents < 0).any():
+    if sum(extents.tolist()) != x.shape[axis] or (extents < 0).any():
         job.fail(f"the parts do not make up {x.shape[axis]}")
     parts = np.split(x, np.cumsum(extents)[:-1], axis) if extents.size else []
     if not job.integer("keepdims"):

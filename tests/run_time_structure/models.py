@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 from onnx import TensorProto, TypeProto, helper, numpy_helper
 
@@ -77,6 +81,37 @@ def same(got, want):
         assert np.shape(got) == np.shape(want)
         assert np.asarray(got).dtype == np.asarray(want).dtype
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+REFUSED = """
+import sys
+import numpy as np
+import rutc
+from rutc.runtime import ModelError
+
+def refused(feed, run="run"):
+    try:
+        session.run(None, feed) if run == "run" else session.run_into(feed, {})
+        print("it ran")
+    except ModelError as error:
+        print(error)
+
+session = rutc.load(sys.argv[1])
+"""
+
+
+def refusals(library: Path, script: str) -> list[str]:
+    """The messages of runs that a process makes, which may end for what it makes of wrong inputs.
+
+    The script calls `refused(feed)` for each, or `refused(feed, "run_into")`.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED + script, str(library)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
 
 
 PAIRS = sequence(floats(None, 2))

@@ -16,6 +16,7 @@ from tests.run_time_structure.models import (
     graph,
     ints,
     node,
+    refusals,
     rows,
     same,
     sequence,
@@ -94,6 +95,76 @@ def test_parts_whose_number_the_run_tells(sizes, attributes, check):
             pytest.raises(ModelError, match=r"do not make up 3|less than 1"),
         ):
             session.run(None, {**feeds[2], "k": np.array(0), "ks": np.array([2])})
+
+
+WRONG_PARTS = """
+for ks in ([10**9, 13], [11, 2], [-1, 7], [7, -1], [2**63 - 1, 2**63 - 1, 8], [5]):
+    refused({"x": np.zeros((6, 5), "f4"), "k": np.array(1), "ks": np.array(ks, np.int64)})
+refused({"x": np.zeros((6, 5), "f4"), "k": np.array(1), "ks": np.array([0, 6, 0])})
+"""
+
+
+def test_parts_that_are_not_those_of_the_whole(check):
+    parts = node("SplitToSequence", ["x", "ks"], ["s"])
+    inputs = {"x": floats("n", 5), "k": ints(), "ks": ints("p")}
+    library = check(graph([parts], inputs, {"s": sequence(floats())}), [])
+    *wrong, fine = refusals(library, WRONG_PARTS)
+    assert len(wrong) == 6
+    assert all(message.endswith("the parts do not make up 6") for message in wrong)
+    assert fine == "it ran"
+
+
+WRONG_SHAPES = """
+for shapes in ([(3, 500)], [(1, 1)], [(1, 2), (2, 3)], [(1, 2), (3, 2)]):
+    refused({"s": [np.zeros(shape, "f4") for shape in shapes]})
+"""
+
+
+@pytest.mark.parametrize("stacked", [0, 1])
+def test_elements_of_other_shapes_are_not_joined(stacked, check):
+    kind = sequence(floats(1, 2) if stacked else floats(None, 2))
+    join = node("ConcatFromSequence", ["s"], ["all"], axis=0, new_axis=stacked)
+    feeds = [{"s": [rows(1, 2), rows(1 if stacked else 3, 2)]}]
+    library = check(graph([join], {"s": kind}, {"all": ANY}), feeds)
+    *wrong, last = refusals(library, WRONG_SHAPES)
+    assert all("is no part of" in w or "cannot be joined" in w for w in wrong)
+    assert ("is no part of" in last) if stacked else last == "it ran"
+
+
+WRONG_TYPES = """
+order = np.dtype("f4").newbyteorder()
+for items in ([10**12], [np.array(["a"])], [np.zeros(1, order)], [np.zeros(1, "M8[s]")],
+              [np.zeros(1, "V3")], [[np.array([1])]], [np.array([10**12])]):
+    items = [np.array([i]) if isinstance(i, int) else i for i in items]
+    refused({"s": items, "p": np.array(0)}, "run_into")
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "joining"),
+    [("strings", 0), ("strings", 1), ("integers", 0), ("integers", 1), ("sequences", 0)],
+)
+def test_elements_of_other_types_are_refused(kind, joining, check):
+    """Strings and boxes are numbers in a program, but no integers."""
+    types = {"strings": TEXTS, "integers": ints(None), "sequences": sequence(ints(None))}
+    nodes = [node("SequenceAt", ["s", "p"], ["y"])]
+    if kind == "sequences":
+        nodes = [node("SequenceAt", ["s", "p"], ["t"]), node("SequenceAt", ["t", "p"], ["y"])]
+    if joining:
+        nodes = [node("ConcatFromSequence", ["s"], ["y"], axis=0)]
+    outputs = {"y": TEXTS if kind == "strings" else ints(None)}
+    inputs = {"s": sequence(types[kind]), "p": ints()}
+    library = check(graph(nodes, inputs, outputs), [], [])
+    number, text, order, date, void, inner, again = refusals(library, WRONG_TYPES)
+    others = {"strings": "not strings", "integers": "not numbers", "sequences": "not tensors"}
+    fits = {"strings": text, "integers": number, "sequences": inner}
+    for message in {number, text, inner} - {fits[kind]}:
+        assert others[kind] in message
+    assert fits[kind] == "it ran"
+    assert number == again
+    assert "another byte order" in order
+    assert "models have no tensors of" in date
+    assert "models have no tensors of" in void
 
 
 def test_a_map_over_a_sequence(check):

@@ -1,19 +1,25 @@
 #include "unboxed.h"
 
+/* Whether the extents are those of parts that make up `whole`. */
+static int make_up(const int64_t *extents, int64_t count, int64_t whole) {
+  int64_t left = whole;
+  for (int64_t k = 0; k < count; k++) {
+    if (extents[k] < 0 || extents[k] > left) return 0;
+    left -= extents[k];
+  }
+  return left == 0;
+}
+
 int rutc_routine_cut(const rutc_call *call) {
   const DLTensor *x = &call->args[0];
   const int64_t *extents = call->args[1].data;
-  int64_t count = call->args[1].shape[0], axis = rutc_call_integer(call, "axis", 0), total = 0;
-  for (int64_t k = 0; k < count; k++) {
-    if (extents[k] < 0 || extents[k] > x->shape[axis] - total) total = -x->shape[axis] - 1;
-    total += extents[k];
-  }
-  if (total != x->shape[axis]) {
+  int64_t count = call->args[1].shape[0], axis = rutc_call_integer(call, "axis", 0);
+  if (!make_up(extents, count, x->shape[axis])) {
     return rutc_call_fail(call, "the parts do not make up %lld", (long long)x->shape[axis]);
   }
   int64_t outer = 1, inner = rutc_element_bytes(x), at = 0;
   int keepdims = rutc_call_integer(call, "keepdims", 1) != 0;
-  int64_t shape[64];
+  int64_t shape[RUTC_MAX_NDIM];
   for (int64_t i = 0; i < axis; i++) outer *= x->shape[i];
   for (int64_t i = axis + 1; i < x->ndim; i++) inner *= x->shape[i];
   for (int64_t k = 0; k < count; k++) {

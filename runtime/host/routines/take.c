@@ -29,7 +29,7 @@ static int take_each(const rutc_call *call, const void *elements, rutc_box *box)
 /* Copies a tensor of the caller into a box. */
 static int take(const rutc_call *call, const DLTensor *given, int64_t *number) {
   if (given == NULL || given->device.device_type != kDLCPU || given->ndim < 0 ||
-      given->ndim > 64 || (given->ndim > 0 && given->shape == NULL) || given->dtype.bits % 8 != 0 ||
+      given->ndim > RUTC_MAX_NDIM || (given->ndim > 0 && given->shape == NULL) || given->dtype.bits % 8 != 0 ||
       given->dtype.bits == 0 || given->dtype.lanes != 1) {
     return rutc_call_fail(call, "an element is no tensor in CPU memory");
   }
@@ -40,6 +40,10 @@ static int take(const rutc_call *call, const DLTensor *given, int64_t *number) {
   }
   if (count > 0 && given->data == NULL) return rutc_call_fail(call, "an element has no data");
   int handles = given->dtype.code == kDLOpaqueHandle;
+  if (handles && given->dtype.bits != TEXT_BITS && given->dtype.bits != POINTER_BITS) {
+    return rutc_call_fail(call, "an element has handles of %d bits, which are no strings or tensors",
+                          given->dtype.bits);
+  }
   DLDataType dtype = handles ? (DLDataType){kDLInt, 64, 1} : given->dtype;
   rutc_box *box = rutc_call_box(call, dtype, given->ndim, given->shape, number);
   if (box == NULL) return RUTC_OUT_OF_MEMORY;

@@ -35,6 +35,31 @@ static inline int rutc_wrong_element(const rutc_call *call, const DLTensor *give
   return rutc_call_fail(call, "an element is %s, not %s", texts[0], texts[1]);
 }
 
+/* What the elements of a call are by its attribute `holds`. */
+static inline rutc_holds rutc_call_holds(const rutc_call *call) {
+  const char *holds = rutc_call_text(call, "holds");
+  if (strcmp(holds, "strings") == 0) return RUTC_HOLDS_STRINGS;
+  return strcmp(holds, "boxes") == 0 ? RUTC_HOLDS_BOXES : RUTC_HOLDS_NUMBERS;
+}
+
+/* What is in the box of a number, which must have elements of the type of `wanted`: numbers of
+ * strings and of boxes are no integers. NULL, with the error set, where it has others. */
+static inline const DLTensor *rutc_unboxed_as(const rutc_call *call, int64_t number,
+                                              const DLTensor *wanted) {
+  static const char *const names[] = {"numbers", "strings", "tensors"};
+  const DLTensor *tensor = rutc_unboxed(call, number);
+  if (tensor == NULL) return NULL;
+  rutc_holds holds = rutc_box_at(call->boxes, number)->holds;
+  if (holds != rutc_call_holds(call)) {
+    rutc_call_fail(call, "an element holds %s, not %s", names[holds],
+                   names[rutc_call_holds(call)]);
+    return NULL;
+  }
+  if (rutc_same_type(tensor->dtype, wanted->dtype)) return tensor;
+  rutc_wrong_element(call, tensor, wanted);
+  return NULL;
+}
+
 /* A new box with what `holds` says, its elements not set; NULL, with the error set: no memory. */
 static inline rutc_box *rutc_call_box(const rutc_call *call, DLDataType dtype, int32_t ndim,
                                       const int64_t *shape, int64_t *number) {
@@ -43,9 +68,7 @@ static inline rutc_box *rutc_call_box(const rutc_call *call, DLDataType dtype, i
     rutc_fail(call->error, RUTC_OUT_OF_MEMORY, "%s: no memory for an element", call->origin);
     return NULL;
   }
-  const char *holds = rutc_call_text(call, "holds");
-  if (strcmp(holds, "strings") == 0) box->holds = RUTC_HOLDS_STRINGS;
-  if (strcmp(holds, "boxes") == 0) box->holds = RUTC_HOLDS_BOXES;
+  box->holds = rutc_call_holds(call);
   return box;
 }
 
