@@ -1,5 +1,7 @@
 """The host runtime's routines against their meaning in numpy."""
 
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -65,6 +67,38 @@ def _numbers(kind: DType, shape: tuple[int, ...]) -> np.ndarray:
     elif kind is not DType.BOOL:
         flat[[3, 7]] = [np.iinfo(kind.numpy).min, np.iinfo(kind.numpy).max]
     return x
+
+
+@pytest.mark.parametrize("shape", [(1,) * 65, (-2, -3), (2, 2), (1 << 32, 1 << 32)])
+def test_a_box_has_as_many_elements_as_are_put_in(shape: tuple[int, ...], tmp_path: Path) -> None:
+    args = [np.zeros(6, np.float32), np.array(shape)]
+    calling = Calling(tmp_path, "box", args, [Result(DType.I64, ())], {})
+    with pytest.raises(ModelError, match="the node: 6 elements do not have such a shape"):
+        calling.runs()
+
+
+SEPARATED = """
+import sys
+import numpy as np
+from rutc.runtime import load
+programs = np.tile(np.array([5, 0, 88, 88, -1, 4]), 200_000)
+with load(sys.argv[1]) as session:
+    print(*session.run(None, {"x": np.array([1, 2]), "programs": programs})[0])
+"""
+
+
+def test_more_separators_than_the_stack_has_room_for(tmp_path: Path) -> None:
+    """Each a regular expression, X, with which what is between all others is cut further."""
+    inputs = (Port("x", "int64", (2,)), Port("programs", "int64", (1_200_000,)))
+    operands = tuple(Operand(Ref("input", i), p.dtype, p.shape) for i, p in enumerate(inputs))
+    result = Operand(Ref("output"), "int64", (2,))
+    call = Call("string_token_counts", operands, (result,), (("least", 1), ("between", 1)))
+    outputs, strings = (Port("y", "int64", (2,)),), ("", "aXbX", "XcXXdeXf")
+    program = Program("m", inputs, outputs, 0, (call,), strings=strings)
+    build_library(program, [], tmp_path / "m.so", {})
+    command = [sys.executable, "-c", SEPARATED, str(tmp_path / "m.so")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "2 3\n"
 
 
 WAYS = [(1, 3, 1), (1, 40, 0), (0, 2, 0), (2, 1, 1)]

@@ -62,9 +62,14 @@ static inline void rutc_follow(rutc_machine *m, int64_t *into, int64_t *count, i
   }
 }
 
+/* The memory of a machine for programs of up to `size` integers. */
+static inline int64_t rutc_machine_bytes(int64_t size) {
+  return (5 * size + 8) * (int64_t)sizeof(int64_t);
+}
+
 /* A machine for programs of up to `size` integers; NULL in `waiting`: there is no memory. */
 static inline rutc_machine rutc_machine_of(const rutc_call *call, int64_t size) {
-  int64_t *memory = rutc_call_scratch(call, (5 * size + 8) * (int64_t)sizeof *memory);
+  int64_t *memory = rutc_call_scratch(call, rutc_machine_bytes(size));
   if (memory == NULL) return (rutc_machine){0};
   rutc_machine m = {NULL, memory, memory + size, memory + 3 * size + 4, memory + 2 * size, 0};
   memset(m.mark, 0, (size_t)size * sizeof *m.mark);

@@ -9,7 +9,7 @@ int rutc_routine_string_token_counts(const rutc_call *call) {
   if (t.machine.waiting == NULL) return RUTC_OUT_OF_MEMORY;
   for (int64_t i = 0; i < count; i++) {
     t.found = 0;
-    rutc_split_tokens(&t, t.programs, call->strings->texts[in[i]]);
+    rutc_split_tokens(&t, call->strings->texts[in[i]]);
     out[i] = t.found;
   }
   return RUTC_OK;

@@ -13,7 +13,7 @@ int rutc_routine_string_tokens(const rutc_call *call) {
     t.found = 0;
     t.out = out + i * room;
     /* A text may move while others are added; its number stays. */
-    if (!rutc_split_tokens(&t, t.programs, call->strings->texts[in[i]])) {
+    if (!rutc_split_tokens(&t, call->strings->texts[in[i]])) {
       return rutc_call_no_memory(call);
     }
     for (int64_t k = t.found; k < room; k++) t.out[k] = 0;

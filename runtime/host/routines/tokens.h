@@ -4,11 +4,19 @@
 
 #include "regex.h"
 
+/* Where a program goes on in a text. */
+typedef struct rutc_search {
+  const int64_t *program; /* its length, and then itself */
+  rutc_text text;
+  int64_t at;
+} rutc_search;
+
 typedef struct rutc_tokens {
   const rutc_call *call;
   rutc_machine machine;
   const int64_t *programs; /* each after its length */
   const int64_t *end;
+  rutc_search *searches; /* room for one of each program */
   int64_t least;  /* characters of a token */
   int between;    /* whether matches separate tokens; else they are tokens */
   int64_t *out;   /* where tokens go; NULL: they are counted only */
@@ -64,20 +72,17 @@ static inline int rutc_take_token(rutc_tokens *t, rutc_text token) {
   return 1;
 }
 
-/* The tokens of a text, which the programs from `program` on may split further; 0: a failure. */
-static inline int rutc_split_tokens(rutc_tokens *t, const int64_t *program, rutc_text text) {
-  if (program >= t->end) return rutc_take_token(t, text);
-  const int64_t *following = program + 1 + program[0];
-  int64_t at = 0;
-  while (at <= text.bytes) {
-    int64_t begin = at, end = text.bytes, next = text.bytes + 1;
-    t->machine.program = program + 1;
+/* Gives the next token that a program finds in its text; 0: there is none. */
+static inline int rutc_next_token(rutc_tokens *t, rutc_search *s, rutc_text *token) {
+  rutc_text text = s->text;
+  t->machine.program = s->program + 1;
+  while (s->at <= text.bytes) {
+    int64_t begin = s->at, end = text.bytes, next = text.bytes + 1;
     int matched = rutc_find_match(&t->machine, text, &begin, &end);
-    if (!matched && !t->between) return 1;
-    rutc_text token = {text.data + begin, end - begin};
-    if (t->between) token = (rutc_text){text.data + at, (matched ? begin : text.bytes) - at};
-    int taken = token.bytes > 0 && rutc_characters(token) >= t->least;
-    if (taken && !rutc_split_tokens(t, following, token)) return 0;
+    if (!matched && !t->between) return 0;
+    *token = (rutc_text){text.data + begin, end - begin};
+    if (t->between) *token = (rutc_text){text.data + s->at, (matched ? begin : text.bytes) - s->at};
+    int taken = token->bytes > 0 && rutc_characters(*token) >= t->least;
     if (matched) {
       /* After what was no token, or an empty separator, the search goes on one character on. */
       next = begin;
@@ -87,7 +92,30 @@ static inline int rutc_split_tokens(rutc_tokens *t, const int64_t *program, rutc
         next = text.bytes + 1;
       }
     }
-    at = next;
+    s->at = next;
+    if (taken) return 1;
+  }
+  return 0;
+}
+
+/* The tokens of a text, of which each program splits what the one before it found; 0: a failure. */
+static inline int rutc_split_tokens(rutc_tokens *t, rutc_text text) {
+  if (t->programs == t->end) return rutc_take_token(t, text);
+  int64_t depth = 0;
+  t->searches[0] = (rutc_search){t->programs, text, 0};
+  while (depth >= 0) {
+    rutc_search *s = &t->searches[depth];
+    rutc_text token;
+    if (!rutc_next_token(t, s, &token)) {
+      depth--;
+      continue;
+    }
+    const int64_t *following = s->program + 1 + s->program[0];
+    if (following < t->end) {
+      t->searches[++depth] = (rutc_search){following, token, 0};
+    } else if (!rutc_take_token(t, token)) {
+      return 0;
+    }
   }
   return 1;
 }
@@ -95,12 +123,18 @@ static inline int rutc_split_tokens(rutc_tokens *t, const int64_t *program, rutc
 /* The tokens of all texts of a call; `machine.waiting` is NULL where there is no memory. */
 static inline rutc_tokens rutc_tokens_of(const rutc_call *call) {
   const int64_t *programs = call->args[1].data;
-  int64_t size = rutc_call_count(&call->args[1]);
+  int64_t size = rutc_call_count(&call->args[1]), count = 0;
+  for (const int64_t *p = programs; p < programs + size; p += 1 + p[0]) count++;
+  int64_t machine_bytes = rutc_machine_bytes(size);
+  /* The machine's own request gets the beginning of this memory. */
+  char *memory = rutc_call_scratch(call, machine_bytes + count * (int64_t)sizeof(rutc_search));
+  if (memory == NULL) return (rutc_tokens){0};
   return (rutc_tokens){
       .call = call,
       .machine = rutc_machine_of(call, size),
       .programs = programs,
       .end = programs + size,
+      .searches = (rutc_search *)(memory + machine_bytes),
       .least = rutc_call_integer(call, "least", 1),
       .between = (int)rutc_call_integer(call, "between", 0),
   };
