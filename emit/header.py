@@ -67,7 +67,8 @@ int32_t {prefix}_output_shapes(rutc_session *session, const DLTensor *const *inp
 
 /* Runs the model and returns RUTC_OK or why not. Inputs are dense or strided. Outputs are memory of
  * the caller, dense or strided; an output with data == NULL is given memory of the session, which
- * the next run overwrites, and with shape == NULL too, its whole descriptor is filled in. */
+ * the next run overwrites, and with shape == NULL too, its whole descriptor is filled in. It may
+ * be an input of that run. */
 int32_t {prefix}_run(rutc_session *session, const DLTensor *const *inputs, int32_t input_count,
     DLTensor *const *outputs, int32_t output_count);
 

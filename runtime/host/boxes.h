@@ -1,8 +1,8 @@
 /* The boxes of a session: tensors that a run keeps under numbers. 0 is the box that holds nothing.
  *
- * A box never changes; all are forgotten when the next run begins. In a loop the boxes of a trip
- * that nothing reaches any more are released at its end: a box is known by the depth of the loop
- * that made it.
+ * A box never changes; all are forgotten when the next run begins, or the one after that where the
+ * next may be given them as inputs. In a loop the boxes of a trip that nothing reaches any more are
+ * released at its end: a box is known by the depth of the loop that made it.
  */
 #ifndef RUTC_BOXES_H
 #define RUTC_BOXES_H

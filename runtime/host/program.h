@@ -109,8 +109,10 @@ typedef struct rutc_call_site {
 /* What keeps the strings and boxes of a session. Few models have any: others do without this code. */
 typedef struct rutc_keeper {
   int (*open)(rutc_strings *strings, const rutc_text *own, int64_t count); /* 0, or -1: no memory */
-  void (*reset)(rutc_strings *strings, rutc_boxes *boxes);
-  void (*close)(rutc_strings *strings, rutc_boxes *boxes);
+  /* Forgets the last run's; what they are made of stays until the next reset if `last` is given,
+   * where boxes are put aside. */
+  void (*reset)(rutc_strings *strings, rutc_boxes *boxes, rutc_boxes *last);
+  void (*close)(rutc_strings *strings, rutc_boxes *boxes, rutc_boxes *last);
 } rutc_keeper;
 
 extern const rutc_keeper rutc_keeper_of_all;

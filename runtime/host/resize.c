@@ -72,6 +72,17 @@ int rutc_reserve(rutc_session *session, const rutc_step *step) {
   return RUTC_OK;
 }
 
+static void shape_ports(rutc_session *session, int32_t begin, int32_t end) {
+  for (int32_t i = begin; i < end; i++) {
+    const rutc_port *port = &session->program->ports[i];
+    rutc_binding *binding = &session->bindings[i];
+    binding->bound = NULL;
+    for (int32_t d = 0; d < port->ndim; d++) {
+      binding->shape[d] = rutc_size(session->sizes, port->shape[d]);
+    }
+  }
+}
+
 int rutc_resize(rutc_session *session) {
   const rutc_program *program = session->program;
   session->sized = 0;
@@ -84,14 +95,12 @@ int rutc_resize(rutc_session *session) {
   int status = resize_arena(session);
   if (status != RUTC_OK) return status;
   point_buffers(session);
-  for (int32_t i = 0; i < program->input_count + program->output_count; i++) {
-    const rutc_port *port = &program->ports[i];
-    rutc_binding *binding = &session->bindings[i];
-    binding->bound = NULL;
-    for (int32_t d = 0; d < port->ndim; d++) {
-      binding->shape[d] = rutc_size(session->sizes, port->shape[d]);
-    }
-  }
+  shape_ports(session, 0, program->input_count);
   session->sized = 1;
   return RUTC_OK;
+}
+
+void rutc_shape_outputs(rutc_session *session) {
+  const rutc_program *program = session->program;
+  shape_ports(session, program->input_count, program->input_count + program->output_count);
 }

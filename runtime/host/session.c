@@ -94,6 +94,13 @@ static int choose_program(rutc_session *session) {
   return status;
 }
 
+/* Whether one of the ports takes or gives strings, or tensors as elements. */
+static int has_handles(const rutc_port *ports, int32_t count) {
+  int found = 0;
+  for (int32_t i = 0; i < count; i++) found |= ports[i].dtype_code == kDLOpaqueHandle;
+  return found;
+}
+
 static int open_session(rutc_session *session, const rutc_options *options) {
   int status = read_options(&session->options, options);
   if (status == RUTC_OK) status = choose_program(session);
@@ -108,7 +115,10 @@ static int open_session(rutc_session *session, const rutc_options *options) {
     status = rutc_fail(&thread_error, RUTC_OUT_OF_MEMORY, "no memory for the model's strings");
   }
   if (status != RUTC_OK) return status;
+  session->keeps_last = has_handles(program->ports, program->input_count) &&
+                        has_handles(program->ports + program->input_count, program->output_count);
   if (program->symbol_count == 0) status = rutc_resize(session);
+  if (program->symbol_count == 0 && status == RUTC_OK) rutc_shape_outputs(session);
   if (status != RUTC_OK) {
     thread_error = session->error;
     return status;
@@ -153,7 +163,7 @@ void rutc_session_close(rutc_session *session) {
   free(session->operands);
   free(session->draws);
   if (session->program != NULL && session->program->keeper != NULL) {
-    session->program->keeper->close(&session->strings, &session->boxes);
+    session->program->keeper->close(&session->strings, &session->boxes, &session->last_boxes);
   }
   free(session->scratch.memory);
   free(session->timings);
@@ -196,7 +206,8 @@ static int run(rutc_session *session, const DLTensor *const *inputs, int32_t inp
   if (status != RUTC_OK) return status;
   uint64_t mode = rutc_begin_flushing(session->program->keep_subnormals);
   if (session->program->keeper != NULL) {
-    session->program->keeper->reset(&session->strings, &session->boxes);
+    session->program->keeper->reset(&session->strings, &session->boxes,
+                                    session->keeps_last ? &session->last_boxes : NULL);
   }
   status = rutc_execute(session);
   rutc_set_float_mode(mode);

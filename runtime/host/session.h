@@ -12,6 +12,7 @@
 
 #include "entry.h"
 #include "error.h"
+#include "overlap.h"
 #include "pool.h"
 #include "program.h"
 #include "rutc_dlpack.h"
@@ -39,6 +40,8 @@ typedef struct rutc_binding {
                    tensor, or an output that the caller gave no memory for */
   int64_t capacity; /* bytes of `memory` */
   int64_t *shape; /* the port's, at the sizes of this run */
+  int saved; /* whether the input was copied before the outputs got their memory */
+  rutc_span given; /* where the caller's tensor for an output lies */
 } rutc_binding;
 
 /* Memory for values of a size that the program computes. */
@@ -69,6 +72,9 @@ struct rutc_session {
   rutc_scratch scratch;
   rutc_strings strings;
   rutc_boxes boxes;
+  rutc_boxes last_boxes; /* those of the run before, if they are kept */
+  int keeps_last; /* whether strings and boxes of one run may be inputs of the next */
+  int lends;      /* whether the caller has been given memory of the session */
   uint64_t *draws; /* how often each of program->calls was made */
   rutc_timing *timings; /* one per step; NULL: not asked for */
   rutc_error error;
@@ -80,8 +86,13 @@ int rutc_learn_size(rutc_session *session, const rutc_step *step);
 /* Makes the block of a step RUTC_RESERVE large enough. */
 int rutc_reserve(rutc_session *session, const rutc_step *step);
 
-/* Computes all sizes from the symbols, allocates the arena and points the buffer table to it. */
+/* Computes all sizes from the symbols, allocates the arena and points the buffer table to it. Of the
+ * ports' shapes it fills in those of the inputs. */
 int rutc_resize(rutc_session *session);
+
+/* Fills in the outputs' shapes, after rutc_resize: a tensor of the caller may have its shape there
+ * from the run before, so inputs are checked first. */
+void rutc_shape_outputs(rutc_session *session);
 
 /* Checks the inputs' types and shapes, and gives the symbols the values that these tell. */
 int rutc_bind_sizes(rutc_session *session, const DLTensor *const *inputs);
@@ -89,7 +100,7 @@ int rutc_bind_sizes(rutc_session *session, const DLTensor *const *inputs);
 /* Checks the tensors and points the buffer table to them, after rutc_bind_sizes. */
 int rutc_bind(rutc_session *session, const DLTensor *const *inputs, DLTensor *const *outputs);
 
-/* Copies outputs that were computed in session memory to the caller's strided tensors. */
+/* Hands out what was computed in session memory, by copies to the caller's tensors. */
 int rutc_unbind(rutc_session *session, DLTensor *const *outputs);
 
 /* Executes all steps of the program. */

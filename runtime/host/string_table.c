@@ -97,16 +97,21 @@ int64_t rutc_intern(rutc_strings *strings, const char *data, int64_t bytes) {
   return enter_string(strings, place, copy, bytes);
 }
 
-void rutc_strings_reset(rutc_strings *strings) {
+static void move_blocks(rutc_block **from, rutc_block **to) {
+  while (*from != NULL) {
+    rutc_block *block = *from;
+    *from = block->next;
+    block->next = *to;
+    *to = block;
+  }
+}
+
+void rutc_strings_reset(rutc_strings *strings, int keep) {
+  move_blocks(&strings->last, &strings->spare);
+  move_blocks(&strings->blocks, keep ? &strings->last : &strings->spare);
   if (strings->count == strings->own) return;
   strings->count = strings->own;
   fill_places(strings);
-  while (strings->blocks != NULL) {
-    rutc_block *block = strings->blocks;
-    strings->blocks = block->next;
-    block->next = strings->spare;
-    strings->spare = block;
-  }
 }
 
 int rutc_strings_open(rutc_strings *strings, const rutc_text *own, int64_t count) {
@@ -128,6 +133,7 @@ static void release_block(rutc_block *block) {
 
 void rutc_strings_close(rutc_strings *strings) {
   release_block(strings->blocks);
+  release_block(strings->last);
   release_block(strings->spare);
   free(strings->texts);
   free(strings->places);

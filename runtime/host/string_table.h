@@ -1,6 +1,7 @@
 /* The strings of a session, by number: equal strings have equal numbers, and "" is 0.
  *
- * The model's own strings come first and stay; those of a run are forgotten when the next begins.
+ * The model's own strings come first and stay; those of a run are forgotten when the next begins,
+ * but their bytes may be kept until the end of that one.
  */
 #ifndef RUTC_STRING_TABLE_H
 #define RUTC_STRING_TABLE_H
@@ -29,6 +30,7 @@ typedef struct rutc_strings {
   int64_t *places; /* a hash table of number + 1; 0: free */
   int64_t place_count; /* a power of two */
   rutc_block *blocks; /* the one in use comes first */
+  rutc_block *last;   /* those of the run before, if they are kept */
   rutc_block *spare;
 } rutc_strings;
 
@@ -41,8 +43,8 @@ char *rutc_strings_room(rutc_strings *strings, int64_t bytes);
 /* The number of a string in the memory that rutc_strings_room gave, which stays valid. */
 int64_t rutc_intern_kept(rutc_strings *strings, const char *data, int64_t bytes);
 
-/* Forgets all but the model's strings. */
-void rutc_strings_reset(rutc_strings *strings);
+/* Forgets all but the model's strings; with `keep`, the bytes of others stay until the next reset. */
+void rutc_strings_reset(rutc_strings *strings, int keep);
 
 /* Enters the model's strings; 0, or -1: no memory. */
 int rutc_strings_open(rutc_strings *strings, const rutc_text *own, int64_t count);

@@ -1,5 +1,6 @@
 """Tiny models: hand-written C kernels, compiled by the C compiler, and programs around them."""
 
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -49,6 +50,19 @@ def unary(name: str, dtype: str, expression: str, ctype: str = "float") -> str:
         f"const {ctype} *in = bufs[0]; {ctype} *out = bufs[1];"
         f"for (int64_t i = begin; i < end; i++) {{ {ctype} x = in[i]; out[i] = {expression}; }}",
     )
+
+
+def run_c(folder: Path, source: str, *flags: str) -> str:
+    """What a C program prints that uses the folder's `model.so`; freed memory is overwritten."""
+    (folder / "program.c").write_text(source)
+    command = ["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic"]
+    command += ["program.c", "./model.so", "-o", "program", *flags]
+    subprocess.run(command, cwd=folder, check=True)
+    environment = {**os.environ, "MALLOC_PERTURB_": "165"}
+    done = subprocess.run(
+        ["./program"], cwd=folder, capture_output=True, text=True, check=True, env=environment
+    )
+    return done.stdout
 
 
 def simple(name: str, steps: tuple[Step, ...], size: int = 8, **more: Any) -> Program:
