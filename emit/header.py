@@ -76,8 +76,9 @@ int32_t {prefix}_run(rutc_session *session, const DLTensor *const *inputs, int32
  * step, and returns how many steps there are. */
 int32_t {prefix}_profile(rutc_session *session, rutc_profile_entry *entries, int32_t capacity);
 
-/* Why the session's last failed run failed. With NULL: why the last {prefix}_open on this thread
- * failed. Never NULL; valid until the next failure. */
+/* Why the session's last failed run failed. With NULL, or a session of another model: why the
+ * last {prefix}_open on this thread failed, or the last call with such a session. Never NULL;
+ * valid until the next failure. */
 const char *{prefix}_last_error(const rutc_session *session);
 
 /* Stops the session's threads and releases its memory; NULL is allowed. */

@@ -466,7 +466,7 @@ EXPORT int32_t {prefix}_profile(rutc_session *session, rutc_profile_entry *entri
 }}
 
 EXPORT const char *{prefix}_last_error(const rutc_session *session) {{
-  return rutc_session_error(session);
+  return rutc_session_error(session, &model);
 }}
 
 EXPORT void {prefix}_close(rutc_session *session) {{ rutc_session_close(session); }}"""

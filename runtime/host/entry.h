@@ -22,9 +22,9 @@ int rutc_session_output_shapes(rutc_session *session, const rutc_model *model,
 /* Writes up to `capacity` entries and returns how many there are. */
 int32_t rutc_session_profile(rutc_session *session, rutc_profile_entry *entries, int32_t capacity);
 
-/* The message of the session's last failed run; for NULL, that of the calling thread's last failed
- * call without a session. Empty when nothing failed. */
-const char *rutc_session_error(const rutc_session *session);
+/* The message of the session's last failed run; for NULL or a session of another model, that of the
+ * calling thread's last failed call with such a one. Empty when nothing failed. */
+const char *rutc_session_error(const rutc_session *session, const rutc_model *model);
 
 /* Stops the session's threads and releases its memory. Accepts NULL. */
 void rutc_session_close(rutc_session *session);

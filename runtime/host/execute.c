@@ -41,7 +41,7 @@ static void run_parts(void *arg, int64_t index) {
   int64_t symbols[RUTC_MAX_SYMBOLS + 1];
   for (int64_t i = 0; i < self->symbol_count; i++) symbols[i] = self->symbols[i];
   symbols[self->symbol_count] = (int64_t)(intptr_t)(self->scratch + index * self->scratch_bytes);
-  uint64_t mode = rutc_begin_flushing(self->keep_subnormals);
+  uint64_t mode = rutc_enter_float_mode(self->keep_subnormals);
   for (int64_t i = 0; i < self->count; i++) {
     rutc_part *part = &self->parts[(index + i) % self->count];
     int64_t last = self->turns * part->size;

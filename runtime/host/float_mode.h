@@ -1,4 +1,6 @@
-/* Subnormal numbers as zeros: their arithmetic takes a hundred times as long on some processors. */
+/* How floating-point numbers are computed during a run, whatever the caller has set: rounded to
+ * nearest, without traps, and with subnormal numbers as zeros unless they are kept: their arithmetic
+ * takes a hundred times as long on some processors. */
 #ifndef RUTC_FLOAT_MODE_H
 #define RUTC_FLOAT_MODE_H
 
@@ -6,14 +8,20 @@
 
 #if defined(__x86_64__)
 
-enum { RUTC_FLUSH_BITS = 0x8040 }; /* flush to zero, and denormals are zeros */
+enum {
+  RUTC_USUAL_MODE = 0x1F80, /* all exceptions masked */
+  RUTC_FLUSH_BITS = 0x8040  /* flush to zero, and denormals are zeros */
+};
 
 static inline uint64_t rutc_float_mode(void) { return __builtin_ia32_stmxcsr(); }
 static inline void rutc_set_float_mode(uint64_t mode) { __builtin_ia32_ldmxcsr((unsigned)mode); }
 
 #elif defined(__aarch64__)
 
-enum { RUTC_FLUSH_BITS = 1 << 24 }; /* FPCR.FZ */
+enum {
+  RUTC_USUAL_MODE = 0,
+  RUTC_FLUSH_BITS = 1 << 24 /* FPCR.FZ */
+};
 
 static inline uint64_t rutc_float_mode(void) {
   uint64_t mode;
@@ -26,17 +34,17 @@ static inline void rutc_set_float_mode(uint64_t mode) {
 
 #else
 
-enum { RUTC_FLUSH_BITS = 0 };
+enum { RUTC_USUAL_MODE = 0, RUTC_FLUSH_BITS = 0 };
 
 static inline uint64_t rutc_float_mode(void) { return 0; }
 static inline void rutc_set_float_mode(uint64_t mode) { (void)mode; }
 
 #endif
 
-/* Starts to flush unless subnormals are kept; returns the mode to restore afterwards. */
-static inline uint64_t rutc_begin_flushing(int keep_subnormals) {
+/* Sets the mode of runs; returns the caller's, for rutc_set_float_mode afterwards. */
+static inline uint64_t rutc_enter_float_mode(int keep_subnormals) {
   uint64_t before = rutc_float_mode();
-  if (!keep_subnormals) rutc_set_float_mode(before | RUTC_FLUSH_BITS);
+  rutc_set_float_mode(RUTC_USUAL_MODE | (keep_subnormals ? 0 : RUTC_FLUSH_BITS));
   return before;
 }
 

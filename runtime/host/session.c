@@ -139,7 +139,10 @@ rutc_session *rutc_session_open(const rutc_model *model, const rutc_options *opt
   session->model = model;
   session->process = getpid();
   pthread_mutex_init(&session->mutex, NULL);
-  if (open_session(session, options) == RUTC_OK) return session;
+  uint64_t mode = rutc_enter_float_mode(1);
+  int status = open_session(session, options);
+  rutc_set_float_mode(mode);
+  if (status == RUTC_OK) return session;
   rutc_session_close(session);
   return NULL;
 }
@@ -204,13 +207,11 @@ static int run(rutc_session *session, const DLTensor *const *inputs, int32_t inp
   if (status == RUTC_OK) status = rutc_bind_sizes(session, inputs);
   if (status == RUTC_OK) status = rutc_bind(session, inputs, outputs);
   if (status != RUTC_OK) return status;
-  uint64_t mode = rutc_begin_flushing(session->program->keep_subnormals);
   if (session->program->keeper != NULL) {
     session->program->keeper->reset(&session->strings, &session->boxes,
                                     session->keeps_last ? &session->last_boxes : NULL);
   }
   status = rutc_execute(session);
-  rutc_set_float_mode(mode);
   return status == RUTC_OK ? rutc_unbind(session, outputs) : status;
 }
 
@@ -244,8 +245,8 @@ static int output_shapes(rutc_session *session, const DLTensor *const *inputs, i
   return RUTC_OK;
 }
 
-/* Locks the session if it is one of the model. */
-static int enter(rutc_session *session, const rutc_model *model) {
+/* Locks the session if it is one of the model, and sets its mode; `mode` receives the caller's. */
+static int enter(rutc_session *session, const rutc_model *model, uint64_t *mode) {
   if (session == NULL) {
     return rutc_fail(&thread_error, RUTC_BAD_ARGUMENT, "the session is NULL");
   }
@@ -253,26 +254,34 @@ static int enter(rutc_session *session, const rutc_model *model) {
     return rutc_fail(&thread_error, RUTC_BAD_ARGUMENT, "the session is one of another model");
   }
   pthread_mutex_lock(&session->mutex);
+  *mode = rutc_enter_float_mode(session->program->keep_subnormals);
   return RUTC_OK;
+}
+
+static void leave(rutc_session *session, uint64_t mode) {
+  rutc_set_float_mode(mode);
+  pthread_mutex_unlock(&session->mutex);
 }
 
 int rutc_session_output_shapes(rutc_session *session, const rutc_model *model,
                                const DLTensor *const *inputs, int32_t input_count,
                                DLTensor *const *outputs, int32_t output_count) {
-  int status = enter(session, model);
+  uint64_t mode = 0;
+  int status = enter(session, model, &mode);
   if (status != RUTC_OK) return status;
   status = output_shapes(session, inputs, input_count, outputs, output_count);
-  pthread_mutex_unlock(&session->mutex);
+  leave(session, mode);
   return status;
 }
 
 int rutc_session_run(rutc_session *session, const rutc_model *model,
                      const DLTensor *const *inputs, int32_t input_count, DLTensor *const *outputs,
                      int32_t output_count) {
-  int status = enter(session, model);
+  uint64_t mode = 0;
+  int status = enter(session, model, &mode);
   if (status != RUTC_OK) return status;
   status = run(session, inputs, input_count, outputs, output_count);
-  pthread_mutex_unlock(&session->mutex);
+  leave(session, mode);
   return status;
 }
 
@@ -295,6 +304,6 @@ int32_t rutc_session_profile(rutc_session *session, rutc_profile_entry *entries,
   return count;
 }
 
-const char *rutc_session_error(const rutc_session *session) {
-  return session == NULL ? thread_error.text : session->error.text;
+const char *rutc_session_error(const rutc_session *session, const rutc_model *model) {
+  return session == NULL || session->model != model ? thread_error.text : session->error.text;
 }

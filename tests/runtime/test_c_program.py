@@ -1,5 +1,6 @@
 """The C interface as a C program sees it: the example of the docs, and every way to misuse it."""
 
+import ctypes
 import re
 import subprocess
 from pathlib import Path
@@ -8,20 +9,12 @@ import numpy as np
 import pytest
 
 from rutc.emit.library import build_library
-from rutc.emit.program import Copy, Port, Program, Ref
+from rutc.emit.program import Bind, Copy, Launch, Port, Program, Ref, Reserve
 from rutc.runtime import load
-from tests.runtime.conftest import Compile, elementwise, simple, unary
+from rutc.tensor_ir.affine import Index
+from tests.runtime.conftest import Compile, elementwise, kernel, run_c, simple, unary
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "c_api.md"
-
-
-def _run_c(folder: Path, source: str, *flags: str) -> str:
-    (folder / "program.c").write_text(source)
-    command = ["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", *flags]
-    command += ["program.c", "./model.so", "-o", "program"]
-    subprocess.run(command, cwd=folder, check=True)
-    done = subprocess.run(["./program"], cwd=folder, capture_output=True, text=True, check=True)
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +30,7 @@ def _examples() -> list[str]:
 
 
 def test_the_example_of_the_docs_prints_what_python_computes(folder: Path) -> None:
-    printed = _run_c(folder, _examples()[0])
+    printed = run_c(folder, _examples()[0])
     with load(folder / "model.so") as session:
         (y,) = session.run(None, {"x": np.arange(8, dtype=np.float32)})
     assert printed.split() == [f"{value:g}" for value in y]
@@ -48,7 +41,7 @@ def test_the_example_runs_on_its_own_thread_pool(folder: Path) -> None:
     with_pool = program.replace("int main", pool + "\nint main").replace(
         ".threads = 2", ".threads = 2, .parallel_for = serial"
     )
-    assert _run_c(folder, with_pool) == _run_c(folder, program)
+    assert run_c(folder, with_pool) == run_c(folder, program)
 
 
 def test_the_header_is_cpp_and_works_with_dlpacks_own(folder: Path) -> None:
@@ -183,11 +176,12 @@ version 0 profile 0
 
 
 def test_every_misuse_is_answered(folder: Path) -> None:
-    printed = _run_c(folder, MISUSE)
+    printed = run_c(folder, MISUSE)
     assert [line.rstrip() for line in printed.splitlines()] == ANSWERS.splitlines()
 
 
 def test_overlapping_outputs_are_refused(tmp_path: Path) -> None:
+    """Also strided ones, which may lie between each other."""
     x = (Port("x", "float32", (4,)),)
     outputs = (Port("a", "float32", (4,)), Port("b", "float32", (4,)))
     steps = (Copy(Ref("output", 0), Ref("input"), 16), Copy(Ref("output", 1), Ref("input"), 16))
@@ -197,5 +191,50 @@ def test_overlapping_outputs_are_refused(tmp_path: Path) -> None:
     with load(tmp_path / "m.so") as session:
         with pytest.raises(ValueError, match='outputs "a" and "b" overlap in memory'):
             session.run_into(feed, {"a": memory[:4], "b": memory[2:6]})
+        for a, b in ((memory[:7:2], memory[2:6]), (memory[6::-2], memory[:4])):
+            with pytest.raises(ValueError, match='outputs "a" and "b" overlap in memory'):
+                session.run_into(feed, {"a": a, "b": b})
+        assert not memory.any()
         session.run_into(feed, {"a": memory[::2], "b": memory[1::2]})
     np.testing.assert_array_equal(memory, [0, 0, 1, 1, 2, 2, 3, 3])
+
+
+def test_overlapping_outputs_of_computed_shapes_are_refused(
+    compile_c: Compile, tmp_path: Path
+) -> None:
+    m = Index.of("m")
+    steps = (
+        Bind("m", Ref("input")),
+        *(Reserve(block, m * 4) for block in range(2)),
+        *(Launch("count", (Ref("block", block),), m) for block in range(2)),
+    )
+    outputs = tuple(Port(name, "int32", (m,), block=i) for i, name in enumerate("ab"))
+    inputs = (Port("m", "int64", ()),)
+    program = Program("two", inputs, outputs, 0, steps, bound=(("m", (0, 9)),))
+    count = kernel("count", "for (int32_t i = begin; i < end; i++) ((int32_t *)bufs[0])[i] = i;")
+    build_library(program, [compile_c(count)], tmp_path / "m.so", {})
+    memory = np.zeros(8, np.int32)
+    feed = {"m": np.array(4)}
+    with load(tmp_path / "m.so") as session:
+        for b in (memory[2:6], memory[6::-2]):
+            with pytest.raises(ValueError, match='outputs "a" and "b" overlap in memory'):
+                session.run_into(feed, {"a": memory[:4], "b": b})
+        assert not memory.any()
+        session.run_into(feed, {"a": memory[::2], "b": memory[1::2]})
+    np.testing.assert_array_equal(memory, [0, 0, 1, 1, 2, 2, 3, 3])
+
+
+def test_a_session_of_another_model_is_named(folder: Path, tmp_path: Path) -> None:
+    build_library(simple("other", ()), [], tmp_path / "other.so", {})
+    model, other = ctypes.CDLL(str(folder / "model.so")), ctypes.CDLL(str(tmp_path / "other.so"))
+    for entry in (model.model_open, other.other_open):
+        entry.restype = ctypes.c_void_p
+    for entry in (model.model_last_error, other.other_last_error):
+        entry.restype = ctypes.c_char_p
+    session = ctypes.c_void_p(other.other_open(None))
+    assert model.model_run(session, None, 1, None, 1) == 1
+    assert model.model_last_error(session) == b"the session is one of another model"
+    assert other.other_last_error(session) == b""
+    assert other.other_run(session, None, 1, None, 1) == 1
+    assert other.other_last_error(session) == b"the array of inputs is NULL"
+    other.other_close(session)
