@@ -12,6 +12,8 @@ from rutc.runtime.interface import CPU, DLTensor
 from rutc.runtime.tensors import Array, TensorInfo
 
 Addresses = ctypes.Array[ctypes.c_void_p]
+Held = list[object]
+"""Arrays whose addresses are in descriptors: a mapping may give others when it is asked again."""
 _Port = tuple[str, DLTensor, tuple[int, ...], "np.dtype[np.generic]"]
 
 
@@ -28,13 +30,14 @@ class PlainTensors:
         self.input_addresses = _places(self._inputs)
         self.output_addresses = _places(self._outputs)
 
-    def describe(self, inputs: Mapping[str, object]) -> list[Array] | None:
-        """Describes the inputs and new arrays for all outputs, and returns these.
+    def describe(self, inputs: Mapping[str, object]) -> tuple[list[Array], Held] | None:
+        """Describes the inputs and new arrays for all outputs; returns these, and the inputs.
 
-        The inputs must live on until the model has run. None is returned where one of them needs a
+        The caller holds both until the model has run. None is returned where an input needs a
         closer look: it is missing, unknown, no array, of another shape or dtype, or not dense.
         """
-        if not _point(self._inputs, inputs):
+        held = _point(self._inputs, inputs)
+        if held is None:
             return None
         first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
         address_of = ctypes.addressof
@@ -43,14 +46,17 @@ class PlainTensors:
             result = np.empty(shape, dtype)
             tensor.data = address_of(first_byte(result))
             results.append(result)
-        return results
+        return results, held
 
-    def describe_into(self, inputs: Mapping[str, object], outputs: Mapping[str, object]) -> bool:
-        """Describes the inputs and the caller's arrays for all outputs.
+    def describe_into(
+        self, inputs: Mapping[str, object], outputs: Mapping[str, object]
+    ) -> tuple[Held, Held] | None:
+        """Describes the inputs and the caller's arrays for all outputs, and returns them.
 
-        All must live on until the model has run. False where one of them needs a closer look.
+        The caller holds them until the model has run. None where one of them needs a closer look.
         """
-        return _point(self._inputs, inputs) and _point(self._outputs, outputs)
+        read, written = _point(self._inputs, inputs), _point(self._outputs, outputs)
+        return None if read is None or written is None else (read, written)
 
 
 def plain_tensors(
@@ -108,10 +114,14 @@ def _holds_numbers(info: TensorInfo) -> bool:
     return not info.computed and info.dtype.kind in "biufc" and info.dtype.isbuiltin == 1
 
 
-def _point(ports: Sequence[_Port], values: Mapping[str, object]) -> bool:
-    """Points the descriptors to arrays; False where one is no dense array of its port's kind."""
+def _point(ports: Sequence[_Port], values: Mapping[str, object]) -> Held | None:
+    """Points the descriptors to arrays and returns these; None where one is not of its port's kind.
+
+    That is, dense, and of its shape and dtype.
+    """
     if len(values) != len(ports):
-        return False
+        return None
+    held: Held = []
     first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
     for name, tensor, shape, dtype in ports:
         value = values.get(name)
@@ -121,9 +131,10 @@ def _point(ports: Sequence[_Port], values: Mapping[str, object]) -> bool:
             or value.dtype != dtype
             or not value.flags.carray
         ):
-            return False
+            return None
         tensor.data = ctypes.addressof(first_byte(value))
-    return True
+        held.append(value)
+    return held
 
 
 def _plain_port(info: TensorInfo) -> _Port:

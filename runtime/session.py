@@ -98,6 +98,8 @@ class InferenceSession:
             library.release()
             raise ModelError(f"cannot open {library.path}: {message}")
         self._close = weakref.finalize(self, _close, library, handle)
+        # Threads may still be in a run when the interpreter exits; the process's end does the rest.
+        self._close.atexit = False
         self._handle = handle
 
     def _prepare(self) -> None:
@@ -172,10 +174,10 @@ class InferenceSession:
         plain = self._plain
         if plain is not None and output_names is None:
             with self._lock:
-                results = plain.describe(input_feed)
-                if results is not None and self._close.alive:
+                described = plain.describe(input_feed)
+                if described is not None and self._close.alive:
                     self._run_plain(plain)
-                    return results
+                    return described[0]
         if self._takes is None or self._gives is None:
             names = list(output_names or ()) or [info.name for info in self._outputs]
             return self._run_tensors(names, input_feed)
@@ -237,7 +239,8 @@ class InferenceSession:
         plain = self._plain
         if plain is not None:
             with self._lock:
-                if plain.describe_into(inputs, outputs) and self._close.alive:
+                described = plain.describe_into(inputs, outputs)
+                if described is not None and self._close.alive:
                     self._run_plain(plain)
                     return
         _check_names("output", outputs, self._output_slots)

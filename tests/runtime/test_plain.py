@@ -1,12 +1,14 @@
 """Runs whose arrays need no closer look, and those that do."""
 
+import weakref
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rutc.runtime import ModelError, load
-from rutc.runtime.plain import plain_tensors, repeated_shapes
+from rutc.runtime import InferenceSession, ModelError, load
+from rutc.runtime.plain import PlainTensors, plain_tensors, repeated_shapes
 from rutc.runtime.tensors import TensorInfo
 
 X = np.arange(8, dtype=np.float32)
@@ -46,7 +48,8 @@ def test_results_that_need_a_closer_look(outputs: dict[str, object]) -> None:
     plain = plain_tensors([info("x", (8,))], [info("y", (8,))])
     assert plain is not None
     assert not plain.describe_into({"x": X}, outputs)
-    assert plain.describe_into({"x": X}, {"y": X.copy()})
+    y = X.copy()
+    assert plain.describe_into({"x": X}, {"y": y}) == ([X], [y])
 
 
 @pytest.mark.parametrize(
@@ -67,8 +70,9 @@ def test_shapes_that_come_again_are_described_once() -> None:
     plain = repeated.after({"x": longer}, {"y": longer})
     assert plain is not None
     assert plain.describe({"x": X}) is None
-    results = plain.describe({"x": longer})
-    assert results is not None
+    described = plain.describe({"x": longer})
+    assert described is not None
+    results, _ = described
     assert [(y.shape, y.dtype) for y in results] == [((9,), np.dtype("float32"))]
 
 
@@ -89,6 +93,45 @@ def test_what_is_never_described_once(values: dict[str, object]) -> None:
 )
 def test_shapes_that_tell_nothing(other: TensorInfo) -> None:
     assert repeated_shapes([info("x", ("n",))], [other]) is None
+
+
+class Lazy(Mapping[str, np.ndarray]):
+    """A mapping that makes an array whenever it is asked for one, as that of `np.load` does."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.made: list[weakref.ref[np.ndarray]] = []
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name != self.name:
+            raise KeyError(name)
+        array = X.copy()
+        self.made.append(weakref.ref(array))
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((self.name,))
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_arrays_of_the_moment_live_as_long_as_the_run(
+    doubling: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y, alive = Lazy("x"), Lazy("y"), []
+    run_plain = InferenceSession._run_plain
+
+    def watched(session: InferenceSession, plain: PlainTensors) -> None:
+        alive.append([m.made[-1]() is not None for m in (x, y) if m.made])
+        run_plain(session, plain)
+
+    monkeypatch.setattr(InferenceSession, "_run_plain", watched)
+    with load(doubling) as session:
+        np.testing.assert_array_equal(session.run(None, x)[0], 2 * X)
+        session.run_into(x, y)
+    assert alive == [[True], [True, True]]
+    assert not any(made() is not None for made in (*x.made, *y.made))
 
 
 def test_results_are_new_and_the_same_either_way(doubling: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from rutc.emit.host_runtime import HOST_SOURCES
 from rutc.emit.library import build_library
 from rutc.emit.program import Copy, Launch, Port, Program, Ref, Step
 from rutc.runtime import load
-from tests.runtime.conftest import Compile, kernel
+from tests.runtime.conftest import Compile, kernel, simple
 
 X = np.arange(8, dtype=np.float32)
 
@@ -49,6 +50,30 @@ def test_idle_sessions_use_no_cpu_time(doubling: Path) -> None:
         start = time.process_time()
         time.sleep(0.2)
         assert time.process_time() - start < 0.1
+
+
+EXITING = """
+import atexit, sys, threading, time
+# What is registered first is called last: the process goes on for a while after all others.
+atexit.register(time.sleep, 0.5)
+import numpy as np
+from rutc.runtime import load
+session = load(sys.argv[1], threads=2)
+def work():
+    while True:
+        session.run(None, {"x": np.zeros(8, np.float32)})
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.2)
+"""
+
+
+def test_the_interpreter_may_exit_during_a_run(compile_c: Compile, tmp_path: Path) -> None:
+    slow = kernel("slow", "extern int usleep(unsigned); usleep(100000);")
+    steps = (Launch("slow", (Ref("input"), Ref("output")), 8),)
+    build_library(simple("slow", steps), [compile_c(slow)], tmp_path / "m.so", {})
+    command = [sys.executable, "-c", EXITING, str(tmp_path / "m.so")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.fixture(scope="module")
