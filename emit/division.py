@@ -27,6 +27,9 @@ def divided_by_one(
     quotient already. A divisor that only the run knows is brought near 1 by a power of two: a small
     one with the dividends before, as these may be subnormal numbers, a large one with the quotients
     after. Residues of dividends below 2**-100 may underflow, and their quotients be off by one.
+
+    The dividends take the divisor's sign, and residues count down: a residue of 0, which is +0,
+    then leaves a quotient of -0 as it is.
     """
     if not is_vector(x) or is_vector(divisor):
         return None
@@ -40,17 +43,19 @@ def divided_by_one(
     if (2 * residues + products) / machine.fma_per_cycle > machine.divide_cycles:
         return None
     if literal is not None:
-        one_over, minus = (ir.Constant(divisor.type, v) for v in (nearest, -literal))
+        x = x if literal > 0 else b.fneg(x)
+        divisor, one_over = (ir.Constant(divisor.type, abs(v)) for v in (literal, nearest))
     else:
         divisor, before, after = _near_one(memory, divisor)
         x = b.fmul(x, memory.widen(before, lanes))
-        one_over, minus = b.fdiv(ir.Constant(divisor.type, 1.0), divisor), b.fneg(divisor)
-    reciprocal, minus = memory.widen(one_over, lanes), memory.widen(minus, lanes)
+        one_over = b.fdiv(ir.Constant(divisor.type, 1.0), divisor)
+    reciprocal, divisor = memory.widen(one_over, lanes), memory.widen(divisor, lanes)
     fma = memory.intrinsic(f"llvm.fma.{suffix(x.type)}", x.type, [x.type] * 3)
     first = quotient = b.fmul(x, reciprocal)
+    minus = b.fneg(x)
     for _ in range(residues):
-        residue = b.call(fma, [quotient, minus, x])
-        quotient = b.call(fma, [residue, reciprocal, quotient])
+        residue = b.call(fma, [quotient, divisor, minus])
+        quotient = b.call(fma, [b.fneg(residue), reciprocal, quotient])
     limit = ir.Constant(x.type, [float("inf")] * lanes)
     finite = b.fcmp_ordered("<", _magnitude(memory, residue), limit)
     found = b.select(finite, quotient, first)
@@ -58,15 +63,18 @@ def divided_by_one(
 
 
 def _near_one(memory: MemoryEmitter, divisor: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """(the divisor times two powers of two, which leaves a normal reciprocal; those powers).
+    """(the divisor's size times two powers of two, which has a normal reciprocal; those powers).
 
-    Dividends take the first, which is at least 1, quotients the second, which is at most 1.
+    Dividends take the first, which is at least 1 and has the divisor's sign, quotients the second,
+    which is at most 1.
     """
     b, size = memory.builder, _magnitude(memory, divisor)
     low, high, one = (ir.Constant(divisor.type, v) for v in (*DIVISORS, 1.0))
     before = b.select(b.fcmp_ordered("<", size, low), high, one)
     after = b.select(b.fcmp_ordered(">", size, high), low, one)
-    return b.fmul(b.fmul(divisor, before), after), before, after
+    near = b.fmul(b.fmul(size, before), after)
+    signed = memory.intrinsic(f"llvm.copysign.{suffix(size.type)}", size.type, [size.type] * 2)
+    return near, b.call(signed, [before, divisor]), after
 
 
 def _magnitude(memory: MemoryEmitter, x: ir.Value) -> ir.Value:
