@@ -231,7 +231,7 @@ def draft(recipe: Recipe, machine: Machine) -> Draft:
         schedule, packed, scheduled = scheduled_kernel(kernel, constants, machine)
         packings = {b.name: (b.name, packed.get(b.name)) for b in scheduled.args}
     else:
-        alone = replace(machine, cores=1)
+        alone = machine.alone()
         parts: list[Kernel] = []
         schedule = ()
         for number, (kernel, constants) in enumerate(
@@ -263,7 +263,7 @@ def scheduled_kernel(
     )
     packed = replace(kernel, args=args)
     try:
-        parts, scheduled = partial_sums(apply_schedule(packed, choice.schedule))
+        sums, scheduled = partial_sums(apply_schedule(packed, choice.schedule))
     except NotApplicable as e:
         raise InternalError(f"the default schedule does not apply: {e}\n{packed}") from e
-    return (*choice.schedule, *parts), packings, scheduled
+    return (*choice.schedule, *sums), packings, scheduled

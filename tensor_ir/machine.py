@@ -67,6 +67,10 @@ class Machine:
         """Whether there are registers for masks, so that a masked store is one operation."""
         return "avx512f" in self.features
 
+    def alone(self) -> Machine:
+        """The same machine for kernels whose tasks are not shared among threads."""
+        return replace(self, cores=1)
+
     def without_matrices(self) -> Machine:
         """The same machine, its matrix registers left alone."""
         kept = frozenset(f for f in self.features if not f.startswith("amx-"))

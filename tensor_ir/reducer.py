@@ -21,6 +21,7 @@ does; `argmax_last` and `argmin_last` prefer the highest. `logsumexp` is the onl
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 
 from rutc.record import record
@@ -48,6 +49,12 @@ class Reducer:
     def outputs(self) -> tuple[DType, ...]:
         """The types of the outputs."""
         return tuple(f.dtype for f in self.finish)
+
+    @property
+    def of_states(self) -> Reducer:
+        """The same monoid with states as its elements."""
+        lift = tuple(Local(f"x{k}", t) for k, t in enumerate(self.state))
+        return replace(self, elements=self.state, lift=lift)
 
 
 def lowest(dtype: DType) -> Lit:
@@ -139,10 +146,10 @@ def _moments(name: str, t: DType) -> Reducer:
     spread = apply("mul", apply("mul", delta, delta), apply("mul", na, share))
     merge = (count, mean, apply("add", apply("add", da, db), spread))
     lift = (one, Local("x0", t), zero)
-    finish = (
-        Local("s1", t),
-        apply("div", Local("s2", t), apply("max", Local("s0", t), one)),
-    )
+    middle = Local("s1", t)
+    variance = apply("div", Local("s2", t), apply("max", Local("s0", t), one))
+    # Nothing has a distance from a mean that is infinite, or was and became NaN.
+    finish = (middle, apply("add", variance, apply("sub", middle, middle)))
     return Reducer(name, (t,), (zero, zero, zero), lift, merge, finish)
 
 

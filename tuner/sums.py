@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import inf, isqrt
 
+from rutc.tensor_ir.affine import FloorDiv, Index, Range
 from rutc.tensor_ir.kernel import Init, Kernel, Kind, Loop, Space, Stmt, Update, blocks
 from rutc.tensor_ir.steps import NotApplicable, PartialSums, Schedule, Step
 from rutc.tensor_ir.steps.base import moves, outer_ranges
 
 SUMMANDS = 256
 """A partial sum has so many summands at least, about; it costs as much as one more of them."""
+SUMS = frozenset(("sum", "moments"))
+"""Reducers whose long reductions are made of partial ones.
+
+Of `logsumexp`, which keeps all registers busy, each element would take a twentieth longer.
+"""
 
 Around = tuple[Loop, ...]
 
@@ -26,13 +32,13 @@ def partial_sums(kernel: Kernel) -> tuple[Schedule, Kernel]:
     for s, around in _walk(kernel.body, ()):
         if isinstance(s, Init):
             starts |= {a.buffer: frozenset(x.var for x in around) for a in s.states}
-        if isinstance(s, Update) and s.reducer.name == "sum" and s.reducer.state[0].is_float:
-            (state,) = s.states
-            if kernel.buffer(state.buffer).space is not Space.REGISTER:
+        if isinstance(s, Update) and s.reducer.name in SUMS and s.reducer.state[0].is_float:
+            if any(kernel.buffer(a.buffer).space is not Space.REGISTER for a in s.states):
                 continue
-            if any(x.kind in (Kind.DOT, Kind.MATRIX) for x in around):
-                # Their instructions add to what they have.
+            if any(x.kind is Kind.MATRIX for x in around):
+                # Matrix registers add to what they have.
                 continue
+            state = s.states[0]
             known = starts.get(state.buffer, frozenset())
             over = [x for x in around if x.var not in known and not moves(state, x.var)]
             part = _part(over, ranges)
@@ -43,13 +49,13 @@ def partial_sums(kernel: Kernel) -> tuple[Schedule, Kernel]:
         try:
             kernel = step.apply(kernel)
         except NotApplicable:
-            # A loop that does something else besides: its sums stay in order.
+            # Sums stay in order where their loop does more, or its ends are another one's to tell.
             continue
         steps.append(step)
     return tuple(steps), kernel
 
 
-def _part(loops: list[Loop], ranges: dict[str, tuple[int, int]]) -> tuple[str, int] | None:
+def _part(loops: list[Loop], ranges: Mapping[str, Range]) -> tuple[str, int] | None:
     """The loop of which so many iterations are a partial sum; None for a short sum."""
     extents = [_extent(x, ranges) for x in loops]
     total = 1.0
@@ -62,22 +68,38 @@ def _part(loops: list[Loop], ranges: dict[str, tuple[int, int]]) -> tuple[str, i
     inside = 1.0
     for x, extent in zip(reversed(loops), reversed(extents), strict=True):
         if inside * extent > length and x.kind is Kind.SERIAL:
-            return x.var, _factor(extent, max(1, int(length // inside)))
+            most = max(1, int(length // inside))
+            return x.var, _factor(int(extent), most) if (x.hi - x.lo).is_const else most
         inside *= extent
     return None
 
 
-def _factor(extent: float, most: int) -> int:
+def _factor(extent: int, most: int) -> int:
     """The largest number up to `most` that divides an extent, if it is not far below."""
-    if extent == inf:
-        return most
     return next((f for f in range(most, most // 2, -1) if extent % f == 0), most)
 
 
-def _extent(loop: Loop, ranges: dict[str, tuple[int, int]]) -> float:
+def _extent(loop: Loop, ranges: Mapping[str, Range]) -> float:
     """The most iterations of a loop."""
-    bounds = (loop.hi - loop.lo).bounds(ranges)
-    return inf if bounds is None else max(bounds[1], 0)
+    size = loop.hi - loop.lo
+    bounds = size.bounds(ranges)
+    most = inf if bounds is None else max(bounds[1], 0)
+    return min(most, _most_between(size))
+
+
+def _most_between(size: Index) -> float:
+    """The largest value of `x//d - y//d + c` where y is x but for a constant; inf of others.
+
+    What whole blocks of symbolic extent leave over is `(n+63)//64 - n//64`.
+    """
+    match size.terms:
+        case (((FloorDiv(x, d),), 1), ((FloorDiv(y, e),), -1)) | (
+            ((FloorDiv(y, e),), -1),
+            ((FloorDiv(x, d),), 1),
+        ) if d == e and d.is_const and (x - y).is_const:
+            return max(size.const - (y - x).const // d.const, 0)
+        case _:
+            return inf
 
 
 def _walk(body: tuple[Stmt, ...], around: Around) -> Iterator[tuple[Stmt, Around]]:

@@ -420,8 +420,8 @@ def _reduction_block(
     if lines and step + lines > BUSY_SHARE * busy * machine.l2_bytes_per_cycle:
         fit = int(machine.l1 * LINES_SHARE) // ((step + lines) * around)
         length = _even_block(extent, fit, around * tile.size)
-        parts = f"{reduction.update.states[0].buffer}.parts"
-        return None if length is None else (length, parts)
+        partial = f"{reduction.update.states[0].buffer}.partial"
+        return None if length is None else (length, partial)
     output = _output(kernel)
     if output is None:
         return None

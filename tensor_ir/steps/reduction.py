@@ -1,4 +1,4 @@
-"""Steps on reductions: spread over vector lanes, block for the cache, sum in parts."""
+"""Steps on reductions: spread over vector lanes, block for the cache, make partial sums."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, minimum
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Local, Read, reads
+from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -28,7 +28,6 @@ from rutc.tensor_ir.kernel import (
     walk_stmts,
 )
 from rutc.tensor_ir.layout import Axis, Layout, dense
-from rutc.tensor_ir.reducer import Reducer
 from rutc.tensor_ir.steps.base import (
     NotApplicable,
     Step,
@@ -143,7 +142,7 @@ class BlockReduction(Step):
                             if 0 < k.b { acc.update(o[i]) };
                             if k.b < last { o[i] = acc } else { o[i] = f(acc) } } }
 
-    The states must be such as they take in, sums or extremes. The block of operands that all i of
+    The states, one for each reduction, are sums or extremes. The block of operands that all i of
     a tile use again then fits a nearer cache. `outside` is the loop that the block loop goes
     around; `output` the buffer that holds the partial states. Where there is none of that name, it
     is made: on the stack, with an element for each iteration of the loops from `outside` on, in
@@ -180,7 +179,7 @@ class BlockReduction(Step):
             (state,) = init.states
             kind = init.reducer.state[0]
             if own:
-                added.append(self._parts(kernel, around, kind))
+                added.append(self._partials(kernel, around, kind))
                 target = Access(self.output, tuple((x.var, Index.of(x.var)) for x in around))
             else:
                 target = self._target(kernel, init, after)
@@ -189,7 +188,7 @@ class BlockReduction(Step):
             return (
                 init,
                 *replace_loop((reduction,), self.var, split),
-                Branch(ZERO, b, (Update(init.states, init.reducer, (before,)),), ()),
+                Branch(ZERO, b, (Update(init.states, init.reducer.of_states, (before,)),), ()),
                 Branch(b, Index.of(count - 1), (save,), after),
             )
 
@@ -199,7 +198,7 @@ class BlockReduction(Step):
         body = simplified(replace_loop(kernel.body, self.outside, wrap), dict(kernel.symbols))
         return replace(kernel, body=body, locals=(*kernel.locals, *added))
 
-    def _parts(self, kernel: Kernel, around: tuple[Loop, ...], kind: DType) -> Buffer:
+    def _partials(self, kernel: Kernel, around: tuple[Loop, ...], kind: DType) -> Buffer:
         """A buffer on the stack for the partial states of all iterations of some loops."""
         ranges = outer_ranges(kernel)
         extents: dict[str, int] = {}
@@ -221,7 +220,6 @@ class BlockReduction(Step):
             raise NotApplicable(f"the reduction in {self.outside} does not run over {self.var}")
         if any(isinstance(s, Init) for s in walk_stmts(after)) or len(init.states) != 1:
             raise NotApplicable("it takes one reduction with one state")
-        _check_takes_states(init.reducer)
         return init, reduction, after
 
     def _target(self, kernel: Kernel, init: Init, after: tuple[Stmt, ...]) -> Access:
@@ -240,19 +238,19 @@ class PartialSums(Step):
     """Reduce blocks of a loop each by itself, and the results of the blocks after one another.
 
     for k in [0, n) { acc.update(x[k]) }
-      ->  for k.p in [0, ceil(n/f)) { part.init;
-                                      for k in [0, min(f, n-f*k.p)) { part.update(x[f*k.p + k]) };
-                                      acc.update(part) }
+      ->  for k.p in [0, ceil(n/f)) { partial.init;
+                                      for k in [0, min(f, n-f*k.p)) { partial.update(x[f*k.p+k]) };
+                                      acc.update(partial) }
 
-    The rounding errors of a sum grow with the number of summands that are added one after another
-    [Higham 1993, "The Accuracy of Floating Point Summation"].
+    The last update merges states. The rounding errors of a sum grow with the number of summands
+    that are added one after another [Higham 1993, "The Accuracy of Floating Point Summation"].
     """
 
     var: str
     factor: int
 
     def apply(self, kernel: Kernel) -> Kernel:
-        """The kernel with parts. Raises NotApplicable where the loop does more than reduce."""
+        """The kernel with partial sums. Raises NotApplicable where a loop does more than reduce."""
         name = f"{self.var}.p"
         check_positive("factor", self.factor)
         check_fresh(kernel, name)
@@ -264,31 +262,38 @@ class PartialSums(Step):
                 raise NotApplicable(f"the iterations of {self.var} are not one after another")
             before: list[Stmt] = []
             after: list[Stmt] = []
-            parts: dict[str, Buffer] = {}
+            partial: dict[str, Buffer] = {}
             for update, over in self._updates(loop, ()):
-                _check_takes_states(update.reducer)
-                if any(a.buffer in parts for a in update.states):
+                if any(a.buffer in partial for a in update.states):
                     if update.lanes is None:
                         raise NotApplicable(f"%{update.states[0].buffer} is updated twice")
-                    # Whole blocks and a shorter one: all lanes have parts already.
+                    # Whole blocks and a shorter one: all lanes have partial states already.
                     continue
                 for a in update.states:
-                    x = kernel.buffer(a.buffer)
-                    parts[a.buffer] = replace(x, name=f"{a.buffer}.p")
-                own = tuple(Access(parts[a.buffer].name, a.coords) for a in update.states)
-                types = update.reducer.state
-                taken = tuple(Read(a.buffer, _plain(a), t) for a, t in zip(own, types, strict=True))
-                lanes = self._whole(update, over, parts)
+                    partial[a.buffer] = self._partial(kernel, a.buffer)
+                own = tuple(Access(partial[a.buffer].name, a.coords) for a in update.states)
+                merging = update.reducer.of_states
+                taken = tuple(
+                    Read(a.buffer, _plain(a), t) for a, t in zip(own, merging.elements, strict=True)
+                )
+                lanes = self._whole(update, over, partial)
                 before.append(_for_each(lanes, Init(own, update.reducer)))
-                after.append(_for_each(lanes, Update(update.states, update.reducer, taken)))
-            self._check_unseen(loop, parts)
-            added.update({x.name: x for x in parts.values()})
-            reduces = replace(loop, body=_moved_states(loop.body, parts))
+                after.append(_for_each(lanes, Update(update.states, merging, taken)))
+            self._check_unseen(loop, partial)
+            added.update({x.name: x for x in partial.values()})
+            reduces = replace(loop, body=_moved_states(loop.body, partial))
             around, block = in_blocks(kernel, reduces, self.factor, name, self.var)
             return (replace(around, body=(*before, block, *after)),)
 
         body = simplified(replace_loop(kernel.body, self.var, split), dict(kernel.symbols))
         return replace(kernel, body=body, locals=(*kernel.locals, *added.values()))
+
+    def _partial(self, kernel: Kernel, state: str) -> Buffer:
+        """A buffer like that of a state. Raises NotApplicable where there is one of its name."""
+        name = f"{state}.{self.var}.partial"
+        if any(b.name == name for b in (*kernel.args, *kernel.locals)):
+            raise NotApplicable(f"there is a buffer %{name} already")
+        return replace(kernel.buffer(state), name=name)
 
     def _updates(
         self, s: Stmt, around: tuple[Loop, ...]
@@ -319,7 +324,7 @@ class PartialSums(Step):
                     raise NotApplicable(f"{self.var} uses %{name}, which it reduces to")
 
     def _whole(
-        self, update: Update, around: tuple[Loop, ...], parts: Mapping[str, Buffer]
+        self, update: Update, around: tuple[Loop, ...], partial: Mapping[str, Buffer]
     ) -> tuple[Loop, ...]:
         """The loops over the states of an update, idle lanes among them."""
         if update.lanes is None:
@@ -329,7 +334,7 @@ class PartialSums(Step):
             axis.extent
             for a in update.states
             for d, c in a.coords
-            for axis in parts[a.buffer].layout.axes
+            for axis in partial[a.buffer].layout.axes
             if c == lane and axis.dim == d
         }
         return tuple(replace(x, hi=Index.of(width)) if x.var == update.lanes else x for x in around)
@@ -341,21 +346,14 @@ def _for_each(loops: tuple[Loop, ...], s: Stmt) -> Stmt:
     return s
 
 
-def _check_takes_states(reducer: Reducer) -> None:
-    """Raises NotApplicable unless states may be taken in like elements."""
-    same = tuple(Local(f"x{k}", t) for k, t in enumerate(reducer.elements))
-    if reducer.elements != reducer.state or reducer.lift != same:
-        raise NotApplicable(f"{reducer.name} keeps other states than its elements")
-
-
-def _moved_states(body: tuple[Stmt, ...], parts: Mapping[str, Buffer]) -> tuple[Stmt, ...]:
+def _moved_states(body: tuple[Stmt, ...], partial: Mapping[str, Buffer]) -> tuple[Stmt, ...]:
     """Loops whose updates are of other buffers."""
     result: list[Stmt] = []
     for s in body:
         if isinstance(s, Loop):
-            s = replace(s, body=_moved_states(s.body, parts))
+            s = replace(s, body=_moved_states(s.body, partial))
         elif isinstance(s, Update):
-            own = tuple(Access(parts[a.buffer].name, a.coords) for a in s.states)
+            own = tuple(Access(partial[a.buffer].name, a.coords) for a in s.states)
             s = replace(s, states=own)
         result.append(s)
     return tuple(result)

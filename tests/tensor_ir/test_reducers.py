@@ -51,6 +51,7 @@ def check_close(r: Reducer, a: State, b: State) -> None:
 @pytest.mark.parametrize("r", ALL, ids=lambda r: f"{r.name}-{r.elements[0]}")
 def test_reducers_are_well_typed(r: Reducer) -> None:
     assert reducer_fault(r) is None
+    assert reducer_fault(r.of_states) is None
 
 
 @pytest.mark.parametrize("r", ALL, ids=lambda r: f"{r.name}-{r.elements[0]}")
@@ -93,6 +94,22 @@ def test_moments_are_stable_far_from_zero() -> None:
     xs = np.array([1e8, 1e8 + 1, 1e8 + 2])
     _, variance = reduce(reducer("moments", DType.F64), xs)
     np.testing.assert_allclose(variance, 2 / 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("row", [[np.inf, 1.0, 2.0], [1.0, 2.0, -np.inf], [np.inf, -np.inf]])
+def test_nothing_has_a_distance_from_an_infinite_mean(row: list[float]) -> None:
+    with np.errstate(invalid="ignore"):
+        _, variance = reduce(reducer("moments", DType.F64), np.array(row))
+    assert np.isnan(variance)
+
+
+def test_states_are_elements_of_the_same_monoid() -> None:
+    for r in (reducer("sum", DType.F32), reducer("max", DType.I32)):
+        assert r.of_states == r
+    r = reducer("moments", DType.F64).of_states
+    parts = np.array([2.0, 4.0]), np.array([1.0, 4.0]), np.array([6.0, 2.0])
+    state = merge(r, *(tuple(p[i] for p in parts) for i in range(2)))
+    np.testing.assert_allclose(state, [6.0, 3.0, 6.0 + 2.0 + 9.0 * 8 / 6])
 
 
 @some

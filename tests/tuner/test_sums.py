@@ -1,5 +1,6 @@
 """Long sums are made of partial sums, so that they err little."""
 
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,13 @@ from onnx import TensorProto, helper, numpy_helper
 import rutc
 from rutc.emit.targets import x86
 from rutc.runtime import load
-from rutc.tensor_ir import DType
+from rutc.tensor_ir import DType, Index
+from rutc.tensor_ir.affine import ZERO
+from rutc.tensor_ir.interpret_kernel import interpret_kernel
+from rutc.tensor_ir.kernel import Kind, Loop
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose, partial_sums
-from rutc.tuner.sums import SUMMANDS
+from rutc.tuner.sums import SUMMANDS, _extent
 from tests.tuner.test_schedules import lowered
 
 UNIT = 2.0**-24
@@ -82,6 +86,55 @@ def test_sums_of_whole_numbers_and_extremes_stay_as_they_are() -> None:
     assert not _steps(text.format(t=DType.F32.value, op="max"))
 
 
+ROWS = """
+graph "rows"
+symbols n = {range}
+dims i = 2, k = n
+%x : f32{{i,k}} = input "x" [i, k]
+{nest}
+output "y" [i] = %y
+"""
+NESTS = {
+    "sum": "%y : f32{i} = sum{k} %x[i, k]",
+    "moments": "%m : f32{i}, %y : f32{i} = moments{k} %x[i, k]",
+}
+
+
+@pytest.mark.parametrize("how", NESTS)
+def test_whole_blocks_of_symbolic_sums_alone_are_made_in_parts(how: str) -> None:
+    """What they leave over is less than a block."""
+    text = ROWS.format(range="1..100000", nest=NESTS[how])
+    kernel, _ = lowered(text)
+    scheduled = apply_schedule(kernel, choose(kernel, x86.avx512(), frozenset()).schedule)
+    steps, made = partial_sums(scheduled)
+    assert [str(s) for s in steps] == ["partial_sums(k.o, 256)"]
+    rng = np.random.default_rng(4)
+    for n in (1, 64, 130, 1000):
+        x = rng.standard_normal((2, n)).astype(np.float32)
+        memory = {b.name: np.zeros(b.layout.at({"n": n}).elements, np.float32) for b in made.args}
+        memory["x"][:] = x.reshape(-1)
+        interpret_kernel(made, memory, {"n": n})
+        wanted = {"sum": x.sum(1), "moments": x.var(1)}
+        np.testing.assert_allclose(memory["y"], wanted[how], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("size", "most"),
+    [
+        ((Index.of("n") + 63) // 64 - Index.of("n") // 64, 1),
+        ((Index.of("n") + 191) // 64 - Index.of("n") // 64, 3),
+        ((Index.of("n") + 5) // 64 - (Index.of("n") + 64) // 64 + 2, 2),
+        ((Index.of("n") + 63) // 64 - Index.of("n") // 32, inf),
+        (Index.of("n") // 64, inf),
+    ],
+)
+def test_what_blocks_leave_over_is_bounded(size: Index, most: float) -> None:
+    loop = Loop("k", ZERO, size, Kind.SERIAL, ())
+    assert _extent(loop, {}) == most
+    if most < inf:
+        assert max(int(size.evaluate({"n": n})) for n in range(1000)) <= most
+
+
 CASES = {
     "products": ((33, 4099), "MatMul", 1),
     "one row of products": ((1, 20_000), "MatMul", 1),
@@ -116,3 +169,22 @@ def test_long_sums_of_equal_numbers_err_little(name: str, free: bool, tmp_path: 
     truth = float(np.float64(x.flat[0])) * (1 if op == "ReduceMean" else count)
     in_order = max(2 * SUMMANDS, 2 * count**0.5)
     assert np.abs(found / truth - 1).max() < 2 * in_order * UNIT
+
+
+def test_the_moments_of_a_long_row_err_little(tmp_path: Path) -> None:
+    count = 1 << 20
+    x = np.where(np.arange(count) % 3 == 0, np.float32(0.4873), np.float32(-0.1111))
+    x = x.reshape(1, count)
+    weights = [numpy_helper.from_array(np.ones(count, np.float32), "w")]
+    given, made = (helper.make_tensor_value_info(n, TensorProto.FLOAT, x.shape) for n in ("x", "y"))
+    node = helper.make_node("LayerNormalization", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "row", [given], [made], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, tmp_path / "m.onnx")
+    library = rutc.compile(tmp_path / "m.onnx", tmp_path / "m.so", verify=False).library
+    with load(library, threads=1) as session:
+        (found,) = session.run(None, {"x": x})
+    wide = x.astype(np.float64)
+    truth = (wide - wide.mean()) / np.sqrt(wide.var() + 1e-5)
+    worst = np.abs(found / truth - 1).max()
+    assert worst < 16 * UNIT, worst / UNIT
