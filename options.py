@@ -21,7 +21,8 @@ class Options:
     tuple in `dims` is an inclusive range, perhaps with a step, and sizes that nothing fixes
     stay symbolic. `values` fixes the elements of inputs; a run with others fails. `dump` names
     a folder for every intermediate form. `jobs` is the number of compiler threads.
-    `exact_algorithms` leaves out rewrites that change more than the order of sums.
+    `exact_algorithms` leaves out rewrites that change more than the order of sums and fused
+    multiply-adds.
     `spread` names sums of the graph whose inputs differ too much for most filters.
     Subnormal numbers count as zeros in a run unless `keep_subnormals` is set.
     """

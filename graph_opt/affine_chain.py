@@ -43,10 +43,6 @@ class Chain:
         signs = sum(_is_sign(s) for s in self.steps)
         return max(len(self.steps) - signs, min(len(self.steps), 1))
 
-    def expr(self) -> Expr:
-        """As an expression."""
-        return follow(self.x, self.steps)
-
 
 def follow(x: Expr, steps: Sequence[Step]) -> Expr:
     """`x` after some steps."""

@@ -37,6 +37,8 @@ COPY = 1.2
 """Cycles per element of copying a value into another layout."""
 MERGE = 24.0
 """Cycles to join the lanes of a reduction."""
+NEAR_BYTES = 1 << 20
+"""What is nearer than memory, and costs nothing to move, from one kernel to the next."""
 
 
 @record

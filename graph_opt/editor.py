@@ -202,6 +202,16 @@ class Editor:
         """The number of points that a space commonly has."""
         return prod(typical(self.extents[d], dict(self.graph.symbols)) for d in dims)
 
+    def most(self, dims: Iterable[str]) -> int | None:
+        """The most points that a space may have; None if an extent has no bound."""
+        total, symbols = 1, dict(self.graph.symbols)
+        for d in dims:
+            bounds = self.extents[d].bounds(symbols)
+            if bounds is None:
+                return None
+            total *= max(bounds[1], 0)
+        return total
+
     # -- fresh names ----------------------------------------------------------------------------
     def fresh_value(self, base: str) -> str:
         """A value name like `base` that nothing has yet."""

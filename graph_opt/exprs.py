@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from rutc.tensor_ir import Coord, Expr, Index, IndexValue, Nest, Node, Read, Scatter
+from rutc.tensor_ir import (
+    Coord,
+    DType,
+    Expr,
+    Index,
+    IndexValue,
+    Lit,
+    Nest,
+    Node,
+    Read,
+    Scatter,
+    Value,
+)
 from rutc.tensor_ir.affine import Atom, FloorDiv, Max, Min, Mod, Var
 from rutc.tensor_ir.expr import reads, walk
 
@@ -76,6 +88,18 @@ def atoms(x: Index) -> Iterator[Atom]:
 def divisions(x: Index) -> int:
     """How many divisions and remainders `x` contains."""
     return sum(isinstance(a, FloorDiv | Mod) for a in atoms(x))
+
+
+def wrapped(x: int, dtype: DType) -> Lit:
+    """`x` as a literal of an integer type, modulo that type's range."""
+    span = 1 << dtype.bits
+    lowest = -(span // 2) if dtype.is_signed else 0
+    return Lit((x - lowest) % span + lowest, dtype)
+
+
+def at_point(v: Value) -> Read:
+    """The element of a value at the current point."""
+    return Read(v.name, point(v.dims), v.dtype)
 
 
 def point(dims: tuple[str, ...]) -> tuple[tuple[str, Index], ...]:

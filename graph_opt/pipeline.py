@@ -127,7 +127,8 @@ def _exact(steps: tuple[Pass, ...]) -> Iterator[Pass]:
 
 
 EXACT = tuple(_exact(PIPELINE))
-"""The pipeline without rules that declare to round: the order of sums is all that may change."""
+"""The pipeline without rules that declare to round: but for the order of sums and fused
+multiply-adds, it computes what the model states."""
 
 
 def pipeline_for(machine: Machine) -> tuple[Pass, ...]:

@@ -4,8 +4,9 @@ Additions of floats are not associative, and products leave the range of exponen
 another order stays in. A rule that computes in another order than the model says what that may
 change, from the constants at hand, as a `Change`; beyond the `BUDGET` it does not apply.
 
-Two things count as the model's own order all the same, and cost nothing here: sums may be added up
-in any order, and a product that is only added to something may be rounded with that sum at once.
+Three things count as the model's own order all the same, and cost nothing here: sums may be added
+up in any order, a product that is only added to something may be rounded with that sum at once, and
+powers with small exponents may be products, a quotient or a root.
 """
 
 from __future__ import annotations
@@ -44,17 +45,23 @@ BUDGET = Change(bits=1.0, top=24.0, bottom=24.0)
 """What a rewrite may cost at most."""
 
 
-def over_budget(change: Change, dtype: DType) -> Reason | None:
+class OverBudget(Reason):
+    """Why a rule that may round too much does not apply."""
+
+    __slots__ = ()
+
+
+def over_budget(change: Change, dtype: DType) -> OverBudget | None:
     """Why a change is too much, with the number; None if it is within the budget."""
     if not change.bits <= BUDGET.bits:
-        return Reason(f"it may cost {change.bits:.1f} bits, more than {BUDGET.bits:g}")
+        return OverBudget(f"it may cost {change.bits:.1f} bits, more than {BUDGET.bits:g}")
     if not change.top <= BUDGET.top:
-        return Reason(
+        return OverBudget(
             f"{dtype} would overflow {change.top:.0f} powers of two sooner, more than "
             f"{BUDGET.top:g}"
         )
     if not change.bottom <= BUDGET.bottom:
-        return Reason(
+        return OverBudget(
             f"{dtype} would underflow {change.bottom:.0f} powers of two sooner, more than "
             f"{BUDGET.bottom:g}"
         )

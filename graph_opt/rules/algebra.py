@@ -1,8 +1,8 @@
 """Algebraic identities on the expressions of a node.
 
 They are exact, infinities, NaN and the signs of zeros included (so `x*0` and `x + 0` stay for
-floats, the latter as `-0 + 0` is `0`), but for powers: these round once where they are a product, a
-quotient or a root, which is closer than a power is, and the root of `-0` is `-0`.
+floats, the latter as `-0 + 0` is `0`), but for powers that are a square, a quotient, a root or a
+cube: these round once, the cube twice, and the root of `-0` is `-0`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor, merge_origins
-from rutc.graph_opt.exprs import index_coords, is_plain, node_reads
+from rutc.graph_opt.exprs import index_coords, is_plain, node_reads, wrapped
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.sum_weights import WIDE
 from rutc.tensor_ir import Apply, Cast, Expr, Index, Lit, Nest, Node, Read, apply
@@ -48,7 +48,8 @@ def drop_unused_dims(n: Node, editor: Editor) -> Result:
     if n.reducer.name == "sum":
         if body.dtype.is_float and body.dtype not in WIDE:
             return Reason(f"{body.dtype} may not hold {repeats}")
-        count = Lit(float(repeats) if body.dtype.is_float else repeats, body.dtype)
+        whole = body.dtype.is_int
+        count = wrapped(repeats, body.dtype) if whole else Lit(float(repeats), body.dtype)
         body = apply("mul", body, count)
     left = tuple(d for d in n.bound if d not in unused)
     return (replace(n, bound=left, body=(body,), reducer=n.reducer if left else None),)

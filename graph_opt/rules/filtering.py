@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from math import ceil, isfinite, log2, prod
 
-from rutc.graph_opt.cost import LANES
+from rutc.graph_opt.cost import LANES, NEAR_BYTES
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.minimal_filter import (
@@ -38,8 +38,6 @@ from rutc.tensor_ir.affine import floordiv, mod
 
 PRODUCTS = 1.6
 """Vectors of products per cycle that sums reach."""
-NEAR_BYTES = 1 << 20
-"""What is nearer than memory, and costs nothing to move, from one kernel to the next."""
 FAR_BYTES_PER_CYCLE = 6.0
 """What is fetched ahead from beyond the second cache: weights arrive while others are used."""
 TRANSFORM_CYCLES = 3.5

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor, merge_origins
-from rutc.graph_opt.exprs import index_coords, is_plain
+from rutc.graph_opt.exprs import at_point, index_coords, is_plain, wrapped
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rounding import elements, is_representable, rounds
 from rutc.record import record
@@ -80,7 +80,7 @@ def sum_integers(n: Node, editor: Editor) -> Result:
         (apply("mul", parts[0].whole, parts[1].whole),),
         origin,
     )
-    real: Expr = Cast(_point(whole), DType.F32)
+    real: Expr = Cast(at_point(whole), DType.F32)
     scales = [p.scale for p in parts if p.scale is not None]
     if len(scales) == 2 and _is_normal_product(scales, editor):
         scales = [apply("mul", *scales)]
@@ -124,7 +124,7 @@ def sum_narrow(n: Node, editor: Editor) -> Result:
         own = tuple(d for d in n.out.dims if d in dims)
         value = Value(editor.fresh_value(f"{n.out.name}.{kind}"), DType.I32, own)
         new.append(Nest((value,), n.bound, n.reducer, (element,), origin))
-        return _point(value)
+        return at_point(value)
 
     left, right = Cast(a.q, DType.I32), Cast(b.q, DType.I32)
     total: Expr = added("narrow", apply("mul", left, right), frozenset(n.out.dims))
@@ -133,7 +133,7 @@ def sum_narrow(n: Node, editor: Editor) -> Result:
     if a.zero is not None:
         sums: Expr = added("right", right, index_names(b.q))
         if b.zero is not None:
-            count = Lit(_wrapped(product(editor.extents[d] for d in n.bound).value), DType.I32)
+            count = wrapped(product(editor.extents[d] for d in n.bound).value, DType.I32)
             sums = apply("sub", sums, apply("mul", b.zero, count))
         total = apply("sub", total, apply("mul", a.zero, sums))
     return (*new, replace(n, bound=(), reducer=None, body=(total,)))
@@ -252,15 +252,6 @@ def _shares(n: Nest, a: Read, b: Read) -> bool:
     free = frozenset(n.out.dims)
     left, right = index_names(a) & free, index_names(b) & free
     return not left >= right and not right >= left
-
-
-def _point(v: Value) -> Read:
-    return Read(v.name, tuple((d, Index.of(d)) for d in v.dims), v.dtype)
-
-
-def _wrapped(x: int) -> int:
-    """`x` modulo 2**32, as an i32."""
-    return (x + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
 # -- quantised numbers outside of products --------------------------------------------------------

@@ -11,14 +11,14 @@ from dataclasses import replace
 from math import log2
 
 from rutc.graph_opt.editor import Editor, merge_origins
-from rutc.graph_opt.exprs import index_coords, is_plain, point
+from rutc.graph_opt.exprs import at_point, index_coords, is_plain, point
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rounding import Change, over_budget, rounds
 from rutc.graph_opt.sum_weights import WIDE
 from rutc.record import record
 from rutc.tensor_ir import Apply, Expr, Index, Lit, Nest, Node, Read, Value, apply, reducer
 from rutc.tensor_ir.affine import floordiv
-from rutc.tensor_ir.expr import substitute
+from rutc.tensor_ir.expr import reads, substitute
 
 LEAST_QUOTIENTS = 4
 """Quotients of one divisor from which on its reciprocal is worth a value of its own."""
@@ -30,7 +30,8 @@ LONG_ROW_BYTES = 1 << 18
 
 @rounds(
     changes="A sum of exponentials is scaled whenever a larger element is found: one rounding "
-    "more, each time.",
+    "more, each time. It is not made of partial sums: each of 16 to 64 lanes adds its share of a "
+    "row in order.",
     refused="Never: of a row in random order, few elements are larger than all before them.",
 )
 @record
@@ -80,8 +81,10 @@ class OnePassSoftmax:
 
 @rounds(
     changes="Mean and variance are moved from element to element, relative to the mean of 16 of "
-    "them: a bit where that is a few deviations off.",
-    refused="Never: elements far from zero cost nothing, only 16 that stand for no others do.",
+    "them: a bit where that is a few deviations off. Beside an infinity, what an element is off "
+    "the mean is NaN, and not infinite.",
+    refused="The mean is used for more than differences from it. Elements far from zero cost "
+    "nothing, only 16 that stand for no others do.",
 )
 @record
 class OnePassMoments:
@@ -97,7 +100,8 @@ class OnePassMoments:
     %m{b} = %m.near[b] + %m.rest[b]
 
     A mean that is moved by less than its last digit does not move, so what all elements have in
-    common is taken off first: about that, as the mean of a few tells.
+    common is taken off first: about that, as the mean of a few tells. An infinite element makes NaN
+    of such a mean, so all readers of the mean must subtract it.
     """
 
     long_row_bytes: int = LONG_ROW_BYTES
@@ -126,6 +130,10 @@ class OnePassMoments:
             return Reason("the mean is not that of the squared row")
         if _row_bytes(squares, editor) <= self.long_row_bytes:
             return Reason("the row is short: a second pass finds it in the cache")
+        if editor.is_output(m.value) or not all(
+            _subtracts(r, m.value) for r in editor.readers(m.value)
+        ):
+            return Reason("the mean is used for more than differences from it")
         origin = merge_origins(total, center, squares, n)
         return _around_samples(center, total, replace(n, origin=origin), editor)
 
@@ -140,33 +148,35 @@ def _around_samples(center: Nest, total: Nest, n: Nest, editor: Editor) -> tuple
     sample = apply("mul", substitute(total.body[0], at), Lit(1.0 / SAMPLES, dtype))
     near = Value(editor.fresh_value(f"{name}.near"), dtype, dims)
     rest = Value(editor.fresh_value(f"{name}.rest"), dtype, dims)
-    here, there = (Read(v.name, point(dims), dtype) for v in (near, rest))
-    moved = apply("sub", total.body[0], here)
+    moved = apply("sub", total.body[0], at_point(near))
+    mean = apply("add", at_point(near), at_point(rest))
     return (
         Nest((near,), (number,), total.reducer, (sample,), n.origin),
         Nest((rest, n.out), total.bound, reducer("moments", dtype), (moved,), n.origin),
-        Nest(center.outs, (), None, (apply("add", here, there),), n.origin),
+        Nest(center.outs, (), None, (mean,), n.origin),
     )
 
 
 @rounds(
     changes="Sums of exponentials times values are divided, not the exponentials: products are "
-    "larger by their sum, which is at most the number of elements.",
-    refused="Rows are longer than 2**24.",
+    "larger by the divisor, which is at most the number of elements.",
+    refused="The divisor is no sum of exponentials of which the largest is 1; rows may be longer "
+    "than 2**24.",
 )
 def divide_later(n: Node, editor: Editor) -> Result:
     """Where probabilities weigh a sum, the sum is divided, not each of them.
 
     %e{b,i} = exp(%x[b, i] - %m[b])
+    %z{b} = sum{i} %e[b, i]
     %p{b,i} = %e[b, i] / %z[b]
     %y{b,k} = sum{i} %p[b, i] * %v[i, k]
     ->
     %y.undivided{b,k} = sum{i} %e[b, i] * %v[i, k]
     %y{b,k} = %y.undivided[b, k] / %z[b]
 
-    The maximum of its row being subtracted, no exponential is above 1, and the sum of `v` that they
-    weigh is at most as many times larger as there are elements. The attention of one pass divides
-    there, too [Dao et al. 2022, §3.1].
+    The maximum of its row being subtracted, no exponential is above 1 and one is 1. So the divisor
+    lies between 1 and the number of elements. The attention of one pass divides there, too
+    [Dao et al. 2022, §3.1].
     """
     if not isinstance(n, Nest) or not _reduces(n, "sum"):
         return Reason("not a sum in f32 or f64")
@@ -179,30 +189,28 @@ def divide_later(n: Node, editor: Editor) -> Result:
             return Reason("not a sum of products with a quotient")
     quotient = _quotient(p, editor)
     assert quotient is not None
-    share, e, z = quotient
+    e, z = quotient
     if not editor.is_read_once(p.value, n):
         return Reason("the probabilities have another reader")
-    difference = _exponent(e, editor)
-    if difference is None:
-        return Reason("not an exponential of a difference")
-    x, m = difference
-    top = editor.nest(m.value)
-    row = tuple(d for d in share.out.dims if d not in _names(m))
-    if top is None or not _reduces(top, "max") or not _is_over_rows(top, m, row, x, editor):
-        return Reason("the maximum of the row is not subtracted")
     at = dict(index_coords(p))
     divisor = substitute(z, at)
     if not isinstance(divisor, Read) or _names(divisor) & set(n.bound):
         return Reason("the divisor varies along the sum")
     if editor.typical(set(n.out.dims) - _names(p)) >= editor.typical(n.bound):
         return Reason("there are no fewer quotients after the sum")
-    refused = over_budget(Change(top=log2(max(editor.typical(n.bound), 1))), n.out.dtype)
+    total = _total(z, editor)
+    if total is None:
+        return Reason("the divisor is no sum of a row's probabilities")
+    most = editor.most(total.bound)
+    if most is None:
+        return Reason("the row's length has no bound")
+    refused = over_budget(Change(top=log2(max(most, 1))), n.out.dtype)
     if refused is not None:
         return refused
-    total = Value(editor.fresh_value(f"{n.out.name}.undivided"), n.out.dtype, n.out.dims)
-    weighed = replace(n, outs=(total,), body=(apply("mul", substitute(e, at), v),))
-    read = Read(total.name, point(total.dims), total.dtype)
-    return (weighed, Nest(n.outs, (), None, (apply("div", read, divisor),), n.origin))
+    undivided = Value(editor.fresh_value(f"{n.out.name}.undivided"), n.out.dtype, n.out.dims)
+    weighed = replace(n, outs=(undivided,), body=(apply("mul", substitute(e, at), v),))
+    quotients = apply("div", at_point(undivided), divisor)
+    return (weighed, Nest(n.outs, (), None, (quotients,), n.origin))
 
 
 @rounds(
@@ -230,8 +238,8 @@ def multiply_by_reciprocal(n: Node, editor: Editor) -> Result:
             return Reason("nothing is divided by a value")
     if editor.typical(set(n.out.dims) - _names(z)) < LEAST_QUOTIENTS:
         return Reason("few quotients have one divisor")
-    total = editor.nest(z.value)
-    if total is None or not _is_total(total, z.value, editor):
+    total = _total(z, editor)
+    if total is None:
         return Reason("the divisor is no sum of a row's probabilities")
     dims = next(v.dims for v in total.outs if v.name == z.value)
     out = Value(editor.fresh_value(f"{z.value}.reciprocal"), n.out.dtype, dims)
@@ -240,32 +248,35 @@ def multiply_by_reciprocal(n: Node, editor: Editor) -> Result:
     return (Nest((out,), (), None, (inverse,), n.origin), replace(n, body=(product,)))
 
 
-def _is_total(n: Nest, value: str, editor: Editor) -> bool:
-    """Whether `value`, a result of `n`, is a sum of exponentials of which one at least is 1."""
+def _total(z: Read, editor: Editor) -> Nest | None:
+    """The nest of which `z` reads a sum of exponentials, one of which at least is 1."""
+    n = editor.nest(z.value)
+    if n is None:
+        return None
     if n.reducer is not None and n.reducer.name == "logsumexp":
-        return value == n.outs[1].name
+        return n if z.value == n.outs[1].name else None
     difference = _exponent(n.body[0], editor) if _reduces(n, "sum") else None
     if difference is None:
-        return False
+        return None
     x, m = difference
     top = editor.nest(m.value)
     if top is None or not _reduces(top, "max"):
-        return False
-    return _is_over_rows(top, m, n.bound, x, editor)
+        return None
+    return n if _is_over_rows(top, m, n.bound, x, editor) else None
 
 
 def _names(r: Read) -> set[str]:
     return {v for _, c in index_coords(r) for v in c.names()}
 
 
-def _quotient(p: Read, editor: Editor) -> tuple[Nest, Read, Read] | None:
-    """(nest, a, b) of the nest that `p` reads, if that computes `a / b` of two plain reads."""
+def _quotient(p: Read, editor: Editor) -> tuple[Read, Read] | None:
+    """(a, b) where the nest that `p` reads computes `a / b` of two plain reads."""
     n = editor.nest(p.value) if is_plain(p) else None
     if n is None or n.reducer is not None or n.out.dtype not in WIDE:
         return None
     match n.body[0]:
         case Apply(op="div", args=(Read() as a, Read() as b)) if is_plain(a) and is_plain(b):
-            return n, a, b
+            return a, b
         case _:
             return None
 
@@ -309,6 +320,26 @@ def _squared_difference(e: Expr, editor: Editor) -> tuple[Expr, Read] | None:
             return _difference(a, editor)
         case _:
             return None
+
+
+def _subtracts(reader: Node, value: str) -> bool:
+    """Whether `reader` does nothing with a value but to subtract it."""
+    if not isinstance(reader, Nest):
+        return False
+
+    def uses(e: Expr) -> bool:
+        return any(r.value == value for r in reads(e))
+
+    def subtracts(e: Expr) -> bool:
+        match e:
+            case Apply(op="sub", args=(x, Read(of))) if of == value:
+                return not uses(x)
+            case Apply(args=args):
+                return all(map(subtracts, args))
+            case _:
+                return not uses(e)
+
+    return all(map(subtracts, reader.body))
 
 
 def _mean(n: Node, editor: Editor) -> tuple[Nest, Read] | None:

@@ -21,7 +21,7 @@ from rutc.graph_opt.affine_chain import (
     slope_and_offset,
 )
 from rutc.graph_opt.editor import Editor, merge_origins
-from rutc.graph_opt.exprs import atoms, index_coords, indices, point
+from rutc.graph_opt.exprs import at_point, atoms, index_coords, indices
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rounding import elements, is_representable, over_budget, rounds
 from rutc.graph_opt.sum_weights import (
@@ -261,7 +261,7 @@ def _with_weights(w: Weights, scale: Expr, editor: Editor) -> tuple[Nest, Nest]:
     c, read = w.const, w.read
     base = c.out.name if c.out.name.endswith(".scaled") else f"{c.out.name}.scaled"
     name = editor.fresh_value(base)
-    element = Read(c.out.name, point(c.out.dims), read.dtype)
+    element = at_point(c.out)
     scaled = Value(name, read.dtype, c.out.dims)
     origin = merge_origins(c, w.sum)
     weights = Nest((scaled,), (), None, (apply("mul", element, scale),), origin)
@@ -311,7 +311,7 @@ def _outlined(e: Expr, name: str, n: Nest, new: list[Node], editor: Editor) -> E
         return Reason(f"{size} elements are too many for a scale made of {source}")
     value = Value(editor.fresh_value(name), e.dtype, dims)
     new.append(Nest((value,), (), None, (e,), n.origin))
-    return Read(value.name, point(dims), e.dtype)
+    return at_point(value)
 
 
 def _operations(e: Expr) -> int:

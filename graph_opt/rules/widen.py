@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor
-from rutc.graph_opt.exprs import is_plain, node_reads, point
+from rutc.graph_opt.exprs import at_point, is_plain, node_reads
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.contraction import inlined
 from rutc.graph_opt.rules.fold import FoldConstants
@@ -49,7 +49,7 @@ def widen_operands(n: Node, editor: Editor) -> Result:
             continue
         source = editor.values[r.value]
         wide = Value(editor.fresh_value(f"{r.value}.wide"), DType.F32, source.dims)
-        element = Cast(Read(r.value, point(source.dims), r.dtype), DType.F32)
+        element = Cast(at_point(source), DType.F32)
         new.append(Nest((wide,), (), None, (element,), n.origin))
         parts[i] = _reading(wide, r)
     if not new:
