@@ -178,3 +178,55 @@ def test_batch_normalisation_goes_into_ordinary_weights(
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
     assert (".scaled" in str(optimize(import_model(path)))) == folds
     assert ".scaled" not in str(optimize(import_model(path), pipeline=EXACT))
+
+
+def made_of(
+    nodes: list[onnx.NodeProto], x: tuple[int, ...], weights: dict[str, np.ndarray]
+) -> onnx.ModelProto:
+    """A model of one input `x`, whose outputs are those values that no node reads."""
+    read = {name for n in nodes for name in n.input}
+    outputs = [o for n in nodes for o in n.output if o not in read]
+    constants = [numpy_helper.from_array(a, n) for n, a in weights.items()]
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, x)
+    made = [helper.make_tensor_value_info(o, TensorProto.FLOAT, None) for o in outputs]
+    graph = helper.make_graph(nodes, "made", [given], made, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_means_are_quotients(tmp_path: Path, *, exact: bool) -> None:
+    """The mean of 41 ones is 1, and no less: 41 times the float next to 1/41 is less than 1."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x", "axes"], ["r"]),
+        helper.make_node("GlobalAveragePool", ["x"], ["g"]),
+        helper.make_node("AveragePool", ["x"], ["a"], kernel_shape=[41], strides=[1]),
+    ]
+    model = made_of(nodes, (1, 3, 41), {"axes": np.array([2], np.int64)})
+    onnx.save(model, tmp_path / "m.onnx")
+    rutc.compile(tmp_path / "m.onnx", tmp_path / "m.so", verify=False, exact_algorithms=exact)
+    x = np.ones((1, 3, 41), np.float32)
+    for found in rutc.load(tmp_path / "m.so", threads=1).run(None, {"x": x}):
+        np.testing.assert_array_equal(found, np.ones_like(found))
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("place", [0, 5])
+def test_the_mean_of_a_long_row_with_an_infinity_is_infinite(
+    tmp_path: Path, place: int, *, exact: bool
+) -> None:
+    nodes = [
+        helper.make_node("ReduceMean", ["x", "axes"], ["m"]),
+        helper.make_node("Identity", ["m"], ["mean"]),
+        helper.make_node("Sub", ["x", "m"], ["c"]),
+        helper.make_node("Mul", ["c", "c"], ["s"]),
+        helper.make_node("ReduceMean", ["s", "axes"], ["v"]),
+    ]
+    model = made_of(nodes, (2, 70_000), {"axes": np.array([1], np.int64)})
+    onnx.save(model, tmp_path / "m.onnx")
+    rutc.compile(tmp_path / "m.onnx", tmp_path / "m.so", verify=False, exact_algorithms=exact)
+    x = np.random.default_rng(6).standard_normal((2, 70_000)).astype(np.float32)
+    x[0, place] = np.inf
+    mean, variance = rutc.load(tmp_path / "m.so", threads=1).run(None, {"x": x})
+    assert mean[0, 0] == np.inf
+    assert np.isfinite(mean[1, 0])
+    np.testing.assert_array_equal(np.isnan(variance[:, 0]), [True, False])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rutc.importer.builder import Builder, computing, lit
-from rutc.importer.ops.reductions import reduced
+from rutc.importer.ops.reductions import divided, reduced
 from rutc.importer.ops.window import Window, kernel_roles, spatial_roles, window
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
@@ -103,10 +103,7 @@ def average_pool(
     mean_axes = b.axes(total.shape)
     count = _count(b, x, geometry, mean_axes[2:], include_pad=bool(count_include_pad))
     value = b.spread(total, mean_axes)
-    if count.is_const:
-        share = lit(1 / count.const, x.dtype)
-        return b.nest(mean_axes, apply("mul", value, share))
-    return b.nest(mean_axes, apply("div", value, cast(IndexValue(count), x.dtype)))
+    return b.nest(mean_axes, divided(value, count))
 
 
 def _count(

@@ -46,7 +46,7 @@ def reduced(
     count = product(a.extent for a in bound)
 
     def finished(e: Expr) -> Expr:
-        return cast(finish(_divided(e, count) if mean and count != ONE else e), x.dtype)
+        return cast(finish(divided(e, count) if mean and count != ONE else e), x.dtype)
 
     probe = Local("e", total.dtype)
     if finished(probe) != probe:
@@ -58,9 +58,8 @@ def reduced(
     return b.reshaped(total, keep_units(b, total.axes, axes, x.rank))
 
 
-def _divided(e: Expr, count: Index) -> Expr:
-    if count.is_const and e.dtype.is_float and count.const:
-        return apply("mul", e, lit(1 / count.const, e.dtype))
+def divided(e: Expr, count: Index) -> Expr:
+    """`e` divided by a number of elements."""
     return apply("div", e, cast(IndexValue(count), e.dtype))
 
 
