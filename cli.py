@@ -401,6 +401,9 @@ def explain(
     shape: Shapes = None,
     value: Values = None,
     target: Target = "native",
+    exact_algorithms: Annotated[
+        bool, typer.Option("--exact-algorithms", help="Plan as compile does with this option.")
+    ] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -417,6 +420,7 @@ def explain(
             dims=parse_dims(dim),
             values=parse_values(value),
             target=target,
+            exact_algorithms=exact_algorithms,
         )
         screen.result(views.explanation_json(explanation), views.explanation_text(explanation))
 

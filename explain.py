@@ -1,7 +1,7 @@
 """What became of one ONNX node: its nests, their kernels, and why they share none with neighbours.
 
-`rutc explain` shows it. The model is imported, rewritten and planned as for compiling; no code is
-made.
+`rutc explain` shows it, with the rules that would round too much. The model is imported, rewritten
+and planned as for compiling; no code is made.
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ import numpy as np
 
 from rutc.emit.targets import target_named
 from rutc.errors import UserError
-from rutc.graph_opt import optimize
+from rutc.graph_opt import versions
 from rutc.graph_opt.decide import decide
+from rutc.graph_opt.pipeline import EXACT, pipeline_for
 from rutc.graph_opt.plan import Choose, Plan, PlanStep, Repeat, RepeatWhile, Run
+from rutc.graph_opt.rewrite import Pass, Rule, Sweep, rule_name, why_not
+from rutc.graph_opt.rounding import OverBudget, rounding_of
+from rutc.graph_opt.versions import FEW_ROWS
 from rutc.importer import import_model
 from rutc.importer.extract import ModelParts, NodeInfo
 from rutc.recipe import scheduled_kernel
@@ -82,6 +86,15 @@ class Apart:
 
 
 @record
+class Refusal:
+    """A rule that does not apply to a value, as it would round more than the budget allows."""
+
+    rule: str
+    value: str
+    reason: str
+
+
+@record
 class Explanation:
     """All that is known of a node. `operator` is empty for a name that only the graph knows."""
 
@@ -91,6 +104,7 @@ class Explanation:
     parts: tuple[Part, ...]
     kernels: tuple[Launch, ...]
     apart: tuple[Apart, ...]
+    refused: tuple[Refusal, ...]
 
 
 def explain(
@@ -101,6 +115,7 @@ def explain(
     dims: Mapping[str, int | tuple[int, ...]] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
     target: str = "native",
+    exact_algorithms: bool = False,
 ) -> Explanation:
     """The explanation of a node, named by its name or by one of its outputs.
 
@@ -112,14 +127,45 @@ def explain(
     info = _find(ModelParts(model).nodes, graph, node)
     name = node if info is None else info.name or info.outputs[0]
     history = [Stage("import", _count(graph, name))]
+    rules = _rounding_rules(EXACT if exact_algorithms else pipeline_for(machine))
+    refused: dict[str, tuple[Refusal, ...]] = {}
 
     def note(step: str, after: Graph, changed: bool) -> None:
         found = _count(after, name)
         if changed and found != history[-1].nodes:
             history.append(Stage(step, found))
+        for rule in rules.get(step.removesuffix(FEW_ROWS), ()):
+            refused[rule_name(rule)] = _refusals(rule, after, name)
 
-    plan = decide(optimize(graph, on_step=note))
-    return _explanation(plan, machine, name, "" if info is None else info.op, tuple(history))
+    plan = decide(versions(graph, machine, exact=exact_algorithms, on_step=note)[-1].graph)
+    return _explanation(
+        plan,
+        machine,
+        name,
+        "" if info is None else info.op,
+        tuple(history),
+        tuple(r for found in refused.values() for r in found),
+    )
+
+
+def _rounding_rules(pipeline: tuple[Pass, ...]) -> dict[str, tuple[Rule, ...]]:
+    """The rules of each step that declare to round."""
+    return {
+        s.name: tuple(r for r in s.rules if rounding_of(r) is not None)
+        for s in pipeline
+        if isinstance(s, Sweep)
+    }
+
+
+def _refusals(rule: Rule, graph: Graph, name: str) -> tuple[Refusal, ...]:
+    """Where a rule would round too much in the nests of an ONNX node."""
+    found: list[Refusal] = []
+    for n in _named(graph, name):
+        value = outs(n)[0].name
+        reason = why_not(rule, graph, value)
+        if isinstance(reason, OverBudget):
+            found.append(Refusal(rule_name(rule), value, str(reason)))
+    return tuple(found)
 
 
 def _find(nodes: tuple[NodeInfo, ...], graph: Graph, name: str) -> NodeInfo | None:
@@ -151,7 +197,12 @@ def _count(graph: Graph, name: str) -> int:
 
 
 def _explanation(
-    plan: Plan, machine: Machine, name: str, operator: str, history: tuple[Stage, ...]
+    plan: Plan,
+    machine: Machine,
+    name: str,
+    operator: str,
+    history: tuple[Stage, ...],
+    refused: tuple[Refusal, ...],
 ) -> Explanation:
     nodes = _named(plan.graph, name)
     own = {v.name for n in nodes for v in outs(n)}
@@ -169,40 +220,41 @@ def _explanation(
         text = "\n".join(node_lines(n))
         parts.append(Part(text, None if group is None else group.name, kept))
     groups = dict.fromkeys(home[v.name].name for n in nodes for v in outs(n) if v.name in home)
-    by_name = {
-        g.name: (g, symbols) for g, symbols in _launches(plan.steps, dict(plan.graph.symbols))
-    }
-    kernels = tuple(_launch(plan, machine, *by_name[g]) for g in groups)
+    launches = {x[0].name: x for x in _launches(plan.steps, dict(plan.graph.symbols), machine)}
+    kernels = tuple(_launch(plan, *launches[g]) for g in groups)
     origin = {v.name: n.origin for n in walk_nodes(plan.graph.nodes) for v in outs(n)}
     apart = tuple(
         Apart(r.reader, origin[r.reader], r.value, origin[r.value], r.reason)
         for r in plan.refusals
         if r.reader in own or r.value in own
     )
-    return Explanation(name, operator, history, tuple(parts), kernels, apart)
+    return Explanation(name, operator, history, tuple(parts), kernels, apart, refused)
 
 
 Symbols = Mapping[str, Range]
 
 
-def _launches(steps: tuple[PlanStep, ...], symbols: Symbols) -> list[tuple[Group, Symbols]]:
-    """All groups with the counters and trips of the scans around them."""
-    found: list[tuple[Group, Symbols]] = []
+def _launches(
+    steps: tuple[PlanStep, ...], symbols: Symbols, machine: Machine
+) -> list[tuple[Group, Symbols, Machine]]:
+    """All groups with the counters and trips around them, and the machine as they see it."""
+    found: list[tuple[Group, Symbols, Machine]] = []
     for s in steps:
         if isinstance(s, Run):
-            found.append((s.group, symbols))
+            found.append((s.group, symbols, machine))
         elif isinstance(s, Repeat):
             bounds = Index.of(s.trips).bounds(symbols)
             last = max(bounds[1] - 1, 0) if bounds is not None else 1 << 62
-            found += _launches(s.steps, {**symbols, s.dim: (0, last)})
+            inside = machine.alone() if s.parts else machine
+            found += _launches(s.steps, {**symbols, s.dim: (0, last)}, inside)
         elif isinstance(s, RepeatWhile):
-            found += _launches(s.steps, symbols)
+            found += _launches(s.steps, symbols, machine)
         elif isinstance(s, Choose):
-            found += _launches((*s.then, *s.orelse), symbols)
+            found += _launches((*s.then, *s.orelse), symbols, machine)
     return found
 
 
-def _launch(plan: Plan, machine: Machine, group: Group, symbols: Symbols) -> Launch:
+def _launch(plan: Plan, group: Group, symbols: Symbols, machine: Machine) -> Launch:
     extents = {d: plain(e) for d, e in plan.graph.dims}
     kernel = lower(group, plan.values, plan.layouts, extents, symbols)
     constants = {n.out.name for n in walk_nodes(plan.graph.nodes) if isinstance(n, Const)}

@@ -376,6 +376,9 @@ def explanation_text(explanation: Explanation) -> str:
         lines += [f"  {step}" for step in kernel.schedule] or ["  plain loops: no schedule steps"]
     if e.apart:
         lines += ["", "not fused:", *(f"  {_apart_text(a)}" for a in e.apart)]
+    if e.refused:
+        told = (f"  {r.rule} at %{r.value}: {r.reason}" for r in e.refused)
+        lines += ["", "would round too much:", *told]
     return "\n".join(lines)
 
 

@@ -1,13 +1,19 @@
 """`rutc explain`: what became of a node, by its name or an output's."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
+from rutc.emit.targets import target_named
 from rutc.explain import explain
+from rutc.graph_opt import versions
+from rutc.graph_opt.decide import decide
+from rutc.graph_opt.plan import Repeat
+from rutc.importer import import_model
 from tests.cli.conftest import Rutc, build, weight
 
 
@@ -95,3 +101,43 @@ def test_scans_are_explained_inside(tmp_path: Path) -> None:
     found = explain(path, "memory")
     assert found.kernels
     assert any(part.kernel is None for part in found.parts)
+
+
+def test_a_rewrite_that_would_round_too_much_is_told(rutc: Rutc, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Sub", ["h", "far"], ["c"], name="center"),
+        helper.make_node("Mul", ["c", "scale"], ["y"], name="scale"),
+    ]
+    numbers = {"far": np.float32(1e6), "scale": np.float32(0.3)}
+    path = tmp_path / "far.onnx"
+    onnx.save(build(nodes, {"w": weight(), **{n: np.array(v) for n, v in numbers.items()}}), path)
+    (refusal,) = explain(path, "scale").refused
+    assert refusal.rule == "combine_scales"
+    assert re.fullmatch(r"it may cost [\d.]+ bits, more than 1", refusal.reason)
+    assert refusal.reason in rutc("explain", path, "scale").stdout
+    assert explain(path, "scale", exact_algorithms=True).refused == ()
+    numbers["far"] = np.float32(0.5)
+    onnx.save(build(nodes, {"w": weight(), **{n: np.array(v) for n, v in numbers.items()}}), path)
+    assert explain(path, "scale").refused == ()
+
+
+def test_kernels_of_slices_are_scheduled_for_one_thread(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["q", "r"], ["s"], name="scores"),
+        helper.make_node("Softmax", ["s"], ["p"], name="weights"),
+        helper.make_node("MatMul", ["p", "v"], ["y"], name="mixed"),
+    ]
+    shapes = {"q": [8, 512, 64], "r": [8, 64, 512], "v": [8, 512, 64], "y": [8, 512, 64]}
+    *given, made = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()
+    )
+    graph = helper.make_graph(nodes, "slices", given, [made])
+    path = tmp_path / "slices.onnx"
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, path)
+    plan = decide(versions(import_model(path), target_named("x86-64-v3").machine)[-1].graph)
+    assert any(isinstance(s, Repeat) and s.parts for s in plan.steps)
+    kernels = explain(path, "scores", target="x86-64-v3").kernels
+    assert kernels
+    assert not any("parallel" in step for kernel in kernels for step in kernel.schedule)
