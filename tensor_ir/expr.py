@@ -321,3 +321,10 @@ def factors(e: Expr) -> list[Expr]:
     if isinstance(e, Apply) and e.op == "mul":
         return [f for a in e.args for f in factors(a)]
     return [e]
+
+
+def terms(e: Expr) -> list[Expr]:
+    """The terms of a sum, in order."""
+    if isinstance(e, Apply) and e.op == "add":
+        return [t for a in e.args for t in terms(a)]
+    return [e]

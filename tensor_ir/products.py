@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Apply, Cast, Expr, Read
+from rutc.tensor_ir.expr import Apply, Cast, Expr, Read, terms
 from rutc.tensor_ir.kernel import Update
 from rutc.tensor_ir.reducer import Reducer
 
@@ -34,20 +34,17 @@ def terms_of(
     """
     if reducer is None or reducer.name != "sum":
         return None
-    found = _terms(elements[0])
-    if found is None or {(SUMMED[r.dtype],) for pair in found for r in pair} != {reducer.state}:
-        return None
-    return found
+    found = [_product(t) for t in terms(elements[0])]
+    known = tuple(pair for pair in found if pair is not None)
+    kinds = {(SUMMED[r.dtype],) for pair in known for r in pair}
+    return known if len(known) == len(found) and kinds == {reducer.state} else None
 
 
-def _terms(e: Expr) -> tuple[tuple[Read, Read], ...] | None:
+def _product(e: Expr) -> tuple[Read, Read] | None:
     match e:
         case Apply(op="mul", args=(a, b)):
             p, q = _narrow(a), _narrow(b)
-            return None if p is None or q is None else ((p, q),)
-        case Apply(op="add", args=(a, b)):
-            left, right = _terms(a), _terms(b)
-            return None if left is None or right is None else (*left, *right)
+            return None if p is None or q is None else (p, q)
         case _:
             return None
 

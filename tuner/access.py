@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 
 from rutc.record import record
@@ -178,6 +178,16 @@ def dim_of_loop(kernel: Kernel, buffer: str) -> dict[str, str]:
                         if var is not None and var not in found and d not in found.values():
                             found[var] = d
     return found
+
+
+def memory_order(loops: Iterable[str], shape: Shape) -> list[str]:
+    """Loops in the order of the stores' memory, farthest outermost."""
+    stores = [t for t in shape.touches if t.is_store]
+
+    def distance(v: str) -> int:
+        return max((abs(t.strides.get(v) or 0) for t in stores), default=0)
+
+    return sorted(loops, key=lambda v: -distance(v))
 
 
 def leaves_rest(size: Size, factor: int) -> bool:

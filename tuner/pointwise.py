@@ -9,7 +9,7 @@ from rutc.tensor_ir.affine import Index, Size, plain
 from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.steps import Cut, Fuse, Mark, Part, Peel, Reorder, Schedule, Split, Step
-from rutc.tuner.access import Shape, leaves_rest
+from rutc.tuner.access import Shape, leaves_rest, memory_order
 from rutc.tuner.across import across, interleaved
 from rutc.tuner.arms import choosing_loops, comparisons, edges_of_reads, turns, unrolled_arms
 from rutc.tuner.choice import pays, shared_out
@@ -33,11 +33,11 @@ def pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
     free = [v for v in loops if v not in chosen]
     if chosen and free:
         vector = _best_vector(free, shape)
-        others = _memory_order([v for v in loops if v != vector], shape)
+        others = memory_order([v for v in loops if v != vector], shape)
         parallel = bool(shared(others))
         return tuple(unrolled_arms(others, vector, chosen, sizes, machine.width, parallel=parallel))
     vector = _best_vector(loops, shape)
-    order = _memory_order([v for v in loops if v != vector], shape)
+    order = memory_order([v for v in loops if v != vector], shape)
     symbols = dict(kernel.symbols)
     symbolic = set(shape.symbolic)
     cuts: tuple[int, ...] = ()
@@ -151,13 +151,3 @@ def _best_vector(loops: list[str], shape: Shape) -> str:
         return total / lanes * (1 + 0.1 * ((-extent) % lanes) / lanes)
 
     return min(loops, key=cost)
-
-
-def _memory_order(loops: list[str], shape: Shape) -> list[str]:
-    """Loops in the order of the store's memory, farthest outermost."""
-    stores = [t for t in shape.touches if t.is_store]
-
-    def distance(v: str) -> int:
-        return max((abs(t.strides.get(v) or 0) for t in stores), default=0)
-
-    return sorted(loops, key=lambda v: -distance(v))

@@ -26,7 +26,7 @@ from rutc.tensor_ir.steps import (
     apply_schedule,
 )
 from rutc.tensor_ir.windows import MOST_TAPS, partners
-from rutc.tuner.access import Reduction, Shape, analyse
+from rutc.tuner.access import Reduction, Shape, analyse, memory_order
 from rutc.tuner.choice import Choice, shared_out
 from rutc.tuner.collapse import collapse
 from rutc.tuner.dot import products_together
@@ -226,7 +226,7 @@ def _schedule(
         inside.append(f"{v}.i")
         factors[v] = f
     tiled = {vector, *(rows[:1] if rows is not None else ())}
-    others = _memory_order([x.var for x in shape.shared if x.var not in tiled], shape)
+    others = memory_order([x.var for x in shape.shared if x.var not in tiled], shape)
     outer = (*others, *around)
     steps.append(Reorder((*outer, *inside)))
     # Where rows lie is found once for all vectors of them, if that takes the run's sizes.
@@ -351,13 +351,3 @@ def _edges(
                         return ()
     points = {p for tile in alone for p in (tile, tile + 1)}
     return tuple(sorted(p for p in points if 0 < p < tiles))
-
-
-def _memory_order(loops: list[str], shape: Shape) -> list[str]:
-    """Loops in the order of the stores' memory, farthest outermost."""
-    stores = [t for t in shape.touches if t.is_store]
-
-    def distance(v: str) -> int:
-        return max((abs(t.strides.get(v) or 0) for t in stores), default=0)
-
-    return sorted(loops, key=lambda v: -distance(v))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rutc.record import record
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Apply, Expr, Read, transform
+from rutc.tensor_ir.expr import Expr, Read, terms, transform
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -100,7 +100,7 @@ class MatrixTile(Step):
                 constant_extent(x)
                 (element,) = update.elements
                 updates = (
-                    replace(update, states=(state,), elements=(term,)) for term in _terms(element)
+                    replace(update, states=(state,), elements=(term,)) for term in terms(element)
                 )
                 return tuple(around(u, replace(x, kind=Kind.MATRIX)) for u in updates)
 
@@ -163,13 +163,6 @@ class MatrixTile(Step):
         if any(isinstance(s, Loop | Init) for s in walk_stmts(after)):
             raise NotApplicable("what follows the sum has loops of its own")
         return chain, init, reduction, after
-
-
-def _terms(e: Expr) -> tuple[Expr, ...]:
-    """What is added up."""
-    if isinstance(e, Apply) and e.op == "add":
-        return tuple(term for a in e.args for term in _terms(a))
-    return (e,)
 
 
 def _read_from(e: Expr, acc: str, stage: str, coords: tuple[tuple[str, Index], ...]) -> Expr:
