@@ -23,10 +23,11 @@ def divided_by_one(
     With the nearest reciprocal, a quotient off by at most one unit in the last place whose residue
     is added times that reciprocal is the nearest one [Markstein 1990]. The product with the
     reciprocal is such a quotient if that is precise by chance, as that of a `literal` divisor may
-    be; otherwise the first residue makes it one. Where a residue is not finite, the product is the
-    quotient already. A divisor that only the run knows is brought near 1 by a power of two: a small
-    one with the dividends before, as these may be subnormal numbers, a large one with the quotients
-    after. Residues of dividends below 2**-100 may underflow, and their quotients be off by one.
+    be; otherwise the first residue makes it one. A residue that is not finite makes NaN, and the
+    product is the quotient already. A divisor that only the run knows is brought near 1 by a power
+    of two: a small one with the dividends before, as these may be subnormal numbers, a large one
+    with the quotients after. Residues of dividends below 2**-100 may underflow, and their quotients
+    be off by one.
 
     The dividends take the divisor's sign, and residues count down: a residue of 0, which is +0,
     then leaves a quotient of -0 as it is.
@@ -56,9 +57,7 @@ def divided_by_one(
     for _ in range(residues):
         residue = b.call(fma, [quotient, divisor, minus])
         quotient = b.call(fma, [b.fneg(residue), reciprocal, quotient])
-    limit = ir.Constant(x.type, [float("inf")] * lanes)
-    finite = b.fcmp_ordered("<", _magnitude(memory, residue), limit)
-    found = b.select(finite, quotient, first)
+    found = b.select(b.fcmp_ordered("ord", quotient, quotient), quotient, first)
     return found if after is None else b.fmul(found, memory.widen(after, lanes))
 
 
