@@ -99,11 +99,12 @@ def average_pool(
     )
     axes, taps, at = _windows(b, x, geometry)
     element = b.read(x, [*(a.index for a in axes[:2]), *at], lit(0, x.dtype))
-    total = b.nest(axes, element, taps)
+    # A sum may be beyond the range of a type of 16 bits where its mean is not.
+    total = b.nest(axes, cast(element, computing(x.dtype)), taps)
     mean_axes = b.axes(total.shape)
     count = _count(b, x, geometry, mean_axes[2:], include_pad=bool(count_include_pad))
     value = b.spread(total, mean_axes)
-    return b.nest(mean_axes, divided(value, count))
+    return b.nest(mean_axes, cast(divided(value, count), x.dtype))
 
 
 def _count(

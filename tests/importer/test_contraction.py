@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from rutc.errors import UserError
@@ -152,6 +153,12 @@ def test_max_pool_indices(check, make_node, rng):
     x = {"x": normal(rng, 2, 3, 6, 7)}
     step = make_node("MaxPool", ["x"], ["y", "i"], kernel_shape=[2, 3], strides=[2, 2])
     check(step, x, outputs=("y", "i"))
+
+
+def test_sums_of_halves_may_be_larger_than_their_type(check, make_node):
+    x = {"x": np.full((1, 1, 3, 3), 40000, "f2")}
+    step = make_node("AveragePool", ["x"], kernel_shape=[2, 2])
+    check(step, x, expected=[np.full((1, 1, 2, 2), 40000, "f2")])
 
 
 @pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"])
