@@ -22,7 +22,7 @@ from rutc.arguments import check_folder, check_number, check_writable
 from rutc.emit.files import COMPANIONS, Workplace, cannot_write, check_replaceable, shown, sweep
 from rutc.emit.host_runtime import HostRuntime
 from rutc.emit.toolchain import find_toolchain
-from rutc.errors import OutOfMemory, UserError
+from rutc.errors import TOO_DEEP, OutOfMemory, UserError
 from rutc.options import Options, Report
 from rutc.progress import Progress
 from rutc.record import record
@@ -217,6 +217,7 @@ def _compiled(
 
     Raises:
         OutOfMemory: besides all that `compile` raises, the machine has not enough memory.
+        UserError: an expression is nested too deeply.
     """
     try:
         with HostRuntime(find_toolchain(_architecture(options.target))) as host:
@@ -226,6 +227,8 @@ def _compiled(
             f"{source}: this machine has not enough memory to compile it ({error}); fix the "
             "model's sizes, or narrow their ranges, with --dim or --shape"
         ) from error
+    except RecursionError as error:
+        raise UserError(f"{source}: {TOO_DEEP}") from error
 
 
 def _architecture(target: str) -> str:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 # numpy is imported where it is needed: the compiler starts a C compiler before that takes its time.
 
+LARGEST_SIZE = (1 << 63) - 1
+MOST_DIGITS = 100
+"""Python reads no numbers of thousands of digits."""
+
 
 def parse_dims(items: Sequence[str] | None) -> dict[str, int | tuple[int, ...]]:
     """Returns `["batch=2", "seq=1..512"]` as `{"batch": 2, "seq": (1, 512)}`.
@@ -34,7 +38,7 @@ def parse_dims(items: Sequence[str] | None) -> dict[str, int | tuple[int, ...]]:
         low, dots, rest = text.partition("..")
         high, slash, step = rest.partition("/")
         numbers = [low, *([high] if dots else []), *([step] if slash else [])]
-        if not name or not all(n.isdecimal() for n in numbers) or (not dots and int(low) < 1):
+        if not name or not all(map(_is_size, numbers)) or (not dots and int(low) < 1):
             raise UserError(
                 f"--dim {item}: write NAME=N with a positive whole number, batch=1, or a range "
                 "NAME=LOW..HIGH, batch=1..64, or multiples NAME=LOW..HIGH/STEP, height=32..640/32"
@@ -49,6 +53,11 @@ def parse_dims(items: Sequence[str] | None) -> dict[str, int | tuple[int, ...]]:
     return dims
 
 
+def _is_size(text: str) -> bool:
+    """Whether a text is a whole number that a size may be."""
+    return text.isdecimal() and len(text) <= MOST_DIGITS and int(text) <= LARGEST_SIZE
+
+
 def parse_shapes(items: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
     """Returns `["x=1,3,8,8"]` as `{"x": (1, 3, 8, 8)}`; `x=` is a scalar.
 
@@ -59,7 +68,7 @@ def parse_shapes(items: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
     for item in items or ():
         name, equals, text = item.rpartition("=")
         extents = [part.strip() for part in text.split(",")] if text else []
-        if not name or not equals or not all(part.isdecimal() for part in extents):
+        if not name or not equals or not all(map(_is_size, extents)):
             raise UserError(f"--shape {item}: write NAME=N,N,... with whole numbers, x=1,3,224,224")
         if name in shapes:
             raise UserError(f"--shape {item}: {name!r} is given twice")

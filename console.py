@@ -26,7 +26,7 @@ import typer
 
 import rutc
 from rutc.emit import interrupts
-from rutc.errors import InternalError, RutcError, UserError
+from rutc.errors import TOO_DEEP, InternalError, RutcError, UserError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -251,6 +251,8 @@ def _failed(screen: Screen, error: Exception, *, debug: bool) -> typer.Exit:
     if isinstance(error, MemoryError):
         text = f"this machine has not enough memory ({error}); give or fix smaller sizes"
         return screen.fail(text, UserError.exit_status)
+    if isinstance(error, RecursionError):
+        return screen.fail(TOO_DEEP, UserError.exit_status)
     if not _is_told(error):
         return _bug(screen, error, debug=debug)
     if debug:

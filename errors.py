@@ -1,5 +1,11 @@
 """The errors a user can meet, and the exit status each one means."""
 
+TOO_DEEP = (
+    "the model computes something in too many steps that follow from each other, such as sizes "
+    "from sizes; fix the symbolic sizes with --dim, or cut the model in parts"
+)
+"""What to say where Python's recursion ends."""
+
 
 class RutcError(Exception):
     """An error with a message written for the user; `exit_status` is the command line's answer."""

@@ -6,6 +6,10 @@ from rutc.emit.elements import element_of
 from rutc.emit.program import Attribute, Call, Operand
 from rutc.emit.size_source import SizeTable
 from rutc.emit.text import c_integer, c_number, c_string
+from rutc.errors import InternalError
+
+MAX_NDIM = 64
+"""The most dimensions that the host runtime has room for."""
 
 
 def routine_declarations(calls: Sequence[Call]) -> Iterator[str]:
@@ -15,11 +19,17 @@ def routine_declarations(calls: Sequence[Call]) -> Iterator[str]:
 
 
 def call_tables(calls: Sequence[Call], sizes: SizeTable) -> Iterator[str]:
-    """Yields `calls`, the table that the steps' targets number, and what it points to."""
+    """Yields `calls`, the table that the steps' targets number, and what it points to.
+
+    Raises:
+        InternalError: an operand has more than MAX_NDIM dimensions.
+    """
     sites: list[str] = []
     for number, call in enumerate(calls):
         operands = [*call.args, *call.results]
         for i, operand in enumerate(operands):
+            if len(operand.shape) > MAX_NDIM:
+                raise InternalError(f"{call} has an operand of more than {MAX_NDIM} dimensions")
             shape = ", ".join(str(sizes.code(x)) for x in operand.shape) or "0"
             yield f"static const int64_t call_{number}_shape_{i}[] = {{{shape}}};"
         for i, (_, value) in enumerate(call.attributes):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from rutc.emit.call_source import call_tables, routine_declarations
+from rutc.emit.call_source import MAX_NDIM, call_tables, routine_declarations
 from rutc.emit.elements import element_of
 from rutc.emit.elf import NOTE_SOURCE
 from rutc.emit.program import (
@@ -28,12 +28,12 @@ from rutc.emit.program import (
 )
 from rutc.emit.size_source import LARGEST_BYTES, SizeTable
 from rutc.emit.text import c_comment, c_string
-from rutc.errors import InternalError
+from rutc.errors import InternalError, UserError
 from rutc.record import record
 from rutc.tensor_ir.affine import Index, Size, plain, product
 
-MAX_NDIM = 64
 MAX_SYMBOLS = 64
+"""The most sizes that the host runtime hands to a kernel."""
 MANIFEST_SYMBOL = "rutc_manifest"
 
 _HIDDEN = '__attribute__((visibility("hidden")))'
@@ -106,7 +106,10 @@ class _Tables:
                     first = self.add_buffers(*step.args)
                     origin = ", ".join(step.origin)
                     if len(step.symbols) > MAX_SYMBOLS:
-                        raise InternalError(f"{step.kernel} has more than {MAX_SYMBOLS} symbols")
+                        raise UserError(
+                            f"{origin} needs {len(step.symbols)} symbolic sizes, and no more than "
+                            f"{MAX_SYMBOLS} can be told to one kernel: fix some with --dim"
+                        )
                     row = _Row(
                         "LAUNCH",
                         step.kernel,
@@ -195,7 +198,11 @@ def _with_names(row: _Row, name: str, origin: str) -> _Row:
 
 
 def program_source(program: Program, number: int, weights_offset: int) -> str:
-    """Returns `program<number>.c`: the tables that the host runtime executes."""
+    """Returns `program<number>.c`: the tables that the host runtime executes.
+
+    Raises:
+        UserError: a kernel needs more symbolic sizes than can be told to it.
+    """
     symbols = [name for name, _ in program.symbols]
     bound = [name for name, _ in program.bound]
     sizes = SizeTable((*symbols, *bound, *counters(program.steps)))

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rutc.importer.open_sizes import at_most
+from rutc.importer.overflow import equal
 from rutc.importer.tensor import Shape, shape_text
 from rutc.tensor_ir import DType, Index, IndexValue, Lit, apply
 from rutc.tensor_ir.affine import ONE, ZERO, Range, maximum, minimum
@@ -118,7 +119,7 @@ def learn_step(b: Builder, extent: Index, whole: Index, shapes: Sequence[Shape])
     at_most(b, whole, extent)
     one, zero = Lit(1, DType.I64), Lit(0, DType.I64)
     is_one = apply("eq", IndexValue(extent), one)
-    fits = apply("eq", IndexValue(extent - whole), zero)
+    fits = equal(extent, whole, b.ranges)
     if may_be_one(b, extent):
         fits = apply("or", is_one, fits)
     texts = " and ".join(map(shape_text, shapes))

@@ -15,6 +15,8 @@ import numpy as np
 
 from rutc.importer.broadcast import broadcast, broadcast_to
 from rutc.importer.open_sizes import must_equal
+from rutc.importer.overflow import equal
+from rutc.importer.proto import MAX_RANK
 from rutc.importer.tensor import (
     Axis,
     Item,
@@ -63,9 +65,18 @@ LONGEST = (1 << 63) - 1
 MOST = (1 << 31) - 1
 """What a size that nothing else limits may be."""
 
+FEW = 64
+"""So many operands are chosen from, or combined, one after the other in one expression."""
+
 
 class OperatorError(ValueError):
     """An operator cannot be imported as it is used; the message says why."""
+
+
+def check_rank(rank: int) -> None:
+    """Raises OperatorError where a tensor would have more axes than any may have."""
+    if rank > MAX_RANK:
+        raise OperatorError(f"a tensor would have {rank} axes; rutc takes at most {MAX_RANK}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +135,15 @@ class Builder:
         """A new dim of this extent; `role` is what it should be called in the end."""
         name = f"_{len(self.extents)}"
         extent = Index.of(extent)
-        if extent.is_const and extent.const < 0:
-            raise OperatorError(f"an axis would get the extent {extent}")
         self.extents[name] = extent
         bounds = extent.bounds(self.ranges)
+        if max(abs(extent.const), *(abs(c) for _, c in extent.terms), 0) > LONGEST:
+            raise OperatorError("an axis would get an extent that is too large")
         if bounds is not None:
             if bounds[0] > LONGEST:
                 raise OperatorError(f"an axis would get the extent {extent}, which is too large")
+            if bounds[1] < 0:
+                raise OperatorError(f"an axis would get the extent {extent}, which is negative")
             self.ranges[name] = (0, max(bounds[1] - 1, 0))
         if role:
             self.roles[name] = role
@@ -150,7 +163,7 @@ class Builder:
     def constant(self, array: np.ndarray, dtype: DType | None = None, hint: str = "") -> Tensor:
         """A tensor whose elements are known: numbers, or index expressions of type i64."""
         kind = dtype or DType.of(array.dtype)
-        return Tensor(self.fresh(hint or None), kind, self.axes(array.shape), array)
+        return self.tensor(kind, self.axes(array.shape), hint or None, array)
 
     def _materialize(self, t: Tensor) -> None:
         """Defines a known tensor's value unless that has happened."""
@@ -256,11 +269,11 @@ class Builder:
         hint: str | None,
     ) -> tuple[Tensor, ...]:
         size = product(a.extent for a in axes)
-        bounds = size.bounds(self.ranges)
+        bounds = size.bounds(_where_some(size, self.ranges))
         if bounds is not None and bounds[0] > MAX_ELEMENTS:
             raise OperatorError(f"a result of {size} elements is too large")
         named = tuple(sorted(a.dim for a in axes if a.dim is not None))
-        outs = tuple(Tensor(self.fresh(hint), k, tuple(axes)) for k in kinds)
+        outs = tuple(self.tensor(k, axes, hint) for k in kinds)
         values = tuple(Value(t.name, t.dtype, named) for t in outs)
         self.nodes.append(Nest(values, bound, how, bodies, self.origin))
         return outs
@@ -274,7 +287,7 @@ class Builder:
         if prod(filter(None, shape)) > MAX_ELEMENTS:
             raise OperatorError(f"the shape {shape} is too large")
         array = np.empty(shape, dtype.numpy)
-        return Tensor(self.fresh(), dtype, tuple(axes), array)
+        return self.tensor(dtype, axes, None, array)
 
     def map(
         self, fn: ExprFunction, *operands: Tensor, hint: str | None = None, onto: bool = False
@@ -343,6 +356,7 @@ class Builder:
 
     def reshaped(self, t: Tensor, axes: Sequence[Axis]) -> Tensor:
         """`t` under other axes with the same dims in the same order (units put in or left out)."""
+        check_rank(len(axes))
         kept = {a.dim for a in axes}
         left = [a.dim for a in t.axes if a.dim is not None and a.extent == ONE]
         t = replace(t, units=(*t.units, *(d for d in left if d not in kept)))
@@ -394,9 +408,19 @@ class Builder:
             raise OperatorError("nested graphs cannot be imported here")
         return self.run_graph(graph, self.scope, inputs)
 
-    def tensor(self, dtype: DType, axes: Sequence[Axis], hint: str | None = None) -> Tensor:
-        """A tensor of a new value that the caller defines."""
-        return Tensor(self.fresh(hint), dtype, tuple(axes))
+    def tensor(
+        self,
+        dtype: DType,
+        axes: Sequence[Axis],
+        hint: str | None = None,
+        known: np.ndarray | None = None,
+    ) -> Tensor:
+        """A tensor of a new value that the caller defines.
+
+        Raises OperatorError for too many axes.
+        """
+        check_rank(len(axes))
+        return Tensor(self.fresh(hint), dtype, tuple(axes), known)
 
     def value(self, t: Tensor) -> Value:
         """The graph's value of a tensor."""
@@ -441,12 +465,12 @@ class Builder:
             if known is not None:
                 return known
         must_equal(self, a, b)
-        fits = apply("eq", IndexValue(a - b), Lit(0, DType.I64))
+        fits = equal(a, b, self.ranges)
         out = self.unless_failed(IndexValue(a), fits, f"the sizes {a} and {b} differ")
         limits = [x.bounds(self.ranges) for x in (a, b)]
         least = max(x[0] if x is not None else 0 for x in limits)
         most = min(x[1] if x is not None else MOST for x in limits)
-        made = self.size(out, "same", max(most, least, 0), max(least, 0))
+        made = self.size(out, "same", max(min(most, LONGEST), least, 0), max(least, 0))
         self.equal |= {(a, b): made, (a, made): made, (b, made): made}
         if made.as_var is not None:
             self.alike[made.as_var] = a, b
@@ -514,6 +538,12 @@ class Builder:
         return self.nest(axes, self.read(t, coords, fill))
 
 
+def _where_some(size: Index, ranges: Mapping[str, Range]) -> dict[str, Range]:
+    """The ranges of what a size follows from where none of it is 0."""
+    known = ((n, ranges[n]) for n in size.names() if n in ranges)
+    return {n: (max(low, 1), max(high, 1)) for n, (low, high) in known}
+
+
 def _dims(axes: Sequence[Axis]) -> tuple[str, ...]:
     return tuple(a.dim for a in axes if a.dim is not None)
 
@@ -548,8 +578,18 @@ def _elements(t: Tensor) -> Expr:
     for a in t.axes:
         position = position * a.extent + a.index
     items = t.known.reshape(-1).tolist()
-    chosen = _literal(items[-1], t.dtype)
+    return _chosen(position, [_literal(e, t.dtype) for e in items], 0)
+
+
+def _chosen(position: Index, items: Sequence[Expr], first: int) -> Expr:
+    """The item at a position, of which the first one is `first`; not deep where there are many."""
+    if len(items) > FEW:
+        half = len(items) // 2
+        low = apply("lt", IndexValue(position), Lit(first + half, DType.I64))
+        halves = (items[:half], first), (items[half:], first + half)
+        return apply("select", low, *(_chosen(position, part, at) for part, at in halves))
+    chosen = items[-1]
     for k in range(len(items) - 2, -1, -1):
-        here = apply("eq", IndexValue(position), Lit(k, DType.I64))
-        chosen = apply("select", here, _literal(items[k], t.dtype), chosen)
+        here = apply("eq", IndexValue(position), Lit(first + k, DType.I64))
+        chosen = apply("select", here, items[k], chosen)
     return chosen

@@ -18,6 +18,7 @@ from functools import partial, reduce
 from rutc.errors import UserError
 from rutc.importer.builder import Builder
 from rutc.importer.fitting import room_of
+from rutc.importer.overflow import exact
 from rutc.record import record
 from rutc.tensor_ir import (
     Coord,
@@ -183,6 +184,9 @@ class _Work:
             raise UserError(f"node {names} does not fit what it reads: {told}")
         zero = Lit(0, DType.I64)
         fits = [apply("ge", IndexValue(demand.room), zero)]
+        small = exact(demand.room, self.ranges)
+        if small is not None:
+            fits = [apply("and", fits[0], small)]
         fits += [apply("eq", IndexValue(e), zero) for e in demand.around]
         b = self.b
         b.origin = origin

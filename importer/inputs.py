@@ -11,11 +11,11 @@ import numpy as np
 from onnx import GraphProto, TypeProto, ValueInfoProto
 
 from rutc.errors import UserError
-from rutc.importer.builder import MAX_ELEMENTS, Builder
+from rutc.importer.builder import LONGEST, MAX_ELEMENTS, Builder, OperatorError
 from rutc.importer.bundles import bundled_input, keys_asked_for
 from rutc.importer.dims import clean_dim
 from rutc.importer.open_sizes import SizeFoundError
-from rutc.importer.proto import dtype_of
+from rutc.importer.proto import dtype_of, shape_of
 from rutc.importer.tensor import Axis, Item, Tensor
 from rutc.tensor_ir import Data, DType, Index, Input, Value
 from rutc.tensor_ir.affine import ONE, ZERO, Range
@@ -24,6 +24,8 @@ from rutc.tensor_ir.parse import parse_index
 
 MOST_SIZE = 1 << 31
 """No size that nothing fixes may be larger."""
+LONGEST_FORMULA = 200
+"""The characters of a size's name that is read as a formula."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 Dims = Mapping[str, int | tuple[int, ...]]
@@ -137,7 +139,10 @@ class Inputs:
         units: list[str] = []
         for extent, param in zip(extents, params, strict=True):
             role = f"!{clean_dim(param)}{'' if extent.is_const else '_i'}" if param else ""
-            d = b.dim(extent, role)
+            try:
+                d = b.dim(extent, role)
+            except OperatorError as e:
+                raise UserError(f"input {info.name!r}: {e}") from e
             axes.append(d)
             kept.append(Axis(None if extent == ONE else d, extent))
             if extent == ONE:
@@ -164,6 +169,7 @@ class Inputs:
         if not tensor.HasField("shape"):
             if given is None:
                 raise UserError(f"input {info.name!r} has no declared shape; give one for it")
+            shape_of(given, f"input {info.name!r}", MAX_ELEMENTS)
             return kind, [Index.of(n) for n in given], [""] * len(given)
         declared = tensor.shape.dim
         if given is not None and len(given) != len(declared):
@@ -196,11 +202,13 @@ class Inputs:
 
     def _formula(self, info: ValueInfoProto, param: str) -> Index | None:
         """What a name like "past + seq" says, where inputs have the sizes in it."""
-        if param in self.dims or not re.fullmatch(r"[\w.\s]+([+*-][\w.\s]+)+", param):
+        if param in self.dims or len(param) > LONGEST_FORMULA:
+            return None
+        if not re.fullmatch(r"[\w.\s]+([+*-][\w.\s]+)+", param):
             return None
         try:
             formula = parse_index(param)
-        except UserError:
+        except (UserError, ValueError):
             return None
         if not formula.names() <= self.plain:
             return None
@@ -223,6 +231,10 @@ class Inputs:
         if isinstance(given, int):
             return Index.of(given)
         low, high, step = (*given, 1)[:3]
+        if low < 0 or high > LONGEST:
+            raise UserError(
+                f"the size {param!r}: {low}..{high} are no sizes, which are 0 to {LONGEST}"
+            )
         low, high = -(-low // step), high // step
         if low > high:
             raise UserError(f"the size {param!r}: no multiple of {step} lies in its range")

@@ -298,6 +298,11 @@ class _Importer:
                 f"{node.op_type} (node {title(node)!r}) cannot be compiled: an extent or an "
                 f"attribute by which it divides is 0 [{_given(node, inputs)}]"
             ) from e
+        except RecursionError as e:
+            raise UserError(
+                f"{node.op_type} (node {title(node)!r}) cannot be compiled: its sizes follow from "
+                "others in too many steps; fix the symbolic sizes with --dim"
+            ) from e
         except (
             ArithmeticError,
             AssertionError,

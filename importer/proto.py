@@ -62,6 +62,8 @@ ELEMENT_TYPES = tuple(_NUMBERS)
 """The element types that ONNX has, too."""
 KEPT = "kept"
 """The key under which a tensor without elements says which ones of its folder it has."""
+MOST_DIGITS = 19
+"""Of a place in a file."""
 MAX_ELEMENTS = 1 << 40
 MAX_RANK = 64
 """No tensor has more axes: numpy, in which constants are kept, has no more."""
@@ -192,7 +194,7 @@ def _kept(t: TensorProto, folder: ModelFolder) -> np.ndarray | None:
     """The elements that `leave_elements` has left; None for others."""
     fields = {e.key: e.value for e in t.external_data}
     place = fields.get(KEPT, "")
-    known = fields.get("location") == INSIDE and place.isdecimal() and len(place) < 10
+    known = fields.get("location") == INSIDE and place.isdecimal() and len(place) <= MOST_DIGITS
     return folder.kept[int(place)] if known and int(place) < len(folder.kept) else None
 
 
@@ -200,7 +202,9 @@ def _inside(t: TensorProto, folder: ModelFolder) -> np.ndarray | None:
     """The bytes of elements that `load` has left in the model's file; None for others."""
     fields = {e.key: e.value for e in t.external_data}
     place = [fields.get(key, "") for key in ("offset", "length")]
-    known = fields.get("location") == INSIDE and all(n.isdecimal() for n in place)
+    known = fields.get("location") == INSIDE and all(
+        n.isdecimal() and len(n) <= MOST_DIGITS for n in place
+    )
     if not known or folder.model is None:
         return None
     offset, length = map(int, place)

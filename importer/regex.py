@@ -10,6 +10,7 @@ As only full and longest matches are asked for, greed and the numbers of groups 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rutc.importer.characters import (
@@ -40,6 +41,8 @@ from rutc.tensor_ir.regex import (
 
 MOST_REPEATS = 1000
 """RE2's limit on the counts of a repetition."""
+MOST_DIGITS = 10
+"""A count of so many digits is too large."""
 MOST_INSTRUCTIONS = 1 << 20
 """The longest program, in integers."""
 MOST_DEPTH = 200
@@ -84,6 +87,13 @@ def _one(ranges: Ranges) -> Code:
 def _either(a: Code, b: Code) -> Code:
     """SPLIT a b; a; JUMP end; b."""
     return ((SPLIT, 1, len(a) + 2), *a, (JUMP, len(b) + 1), *b)
+
+
+def _any_of(branches: Sequence[Code]) -> Code:
+    if len(branches) == 1:
+        return branches[0]
+    half = (len(branches) + 1) // 2
+    return _either(_any_of(branches[:half]), _any_of(branches[half:]))
 
 
 def _star(a: Code) -> Code:
@@ -149,24 +159,24 @@ class _Parser:
         self.depth += 1
         if self.depth > MOST_DEPTH:
             raise RegexError("its groups are nested too deeply")
-        code = self.branch()
+        branches = [self.branch()]
         while self.taken("|"):
-            code = _either(code, self.branch())
+            branches.append(self.branch())
         self.depth -= 1
-        return code
+        return _any_of(branches)
 
     def branch(self) -> Code:
-        code: Code = ()
+        code: list[tuple[int, ...]] = []
         while self.at < len(self.text) and not self.ahead("|") and not self.ahead(")"):
             if self.taken("\\Q"):
                 for atom in self.quoted():
-                    code = (*code, *atom)
+                    code += atom
                 continue
             start = self.at
             if self.repetition() is not None:
                 raise RegexError(f"the repetition at character {start} has nothing to repeat")
-            code = (*code, *self.repeats(self.atom()))
-        return code
+            code += self.repeats(self.atom())
+        return tuple(code)
 
     def quoted(self) -> list[Code]:
         stop = self.text.find("\\E", self.at)
@@ -199,8 +209,8 @@ class _Parser:
         if stop < 0 or not _is_number(first) or not (_is_number(last) or last == ""):
             return None
         self.at = stop + 1
-        least = int(first)
-        most = least if not comma else int(last) if last else None
+        least = _count(first)
+        most = least if not comma else _count(last) if last else None
         if max(least, most or 0) > MOST_REPEATS or (most is not None and most < least):
             raise RegexError(f"the repetition {{{first}{comma}{last}}} is not allowed")
         return least, most
@@ -367,3 +377,9 @@ class _Parser:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
+
+
+def _count(digits: str) -> int:
+    """A count of repetitions; one more than is allowed for any larger one."""
+    digits = digits.lstrip("0")
+    return int(digits or "0") if len(digits) < MOST_DIGITS else MOST_REPEATS + 1

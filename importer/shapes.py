@@ -12,13 +12,20 @@ from math import ceil, isfinite
 
 import numpy as np
 
+from rutc.importer.builder import OperatorError
 from rutc.importer.proto import dtype_of
 from rutc.importer.tensor import SMALL, Tensor, is_symbolic
 from rutc.tensor_ir import DType, Index
-from rutc.tensor_ir.affine import Range, floordiv, maximum, minimum, mod
+from rutc.tensor_ir.affine import Range, Var, floordiv, maximum, minimum, mod
+from rutc.tensor_ir.division import parts_of
 
 Attributes = Mapping[str, object]
 Fold = Callable[[Sequence[np.ndarray | None], Attributes, Mapping[str, Range]], np.ndarray | None]
+
+MOST_SYMBOLIC = 512
+"""Expressions of sizes in one tensor that are computed with during import."""
+LARGEST, LONGEST_SUM, LONGEST_TEXT, DEEPEST = (1 << 63) - 1, 64, 2000, 64
+"""Numbers in such an expression, its terms, the characters of its text, and its depth."""
 
 
 def folded(
@@ -27,7 +34,10 @@ def folded(
     attributes: Attributes,
     ranges: Mapping[str, Range],
 ) -> tuple[np.ndarray, DType] | None:
-    """The known result of an operator with known inputs, and its type; None if there is none."""
+    """The known result of an operator with known inputs, and its type; None if there is none.
+
+    Raises OperatorError for sizes that are nested too deep.
+    """
     given = [t for t in inputs if t is not None]
     if op not in _FOLDS or not given or any(t.known is None for t in given):
         return None
@@ -58,6 +68,10 @@ def folded(
     found = np.asarray(result)
     if found.size > SMALL:
         return None
+    if found.dtype == object:
+        _check_depth(found)
+        if not _is_short(found):
+            return None
     data = given[1] if op == "Where" else given[0]
     kind = DType.BOOL if op in _TESTS else DType.I64 if op == "NonZero" else data.dtype
     if op == "Cast":
@@ -67,6 +81,34 @@ def folded(
         if kind is DType.STRING:
             return None
     return _normalized(found, kind), kind
+
+
+def _is_short(found: np.ndarray) -> bool:
+    """Whether expressions are such as to compute with; longer ones are left to the run."""
+    items = [e for e in found.reshape(-1).tolist() if isinstance(e, Index)]
+    numbers = [n for e in items for n in (e.const, *(c for _, c in e.terms))]
+    return (
+        len(items) <= MOST_SYMBOLIC
+        and all(abs(n) <= LARGEST for n in numbers)
+        and all(len(e.terms) <= LONGEST_SUM and len(str(e)) <= LONGEST_TEXT for e in items)
+    )
+
+
+def _check_depth(found: np.ndarray) -> None:
+    """Raises OperatorError where expressions are nested deeper than Python's recursion reaches."""
+    if not all(_is_flat(e, DEEPEST) for e in found.reshape(-1).tolist() if isinstance(e, Index)):
+        raise OperatorError(
+            f"sizes follow from each other in more than {DEEPEST} steps; fix them with --dim"
+        )
+
+
+def _is_flat(e: Index, depth: int) -> bool:
+    """Whether so many operations on sums, or fewer, are around each size."""
+    return all(
+        isinstance(atom, Var) or (depth > 0 and all(_is_flat(x, depth - 1) for x in parts_of(atom)))
+        for mono, _ in e.terms
+        for atom in mono
+    )
 
 
 def _as_index(a: np.ndarray) -> np.ndarray:

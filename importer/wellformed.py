@@ -16,6 +16,7 @@ from onnx import (
     ModelProto,
     NodeProto,
     OperatorSetIdProto,
+    TensorProto,
     ValueInfoProto,
 )
 from onnx.defs import SchemaError, get_schema
@@ -24,6 +25,7 @@ from rutc.errors import UserError
 from rutc.importer.convert import OPSET
 from rutc.importer.order import title
 from rutc.importer.proto import MAX_ELEMENTS, MAX_RANK, graphs_of, shape_of, type_name
+from rutc.importer.wire import INSIDE, PLACED
 from rutc.record import record
 
 _NEWEST = (1 << 31) - 1
@@ -134,7 +136,10 @@ def _check_functions(model: ModelProto) -> None:
         _check_unique(f.input, f"an input of {where}")
         _check_unique(f.output, f"an output of {where}")
         versions = _versions(f.opset_import, where)
-        _Check(versions, in_function=True).nodes(f.node, where)
+        check = _Check(versions, in_function=True)
+        for a in f.attribute_proto:
+            check.attribute(a, where)
+        check.nodes(f.node, where)
     calls = {key: _called(nodes) & bodies.keys() for key, nodes in bodies.items()}
     done: set[tuple[str, str, str]] = set()
     while len(done) < len(calls):
@@ -176,8 +181,9 @@ class _Check:
         weights = [t.name for t in graph.initializer]
         weights += [t.values.name for t in graph.sparse_initializer]
         _check_unique(weights, f"an initializer of {where}")
-        for t in (*graph.initializer, *(s.values for s in graph.sparse_initializer)):
-            shape_of(t.dims, f"tensor {t.name!r}", MAX_ELEMENTS)
+        sparse = (t for s in graph.sparse_initializer for t in (s.values, s.indices))
+        for t in (*graph.initializer, *sparse):
+            _check_tensor(t, f"tensor {t.name!r}")
         for info in (*graph.input, *graph.output):
             _check_type(info)
         self.nodes(graph.node, where)
@@ -221,8 +227,10 @@ class _Check:
                     f"{a.ref_attr_name!r}, but the node is in none; give it a value"
                 )
             return
-        for t in (*((a.t,) if a.HasField("t") else ()), *a.tensors):
-            shape_of(t.dims, f"{place}: the tensor {a.name!r}", MAX_ELEMENTS)
+        sparse = (*((a.sparse_tensor,) if a.HasField("sparse_tensor") else ()), *a.sparse_tensors)
+        inner = (t for s in sparse for t in (s.values, s.indices))
+        for t in (*((a.t,) if a.HasField("t") else ()), *a.tensors, *inner):
+            _check_tensor(t, f"{place}: the tensor {a.name!r}")
         held = [field.name for field, _ in a.ListFields() if field.name in _VALUES]
         if a.type not in _FIELDS or any(name != _FIELDS[a.type] for name in held):
             kind = AttributeProto.AttributeType.Name(a.type)
@@ -242,8 +250,21 @@ def _check_unique(names: Iterable[str], what: str) -> None:
         seen.add(name)
 
 
+def _check_tensor(t: TensorProto, what: str) -> None:
+    shape_of(t.dims, what, MAX_ELEMENTS)
+    fields = {e.key: e.value for e in t.external_data}
+    if fields.get("location") == INSIDE and fields.keys() != PLACED:
+        raise UserError(
+            f"{what} says that its elements are in a file whose name is a NUL; export the model "
+            "again"
+        )
+
+
 def _check_type(info: ValueInfoProto) -> None:
-    dims = info.type.tensor_type.shape.dim
+    kind = info.type
+    while (outer := kind.WhichOneof("value")) in ("sequence_type", "optional_type"):
+        kind = getattr(kind, outer).elem_type
+    dims = kind.tensor_type.shape.dim
     if len(dims) > MAX_RANK:
         raise UserError(
             f"{info.name!r} is declared with {len(dims)} axes; rutc takes at most {MAX_RANK}"

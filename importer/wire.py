@@ -19,6 +19,9 @@ from rutc.record import record
 INSIDE = "\0"
 """The location of elements in the model's own file; no other file has such a name."""
 
+PLACED = frozenset(("location", "offset", "length"))
+"""What is said of elements in the model's own file."""
+
 LEAST_BYTES = 1 << 16
 """Tensors with fewer bytes are copied."""
 

@@ -43,9 +43,15 @@ def tokens(programs: Sequence[int], text: str, *, least: int, between: bool) -> 
     Each program follows its length. Of matches at one place the longest counts; what has fewer
     than `least` characters is left out, and the search goes on one character on.
     """
-    if not programs:
-        return [text]
-    program, following = programs[1 : 1 + programs[0]], programs[1 + programs[0] :]
+    found = [text]
+    while programs:
+        program, programs = programs[1 : 1 + programs[0]], programs[1 + programs[0] :]
+        found = [t for one in found for t in _cut(program, one, least=least, between=between)]
+    return found
+
+
+def _cut(program: Sequence[int], text: str, *, least: int, between: bool) -> list[str]:
+    """What one program makes of a text."""
     codes = [ord(c) for c in text]
     found: list[str] = []
     at = 0
@@ -57,7 +63,7 @@ def tokens(programs: Sequence[int], text: str, *, least: int, between: bool) -> 
         token = text[at:begin] if between else text[begin:end]
         taken = len(token) >= max(least, 1)
         if taken:
-            found += tokens(following, token, least=least, between=between)
+            found.append(token)
         if match is None:
             break
         at = end if (end > begin if between else taken) else begin + 1

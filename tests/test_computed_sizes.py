@@ -235,3 +235,23 @@ def test_a_computed_size_of_1_is_not_left_out_unsaid(tmp_path: Path) -> None:
         pytest.raises(ModelError, match=r"axis 1 .* has extent 1"),
     ):
         session.run(None, {"x": one})
+
+
+WRAPPED = (1722007169, 630138255, 17, 1722007169, 630138255, 17)
+"""Sizes whose product is 1 modulo 2^64."""
+
+
+@pytest.mark.parametrize("told_by", ["the run", "another tensor's shape"])
+def test_a_shape_of_more_elements_than_there_are_numbers(told_by: str, tmp_path: Path) -> None:
+    nodes = [
+        node("Reshape", ["x", "s" if told_by == "the run" else "same"], "t"),
+        node("Slice", ["t", "first", "end"], "y"),
+    ]
+    if told_by != "the run":
+        nodes[:0] = [node("ConstantOfShape", ["s"], "c"), node("Shape", ["c"], "same")]
+    feed = {"x": np.arange(6, dtype="f4"), "s": np.array([1, 1, 3, 1, 2, 1, 1])}
+    ends = {"first": np.full(7, -1), "end": np.full(7, 1 << 40)}
+    with compiled(model_of(nodes, feed, ends, ["y"]), tmp_path) as session:
+        assert session.run(None, feed)[0].tolist() == [[[[[[[5]]]]]]]
+        with pytest.raises(ModelError, match=r"does not fit the shape|cannot be reshaped"):
+            session.run(None, {**feed, "s": np.array([6, *WRAPPED])})

@@ -1,6 +1,6 @@
 """Positions out of range end the run, as in ONNX Runtime; those in range give its result."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +8,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import NodeProto, helper, numpy_helper
-from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, RuntimeException
 
 from rutc.errors import UserError
 from rutc.importer import import_model
@@ -113,6 +113,78 @@ def test_scatters(case: str, symbolic: bool, tmp_path: Path) -> None:
                 reference.run(None, {**feed, "i": wrong})
             with pytest.raises(ModelError, match=f"put: the index {value} is out of range"):
                 session.run(None, {**feed, "i": wrong})
+
+
+PLACES = {
+    "images of aligned regions": (
+        ("RoiAlign", ["x", "r", "i"], {"output_height": 2, "output_width": 2}),
+        {"x": (2, 1, 4, 4), "r": (2, 4)},
+        (0, 1),
+        (2, -1, 1 << 40),
+    ),
+    "the only image": (
+        ("RoiAlign", ["x", "r", "i"], {"mode": "max", "sampling_ratio": 2}),
+        {"x": (1, 2, 4, 4), "r": (2, 4)},
+        (0, 0),
+        (7, -1),
+    ),
+    "ends of sequences": (
+        ("ReverseSequence", ["x", "i"], {}),
+        {"x": (3, 2, 2)},
+        (3, 1),
+        (4, -1, 1 << 40),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_places_of_which_none_counts_from_the_end(case: str, tmp_path: Path) -> None:
+    (op, names, attributes), shapes, good, bad = PLACES[case]
+    rng = np.random.default_rng(0)
+    feed = {n: rng.uniform(0, 3, s).astype(np.float32) for n, s in shapes.items()}
+    feed["i"] = i64(*good)
+    nodes = [helper.make_node(op, names, ["y"], name="pick", **attributes)]
+    _refuses(model_of(nodes, feed, {}), feed, bad, tmp_path)
+
+
+def test_images_of_pooled_regions(tmp_path: Path) -> None:
+    feed = {
+        "x": np.arange(32, dtype=np.float32).reshape(2, 1, 4, 4),
+        "i": np.float32([[0, 0, 0, 2, 2], [1, 1, 1, 3, 3]]),
+    }
+    nodes = [helper.make_node("MaxRoiPool", ["x", "i"], ["y"], name="pick", pooled_shape=[2, 2])]
+    _refuses(model_of(nodes, feed, {}), feed, (2, -1, 9), tmp_path)
+
+
+@pytest.mark.parametrize("op", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_lengths_of_sequences(op: str, direction: str, tmp_path: Path) -> None:
+    rows, ways = {"RNN": 3, "GRU": 9, "LSTM": 12}[op], 1 + (direction == "bidirectional")
+    rng = np.random.default_rng(0)
+    shapes = {"x": (4, 2, 2), "w": (ways, rows, 2), "r": (ways, rows, 3)}
+    feed = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    feed["i"] = np.int32([4, 2])
+    how = {"hidden_size": 3, "direction": direction, "name": "pick"}
+    nodes = [helper.make_node(op, ["x", "w", "r", "", "i"], ["y"], **how)]
+    _refuses(model_of(nodes, feed, {}), feed, (5, -1), tmp_path)
+
+
+def _refuses(model: onnx.ModelProto, feed: Arrays, bad: Sequence[int], folder: Path) -> None:
+    """Where the first of `i` is one of `bad`, the run ends, as in ONNX Runtime; before as there."""
+    reference = onnxruntime.InferenceSession(model.SerializeToString())
+    with compiled(model, folder) as session:
+        graph = import_model(folder / "m.onnx")
+        (want,) = reference.run(None, feed)
+        np.testing.assert_allclose(session.run(None, feed)[0], want, rtol=1e-4, atol=1e-5)
+        for value in bad:
+            wrong = feed["i"].copy()
+            wrong.reshape(-1)[0] = value
+            with pytest.raises((Fail, InvalidArgument, RuntimeException)):
+                reference.run(None, {**feed, "i": wrong})
+            with pytest.raises(ModelError, match=r"pick: the index .* is out of range"):
+                session.run(None, {**feed, "i": wrong})
+            with pytest.raises(UserError, match=r"pick: the index .* is out of range"):
+                interpret(graph, {**feed, "i": wrong})
 
 
 def _checks(graph: Graph) -> int:

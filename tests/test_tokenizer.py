@@ -75,6 +75,18 @@ def test_tokens(tmp_path: Path) -> None:
                 assert meant[f"y{k}"].tolist() == want.tolist(), TOKENIZERS[k]
 
 
+def test_texts_are_split_by_many_separators(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    separators = [chr(200 + k) for k in range(256)]
+    onnx.save(tokenizing(["n"], [{"separators": separators}]), path)
+    rutc.compile(path, tmp_path / "m.so", verify=False)
+    feed = {"x": np.array(["a".join(separators)], object)}
+    want = [["a"] * 255]
+    assert interpret(import_model(path), feed)["y0"].tolist() == want
+    with rutc.load(tmp_path / "m.so") as session:
+        assert session.run(None, feed)[0].tolist() == want
+
+
 @pytest.mark.parametrize("shape", [["n"], ["n", "m"], [0], [2, 0]])
 def test_no_text_has_no_token(shape: list[str | int], tmp_path: Path) -> None:
     """The rank stays that of the result; ONNX Runtime gives the input's rank, against its own."""
@@ -94,6 +106,7 @@ def test_no_text_has_no_token(shape: list[str | int], tmp_path: Path) -> None:
         ({"separators": [""], "mincharnum": 2}, "mincharnum is more than 1"),
         ({"separators": [" "], "tokenexp": "a"}, "either separators or tokenexp"),
         ({"tokenexp": "a", "mincharnum": 0}, "mincharnum > 0"),
+        ({"separators": ["a"] * 257}, "257 separators; rutc takes at most 256"),
     ],
 )
 def test_tokenizers_that_are_refused(

@@ -10,10 +10,11 @@ from functools import partial, reduce
 import numpy as np
 
 from rutc.importer.broadcast import learn_step
-from rutc.importer.builder import MOST, Builder, OperatorError, lit
+from rutc.importer.builder import LONGEST, MOST, Builder, OperatorError, check_rank, lit
 from rutc.importer.ops.control import unless
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import linear
+from rutc.importer.overflow import holds
 from rutc.importer.tensor import Tensor, ints_of
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply, cast
 
@@ -83,6 +84,7 @@ def checked(b: Builder, value: Expr, ok: Expr, message: str) -> Expr:
 def reshape_dynamic(b: Builder, x: Tensor, shape: Tensor, *, allowzero: bool) -> Tensor:
     """`x` with a shape that is computed: its elements in row-major order."""
     given = elements(b, shape, "the shape")
+    check_rank(len(given))
     total = number(x.size)
     zero, minus = number(0), number(-1)
     kept: list[Expr] = []
@@ -91,13 +93,21 @@ def reshape_dynamic(b: Builder, x: Tensor, shape: Tensor, *, allowzero: bool) ->
             v = apply("select", apply("eq", v, zero), number(x.shape[i]), v)
         kept.append(v)
     rest: Expr = number(1)
+    unwrapped: Expr = lit(1, DType.F64)
+    open_: Expr = number(0)
     for v in kept:
-        rest = apply("mul", rest, apply("select", apply("eq", v, minus), number(1), v))
-    rest = b.read(b.nest((), rest), [])
+        is_open = apply("eq", v, minus)
+        factor = apply("select", is_open, number(1), v)
+        rest = apply("mul", rest, factor)
+        unwrapped = apply("mul", unwrapped, cast(factor, DType.F64))
+        open_ = apply("add", open_, cast(is_open, DType.I64))
+    rest, open_ = (b.read(b.nest((), e), []) for e in (rest, open_))
+    small = b.read(b.nest((), holds(unwrapped)), [])
     some = apply("max", rest, number(1))
-    left = apply("div", total, some)
+    left = apply("select", apply("eq", open_, number(1)), apply("div", total, some), number(1))
     found = [apply("select", apply("eq", v, minus), left, v) for v in kept]
-    fits: Expr = apply("eq", apply("mul", left, rest), total)
+    fits = apply("and", small, apply("eq", apply("mul", left, rest), total))
+    fits = apply("and", fits, apply("le", open_, number(1)))
     why = f"{x} does not fit the shape"
     return linear(b, x, tuple(bound(b, checked(b, v, fits, why), "extent") for v in found))
 
@@ -106,6 +116,7 @@ def expand_dynamic(b: Builder, x: Tensor, shape: Tensor) -> Tensor:
     """`x` broadcast to a shape that is computed."""
     given = elements(b, shape, "the shape")
     rank = max(len(given), x.rank)
+    check_rank(rank)
     extents: list[Index] = []
     wrong: list[Expr] = []
     for i in range(rank):
@@ -152,9 +163,14 @@ def cut_dynamic(b: Builder, n: Index, start: Expr, end: Expr, step: int) -> tupl
     span = apply("min", apply("max", span, number(0)), size)
     reach = apply("add", span, number(abs(step) - 1))
     count = apply("div", reach, number(abs(step)))
-    bounds = n.bounds(b.ranges)
-    most = MOST if bounds is None else max(bounds[1], 0)
+    most = most_of(b, n)
     return bound(b, first, "start", most), bound(b, count, "length", most)
+
+
+def most_of(b: Builder, n: Index) -> int:
+    """The most that an extent may be."""
+    bounds = n.bounds(b.ranges)
+    return MOST if bounds is None else min(max(bounds[1], 0), LONGEST)
 
 
 def cut_by(b: Builder, n: Index, start: Expr, end: Expr, step: Expr) -> tuple[Index, Index, Index]:
@@ -173,14 +189,15 @@ def cut_by(b: Builder, n: Index, start: Expr, end: Expr, step: Expr) -> tuple[In
     first = apply("max", clamped(start, number(0), highest), number(0))
     stop = clamped(end, lowest, highest)
     span = apply("select", up, apply("sub", stop, first), apply("sub", first, stop))
-    far = apply("max", apply("abs", by), number(1))
     span = apply("min", apply("max", span, number(0)), size)
+    most = most_of(b, n)
+    # A step over all elements is as good as any longer one.
+    longest = min(max(most, MOST), LONGEST // 2)
+    limited = apply("max", apply("min", by, number(longest)), number(-longest))
+    far = apply("max", apply("abs", limited), number(1))
     reach = apply("add", span, apply("sub", far, number(1)))
-    bounds = n.bounds(b.ranges)
-    most = MOST if bounds is None else max(bounds[1], 0)
     count = bound(b, apply("div", reach, far), "length", most)
-    limited = apply("max", apply("min", by, number(MOST)), number(-MOST))
-    return bound(b, first, "start", most), count, bound(b, limited, "by", MOST, -MOST)
+    return bound(b, first, "start", most), count, bound(b, limited, "by", longest, -longest)
 
 
 def split_dynamic(b: Builder, whole: Index, sizes: Tensor, parts: int) -> list[Index]:
@@ -205,13 +222,16 @@ def range_dynamic(b: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Te
         span = apply("sub", cast(last, wide), cast(first, wide))
         count = cast(apply("ceil", apply("div", span, cast(step, wide))), DType.I64)
     else:
-        wide = DType.I64
-        low, high, by = (cast(e, wide) for e in (first, last, step))
+        # Without a sign, no difference is too large.
+        wide, one = DType.U64, Lit(1, DType.U64)
+        low, high, by = (cast(e, DType.I64) for e in (first, last, step))
         up = apply("gt", by, number(0))
+        some = apply("select", up, apply("lt", low, high), apply("lt", high, low))
         span = apply("select", up, apply("sub", high, low), apply("sub", low, high))
-        some = apply("max", apply("abs", by), number(1))
-        count = apply("div", apply("add", span, apply("sub", some, number(1))), some)
-        count = apply("select", apply("gt", span, number(0)), count, number(0))
+        far = cast(apply("select", up, by, apply("neg", by)), wide)
+        whole = apply("add", apply("div", apply("sub", cast(span, wide), one), far), one)
+        count = cast(apply("min", whole, Lit(MOST + 1, wide)), DType.I64)
+        count = apply("select", some, count, number(0))
     count = apply("max", count, number(0))
     moves = apply("ne", step, zero)
     extent = bound(b, checked(b, count, moves, "delta is 0"), "count")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ml_dtypes
 
-from rutc.importer.builder import Builder, OperatorError, computing, lit
+from rutc.importer.builder import FEW, Builder, OperatorError, computing, lit
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Item, Tensor
@@ -96,13 +96,18 @@ def reciprocal(b: Builder, x: Tensor) -> Tensor:
 
 
 def _fold(b: Builder, op: str, xs: tuple[Tensor, ...]) -> Tensor:
+    """The operands combined one after the other, a few of them in a nest."""
+
     def chain(first: Expr, *rest: Expr) -> Expr:
         total = first
         for r in rest:
             total = apply(op, total, r)
         return total
 
-    return b.map(chain, *xs) if len(xs) > 1 else xs[0]
+    total, left = xs[0], xs[1:]
+    while left:
+        total, left = b.map(chain, total, *left[:FEW]), left[FEW:]
+    return total
 
 
 @operator("Max")

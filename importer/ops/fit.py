@@ -8,8 +8,9 @@ from functools import partial, reduce
 from rutc.importer.builder import Builder, OperatorError
 from rutc.importer.open_sizes import must_equal
 from rutc.importer.ops.control import unless
+from rutc.importer.overflow import differ
 from rutc.importer.tensor import Tensor, shape_text
-from rutc.tensor_ir import DType, Index, IndexValue, Lit, apply
+from rutc.tensor_ir import Index, apply
 
 
 def of_shape(b: Builder, t: Tensor, shape: Sequence[Index], role: str) -> Tensor:
@@ -27,6 +28,6 @@ def of_shape(b: Builder, t: Tensor, shape: Sequence[Index], role: str) -> Tensor
         return t
     for e, n in pairs:
         must_equal(b, e, n)
-    wrong = [apply("ne", IndexValue(e - n), Lit(0, DType.I64)) for e, n in pairs]
+    wrong = [differ(e, n, b.ranges) for e, n in pairs]
     other = b.nest((), reduce(partial(apply, "or"), wrong))
     return unless(b, other, t, f"{', '.join(b.origin)}: {told}")

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import FEW, Builder, OperatorError, lit
 from rutc.importer.open_sizes import must_equal
 from rutc.importer.ops.control import unless
 from rutc.importer.ops.dynamic import (
     cut_dynamic,
     elements,
     expand_dynamic,
+    most_of,
     nothing,
     number,
     range_dynamic,
@@ -22,9 +23,16 @@ from rutc.importer.ops.dynamic import (
 from rutc.importer.ops.dynamic import sizes as sizes_of
 from rutc.importer.ops.fit import of_shape
 from rutc.importer.ops.operands import axes_of, axis_of, indices, ints, static
-from rutc.importer.ops.positions import column, element_at, gathered, position_in
+from rutc.importer.ops.positions import (
+    checked_lengths,
+    column,
+    element_at,
+    gathered,
+    position_in,
+)
 from rutc.importer.ops.reshape import reshape, resolve
 from rutc.importer.ops.run_time_axes import sliced
+from rutc.importer.overflow import differ
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import SMALL, Tensor, known_ints, shape_text
@@ -48,7 +56,7 @@ def _holding(b: Builder, x: Tensor, shape: Sequence[Index]) -> Tensor:
     if missing.is_const or bounds is None or not bounds[0] <= 0 <= bounds[1]:
         return x
     must_equal(b, x.size, product(shape))
-    different = b.nest((), apply("ne", IndexValue(missing), lit(0, DType.I64)))
+    different = b.nest((), differ(x.size, product(shape), b.ranges))
     message = f"{', '.join(b.origin)}: {x} cannot be reshaped to {shape_text(shape)}"
     return unless(b, different, x, message)
 
@@ -114,7 +122,8 @@ def slice_of(
     first: dict[int, Index] = {}
     strides: dict[int, int] = {}
     fill: Lit | None = None
-    for a, lo, hi, s in zip(chosen, begin, end, step, strict=True):
+    for a, lo, hi, given in zip(chosen, begin, end, step, strict=True):
+        s = _limited(b, x.shape[a], given)
         cut = _cut(b, x.shape[a], lo, hi, s)
         if cut is None:
             fill = nothing(x.dtype)
@@ -128,6 +137,12 @@ def slice_of(
         return [o * strides[i] + first[i] if i in first else o for i, o in enumerate(out)]
 
     return b.view(x, shape, coords, fill=fill)
+
+
+def _limited(b: Builder, n: Index, step: int) -> int:
+    """A step that does among n elements what the given one does, and is no longer than they are."""
+    longest = max(most_of(b, n), 1)
+    return max(min(step, longest), -longest)
 
 
 def _cut(b: Builder, n: Index, begin: Expr, stop: Expr, step: int) -> tuple[Index, Index] | None:
@@ -238,6 +253,9 @@ def concat(b: Builder, *parts: Tensor, axis: int) -> Tensor:
     """The parts one after the other along an axis, as a choice on the position along it."""
     if not parts:
         raise OperatorError("no operand")
+    while len(parts) > FEW:
+        runs = [parts[k : k + FEW] for k in range(0, len(parts), FEW)]
+        parts = tuple(concat(b, *run, axis=axis) for run in runs)
     at = axis_of(axis, parts[0].rank)
     filled = [t for t in parts if t.shape[at] != ZERO] or [parts[0]]
     first = filled[0]
@@ -466,7 +484,7 @@ def eye_like(b: Builder, x: Tensor, *, dtype: int | None = None, k: int = 0) -> 
 @operator("OneHot")
 def one_hot(b: Builder, at: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) -> Tensor:
     """The on value where a new axis meets the index, else the off value."""
-    (count,) = sizes_of(b, depth, "the depth")
+    (count,) = sizes_of(b, depth, "the depth", length=1)
     where = axis_of(axis, at.rank + 1)
     axes = b.axes((*at.shape[:where], count, *at.shape[where:]))
     rest = [a.index for i, a in enumerate(axes) if i != where]
@@ -482,6 +500,14 @@ def reverse_sequence(
     b: Builder, x: Tensor, lengths: Tensor, *, batch_axis: int = 1, time_axis: int = 0
 ) -> Tensor:
     """`x` with the first `lengths[batch]` elements along the time axis reversed."""
+    lengths = checked_lengths(b, lengths, x.shape[time_axis])
+    return reversed_within(b, x, lengths, batch_axis, time_axis)
+
+
+def reversed_within(
+    b: Builder, x: Tensor, lengths: Tensor, batch_axis: int, time_axis: int
+) -> Tensor:
+    """`reverse_sequence` for lengths that are in range."""
     axes = b.axes(x.shape)
     time = IndexValue(axes[time_axis].index)
     length = cast(b.read(lengths, [axes[batch_axis].index]), DType.I64)

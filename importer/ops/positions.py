@@ -123,6 +123,25 @@ def checked_length(b: Builder, at: Tensor, extent: Index, *, signed: bool) -> Ex
     return b.read(out, [])
 
 
+def checked_lengths(b: Builder, lengths: Tensor, most: Index) -> Tensor:
+    """`lengths`, or the end of the run where one is less than 0 or more than `most`.
+
+    Raises:
+        OperatorError: One is known to be.
+    """
+    if lengths.array is not None and most.is_const:
+        outside = (lengths.array < 0) | (lengths.array > most.const)
+        if outside.any():
+            length = lengths.array[outside].reshape(-1)[0]
+            raise OperatorError(f"the length {length} is not from 0 to {most}")
+        return lengths
+    axes = b.axes(lengths.shape)
+    # A length is a place among the ends of the elements, and the beginning.
+    found = position_in(b, lengths, [a.index for a in axes], most + 1, signed=False)
+    hint = b.hints.get(lengths.name)
+    return b.nest(axes, IndexValue(found) if isinstance(found, Index) else found, hint=hint)
+
+
 def column(b: Builder, at: Tensor, k: int) -> Tensor:
     """at[.., k]."""
     if at.array is not None:

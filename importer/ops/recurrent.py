@@ -26,8 +26,9 @@ from rutc.importer.ops.activations import (
 )
 from rutc.importer.ops.contraction import sum_products
 from rutc.importer.ops.loops import scanned
-from rutc.importer.ops.movement import concat, reverse_sequence, transpose
+from rutc.importer.ops.movement import concat, reversed_within, transpose
 from rutc.importer.ops.operands import static
+from rutc.importer.ops.positions import checked_lengths
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
 from rutc.record import record
@@ -213,7 +214,7 @@ def _added(b: Builder, parts: Sequence[Tensor | None]) -> Tensor | None:
 def _reversed(b: Builder, x: Tensor, lengths: Tensor | None) -> Tensor:
     """`x` with its time axis (the first) reversed, each sequence within its length."""
     if lengths is not None:
-        return reverse_sequence(b, x, lengths, batch_axis=1, time_axis=0)
+        return reversed_within(b, x, lengths, 1, 0)
     n = x.shape[0]
     if n == ONE:
         return x
@@ -303,7 +304,7 @@ class Operands:
         full = x.shape[0]
         if known is not None and full.is_const and np.all(known == full.const):
             return None
-        return self.lengths
+        return checked_lengths(self.b, self.lengths, full)
 
     def initial(self, given: Tensor | None, direction: int) -> Tensor:
         """The initial state {batch, hidden} of a direction; 0 where none is given."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from rutc.importer.builder import Builder, OperatorError, lit
 from rutc.importer.ops.activations import scaled, shifted
 from rutc.importer.ops.dynamic import number
+from rutc.importer.ops.positions import column, element_at, position_in
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
 from rutc.record import record
@@ -201,8 +202,8 @@ def _contracted(b: Builder, x: Tensor, batch: Tensor, rows: _Samples, columns: _
     """The weighted sum with one weight for every element of an axis, one axis after the other."""
     r, c, p, q = _axes(b, x, rows, columns)
     h, w = b.axis(x.shape[2], "h"), b.axis(x.shape[3], "w")
-    image = cast(b.read(batch, [r.index]), DType.I64)
-    element = b.read(x, [image, c.index, h.index, w.index])
+    image = position_in(b, batch, [r.index], x.shape[0], signed=False)
+    element = element_at(b, x, [image, c.index, h.index, w.index])
     tall = b.read(_dense(b, rows, x.shape[2]), [r.index, p.index, h.index])
     half = b.nest((r, c, p, w), apply("mul", tall, element), (h,))
     wide = b.read(_dense(b, columns, x.shape[3]), [r.index, q.index, w.index])
@@ -234,8 +235,9 @@ def _weighted(
     taps = (*b.axes(rows.place.shape[2:]), *b.axes(columns.place.shape[2:]))
     tall = [r.index, p.index, taps[0].index, taps[1].index]
     wide = [r.index, q.index, taps[2].index, taps[3].index]
-    image = cast(b.read(batch, [r.index]), DType.I64)
-    element = b.read(x, [image, c.index, b.read(rows.place, tall), b.read(columns.place, wide)])
+    image = position_in(b, batch, [r.index], x.shape[0], signed=False)
+    places = b.read(rows.place, tall), b.read(columns.place, wide)
+    element = element_at(b, x, [image, c.index, *places])
     weight = apply("mul", b.read(rows.weight, tall), b.read(columns.weight, wide))
     return apply("mul", weight, element), taps
 
@@ -284,8 +286,9 @@ def max_roi_pool(
     r, c = b.axis(rois.shape[0], "r"), b.axis(x.shape[1], "c")
     p, q = b.axes(tuple(pooled_shape), ("y", "x"))
     h, w = b.axis(x.shape[2], "h"), b.axis(x.shape[3], "w")
-    image = cast(b.read(rois, [r.index, 0]), DType.I64)
-    element = b.read(x, [image, c.index, h.index, w.index])
+    images = b.map(lambda e: cast(e, DType.I64), column(b, rois, 0))
+    image = position_in(b, images, [r.index], x.shape[0], signed=False)
+    element = element_at(b, x, [image, c.index, h.index, w.index])
     low = lowest(x.dtype)
 
     def within(bins: tuple[Tensor, Tensor], bin_: Axis, at: Axis) -> Expr:

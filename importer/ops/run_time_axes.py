@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import MOST, Builder
-from rutc.importer.ops.dynamic import bound, cut_by, elements, number
+from rutc.importer.builder import MOST, Builder, OperatorError, check_rank
+from rutc.importer.ops.dynamic import bound, cut_by, elements, most_of, number
 from rutc.importer.tensor import Shape, Tensor
 from rutc.record import record
 from rutc.tensor_ir import DType, Expr, Index, Lit, apply, cast
@@ -67,8 +67,7 @@ class Named:
         return places
 
     def _size(self, e: Expr, extent: Index | None) -> Index:
-        bounds = None if extent is None else extent.bounds(self.b.ranges)
-        most = MOST if bounds is None else max(bounds[1], 1)
+        most = MOST if extent is None else max(most_of(self.b, extent), 1)
         return self.b.size(self.b.nest((), e), "part", most, 0)
 
 
@@ -81,7 +80,10 @@ def named_axes(b: Builder, axes: Tensor, rank: int, only: Sequence[Index] = ()) 
 
     The run ends where that is not so.
     """
-    positions = [_wrapped(p, rank) for p in elements(b, axes, "axes")]
+    check_rank(rank)
+    given = elements(b, axes, "axes")
+    _check_count(len(given), rank)
+    positions = [_wrapped(p, rank) for p in given]
     mask: Expr = number(0)
     count: Expr = number(0)
     fits: Expr = Lit(True, DType.BOOL)
@@ -91,7 +93,7 @@ def named_axes(b: Builder, axes: Tensor, rank: int, only: Sequence[Index] = ()) 
             hit = apply("or", hit, apply("eq", p, number(i)))
         bit = cast(hit, DType.I64)
         count = apply("add", count, bit)
-        mask = apply("add", mask, apply("mul", bit, number(1 << i)))
+        mask = apply("add", mask, apply("mul", bit, _bit(i)))
         if only:
             unit = apply("eq", number(only[i]), number(1))
             fits = apply("and", fits, apply("or", apply("not", hit), unit))
@@ -99,8 +101,19 @@ def named_axes(b: Builder, axes: Tensor, rank: int, only: Sequence[Index] = ()) 
     units = " of extent 1" if only else ""
     why = f"the axes are not {len(positions)} different ones{units} of {rank}"
     found = b.read(b.unless_failed(mask, fits, why), [])
-    hits = [apply("ne", apply("bitand", found, number(1 << i)), number(0)) for i in range(rank)]
+    hits = [apply("ne", apply("bitand", found, _bit(i)), number(0)) for i in range(rank)]
     return Named(b, tuple(b.read(b.nest((), h), []) for h in hits), len(positions))
+
+
+def _check_count(count: int, rank: int) -> None:
+    """Raises OperatorError where more axes are named than there are."""
+    if count > rank:
+        raise OperatorError(f"{count} axes are named of {rank}")
+
+
+def _bit(i: int) -> Expr:
+    """Bit `i` of 64; the last one is the sign."""
+    return number(1 << i if i < 63 else -1 << 63)
 
 
 def _wrapped(p: Expr, rank: int) -> Expr:
@@ -132,7 +145,7 @@ def one_axis(b: Builder, axis: Tensor, shape: Shape, rank: int) -> OneAxis:
 
     The run ends where it is none of them.
     """
-    (given,) = elements(b, axis, "the axis")
+    (given,) = elements(b, axis, "the axis", 1)
     at = _wrapped(given, rank)
     inside = apply("and", apply("ge", at, number(0)), apply("lt", at, number(len(shape))))
     at = b.read(b.unless_failed(at, inside, f"the axis is none of {rank}"), [])
@@ -152,6 +165,7 @@ def for_every_axis(
     rank: int,
 ) -> list[list[Expr]]:
     """For every axis the values that stand beside it, or `blank` ones; the axes are checked."""
+    _check_count(len(axes), rank)
     positions = [_wrapped(p, rank) for p in axes]
     fits: Expr = Lit(True, DType.BOOL)
     for i, p in enumerate(positions):

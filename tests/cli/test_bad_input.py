@@ -149,6 +149,9 @@ def test_other_commands_refuse_bad_models_too(rutc: Rutc, tmp_path: Path, comman
         (["--dim", "batch=2..4/0"], ["the step must be positive"]),
         (["--dim", "batch=2..4/x"], ["NAME=LOW..HIGH/STEP"]),
         (["--dim", "n=1", "--dim", "n=2"], ["given twice"]),
+        (["--dim", "n=" + "9" * 5000], ["NAME=N"]),
+        (["--dim", f"n=1..{1 << 63}"], ["NAME=LOW..HIGH"]),
+        (["--shape", "x=4," + "9" * 5000], ["NAME=N,N"]),
         (["--dim", "nonsense=3"], ["nonsense"]),
         (["--shape", "x=1,b"], ["--shape x=1,b"]),
         (["--shape", "z=4,8"], ["z"]),
@@ -343,6 +346,27 @@ def test_bad_options_of_bench(rutc: Rutc, artifact: Path, options: list[str], to
     result = rutc("bench", artifact, *options)
     assert result.status == 2, result.stderr
     assert told in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [("compile", "rutc.compiler.decide"), ("inspect", "rutc.inspection.import_model")],
+)
+def test_what_is_nested_too_deep(
+    rutc: Rutc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, place: str
+) -> None:
+    def deep(*_: object, **__: object) -> None:
+        raise RecursionError("maximum recursion depth exceeded")
+
+    monkeypatch.setattr(place, deep)
+    numbers = np.random.default_rng().standard_normal((8, 16)).astype(np.float32)
+    path = tmp_path / "m.onnx"
+    onnx.save(build([helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": numbers}), path)
+    result = rutc(command, path)
+    assert result.status == 2, result.stderr
+    assert result.stderr.count("error:") == 1
+    assert "too many steps" in result.stderr
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_outputs_are_written_as_npz(rutc: Rutc, tmp_path: Path, artifact: Path) -> None:

@@ -63,6 +63,16 @@ g (float[4] x) => (float[4] y) { y = own.first (x) }
 """).SerializeToString()
 
 
+def with_sizes(*names: str) -> Bytes:
+    """x and y, each with one size of these names, of which the sum's is not known."""
+
+    def change(m: ModelProto) -> None:
+        for i, name in zip(m.graph.input, names, strict=True):
+            i.type.tensor_type.shape.dim[0].dim_param = name
+
+    return changed(change, "g (float[a] x, float[b] y) => (float[c] z) { z = Add (x, y) }")
+
+
 WEIGHT = "g (float[4] x) => (float[a] y) { y = Add (x, w) }"
 IMAGE = "g (float[1,1,4,4] x) => (float[a,b,c,d] y) "
 SPARSE = helper.make_sparse_tensor(
@@ -222,6 +232,63 @@ MODELS: dict[str, tuple[Bytes, list[str]]] = {
             n=np.int64([1 << 62]),
         ),
         ["ConstantOfShape", "too large"],
+    ),
+    "a tensor of 5000 axes": (
+        text(
+            "g (float[2] x) => (int64[a, b] y) { u = Unsqueeze (x, axes) y = NonZero (u) }",
+            axes=np.arange(4999),
+        ),
+        ["Unsqueeze", "5000 axes", "64"],
+    ),
+    "an output of 65 axes": (
+        changed(
+            lambda m: [
+                m.graph.output[0].type.tensor_type.ClearField("shape"),
+                m.graph.initializer.append(numpy_helper.from_array(np.arange(64), "axes")),
+            ],
+            "g (float[2] x) => (float[a] y) { y = Unsqueeze (x, axes) }",
+        ),
+        ["Unsqueeze", "65 axes", "64"],
+    ),
+    "more axes than there are bits": (
+        text(
+            f"g (float[2] x, int64[63] axes) => ({'float[' + 'a,' * 63 + 'a]'} y)"
+            " { z = Unsqueeze (x, axes) y = Unsqueeze (z, axes) }"
+        ),
+        ["Unsqueeze", "127 axes", "64"],
+    ),
+    "a size is a formula of 2^63": (with_sizes("n", "n + 9223372036854775808"), ["'y'", "large"]),
+    "a size is a formula of 10^199": (with_sizes("n", "n*1" + "0" * 190), ["'y'", "large"]),
+    "a size is negative whatever the others are": (
+        with_sizes("n", "n-3000000000"),
+        ["'y'", "n - 3000000000", "negative"],
+    ),
+    "a kernel needs more sizes than it can be told": (
+        text(
+            f"g ({', '.join(f'float[n{k}] x{k}' for k in range(65))}) => (float[m] y)"
+            f" {{ y = Concat <axis = 0> ({', '.join(f'x{k}' for k in range(65))}) }}"
+        ),
+        ["65 symbolic sizes", "--dim"],
+    ),
+    "a repetition of 10^4400 times": (
+        text(
+            "g (string[1] x) => (bool[1] y)"
+            f' {{ y = RegexFullMatch <pattern = "a{{1{"0" * 4400}}}"> (x) }}'
+        ),
+        ["RegexFullMatch", "is not allowed"],
+    ),
+    "an image that is not there": (
+        text(
+            "g (float[1,1,4,4] x, float[1,4] r) => (float[1,1,1,1] y) { y = RoiAlign (x, r, i) }",
+            i=np.int64([7]),
+        ),
+        ["RoiAlign", "the index 7 is out of range for 1 elements"],
+    ),
+    "a sequence that is longer than all steps": (
+        text(
+            "g (float[3,1,2] x) => (float[3,1,2] y) { y = ReverseSequence (x, n) }", n=np.int64([4])
+        ),
+        ["ReverseSequence", "the length 4 is not from 0 to 3"],
     ),
     "functions call each other": (calling_each_other, ["first", "second", "without end"]),
     "graphs are nested deep": (lambda: text(RELU)() + nested_graphs(3000), ["m.onnx"]),

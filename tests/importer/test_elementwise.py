@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
+from rutc.tensor_ir.interpret import interpret
+
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.5, 2.5, 3.5, 1e30, -1e30, np.inf, -np.inf, np.nan], "f4")
 UNARY = (
     "Abs",
@@ -141,6 +143,20 @@ def test_variadic(check, make_node, rng):
     for op in ("Sum", "Mean", "Max", "Min"):
         check(make_node(op, list(arrays)), arrays)
         check(make_node(op, ["a"]), {"a": arrays["a"]})
+
+
+@pytest.mark.parametrize("op", ["Sum", "Mean", "Max", "Min"])
+def test_operands_beyond_number_are_combined_in_order(op, check, make_node, rng):
+    """As ONNX Runtime adds them, to the last bit; a few in each nest."""
+    arrays = {f"x{k}": rng.standard_normal(3).astype("f4") for k in range(1500)}
+    total = arrays["x0"]
+    how = {"Max": np.maximum, "Min": np.minimum}.get(op, np.add)
+    for array in list(arrays.values())[1:]:
+        total = how(total, array)
+    total = total / np.float32(1500) if op == "Mean" else total
+    graph = check(make_node(op, list(arrays)), arrays, expected=[total])
+    got = interpret(graph, arrays)["y"]
+    np.testing.assert_array_equal(got, total)
 
 
 @pytest.mark.parametrize("upper", [0, 1])

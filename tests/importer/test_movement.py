@@ -68,6 +68,12 @@ def test_split(x, check, make_node):
     check(step, {"x": x}, outputs=("a", "b"))
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_concat_of_operands_beyond_number(axis, check, make_node, rng):
+    arrays = {f"x{k}": rng.standard_normal((2, 2)).astype("f4") for k in range(1500)}
+    check(make_node("Concat", list(arrays), axis=axis), arrays)
+
+
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_concat(axis, x, check, make_node, rng):
     shape = list(x.shape)

@@ -9,6 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 import rutc
 from rutc.errors import UserError
 from rutc.importer import import_model
+from rutc.importer.registry import OPERATORS
 from rutc.runtime import ModelError
 from rutc.tensor_ir.interpret import interpret
 
@@ -150,6 +151,89 @@ def test_a_run_with_another_size_than_the_formula_says_fails(tmp_path):
         assert session.run(None, {**feed, "mask": np.ones((1, 6), "i8")})[0].sum() == 18
         with pytest.raises(ModelError, match=r"mask.*\[1, 6\].*\[1, 5\]"):
             session.run(None, {**feed, "mask": np.ones((1, 5), "i8")})
+
+
+def two(path, name):
+    """A model of x[n] and y of a size of this name, each doubled."""
+    infos = [
+        helper.make_tensor_value_info(i, TensorProto.FLOAT, [s])
+        for i, s in (("x", "n"), ("y", name))
+    ]
+    nodes = [helper.make_node("Add", [i, i], [o]) for i, o in ("xa", "yb")]
+    results = [onnx.ValueInfoProto(name=o) for o in "ab"]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", infos, results)), path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["n + 1.5", "n+" + "9" * 5000, "n*1e3", "n + m"])
+def test_a_name_that_is_no_formula_is_a_size_of_its_own(name, tmp_path):
+    g = import_model(two(tmp_path / "m.onnx", name))
+    assert len(g.symbols) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "message"),
+    [
+        ("n-5", {"n": 2}, "input 'y': .* -3, which is negative"),
+        ("n-5", {"n": (1, 4)}, "input 'y': .* n - 5, which is negative"),
+        ("n", {"n": (1, 1 << 63)}, "'n': 1..9223372036854775808 are no sizes"),
+        ("n", {"n": (-2, 4)}, "'n': -2..4 are no sizes"),
+    ],
+)
+def test_sizes_that_no_axis_has(name, dims, message, tmp_path):
+    path = two(tmp_path / "m.onnx", name)
+    with pytest.raises(UserError, match=message):
+        import_model(path, dims=dims)
+
+
+def chain(path, length):
+    """A model of x[n] whose output has a size that follows from n in so many steps."""
+    nodes = [helper.make_node("Shape", ["x"], ["s0"])]
+    for k in range(length):
+        nodes += [
+            helper.make_node("Mul", [f"s{k}", "three"], [f"a{k}"]),
+            helper.make_node("Add", [f"a{k}", "one"], [f"b{k}"]),
+            helper.make_node("Div", [f"b{k}", "four"], [f"s{k + 1}"]),
+        ]
+    nodes.append(helper.make_node("ConstantOfShape", [f"s{length}"], ["y"]))
+    return told(path, nodes, {"x": ["n"]}, one=i64(1), three=i64(3), four=i64(4))
+
+
+def test_a_size_may_follow_from_another_in_many_steps(tmp_path):
+    path = chain(tmp_path / "m.onnx", 64)
+    rutc.compile(path, tmp_path / "m.so", verify=False)
+    (want,) = onnxruntime.InferenceSession(path).run(None, {"x": np.zeros(9999, "f4")})
+    with rutc.load(tmp_path / "m.so") as session:
+        np.testing.assert_array_equal(session.run(None, {"x": np.zeros(9999, "f4")})[0], want)
+
+
+@pytest.mark.parametrize("length", [65, 450])
+def test_a_size_may_not_follow_from_another_in_any_number_of_steps(length, tmp_path):
+    with pytest.raises(UserError, match=r"Div \(node 's65'\).*more than 64 steps.*--dim"):
+        import_model(chain(tmp_path / "m.onnx", length))
+
+
+def test_sizes_that_no_recursion_reaches(tmp_path, monkeypatch):
+    def deep(*_):
+        raise RecursionError
+
+    monkeypatch.setitem(OPERATORS, ("", "Exp"), deep)
+    path = told(
+        tmp_path / "m.onnx", [helper.make_node("Exp", ["x"], ["y"], name="e")], {"x": ["n"]}
+    )
+    with pytest.raises(UserError, match=r"Exp \(node 'e'\).*too many steps"):
+        import_model(path)
+
+
+def test_many_symbolic_elements(tmp_path):
+    nodes = [helper.make_node("Shape", ["x"], ["s0"])]
+    nodes += [helper.make_node("Concat", [f"s{k}"] * 2, [f"s{k + 1}"], axis=0) for k in range(11)]
+    nodes.append(helper.make_node("Add", ["s11", "places"], ["y"]))
+    path = told(tmp_path / "m.onnx", nodes, {"x": ["n"]}, places=np.arange(2048))
+    rutc.compile(path, tmp_path / "m.so", verify=False)
+    with rutc.load(tmp_path / "m.so") as session:
+        (y,) = session.run(None, {"x": np.zeros(7, "f4")})
+    np.testing.assert_array_equal(y, 7 + np.arange(2048))
 
 
 def told(path, nodes, shapes, opset=17, **constants):

@@ -13,6 +13,10 @@ from rutc.tensor_ir import Bind, Nest
 from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.interpret import interpret
 
+LOWEST = -1 << 63
+WRAPPED = (1722007169, 630138255, 17, 1722007169, 630138255, 17)
+"""Sizes whose product is 1 modulo 2^64."""
+
 
 def i64(*values):
     return np.array(values, np.int64)
@@ -110,6 +114,36 @@ def test_constant_of_shape(shape, check, make_node):
     check(make_node("ConstantOfShape", ["s"], value=value), {"s": i64(*shape)})
 
 
+@pytest.mark.parametrize("step", [LOWEST, LOWEST + 1, -LOWEST - 1, -9, 9])
+@pytest.mark.parametrize("given", ["nothing", "steps", "axes"])
+def test_slice_by_steps_beyond_the_end(step, given, check, make_node):
+    """One element, however far the step goes."""
+    inputs = {"x": np.arange(8, dtype="f4"), "a": i64(7 if step < 0 else 0)}
+    inputs |= {"b": i64(LOWEST if step < 0 else 8), "axes": i64(0), "steps": i64(step)}
+    constants = {n: inputs.pop(n) for n in ("axes", "steps") if n != given}
+    check(make_node("Slice", ["x", "a", "b", "axes", "steps"]), inputs, constants)
+
+
+@pytest.mark.parametrize(
+    ("start", "limit", "delta", "expected"),
+    [
+        (0, -5, LOWEST, [0]),
+        (0, 5, -LOWEST - 1, [0]),
+        (LOWEST, -LOWEST - 1, 1 << 62, [LOWEST, LOWEST // 2, 0, -LOWEST // 2]),
+        (LOWEST, -LOWEST - 1, 1, None),
+    ],
+)
+def test_range_over_all_integers(start, limit, delta, expected, tmp_path, make_node, make_model):
+    feed = {n: np.array(v) for n, v in zip("abd", (start, limit, delta), strict=True)}
+    onnx.save(make_model([make_node("Range", [*"abd"])], feed, ["y"], {}), tmp_path / "m.onnx")
+    graph = import_model(tmp_path / "m.onnx")
+    if expected is None:
+        with pytest.raises(UserError, match="the size count is 2147483648, outside"):
+            interpret(graph, feed)
+    else:
+        assert interpret(graph, feed)["y"].tolist() == expected
+
+
 @pytest.mark.parametrize(
     ("start", "limit", "delta"), [(1, 10, 3), (5, -4, -2), (3, 3, 1), (0, 5, -1), (1, 2.25, 0.5)]
 )
@@ -132,6 +166,8 @@ def test_one_hot(depth, computed, make_node):
     [
         (("Reshape", ["x", "s"]), {"s": i64(7, -1)}, r"Reshape_y: f32\[4, 3\] does not fit"),
         (("Reshape", ["x", "s"]), {"s": i64(-2, -6)}, "Reshape_y: the size extent is -2, outside"),
+        (("Reshape", ["x", "s"]), {"s": i64(-1, 12, -1)}, r"f32\[4, 3\] does not fit"),
+        (("Reshape", ["x", "s"]), {"s": i64(12, *WRAPPED)}, r"f32\[4, 3\] does not fit"),
         (("Split", ["x", "s"]), {"s": i64(1, 1)}, "the parts do not make up 4"),
         (("Tile", ["x", "s"]), {"s": i64(1, -1)}, "Tile_y: the size repeats2? is -1, outside"),
     ],

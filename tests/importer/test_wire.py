@@ -118,6 +118,7 @@ def test_data_that_does_not_fit_its_shape(tmp_path: Path) -> None:
         {"location": INSIDE, "offset": "0", "length": "8"},
         {"location": INSIDE, "kept": "0"},
         {"location": INSIDE, "kept": "-1"},
+        {"location": INSIDE, "offset": "9" * 5000, "length": "8"},
     ],
 )
 def test_a_model_cannot_name_bytes_of_its_own(tmp_path: Path, place: dict[str, str]) -> None:
@@ -127,6 +128,22 @@ def test_a_model_cannot_name_bytes_of_its_own(tmp_path: Path, place: dict[str, s
         tensor.external_data.add(key=key, value=value)
     onnx.save(model(tensor), tmp_path / "m.onnx")
     with pytest.raises(UserError, match="'a'"):
+        import_model(tmp_path / "m.onnx")
+
+
+def test_a_model_cannot_name_what_the_import_keeps(tmp_path: Path) -> None:
+    """The elements of a large tensor in a node, which are of another type."""
+    tensor = TensorProto(name="a", data_type=TensorProto.FLOAT, dims=[LARGE])
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in {"location": INSIDE, "kept": "0"}.items():
+        tensor.external_data.add(key=key, value=value)
+    numbers = numpy_helper.from_array(np.arange(LARGE, dtype="i4"), "numbers")
+    made = model(tensor)
+    made.graph.node.append(helper.make_node("Constant", [], ["k"], value=numbers))
+    made.graph.node.append(helper.make_node("Cast", ["k"], ["z"], to=TensorProto.FLOAT))
+    made.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, None))
+    onnx.save(made, tmp_path / "m.onnx")
+    with pytest.raises(UserError, match=r"'a'.*NUL"):
         import_model(tmp_path / "m.onnx")
 
 

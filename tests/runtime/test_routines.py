@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rutc.emit.call_source import call_tables
 from rutc.emit.library import build_library
 from rutc.emit.program import Attribute, Call, Operand, Port, Program, Ref
-from rutc.errors import UserError
+from rutc.emit.size_source import SizeTable
+from rutc.errors import InternalError, UserError
 from rutc.runtime import ModelError, load
 from rutc.tensor_ir import DType
 from rutc.tensor_ir.routines import ROUTINES, Job, Result
@@ -211,3 +213,10 @@ def test_non_max_suppression(
     for a, b in zip(got, want, strict=True):
         np.testing.assert_array_equal(a, b)
     assert (int(got[1]) > 0) == (room > 0)
+
+
+def test_operands_of_more_axes_than_there_is_room_for() -> None:
+    operand = Operand(Ref("arena"), "bool", (1,) * 65)
+    call = Call("nonzero", (operand,), (Operand(Ref("arena"), "int64", (65, 1)),))
+    with pytest.raises(InternalError, match="more than 64 dimensions"):
+        list(call_tables([call], SizeTable(())))

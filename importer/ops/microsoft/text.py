@@ -17,6 +17,8 @@ BEGIN, END = "\x02", "\x03"
 """What stands around the tokens of a text where marks are asked for."""
 EACH = "(?s)."
 """Matches every character."""
+MOST_SEPARATORS = 256
+"""The host runtime's stack has room for so many, each of which splits what the one before left."""
 
 
 @operator("Tokenizer", DOMAIN)
@@ -39,6 +41,10 @@ def tokenizer(
     if each and mincharnum > 1:
         raise OperatorError("single characters are asked for, and mincharnum is more than 1")
     patterns = (EACH,) if each else tuple(separators) or (tokenexp,)
+    if len(patterns) > MOST_SEPARATORS:
+        raise OperatorError(
+            f"{len(patterns)} separators; rutc takes at most {MOST_SEPARATORS}: join some, as a|b"
+        )
     x, code = b.whole(x), b.whole(b.constant(_programs(patterns), hint="patterns"))
     how = {"least": mincharnum, "between": int(bool(separators) and not each)}
     counts = b.call("string_token_counts", (x, code), [(DType.I64, x.axes)], **how)[0]
