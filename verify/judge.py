@@ -47,9 +47,6 @@ Noise = Callable[[], Iterable[Array]]
 Judged = tuple[float, Slice, float]
 """A slice as judged: (share of what is allowed, slice, error)."""
 
-OVERFLOW = "the model may overflow there"
-"""Why elements are not compared."""
-
 SHAPED = "its shape depends on roundings"
 """What is remarked of an output of as many elements as roundings make it have."""
 
@@ -211,11 +208,12 @@ class _Floats:
     def uncompared(self) -> str:
         """How many elements float64 does not judge, and why; "" if none."""
         count = int(np.count_nonzero(self.open))
+        total = self.open.size
         if count:
-            return f"{count} of {self.open.size} elements not compared: {OVERFLOW}"
+            return f"{count} of {total} elements not compared: the model may overflow there"
         count = int(np.count_nonzero(self.disputed))
         if count:
-            return f"{count} of {self.open.size} elements are finite, and not in float64"
+            return f"{count} of {total} elements are finite, and not in float64"
         return ""
 
     def refused(self, found: Judged) -> OutputComparison:
@@ -331,13 +329,13 @@ def _judged_shape(
     """Results of several shapes: right where rounding decides the shape, and rutc's is near."""
     moved = np.zeros(truth.ndim)
     for number, run in enumerate(noise(), 1):
-        moved = np.maximum(moved, _larger(run, truth))
+        moved = np.maximum(moved, _resized(run, truth))
         if number >= FEW_RUNS and moved.any():
             break
     if compared.passed:
         remark = SHAPED if moved.any() else "both runtimes differ from float64"
         return replace(compared, remark=remark, judged="ONNX Runtime")
-    if moved.any() and (_larger(ours, truth) <= MULTIPLE * moved).all():
+    if moved.any() and (_resized(ours, truth) <= MULTIPLE * moved).all():
         return replace(compared, passed=True, reason="", mismatches=0, remark=SHAPED)
     if ours.shape == truth.shape:
         reason = (
@@ -349,7 +347,7 @@ def _judged_shape(
     return replace(compared, passed=False, reason=reason)
 
 
-def _larger(x: Array, truth: Array) -> Numbers:
+def _resized(x: Array, truth: Array) -> Numbers:
     """By how much each extent of a result differs from the truth's."""
     if x.ndim != truth.ndim:
         return np.full(truth.ndim, np.inf)

@@ -1,5 +1,6 @@
 """Long sums are made of partial sums, so that they err little."""
 
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 
@@ -145,6 +146,22 @@ CASES = {
 }
 
 
+def _computed(
+    op: str, x: np.ndarray, w: np.ndarray, sizes: Sequence[int | str], folder: Path
+) -> np.ndarray:
+    """op(x, w) as it is compiled, for an `x` of these sizes and a constant `w`."""
+    node = helper.make_node(op, ["x", "w"], ["y"])
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, sizes)
+    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "sums", [given], [made], [numpy_helper.from_array(w, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, folder / "m.onnx")
+    library = rutc.compile(folder / "m.onnx", folder / "m.so", verify=False).library
+    with load(library, threads=1) as session:
+        (found,) = session.run(None, {"x": x})
+    return np.asarray(found)
+
+
 @pytest.mark.parametrize("free", [False, True], ids=["fixed", "symbolic"])
 @pytest.mark.parametrize("name", CASES)
 def test_long_sums_of_equal_numbers_err_little(name: str, free: bool, tmp_path: Path) -> None:
@@ -155,16 +172,7 @@ def test_long_sums_of_equal_numbers_err_little(name: str, free: bool, tmp_path: 
     other = np.ones((shape[1], 5), np.float32) if op == "MatMul" else np.atleast_1d(np.int64(axes))
     if op == "MatMul":
         sizes[1] = shape[1]
-    node = helper.make_node(op, ["x", "w"], ["y"])
-    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, sizes)
-    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    weights = [numpy_helper.from_array(other, "w")]
-    graph = helper.make_graph([node], "sums", [given], [made], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    onnx.save(model, tmp_path / "m.onnx")
-    library = rutc.compile(tmp_path / "m.onnx", tmp_path / "m.so", verify=False).library
-    with load(library, threads=1) as session:
-        (found,) = session.run(None, {"x": x})
+    found = _computed(op, x, other, sizes, tmp_path)
     count = x.size // found.size if op != "MatMul" else shape[1]
     truth = float(np.float64(x.flat[0])) * (1 if op == "ReduceMean" else count)
     in_order = max(2 * SUMMANDS, 2 * count**0.5)
@@ -175,15 +183,8 @@ def test_the_moments_of_a_long_row_err_little(tmp_path: Path) -> None:
     count = 1 << 20
     x = np.where(np.arange(count) % 3 == 0, np.float32(0.4873), np.float32(-0.1111))
     x = x.reshape(1, count)
-    weights = [numpy_helper.from_array(np.ones(count, np.float32), "w")]
-    given, made = (helper.make_tensor_value_info(n, TensorProto.FLOAT, x.shape) for n in ("x", "y"))
-    node = helper.make_node("LayerNormalization", ["x", "w"], ["y"])
-    graph = helper.make_graph([node], "row", [given], [made], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    onnx.save(model, tmp_path / "m.onnx")
-    library = rutc.compile(tmp_path / "m.onnx", tmp_path / "m.so", verify=False).library
-    with load(library, threads=1) as session:
-        (found,) = session.run(None, {"x": x})
+    scale = np.ones(count, np.float32)
+    found = _computed("LayerNormalization", x, scale, x.shape, tmp_path)
     wide = x.astype(np.float64)
     truth = (wide - wide.mean()) / np.sqrt(wide.var() + 1e-5)
     worst = np.abs(found / truth - 1).max()
