@@ -15,7 +15,7 @@ import numpy as np
 
 from rutc.importer.broadcast import broadcast, broadcast_to
 from rutc.importer.open_sizes import must_equal
-from rutc.importer.overflow import equal
+from rutc.importer.overflow import LONGEST, equal
 from rutc.importer.proto import MAX_RANK
 from rutc.importer.tensor import (
     Axis,
@@ -59,9 +59,6 @@ ExprFunction = Callable[..., Expr]
 
 MAX_ELEMENTS = 1 << 40
 """No tensor may have more."""
-LONGEST = (1 << 63) - 1
-"""No axis may be longer, and only one of whose elements none are stored is that long."""
-
 MOST = (1 << 31) - 1
 """What a size that nothing else limits may be."""
 

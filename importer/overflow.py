@@ -11,7 +11,8 @@ from typing import assert_never
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply, cast
 from rutc.tensor_ir.affine import Atom, FloorDiv, Max, Min, Mod, Range, Var
 
-MOST = (1 << 63) - 1
+LONGEST = (1 << 63) - 1
+"""No size is longer: an i64 holds it."""
 LARGEST = Lit(float(1 << 62), DType.F64)
 """Whatever is at most so much in floating point is less than 2^63."""
 
@@ -24,7 +25,7 @@ def holds(value: Expr) -> Expr:
 def exact(size: Index, ranges: Mapping[str, Range]) -> Expr | None:
     """Whether a size is what i64 makes of it; None where it always is."""
     bounds = size.bounds(ranges)
-    if bounds is not None and bounds[0] >= -MOST and bounds[1] <= MOST:
+    if bounds is not None and bounds[0] >= -LONGEST and bounds[1] <= LONGEST:
         return None
     return holds(real(size))
 

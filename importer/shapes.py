@@ -13,6 +13,7 @@ from math import ceil, isfinite
 import numpy as np
 
 from rutc.importer.builder import OperatorError
+from rutc.importer.overflow import LONGEST
 from rutc.importer.proto import dtype_of
 from rutc.importer.tensor import SMALL, Tensor, is_symbolic
 from rutc.tensor_ir import DType, Index
@@ -24,8 +25,8 @@ Fold = Callable[[Sequence[np.ndarray | None], Attributes, Mapping[str, Range]], 
 
 MOST_SYMBOLIC = 512
 """Expressions of sizes in one tensor that are computed with during import."""
-LARGEST, LONGEST_SUM, LONGEST_TEXT, DEEPEST = (1 << 63) - 1, 64, 2000, 64
-"""Numbers in such an expression, its terms, the characters of its text, and its depth."""
+LONGEST_SUM, LONGEST_TEXT, DEEPEST = 64, 2000, 64
+"""The terms of such an expression, the characters of its text, and its depth."""
 
 
 def folded(
@@ -89,7 +90,7 @@ def _is_short(found: np.ndarray) -> bool:
     numbers = [n for e in items for n in (e.const, *(c for _, c in e.terms))]
     return (
         len(items) <= MOST_SYMBOLIC
-        and all(abs(n) <= LARGEST for n in numbers)
+        and all(abs(n) <= LONGEST for n in numbers)
         and all(len(e.terms) <= LONGEST_SUM and len(str(e)) <= LONGEST_TEXT for e in items)
     )
 
