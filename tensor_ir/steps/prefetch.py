@@ -394,14 +394,15 @@ def _span(addresses: Sequence[Index | None], first: Index, loops: Sequence[Loop]
 
 
 def _updates_directly(body: tuple[Stmt, ...]) -> bool:
-    """Whether the loops inside are all unrolled or vectorised and hold an update."""
-    for s in body:
-        if isinstance(s, Update) or (isinstance(s, Branch) and _updates_directly(s.then)):
-            return True
-        if (
-            isinstance(s, Loop)
-            and s.kind in (Kind.UNROLL, Kind.VECTOR, Kind.MATRIX)
-            and _updates_directly(s.body)
-        ):
-            return True
-    return False
+    """Whether there is an update inside, and none in a loop that is neither unrolled nor vectors.
+
+    Sums of blocks are added after the loop that makes them.
+    """
+    return _updates(body) and not any(
+        isinstance(s, Loop) and s.kind in (Kind.SERIAL, Kind.PARALLEL) and _updates(s.body)
+        for s in walk_stmts(body)
+    )
+
+
+def _updates(body: tuple[Stmt, ...]) -> bool:
+    return any(isinstance(s, Update) for s in walk_stmts(body))

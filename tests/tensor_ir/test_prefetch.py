@@ -10,7 +10,7 @@ from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Prefetch, Stmt, wa
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.steps import Part, PrefetchBlock, Step, Tile
+from rutc.tensor_ir.steps import BlockReduction, Part, PrefetchBlock, Split, Step, Tile
 
 SOURCE = """
 graph "a product for any number of rows of any batch"
@@ -118,3 +118,38 @@ def test_only_what_is_touched_of_a_block_is_asked_for(before: tuple[Step, ...]) 
     }
     # 8 of the plane's 64 rows are read.
     assert asked == {2 * 64 * 16 + 16 * row for row in range(8)}
+
+
+PRODUCT = """
+graph "a product whose sums are made in blocks"
+dims k = 64, m = 12, c = 16
+%x : f32{k,m} = input "x" [m, k]
+%w : f32{c,k} = input "w" [k, c]
+%y : f32{c,m} = sum{k} %x[k, m] * %w[c, k]
+output "y" [m, c] = %y
+"""
+
+
+def test_a_block_is_asked_for_where_its_sums_are_made_not_where_they_are_added() -> None:
+    graph = parse(PRODUCT)
+    (nest,) = (n for n in graph.nodes if isinstance(n, Nest))
+    extents = graph.extents
+    layouts = {v: dense(tuple(d), extents) for v, d in (("x", "mk"), ("w", "kc"), ("y", "mc"))}
+    group = Group("g", (nest,), tuple("mc"), frozenset({"y"}))
+    kernel = lower(group, graph.values, layouts, extents)
+    output = kernel.args[-1].name
+    for step in (
+        Split("m", 4),
+        BlockReduction("k", 16, "m.o", output),
+        Tile(("m.i", "c"), (Kind.UNROLL, Kind.VECTOR)),
+        PrefetchBlock("w", "k.b", 0, 16),
+    ):
+        kernel = step.apply(kernel)
+    loops = {s.var: s for s in walk_stmts(kernel.body) if isinstance(s, Loop)}
+    assert not hints([s for s in loops["m.o"].body if s is not loops["k"]], {"k.b": 1, "m.o": 0})
+    asked = []
+    for m, k in product(range(3), range(16)):
+        given = hints(loops["k"].body, {"k.b": 1, "m.o": m, "k": k})
+        assert len(given) == 1
+        asked += [int(hint.address.evaluate({"k.b": 1, "m.o": m, "k": k})) for hint in given]
+    assert {place // 16 for place in asked} >= set(range(32, 48))
