@@ -311,15 +311,20 @@ class Index:
         """Inclusive bounds over the ranges of its variables, or None where one has no range."""
         lo = hi = self.const
         for mono, c in self.terms:
-            mlo, mhi = 1, 1
-            for a in mono:
+            found = _atom_bounds(mono[0], ranges)
+            if found is None:
+                return None
+            mlo, mhi = found
+            for a in mono[1:]:
                 b = _atom_bounds(a, ranges)
                 if b is None:
                     return None
                 corners = (mlo * b[0], mlo * b[1], mhi * b[0], mhi * b[1])
                 mlo, mhi = min(corners), max(corners)
-            lo += min(c * mlo, c * mhi)
-            hi += max(c * mlo, c * mhi)
+            if c < 0:
+                mlo, mhi = mhi, mlo
+            lo += c * mlo
+            hi += c * mhi
         return lo, hi
 
     def simplify(self, ranges: Mapping[str, Range]) -> Index:
@@ -449,9 +454,23 @@ def _evaluate_atom(a: Atom, env: Mapping[str, int | np.ndarray]) -> int | np.nda
 def _atom_bounds(a: Atom, ranges: Mapping[str, Range]) -> Range | None:
     if isinstance(a, Var):
         return ranges.get(a.name)
-    match a:
-        case FloorDiv(x, y) | Mod(x, y) | Min(x, y) | Max(x, y):
-            p, q = x.bounds(ranges), y.bounds(ranges)
+    own = a.__dict__
+    names: tuple[str, ...] | None = own.get("_ordered")
+    if names is None:
+        names = own["_ordered"] = tuple(sorted(_atom_names(a)))
+        own["_bounds"] = {}
+    # What an atom is part of asks for its bounds again and again.
+    known: dict[tuple[Range | None, ...], Range | None] = own["_bounds"]
+    at = tuple([ranges.get(name) for name in names])
+    if at in known:
+        return known[at]
+    found = known[at] = _compound_bounds(a, ranges)
+    return found
+
+
+def _compound_bounds(a: FloorDiv | Mod | Min | Max, ranges: Mapping[str, Range]) -> Range | None:
+    x, y = division.parts_of(a)
+    p, q = x.bounds(ranges), y.bounds(ranges)
     if isinstance(a, Mod):
         if q is None or q[0] <= 0:
             return None

@@ -71,6 +71,14 @@ def maximum(a: Index | int, b: Index | int, ranges: Ranges | None = None) -> Ind
     return _extreme(Index.of(a), Index.of(b), ranges or {}, Max)
 
 
+def at_least(a: Index, b: Index, ranges: Ranges) -> bool:
+    """Whether `maximum(a, b, ranges)` is `a`."""
+    return all(
+        any(_beats(k, x, ranges, Max) for k in extreme_operands(a, Max))
+        for x in extreme_operands(b, Max)
+    )
+
+
 def simplify(x: Index, ranges: Ranges) -> Index:
     """An equal expression over the ranges, with fewer and smaller atoms.
 
@@ -94,8 +102,9 @@ def _simplified(x: Index, known: tuple[tuple[str, Range], ...]) -> Index:
     return _join(total, ranges)
 
 
+@lru_cache(maxsize=1 << 16)
 def of_atom(atom: Atom) -> Index:
-    """The expression that is just `atom`."""
+    """The expression that is just `atom`; of equal atoms the same, which has its bounds already."""
     return Index((((atom,), 1),))
 
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
+from functools import cache
 from typing import assert_never
 
 from rutc.record import record
@@ -255,8 +256,11 @@ def rewrite(
     expr: Callable[[Expr], Expr] | None = None,
     access: Callable[[Access], Access] | None = None,
 ) -> tuple[Stmt, ...]:
-    """`body` with functions applied to every index, then expression, then target."""
-    on_index = index or (lambda i: i)
+    """`body` with functions applied to every index, then expression, then target.
+
+    Indices that are equal are given to `index` once.
+    """
+    on_index = cache(index) if index else (lambda i: i)
     on_expr = expr or (lambda e: e)
     on_access = access or (lambda a: a)
 

@@ -12,9 +12,9 @@ The loops are in the given order and do what the nests say; steps (see `steps`) 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from math import gcd
 
 from rutc.record import record
@@ -83,6 +83,10 @@ class Group:
 
     def external_reads(self) -> tuple[str, ...]:
         """The values read from outside, in order of first use."""
+        return self._external
+
+    @cached_property
+    def _external(self) -> tuple[str, ...]:
         own = {v.name for s in self.stages for v in s.outs}
         return tuple(dict.fromkeys(r.value for r in self.reads if r.value not in own))
 
@@ -96,6 +100,7 @@ def lower(
 ) -> Kernel:
     """The kernel of a group. `layouts` gives memory's order, `symbols` the ranges of sizes."""
     symbols = symbols or {}
+    reach = cache(lambda c, extent: beyond(c, extent, extents, symbols))
     memory = [*group.external_reads(), *group.stored]
     args = [Buffer(v, values[v].dtype, layouts[v]) for v in memory]
     locals_: list[Buffer] = []
@@ -120,7 +125,7 @@ def lower(
             loops[d] = name
         renames = {d: Index.of(name) for d, name in loops.items()} | parts
         renames |= dict.fromkeys(single, ZERO)
-        covered = tuple(_within_halo(e, layouts, extents, symbols) for e in stage.body)
+        covered = tuple(_within_halo(e, layouts, reach) for e in stage.body)
         elements = tuple(_local_reads(substitute(e, renames), places) for e in covered)
         results, inner = _point(stage, elements, number, locals_)
         for d in reversed(stage.bound):
@@ -267,12 +272,12 @@ def _local_reads(e: Expr, places: Mapping[str, Buffer]) -> Expr:
 def _within_halo(
     e: Expr,
     layouts: Mapping[str, Layout],
-    extents: Mapping[str, Size],
-    symbols: Mapping[str, Range],
+    reach: Callable[[Index, Size], tuple[int, int] | None],
 ) -> Expr:
     """`e` without the fills of reads that stay within their value's halo of that fill.
 
-    Only where extents are symbolic: of constant ones, every range tells it by itself.
+    Only where extents are symbolic: of constant ones, every range tells it by itself. `reach`
+    tells how far a coordinate goes beyond an extent, as `beyond` does.
     """
 
     def visit(x: Expr) -> Expr:
@@ -288,8 +293,8 @@ def _within_halo(
             before = layout.before.get(d, 0) if own else 0
             if not isinstance(c, Index):
                 return x
-            reach = beyond(c, sizes[d], extents, symbols)
-            if reach is None or reach[0] > before or reach[1] > after:
+            far = reach(c, sizes[d])
+            if far is None or far[0] > before or far[1] > after:
                 return x
         return replace(x, fill=None)
 

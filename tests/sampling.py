@@ -20,7 +20,7 @@ import hypothesis.core
 import pytest
 
 T = TypeVar("T")
-PARTS = 3
+PARTS = 5
 LEFT = "left for other days"
 
 

@@ -24,6 +24,7 @@ from rutc.graph_opt.plan import (
     Write,
 )
 from rutc.tensor_ir.affine import Index, Range, Size, maximum, plain, typical
+from rutc.tensor_ir.division import at_least
 from rutc.tensor_ir.graph import Graph, Value, bound_symbols, used
 from rutc.tensor_ir.layout import Layout
 
@@ -232,10 +233,11 @@ def _place_symbolic(
     for size, name in sorted(todo, key=lambda x: (-common[x[1]], lives[x[1]].first, x[1])):
         life = lives[name]
         free = [s for s in slots if not any(_meet(life, other) for other in s.lives)]
-        enough = [s for s in free if maximum(s.bytes, size, symbols) == s.bytes]
+        enough = [s for s in free if at_least(s.bytes, size, symbols)]
         if enough or free:
             slot = min(enough or free, key=lambda s: typical(s.bytes, symbols))
-            slot.bytes = maximum(slot.bytes, size, symbols)
+            if not enough:
+                slot.bytes = maximum(slot.bytes, size, symbols)
             slot.lives.append(life)
             slot.names.append(name)
         else:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import lcm, prod
 
@@ -79,6 +79,15 @@ class Member:
     group: Group
     dims: tuple[str, ...]
     ratios: tuple[int, ...]
+
+    @functools.cached_property
+    def moved(self) -> Mapping[str, frozenset[str]]:
+        """Of each value that is read, the dims that what is read of it depends on."""
+        found: dict[str, frozenset[str]] = {}
+        for r in self.group.reads:
+            own = frozenset(d for d in self.dims if _moves(r, d))
+            found[r.value] = found.get(r.value, frozenset()) | own
+        return found
 
 
 @record
@@ -286,12 +295,24 @@ class Slicer:
             if v in self.free and self.users[v] and self.users[v] <= inside
         ]
 
-    def _bytes(self, v: str) -> int:
+    @functools.cached_property
+    def _bytes(self) -> Callable[[str], int]:
         """The size of a value, at most."""
-        return self._most(self.layouts[v].size) * self.values[v].dtype.bytes
+        return functools.cache(
+            lambda v: self._most(self.layouts[v].size) * self.values[v].dtype.bytes
+        )
 
-    def _extent(self, d: str) -> int:
-        return self._most(self.extents[d])
+    @functools.cached_property
+    def _common_bytes(self) -> Callable[[str], int]:
+        """The size of a value where symbols are common."""
+        return functools.cache(
+            lambda v: typical(self.layouts[v].size * self.values[v].dtype.bytes, self.symbols)
+        )
+
+    @functools.cached_property
+    def _extent(self) -> Callable[[str], int]:
+        """The indices of a dim, at most."""
+        return functools.cache(lambda d: self._most(self.extents[d]))
 
     def _most(self, size: Size) -> int:
         """The largest that a size may be."""
@@ -309,8 +330,7 @@ class Slicer:
         """
         between = self._between(members)
         total = sum(map(self._bytes, between))
-        sizes = (self.layouts[v].size * self.values[v].dtype.bytes for v in between)
-        if sum(typical(size, self.symbols) for size in sizes) <= NEAR_BYTES:
+        if sum(map(self._common_bytes, between)) <= NEAR_BYTES:
             return None
         *outer, last = members[0].dims
         extent, around = self._extent(last), prod(map(self._extent, outer))
@@ -391,12 +411,9 @@ class Slicer:
         """Bytes that all slices of a dim read, within one index of the dims around it."""
         again = 0.0
         for m in members:
-            moved: dict[str, set[str]] = {}
-            for r in m.group.reads:
-                moved.setdefault(r.value, set()).update(d for d in m.dims if _moves(r, d))
             for v in m.group.external_reads():
-                if m.dims[level] not in moved[v]:
-                    around = (self._extent(d) for d in m.dims[:level] if d in moved[v])
+                if m.dims[level] not in m.moved[v]:
+                    around = (self._extent(d) for d in m.dims[:level] if d in m.moved[v])
                     again += self._bytes(v) / prod(around)
         return again
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rutc.tensor_ir import affine
 from rutc.tensor_ir.affine import (
     Index,
     Range,
@@ -14,6 +15,7 @@ from rutc.tensor_ir.affine import (
     mod,
     product,
 )
+from rutc.tensor_ir.division import at_least
 from rutc.tensor_ir.parse import parse_index
 from tests.examples import examples
 from tests.strategies import indices
@@ -110,6 +112,39 @@ def test_bounds_hold(a: Index, ranges: Mapping[str, Range]) -> None:
     values = everywhere(a, ranges)
     assert found[0] <= values.min()
     assert values.max() <= found[1]
+
+
+@some
+@given(indices(NAMES, depth=4), ranges_of, ranges_of)
+def test_bounds_are_those_of_the_ranges_at_hand(
+    a: Index, first: Mapping[str, Range], second: Mapping[str, Range]
+) -> None:
+    alone = parse_index(str(a)).bounds(second)
+    a.bounds(first)
+    assert a.bounds(second) == alone
+
+
+def test_bounds_of_an_atom_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = Index.of("x")
+    for step in range(8):
+        # Each contains the one before twice.
+        x = minimum(x, (x + step) // 2 + step) + 1
+    found: list[object] = []
+    compound = affine._compound_bounds
+    monkeypatch.setattr(
+        affine, "_compound_bounds", lambda a, ranges: found.append(a) or compound(a, ranges)
+    )
+    assert x.bounds({"x": (2, 77)}) is not None
+    assert 8 <= len(found) == len(set(found))
+
+
+@some
+@given(indices(NAMES, depth=4), indices(NAMES, depth=4), ranges_of)
+def test_what_is_at_least_another_is_their_maximum(
+    a: Index, b: Index, ranges: Mapping[str, Range]
+) -> None:
+    a = maximum(a, a - 1, ranges)
+    assert at_least(a, b, ranges) == (maximum(a, b, ranges) == a)
 
 
 @some
