@@ -34,7 +34,7 @@ from rutc.progress import Progress
 from rutc.recipe import Draft, Made
 from rutc.reuse import Entry
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.affine import typical
+from rutc.tensor_ir.affine import Index, typical
 
 __all__ = ["Options", "Report", "compile_model"]
 
@@ -153,7 +153,8 @@ def compile_model(
             artifact = build_library(
                 built.program, built.objects, output, json.loads(json.dumps(manifest)), host=running
             )
-    arena = built.program.arena_bytes
+    arena = Index.of(built.program.arena_bytes)
+    least, most = ({name: r[end] for name, r in graph.symbols} for end in (0, 1))
     report = Report(
         artifact.library,
         artifact.header,
@@ -163,6 +164,8 @@ def compile_model(
         typical(arena, dict(graph.symbols)),
         built.program.weight_bytes,
         built.flops,
+        int(arena.evaluate(least)),
+        int(arena.evaluate(most)),
         str(arena) if graph.symbols else None,
     )
     if entry is not None:

@@ -43,8 +43,9 @@ class Options:
 class Report:
     """What compiling made and cost. `arena_bytes` is the memory of one session beside weights.
 
-    Where sizes are symbolic, numbers are those at common sizes, and `arena_formula` says how much
-    memory a session takes at any.
+    Where sizes are symbolic, numbers are those at common sizes, `arena_least` and `arena_most` are
+    the memory at the least and the largest ones, and `arena_formula` says how much a session takes
+    at any.
     """
 
     library: Path
@@ -55,4 +56,6 @@ class Report:
     arena_bytes: int
     weight_bytes: int
     flops: int
+    arena_least: int = 0
+    arena_most: int = 0
     arena_formula: str | None = None

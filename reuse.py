@@ -34,7 +34,15 @@ SUFFIXES = frozenset({".py", ".c", ".h"})
 PACKAGES = ("numpy", "ml_dtypes", "onnx", "protobuf", "llvmlite", "scipy")
 SAMPLE_BYTES = 1 << 16
 COUNTS = frozenset(
-    {"kernels", "distinct_kernels", "arena_bytes", "weight_bytes", "flops"},
+    {
+        "kernels",
+        "distinct_kernels",
+        "arena_bytes",
+        "arena_least",
+        "arena_most",
+        "weight_bytes",
+        "flops",
+    },
 )
 """What an archive holds of a report, beside the arena's formula."""
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Json = dict[str, object]
 BYTES = 1024.0
+ADDRESSES = 1 << 47
+"""The bytes that a process can address on the processors of today."""
 
 
 def quantity(value: float, unit: str, step: float = 1000.0) -> str:
@@ -41,6 +43,8 @@ def report_json(report: Report) -> Json:
         "seconds": dict(report.seconds),
         "kernels": report.kernels,
         "arena_bytes": report.arena_bytes,
+        "arena_least": report.arena_least,
+        "arena_most": report.arena_most,
         "arena_formula": report.arena_formula,
         "weight_bytes": report.weight_bytes,
         "flops": report.flops,
@@ -53,8 +57,7 @@ def report_text(report: Report) -> str:
         f"{report.library}: {report.kernels} kernels, "
         f"{quantity(report.flops, 'FLOP')} per run, "
         f"{quantity(report.weight_bytes, 'B', BYTES)} of weights, "
-        f"{quantity(report.arena_bytes, 'B', BYTES)} of working memory"
-        f"{_formula(report)}\n"
+        f"{_working_memory(report)}\n"
         f"compiled in {sum(report.seconds.values()):.2f} s; C header: {report.header}"
     )
 
@@ -72,10 +75,18 @@ def usage_text(usage: Usage) -> str:
     )
 
 
-def _formula(report: Report) -> str:
+def _working_memory(report: Report) -> str:
+    """Returns the memory of a session; of a model of many sizes that at some of them.
+
+    The formula may fill a screen; what no process could have is left out.
+    """
     if report.arena_formula is None:
-        return ""
-    return f" at common sizes, in bytes {report.arena_formula}"
+        return f"{quantity(report.arena_bytes, 'B', BYTES)} of working memory"
+    at = {"at common ones": report.arena_bytes}
+    if report.arena_most < ADDRESSES:
+        at["at the largest"] = report.arena_most
+    least = f"{quantity(report.arena_least, 'B', BYTES)} of working memory at the least sizes"
+    return ", ".join([least, *(f"{quantity(n, 'B', BYTES)} {which}" for which, n in at.items())])
 
 
 def verification_json(verification: Verification) -> Json:

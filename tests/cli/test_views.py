@@ -1,9 +1,19 @@
 """Numbers as people read them, and profiles joined with the manifest."""
 
-import pytest
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, numpy_helper
+from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
+
+from rutc.compiler import Options, Report, compile_model
 from rutc.runtime import ProfileEntry
-from rutc.views import BYTES, quantity, step_times
+from rutc.tensor_ir.parse import parse_index
+from rutc.views import BYTES, quantity, report_text, step_times
 
 
 @pytest.mark.parametrize(
@@ -44,3 +54,34 @@ def test_a_step_whose_work_depends_on_sizes_has_no_rate() -> None:
     ]
     (time,) = step_times([ProfileEntry("k_1", "", 2, 4.0)], kernels)
     assert (time.us, time.gflops, time.gbytes) == (2.0, None, None)
+
+
+def test_memory_of_a_model_of_many_sizes_is_that_of_some() -> None:
+    def said(**more: Any) -> str:
+        report = Report(Path("m.so"), Path("m.h"), {}, 3, 2, 2048, 10, 5)
+        return report_text(replace(report, **more)).splitlines()[0]
+
+    assert said().endswith(", 2 KiB of working memory")
+    formula = "64*((16*n + 63) // 64)"
+    least = ", 64 B of working memory at the least sizes, 2 KiB at common ones"
+    several: dict[str, Any] = {"arena_formula": formula, "arena_least": 64}
+    assert said(**several, arena_most=1 << 20).endswith(f"{least}, 1 MiB at the largest")
+    assert said(**several, arena_most=1 << 60).endswith(least)
+
+
+def test_the_memory_at_the_least_and_the_largest_sizes_is_what_a_session_takes(
+    tmp_path: Path,
+) -> None:
+    values = [make_tensor_value_info(n, TensorProto.FLOAT, ["n", 100]) for n in "xy"]
+    nodes = [make_node("MatMul", ["x", "w"], ["z"]), make_node("Softmax", ["z"], ["s"])]
+    nodes.append(make_node("MatMul", ["s", "w"], ["y"]))
+    weights = numpy_helper.from_array(np.eye(100, dtype=np.float32), "w")
+    graph = make_graph(nodes, "g", values[:1], values[1:], [weights])
+    onnx.save(make_model(graph, opset_imports=[make_opsetid("", 17)]), tmp_path / "m.onnx")
+    options = Options(dims={"n": (3, 500)})
+    report = compile_model(tmp_path / "m.onnx", tmp_path / "m.so", options)
+    assert report.arena_formula is not None
+    memory = parse_index(report.arena_formula)
+    assert report.arena_least == memory.evaluate({"n": 3})
+    assert report.arena_most == memory.evaluate({"n": 500})
+    assert report.arena_least < report.arena_bytes < report.arena_most
