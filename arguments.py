@@ -53,6 +53,25 @@ def parse_dims(items: Sequence[str] | None) -> dict[str, int | tuple[int, ...]]:
     return dims
 
 
+def parse_sizes(items: Sequence[str] | None) -> dict[str, int]:
+    """Returns `["batch=2", "seq=0"]` as `{"batch": 2, "seq": 0}`: the sizes of a run.
+
+    Raises:
+        UserError: an item is no NAME=N, or repeats a name.
+    """
+    sizes: dict[str, int] = {}
+    for item in items or ():
+        name, _, text = item.partition("=")
+        if not name or not _is_size(text):
+            raise UserError(
+                f"--dim {item}: a run has one size: write NAME=N with a whole number, batch=1"
+            )
+        if name in sizes:
+            raise UserError(f"--dim {item}: {name!r} is given twice")
+        sizes[name] = int(text)
+    return sizes
+
+
 def _is_size(text: str) -> bool:
     """Whether a text is a whole number that a size may be."""
     return text.isdecimal() and len(text) <= MOST_DIGITS and int(text) <= LARGEST_SIZE

@@ -45,6 +45,14 @@ Dims = Annotated[
         help="Extent of a symbolic dim, or the range of its extents; repeatable.",
     ),
 ]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dim",
+        metavar="NAME=N",
+        help="A size that the artifact leaves open, for what is generated; repeatable.",
+    ),
+]
 Shapes = Annotated[
     list[str] | None,
     typer.Option("--shape", metavar="NAME=1,3,...", help="Shape of an input; repeatable."),
@@ -201,6 +209,7 @@ def run(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="Y.npz", help="Write the outputs.")
     ] = None,
+    dim: Sizes = None,
     threads: Threads = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -208,21 +217,23 @@ def run(
     """Run a compiled model once and show a summary of its outputs."""
     with command(as_json=as_json, debug=debug) as screen:
         from rutc import views
-        from rutc.arguments import check_npz
+        from rutc.arguments import check_npz, parse_sizes
         from rutc.runtime import load
         from rutc.verify.npz import save_npz
-        from rutc.verify.verify import session_values
+        from rutc.verify.verify import run_values
 
         if output is not None:
             check_npz(output)
+        dims = parse_sizes(dim)
         with load(library, threads=threads) as session:
-            values = session_values(session, inputs or ())
+            values, sizes = run_values(session, inputs or (), dims)
             names = [port.name for port in session.get_outputs()]
             outputs = dict(zip(names, session.run(None, values), strict=True))
         if output is not None:
             save_npz(output, outputs)
         screen.result(
-            {"outputs": views.values_json(outputs), "written": output},
+            {"outputs": views.values_json(outputs), "sizes": sizes, "written": output},
+            *views.sizes_lines(sizes),
             views.values_table(outputs),
         )
 
@@ -322,6 +333,7 @@ def bench(
         Path | None, typer.Option(metavar="MODEL.onnx", help="The model, for the peer.")
     ] = None,
     inputs: Inputs = None,
+    dim: Sizes = None,
     threads: Annotated[
         list[int] | None,
         typer.Option("--threads", min=1, help="A thread count; repeatable. Default: 1."),
@@ -333,14 +345,15 @@ def bench(
     """Measure latency and throughput, in turns with ONNX Runtime if asked for."""
     with command(as_json=as_json, debug=debug) as screen:
         from rutc import views
-        from rutc.arguments import check_bench
+        from rutc.arguments import check_bench, parse_sizes
         from rutc.runtime import load
         from rutc.verify.bench import bench as measure
-        from rutc.verify.verify import session_values
+        from rutc.verify.verify import run_values
 
         check_bench(against, model, seconds)
+        dims = parse_sizes(dim)
         with load(library, threads=1) as session:
-            values = session_values(session, inputs or ())
+            values, sizes = run_values(session, inputs or (), dims)
         with screen.progress() as on_progress:
             timings = measure(
                 library,
@@ -350,7 +363,11 @@ def bench(
                 seconds=seconds,
                 on_progress=on_progress,
             )
-        screen.result({"timings": views.timings_json(timings)}, views.timings_table(timings))
+        screen.result(
+            {"timings": views.timings_json(timings), "sizes": sizes},
+            *views.sizes_lines(sizes),
+            views.timings_table(timings),
+        )
 
 
 @app.command()
@@ -373,12 +390,17 @@ def inspect(
 ) -> None:
     """Show what is inside an artifact (kernels, memory, time) or a model (inputs, operators)."""
     with command(as_json=as_json, debug=debug) as screen:
-        from rutc.arguments import parse_dims, parse_shapes, parse_values
+        from rutc.arguments import parse_dims, parse_shapes, parse_sizes, parse_values
         from rutc.inspection import inspect_library, inspect_model, is_library
 
         if is_library(path):
             payload, shown = inspect_library(
-                path, profile=profile, inputs=inputs or (), threads=threads, integrity=integrity
+                path,
+                profile=profile,
+                inputs=inputs or (),
+                dims=parse_sizes(dim),
+                threads=threads,
+                integrity=integrity,
             )
         elif integrity:
             raise UserError(f"{path} is no artifact: --integrity checks what was compiled")

@@ -11,10 +11,16 @@ from rich.console import RenderableType
 from rutc import views
 from rutc.errors import UserError
 from rutc.importer import import_model
+from rutc.importer.contents import contents
+from rutc.importer.inputs import MOST_SIZE
 from rutc.runtime import load
 from rutc.runtime.artifact import open_artifact
-from rutc.runtime.ports import Ports, undamaged
-from rutc.verify.verify import session_values
+from rutc.runtime.dtypes import onnx_type
+from rutc.runtime.ports import NodeArg, Ports, undamaged
+from rutc.tensor_ir import Graph
+from rutc.tensor_ir.affine import Index, Size, plain, quoted
+from rutc.verify.sizes import Sizes
+from rutc.verify.verify import run_values
 
 LIBRARY_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"MZ")
 PROFILE_RUNS = 20
@@ -42,6 +48,7 @@ def inspect_library(
     *,
     profile: bool,
     inputs: Sequence[str] = (),
+    dims: Mapping[str, int] | None = None,
     threads: int | None = None,
     integrity: bool = False,
 ) -> Shown:
@@ -74,8 +81,10 @@ def inspect_library(
         shown.append(_plans(where))
     shown += undamaged(path, lambda: _algorithms(manifest))
     if profile:
-        times = _step_times(path, kernels, inputs, threads)
+        times, sizes = _step_times(path, kernels, inputs, dims or {}, threads)
         payload["profile"] = [asdict(time) for time in times]
+        payload["sizes"] = sizes
+        shown += views.sizes_lines(sizes)
         shown.append(views.profile_table(times))
     else:
         shown.append(undamaged(path, lambda: views.kernels_table(kernels)))
@@ -86,14 +95,15 @@ def _step_times(
     path: Path,
     kernels: Sequence[Mapping[str, object]],
     inputs: Sequence[str],
+    dims: Mapping[str, int],
     threads: int | None,
-) -> list[views.StepTime]:
-    """What the steps of a run take, on average of some runs."""
+) -> tuple[list[views.StepTime], Sizes]:
+    """What the steps of a run take, on average of some runs, and the sizes of its inputs."""
     with load(path, threads=threads, profile=True) as session:
-        values = session_values(session, inputs)
+        values, sizes = run_values(session, inputs, dims)
         for _ in range(PROFILE_RUNS):
             session.run(None, values)
-        return views.step_times(session.profile(), kernels)
+        return views.step_times(session.profile(), kernels), sizes
 
 
 def _plans(where: object) -> str:
@@ -129,7 +139,7 @@ def inspect_model(
     values: Mapping[str, np.ndarray],
     profile: bool,
 ) -> Shown:
-    """Returns a model's inputs, outputs and what it became after import.
+    """Returns a model's inputs, outputs, opset, weights and operators, and what import makes of it.
 
     Raises:
         UserError: the model cannot be imported, or a profile of it is asked for.
@@ -137,7 +147,53 @@ def inspect_model(
     if profile:
         raise UserError(f"{path} is a model: compile it, then profile the artifact")
     graph = import_model(path, shapes=shapes, dims=dims, values=values)
+    dtypes = graph.values
+    ports = [
+        [
+            NodeArg(n, [_extent(graph.extents[a]) for a in axes], onnx_type(dtype.stored_name))
+            for n, axes, dtype in found
+        ]
+        for found in (
+            [(i.name, i.axes, i.out.dtype) for i in graph.inputs],
+            [(o.name, o.axes, dtypes[o.value].dtype) for o in graph.outputs],
+        )
+    ]
+    held = contents(path)
+    open_sizes = _sizes(graph)
     kinds = Counter(type(node).__name__ for node in graph.nodes)
-    counted = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-    payload: dict[str, object] = {"model": path, "nodes": dict(sorted(kinds.items()))}
-    return payload, [f"{path}: {len(graph.nodes)} nodes after import: {counted}"]
+    payload: dict[str, object] = {
+        "model": path,
+        "opsets": dict(held.opsets),
+        "inputs": [asdict(port) for port in ports[0]],
+        "outputs": [asdict(port) for port in ports[1]],
+        "sizes": {name: list(bounds) for name, bounds in open_sizes.items()},
+        "weights": held.weights,
+        "weight_bytes": held.weight_bytes,
+        "operators": dict(held.operators),
+        "nodes": dict(sorted(kinds.items())),
+    }
+    sizes = ", ".join(
+        f"{quoted(name)} ({f'from {low} on' if high == MOST_SIZE else f'{low}..{high}'})"
+        for name, (low, high) in open_sizes.items()
+    )
+    shown: list[RenderableType] = [
+        f"{path}: {sum(held.operators.values())} nodes, "
+        f"{', '.join(f'{domain} {version}' for domain, version in held.opsets.items())}, "
+        f"{held.weights} weights of {views.quantity(held.weight_bytes, 'B', views.BYTES)}",
+        views.ports_table(*ports),
+        *([f"sizes that a run chooses: {sizes}"] if sizes else []),
+        views.operators_table(held.operators),
+    ]
+    return payload, shown
+
+
+def _extent(size: Size) -> int | str:
+    size = plain(size)
+    return size if isinstance(size, int) else str(size)
+
+
+def _sizes(graph: Graph) -> dict[str, tuple[int, int]]:
+    """The sizes in the shapes of inputs, with their ranges."""
+    extents = [Index.of(graph.extents[a]) for i in graph.inputs for a in i.axes]
+    named = {name for extent in extents for name in extent.names()}
+    return {name: bounds for name, bounds in graph.symbols if name in named}

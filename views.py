@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.table import Table
 
+from rutc.verify.sizes import sizes_text
+
 if TYPE_CHECKING:
     from rutc.emit.cache import Usage
     from rutc.explain import Apart, Explanation, Part
@@ -60,6 +62,11 @@ def report_text(report: Report) -> str:
         f"{_working_memory(report)}\n"
         f"compiled in {sum(report.seconds.values()):.2f} s; C header: {report.header}"
     )
+
+
+def sizes_lines(sizes: Mapping[str, int]) -> list[str]:
+    """Returns the line that says at which sizes a model ran; none for one of fixed sizes."""
+    return [f"at {sizes_text(sizes)}"] if sizes else []
 
 
 def usage_json(usage: Usage) -> Json:
@@ -169,6 +176,14 @@ def ports_table(inputs: Iterable[NodeArg], outputs: Iterable[NodeArg]) -> Table:
     return table
 
 
+def operators_table(operators: Mapping[str, int]) -> Table:
+    """Returns one row per operator of a model, those of most nodes first."""
+    table = Table("operator", "nodes")
+    for name, count in sorted(operators.items(), key=lambda item: (-item[1], item[0])):
+        table.add_row(name, str(count))
+    return table
+
+
 def values_json(values: Mapping[str, Value]) -> list[Json]:
     """Returns a summary of each output as JSON."""
     return [{"name": name, **_summary(value)} for name, value in values.items()]
@@ -219,14 +234,19 @@ def timings_json(timings: Sequence[Timing]) -> list[Json]:
 
 
 def timings_table(timings: Sequence[Timing]) -> Table:
-    """Returns one row per thread count and runtime; times in microseconds."""
-    table = Table("threads", "", "median us", "p10", "p90", "p99", "min", "runs/s", "runs", "ratio")
+    """Returns one row per thread count and runtime; times in microseconds.
+
+    The ratio to ONNX Runtime's median has a column where that was measured.
+    """
+    columns = ["threads", "", "median us", "p10", "p90", "p99", "min", "runs/s", "runs"]
+    compared = any(timing.reference is not None for timing in timings)
+    table = Table(*columns, *(["ratio"] if compared else []))
     for timing in timings:
         rows = [("rutc", timing.rutc), ("onnxruntime", timing.reference)]
         for name, latency in rows:
             if latency is None:
                 continue
-            ratio = timing.ratio if name == "rutc" else None
+            ratio = f"{timing.ratio:.3f}" if name == "rutc" and timing.ratio is not None else ""
             table.add_row(
                 str(timing.threads),
                 name,
@@ -237,7 +257,7 @@ def timings_table(timings: Sequence[Timing]) -> Table:
                 f"{latency.minimum_us:.1f}",
                 f"{latency.per_second:.1f}",
                 str(latency.runs),
-                "" if ratio is None else f"{ratio:.3f}",
+                *([ratio] if compared else []),
             )
     return table
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from rutc.errors import UserError
 from rutc.runtime import InferenceSession
 from rutc.tensor_ir.parse import parse_index
@@ -30,6 +32,25 @@ def extents_at(session: InferenceSession, sizes: Mapping[str, int]) -> Sizes:
         for extent in port.shape:
             if isinstance(extent, str) and extent not in found:
                 found[extent] = int(parse_index(extent).evaluate(sizes))
+    return found
+
+
+def sizes_of(session: InferenceSession, values: Mapping[str, object]) -> Sizes:
+    """Returns what a compiled model leaves open of its inputs' shapes, and is in these values.
+
+    Raises:
+        UserError: inputs say different sizes.
+    """
+    found: Sizes = {}
+    for port in session.get_inputs():
+        value = values.get(port.name)
+        if not isinstance(value, np.ndarray):
+            continue
+        for extent, size in zip(port.shape, value.shape, strict=False):
+            if isinstance(extent, str) and found.setdefault(extent, size) != size:
+                raise UserError(
+                    f"input {port.name!r} has {extent}={size}, and another {found[extent]}"
+                )
     return found
 
 

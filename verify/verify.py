@@ -29,7 +29,14 @@ from rutc.verify.oracle import THOROUGH, Answer, Effort, Oracle, leaves
 from rutc.verify.ports import input_specs
 from rutc.verify.reference import Reference, comparable, reference_version
 from rutc.verify.rounds import Draw, Round, draws, others
-from rutc.verify.sizes import Sizes, common_sizes, extents_at, narrowed, session_symbols
+from rutc.verify.sizes import (
+    Sizes,
+    common_sizes,
+    extents_at,
+    narrowed,
+    session_symbols,
+    sizes_of,
+)
 from rutc.verify.tolerance import Level, is_float
 
 
@@ -542,6 +549,22 @@ def session_values(
     common = common_sizes(narrowed(session_symbols(session), dims or {}))
     given = gather(specs, sources, seed, extents_at(session, common))
     return session.bundled(given)
+
+
+def run_values(
+    session: InferenceSession, sources: Sequence[str], dims: Mapping[str, int]
+) -> tuple[dict[str, Value], Sizes]:
+    """Returns all inputs of a run as `session_values` does, and the sizes that they have.
+
+    Raises:
+        UserError: an item or a size does not fit the model, or what is given has other sizes.
+    """
+    values = session_values(session, sources, dims=dims)
+    sizes = sizes_of(session, values)
+    for name, size in dims.items():
+        if sizes.get(name, size) != size:
+            raise UserError(f"--dim {name}={size}: what --input gives has {name}={sizes[name]}")
+    return values, sizes
 
 
 def session_level(session: InferenceSession, model: Path) -> Level:

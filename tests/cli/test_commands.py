@@ -1,5 +1,6 @@
 """The commands on a small model: what they answer, write and leave behind."""
 
+import functools
 import json
 import math
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 import rutc as package
 from rutc.console import Screen
@@ -212,7 +213,57 @@ def test_inspect_profiles_an_artifact(rutc: Rutc, artifact: Path) -> None:
 def test_inspect_shows_a_model(rutc: Rutc, model: Path) -> None:
     result = rutc("inspect", model)
     assert result.status == 0, result.stderr
-    assert "Nest" in result.stdout
+    for word in ("ai.onnx", "weights", "tensor(float)", "x", "y", "operator"):
+        assert word in result.stdout
+
+
+def test_inspect_tells_what_a_model_holds(rutc: Rutc, tmp_path: Path) -> None:
+    """Weights and operators are counted in branches, too; sizes are those of inputs."""
+    floats = functools.partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT)
+    weight = numpy_helper.from_array(np.ones((4, 6), np.float32), "w")
+    packed = helper.make_tensor("p", TensorProto.UINT4, [5, 2], [1] * 10)
+    branch = helper.make_graph(
+        [
+            helper.make_node("Constant", [], ["c"], value=weight),
+            helper.make_node("MatMul", ["x", "c"], ["t"]),
+        ],
+        "branch",
+        [],
+        [floats("t", shape=["n", 6])],
+    )
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("If", ["which"], ["i"], then_branch=branch, else_branch=branch),
+        helper.make_node("Add", ["m", "i"], ["y"]),
+        helper.make_node("Cast", ["p"], ["q"], to=TensorProto.FLOAT),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [
+            floats("x", shape=["n", 4]),
+            helper.make_tensor_value_info("which", TensorProto.BOOL, []),
+        ],
+        [floats("y", shape=["n", 6]), floats("q", shape=[5, 2])],
+        [weight, packed],
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), path)
+    found = rutc("inspect", path, "--dim", "n=1..9", "--json").json
+    assert found["opsets"] == {"ai.onnx": 21}
+    assert found["weights"] == 4
+    assert found["weight_bytes"] == 3 * 96 + 5
+    assert found["operators"] == {"MatMul": 3, "Constant": 2, "If": 1, "Add": 1, "Cast": 1}
+    assert found["sizes"] == {"n": [1, 9]}
+    inputs = found["inputs"]
+    assert isinstance(inputs, list)
+    assert [(i["name"], i["type"], i["shape"]) for i in inputs] == [
+        ("x", "tensor(float)", ["n", 4]),
+        ("which", "tensor(bool)", []),
+    ]
+    shown = rutc("inspect", path).stdout
+    assert "sizes that a run chooses: n (from 0 on)" in shown
+    assert "4 weights of 293 B" in shown
 
 
 def test_doctor(rutc: Rutc) -> None:

@@ -1,0 +1,89 @@
+"""Commands on an artifact of any number of rows: which they run at, and what they say of it."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from rutc.compiler import Options, compile_model
+from tests.cli.conftest import Rutc
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Squares of `n` rows, of which there may be none."""
+    folder = tmp_path_factory.mktemp("sizes")
+    ports = [helper.make_tensor_value_info(p, TensorProto.FLOAT, ["n", 3]) for p in "xy"]
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["x", "x"], ["y"])], "g", ports[:1], ports[1:]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    onnx.save(model, folder / "m.onnx")
+    compile_model(folder / "m.onnx", folder / "m.so", Options(dims={"n": (0, 64)}))
+    return folder / "m.so"
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 64])
+def test_a_run_has_the_size_that_is_asked_for(rutc: Rutc, library: Path, size: int) -> None:
+    result = rutc("run", library, "--dim", f"n={size}", "--json")
+    assert result.status == 0, result.stderr
+    assert result.json["sizes"] == {"n": size}
+    (output,) = result.json["outputs"]  # type: ignore[misc]
+    assert output["shape"] == [size, 3]
+
+
+@pytest.mark.parametrize(
+    "command", [("run",), ("bench", "--seconds", "0.1"), ("inspect", "--profile")]
+)
+def test_the_size_is_told(rutc: Rutc, library: Path, command: tuple[str, ...]) -> None:
+    name, *options = command
+    assert "at n=32" in rutc(name, library, *options).stdout.splitlines()
+    assert "at n=5" in rutc(name, library, *options, "--dim", "n=5").stdout.splitlines()
+    assert rutc(name, library, *options, "--dim", "n=5", "--json").json["sizes"] == {"n": 5}
+
+
+@pytest.mark.parametrize("name", ["run", "bench", "inspect"])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["n=65"], "it runs at n=0..64"),
+        (["m=2"], "it runs at n=0..64"),
+        (["n=1..2"], "write NAME=N with a whole number"),
+        (["n=-1"], "write NAME=N with a whole number"),
+        (["=1"], "write NAME=N with a whole number"),
+        (["n=1", "n=2"], "'n' is given twice"),
+    ],
+)
+def test_sizes_that_cannot_be(
+    rutc: Rutc, library: Path, name: str, given: list[str], said: str
+) -> None:
+    options = [word for item in given for word in ("--dim", item)]
+    result = rutc(name, library, *options, *(["--profile"] if name == "inspect" else []))
+    assert result.status == 2
+    assert said in result.stderr
+
+
+def test_what_is_given_has_its_own_size(rutc: Rutc, library: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((4, 3), np.float32))
+    source = f"x={tmp_path / 'x.npy'}"
+    assert "at n=4" in rutc("run", library, "--input", source).stdout
+    assert rutc("run", library, "--input", source, "--dim", "n=4").status == 0
+    result = rutc("run", library, "--input", source, "--dim", "n=5")
+    assert result.status == 2
+    assert "--dim n=5: what --input gives has n=4" in result.stderr
+
+
+def test_a_model_of_one_size_says_nothing(rutc: Rutc, artifact: Path) -> None:
+    assert "at " not in rutc("run", artifact).stdout
+    result = rutc("run", artifact, "--dim", "n=1")
+    assert result.status == 2
+    assert "it runs at one size only" in result.stderr
+
+
+def test_there_is_a_ratio_where_there_are_two(rutc: Rutc, library: Path) -> None:
+    alone = rutc("bench", library, "--seconds", "0.1")
+    assert "ratio" not in alone.stdout
+    peer = ["--against", "onnxruntime", "--model", library.with_suffix(".onnx")]
+    assert "ratio" in rutc("bench", library, "--seconds", "0.1", *peer).stdout
