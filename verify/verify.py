@@ -184,8 +184,23 @@ class Verifier:
         self.oracle = oracle
         self.threads = threads
         self.reference = Reference(model, threads)
+        self._check_same_model()
         self.level = session_level(session, model)
         self.made: Mapping[str, Value] = {}
+
+    def _check_same_model(self) -> None:
+        """Raises UserError if the library has other inputs or outputs than the model."""
+        for role, compiled, stated in (
+            ("inputs", self.session.get_inputs(), self.reference.inputs),
+            ("outputs", self.session.get_outputs(), self.reference.outputs),
+        ):
+            ours, theirs = [p.name for p in compiled], [p.name for p in stated]
+            if set(ours) != set(theirs):
+                raise UserError(
+                    f"{self.library} was compiled from another model, "
+                    f"{self.session.manifest.get('model')}: its {role} are {_listed(ours)}, and "
+                    f"those of {self.model} are {_listed(theirs)}"
+                )
 
     def generated(self, seed: int, dims: Mapping[str, int], report: Progress) -> list[Verification]:
         """What generated inputs show, until an output differs.
@@ -549,6 +564,10 @@ def session_values(
     common = common_sizes(narrowed(session_symbols(session), dims or {}))
     given = gather(specs, sources, seed, extents_at(session, common))
     return session.bundled(given)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"
 
 
 def run_values(

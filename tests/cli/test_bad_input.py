@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from tests.cli.conftest import Rutc, build, weight, write_small
 
@@ -397,3 +397,19 @@ def test_errors_are_json_too(rutc: Rutc, tmp_path: Path) -> None:
     assert result.status == 2
     assert result.json["exit_status"] == 2
     assert "m.onnx" in str(result.json["error"])
+
+
+def test_an_artifact_of_another_model_is_told(rutc: Rutc, tmp_path: Path, artifact: Path) -> None:
+    ports = [helper.make_tensor_value_info(p, TensorProto.FLOAT, [2]) for p in ("pixels", "y")]
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["pixels"], ["y"])], "g", ports[:1], ports[1:]
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]),
+        tmp_path / "other.onnx",
+    )
+    result = rutc("verify", tmp_path / "other.onnx", artifact)
+    assert result.status == 2
+    said = " ".join(result.stderr.split())
+    assert "was compiled from another model, small.onnx: its inputs are 'x'" in said
+    assert "are 'pixels'" in said
