@@ -20,7 +20,7 @@ from rutc.graph_opt.cost import NestCost
 from rutc.graph_opt.plan import Refusal
 from rutc.record import record
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Read, reads
+from rutc.tensor_ir.expr import Apply, Cast, Read, reads, walk
 from rutc.tensor_ir.graph import (
     Bind,
     Const,
@@ -37,6 +37,9 @@ from rutc.tensor_ir.lower import Group
 
 ROW_BYTES = 128 << 10
 """The largest row that a group keeps: it has to stay in the nearest caches."""
+MOST_OPERATIONS = 256
+"""Of a kernel that elementwise nests join. Code of twice as many takes more than twice as long to
+make, and beside so many a value that passes through memory costs little."""
 ONE = Index.of(1)
 
 
@@ -50,6 +53,7 @@ class Draft:
     position: int
     needs: int = 0
     node: Node | None = None
+    operations: int = 0
 
 
 @record
@@ -152,7 +156,7 @@ class Fuser:
         if n.reducer is not None:
             _, vector = self._cost(n).best(self.inner)
             kind = "row" if vector is None or vector in n.bound else "tile"
-        return Draft(kind, [n], self._dims(n), position)
+        return Draft(kind, [n], self._dims(n), position, operations=_operations(n))
 
     def _cost(self, n: Nest) -> NestCost:
         return NestCost(n, self.extents, self.constants, self.steps, self.varying)
@@ -172,6 +176,12 @@ class Fuser:
         mine = [r for e in n.body for r in reads(e) if r.value in own]
         if n.reducer is not None:
             return self._refuses_reduction(n, draft, mine)
+        reason = self._refuses_elementwise(n, draft, mine)
+        if reason is None and draft.operations + _operations(n) > MOST_OPERATIONS:
+            return f"the kernel has {draft.operations} operations already"
+        return reason
+
+    def _refuses_elementwise(self, n: Nest, draft: Draft, mine: list[Read]) -> str | None:
         dims = self._dims(n)
         if draft.kind in ("point", "tile"):
             if dims != draft.shared:
@@ -228,6 +238,7 @@ class Fuser:
             draft.kind = "row"
             draft.shared = self._dims(n)
         draft.stages.append(n)
+        draft.operations += _operations(n)
 
     def _depend(self, g: int, sources: set[int], drafts: list[Draft]) -> None:
         new = 0
@@ -270,6 +281,10 @@ class Fuser:
             shared = tuple(x for x in self.order[lead] if x in d.shared)
             items.append(Group(f"{prefix}{g}", tuple(d.stages), shared, stored))
         return tuple(items)
+
+
+def _operations(n: Nest) -> int:
+    return sum(isinstance(x, Apply | Cast) for e in n.body for x in walk(e))
 
 
 def _identity(r: Read, dims: frozenset[str]) -> bool:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rutc.graph_opt.decide.fusion import MOST_OPERATIONS
 from tests.graph_opt.plans import kernels, plan_of, reasons, stored
 
 PRODUCT = """
@@ -185,3 +186,22 @@ def test_a_reduction_of_shifted_rows_stays_out() -> None:
         output "m" [s] = %m
         """
     assert reasons(plan_of(text))["m", "a"] == "it reads other rows than its own"
+
+
+def test_kernels_of_long_chains_have_a_bounded_size() -> None:
+    """Time to make code of a chain grows with its length, not faster."""
+    steps = "".join(f"%v{i + 1} : f32{{m}} = sin(%v{i}[m]) * 0.5 + 0.25\n" for i in range(300))
+    plan = plan_of(
+        f"""graph "a long chain"
+        dims m = 64
+        %v0 : f32{{m}} = input "v" [m]
+        {steps}
+        output "y" [m] = %v300
+        """
+    )
+    sizes = [len(stages) for stages in kernels(plan)]
+    assert sum(sizes) == 300
+    assert max(sizes) * 3 <= MOST_OPERATIONS
+    assert len(sizes) == -(-300 // (MOST_OPERATIONS // 3))
+    said = [reason for reason in reasons(plan).values() if "operations already" in reason]
+    assert len(said) == len(sizes) - 1
