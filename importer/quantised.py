@@ -1,4 +1,4 @@
-"""Whether a model rounds values to a few bits on the way."""
+"""Whether a model rounds values to a few bits on the way, or multiplies numbers of 8 bits."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ _ROUNDING = frozenset(
         "QuantizeLinear",
     }
 )
+_PRODUCTS = frozenset({"ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "QAttention"})
 
 
 def is_quantised(path: Path) -> bool:
@@ -23,7 +24,21 @@ def is_quantised(path: Path) -> bool:
     Raises:
         UserError: The file is no model.
     """
+    return any(op in _ROUNDING or op.startswith("QLinear") for op in _operators(path))
+
+
+def multiplies_bytes(path: Path) -> bool:
+    """Whether a model may have products of 8-bit numbers.
+
+    Raises:
+        UserError: The file is no model.
+    """
+    exact = _ROUNDING | _PRODUCTS
+    return any(op in exact or op.startswith("QLinear") for op in _operators(path))
+
+
+def _operators(path: Path) -> set[str]:
     model = load(path)
     nodes = [n for g in subgraphs(model.graph) for n in g.node]
     nodes += [n for f in model.functions for n in f.node]
-    return any(n.op_type in _ROUNDING or n.op_type.startswith("QLinear") for n in nodes)
+    return {n.op_type for n in nodes}

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rutc.emit.targets.select import host_features
 from rutc.errors import UserError
+from rutc.importer.quantised import multiplies_bytes
 from rutc.record import record
 from rutc.verify.compare import Array, Value
 from rutc.verify.inputs import ONNX_DTYPES
@@ -69,19 +71,23 @@ class Reference:
         if not optimise:
             # Where a CPU has no dot products of bytes, sums of two products saturate otherwise.
             options.add_session_config_entry("session.x64quantprecision", "1")
-        options.graph_optimization_level = (
-            ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-            if optimise
-            else ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        )
-        try:
-            self._session = ort.InferenceSession(
-                str(model), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # ONNX Runtime's errors share no base class but Exception.
-            raise UserError(
-                f"ONNX Runtime cannot load {model}: {_first_line(error)}. {_ADVICE}"
-            ) from error
+        levels = ort.GraphOptimizationLevel
+        tried = [levels.ORT_ENABLE_ALL if optimise else levels.ORT_ENABLE_BASIC]
+        if not optimise and _sums_of_bytes_saturate() and multiplies_bytes(model):
+            # The exact mode is a rewrite of this level, and may ask for operators that it lacks.
+            tried.insert(0, levels.ORT_ENABLE_EXTENDED)
+        for number, level in enumerate(tried, start=1):
+            options.graph_optimization_level = level
+            try:
+                self._session = ort.InferenceSession(
+                    str(model), options, providers=["CPUExecutionProvider"]
+                )
+                break
+            except Exception as error:  # ONNX Runtime's errors share no base class but Exception.
+                if number == len(tried):
+                    raise UserError(
+                        f"ONNX Runtime cannot load {model}: {_first_line(error)}. {_ADVICE}"
+                    ) from error
         self.inputs = tuple(_port(port) for port in self._session.get_inputs())
         self.outputs = tuple(_port(port) for port in self._session.get_outputs())
 
@@ -214,6 +220,12 @@ def _port(port: ort.NodeArg) -> Port:
 _ADVICE = (
     "Without it there is nothing to compare with; `rutc compile --no-verify` compiles unchecked."
 )
+
+
+def _sums_of_bytes_saturate() -> bool:
+    """Whether this processor lacks dot products of bytes, so that others stand in."""
+    features = host_features()
+    return "avx2" in features and features.isdisjoint(("avxvnni", "avx512vnni"))
 
 
 def _is_text(path: Path) -> bool:

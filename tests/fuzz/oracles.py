@@ -61,6 +61,7 @@ from tests.fuzz.rules import (
 from tests.fuzz.rules_contrib import GATED, STEPS
 from tests.fuzz.unspecified import EDGES, UNSPECIFIED, crosses
 from tests.fuzz.valid import VALID
+from tests.reference import exact_options
 
 NEWEST_OPSET = 26
 """The newest opset whose models ONNX Runtime runs."""
@@ -420,8 +421,7 @@ class _Runtime:
 def runtime(model: ModelProto) -> onnxruntime.InferenceSession:
     """A session of ONNX Runtime on one thread."""
     onnxruntime.set_default_logger_severity(4)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
+    options = exact_options()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
@@ -16,6 +15,7 @@ from rutc.importer import import_model
 from rutc.tensor_ir import DType, Graph
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.verify import verify
+from tests.reference import oracle
 
 OPSET, IR = 21, 10
 
@@ -75,11 +75,7 @@ def check(tmp_path: Path) -> Check:
         verify(graph)
         got = interpret(graph, {i.name: inputs[i.name] for i in graph.inputs})
         if expected is None:
-            options = onnxruntime.SessionOptions()
-            options.log_severity_level = 3
-            session = onnxruntime.InferenceSession(
-                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
+            session = oracle(model.SerializeToString())
             expected = session.run(list(outputs), {n: np.asarray(a) for n, a in inputs.items()})
         for name, want in zip(outputs, expected, strict=True):
             assert got[name].shape == want.shape, name

@@ -67,7 +67,8 @@ def test_quantize(kind, per_axis, x, check, make_node, rng):
 
 def test_integer_products(check, make_node, rng):
     a = rng.integers(0, 255, (3, 5)).astype("u1")
-    w = rng.integers(-128, 127, (5, 4)).astype("i1")
+    # Of larger ones ONNX Runtime's sums of two products saturate where a CPU lacks VNNI.
+    w = rng.integers(-64, 64, (5, 4)).astype("i1")
     inputs = {"a": a, "b": w, "az": np.uint8(7).reshape(()), "bz": np.int8(-3).reshape(())}
     check(make_node("MatMulInteger", ["a", "b", "az", "bz"]), inputs)
     image = rng.integers(0, 255, (1, 3, 5, 5)).astype("u1")

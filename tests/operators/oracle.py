@@ -28,6 +28,7 @@ from rutc.tensor_ir.verify import verify
 from tests.compiled import build, plan_or_reject, run
 from tests.examples import DAYS, examples
 from tests.machines import RUNNABLE
+from tests.reference import exact_options
 from tests.sampling import SAMPLE
 
 Arrays = Mapping[str, np.ndarray]
@@ -94,11 +95,9 @@ def expected_of(case: Case) -> list[np.ndarray]:
     model = case.model()
     feeds = {n: np.asarray(a) for n, a in case.inputs.items()}
     if not case.reference:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
         try:
             session = onnxruntime.InferenceSession(
-                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+                model.SerializeToString(), exact_options(), providers=["CPUExecutionProvider"]
             )
             return list(session.run(None, feeds))
         except Exception as error:

@@ -6,8 +6,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from rutc.verify.inputs import generate, spec
 from rutc.verify.reference import Reference
@@ -33,6 +34,44 @@ def test_a_reference_of_verification_sums_bytes_without_saturation(tmp_path: Pat
     options = Reference(path, optimise=True)._session.get_session_options()
     with pytest.raises(RuntimeError, match=EXACT):
         options.get_session_config_entry(EXACT)
+
+
+def _quantised(folder: Path, op: str, right: type[np.generic]) -> Path:
+    """A product of bytes, of an operator that ONNX Runtime's exact mode may not have."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(right))
+    x = helper.make_tensor_value_info("x", kind if op == "QGemm" else TensorProto.UINT8, [2, 3])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4])
+    weight = numpy_helper.from_array(np.full((3, 4), 100, right), "w")
+    scale = numpy_helper.from_array(np.float32(0.5), "s")
+    zero = numpy_helper.from_array(np.zeros((), right), "z")
+    if op == "QGemm":
+        names, domain = ["x", "s", "z", "w", "s", "z"], "com.microsoft"
+        nodes = [helper.make_node(op, names, ["y"], domain=domain)]
+    else:
+        nodes = [helper.make_node(op, ["x", "w"], ["p"])]
+        nodes.append(helper.make_node("Cast", ["p"], ["y"], to=TensorProto.FLOAT))
+    graph = helper.make_graph(nodes, "m", [x], [y], [weight, scale, zero])
+    sets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=10), folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+@pytest.mark.parametrize("op", ["MatMulInteger", "QGemm"])
+@pytest.mark.parametrize("lacking", [False, True])
+def test_products_of_bytes_are_right_on_processors_without_them(
+    lacking: bool, op: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exact mode is a rewrite of a level beyond the one that verification has otherwise."""
+    features = {"avx2"} if lacking else {"avx2", "avx512vnni"}
+    monkeypatch.setattr("rutc.verify.reference.host_features", lambda: frozenset(features))
+    reference = Reference(_quantised(tmp_path, op, np.int8))
+    level = reference._session.get_session_options().graph_optimization_level
+    levels = onnxruntime.GraphOptimizationLevel
+    rewritten = lacking and op == "MatMulInteger"
+    assert level == (levels.ORT_ENABLE_EXTENDED if rewritten else levels.ORT_ENABLE_BASIC)
+    left = np.full((2, 3), 90, np.int8 if op == "QGemm" else np.uint8)
+    scale = 0.25 if op == "QGemm" else 1.0
+    assert (reference.run({"x": left})["y"] == 3 * 90 * 100 * scale).all()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -119,7 +119,8 @@ def test_convolution(last, per_channel, kind, check, node, stored, rng):
     size = (4,) if per_channel else ()
     constants = {
         **parameters(kind, "a", "c"),
-        "w": stored("i1", 4, 3, 3, 3),
+        # Of larger weights ONNX Runtime's sums of two products saturate where a CPU lacks VNNI.
+        "w": rng.integers(-64, 64, (4, 3, 3, 3)).astype("i1"),
         "ws": rng.uniform(0.001, 0.01, size).astype("f4"),
         "wz": np.zeros(size, "i1"),
         "b": rng.integers(-999, 999, 4).astype("i4"),
