@@ -220,6 +220,7 @@ def run(
         from rutc.arguments import check_npz, parse_sizes
         from rutc.runtime import load
         from rutc.verify.npz import save_npz
+        from rutc.verify.sizes import sizes_lines
         from rutc.verify.verify import run_values
 
         if output is not None:
@@ -233,7 +234,7 @@ def run(
             save_npz(output, outputs)
         screen.result(
             {"outputs": views.values_json(outputs), "sizes": sizes, "written": output},
-            *views.sizes_lines(sizes),
+            *sizes_lines(sizes),
             views.values_table(outputs),
         )
 
@@ -348,6 +349,7 @@ def bench(
         from rutc.arguments import check_bench, parse_sizes
         from rutc.runtime import load
         from rutc.verify.bench import bench as measure
+        from rutc.verify.sizes import sizes_lines
         from rutc.verify.verify import run_values
 
         check_bench(against, model, seconds)
@@ -365,7 +367,7 @@ def bench(
             )
         screen.result(
             {"timings": views.timings_json(timings), "sizes": sizes},
-            *views.sizes_lines(sizes),
+            *sizes_lines(sizes),
             views.timings_table(timings),
         )
 

@@ -19,7 +19,7 @@ from rutc.runtime.dtypes import onnx_type
 from rutc.runtime.ports import NodeArg, Ports, undamaged
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, Size, plain, quoted
-from rutc.verify.sizes import Sizes
+from rutc.verify.sizes import Sizes, sizes_lines
 from rutc.verify.verify import run_values
 
 LIBRARY_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"MZ")
@@ -84,7 +84,7 @@ def inspect_library(
         times, sizes = _step_times(path, kernels, inputs, dims or {}, threads)
         payload["profile"] = [asdict(time) for time in times]
         payload["sizes"] = sizes
-        shown += views.sizes_lines(sizes)
+        shown += sizes_lines(sizes)
         shown.append(views.profile_table(times))
     else:
         shown.append(undamaged(path, lambda: views.kernels_table(kernels)))

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.table import Table
 
-from rutc.verify.sizes import sizes_text
-
 if TYPE_CHECKING:
     from rutc.emit.cache import Usage
     from rutc.explain import Apart, Explanation, Part
@@ -62,11 +60,6 @@ def report_text(report: Report) -> str:
         f"{_working_memory(report)}\n"
         f"compiled in {sum(report.seconds.values()):.2f} s; C header: {report.header}"
     )
-
-
-def sizes_lines(sizes: Mapping[str, int]) -> list[str]:
-    """Returns the line that says at which sizes a model ran; none for one of fixed sizes."""
-    return [f"at {sizes_text(sizes)}"] if sizes else []
 
 
 def usage_json(usage: Usage) -> Json:

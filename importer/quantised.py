@@ -24,7 +24,7 @@ def is_quantised(path: Path) -> bool:
     Raises:
         UserError: The file is no model.
     """
-    return any(op in _ROUNDING or op.startswith("QLinear") for op in _operators(path))
+    return _has(path, _ROUNDING)
 
 
 def multiplies_bytes(path: Path) -> bool:
@@ -33,12 +33,12 @@ def multiplies_bytes(path: Path) -> bool:
     Raises:
         UserError: The file is no model.
     """
-    exact = _ROUNDING | _PRODUCTS
-    return any(op in exact or op.startswith("QLinear") for op in _operators(path))
+    return _has(path, _ROUNDING | _PRODUCTS)
 
 
-def _operators(path: Path) -> set[str]:
+def _has(path: Path, operators: frozenset[str]) -> bool:
+    """Whether a node is one of the operators, or of those that are quantised by name."""
     model = load(path)
     nodes = [n for g in subgraphs(model.graph) for n in g.node]
     nodes += [n for f in model.functions for n in f.node]
-    return {n.op_type for n in nodes}
+    return any(n.op_type in operators or n.op_type.startswith("QLinear") for n in nodes)

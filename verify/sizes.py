@@ -89,6 +89,11 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
     return " ".join(f"{name}={size}" for name, size in sizes.items())
 
 
+def sizes_lines(sizes: Mapping[str, int]) -> list[str]:
+    """Returns the line that says at which sizes a model ran; none for one of fixed sizes."""
+    return [f"at {sizes_text(sizes)}"] if sizes else []
+
+
 def narrowed(symbols: Ranges, dims: Mapping[str, int]) -> dict[str, tuple[int, int]]:
     """Returns the ranges of symbols, those of `dims` with one size.
 

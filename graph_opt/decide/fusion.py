@@ -39,7 +39,9 @@ ROW_BYTES = 128 << 10
 """The largest row that a group keeps: it has to stay in the nearest caches."""
 MOST_OPERATIONS = 256
 """Of a kernel that elementwise nests join. Code of twice as many takes more than twice as long to
-make, and beside so many a value that passes through memory costs little."""
+make (1,000 mixed ones: 22 s of processor time in one kernel, 8 in kernels of 256, 7 of 128, on
+Zen 4), and beside so many a value that passes through memory costs little. 128 would part sums over
+unrolled windows, of up to 182, from what follows them."""
 ONE = Index.of(1)
 
 

@@ -37,19 +37,28 @@ def hints(body: Iterable[Stmt], point: Mapping[str, int]) -> list[Prefetch]:
     return found
 
 
-def asking(heads: int) -> Kernel:
-    """The product with as many heads, asking for the block to come."""
-    graph = parse(SOURCE.replace("HEADS", str(heads)))
+def scheduled(source: str, orders: Mapping[str, str], steps: Iterable[Step]) -> Kernel:
+    """The kernel of a graph's nest, whose values' dims lie in these orders, after some steps.
+
+    The last value is what it stores.
+    """
+    graph = parse(source)
     (nest,) = (n for n in graph.nodes if isinstance(n, Nest))
     extents = graph.extents
-    layouts = {
-        v: dense(tuple(d), extents) for v, d in (("w", "bic"), ("x", "nhmi"), ("y", "bnhmc"))
-    }
-    group = Group("g", (nest,), tuple("bnhmc"), frozenset({"y"}))
+    layouts = {value: dense(tuple(order), extents) for value, order in orders.items()}
+    stored = list(orders)[-1]
+    group = Group("g", (nest,), tuple(orders[stored]), frozenset({stored}))
     kernel = lower(group, graph.values, layouts, extents)
-    for step in (Tile(("c",), (Kind.VECTOR,)), PrefetchBlock("w", "b", 0, 16)):
+    for step in steps:
         kernel = step.apply(kernel)
     return kernel
+
+
+def asking(heads: int) -> Kernel:
+    """The product with as many heads, asking for the block to come."""
+    layouts = {"w": "bic", "x": "nhmi", "y": "bnhmc"}
+    steps = (Tile(("c",), (Kind.VECTOR,)), PrefetchBlock("w", "b", 0, 16))
+    return scheduled(SOURCE.replace("HEADS", str(heads)), layouts, steps)
 
 
 @pytest.mark.parametrize(
@@ -102,14 +111,8 @@ output "b" [c, y, x] = %b
 
 @pytest.mark.parametrize("before", [(), (Part("y", (1,)),)])
 def test_only_what_is_touched_of_a_block_is_asked_for(before: tuple[Step, ...]) -> None:
-    graph = parse(PLANES)
-    (nest,) = (n for n in graph.nodes if isinstance(n, Nest))
-    extents = graph.extents
-    layouts = {v: dense(tuple(d), extents) for v, d in (("a", "chw"), ("b", "cyx"))}
-    group = Group("g", (nest,), tuple("cyx"), frozenset({"b"}))
-    kernel = lower(group, graph.values, layouts, extents)
-    for step in (*before, Tile(("x",), (Kind.VECTOR,)), PrefetchBlock("a", "c", 0, 16)):
-        kernel = step.apply(kernel)
+    steps = (*before, Tile(("x",), (Kind.VECTOR,)), PrefetchBlock("a", "c", 0, 16))
+    kernel = scheduled(PLANES, {"a": "chw", "b": "cyx"}, steps)
     (block,) = (s for s in walk_stmts(kernel.body) if isinstance(s, Loop) and s.var == "c")
     asked = {
         int(hint.address.evaluate({"c": 1, "y": y, "k": k}))
@@ -131,20 +134,13 @@ output "y" [m, c] = %y
 
 
 def test_a_block_is_asked_for_where_its_sums_are_made_not_where_they_are_added() -> None:
-    graph = parse(PRODUCT)
-    (nest,) = (n for n in graph.nodes if isinstance(n, Nest))
-    extents = graph.extents
-    layouts = {v: dense(tuple(d), extents) for v, d in (("x", "mk"), ("w", "kc"), ("y", "mc"))}
-    group = Group("g", (nest,), tuple("mc"), frozenset({"y"}))
-    kernel = lower(group, graph.values, layouts, extents)
-    output = kernel.args[-1].name
-    for step in (
+    steps = (
         Split("m", 4),
-        BlockReduction("k", 16, "m.o", output),
+        BlockReduction("k", 16, "m.o", "y"),
         Tile(("m.i", "c"), (Kind.UNROLL, Kind.VECTOR)),
         PrefetchBlock("w", "k.b", 0, 16),
-    ):
-        kernel = step.apply(kernel)
+    )
+    kernel = scheduled(PRODUCT, {"x": "mk", "w": "kc", "y": "mc"}, steps)
     loops = {s.var: s for s in walk_stmts(kernel.body) if isinstance(s, Loop)}
     assert not hints([s for s in loops["m.o"].body if s is not loops["k"]], {"k.b": 1, "m.o": 0})
     asked = []
