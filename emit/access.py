@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from llvmlite import ir
-
+from rutc.emit import ir
 from rutc.emit.index import I32, IndexEmitter, Lane, i64, is_vector, splat
 from rutc.emit.memory import emit_literal, memory_type, to_memory
 from rutc.errors import InternalError
@@ -43,14 +42,14 @@ class MemoryEmitter:
         lane = self.index.lane
         if not self.index.varies(address):
             if guard is None:
-                return b.load(self.place(buffer, address), typ=element, align=align(buffer))
+                return b.load(self.place(buffer, address), type_=element, align=align(buffer))
             return self._guarded_scalar(buffer, address, guard, fill, element)
         assert lane is not None
         lanes = lane.lanes
         vector = ir.VectorType(element, lanes)
         mask = lane.mask
         # Idle lanes compute, too: with defined values, or dividing by them would be undefined.
-        other = ir.Constant(vector, None)
+        other: ir.Value = ir.Constant(vector, None)
         if guard is not None:
             mask = both(b, mask, self.widen(guard, lanes))
             other = self._memory_fill(fill, buffer, lanes)
@@ -58,13 +57,13 @@ class MemoryEmitter:
             start = address.subs({lane.var: Index.of(lane.base)})
             place = self.place(buffer, start)
             if mask is None or (guard is None and self._may_read_on(buffer, start, lanes)):
-                return b.load(place, typ=vector, align=align(buffer))
+                return b.load(place, type_=vector, align=align(buffer))
             return self.masked_load(buffer, place, vector, mask, other)
         apart = self._apart(address, lane)
         active = [True] * lanes if mask is None else constant_lanes(mask)
         if apart is not None and active is not None and any(active):
             every = self._every(buffer, address, apart, vector, active)
-            return every if guard is None else b.select(mask, every, other)
+            return every if mask is None or guard is None else b.select(mask, every, other)
         if guard is None and self._is_backward(address, lane):
             return self._backward(buffer, address, vector)
         if mask is None:
@@ -155,7 +154,7 @@ class MemoryEmitter:
         result: ir.Value | None = None
         for offset in offsets:
             place = self.place(buffer, start + offset)
-            loaded = b.load(place, typ=vector, align=align(buffer))
+            loaded = b.load(place, type_=vector, align=align(buffer))
             order = [
                 lanes + w - offset if 0 <= w - offset < lanes else i for i, w in enumerate(wanted)
             ]
@@ -176,7 +175,7 @@ class MemoryEmitter:
         active = min(lane.end.const - lane.base, lane.lanes)
         start = address.subs({lane.var: Index.of(lane.base + active - 1)})
         loaded = ir.VectorType(vector.element, active)
-        value = b.load(self.place(buffer, start), typ=loaded, align=align(buffer))
+        value = b.load(self.place(buffer, start), type_=loaded, align=align(buffer))
         order = [max(active - 1 - i, 0) for i in range(lane.lanes)]
         picks = ir.Constant(ir.VectorType(I32, lane.lanes), order)
         return b.shuffle_vector(value, ir.Constant(loaded, ir.Undefined), picks)
@@ -215,11 +214,11 @@ class MemoryEmitter:
             base = self.index.shared(
                 (buffer.name, varying, self.index.window(varying)),
                 lambda: self.builder.gep(
-                    self.pointer(buffer), [self.index.emit(varying)], source_etype=element
+                    self.pointer(buffer), [self.index.emit(varying)], type_=element
                 ),
             )
         if address.const:
-            base = self.builder.gep(base, [i64(address.const)], source_etype=element)
+            base = self.builder.gep(base, [i64(address.const)], type_=element)
         return base
 
     def masked_load(
@@ -272,15 +271,12 @@ class MemoryEmitter:
                 else b.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), picks)
             )
             element = memory_type(buffer.dtype)
-            at = b.gep(place, [i64(first)], source_etype=element) if first else place
+            at = b.gep(place, [i64(first)], type_=element) if first else place
             b.store(piece, at, align=align(buffer))
 
     def intrinsic(self, name: str, result: ir.Type, args: list[ir.Type]) -> ir.Function:
         """A function that LLVM knows, declared in the module."""
-        module = self.builder.module
-        if name in module.globals:
-            return module.globals[name]
-        return ir.Function(module, ir.FunctionType(result, args), name)
+        return self.builder.module.declared(name, result, args)
 
     def _moves(self, address: Index, lane: Lane) -> Index | None:
         """The size of 0 or 1 by which neighbouring lanes are apart, where it is one."""
@@ -317,20 +313,20 @@ class MemoryEmitter:
         lane = self.index.lane
         if is_vector(guard):
             assert lane is not None
-            one = b.load(self.place(buffer, ZERO), typ=element, align=align(buffer))
+            one = b.load(self.place(buffer, ZERO), type_=element, align=align(buffer))
             bounds, size = address.bounds(self.index.ranges), buffer.layout.size
             inside_always = bounds is not None and bounds[0] >= 0
             if inside_always and bounds is not None and isinstance(size, int) and bounds[1] < size:
-                one = b.load(self.place(buffer, address), typ=element, align=align(buffer))
+                one = b.load(self.place(buffer, address), type_=element, align=align(buffer))
             else:
                 offset = self.index.emit(address)
                 inside = b.icmp_unsigned("<", offset, self.index.emit(Index.of(size)))
                 safe = b.select(inside, offset, i64(0))
-                one = b.load(self._at(buffer, safe), typ=element, align=align(buffer))
+                one = b.load(self._at(buffer, safe), type_=element, align=align(buffer))
             wide = splat(b, one, lane.lanes)
             return b.select(guard, wide, self._memory_fill(fill, buffer, lane.lanes))
         safe = b.select(guard, self.index.emit(address), i64(0))
-        value = b.load(self._at(buffer, safe), typ=element, align=align(buffer))
+        value = b.load(self._at(buffer, safe), type_=element, align=align(buffer))
         return b.select(guard, value, self._memory_fill(fill, buffer, 0))
 
     def _memory_fill(self, fill: Lit | None, buffer: Buffer, lanes: int) -> ir.Value:
@@ -341,20 +337,21 @@ class MemoryEmitter:
 
     def _at(self, buffer: Buffer, offset: ir.Value) -> ir.Value:
         element = memory_type(buffer.dtype)
-        return self.builder.gep(self.pointer(buffer), [offset], source_etype=element)
+        return self.builder.gep(self.pointer(buffer), [offset], type_=element)
 
     def _places(self, buffer: Buffer, address: Index, lanes: int) -> ir.Value:
         offsets = self.widen(self.index.emit(address), lanes)
         element = memory_type(buffer.dtype)
         base = splat(self.builder, self.pointer(buffer), lanes)
-        return self.builder.gep(base, [offsets], source_etype=element)
+        return self.builder.gep(base, [offsets], type_=element)
 
 
 def constant_lanes(mask: ir.Value) -> list[bool] | None:
     """Which lanes a mask has, where that is constant."""
     if not isinstance(mask, ir.Constant):
         return None
-    return [bool(lane.constant) for lane in mask.constant]
+    assert isinstance(mask.constant, Sequence)
+    return [bool(lane) for lane in mask.constant]
 
 
 def idle_lanes(mask: ir.Value) -> list[bool]:
@@ -362,8 +359,8 @@ def idle_lanes(mask: ir.Value) -> list[bool]:
     known = constant_lanes(mask)
     if known is not None:
         return [not lane for lane in known]
-    if getattr(mask, "opname", None) != "and":
-        return [False] * mask.type.count
+    if not (isinstance(mask, ir.Instruction) and mask.op == "and"):
+        return [False] * mask.lanes
     return [p or q for p, q in zip(*map(idle_lanes, mask.operands), strict=True)]
 
 

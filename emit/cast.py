@@ -7,8 +7,7 @@ written, as in numpy's arrays of such types).
 
 from __future__ import annotations
 
-from llvmlite import ir
-
+from rutc.emit import ir
 from rutc.emit.narrow_float import lane_count, narrow, widen, with_lanes
 from rutc.emit.vector_math.lanes import declared
 from rutc.errors import InternalError
@@ -192,7 +191,7 @@ def _int_to_float(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType
 
 def _int_to_int(builder: ir.IRBuilder, value: ir.Value, src: DType, dst: DType) -> ir.Value:
     target = llvm_type(dst, lane_count(value))
-    source_bits, target_bits = element_of(value.type).width, element_of(target).width
+    source_bits, target_bits = _bits(value.type), _bits(target)
     if target_bits > source_bits:
         value = builder.sext(value, target) if src.is_signed else builder.zext(value, target)
     elif target_bits < source_bits:
@@ -218,9 +217,16 @@ def element_of(type_: ir.Type) -> ir.Type:
     return type_.element if isinstance(type_, ir.VectorType) else type_
 
 
+def _bits(type_: ir.Type) -> int:
+    """The bits of an integer, or of each lane's."""
+    element = element_of(type_)
+    assert isinstance(element, ir.IntType)
+    return element.width
+
+
 def splat_int(type_: ir.Type, value: int) -> ir.Constant:
     """An integer constant in every lane, taken modulo the width."""
-    wrapped = value % (1 << element_of(type_).width)
+    wrapped = value % (1 << _bits(type_))
     if isinstance(type_, ir.VectorType):
         return ir.Constant(type_, [wrapped] * type_.count)
     return ir.Constant(type_, wrapped)

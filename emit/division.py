@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from llvmlite import ir
 
+from rutc.emit import ir
 from rutc.emit.access import MemoryEmitter, suffix
 from rutc.emit.index import is_vector
 from rutc.tensor_ir.machine import Machine
@@ -34,7 +34,7 @@ def divided_by_one(
     """
     if not is_vector(x) or is_vector(divisor):
         return None
-    b, lanes, residues, products = memory.builder, x.type.count, 2, 6
+    b, lanes, residues, products = memory.builder, x.lanes, 2, 6
     after = None
     if literal is not None:
         if not DIVISORS[0] < abs(literal) < DIVISORS[1]:
@@ -43,6 +43,7 @@ def divided_by_one(
         residues, products = 1 if abs(nearest * literal - 1.0) < PRECISE else 2, 4
     if (2 * residues + products) / machine.fma_per_cycle > machine.divide_cycles:
         return None
+    one_over: ir.Value
     if literal is not None:
         x = x if literal > 0 else b.fneg(x)
         divisor, one_over = (ir.Constant(divisor.type, abs(v)) for v in (literal, nearest))

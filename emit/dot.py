@@ -8,8 +8,7 @@ by all lanes where the operand does not vary with them, else put together from s
 
 from __future__ import annotations
 
-from llvmlite import ir
-
+from rutc.emit import ir
 from rutc.emit.access import align
 from rutc.emit.cast import emit_cast
 from rutc.emit.expression import ExpressionEmitter
@@ -68,7 +67,7 @@ class DotEmitter:
 
     def _pairs(self, p: ir.Value, q: ir.Value) -> ir.Value:
         """The sums of the two products of i16 in every lane."""
-        lanes = p.type.count
+        lanes = p.lanes
         halves = ir.VectorType(I16, 2 * lanes)
         name = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd"}[lanes]
         function = self._intrinsic(f"llvm.x86.{name}", p.type, [halves, halves])
@@ -106,7 +105,7 @@ class DotEmitter:
             if loop.extent < group and not fits:
                 return None
             neighbours = ir.VectorType(I8, group)
-            one = b.load(memory.place(buffer, first), typ=neighbours, align=align(buffer))
+            one = b.load(memory.place(buffer, first), type_=neighbours, align=align(buffer))
             packed = self._cleared(self._packed(one, r.dtype, group), loop, group)
             return splat(b, packed, lane.lanes)
         if first.coefficient(lane.var) != group or not memory.contiguous(
@@ -120,7 +119,7 @@ class DotEmitter:
         inside = end is not None and isinstance(size, int) and end[1] <= size
         at = memory.place(buffer, start)
         if inside or (lane.mask is None and loop.extent == group):
-            packed = self._packed(b.load(at, typ=vector, align=align(buffer)), r.dtype, group)
+            packed = self._packed(b.load(at, type_=vector, align=align(buffer)), r.dtype, group)
             return self._cleared(packed, loop, group)
         if lane.mask is None or loop.extent < group:
             return None
@@ -138,12 +137,12 @@ class DotEmitter:
             return packed
         kept = ir.Constant(I32, (1 << (32 // group * loop.extent)) - 1)
         b = self.builder
-        return b.and_(packed, splat(b, kept, packed.type.count) if is_vector(packed) else kept)
+        return b.and_(packed, splat(b, kept, packed.lanes) if is_vector(packed) else kept)
 
     def _packed(self, neighbours: ir.Value, dtype: DType, group: int) -> ir.Value:
         """A vector of bytes as one of i32 with `group` of them each."""
         b = self.builder
-        lanes = neighbours.type.count // group
+        lanes = neighbours.lanes // group
         if group == 2:
             halves = ir.VectorType(I16, 2 * lanes)
             neighbours = (b.sext if dtype.is_signed else b.zext)(neighbours, halves)
@@ -162,8 +161,8 @@ class DotEmitter:
             parts = [self.expressions.memory.widen(p, lane.lanes) for p in parts]
         total: ir.Value | None = None
         for i, part in enumerate(parts):
-            shifts = ir.Constant(I32, bits * i)
-            low = ir.Constant(I32, (1 << bits) - 1)
+            shifts: ir.Value = ir.Constant(I32, bits * i)
+            low: ir.Value = ir.Constant(I32, (1 << bits) - 1)
             if is_vector(part):
                 shifts, low = (splat(b, x, lane.lanes) for x in (shifts, low))
             # Of the last one, the shift itself drops the upper bits.

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import assert_never
 
-from llvmlite import ir
-
+from rutc.emit import ir
 from rutc.emit.access import BOOL, MemoryEmitter, both, constant_lanes, suffix
 from rutc.emit.bf16 import narrowed
 from rutc.emit.cast import emit_clamped_cast
@@ -214,7 +213,7 @@ class ExpressionEmitter:
                 return None
 
     def _same_width(self, values: list[ir.Value]) -> list[ir.Value]:
-        lanes = max((v.type.count for v in values if is_vector(v)), default=0)
+        lanes = max((v.lanes for v in values if is_vector(v)), default=0)
         return [self._widened(v, lanes) for v in values] if lanes else values
 
     def _widened(self, value: ir.Value, lanes: int) -> ir.Value:
@@ -419,7 +418,7 @@ class ExpressionEmitter:
     def _limit(self, limit: Index, value: ir.Value) -> ir.Value:
         """A limit to compare `value` with."""
         emitted = self.index.emit(limit)
-        return splat(self.builder, emitted, value.type.count) if is_vector(value) else emitted
+        return splat(self.builder, emitted, value.lanes) if is_vector(value) else emitted
 
     def _within(self, index: Index, low: int, high: Index) -> ir.Value:
         ranges = self.index.ranges
@@ -516,15 +515,19 @@ class ExpressionEmitter:
         slot = self.register(buffer, key, type_)
         held = self._held.setdefault(self.builder.block, {})
         if slot not in held:
-            held[slot] = self.builder.load(slot, typ=type_)
+            held[slot] = self.builder.load(slot, type_=type_)
         return held[slot]
 
     def store_registers(self) -> None:
         """Put what the registers hold at the end of each block there, once all blocks have ends."""
         for block, held in self._held.items():
-            self.builder.position_before(block.terminator)
+            self.builder.position_at_end(block)
             for slot, value in held.items():
-                if not (isinstance(value, ir.LoadInstr) and value.operands == [slot]):
+                if not (
+                    isinstance(value, ir.Instruction)
+                    and value.op == "load"
+                    and value.operands == (slot,)
+                ):
                     self.builder.store(value, slot)
 
     def _register_key(

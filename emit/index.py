@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from functools import cached_property, lru_cache, reduce
 from typing import assert_never
 
-from llvmlite import ir
-
+from rutc.emit import ir
 from rutc.emit.opaque import opaque
 from rutc.record import record
 from rutc.tensor_ir.affine import Atom, FloorDiv, Index, Max, Min, Mod, Range, Var
@@ -29,18 +28,10 @@ def splat(builder: ir.IRBuilder, scalar: ir.Value, lanes: int) -> ir.Value:
     """A vector with `scalar` in every lane."""
     vector = ir.VectorType(scalar.type, lanes)
     if isinstance(scalar, ir.Constant) and scalar.constant is not ir.Undefined:
-        return _in_short(vector, f"splat ({scalar})")
-    undefined = _in_short(vector, "undef")
+        return ir.Constant.splat(vector, scalar)
+    undefined = ir.Constant(vector, ir.Undefined)
     one = builder.insert_element(undefined, scalar, FIRST)
     return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(I32, lanes), None))
-
-
-def _in_short(type_: ir.Type, text: str) -> ir.Constant:
-    """A constant as LLVM reads it, not element by element, which takes long to write."""
-    constant = ir.FormattedConstant(type_, "")
-    # Set afterwards: the constructor takes the text of one element.
-    constant.constant = text
-    return constant
 
 
 @lru_cache(maxsize=1 << 10)
@@ -255,18 +246,18 @@ class IndexEmitter:
 
     def _matched(self, p: ir.Value, q: ir.Value) -> tuple[ir.Value, ir.Value]:
         if is_vector(p) and not is_vector(q):
-            return p, splat(self.builder, q, p.type.count)
+            return p, splat(self.builder, q, p.lanes)
         if is_vector(q) and not is_vector(p):
-            return splat(self.builder, p, q.type.count), q
+            return splat(self.builder, p, q.lanes), q
         return p, q
 
     def _add(self, p: ir.Value, q: ir.Value) -> ir.Value:
         p, q = self._matched(p, q)
-        return self.builder.add(p, q, flags=["nsw"])
+        return self.builder.add(p, q, nsw=True)
 
     def _mul(self, p: ir.Value, q: ir.Value) -> ir.Value:
         p, q = self._matched(p, q)
-        return self.builder.mul(p, q, flags=["nsw"])
+        return self.builder.mul(p, q, nsw=True)
 
 
 def _restore(table: Mapping[str, object], name: str, old: object) -> None:

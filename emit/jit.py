@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import llvmlite.binding as llvm
 import numpy as np
-from llvmlite import ir
 
+from rutc.emit import ir
 from rutc.emit.cast import llvm_type
 from rutc.emit.codegen import optimise, start, target_machine
 from rutc.emit.memory import from_memory, memory_type, to_memory
@@ -89,25 +89,23 @@ def _module(
     module = ir.Module(ENTRY)
     module.triple = machine.triple
     pointers = [ir.PointerType()] * (len(arguments) + 1)
-    signature = ir.FunctionType(ir.VoidType(), [*pointers, I64, I64])
-    function = ir.Function(module, signature, ENTRY)
+    function = ir.Function(module, ENTRY, ir.VoidType(), [*pointers, I64, I64])
+    function.noalias = len(pointers)
     *sources, target, size, repeats = function.args
-    for pointer in (*sources, target):
-        pointer.add_attribute("noalias")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     outer = _Loop(builder, repeats, 1)
     inner = _Loop(builder, size, lanes or 1)
     values = []
     for source, dtype in zip(sources, arguments, strict=True):
         element = memory_type(dtype)
-        place = builder.gep(source, [inner.index], source_etype=element)
+        place = builder.gep(source, [inner.index], type_=element)
         type_ = element if lanes is None else ir.VectorType(element, lanes)
-        loaded = builder.load(place, typ=type_, align=dtype.bytes)
+        loaded = builder.load(place, type_=type_, align=dtype.bytes)
         values.append(from_memory(builder, loaded, dtype))
     value = body(builder, values)
     if value.type != llvm_type(result, lanes):
         raise TypeError(f"the body gave {value.type}, not {llvm_type(result, lanes)}")
-    place = builder.gep(target, [inner.index], source_etype=memory_type(result))
+    place = builder.gep(target, [inner.index], type_=memory_type(result))
     builder.store(to_memory(builder, value, result), place, align=result.bytes)
     inner.close()
     outer.close()

@@ -17,8 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import assert_never
 
-from llvmlite import ir
-
+from rutc.emit import ir
 from rutc.emit.dot import DotEmitter, DotLoop
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import I32, I64, IndexEmitter, Lane, Unrolled, chunk, i64, is_vector
@@ -89,14 +88,14 @@ def emit_kernel(kernel: Kernel, machine: Machine) -> EmittedKernel:
     module = ir.Module(name="kernel")
     module.triple = machine.triple
     work = _emit_work(module, kernel, machine)
-    entry_type = ir.FunctionType(ir.VoidType(), [ir.PointerType(), ir.PointerType(), I64, I64])
-    entry = ir.Function(module, entry_type, ENTRY)
+    types = [ir.PointerType(), ir.PointerType(), I64, I64]
+    entry = ir.Function(module, ENTRY, ir.VoidType(), types)
     bufs, syms, begin, end = entry.args
     builder = ir.IRBuilder(entry.append_basic_block())
     pointers: list[ir.Value] = []
     for number in range(len(kernel.args)):
-        place = builder.gep(bufs, [i64(number)], source_etype=ir.PointerType(), inbounds=True)
-        pointers.append(builder.load(place, typ=ir.PointerType()))
+        place = builder.gep(bufs, [i64(number)], type_=ir.PointerType(), inbounds=True)
+        pointers.append(builder.load(place, type_=ir.PointerType()))
     builder.call(work, [*pointers, syms, begin, end], tail=True)
     builder.ret_void()
     tasks = product(loop.hi - loop.lo for loop in parallel_loops(kernel))
@@ -106,11 +105,9 @@ def emit_kernel(kernel: Kernel, machine: Machine) -> EmittedKernel:
 def _emit_work(module: ir.Module, kernel: Kernel, machine: Machine) -> ir.Function:
     """The function that does the work: its buffers are arguments, known not to overlap."""
     types = [ir.PointerType()] * (len(kernel.args) + 1) + [I64, I64]
-    work = ir.Function(module, ir.FunctionType(ir.VoidType(), types), f"{ENTRY}_work")
-    work.linkage = "internal"
-    work.attributes.add("noinline")
-    for argument in work.args[: len(kernel.args)]:
-        argument.add_attribute("noalias")
+    work = ir.Function(module, f"{ENTRY}_work", ir.VoidType(), types)
+    work.internal = work.noinline = True
+    work.noalias = len(kernel.args)
     _KernelEmitter(module, work, kernel, machine).run()
     return work
 
@@ -154,8 +151,8 @@ class _KernelEmitter:
         syms, begin, end = self.function.args[-3:]
         with ExitStack() as stack:
             for number, (name, bounds) in enumerate(self.kernel.symbols):
-                place = self.builder.gep(syms, [i64(number)], source_etype=I64, inbounds=True)
-                value = self.builder.load(place, typ=I64)
+                place = self.builder.gep(syms, [i64(number)], type_=I64, inbounds=True)
+                value = self.builder.load(place, type_=I64)
                 stack.enter_context(self.index.variable(name, value, bounds))
             if self.matrix is not None:
                 self.matrix.begin()
@@ -204,7 +201,7 @@ class _KernelEmitter:
         counter.add_incoming(lo, before)
         with self.index.scope(), self.expressions.region():
             yield counter
-        following = b.add(counter, i64(1), flags=["nsw"])
+        following = b.add(counter, i64(1), nsw=True)
         counter.add_incoming(following, b.block)
         b.cbranch(b.icmp_signed("<", following, hi), head, done)
         b.position_at_end(done)
@@ -495,9 +492,7 @@ class _KernelEmitter:
                 raise InternalError(f"%{buffer.name} on the stack has no bound")
             size = max(bounds[1], 1)
             element = memory_type(buffer.dtype)
-            slot = ir.IRBuilder(self.entry).alloca(ir.ArrayType(element, size))
-            slot.align = 64
-            slot.type = ir.PointerType()
+            slot = ir.IRBuilder(self.entry).alloca(ir.ArrayType(element, size), align=64)
             self.pointers[buffer.name] = slot
         return self.pointers[buffer.name]
 
@@ -505,10 +500,10 @@ class _KernelEmitter:
         """The address of a buffer in the thread's scratch, which follows the symbols."""
         b = ir.IRBuilder(self.entry)
         syms = self.function.args[-3]
-        place = b.gep(syms, [i64(len(self.kernel.symbols))], source_etype=I64, inbounds=True)
-        base = b.inttoptr(b.load(place, typ=I64), ir.PointerType())
+        place = b.gep(syms, [i64(len(self.kernel.symbols))], type_=I64, inbounds=True)
+        base = b.inttoptr(b.load(place, type_=I64), ir.PointerType())
         offset = sum(scratch[n] for n in list(scratch)[: list(scratch).index(buffer.name)])
-        return b.gep(base, [i64(offset)], source_etype=ir.IntType(8), inbounds=True)
+        return b.gep(base, [i64(offset)], type_=ir.IntType(8), inbounds=True)
 
     def _register(self, buffer: Buffer, key: tuple[object, ...], type_: ir.Type) -> ir.Value:
         """The stack slot of one register."""

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from itertools import product
 from math import prod
 
-from llvmlite import ir
-
+from rutc.emit import ir
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import i64
 from rutc.errors import InternalError
@@ -140,7 +139,7 @@ class MatrixEmitter:
             # Where there are no rows, no block is ever used.
             rows = maximum(shape.rows, ONE, self.index.ranges)
             place = self.index.emit((rows - 1) * TABLE_BYTES)
-            table = self.builder.gep(table, [place], source_etype=I8)
+            table = self.builder.gep(table, [place], type_=I8)
         self._call("ldtilecfg", [table])
 
     def _table(self, shape: Shape) -> ir.GlobalVariable:
@@ -148,12 +147,10 @@ class MatrixEmitter:
         numbers = [shape.rows.value] if shape.rows.is_const else range(1, MOST_ROWS + 1)
         data = b"".join(_configuration(shape, rows) for rows in numbers)
         type_ = ir.ArrayType(I8, len(data))
-        table = ir.GlobalVariable(self.builder.module, type_, f"matrix_shape.{len(self._tables)}")
-        table.linkage = "internal"
-        table.global_constant = True
-        table.initializer = ir.Constant(type_, bytearray(data))
-        table.align = TABLE_BYTES
-        return table
+        name = f"matrix_shape.{len(self._tables)}"
+        return ir.GlobalVariable(
+            self.builder.module, name, ir.Constant(type_, data), align=TABLE_BYTES
+        )
 
     def emit(self, loop: Loop) -> None:
         """All iterations of a nest of matrix loops."""

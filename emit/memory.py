@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from llvmlite import ir
-
+from rutc.emit import ir
 from rutc.emit.scalar import emit_cast, llvm_type
 from rutc.errors import InternalError
 from rutc.tensor_ir.dtype import DType
@@ -28,7 +27,7 @@ def to_memory(builder: ir.IRBuilder, value: ir.Value, dtype: DType) -> ir.Value:
     """A computed value as it is stored."""
     if dtype is DType.BOOL:
         is_vector = isinstance(value.type, ir.VectorType)
-        wide = ir.VectorType(I8, value.type.count) if is_vector else I8
+        wide = ir.VectorType(I8, value.lanes) if is_vector else I8
         return builder.zext(value, wide)
     return value
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from llvmlite import ir
-
+from rutc.emit import ir
 from rutc.emit.vector_math.lanes import Format, Lanes, Mask, Real, Whole
 from rutc.record import record
 from rutc.tensor_ir.dtype import DType
@@ -68,7 +67,7 @@ BYTE_FLOATS = {
 
 def lane_count(value: ir.Value) -> int | None:
     """Lanes of a vector, None of a scalar."""
-    return value.type.count if isinstance(value.type, ir.VectorType) else None
+    return value.lanes if isinstance(value.type, ir.VectorType) else None
 
 
 def with_lanes(element: ir.Type, lanes: int | None) -> ir.Type:

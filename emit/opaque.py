@@ -7,8 +7,7 @@ running compiled models between pages that nothing may access. Indices, for spee
 
 from __future__ import annotations
 
-from llvmlite import ir
-
+from rutc.emit import ir
 from rutc.tensor_ir.machine import Machine
 
 LEAST_MASK = 8
@@ -19,8 +18,7 @@ MASK_REGISTER = "^Yk"
 
 def opaque(builder: ir.IRBuilder, value: ir.Value, register: str = ANY_REGISTER) -> ir.Value:
     """The value, of which nothing is known."""
-    same = ir.FunctionType(value.type, [value.type])
-    return builder.asm(same, "", f"={register},0", [value], side_effect=False)
+    return builder.asm(value.type, "", f"={register},0", [value])
 
 
 def opaque_count(builder: ir.IRBuilder, count: ir.Value, machine: Machine) -> ir.Value:
@@ -42,7 +40,7 @@ def opaque_mask(builder: ir.IRBuilder, mask: ir.Value, machine: Machine) -> ir.V
     """
     if "avx512f" not in machine.features:
         return mask
-    lanes = mask.type.count
+    lanes = mask.lanes
     if lanes < LEAST_MASK:
         picks = [min(i, lanes) for i in range(LEAST_MASK)]
         mask = _shuffled(builder, mask, picks)

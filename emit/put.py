@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 
-from llvmlite import ir
-
+from rutc.emit import ir
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import is_vector
 from rutc.tensor_ir.affine import Index
@@ -28,13 +27,11 @@ def emit_put(expressions: ExpressionEmitter, put: Put) -> None:
     index = expressions.index
     address = buffer.layout.address(coords, index.ranges)
     lane = index.lane
-    masked = guard is not None and is_vector(guard)
-    branch = (
-        expressions.builder.if_then(guard) if guard is not None and not masked else nullcontext()
-    )
+    masked = guard if guard is not None and is_vector(guard) else None
+    branch = nullcontext() if guard is None or masked else expressions.builder.if_then(guard)
     with branch, index.scope(), expressions.region():
-        if masked and lane is not None:
-            mask = guard if lane.mask is None else expressions.builder.and_(lane.mask, guard)
+        if masked is not None and lane is not None:
+            mask = masked if lane.mask is None else expressions.builder.and_(lane.mask, masked)
             # No loop ends where these lanes do, so that nothing takes the mask for a loop's own.
             index.lane = replace(lane, mask=mask, end=Index.of("$put"))
         value = expressions.emit(put.value)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from llvmlite import ir
-
+from rutc.emit import ir
 from rutc.emit.cast import (
     computing_type,
     element_of,
@@ -32,10 +31,11 @@ __all__ = ["emit_bit_cast", "emit_cast", "emit_op", "llvm_type"]
 Args = Sequence[ir.Value]
 
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_LOGIC = {"and": "and_", "or": "or_", "xor": "xor"}
-_BITWISE = {"bitand": "and_", "bitor": "or_", "bitxor": "xor"}
+_BOTH, _EITHER = ir.IRBuilder.and_, ir.IRBuilder.or_
+_LOGIC = {"and": _BOTH, "or": _EITHER, "xor": ir.IRBuilder.xor}
+_BITWISE = {"bitand": _BOTH, "bitor": _EITHER, "bitxor": ir.IRBuilder.xor}
 # What numpy's arithmetic means for bools.
-_BOOL_OPS = {"add": "or_", "max": "or_", "mul": "and_", "min": "and_", **_BITWISE}
+_BOOL_OPS = {"add": _EITHER, "max": _EITHER, "mul": _BOTH, "min": _BOTH, **_BITWISE}
 _ROUNDING = frozenset({"floor", "ceil", "round"})
 
 
@@ -62,7 +62,7 @@ def emit_op(
         return builder.select(*args)
     if op in _LOGIC:
         truth = [emit_cast(builder, a, dtype, DType.BOOL) for a in args]
-        return getattr(builder, _LOGIC[op])(*truth)
+        return _LOGIC[op](builder, *truth)
     if op == "not":
         return builder.not_(emit_cast(builder, args[0], dtype, DType.BOOL))
     wide = computing_type(dtype)
@@ -106,7 +106,7 @@ def _bool_op(builder: ir.IRBuilder, op: str, args: Args) -> ir.Value:
         return args[0]
     if op not in _BOOL_OPS:
         raise InternalError(f"operator {op} on bool")
-    return getattr(builder, _BOOL_OPS[op])(*args)
+    return _BOOL_OPS[op](builder, *args)
 
 
 # -- floats -------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def _float_extreme(builder: ir.IRBuilder, name: str, a: ir.Value, b: ir.Value) -
     """The smaller or larger; NaN where either is NaN, either of two zeros."""
     # On x86 the first operand alone is tested for NaN: reductions wait for `a` only.
     function = _declared_like(builder, name, a, 2)
-    return builder.call(function, [b, a], fastmath=("nsz",))
+    return builder.call(function, [b, a], fastmath="nsz")
 
 
 def _float_sign(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
@@ -155,7 +155,7 @@ def _float_sign(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 # -- integers -----------------------------------------------------------------------------------
 def _int_op(builder: ir.IRBuilder, op: str, args: Args, dtype: DType) -> ir.Value:
     if op in _BITWISE:
-        return getattr(builder, _BITWISE[op])(*args)
+        return _BITWISE[op](builder, *args)
     if op in _ROUNDING:
         return args[0]
     if op not in _INT_OPS:

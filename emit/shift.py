@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llvmlite import ir
-
+from rutc.emit import ir
 from rutc.emit.access import BOOL
 from rutc.emit.index import I32, IndexEmitter, Lane, chunk, is_vector, splat
 from rutc.record import record

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from llvmlite import ir
-
-from rutc.emit.access import BOOL, MemoryEmitter, align
+from rutc.emit import ir
+from rutc.emit.access import BOOL, MemoryEmitter, align, constant_lanes
 from rutc.emit.index import I32, Lane, is_vector
 from rutc.emit.memory import memory_type, to_memory
 from rutc.emit.transpose import transposable, transposed
@@ -252,7 +251,7 @@ class SquareEmitter:
                 continue
             place = self.memory.place(buffer, start.subs({lane.var: Index.of(lane.base + number)}))
             if sum(there) == lane.lanes:
-                rows.append(self.builder.load(place, typ=vector, align=align(buffer)))
+                rows.append(self.builder.load(place, type_=vector, align=align(buffer)))
                 continue
             active = [*there, *[False] * (lane.lanes - len(there))]
             mask = ir.Constant(ir.VectorType(BOOL, lane.lanes), active)
@@ -264,4 +263,5 @@ class SquareEmitter:
 
 def _is_idle(lane: Lane, number: int) -> bool:
     """Whether a lane whose mask is constant is no iteration."""
-    return isinstance(lane.mask, ir.Constant) and not lane.mask.constant[number].constant
+    active = constant_lanes(lane.mask) if lane.mask is not None else None
+    return active is not None and not active[number]

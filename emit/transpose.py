@@ -7,7 +7,7 @@ AVX2 and AVX-512, where a gather takes one load for every lane.
 
 from __future__ import annotations
 
-from llvmlite import ir
+from rutc.emit import ir
 
 I32 = ir.IntType(32)
 BLOCK_BYTES = 16
@@ -39,7 +39,7 @@ def transposed(b: ir.IRBuilder, rows: list[ir.Value], element_bytes: int) -> lis
 def _within(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
     """Every block of the rows transposed: perfect shuffles of rows until all are interleaved."""
     inner = len(rows)
-    lanes = rows[0].type.count
+    lanes = rows[0].lanes
     low = [
         c + i // 2 + (lanes if i % 2 else 0) for c in range(0, lanes, inner) for i in range(inner)
     ]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llvmlite import ir
-
+from rutc.emit import ir
 from rutc.emit.vector_math.lanes import Lanes, Real, declared
 
 REGISTER_BITS = 512
@@ -54,7 +53,7 @@ def mantissa(x: Real) -> Real:
 
 
 def _all(x: Real) -> ir.Constant:
-    return ir.Constant(ir.IntType(x.lanes.count), -1)
+    return ir.Constant(ir.IntType(x.lanes.count or 1), -1)
 
 
 def _call(name: str, lanes: Lanes, operands: list[ir.Value]) -> Real:
@@ -80,14 +79,14 @@ def _per_register(operands: list[Real], emit: Callable[[list[Real]], Real]) -> R
         results.append(emit(parts).value)
     while len(results) > 1:
         results = [
-            _shuffled(builder, a, b, range(2 * a.type.count))
+            _shuffled(builder, a, b, range(2 * a.lanes))
             for a, b in zip(results[::2], results[1::2], strict=True)
         ]
     return Real(lanes, results[0])
 
 
 def _lanes_of(builder: ir.IRBuilder, value: ir.Value, start: int, count: int) -> ir.Value:
-    if value.type.count == count:
+    if value.lanes == count:
         return value
     return _shuffled(builder, value, value, range(start, start + count))
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from llvmlite import ir
-
+from rutc.emit import ir
 from rutc.record import record
 
 I1 = ir.IntType(1)
@@ -83,7 +82,7 @@ class Lanes:
             TypeError: The elements of `x` are neither f32 nor f64.
         """
         element = x.type.element if isinstance(x.type, ir.VectorType) else x.type
-        count = x.type.count if isinstance(x.type, ir.VectorType) else None
+        count = x.lanes if isinstance(x.type, ir.VectorType) else None
         if isinstance(element, ir.FloatType):
             return Lanes(builder, Format(32), count, features)
         if isinstance(element, ir.DoubleType):
@@ -130,10 +129,7 @@ class Lanes:
         scalar = ir.Constant(element, value)
         if self.count is None:
             return scalar
-        vector = ir.FormattedConstant(self._vector(element), "")
-        # Set afterwards: the constructor takes the text of one lane.
-        vector.constant = f"splat ({scalar})"
-        return vector
+        return ir.Constant.splat(ir.VectorType(element, self.count), scalar)
 
     def intrinsic(self, name: str, *operands: Real) -> Real:
         """`llvm.NAME` on floats of these lanes."""
@@ -150,9 +146,7 @@ def declared(
     module: ir.Module, name: str, result: ir.Type, arguments: Sequence[ir.Type]
 ) -> ir.Function:
     """The function `name` of the module, declared on first use."""
-    if name in module.globals:
-        return module.globals[name]
-    return ir.Function(module, ir.FunctionType(result, list(arguments)), name)
+    return module.declared(name, result, arguments)
 
 
 @record

@@ -7,8 +7,7 @@ and the fraction keeps more than 64 correct bits however close `x` is to a multi
 
 from __future__ import annotations
 
-from llvmlite import ir
-
+from rutc.emit import ir
 from rutc.emit.vector_math.lanes import Lanes, Mask, Real, Whole
 
 FUNCTION = "rutc.reduce_large_angle"
@@ -122,12 +121,11 @@ def reduced_scalar(lanes: Lanes, x: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 def reduction_function(module: ir.Module) -> ir.Function:
     """The module's `{double r, i64 quarter_turns} (double x)`, emitted on first use."""
-    if FUNCTION in module.globals:
-        return module.globals[FUNCTION]
-    pair = ir.LiteralStructType([F64, I64])
-    function = ir.Function(module, ir.FunctionType(pair, [F64]), FUNCTION)
-    function.linkage = "internal"
-    function.attributes.add("noinline")
+    pair = ir.LiteralStructType(F64, I64)
+    function = module.declared(FUNCTION, pair, [F64])
+    if function.blocks:
+        return function
+    function.internal = function.noinline = True
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     bits = builder.bitcast(function.args[0], I64)
     field = builder.and_(builder.lshr(bits, i64(52)), i64(EXPONENT_MASK))
@@ -154,11 +152,11 @@ def window(module: ir.Module, builder: ir.IRBuilder, field: ir.Value) -> ir.Valu
     position = builder.select(builder.icmp_signed(">", position, i64(last)), i64(last), position)
     table = table_of_two_over_pi(module)
     first_word = builder.lshr(position, i64(6))
-    wide = ir.Constant(WIDE, 0)
+    wide: ir.Value = ir.Constant(WIDE, 0)
     for i in range(4):
         index = builder.add(first_word, i64(i))
-        address = builder.gep(table, [i64(0), index], inbounds=True, source_etype=table.value_type)
-        word = builder.zext(builder.load(address, typ=I64, align=8), WIDE)
+        address = builder.gep(table, [i64(0), index], inbounds=True, type_=table.value_type)
+        word = builder.zext(builder.load(address, type_=I64, align=8), WIDE)
         wide = builder.or_(wide, builder.shl(word, ir.Constant(WIDE, 64 * (3 - i))))
     shift = builder.zext(builder.and_(position, i64(63)), WIDE)
     aligned = builder.lshr(builder.shl(wide, shift), ir.Constant(WIDE, 256 - WINDOW))
@@ -167,14 +165,11 @@ def window(module: ir.Module, builder: ir.IRBuilder, field: ir.Value) -> ir.Valu
 
 def table_of_two_over_pi(module: ir.Module) -> ir.GlobalVariable:
     """The module's table of the bits of 2/pi, emitted on first use."""
-    if TABLE in module.globals:
-        return module.globals[TABLE]
+    found = module.globals.get(TABLE)
+    if isinstance(found, ir.GlobalVariable):
+        return found
     array = ir.ArrayType(I64, TABLE_WORDS)
-    table = ir.GlobalVariable(module, array, TABLE)
-    table.linkage = "internal"
-    table.global_constant = True
-    table.initializer = ir.Constant(array, two_over_pi_words())
-    return table
+    return ir.GlobalVariable(module, TABLE, ir.Constant(array, two_over_pi_words()))
 
 
 def fraction_times_half_pi(builder: ir.IRBuilder, fraction: ir.Value) -> ir.Value:
@@ -182,7 +177,10 @@ def fraction_times_half_pi(builder: ir.IRBuilder, fraction: ir.Value) -> ir.Valu
     zero = ir.Constant(WINDOW_TYPE, 0)
     negative = builder.icmp_signed("<", fraction, zero)
     magnitude = builder.select(negative, builder.sub(zero, fraction), fraction)
-    leading_zeros = builder.ctlz(magnitude, ir.Constant(ir.IntType(1), 0))
+    leading_zeros = builder.call(
+        builder.module.declared(f"llvm.ctlz.{WINDOW_TYPE}", WINDOW_TYPE, [WINDOW_TYPE, ir.I1]),
+        [magnitude, ir.Constant(ir.I1, 0)],
+    )
     top = builder.lshr(builder.shl(magnitude, leading_zeros), ir.Constant(WINDOW_TYPE, 128))
     product = builder.mul(
         builder.zext(builder.trunc(top, I64), PRODUCT), ir.Constant(PRODUCT, HALF_PI_TIMES_2_63)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from llvmlite import ir
-
+from rutc.emit import ir
 from rutc.emit.vector_math import coefficients
 from rutc.emit.vector_math.exponential import Reduced, exp_of_sum, times_power_of_two
 from rutc.emit.vector_math.lanes import Mask, Real, polynomial

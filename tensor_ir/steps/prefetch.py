@@ -41,12 +41,15 @@ class PrefetchBlock(Step):
     reads of `buffer`, or stores there, should lie in one piece. One hint is made for each line of
     `line` elements; `level` is the cache to bring it to. Where loops inside are of symbolic extent,
     e / (m*n) is known in the run only; few iterations ask for several lines each, half as many the
-    more often there are twice as many, and have a loop of their own:
+    more often there are twice as many:
 
-      ->  for b { for i { if m < 4 { for k { if m < 2 { prefetch all that is asked for beside k }
-                                             else if i < 2 { prefetch half of it };
-                                             acc.update(w[b, k]) } }
-                          else { for k { prefetch one line of it; acc.update(w[b, k]) } } } }
+      ->  for b { for i { for k { if m < 4 { if m < 2 { prefetch all that is asked for beside k }
+                                             else if i < 2 { prefetch half of it } }
+                                  else { prefetch one line of it };
+                                  acc.update(w[b, k]) } } }
+
+    The tests stand in the innermost loop, where they are foreseen: loops of their own for few and
+    for many iterations would be twice the code.
     """
 
     buffer: str
@@ -157,10 +160,7 @@ class PrefetchBlock(Step):
         if lines == 1:
             return (with_hints(one),)
         several = self._several(hints, share, first, turns)
-        if not inner:
-            return (with_hints((Branch(turns, Index.of(lines), several, one),)),)
-        # A test in the loop takes time of the arithmetic's.
-        return (Branch(turns, Index.of(lines), (with_hints(several),), (with_hints(one),)),)
+        return (with_hints((Branch(turns, Index.of(lines), several, one),)),)
 
     def _several(
         self, hints: Callable[[int], tuple[Stmt, ...]], share: int, first: Index, turns: Index

@@ -1,0 +1,527 @@
+"""Modules of LLVM's language, written as text while they are built.
+
+A module has functions; a function has blocks; a block has instructions, the last of which says
+where to go on. An `IRBuilder` adds instructions at the end of one block, before its last:
+
+    builder = IRBuilder(function.append_basic_block("entry"))
+    builder.ret(builder.add(function.args[0], Constant(I64, 1)))
+
+Nothing is checked here: LLVM reads the text and refuses what does not hold together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rutc.emit.ir_types import (
+    ArrayType,
+    BFloatType,
+    Constant,
+    DoubleType,
+    FloatType,
+    Given,
+    HalfType,
+    IntType,
+    LiteralStructType,
+    PointerType,
+    Type,
+    Undefined,
+    Value,
+    VectorType,
+    VoidType,
+)
+
+__all__ = [
+    "ArrayType",
+    "BFloatType",
+    "Block",
+    "Constant",
+    "DoubleType",
+    "FloatType",
+    "Function",
+    "Given",
+    "GlobalVariable",
+    "HalfType",
+    "IRBuilder",
+    "Instruction",
+    "IntType",
+    "LiteralStructType",
+    "Module",
+    "Phi",
+    "PointerType",
+    "Type",
+    "Undefined",
+    "Value",
+    "VectorType",
+    "VoidType",
+]
+
+I1 = IntType(1)
+POINTER = PointerType()
+SIGNED = {"==": "eq", "!=": "ne", "<": "slt", "<=": "sle", ">": "sgt", ">=": "sge"}
+UNSIGNED = {"==": "eq", "!=": "ne", "<": "ult", "<=": "ule", ">": "ugt", ">=": "uge"}
+ORDERED = {"ord": "ord", "==": "oeq", "!=": "one", "<": "olt", "<=": "ole", ">": "ogt", ">=": "oge"}
+UNORDERED = {
+    "uno": "uno",
+    "==": "ueq",
+    "!=": "une",
+    "<": "ult",
+    "<=": "ule",
+    ">": "ugt",
+    ">=": "uge",
+}
+
+
+class Instruction(Value):
+    """The result of an operation, with what it was computed from."""
+
+    __slots__ = ("op", "operands")
+
+    def __init__(self, type_: Type, ref: str, op: str, operands: tuple[Value, ...]) -> None:
+        """What an instruction of that name gives."""
+        self.type = type_
+        self.ref = ref
+        self.op = op
+        self.operands = operands
+
+
+class Phi(Value):
+    """A value that depends on the block from which this one is reached."""
+
+    __slots__ = ("_incoming",)
+
+    def __init__(self, type_: Type, ref: str) -> None:
+        """A value that no block gives yet."""
+        super().__init__(type_, ref)
+        self._incoming: list[str] = []
+
+    def add_incoming(self, value: Value, block: Block) -> None:
+        """The value for those who come from a block."""
+        self._incoming.append(f"[{value.ref}, %{block.name}]")
+
+    @property
+    def line(self) -> str:
+        """The instruction, once all blocks are added."""
+        return f"{self.ref} = phi {self.type.text} {', '.join(self._incoming)}"
+
+
+class Block:
+    """Instructions that run one after the other, and where they lead."""
+
+    def __init__(self, function: Function, name: str) -> None:
+        """A block without instructions."""
+        self.function = function
+        self.name = name
+        self.lines: list[str | Phi] = []
+        self.end: str | None = None
+
+    def __str__(self) -> str:
+        """The block as text."""
+        lines = [x if isinstance(x, str) else x.line for x in self.lines]
+        if self.end is not None:
+            lines.append(self.end)
+        return f"{self.name}:\n  " + "\n  ".join(lines)
+
+
+class Module:
+    """Functions and tables, by name."""
+
+    def __init__(self, name: str) -> None:
+        """A module without any."""
+        self.name = name
+        self.triple = ""
+        self.globals: dict[str, Function | GlobalVariable] = {}
+
+    def declared(self, name: str, result: Type, args: Sequence[Type]) -> Function:
+        """The function of that name, declared on first use."""
+        found = self.globals.get(name)
+        if found is None:
+            return Function(self, name, result, args)
+        assert isinstance(found, Function)
+        return found
+
+    def __str__(self) -> str:
+        """The module as text."""
+        triple = f'target triple = "{self.triple}"\n' if self.triple else ""
+        return triple + "\n".join(map(Function.text, _functions(self))) + _tables(self)
+
+
+def _functions(module: Module) -> list[Function]:
+    return [f for f in module.globals.values() if isinstance(f, Function)]
+
+
+def _tables(module: Module) -> str:
+    tables = [t for t in module.globals.values() if isinstance(t, GlobalVariable)]
+    return "".join(f"{t.text()}\n" for t in tables)
+
+
+class GlobalVariable(Value):
+    """A table of constants in a module."""
+
+    __slots__ = ("align", "initializer", "value_type")
+
+    def __init__(
+        self, module: Module, name: str, initializer: Constant, align: int | None = None
+    ) -> None:
+        """A table that only this module knows."""
+        super().__init__(POINTER, f"@{name}")
+        self.value_type = initializer.type
+        self.initializer = initializer
+        self.align = align
+        module.globals[name] = self
+
+    def text(self) -> str:
+        """Its definition."""
+        aligned = "" if self.align is None else f", align {self.align}"
+        return f"{self.ref} = internal constant {self.initializer}{aligned}"
+
+
+class Function(Value):
+    """A function: its blocks, or only what it takes and gives."""
+
+    __slots__ = ("_names", "args", "blocks", "internal", "module", "noalias", "noinline", "result")
+
+    def __init__(self, module: Module, name: str, result: Type, args: Sequence[Type]) -> None:
+        """A function without blocks, which is a declaration."""
+        super().__init__(POINTER, f"@{name}")
+        self.module = module
+        self.result = result
+        self.args = [Value(t, f"%a{n}") for n, t in enumerate(args)]
+        self.blocks: list[Block] = []
+        self.internal = self.noinline = False
+        """Whether only this module knows it, and whether it stays a function."""
+        self.noalias = 0
+        """How many of its first arguments point to memory of their own."""
+        self._names = 0
+        module.globals[name] = self
+
+    def append_basic_block(self, name: str = "block") -> Block:
+        """A new block behind the others."""
+        block = Block(self, f"{name}.{len(self.blocks)}")
+        self.blocks.append(block)
+        return block
+
+    def new_name(self) -> str:
+        """A name for a value that no other has."""
+        self._names += 1
+        return f"%v{self._names}"
+
+    def text(self) -> str:
+        """Its definition, or its declaration."""
+        types = [
+            f"{a.type.text} noalias" if n < self.noalias else a.type.text
+            for n, a in enumerate(self.args)
+        ]
+        result = self.result.text
+        if not self.blocks:
+            return f"declare {result} {self.ref}({', '.join(types)})\n"
+        args = ", ".join(f"{t} {a.ref}" for t, a in zip(types, self.args, strict=True))
+        linkage = "internal " if self.internal else ""
+        attributes = " noinline" if self.noinline else ""
+        blocks = "\n".join(map(str, self.blocks))
+        return f"define {linkage}{result} {self.ref}({args}){attributes} {{\n{blocks}\n}}\n"
+
+
+class IRBuilder:
+    """Adds instructions at the end of a block, before the one that leaves it."""
+
+    def __init__(self, block: Block) -> None:
+        """Add to that block."""
+        self.block = block
+
+    @property
+    def function(self) -> Function:
+        """The function of the block."""
+        return self.block.function
+
+    @property
+    def module(self) -> Module:
+        """The module of the function."""
+        return self.block.function.module
+
+    def position_at_end(self, block: Block) -> None:
+        """Add to that block from here on."""
+        self.block = block
+
+    def append_basic_block(self, name: str = "block") -> Block:
+        """A new block of the function, behind the others."""
+        return self.block.function.append_basic_block(name)
+
+    def _add(self, type_: Type, op: str, text: str, operands: tuple[Value, ...]) -> Instruction:
+        block = self.block
+        ref = block.function.new_name()
+        block.lines.append(f"{ref} = {text}")
+        return Instruction(type_, ref, op, operands)
+
+    # -- arithmetic ------------------------------------------------------------------------------
+    def _binary(self, op: str, p: Value, q: Value) -> Instruction:
+        return self._add(p.type, op, f"{op} {p.type.text} {p.ref}, {q.ref}", (p, q))
+
+    def add(self, p: Value, q: Value, *, nsw: bool = False) -> Instruction:
+        """The sum of integers; with `nsw` it is known to have no signed overflow."""
+        return self._binary("add nsw" if nsw else "add", p, q)
+
+    def sub(self, p: Value, q: Value) -> Instruction:
+        """The difference of integers."""
+        return self._binary("sub", p, q)
+
+    def mul(self, p: Value, q: Value, *, nsw: bool = False) -> Instruction:
+        """The product of integers; with `nsw` it is known to have no signed overflow."""
+        return self._binary("mul nsw" if nsw else "mul", p, q)
+
+    def sdiv(self, p: Value, q: Value) -> Instruction:
+        """The quotient of signed integers, rounded to zero."""
+        return self._binary("sdiv", p, q)
+
+    def udiv(self, p: Value, q: Value) -> Instruction:
+        """The quotient of unsigned integers."""
+        return self._binary("udiv", p, q)
+
+    def srem(self, p: Value, q: Value) -> Instruction:
+        """The remainder of signed integers, with the sign of `p`."""
+        return self._binary("srem", p, q)
+
+    def urem(self, p: Value, q: Value) -> Instruction:
+        """The remainder of unsigned integers."""
+        return self._binary("urem", p, q)
+
+    def and_(self, p: Value, q: Value) -> Instruction:
+        """Bits that both have."""
+        return self._binary("and", p, q)
+
+    def or_(self, p: Value, q: Value) -> Instruction:
+        """Bits that one has."""
+        return self._binary("or", p, q)
+
+    def xor(self, p: Value, q: Value) -> Instruction:
+        """Bits that only one has."""
+        return self._binary("xor", p, q)
+
+    def shl(self, p: Value, q: Value) -> Instruction:
+        """Bits moved up."""
+        return self._binary("shl", p, q)
+
+    def lshr(self, p: Value, q: Value) -> Instruction:
+        """Bits moved down, zeros from above."""
+        return self._binary("lshr", p, q)
+
+    def ashr(self, p: Value, q: Value) -> Instruction:
+        """Bits moved down, the sign from above."""
+        return self._binary("ashr", p, q)
+
+    def fadd(self, p: Value, q: Value) -> Instruction:
+        """The sum of floats."""
+        return self._binary("fadd", p, q)
+
+    def fsub(self, p: Value, q: Value) -> Instruction:
+        """The difference of floats."""
+        return self._binary("fsub", p, q)
+
+    def fmul(self, p: Value, q: Value) -> Instruction:
+        """The product of floats."""
+        return self._binary("fmul", p, q)
+
+    def fdiv(self, p: Value, q: Value) -> Instruction:
+        """The quotient of floats."""
+        return self._binary("fdiv", p, q)
+
+    def frem(self, p: Value, q: Value) -> Instruction:
+        """The remainder of floats, with the sign of `p`."""
+        return self._binary("frem", p, q)
+
+    def fneg(self, x: Value) -> Instruction:
+        """The float with the other sign."""
+        return self._add(x.type, "fneg", f"fneg {x.type.text} {x.ref}", (x,))
+
+    def neg(self, x: Value) -> Instruction:
+        """The integer with the other sign."""
+        return self.sub(Constant(x.type, None), x)
+
+    def not_(self, x: Value) -> Instruction:
+        """All bits of an integer the other way."""
+        ones = [-1] * x.type.count if isinstance(x.type, VectorType) else -1
+        return self.xor(x, Constant(x.type, ones))
+
+    # -- comparisons -----------------------------------------------------------------------------
+    def _compared(self, op: str, p: Value, q: Value) -> Instruction:
+        type_ = VectorType(I1, p.type.count) if isinstance(p.type, VectorType) else I1
+        return self._add(type_, op, f"{op} {p.type.text} {p.ref}, {q.ref}", (p, q))
+
+    def icmp_signed(self, relation: str, p: Value, q: Value) -> Instruction:
+        """Whether signed integers are so related."""
+        return self._compared(f"icmp {SIGNED[relation]}", p, q)
+
+    def icmp_unsigned(self, relation: str, p: Value, q: Value) -> Instruction:
+        """Whether unsigned integers are so related."""
+        return self._compared(f"icmp {UNSIGNED[relation]}", p, q)
+
+    def fcmp_ordered(self, relation: str, p: Value, q: Value) -> Instruction:
+        """Whether floats are so related; false for NaN."""
+        return self._compared(f"fcmp {ORDERED[relation]}", p, q)
+
+    def fcmp_unordered(self, relation: str, p: Value, q: Value) -> Instruction:
+        """Whether floats are so related; true for NaN."""
+        return self._compared(f"fcmp {UNORDERED[relation]}", p, q)
+
+    def select(self, condition: Value, p: Value, q: Value) -> Instruction:
+        """`p` where the condition holds, else `q`."""
+        return self._add(p.type, "select", f"select {condition}, {p}, {q}", (condition, p, q))
+
+    # -- conversions -----------------------------------------------------------------------------
+    def _converted(self, op: str, x: Value, type_: Type) -> Value:
+        if x.type is type_:
+            return x
+        return self._add(type_, op, f"{op} {x} to {type_.text}", (x,))
+
+    def trunc(self, x: Value, type_: Type) -> Value:
+        """The low bits of an integer."""
+        return self._converted("trunc", x, type_)
+
+    def zext(self, x: Value, type_: Type) -> Value:
+        """An unsigned integer in more bits."""
+        return self._converted("zext", x, type_)
+
+    def sext(self, x: Value, type_: Type) -> Value:
+        """A signed integer in more bits."""
+        return self._converted("sext", x, type_)
+
+    def fptrunc(self, x: Value, type_: Type) -> Value:
+        """A float in fewer bits."""
+        return self._converted("fptrunc", x, type_)
+
+    def fpext(self, x: Value, type_: Type) -> Value:
+        """A float in more bits."""
+        return self._converted("fpext", x, type_)
+
+    def sitofp(self, x: Value, type_: Type) -> Value:
+        """A signed integer as a float."""
+        return self._converted("sitofp", x, type_)
+
+    def uitofp(self, x: Value, type_: Type) -> Value:
+        """An unsigned integer as a float."""
+        return self._converted("uitofp", x, type_)
+
+    def fptosi(self, x: Value, type_: Type) -> Value:
+        """A float as a signed integer, rounded to zero."""
+        return self._converted("fptosi", x, type_)
+
+    def fptoui(self, x: Value, type_: Type) -> Value:
+        """A float as an unsigned integer, rounded to zero."""
+        return self._converted("fptoui", x, type_)
+
+    def bitcast(self, x: Value, type_: Type) -> Value:
+        """The same bits as another type."""
+        return self._converted("bitcast", x, type_)
+
+    def inttoptr(self, x: Value, type_: Type) -> Value:
+        """An integer as an address."""
+        return self._converted("inttoptr", x, type_)
+
+    # -- vectors and structs ---------------------------------------------------------------------
+    def extract_element(self, x: Value, number: Value) -> Instruction:
+        """A lane of a vector."""
+        assert isinstance(x.type, VectorType)
+        return self._add(x.type.element, "extractelement", f"extractelement {x}, {number}", (x,))
+
+    def insert_element(self, x: Value, one: Value, number: Value) -> Instruction:
+        """The vector with another value in one lane."""
+        text = f"insertelement {x}, {one}, {number}"
+        return self._add(x.type, "insertelement", text, (x, one))
+
+    def shuffle_vector(self, p: Value, q: Value, order: Value) -> Instruction:
+        """The lanes of both vectors that `order` names."""
+        assert isinstance(p.type, VectorType)
+        assert isinstance(order.type, VectorType)
+        type_ = VectorType(p.type.element, order.type.count)
+        return self._add(type_, "shufflevector", f"shufflevector {p}, {q}, {order}", (p, q))
+
+    def extract_value(self, x: Value, number: int) -> Instruction:
+        """An element of a struct."""
+        assert isinstance(x.type, LiteralStructType)
+        type_ = x.type.elements[number]
+        return self._add(type_, "extractvalue", f"extractvalue {x}, {number}", (x,))
+
+    def insert_value(self, x: Value, one: Value, number: int) -> Instruction:
+        """The struct with another element."""
+        return self._add(x.type, "insertvalue", f"insertvalue {x}, {one}, {number}", (x, one))
+
+    # -- memory ----------------------------------------------------------------------------------
+    def alloca(self, type_: Type, align: int | None = None) -> Instruction:
+        """Memory of the function's own."""
+        aligned = "" if align is None else f", align {align}"
+        return self._add(POINTER, "alloca", f"alloca {type_.text}{aligned}", ())
+
+    def load(self, place: Value, type_: Type, align: int | None = None) -> Instruction:
+        """What is at an address."""
+        aligned = "" if align is None else f", align {align}"
+        return self._add(type_, "load", f"load {type_.text}, {place}{aligned}", (place,))
+
+    def store(self, value: Value, place: Value, align: int | None = None) -> None:
+        """Put a value at an address."""
+        aligned = "" if align is None else f", align {align}"
+        self.block.lines.append(f"store {value}, {place}{aligned}")
+
+    def gep(
+        self, place: Value, indices: Sequence[Value], type_: Type, *, inbounds: bool = False
+    ) -> Instruction:
+        """The address so many elements of a type further, or addresses for a vector of them."""
+        op = "getelementptr inbounds" if inbounds else "getelementptr"
+        text = f"{op} {type_.text}, {place}, {', '.join(map(str, indices))}"
+        return self._add(place.type, "getelementptr", text, (place,))
+
+    # -- control ---------------------------------------------------------------------------------
+    def phi(self, type_: Type) -> Phi:
+        """A value for each block from which this one is reached; to be emitted before all else."""
+        found = Phi(type_, self.function.new_name())
+        self.block.lines.append(found)
+        return found
+
+    def call(
+        self,
+        function: Function,
+        args: Sequence[Value],
+        *,
+        tail: bool = False,
+        fastmath: str = "",
+    ) -> Instruction:
+        """What a function gives."""
+        result = function.result
+        flags = f"{fastmath} " if fastmath else ""
+        call = f"{'tail call' if tail else 'call'} {flags}{result.text} {function.ref}"
+        text = f"{call}({', '.join(map(str, args))})"
+        if isinstance(result, VoidType):
+            self.block.lines.append(text)
+            return Instruction(result, "", "call", ())
+        return self._add(result, "call", text, tuple(args))
+
+    def asm(self, type_: Type, code: str, constraint: str, args: Sequence[Value]) -> Instruction:
+        """The result of inline assembly that does nothing else."""
+        text = f'call {type_.text} asm "{code}", "{constraint}"({", ".join(map(str, args))})'
+        return self._add(type_, "asm", text, tuple(args))
+
+    def branch(self, block: Block) -> None:
+        """Go on in another block."""
+        self.block.end = f"br label %{block.name}"
+
+    def cbranch(self, condition: Value, then: Block, orelse: Block) -> None:
+        """Go on in one block where the condition holds, else in the other."""
+        self.block.end = f"br {condition}, label %{then.name}, label %{orelse.name}"
+
+    def ret(self, value: Value) -> None:
+        """Leave the function with a value."""
+        self.block.end = f"ret {value}"
+
+    def ret_void(self) -> None:
+        """Leave the function."""
+        self.block.end = "ret void"
+
+    @contextmanager
+    def if_then(self, condition: Value) -> Iterator[None]:
+        """What is emitted inside runs where the condition holds."""
+        then, done = self.append_basic_block("if"), self.append_basic_block("endif")
+        self.cbranch(condition, then, done)
+        self.position_at_end(then)
+        yield
+        self.branch(done)
+        self.position_at_end(done)

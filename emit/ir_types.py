@@ -1,0 +1,232 @@
+"""Types and constants of LLVM's language, as text.
+
+    type ::= iN | half | bfloat | float | double | ptr | void
+           | <N x type> | [N x type] | {type, ...}
+
+Equal types are one object: they are compared and hashed by identity.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Self, cast
+
+
+class Type:
+    """A type of LLVM's language; `text` is how it is written."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __str__(self) -> str:
+        """How LLVM writes it."""
+        return self.text
+
+    def __repr__(self) -> str:
+        """The same."""
+        return self.text
+
+
+_KNOWN: dict[tuple[object, ...], Type] = {}
+"""All types that there are, by their class and parts."""
+
+
+class _Plain(Type):
+    """A type without parts, of which there is one."""
+
+    __slots__ = ()
+    name = ""
+
+    def __new__(cls) -> Self:
+        """The type, which is made once."""
+        self = _KNOWN.get((cls,))
+        if self is None:
+            self = _KNOWN[(cls,)] = super().__new__(cls)
+            self.text = cls.name
+        return cast("Self", self)
+
+
+class HalfType(_Plain):
+    """Floats of 16 bits."""
+
+    __slots__ = ()
+    name = "half"
+
+
+class BFloatType(_Plain):
+    """Floats of 16 bits with the exponents of those of 32."""
+
+    __slots__ = ()
+    name = "bfloat"
+
+
+class FloatType(_Plain):
+    """Floats of 32 bits."""
+
+    __slots__ = ()
+    name = "float"
+
+
+class DoubleType(_Plain):
+    """Floats of 64 bits."""
+
+    __slots__ = ()
+    name = "double"
+
+
+class PointerType(_Plain):
+    """Addresses, of whatever is there."""
+
+    __slots__ = ()
+    name = "ptr"
+
+
+class VoidType(_Plain):
+    """What functions give that give nothing."""
+
+    __slots__ = ()
+    name = "void"
+
+
+class IntType(Type):
+    """Integers of so many bits, signed or not as each operation says."""
+
+    __slots__ = ("width",)
+    width: int
+
+    def __new__(cls, width: int) -> Self:
+        """The type, which is made once."""
+        self = cast("Self | None", _KNOWN.get((cls, width)))
+        if self is None:
+            _KNOWN[(cls, width)] = self = super().__new__(cls)
+            self.width, self.text = width, f"i{width}"
+        return self
+
+
+class _Row(Type):
+    """So many elements of a type."""
+
+    __slots__ = ("count", "element")
+    element: Type
+    count: int
+    brackets = "[]"
+
+    def __new__(cls, element: Type, count: int) -> Self:
+        """The type, which is made once."""
+        self = cast("Self | None", _KNOWN.get((cls, element, count)))
+        if self is None:
+            _KNOWN[(cls, element, count)] = self = super().__new__(cls)
+            self.element, self.count = element, count
+            self.text = f"{cls.brackets[0]}{count} x {element.text}{cls.brackets[1]}"
+        return self
+
+
+class VectorType(_Row):
+    """Lanes that are computed with at once."""
+
+    __slots__ = ()
+    brackets = "<>"
+
+
+class ArrayType(_Row):
+    """Elements in memory, one after the other."""
+
+    __slots__ = ()
+
+
+class LiteralStructType(Type):
+    """Values of several types together."""
+
+    __slots__ = ("elements",)
+    elements: tuple[Type, ...]
+
+    def __new__(cls, *elements: Type) -> Self:
+        """The type, which is made once."""
+        self = cast("Self | None", _KNOWN.get((cls, *elements)))
+        if self is None:
+            _KNOWN[(cls, *elements)] = self = super().__new__(cls)
+            self.elements = elements
+            self.text = f"{{{', '.join(e.text for e in elements)}}}"
+        return self
+
+
+class Value:
+    """What an instruction takes: its type, and `ref`, its name or, of a constant, its text."""
+
+    __slots__ = ("ref", "type")
+
+    def __init__(self, type_: Type, ref: str) -> None:
+        """A value of that name."""
+        self.type = type_
+        self.ref = ref
+
+    @property
+    def lanes(self) -> int:
+        """The number of a vector's lanes."""
+        assert isinstance(self.type, VectorType)
+        return self.type.count
+
+    def __str__(self) -> str:
+        """The value with its type, as most operands are written."""
+        return f"{self.type.text} {self.ref}"
+
+
+class _Undefined:
+    """The value of which nothing is known."""
+
+
+Undefined = _Undefined()
+
+Given = int | float | Sequence[int] | Sequence[float] | bytes | _Undefined | None
+"""A constant's value: of all lanes or elements, or one by one; None for zeros."""
+
+
+class Constant(Value):
+    """A value that is known, and as what it is known."""
+
+    __slots__ = ("constant",)
+
+    def __init__(self, type_: Type, constant: Given) -> None:
+        """That constant of that type."""
+        super().__init__(type_, _constant_text(type_, constant))
+        self.constant = constant
+
+    @staticmethod
+    def splat(type_: VectorType, scalar: Constant) -> Constant:
+        """The scalar in every lane, in the short form."""
+        found = Constant(type_, None)
+        found.ref, found.constant = f"splat ({scalar})", scalar.constant
+        return found
+
+
+def _constant_text(type_: Type, constant: Given) -> str:
+    if constant is None:
+        match type_:
+            case _Row() | LiteralStructType():
+                return "zeroinitializer"
+            case PointerType():
+                return "null"
+            case _:
+                return "0" if isinstance(type_, IntType) else "0.0"
+    if isinstance(constant, _Undefined):
+        return "undef"
+    if isinstance(constant, bytes):
+        return 'c"' + "".join(f"\\{byte:02x}" for byte in constant) + '"'
+    if isinstance(constant, Sequence):
+        assert isinstance(type_, _Row)
+        one = type_.element
+        elements = ", ".join([f"{one.text} {_scalar_text(one, x)}" for x in constant])
+        return f"{type_.brackets[0]}{elements}{type_.brackets[1]}"
+    return _scalar_text(type_, constant)
+
+
+def _scalar_text(type_: Type, value: float) -> str:
+    if isinstance(type_, IntType):
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        return str(value)
+    if isinstance(type_, FloatType):
+        # Both widths are written as 64 bits.
+        value = struct.unpack("f", struct.pack("f", value))[0]
+    return f"0x{struct.pack('>d', value).hex()}"
