@@ -127,7 +127,8 @@ def compile(
         target: The machine: `native` or the name of a target.
         precision: `fp32`.
         shapes: Extents of inputs by name, for models that leave them open.
-        dims: Extents of symbolic dims by name, like `{"batch": 1}`.
+        dims: Extents of symbolic dims by name, like `{"batch": 1}`, or ranges: `(1, 64)`, of
+            multiples `(32, 640, 32)`, and of which 8 is the most common `(1, 64, 1, 8)`.
         values: What inputs hold in every run, by name, for operands that decide how to compute
             (axes, a count, a shape); a run with anything else fails.
         inputs: `NAME=SOURCE` items as of `rutc verify --input`, to verify on, and to decide by

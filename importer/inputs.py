@@ -30,6 +30,7 @@ LONGEST_FORMULA = 200
 
 Shapes = Mapping[str, tuple[int, ...]]
 Dims = Mapping[str, int | tuple[int, ...]]
+"""Sizes, or ranges: their ends, perhaps a step, and after it perhaps the common size."""
 Learned = Mapping[str, Index | Range]
 """What the model's symbolic sizes are, in terms of others of its names, or their ranges."""
 
@@ -39,7 +40,8 @@ class Inputs:
     """The inputs of one import: what the user fixed, what the model says, and what was read so.
 
     `least` is the least that a size may be which nothing fixes. `symbols` has the symbol of each
-    symbolic size that is left, by its name in the model.
+    symbolic size that is left, by its name in the model; `common` what symbols are told to be
+    commonly.
     """
 
     b: Builder
@@ -49,6 +51,7 @@ class Inputs:
     learned: Learned
     least: int = 0
     symbols: dict[str, str] = field(default_factory=dict)
+    common: dict[str, int] = field(default_factory=dict)
     ports: list[Input] = field(default_factory=list)
     used_dims: set[str] = field(default_factory=set)
     plain: set[str] = field(default_factory=set)
@@ -128,7 +131,10 @@ class Inputs:
         if isinstance(found, int):
             return found
         if len(found) > 2:
-            raise UserError(f"{name!r} is a number of elements, of which a range has no step")
+            raise UserError(
+                f"{name!r} is a number of elements, of which a range has "
+                "neither a step nor a common size"
+            )
         return found[0], found[1]
 
     def _input(self, info: ValueInfoProto, items: dict[str, Item]) -> Input:
@@ -232,6 +238,7 @@ class Inputs:
         if isinstance(given, int):
             return Index.of(given)
         low, high, step = (*given, 1)[:3]
+        common = given[3] if len(given) > 3 else None
         if low < 0 or high > LONGEST:
             raise UserError(
                 f"the size {param!r}: {low}..{high} are no sizes, which are 0 to {LONGEST}"
@@ -244,6 +251,8 @@ class Inputs:
         name = clean_dim(param) if step == 1 else f"{clean_dim(param)}/{step}"
         symbol = self.symbols.setdefault(param, name)
         self.b.ranges[symbol] = (low, high)
+        if common is not None:
+            self.common[symbol] = common // step
         if param not in self.dims and found is None:
             self.b.open_sizes[symbol] = None
         return Index.of(symbol) * step

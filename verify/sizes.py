@@ -54,9 +54,23 @@ def sizes_of(session: InferenceSession, values: Mapping[str, object]) -> Sizes:
     return found
 
 
-def common_sizes(symbols: Ranges) -> Sizes:
-    """Returns a size of middling magnitude for every symbol."""
-    return {name: min(max(COMMON, low), high) for name, (low, high) in symbols.items()}
+def common_sizes(symbols: Ranges, planned: Mapping[str, int] | None = None) -> Sizes:
+    """Returns a size for every symbol: what it is `planned` for, else one of middling magnitude."""
+    known = planned or {}
+    return {
+        name: min(max(known.get(name, COMMON), low), high) for name, (low, high) in symbols.items()
+    }
+
+
+def session_common_sizes(session: InferenceSession, dims: Mapping[str, int]) -> Sizes:
+    """Returns the sizes of a run for which nothing tells others than `dims`.
+
+    Raises:
+        UserError: there is no such symbol, or the size is out of its range.
+    """
+    listed = session.manifest.get("common_sizes")
+    planned = {str(n): int(x) for n, x in listed.items()} if isinstance(listed, dict) else {}
+    return common_sizes(narrowed(session_symbols(session), dims), planned)
 
 
 def sample_sizes(symbols: Ranges) -> tuple[Sizes, ...]:

@@ -31,9 +31,8 @@ from rutc.verify.reference import Reference, comparable, reference_version
 from rutc.verify.rounds import Draw, Round, draws, others
 from rutc.verify.sizes import (
     Sizes,
-    common_sizes,
     extents_at,
-    narrowed,
+    session_common_sizes,
     session_symbols,
     sizes_of,
 )
@@ -561,7 +560,7 @@ def session_values(
         UserError: an item or a size does not fit the model.
     """
     specs = input_specs(session)
-    common = common_sizes(narrowed(session_symbols(session), dims or {}))
+    common = session_common_sizes(session, dims or {})
     given = gather(specs, sources, seed, extents_at(session, common))
     return session.bundled(given)
 
