@@ -136,7 +136,7 @@ def inspect_model(
     path: Path,
     *,
     shapes: Mapping[str, tuple[int, ...]],
-    dims: Mapping[str, int | tuple[int, ...]],
+    dims: Mapping[str, int | tuple[int, ...] | str],
     values: Mapping[str, np.ndarray],
     profile: bool,
 ) -> Shown:

@@ -19,7 +19,8 @@ class Options:
 
     `shapes` and `dims` fix symbolic sizes, by input name or by the model's own dim names; a
     tuple in `dims` is an inclusive range, perhaps with a step, and after it the size that most
-    runs have, which plans are made for; sizes that nothing fixes stay symbolic. `values` fixes
+    runs have, which plans are made for; a text is a formula of other
+    sizes. Sizes that nothing fixes stay symbolic. `values` fixes
     the elements of inputs; a run with others fails. `dump` names a folder for every intermediate
     form. `jobs` is the number of compiler threads.
     `exact_algorithms` leaves out rewrites that change more than the order of sums and fused
@@ -31,7 +32,7 @@ class Options:
     target: str = "native"
     precision: str = "fp32"
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    dims: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
+    dims: Mapping[str, int | tuple[int, ...] | str] = field(default_factory=dict)
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
     dump: Path | None = None
     jobs: int | None = None

@@ -35,7 +35,7 @@ from rutc.importer.dims import clean_dim
 from rutc.importer.external import ModelFolder
 from rutc.importer.fixed import fixed_elements, kind_of
 from rutc.importer.functions import function_body, is_function, tensor_type
-from rutc.importer.inputs import Dims, Inputs, Learned, Shapes
+from rutc.importer.inputs import Inputs, Learned, Shapes
 from rutc.importer.isolated import EndedError, isolated
 from rutc.importer.open_sizes import SizeFoundError
 from rutc.importer.ops.control import branched
@@ -50,6 +50,7 @@ from rutc.importer.proto import (
     subgraphs,
 )
 from rutc.importer.registry import OPERATORS, Key
+from rutc.importer.relations import Dims
 from rutc.importer.shapes import folded
 from rutc.importer.tensor import SMALL, Item, Tensor
 from rutc.importer.types import check_types
@@ -78,7 +79,7 @@ def import_model(
         shapes: Fixed shapes of inputs, by the input's name.
         dims: Fixed values or inclusive ranges of the model's symbolic sizes, by their name; a
             range may have a step, of which all sizes are multiples, and after it the size that
-            is the most common one.
+            is the most common one. A text is a formula of other sizes.
         values: Fixed elements of inputs, by the input's name. They are constants to the import,
             and a run fails where such an input holds anything else.
         folder: Where external data lies, if the caller asks which files were read.

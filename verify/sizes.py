@@ -25,6 +25,19 @@ def session_symbols(session: InferenceSession) -> dict[str, tuple[int, int]]:
     return {str(name): (int(low), int(high)) for name, (low, high) in listed.items()}
 
 
+def advice(session: InferenceSession) -> str:
+    """Returns what may help where generated inputs are none that a model takes."""
+    real = "Give real inputs with --input NAME=FILE"
+    symbols = list(session_symbols(session))
+    if not symbols:
+        return real
+    sizes = " ".join(f"--dim {name}=SIZE" for name in symbols)
+    found = f"{real}, or compile the model for sizes that it takes: {sizes}"
+    if len(symbols) > 1:
+        found += "; if one of them is a sum of others, tell compile so: --dim NAME=A+B"
+    return found
+
+
 def extents_at(session: InferenceSession, sizes: Mapping[str, int]) -> Sizes:
     """Returns the sizes, and the extents of inputs that are formulas of them: `32*'h/32'`."""
     found = dict(sizes)
