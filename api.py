@@ -106,7 +106,7 @@ def compile(
     target: str = "native",
     precision: str = "fp32",
     shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int | tuple[int, ...]] | None = None,
+    dims: Mapping[str, int | tuple[int, ...] | str] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
     inputs: Sequence[str] = (),
     verify: bool = True,
@@ -127,7 +127,9 @@ def compile(
         target: The machine: `native` or the name of a target.
         precision: `fp32`.
         shapes: Extents of inputs by name, for models that leave them open.
-        dims: Extents of symbolic dims by name, like `{"batch": 1}`.
+        dims: Extents of symbolic dims by name, like `{"batch": 1}`, or ranges: `(1, 64)`, of
+            multiples `(32, 640, 32)`, and of which 8 is the most common `(1, 64, 1, 8)`; or
+            formulas of others: `"past + seq"`.
         values: What inputs hold in every run, by name, for operands that decide how to compute
             (axes, a count, a shape); a run with anything else fails.
         inputs: `NAME=SOURCE` items as of `rutc verify --input`, to verify on, and to decide by
@@ -332,7 +334,7 @@ def verify(
     data: str | os.PathLike[str] | None = None,
     target: str = "native",
     shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int | tuple[int, ...]] | None = None,
+    dims: Mapping[str, int | tuple[int, ...] | str] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
     threads: int | None = None,
     limit_time: float | None = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+import re
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,31 +25,44 @@ MOST_DIGITS = 100
 """Python reads no numbers of thousands of digits."""
 
 
-def parse_dims(items: Sequence[str] | None) -> dict[str, int | tuple[int, ...]]:
+def parse_dims(items: Sequence[str] | None) -> dict[str, int | tuple[int, ...] | str]:
     """Returns `["batch=2", "seq=1..512"]` as `{"batch": 2, "seq": (1, 512)}`.
 
-    `"height=32..640/32"`, of multiples of 32, becomes `{"height": (32, 640, 32)}`.
+    `"height=32..640/32"`, of multiples of 32, becomes `{"height": (32, 640, 32)}`, and
+    `"batch=1..64@8"`, commonly 8, `{"batch": (1, 64, 1, 8)}`. Formulas of other sizes,
+    `"total=past+seq"`, are texts, which the import reads: `{"total": "past+seq"}`.
 
     Raises:
-        UserError: an item is no NAME=N or NAME=LOW..HIGH or NAME=LOW..HIGH/STEP, or repeats a name.
+        UserError: an item is no NAME=N or NAME=LOW..HIGH, perhaps with /STEP and @COMMON, and no
+            formula, repeats a name, or contradicts itself.
     """
-    dims: dict[str, int | tuple[int, ...]] = {}
+    dims: dict[str, int | tuple[int, ...] | str] = {}
     for item in items or ():
         name, _, text = item.partition("=")
+        if name in dims:
+            raise UserError(f"--dim {item}: {name!r} is given twice")
+        if name and ".." not in text and re.search(r"[^\W\d]", text):
+            dims[name] = text
+            continue
         low, dots, rest = text.partition("..")
+        rest, at, common = rest.partition("@")
         high, slash, step = rest.partition("/")
-        numbers = [low, *([high] if dots else []), *([step] if slash else [])]
+        step = step if slash or not at else "1"
+        numbers = [low, *([high] if dots else []), *([step] if slash or at else [])]
+        numbers += [common] if at else []
         if not name or not all(map(_is_size, numbers)) or (not dots and int(low) < 1):
             raise UserError(
                 f"--dim {item}: write NAME=N with a positive whole number, batch=1, or a range "
-                "NAME=LOW..HIGH, batch=1..64, or multiples NAME=LOW..HIGH/STEP, height=32..640/32"
+                "NAME=LOW..HIGH, batch=1..64, or multiples NAME=LOW..HIGH/STEP, height=32..640/32; "
+                "after a range the size that is the most common, batch=1..64@8; or a formula of "
+                "other sizes, total=past+seq"
             )
         if dots and int(low) > int(high):
             raise UserError(f"--dim {item}: the range is empty: write the smaller number first")
-        if name in dims:
-            raise UserError(f"--dim {item}: {name!r} is given twice")
         if slash and int(step) < 1:
             raise UserError(f"--dim {item}: the step must be positive")
+        if at and (not int(low) <= int(common) <= int(high) or int(common) % int(step)):
+            raise UserError(f"--dim {item}: the common size {common} is none of the range")
         dims[name] = tuple(int(n) for n in numbers) if dots else int(low)
     return dims
 

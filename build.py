@@ -21,15 +21,18 @@ from rutc.plan_cost import cycles_of
 from rutc.plan_steps import KernelFacts, Pending, PlanSteps
 from rutc.recipe import Draft, Made, Recipe, draft, key, make
 from rutc.record import record
-from rutc.tensor_ir.affine import Size, maximum, plain, typical
+from rutc.tensor_ir.affine import ONE, Index, Size, maximum, minimum, plain, typical
 from rutc.tensor_ir.graph import bound_symbols
 from rutc.tensor_ir.kernel import walk_stmts
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.ranges import without_common
 from rutc.tuner.sharing import share
 from rutc.weights import Weights
 
 SMALL_MODEL_CYCLES = 400_000
 """A model estimated below this (about 0.15 ms) runs on one thread: waking another takes longer."""
+MOST_CYCLES = 1 << 62
+"""More are not counted in a run."""
 
 
 @record
@@ -71,7 +74,9 @@ class Builder:
             InternalError: the plans have different inputs, outputs, sizes or strings.
         """
         plans = [*(a.plan for a in self.alternatives), self.plan]
-        if max(cycles_of(p, self.machine) for p in plans) < SMALL_MODEL_CYCLES:
+        cycles = [cycles_of(p, self.machine) for p in plans]
+        many = without_common(dict(self.plan.graph.symbols))
+        if max(typical(c, many) for c in cycles) < SMALL_MODEL_CYCLES:
             self.machine = replace(self.machine, cores=1)
         weights = Weights()
         parts = [PlanSteps(p, weights, number) for number, p in enumerate(plans)]
@@ -95,7 +100,7 @@ class Builder:
             inputs=parts[-1].inputs(),
             outputs=parts[-1].outputs(),
             arena_bytes=self._arena_bytes(plans),
-            steps=self._steps(parts),
+            steps=self._steps(parts, cycles),
             symbols=tuple((s, r) for s, r in graph.symbols if s not in bound),
             bound=tuple((s, r) for s, r in graph.symbols if s in bound),
             weights=tuple(weights.images),
@@ -108,12 +113,32 @@ class Builder:
         facts = [f for p in parts for f in p.facts]
         return Built(program, list(objects.values()), facts, self._common_flops(parts))
 
-    def _steps(self, parts: Sequence[PlanSteps]) -> tuple[host.Step, ...]:
+    def _steps(self, parts: Sequence[PlanSteps], cycles: Sequence[Index]) -> tuple[host.Step, ...]:
         """The plan's steps, or before them those of the first alternative that applies."""
-        *others, steps = (p.steps(share(p.shared, self.machine)) for p in parts)
+        *others, steps = (
+            p.steps([plain(self._large(c) * t) for t in share(p.shared, self.machine)])
+            for p, c in zip(parts, cycles, strict=True)
+        )
         for alternative, instead in zip(reversed(self.alternatives), reversed(others), strict=True):
             steps = (host.Branch(alternative.where, instead, steps),)
         return steps
+
+    def _large(self, cycles: Index) -> Index:
+        """1 where a run is large enough for several threads, and 0 where it is not.
+
+        A run tells where it commonly is not, and sizes of inputs decide.
+        """
+        sizes = dict(self.plan.graph.symbols)
+        bound = bound_symbols(self.plan.graph.nodes)
+        most = cycles.bounds(sizes)
+        if (
+            typical(cycles, sizes) >= SMALL_MODEL_CYCLES
+            or not cycles.names().isdisjoint(bound)
+            or most is None
+            or most[1] > MOST_CYCLES
+        ):
+            return ONE
+        return minimum(ONE, cycles // SMALL_MODEL_CYCLES, sizes)
 
     def _arena_bytes(self, plans: Sequence[Plan]) -> Size:
         """What the plan asks for that asks for most: one runs at a time."""

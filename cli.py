@@ -41,8 +41,9 @@ Dims = Annotated[
     list[str] | None,
     typer.Option(
         "--dim",
-        metavar="NAME=N|LOW..HIGH[/STEP]",
-        help="Extent of a symbolic dim, or the range of its extents; repeatable.",
+        metavar="NAME=N|LOW..HIGH[/STEP][@COMMON]|SUM",
+        help="Extent of a symbolic dim, the range of its extents and the commonest of them, or "
+        "what it is of others, total=past+seq; repeatable.",
     ),
 ]
 Sizes = Annotated[

@@ -112,7 +112,7 @@ def explain(
     node: str,
     *,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
-    dims: Mapping[str, int | tuple[int, ...]] | None = None,
+    dims: Mapping[str, int | tuple[int, ...] | str] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
     target: str = "native",
     exact_algorithms: bool = False,

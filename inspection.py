@@ -19,6 +19,7 @@ from rutc.runtime.dtypes import onnx_type
 from rutc.runtime.ports import NodeArg, Ports, undamaged
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, Size, plain, quoted
+from rutc.tensor_ir.ranges import Range, common_size, common_sizes
 from rutc.verify.sizes import Sizes, sizes_lines
 from rutc.verify.verify import run_values
 
@@ -135,7 +136,7 @@ def inspect_model(
     path: Path,
     *,
     shapes: Mapping[str, tuple[int, ...]],
-    dims: Mapping[str, int | tuple[int, ...]],
+    dims: Mapping[str, int | tuple[int, ...] | str],
     values: Mapping[str, np.ndarray],
     profile: bool,
 ) -> Shown:
@@ -167,14 +168,15 @@ def inspect_model(
         "inputs": [asdict(port) for port in ports[0]],
         "outputs": [asdict(port) for port in ports[1]],
         "sizes": {name: list(bounds) for name, bounds in open_sizes.items()},
+        "common_sizes": common_sizes(open_sizes),
         "weights": held.weights,
         "weight_bytes": held.weight_bytes,
         "operators": dict(held.operators),
         "nodes": dict(sorted(kinds.items())),
     }
     sizes = ", ".join(
-        f"{quoted(name)} ({f'from {low} on' if high == MOST_SIZE else f'{low}..{high}'})"
-        for name, (low, high) in open_sizes.items()
+        f"{quoted(name)} ({_range(limits)}, planned for {common_size(limits)})"
+        for name, limits in open_sizes.items()
     )
     shown: list[RenderableType] = [
         f"{path}: {sum(held.operators.values())} nodes, "
@@ -192,7 +194,12 @@ def _extent(size: Size) -> int | str:
     return size if isinstance(size, int) else str(size)
 
 
-def _sizes(graph: Graph) -> dict[str, tuple[int, int]]:
+def _range(limits: Range) -> str:
+    low, high = limits
+    return f"from {low} on" if high == MOST_SIZE else f"{low}..{high}"
+
+
+def _sizes(graph: Graph) -> dict[str, Range]:
     """The sizes in the shapes of inputs, with their ranges."""
     extents = [Index.of(graph.extents[a]) for i in graph.inputs for a in i.axes]
     named = {name for extent in extents for name in extent.names()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 
 from rutc.graph_opt.plan import (
     Choose,
@@ -18,56 +17,52 @@ from rutc.graph_opt.plan import (
     Run,
     Write,
 )
-from rutc.tensor_ir.affine import Index, Range, typical
+from rutc.tensor_ir.affine import ZERO, Index, Range, maximum, product
 from rutc.tensor_ir.expr import Apply, Cast, reads, walk
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.products import terms_of
 
+Extents = Mapping[str, Index]
 
-def cycles_of(plan: Plan, machine: Machine) -> float:
-    """A rough count of cycles of one run on one thread, at common sizes."""
-    sizes = dict(plan.graph.symbols)
-    extents = {d: typical(e, sizes) for d, e in plan.graph.dims}
-    return _cycles(plan.steps, extents, sizes, machine)
+
+def cycles_of(plan: Plan, machine: Machine) -> Index:
+    """A rough count of cycles of one run on one thread, a formula of the graph's symbols."""
+    return _cycles(plan.steps, dict(plan.graph.dims), dict(plan.graph.symbols), machine)
 
 
 def _cycles(
-    steps: tuple[PlanStep, ...],
-    extents: Mapping[str, int],
-    sizes: Mapping[str, Range],
-    machine: Machine,
-) -> float:
-    total = 0.0
+    steps: tuple[PlanStep, ...], extents: Extents, sizes: Mapping[str, Range], machine: Machine
+) -> Index:
+    work, total = ZERO, ZERO
     for s in steps:
         match s:
             case Run(group):
-                total += work_of(group, extents, sizes) / (machine.width * machine.fma_per_cycle)
-                total += _gathers(group, extents, sizes)
+                work += work_of(group, extents)
+                total += _gathers(group, extents)
             case Repeat():
-                trips = typical(s.trips, sizes)
-                total += trips * _cycles(s.steps, extents, sizes, machine)
+                total += _cycles(s.steps, extents, sizes, machine) * s.trips
             case RepeatWhile():
                 total += _cycles(s.steps, extents, sizes, machine)
             case Choose():
-                branches = (_cycles(x, extents, sizes, machine) for x in (s.then, s.orelse))
-                total += max(branches)
+                then, orelse = (_cycles(x, extents, sizes, machine) for x in (s.then, s.orelse))
+                total += maximum(then, orelse, sizes)
             case Write(node):
-                total += prod(extents[d] for d in node.dims)
+                total += product(extents[d] for d in node.dims)
             case FillHalo() | Invoke() | Learn() | Fail():
                 pass
-    return total
+    return total + work // int(machine.width * machine.fma_per_cycle)
 
 
-def work_of(group: Group, extents: Mapping[str, int], sizes: Mapping[str, Range]) -> int:
+def work_of(group: Group, extents: Extents) -> Index:
     """Floating-point operations of a group: arithmetic in bodies, and one per reduced element.
 
     All products of the parts of two numbers are one operation.
     """
-    total = 0
-    extents = {**extents, **{s.dim: typical(s.size, sizes) for s in group.slices}}
+    total = ZERO
+    extents = _with_slices(group, extents)
     for n in group.stages:
-        points = prod(extents[d] for d in n.dims)
+        points = product(extents[d] for d in n.dims)
         each = sum(
             1 for e in n.body for x in walk(e) if isinstance(x, Apply | Cast) and x.dtype.is_float
         )
@@ -77,11 +72,15 @@ def work_of(group: Group, extents: Mapping[str, int], sizes: Mapping[str, Range]
     return total
 
 
-def _gathers(group: Group, extents: Mapping[str, int], sizes: Mapping[str, Range]) -> int:
+def _gathers(group: Group, extents: Extents) -> Index:
     """Elements that a group reads at places that depend on data, each of some cycle."""
-    extents = {**extents, **{s.dim: typical(s.size, sizes) for s in group.slices}}
-    total = 0
+    extents = _with_slices(group, extents)
+    total = ZERO
     for n in group.stages:
         found = sum(not isinstance(c, Index) for e in n.body for r in reads(e) for _, c in r.coords)
-        total += found * prod(extents[d] for d in n.dims)
+        total += product(extents[d] for d in n.dims) * found
     return total
+
+
+def _with_slices(group: Group, extents: Extents) -> Extents:
+    return {**extents, **{s.dim: Index.of(s.size) for s in group.slices}}

@@ -94,7 +94,6 @@ class PlanSteps:
         }
         self.sizes = dict(plan.graph.symbols)
         self.extents = {d: plain(e) for d, e in plan.graph.dims}
-        self.common = {d: typical(e, self.sizes) for d, e in self.extents.items()}
         self.pending: list[Pending] = []
         self.launches: list[host.Launch] = []
         self.facts: list[KernelFacts] = []
@@ -202,7 +201,7 @@ class PlanSteps:
         kernels = (first, *kernels[1:])
         name = f"{groups[0].name}-{groups[-1].name}"
         trips = prod(typical(n, self.sizes) for _, n in counters)
-        flops = trips * sum(work_of(g, self.common, self.sizes) for g in groups)
+        flops = trips * sum(map(self._work, groups))
         return self._launch(name, kernels, flops, (counters, private))
 
     def _repeat(self, s: Repeat, symbols: Symbols) -> list[host.Step]:
@@ -301,7 +300,10 @@ class PlanSteps:
     # -- kernels --------------------------------------------------------------------------------
     def _run(self, group: Group, symbols: Symbols) -> host.Step:
         kernel = lower(group, self.plan.values, self.plan.layouts, self.extents, symbols)
-        return self._launch(group.name, (kernel,), work_of(group, self.common, self.sizes))
+        return self._launch(group.name, (kernel,), self._work(group))
+
+    def _work(self, group: Group) -> int:
+        return typical(work_of(group, dict(self.plan.graph.dims)), self.sizes)
 
     def _write(self, node: Scatter, symbols: Symbols) -> host.Step:
         kernel = lower_scatter(node, self.plan.values, self.plan.layouts, self.extents, symbols)

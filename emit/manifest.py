@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from rutc.emit.program import Port, Program
 from rutc.errors import InternalError
+from rutc.tensor_ir.ranges import CommonRange
 
 JsonValue = (
     str | int | float | bool | None | list["JsonValue"] | tuple["JsonValue", ...]
@@ -26,6 +27,7 @@ def manifest_json(
         "inputs": [_port(port) for port in program.inputs],
         "outputs": [_port(port) for port in program.outputs],
         "symbols": {name: list(bounds) for name, bounds in program.symbols},
+        "common_sizes": {n: r.common for n, r in program.symbols if isinstance(r, CommonRange)},
         **_needs(program),
         "fallbacks": [_needs(fallback) for fallback in fallbacks],
         "weights_sha256": weights_sha256,

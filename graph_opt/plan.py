@@ -17,6 +17,7 @@ from rutc.tensor_ir.affine import Size, quoted
 from rutc.tensor_ir.graph import Bind, Call, Carry, Graph, Scatter, Value
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.lower import Group
+from rutc.tensor_ir.ranges import range_text
 from rutc.tensor_ir.text import value_name
 
 
@@ -167,7 +168,7 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"plan {self.graph.name}: arena {self.arena_bytes} bytes"]
-        lines += [f"  size {quoted(s)} = {lo}..{hi}" for s, (lo, hi) in self.graph.symbols]
+        lines += [f"  size {quoted(s)} = {range_text(r)}" for s, r in self.graph.symbols]
         _print(self, self.steps, 1, lines)
         if self.refusals:
             lines += ["not fused:", *(f"  {r}" for r in self.refusals)]

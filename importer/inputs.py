@@ -17,6 +17,7 @@ from rutc.importer.dims import clean_dim
 from rutc.importer.open_sizes import SizeFoundError
 from rutc.importer.overflow import LONGEST
 from rutc.importer.proto import dtype_of, shape_of
+from rutc.importer.relations import relations
 from rutc.importer.tensor import Axis, Item, Tensor
 from rutc.tensor_ir import Data, DType, Index, Input, Value
 from rutc.tensor_ir.affine import ONE, ZERO, Range
@@ -29,7 +30,6 @@ LONGEST_FORMULA = 200
 """The characters of a size's name that is read as a formula."""
 
 Shapes = Mapping[str, tuple[int, ...]]
-Dims = Mapping[str, int | tuple[int, ...]]
 Learned = Mapping[str, Index | Range]
 """What the model's symbolic sizes are, in terms of others of its names, or their ranges."""
 
@@ -39,17 +39,20 @@ class Inputs:
     """The inputs of one import: what the user fixed, what the model says, and what was read so.
 
     `least` is the least that a size may be which nothing fixes. `symbols` has the symbol of each
-    symbolic size that is left, by its name in the model.
+    symbolic size that is left, by its name in the model; `common` what symbols are told to be
+    commonly.
     """
 
     b: Builder
-    dims: dict[str, int | tuple[int, ...]]
+    dims: dict[str, int | tuple[int, ...] | str]
     shapes: Shapes
     fixed: Mapping[str, np.ndarray]
     learned: Learned
     least: int = 0
     symbols: dict[str, str] = field(default_factory=dict)
+    common: dict[str, int] = field(default_factory=dict)
     ports: list[Input] = field(default_factory=list)
+    relations: Mapping[str, Index] = field(default_factory=dict)
     used_dims: set[str] = field(default_factory=set)
     plain: set[str] = field(default_factory=set)
 
@@ -65,6 +68,7 @@ class Inputs:
         self.plain.update(
             d.dim_param for i in given for d in i.type.tensor_type.shape.dim if d.dim_param
         )
+        self.relations = relations(self.dims, {p for i in given for p in _params(i) if p})
         items: dict[str, Item] = {}
         takes = tuple((i.name, self._bundle(i, graph, items)) for i in given)
         self._check_names()
@@ -125,10 +129,15 @@ class Inputs:
             return default
         self.used_dims.add(name)
         found = self.dims[name]
+        if isinstance(found, str):
+            raise UserError(f"{name!r} is a number of elements, which is no formula of sizes")
         if isinstance(found, int):
             return found
         if len(found) > 2:
-            raise UserError(f"{name!r} is a number of elements, of which a range has no step")
+            raise UserError(
+                f"{name!r} is a number of elements, of which a range has "
+                "neither a step nor a common size"
+            )
         return found[0], found[1]
 
     def _input(self, info: ValueInfoProto, items: dict[str, Item]) -> Input:
@@ -177,19 +186,16 @@ class Inputs:
             raise _conflict(info, given)
         extents: list[Index] = []
         params: list[str] = []
-        for i, d in enumerate(declared):
-            param = d.dim_param
+        for i, (d, param) in enumerate(zip(declared, _params(info), strict=True)):
             fixed = given[i] if given is not None else None
             if fixed is not None and fixed < 0:
                 raise UserError(f"input {info.name!r}: the given extent {fixed} is negative")
-            if d.HasField("dim_value") and d.dim_value >= 0:
+            if not param:
                 if fixed is not None and fixed != d.dim_value:
                     raise _conflict(info, given)
                 extents.append(Index.of(d.dim_value))
                 params.append("")
                 continue
-            if not re.search(r"[A-Za-z_]", param):
-                param = f"{clean_dim(info.name)}_{i}"
             formula = self._formula(info, param) if fixed is None else None
             extents.append(self._symbol(info, param, fixed) if formula is None else formula)
             params.append(param if formula is None else "")
@@ -203,7 +209,7 @@ class Inputs:
 
     def _formula(self, info: ValueInfoProto, param: str) -> Index | None:
         """What a name like "past + seq" says, where inputs have the sizes in it."""
-        if param in self.dims or len(param) > LONGEST_FORMULA:
+        if param in self.dims or param in self.relations or len(param) > LONGEST_FORMULA:
             return None
         if not re.fullmatch(r"[\w.\s]+([+*-][\w.\s]+)+", param):
             return None
@@ -218,6 +224,15 @@ class Inputs:
     def _symbol(self, info: ValueInfoProto, param: str, fixed: int | None) -> Index:
         """The extent of a symbolic size: what the user fixed, else a symbol."""
         self.used_dims.add(param)
+        if param in self.relations:
+            told = self.relations[param]
+            formula = told.subs({p: self._symbol(info, p, None) for p in told.names()})
+            if fixed is not None and formula != Index.of(fixed):
+                raise UserError(
+                    f"input {info.name!r}: its size {param!r} is given as {fixed}, "
+                    f"and told to be {told}, which is {formula}"
+                )
+            return formula
         if fixed is not None:
             if self.dims.setdefault(param, fixed) != fixed:
                 raise UserError(
@@ -228,10 +243,14 @@ class Inputs:
         found = self.learned.get(param)
         if isinstance(found, Index):
             return found.subs({p: self._symbol(info, p, None) for p in found.names()})
-        given = self.dims.get(param, found or (self.least, MOST_SIZE))
+        given = self.dims.get(param)
+        stated = given is not None and not isinstance(given, str)
+        if given is None or isinstance(given, str):
+            given = found or (self.least, MOST_SIZE)
         if isinstance(given, int):
             return Index.of(given)
         low, high, step = (*given, 1)[:3]
+        common = given[3] if len(given) > 3 else None
         if low < 0 or high > LONGEST:
             raise UserError(
                 f"the size {param!r}: {low}..{high} are no sizes, which are 0 to {LONGEST}"
@@ -244,9 +263,24 @@ class Inputs:
         name = clean_dim(param) if step == 1 else f"{clean_dim(param)}/{step}"
         symbol = self.symbols.setdefault(param, name)
         self.b.ranges[symbol] = (low, high)
-        if param not in self.dims and found is None:
+        if common is not None:
+            self.common[symbol] = common // step
+        if not stated and found is None:
             self.b.open_sizes[symbol] = None
         return Index.of(symbol) * step
+
+
+def _params(info: ValueInfoProto) -> list[str]:
+    """The names of an input's sizes, "" for those that are numbers."""
+    names: list[str] = []
+    for i, d in enumerate(info.type.tensor_type.shape.dim):
+        if d.HasField("dim_value") and d.dim_value >= 0:
+            names.append("")
+        elif re.search(r"[A-Za-z_]", d.dim_param):
+            names.append(d.dim_param)
+        else:
+            names.append(f"{clean_dim(info.name)}_{i}")
+    return names
 
 
 def _conflict(info: ValueInfoProto, given: tuple[int, ...] | None) -> UserError:

@@ -28,13 +28,14 @@ from rutc.importer.any_rank import NeedsRank, is_any_rank, on_any_rank
 from rutc.importer.assembly import assembled
 from rutc.importer.builder import Builder, OperatorError, Place
 from rutc.importer.bundles import bundled_output
+from rutc.importer.common import with_common_sizes
 from rutc.importer.conversion_errors import reason_of
 from rutc.importer.convert import OPSET, prepare
 from rutc.importer.dims import clean_dim
 from rutc.importer.external import ModelFolder
 from rutc.importer.fixed import fixed_elements, kind_of
 from rutc.importer.functions import function_body, is_function, tensor_type
-from rutc.importer.inputs import Dims, Inputs, Learned, Shapes
+from rutc.importer.inputs import Inputs, Learned, Shapes
 from rutc.importer.isolated import EndedError, isolated
 from rutc.importer.open_sizes import SizeFoundError
 from rutc.importer.ops.control import branched
@@ -49,6 +50,7 @@ from rutc.importer.proto import (
     subgraphs,
 )
 from rutc.importer.registry import OPERATORS, Key
+from rutc.importer.relations import Dims
 from rutc.importer.shapes import folded
 from rutc.importer.tensor import SMALL, Item, Tensor
 from rutc.importer.types import check_types
@@ -76,7 +78,8 @@ def import_model(
         path: The .onnx file.
         shapes: Fixed shapes of inputs, by the input's name.
         dims: Fixed values or inclusive ranges of the model's symbolic sizes, by their name; a
-            range may have a step, of which all sizes are multiples.
+            range may have a step, of which all sizes are multiples, and after it the size that
+            is the most common one. A text is a formula of other sizes.
         values: Fixed elements of inputs, by the input's name. They are constants to the import,
             and a run fails where such an input holds anything else.
         folder: Where external data lies, if the caller asks which files were read.
@@ -158,6 +161,8 @@ class _Importer:
         gives, outputs = self.outgoing(graph, env)
         ranges = [*((s, b.ranges[s]) for s in inputs.symbols.values()), *b.bound.items()]
         made = assembled(name, b, inputs.ports, outputs, ranges)
+        params = {symbol: param for param, symbol in inputs.symbols.items()}
+        made = with_common_sizes(made, inputs.common, params)
         interface = Interface(takes, gives)
         return made if interface.is_plain else replace(made, interface=interface)
 

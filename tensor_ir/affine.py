@@ -21,6 +21,7 @@ from typing import assert_never
 import numpy as np
 
 from rutc.record import record
+from rutc.tensor_ir.ranges import Range, common_sizes
 
 __all__ = [
     "ONE",
@@ -45,12 +46,6 @@ __all__ = [
     "quoted",
     "typical",
 ]
-
-Range = tuple[int, int]
-"""An inclusive range (lowest, highest) of an integer variable."""
-
-COMMON_SIZE = 128
-"""No symbol is thought to be larger where costs are weighed, unless its range asks for it."""
 
 RESERVED = frozenset(("and", "else", "false", "inf", "nan", "not", "or", "true"))
 """Words of the text form that a variable's name must be quoted to use."""
@@ -373,17 +368,8 @@ def product(xs: Iterable[Index | int]) -> Index:
 
 
 def typical(x: Size, symbols: Mapping[str, Range]) -> int:
-    """`x` where every symbol has a common value of its range, for weighing costs.
-
-    That is `COMMON_SIZE` in 1..512, and half of the largest size in 1..64: 32.
-    """
-    if isinstance(x, int):
-        return x
-    common = {
-        n: max(COMMON_SIZE if hi >= COMMON_SIZE else (hi + 1) // 2, lo)
-        for n, (lo, hi) in symbols.items()
-    }
-    return int(x.evaluate(common))
+    """`x` where every symbol has a common value of its range, for weighing costs."""
+    return x if isinstance(x, int) else int(x.evaluate(common_sizes(symbols)))
 
 
 # -- internals ----------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from rutc.tensor_ir.kernel import (
     Stmt,
     Update,
 )
+from rutc.tensor_ir.ranges import range_text
 from rutc.tensor_ir.text import print_expr
 
 
@@ -27,7 +28,7 @@ def print_kernel(k: Kernel) -> str:
     """The kernel as indented text."""
     args = ", ".join(_buffer(b) for b in k.args)
     lines = [f"kernel {k.name}({args}) {{"]
-    lines += [f"  symbol {quoted(n)} = {lo}..{hi}" for n, (lo, hi) in k.symbols]
+    lines += [f"  symbol {quoted(n)} = {range_text(r)}" for n, r in k.symbols]
     lines += [f"  local {_buffer(b)}" for b in k.locals]
     for s in k.body:
         _stmt(s, 1, lines)

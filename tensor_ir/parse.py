@@ -30,6 +30,7 @@ from rutc.tensor_ir.graph import (
 )
 from rutc.tensor_ir.interface import Bundle, Interface, tensor
 from rutc.tensor_ir.lexer import Kind, Token, tokenize
+from rutc.tensor_ir.ranges import with_common
 from rutc.tensor_ir.reducer import REDUCERS, Reducer, reducer
 from rutc.tensor_ir.syntax import Cursor
 from rutc.tensor_ir.text import elements, read_item
@@ -163,7 +164,8 @@ class _Parser:
         self.at.expect("=")
         low = self.integer()
         self.at.expect("..")
-        return name, (low, self.integer())
+        high = self.integer()
+        return name, with_common((low, high), self.integer() if self.at.accept("@") else None)
 
     def dim(self) -> tuple[str, Index]:
         token = self.at.token

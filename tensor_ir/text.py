@@ -1,7 +1,8 @@
 """The text form of graphs: `parse(print_graph(g)) == g`.
 
     graph    := graph "name" line*                      one statement a line; a comment follows `#`
-    line     := symbols s = lowest..highest, ...        free sizes and their ranges
+    line     := symbols s = lowest..highest, ...        free sizes and their ranges; `@8` after one:
+                                                        a common size of its own
               | dims d = index, ...                     the extents of all dims
               | reducer r(type, ...) identity(literal, ...) lift(expr, ...) merge(expr, ...)
                         finish(expr, ...)                   one that is not in `reducer`'s table
@@ -78,6 +79,7 @@ from rutc.tensor_ir.graph import (
     walk_nodes,
 )
 from rutc.tensor_ir.interface import Bundle
+from rutc.tensor_ir.ranges import range_text
 from rutc.tensor_ir.reducer import REDUCERS, Reducer, reducer
 
 INLINE = 64
@@ -113,7 +115,7 @@ NOT, NEGATION, ATOM = 3, 11, 12
 def print_graph(g: Graph) -> str:
     """The graph as text; constants of more than `INLINE` elements as their digests."""
     lines = [f"graph {_string(g.name)}"]
-    symbols = [f"{quoted(s)} = {lo}..{hi}" for s, (lo, hi) in g.symbols]
+    symbols = [f"{quoted(s)} = {range_text(r)}" for s, r in g.symbols]
     lines += _wrapped("symbols", symbols)
     lines += _wrapped("dims", [f"{quoted(d)} = {extent}" for d, extent in g.dims])
     custom = {n.reducer: None for n in walk_nodes(g.nodes) if isinstance(n, Nest | Scatter)}

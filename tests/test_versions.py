@@ -190,7 +190,7 @@ def test_a_model_in_two_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(rutc.compiler, "versions", two)
     path, dump = tmp_path / "model.onnx", tmp_path / "dump"
     _save(path)
-    options = Options(dims={"n": (0, 8)}, dump=dump)
+    options = Options(dims={"n": (0, 8, 1, 4)}, dump=dump)
     report = compile_model(path, tmp_path / "m.so", options)
     text = (dump / "plan.txt").read_text()
     assert text.startswith("where n // 3 > 0:\nplan ")

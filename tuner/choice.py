@@ -43,7 +43,8 @@ def pays(cycles: float, machine: Machine) -> bool:
 
 def _cycles(shape: Shape, machine: Machine) -> float:
     """A rough count of cycles."""
-    points = prod(shape.extents[x.var] for x in shape.shared)
-    inner = sum(prod(shape.extents[x.var] for x in r.loops) for r in shape.reductions)
-    private = sum(shape.extents[v] for v in shape.private)
+    extents = shape.shared_extents
+    points = prod(extents[x.var] for x in shape.shared)
+    inner = sum(prod(extents[x.var] for x in r.loops) for r in shape.reductions)
+    private = sum(extents[v] for v in shape.private)
     return points * (inner + 4 * private + 4) / machine.width

@@ -28,7 +28,7 @@ def pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
 
     steps: list[Step] = []
     loops = [x.var for x in shape.shared]
-    extents, sizes = dict(shape.extents), dict(shape.sizes)
+    extents, sizes, many = dict(shape.extents), dict(shape.sizes), dict(shape.shared_extents)
     chosen = choosing_loops(kernel, sizes)
     free = [v for v in loops if v not in chosen]
     if chosen and free:
@@ -74,6 +74,7 @@ def pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
         name = f"{order[-2]}_{order[-1]}"
         steps.append(Fuse(order[-2], order[-1], name))
         extents[name] = extents[order[-2]] * extents[order[-1]]
+        many[name] = many[order[-2]] * many[order[-1]]
         sizes[name] = plain(sizes[order[-2]] * sizes[order[-1]])
         if not isinstance(sizes[name], int):
             symbolic.add(name)
@@ -84,7 +85,7 @@ def pointwise(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
     longest = Index.of(sizes[vector]).bounds(symbols)
     if vector in symbolic and longest is not None and longest[1] <= 1:
         return (*steps, *shared(order))
-    if not order and pays(extents[vector] * len(touches) / 2, machine):
+    if not order and pays(many[vector] * len(touches) / 2, machine):
         if vector in symbolic:
             steps += vectorised(vector, sizes[vector], machine)
             return (*steps, Mark(f"{vector}.o", Kind.PARALLEL))

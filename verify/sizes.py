@@ -25,6 +25,19 @@ def session_symbols(session: InferenceSession) -> dict[str, tuple[int, int]]:
     return {str(name): (int(low), int(high)) for name, (low, high) in listed.items()}
 
 
+def advice(session: InferenceSession) -> str:
+    """Returns what may help where generated inputs are none that a model takes."""
+    real = "Give real inputs with --input NAME=FILE"
+    symbols = list(session_symbols(session))
+    if not symbols:
+        return real
+    sizes = " ".join(f"--dim {name}=SIZE" for name in symbols)
+    found = f"{real}, or compile the model for sizes that it takes: {sizes}"
+    if len(symbols) > 1:
+        found += "; if one of them is a sum of others, tell compile so: --dim NAME=A+B"
+    return found
+
+
 def extents_at(session: InferenceSession, sizes: Mapping[str, int]) -> Sizes:
     """Returns the sizes, and the extents of inputs that are formulas of them: `32*'h/32'`."""
     found = dict(sizes)
@@ -54,9 +67,23 @@ def sizes_of(session: InferenceSession, values: Mapping[str, object]) -> Sizes:
     return found
 
 
-def common_sizes(symbols: Ranges) -> Sizes:
-    """Returns a size of middling magnitude for every symbol."""
-    return {name: min(max(COMMON, low), high) for name, (low, high) in symbols.items()}
+def common_sizes(symbols: Ranges, planned: Mapping[str, int] | None = None) -> Sizes:
+    """Returns a size for every symbol: what it is `planned` for, else one of middling magnitude."""
+    known = planned or {}
+    return {
+        name: min(max(known.get(name, COMMON), low), high) for name, (low, high) in symbols.items()
+    }
+
+
+def session_common_sizes(session: InferenceSession, dims: Mapping[str, int]) -> Sizes:
+    """Returns the sizes of a run for which nothing tells others than `dims`.
+
+    Raises:
+        UserError: there is no such symbol, or the size is out of its range.
+    """
+    listed = session.manifest.get("common_sizes")
+    planned = {str(n): int(x) for n, x in listed.items()} if isinstance(listed, dict) else {}
+    return common_sizes(narrowed(session_symbols(session), dims), planned)
 
 
 def sample_sizes(symbols: Ranges) -> tuple[Sizes, ...]:

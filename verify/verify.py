@@ -31,10 +31,9 @@ from rutc.verify.reference import Reference, comparable, reference_version
 from rutc.verify.rounds import Draw, Round, draws, others
 from rutc.verify.sizes import (
     Sizes,
-    common_sizes,
+    advice,
     extents_at,
-    narrowed,
-    session_symbols,
+    session_common_sizes,
     sizes_of,
 )
 from rutc.verify.tolerance import Level, is_float
@@ -253,9 +252,7 @@ class Verifier:
 
     def advice(self) -> str:
         """What may help where ONNX Runtime does not run the model."""
-        real = "Give real inputs with --input NAME=FILE"
-        sizes = " ".join(f"--dim {name}=SIZE" for name in session_symbols(self.session))
-        return f"{real}, or compile the model for sizes that it takes: {sizes}" if sizes else real
+        return advice(self.session)
 
     def recorded(self, folder: Path, report: Progress) -> list[Verification]:
         """What all cases of a folder show that can be read and run.
@@ -561,7 +558,7 @@ def session_values(
         UserError: an item or a size does not fit the model.
     """
     specs = input_specs(session)
-    common = common_sizes(narrowed(session_symbols(session), dims or {}))
+    common = session_common_sizes(session, dims or {})
     given = gather(specs, sources, seed, extents_at(session, common))
     return session.bundled(given)
 

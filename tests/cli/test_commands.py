@@ -255,6 +255,7 @@ def test_inspect_tells_what_a_model_holds(rutc: Rutc, tmp_path: Path) -> None:
     assert found["weight_bytes"] == 3 * 96 + 5
     assert found["operators"] == {"MatMul": 3, "Constant": 2, "If": 1, "Add": 1, "Cast": 1}
     assert found["sizes"] == {"n": [1, 9]}
+    assert found["common_sizes"] == {"n": 1}
     inputs = found["inputs"]
     assert isinstance(inputs, list)
     assert [(i["name"], i["type"], i["shape"]) for i in inputs] == [
@@ -262,7 +263,7 @@ def test_inspect_tells_what_a_model_holds(rutc: Rutc, tmp_path: Path) -> None:
         ("which", "tensor(bool)", []),
     ]
     shown = rutc("inspect", path).stdout
-    assert "sizes that a run chooses: n (from 0 on)" in shown
+    assert "sizes that a run chooses: n (from 0 on, planned for 1)" in shown
     assert "4 weights of 293 B" in shown
 
 

@@ -39,7 +39,7 @@ def test_a_run_has_the_size_that_is_asked_for(rutc: Rutc, library: Path, size: i
 )
 def test_the_size_is_told(rutc: Rutc, library: Path, command: tuple[str, ...]) -> None:
     name, *options = command
-    assert "at n=32" in rutc(name, library, *options).stdout.splitlines()
+    assert "at n=1" in rutc(name, library, *options).stdout.splitlines()
     assert "at n=5" in rutc(name, library, *options, "--dim", "n=5").stdout.splitlines()
     assert rutc(name, library, *options, "--dim", "n=5", "--json").json["sizes"] == {"n": 5}
 

@@ -28,7 +28,7 @@ from tests.strategies import indices
 
 EXAMPLE = """\
 graph "example"
-symbols batch = 1..8, found = 0..5
+symbols batch = 1..8@2, found = 0..5
 dims n = batch, t = 5, k = 3, 'b x' = 2, f = found
 reducer mine(f32) identity(0.0:f32) lift($x0) merge($a0 + $b0 * 1.0) finish($s0 / 2.0)
 %x : f32{k,n,t} = input "x" [n, t, k]

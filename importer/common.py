@@ -1,0 +1,46 @@
+"""What the free sizes of a model commonly are, which plans are made for.
+
+What a user says holds. Of the others, a batch is 1: most runs have one picture or one text. A batch
+is what is called so, or else a size that every input which has it has as its outermost dim and
+nowhere else, as exports make it; an input of one dim alone, a text or a sound, tells nothing.
+
+    x{n, 3, h, w}                                   n is a batch, h and w are none
+    ids{n, seq}, mask{n, seq}, state{2, n, 128}     none by its place; `batch` in the place of n is
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from rutc.tensor_ir import Graph
+from rutc.tensor_ir.ranges import with_common
+
+BATCH = 1
+"""Examples that a run commonly has."""
+
+
+def with_common_sizes(g: Graph, told: Mapping[str, int], params: Mapping[str, str]) -> Graph:
+    """The graph whose symbols have common sizes.
+
+    Args:
+        g: The graph.
+        told: The common sizes of symbols that the user tells.
+        params: The names that the model has for symbols.
+    """
+    common = {**dict.fromkeys(_batches(g, params), BATCH), **told}
+    return replace(g, symbols=tuple((s, with_common(r, common.get(s))) for s, r in g.symbols))
+
+
+def _batches(g: Graph, params: Mapping[str, str]) -> list[str]:
+    """The sizes of inputs that are numbers of examples."""
+    outermost: dict[str, bool] = {}
+    matrices: set[str] = set()
+    for port in g.inputs:
+        for place, axis in enumerate(port.axes):
+            for s in g.extents[axis].names():
+                outermost[s] = outermost.get(s, True) and place == 0
+                if len(port.axes) > 1:
+                    matrices.add(s)
+    called = [s for s in outermost if "batch" in params.get(s, s).lower()]
+    return called or [s for s, always in outermost.items() if always and s in matrices]

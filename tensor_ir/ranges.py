@@ -1,0 +1,77 @@
+"""Ranges of integers, and the value that a size in one commonly has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+Range = tuple[int, int]
+"""An inclusive range (lowest, highest) of an integer variable."""
+
+COMMON_SIZE = 128
+"""No symbol is thought to be larger where costs are weighed, unless its range asks for it."""
+
+
+class CommonRange(Range):
+    """A range of a size of which is known what it mostly is.
+
+    It differs from the plain range: what is planned for the two differs.
+    """
+
+    common: int
+
+    def __new__(cls, low: int, high: int, common: int) -> Self:
+        """The range low..high, and a value in it."""
+        made = super().__new__(cls, (low, high))
+        made.common = common
+        return made
+
+    def __reduce__(self) -> tuple[type[CommonRange], tuple[int, int, int]]:
+        return CommonRange, (*self, self.common)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CommonRange) and (*self, self.common) == (*other, other.common)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((*self, self.common))
+
+    def __repr__(self) -> str:
+        return range_text(self)
+
+
+def with_common(limits: Range, common: int | None) -> Range:
+    """A range whose common size is the value in it that is nearest to `common`, if one is given."""
+    low, high = limits
+    return limits if common is None else CommonRange(low, high, min(max(common, low), high))
+
+
+def common_size(limits: Range) -> int:
+    """The value that a size in a range is taken to have where costs are weighed.
+
+    Without one of its own that is `COMMON_SIZE` in 1..512, and half of the largest size in 1..64:
+    32.
+    """
+    if isinstance(limits, CommonRange):
+        return limits.common
+    low, high = limits
+    return max(COMMON_SIZE if high >= COMMON_SIZE else (high + 1) // 2, low)
+
+
+def without_common(symbols: Mapping[str, Range]) -> dict[str, Range]:
+    """The ranges as if nothing said what sizes commonly are."""
+    return {name: (low, high) for name, (low, high) in symbols.items()}
+
+
+def common_sizes(symbols: Mapping[str, Range]) -> dict[str, int]:
+    """The common sizes of symbols."""
+    return {name: common_size(limits) for name, limits in symbols.items()}
+
+
+def range_text(limits: Range) -> str:
+    """A range as text: `1..64`, or `1..64@8` with a common size of its own."""
+    low, high = limits
+    common = f"@{limits.common}" if isinstance(limits, CommonRange) else ""
+    return f"{low}..{high}{common}"

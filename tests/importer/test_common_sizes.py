@@ -1,0 +1,184 @@
+"""What free sizes are taken to be commonly: told, or 1 where they are numbers of examples."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import rutc
+from rutc.api import compile
+from rutc.arguments import parse_dims
+from rutc.compiler import Options, compile_model
+from rutc.errors import UserError
+from rutc.importer import import_model
+from rutc.tensor_ir.affine import Index, typical
+from rutc.tensor_ir.ranges import CommonRange, common_size, common_sizes, with_common
+from rutc.verify.verify import session_values
+
+Shapes = Mapping[str, list[str | int]]
+
+
+def model(folder: Path, shapes: Shapes) -> Path:
+    """A model that squares each of its inputs."""
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
+    results = [onnx.ValueInfoProto(name=f"{n}_squared") for n in shapes]
+    nodes = [helper.make_node("Mul", [n, n], [f"{n}_squared"]) for n in shapes]
+    graph = helper.make_graph(nodes, "g", ports, results)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(made, folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+@pytest.mark.parametrize(
+    ("shapes", "common"),
+    [
+        ({"x": ["N", 3, "h", "w"]}, {"N": 1, "h": 128, "w": 128}),
+        ({"ids": ["n", "seq"], "mask": ["n", "seq"]}, {"n": 1, "seq": 128}),
+        ({"ids": ["n", "seq"], "mask": ["seq"]}, {"n": 1, "seq": 128}),
+        ({"x": ["batch", "seq"], "state": [2, "batch", 64]}, {"batch": 1, "seq": 128}),
+        ({"x": ["seq", "batch_size", 64]}, {"seq": 128, "batch_size": 1}),
+        ({"x": ["n", 4], "state": [2, "n", 64]}, {"n": 128}),
+        ({"sound": ["samples"]}, {"samples": 128}),
+        ({"a": ["n", 4], "b": ["m", 4]}, {"n": 1, "m": 1}),
+        ({"x": ["n", "n"]}, {"n": 128}),
+    ],
+)
+def test_a_batch_is_taken_as_one(tmp_path: Path, shapes: Shapes, common: dict[str, int]) -> None:
+    graph = import_model(model(tmp_path, shapes))
+    assert common_sizes(dict(graph.symbols)) == common
+
+
+@pytest.mark.parametrize(
+    ("spelling", "limits", "common"),
+    [
+        ("N=1..64", (1, 64), 1),
+        ("N=4..64", (4, 64), 4),
+        ("N=1..64@8", (1, 64), 8),
+        ("N=0..64@64", (0, 64), 64),
+        ("h=32..640", (32, 640), 128),
+        ("h=256..640", (256, 640), 256),
+        ("h=1..64", (1, 64), 32),
+        ("h=32..640@512", (32, 640), 512),
+        ("h=32..640/32", (1, 20), 10),
+        ("h=32..640/32@64", (1, 20), 2),
+    ],
+)
+def test_ranges_have_common_sizes(
+    tmp_path: Path, spelling: str, limits: tuple[int, int], common: int
+) -> None:
+    graph = import_model(model(tmp_path, {"x": ["N", 3, "h"]}), dims=parse_dims([spelling]))
+    found = next(r for s, r in graph.symbols if s.startswith(spelling[0]))
+    assert tuple(found) == limits
+    assert common_size(found) == common
+
+
+def test_the_spelling_of_common_sizes() -> None:
+    assert parse_dims(["batch=1..64@8", "h=32..640/32@64", "w=2..4"]) == {
+        "batch": (1, 64, 1, 8),
+        "h": (32, 640, 32, 64),
+        "w": (2, 4),
+    }
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ("n=1..64@65", "the common size 65 is none of the range"),
+        ("n=4..64@3", "the common size 3 is none of the range"),
+        ("n=32..640/32@65", "the common size 65 is none of the range"),
+        ("n=1..64@", "write NAME=N"),
+        ("n=8@8", "write NAME=N"),
+        ("n=1..64@8/2", "write NAME=N"),
+        ("n=1..64@-8", "write NAME=N"),
+    ],
+)
+def test_common_sizes_that_cannot_be(item: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        parse_dims([item])
+
+
+def test_the_number_of_elements_of_a_sequence_has_no_common_size(tmp_path: Path) -> None:
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [2]))
+    taken = helper.make_value_info("s", kind)
+    node = helper.make_node("SequenceLength", ["s"], ["count"])
+    result = helper.make_tensor_value_info("count", TensorProto.INT64, [])
+    graph = helper.make_graph([node], "g", [taken], [result])
+    onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
+    with pytest.raises(UserError, match="neither a step nor a common size"):
+        import_model(tmp_path / "m.onnx", dims={"s": (1, 4, 1, 2)})
+
+
+def test_a_range_with_a_common_size_is_another_one() -> None:
+    plain, eight = (1, 64), with_common((1, 64), 8)
+    assert eight == CommonRange(1, 64, 8)
+    assert hash(eight) == hash(CommonRange(1, 64, 8))
+    assert eight != plain
+    assert eight != with_common((1, 64), 9)
+    assert repr(eight) == "1..64@8"
+    low, high = eight
+    assert (low, high) == plain
+    assert typical(Index.of("n") * 3, {"n": eight}) == 24
+    assert typical(Index.of("n") * 3, {"n": plain}) == 96
+
+
+def test_an_artifact_knows_what_it_was_planned_for(tmp_path: Path) -> None:
+    path = model(tmp_path, {"x": ["N", "h"]})
+    made = compile(path, tmp_path / "m.so", dims={"N": (1, 64, 1, 8), "h": (1, 100)})
+    assert made.verification is not None
+    assert made.verification.passed
+    with rutc.load(made.library) as session:
+        assert session.manifest["common_sizes"] == {"N": 8}
+        values = session_values(session, ())
+        x = values["x"]
+        assert isinstance(x, np.ndarray)
+        assert x.shape == (8, 32)
+        (squared,) = session.run(None, {"x": np.full((64, 3), 2, np.float32)})
+        assert (squared == 4).all()
+
+
+def layers(folder: Path) -> Path:
+    """Three products of rows with matrices of 128 x 128 elements."""
+    rng = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(rng.standard_normal((128, 128), np.float32) / 8, f"w{i}")
+        for i in range(3)
+    ]
+    names = ["x", "h1", "h2", "y"]
+    nodes = [helper.make_node("MatMul", [names[i], f"w{i}"], [names[i + 1]]) for i in range(3)]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 128])
+    graph = helper.make_graph(nodes, "g", [x], [onnx.ValueInfoProto(name="y")], weights)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(made, folder / "layers.onnx")
+    return folder / "layers.onnx"
+
+
+def test_threads_share_only_large_runs_of_what_is_commonly_small(tmp_path: Path) -> None:
+    """One row is too little work for two threads, some hundred are not."""
+    path = layers(tmp_path)
+    dumps = {}
+    for common in (1, 4096):
+        dumps[common] = tmp_path / str(common)
+        options = Options("x86-64-v3", dims={"batch": (1, 4096, 1, common)}, dump=dumps[common])
+        compile_model(path, tmp_path / "m.so", options)
+    often, seldom = ((dumps[n] / "program.txt").read_text() for n in (1, 4096))
+    assert "turns=min(1, " in often or "turns=min((" in often
+    assert "turns=min(" not in seldom
+    with rutc.load(tmp_path / "m.so", threads=2) as session:
+        for rows in (1, 8, 300, 4096):
+            x = np.full((rows, 128), 0.5, np.float32)
+            (y,) = session.run(None, {"x": x})
+            assert np.allclose(y, y[:1])
+
+
+def test_schedules_have_tiles_of_rows_of_a_batch(tmp_path: Path) -> None:
+    """Runs of eight examples read weights once, although runs of one are commoner."""
+    path = layers(tmp_path)
+    options = Options(
+        "x86-64-v3", dims={"batch": (1, 64)}, dump=tmp_path / "dump", jobs=1, keep_subnormals=True
+    )
+    compile_model(path, tmp_path / "m.so", options)
+    kernels = [f.read_text() for f in (tmp_path / "dump" / "kernels").glob("*.txt")]
+    assert any("even(" in text or "peel(" in text for text in kernels)
