@@ -441,7 +441,7 @@ def _check_declared(output: ValueInfoProto, item: Item) -> None:
     if computed != declared:
         raise UserError(
             f"output {output.name!r} is declared as {type_name(declared).lower()}, and what "
-            f"computes it gives {type_name(computed).lower()}: the model's types contradict each other"
+            f"computes it gives {type_name(computed).lower()}: its types contradict each other"
         )
 
 
