@@ -199,7 +199,7 @@ def _check_alike(parts: Sequence[PlanSteps]) -> None:
         (
             part.inputs(),
             part.outputs(),
-            part.plan.graph.symbols,
+            without_common(dict(part.plan.graph.symbols)),
             bound_symbols(part.plan.graph.nodes),
             part.plan.strings,
         )
