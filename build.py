@@ -177,12 +177,16 @@ class Builder:
 
         shown: set[int] = set()
         self.on_kernel(len(found), len(recipes))
-        with closing(done_by_crew(missing, work, self.jobs)) as done:
+
+        def tell() -> None:
+            self.on_kernel(len(found), len(recipes))
+
+        with closing(done_by_crew(missing, work, self.jobs, tell)) as done:
             for pending, number in zip(every, numbers, strict=True):
                 while number not in found:
                     other, data = next(done)
                     found[other] = Made.decoded(data)
-                    self.on_kernel(len(found), len(recipes))
+                    tell()
                 if self.on_draft is not None and number not in shown:
                     shown.add(number)
                     self.on_draft(pending, found[number], draft(pending.recipe, self.machine))
@@ -195,7 +199,7 @@ def _check_alike(parts: Sequence[PlanSteps]) -> None:
         (
             part.inputs(),
             part.outputs(),
-            part.plan.graph.symbols,
+            without_common(dict(part.plan.graph.symbols)),
             bound_symbols(part.plan.graph.nodes),
             part.plan.strings,
         )

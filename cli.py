@@ -83,6 +83,9 @@ LimitMemory = Annotated[
     str | None,
     typer.Option(metavar="BYTES", help="End with an error if it takes more memory: 8G, 512M."),
 ]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Show no progress, only the result and errors.")
+]
 
 
 def _version(asked: bool) -> None:
@@ -143,11 +146,12 @@ def compile_command(
     ] = False,
     limit_time: LimitTime = None,
     limit_memory: LimitMemory = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Compile a model into a shared library and a C header, and check what it computes."""
-    with command(as_json=as_json, debug=debug) as screen:
+    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
         from rutc.api import compile
         from rutc.arguments import parse_dims, parse_shapes, parse_values
 
@@ -262,11 +266,12 @@ def verify(
     threads: Threads = None,
     limit_time: LimitTime = None,
     limit_memory: LimitMemory = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Compare a compiled model with float64 and ONNX Runtime, output by output."""
-    with command(as_json=as_json, debug=debug) as screen:
+    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
         from rutc import views
         from rutc.api import verify as verify_now
         from rutc.arguments import parse_dims, parse_shapes, parse_values
@@ -341,11 +346,12 @@ def bench(
         typer.Option("--threads", min=1, help="A thread count; repeatable. Default: 1."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long per thread count, each.")] = 3.0,
+    quiet: Quiet = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Measure latency and throughput, in turns with ONNX Runtime if asked for."""
-    with command(as_json=as_json, debug=debug) as screen:
+    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
         from rutc import views
         from rutc.arguments import check_bench, parse_sizes
         from rutc.runtime import load

@@ -27,6 +27,7 @@ import typer
 import rutc
 from rutc.emit import interrupts
 from rutc.errors import TOO_DEEP, InternalError, RutcError, UserError
+from rutc.progress import Progress, nobody
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -47,10 +48,14 @@ Json = Mapping[str, object]
 
 
 class Screen:
-    """Where one command shows what it does; `as_json` leaves stdout to the one JSON result."""
+    """Where one command shows what it does.
 
-    def __init__(self, *, as_json: bool) -> None:
+    `as_json` leaves stdout to the one JSON result; a `quiet` screen shows no progress.
+    """
+
+    def __init__(self, *, as_json: bool, quiet: bool = False) -> None:
         self.as_json = as_json
+        self.quiet = quiet
 
     def note(self, text: str) -> None:
         """Shows a line on stderr, where that can be written."""
@@ -87,12 +92,23 @@ class Screen:
         return typer.Exit(status)
 
     @contextlib.contextmanager
-    def progress(self) -> Iterator[Callable[[str, int, int], None]]:
+    def progress(self) -> Iterator[Progress]:
         """Shows the stages of what runs inside it: live on a terminal, a line each elsewhere."""
+        if self.quiet:
+            yield nobody
+            return
         if not sys.stderr.isatty():
             yield _line_per_stage(self.note)
             return
-        with _bars() as report:
+        from rich.console import Console
+
+        from rutc.bars import bar
+
+        console = Console(stderr=True, highlight=False)
+        if console.is_dumb_terminal:
+            yield _line_per_stage(self.note)
+            return
+        with bar(console) as report:
             yield report
 
 
@@ -161,32 +177,6 @@ def _drop(stream: TextIO) -> None:
         os.close(nowhere)
 
 
-@contextlib.contextmanager
-def _bars() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on the terminal for each stage, gone at the end."""
-    from rich import progress
-    from rich.console import Console
-
-    columns = (
-        progress.SpinnerColumn(),
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.TextColumn("{task.completed}/{task.total}"),
-        progress.TimeElapsedColumn(),
-    )
-    err = Console(stderr=True, highlight=False, soft_wrap=True)
-    # Without a thread that refreshes it: the compiler forks only where there are no others.
-    with progress.Progress(*columns, console=err, transient=True, auto_refresh=False) as bars:
-        tasks: dict[str, progress.TaskID] = {}
-
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total)
-            bars.update(tasks[stage], completed=done, total=total, refresh=True)
-
-        yield report
-
-
 def _draw(item: RenderableType) -> None:
     from rich.console import Console
 
@@ -194,7 +184,7 @@ def _draw(item: RenderableType) -> None:
     Console(highlight=False, soft_wrap=True, width=width).print(item)
 
 
-def _line_per_stage(show: Callable[[str], None]) -> Callable[[str, int, int], None]:
+def _line_per_stage(show: Callable[[str], None]) -> Progress:
     begun: dict[str, float] = {}
     shown: set[str] = set()
 
@@ -208,13 +198,13 @@ def _line_per_stage(show: Callable[[str], None]) -> Callable[[str, int, int], No
 
 
 @contextlib.contextmanager
-def command(*, as_json: bool, debug: bool) -> Iterator[Screen]:
+def command(*, as_json: bool, debug: bool, quiet: bool = False) -> Iterator[Screen]:
     """Frames a command: errors become one message and the exit status of the contract.
 
     0 done; 1 a check failed; 2 the user's input is at fault; 3 a bug of rutc; 130 interrupted,
     141 nobody reads stdout.
     """
-    screen = Screen(as_json=as_json)
+    screen = Screen(as_json=as_json, quiet=quiet)
     try:
         yield screen
     except typer.Exit:

@@ -18,15 +18,20 @@ from rutc.processes import end_with_parent
 Work = Callable[[int], bytes]
 """Does the task of a number."""
 
+TICK_S = 0.25
+"""How often whoever waits for a task looks at something else."""
 YOUNG_OBJECTS = 100_000
 """Objects made before a process looks for cycles among them: modules are large and soon dropped."""
 
 
-def done_by_crew(tasks: Sequence[int], work: Work, jobs: int) -> Generator[tuple[int, bytes]]:
+def done_by_crew(
+    tasks: Sequence[int], work: Work, jobs: int, meanwhile: Callable[[], None] = lambda: None
+) -> Generator[tuple[int, bytes]]:
     """Yields (task, what `work` returned for it) in the order in which tasks end.
 
     They begin in the order given, at most `jobs` at a time. A process that has other threads does
     all itself: a lock that one of them holds would stay locked in a copy of the process.
+    `meanwhile` is called now and then as long as none has ended.
 
     Raises:
         UserError: the system ended a process.
@@ -53,7 +58,9 @@ def done_by_crew(tasks: Sequence[int], work: Work, jobs: int) -> Generator[tuple
             with suppress(ConnectionError):
                 pipe.send(waiting.pop())
         for _ in tasks:
-            pipe = next(p for p in wait(list(crew)) if isinstance(p, Connection))
+            while not (ready := wait(list(crew), TICK_S)):
+                meanwhile()
+            pipe = next(p for p in ready if isinstance(p, Connection))
             try:
                 task, result = pipe.recv()
                 if waiting:

@@ -4,6 +4,9 @@ Where sums have many rows it pays to take their factors apart (`rules/parts.py`)
 few it costs. If only the inputs' shapes tell how many there are, an artifact holds both:
 
     where = batch*seq // 64    positive: the graph with parts    otherwise: the one without
+
+The one for many rows is made for the common sizes of ranges of which nothing is told: a batch that
+is 1 mostly is none of its runs.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from rutc.tensor_ir import Call, Graph
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.graph import bound_symbols, walk_nodes
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.ranges import without_common
 
 FIXED_PARTS = replace(PARTS, symbolic=False)
 """The step that takes factors apart in sums of as many rows in every run."""
@@ -70,13 +74,14 @@ def versions(
         return (Version(optimize(graph, on_step=on_step, pipeline=pipeline)),)
     at = pipeline.index(PARTS)
     before = optimize(graph, on_step=on_step, pipeline=pipeline[:at])
-    pays = where(before)
+    many = replace(before, symbols=tuple(without_common(dict(before.symbols)).items()))
+    pays = where(many)
     bounds = pays.bounds(dict(graph.symbols)) if pays is not None else None
     if pays is None or (bounds is not None and bounds[0] > 0):
         return (Version(optimize(before, on_step=on_step, pipeline=pipeline[at:])),)
     found = []
     if not _has_state(graph):
-        apart = optimize(before, on_step=on_step, pipeline=pipeline[at:])
+        apart = optimize(many, on_step=on_step, pipeline=pipeline[at:])
         found.append(Version(apart, pays))
 
     def on_other(name: str, other: Graph, changed: bool) -> None:
@@ -86,7 +91,8 @@ def versions(
     on_other("leave factors whole", before, True)
     whole = optimize(before, on_step=on_other, pipeline=(FIXED_PARTS, *pipeline[at + 1 :]))
     # Parts may have too little room, or constants none that are finite.
-    return (*(v for v in found if v.graph != whole), Version(whole))
+    same = replace(whole, symbols=many.symbols)
+    return (*(v for v in found if v.graph != same), Version(whole))
 
 
 def _has_state(graph: Graph) -> bool:

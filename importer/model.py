@@ -15,6 +15,7 @@ from onnx import (
     NodeProto,
     TensorProto,
     TypeProto,
+    ValueInfoProto,
     checker,
     defs,
     helper,
@@ -47,7 +48,9 @@ from rutc.importer.proto import (
     dense_of,
     graphs_of,
     load,
+    onnx_type,
     subgraphs,
+    type_name,
 )
 from rutc.importer.registry import OPERATORS, Key
 from rutc.importer.relations import Dims
@@ -175,6 +178,7 @@ class _Importer:
         for o in graph.output:
             if o.name not in env:
                 raise UserError(f"output {o.name!r} is not computed by any node")
+            _check_declared(o, env[o.name])
             bundle, made = bundled_output(o.name, env[o.name], o.type, self.b)
             if o.type.WhichOneof("value") == "optional_type" and bundle.kind != "optional":
                 bundle = Bundle("optional", parts=(bundle,))
@@ -426,6 +430,19 @@ class _Importer:
             data = dense_of(sparse, self.folder)
             env[name] = self.b.constant(data, kind_of(data), name)
         return env
+
+
+def _check_declared(output: ValueInfoProto, item: Item) -> None:
+    """Raises UserError where an output has another element type than the model says it has."""
+    declared = output.type.tensor_type.elem_type
+    if not isinstance(item, Tensor) or not declared:
+        return
+    computed = onnx_type(item.dtype)
+    if computed != declared:
+        raise UserError(
+            f"output {output.name!r} is declared as {type_name(declared).lower()}, and what "
+            f"computes it gives {type_name(computed).lower()}: its types contradict each other"
+        )
 
 
 def _check_node(node: NodeProto, inputs: Sequence[Item | None]) -> None:

@@ -2,23 +2,23 @@
 
     ```python     runs in one namespace that all Python blocks of the document share
     ```text       directly after it: what it prints, `...` standing for anything
-    ```console    `$ rutc ...` runs the command line; the lines after it: what it prints
+    ```console    `$ rutc ...` is run by a shell; the lines after it: what it prints
 
 White space at line ends and its amount elsewhere do not matter.
 """
 
 import contextlib
 import io
+import os
 import re
 import shlex
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE, OutputChecker
 from pathlib import Path
-
-from typer.testing import CliRunner
-
-from rutc.cli import app
 
 FLAGS = ELLIPSIS | NORMALIZE_WHITESPACE
 
@@ -57,15 +57,31 @@ def run_document(path: Path) -> int:
             compare(where, block.text, printed)
             compared += 1
         elif block.language == "console":
-            for command, expected in _commands(block.text):
-                program, *arguments = shlex.split(command)
-                assert program == "rutc", f"{where}: {command}"
-                result = CliRunner().invoke(app, arguments)
-                assert result.exit_code == 0, f"{where}: {command}\n{result.stderr}"
+            for command, expected in commands(block.text):
+                result = in_shell(command)
+                assert result.returncode == 0, f"{where}: {command}\n{result.stderr}"
                 if expected:
                     compare(f"{where}: {command}", expected, result.stdout)
                     compared += 1
     return compared
+
+
+def in_shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What a shell makes of a command that finds rutc and this Python, in the current folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        python = shlex.quote(sys.executable)
+        for name, call in (("rutc", f"{python} -m rutc"), ("python", python), ("python3", python)):
+            program = Path(folder) / name
+            program.write_text(f'#!/bin/sh\nexec {call} "$@"\n', encoding="utf-8")
+            program.chmod(0o755)
+        path = f"{folder}:{os.environ['PATH']}"
+        return subprocess.run(
+            ["sh", "-c", command],
+            env={**os.environ, "PATH": path, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
 
 def compare(where: str, expected: str, got: str) -> None:
@@ -74,7 +90,7 @@ def compare(where: str, expected: str, got: str) -> None:
     assert fits, f"{where} says\n{expected}\nbut it is\n{got}"
 
 
-def _commands(text: str) -> Iterator[tuple[str, str]]:
+def commands(text: str) -> Iterator[tuple[str, str]]:
     """The commands of a console block, each with the output that follows it."""
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, _, expected = part.partition("\n")

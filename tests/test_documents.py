@@ -1,13 +1,15 @@
 """The README's commands work as written, and links between documents lead somewhere."""
 
 import re
-import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
-from typer.testing import CliRunner
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from rutc.cli import app
+from tests.documents import blocks, in_shell
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -32,13 +34,96 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("workplace")
 def test_the_readme_commands_work() -> None:
-    commands = [line[2:] for block in BLOCKS for line in block.splitlines() if line[:2] == "$ "]
-    assert len(commands) >= 6
-    for line in commands:
-        program, *arguments = shlex.split(line)
-        assert program == "rutc"
-        result = CliRunner().invoke(app, arguments)
-        assert result.exit_code == 0, f"{line}\n{result.stdout}{result.stderr}"
+    """In a shell, one after another, and then the Python code."""
+    lines = [line[2:] for block in BLOCKS for line in block.splitlines() if line[:2] == "$ "]
+    assert len(lines) >= 6
+    for line in lines:
+        assert line.startswith("rutc ")
+        result = in_shell(line)
+        assert result.returncode == 0, f"{line}\n{result.stdout}{result.stderr}"
+    (code,) = (b.text for b in blocks(ROOT / "README.md") if b.language == "python")
+    with np.load(ROOT / "models" / "digits" / "images.npz") as held:
+        exec(compile(code, "README.md", "exec"), {"images": held["image"]})
+
+
+@pytest.mark.usefixtures("workplace")
+def test_shell_blocks_work() -> None:
+    """Those that neither install nor train; what they call is looked for on the search path."""
+    ran = 0
+    for document in (*DOCUMENTS, ROOT / "models" / "digits" / "README.md"):
+        for block in blocks(document):
+            if block.language != "sh":
+                continue
+            for part in re.split(r"&&|\n", block.text):
+                line = part.replace(".venv/bin/", "").split("#")[0].strip()
+                if not line or re.search(
+                    r"-m (venv|pytest|rutc\.models\.digits\.train)|^pip ", line
+                ):
+                    continue
+                result = in_shell(line)
+                assert result.returncode == 0, f"{document.name}: {line}\n{result.stderr}"
+                ran += 1
+    assert ran >= 4
+
+
+PLACEHOLDERS = {
+    "MODEL.onnx": "models/digits/digits.onnx",
+    "model.onnx": "models/digits/digits.onnx",
+    "OUT.so": "digits.so",
+    "COMMAND": "compile",
+    "NODE": "scores",
+    "DIR": "cases",
+    "NAME=FILE": "image=models/digits/images.npz",
+}
+"""What stands for what users have, and what a test has."""
+TAKES = {
+    "compile": "MODEL.onnx",
+    "explain": "MODEL.onnx NODE",
+    "inspect": "OUT.so",
+    "run": "OUT.so",
+    "bench": "OUT.so",
+    "verify": "MODEL.onnx OUT.so",
+}
+"""What commands take that text may leave out."""
+
+
+@pytest.mark.usefixtures("workplace")
+def test_commands_in_the_text_work(tmp_path: Path) -> None:
+    """With a model in the place of each placeholder, and what a command needs added."""
+    (tmp_path / "cases").mkdir()
+    with np.load(ROOT / "models" / "digits" / "images.npz") as held:
+        np.savez(tmp_path / "cases" / "one.npz", image=held["image"])
+    assert in_shell("rutc compile models/digits/digits.onnx").returncode == 0
+    found: dict[str, str] = {}
+    for document in DOCUMENTS:
+        text = re.sub(r"^```.*?^```", "", document.read_text("utf-8"), flags=re.M | re.S)
+        for span in re.findall(r"`(rutc [a-zA-Z][^`]*)`", text):
+            line = re.sub(r"[\[\]]", "", " ".join(span.split()))
+            name = line.split()[1]
+            needs = TAKES.get(name, "")
+            if needs and needs.split()[0] not in line and "odel.onnx" not in line.lower():
+                line += f" {needs}"
+            elif name == "explain" and "NODE" not in line:
+                line += " NODE"
+            found.setdefault(line, document.name)
+    assert len(found) >= 15
+    for line, name in found.items():
+        filled = " ".join(PLACEHOLDERS.get(word, word) for word in line.split())
+        if "bench" in filled:
+            filled += " --seconds 0.1"
+        result = in_shell(filled, RUTC_CACHE=str(tmp_path / "cache"))
+        assert result.returncode == 0, f"{name}: {line}\n{filled}\n{result.stderr}"
+
+
+def test_options_in_the_text_are_there() -> None:
+    """Every `--option` of the page on the command line is one of some command."""
+    page = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
+    command = get_command(app)
+    assert isinstance(command, TyperGroup)
+    known = {o for c in command.commands.values() for p in c.params for o in p.opts} | {"--help"}
+    named = set(re.findall(r"`(--[a-z][a-z-]+)", page))
+    assert len(named) >= 15
+    assert sorted(named - known) == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -30,7 +30,7 @@ HOMES: dict[str, set[str]] = {
     "onnxruntime": {"verify"},
     "torch": {"models"},
     "typer": {"cli", "console"},
-    "rich": {"cli", "console", "inspection", "models", "views"},
+    "rich": {"bars", "cli", "console", "inspection", "models", "views"},
 }
 
 NOT_PACKAGED = {"tests", "benchmarks", "docs", "tools", "build", "dist"}

@@ -158,10 +158,10 @@ def _loops(
 
     def rank(v: str) -> tuple[float, int, int, bool]:
         apart = abs(left.strides[v] or 0) if v in shape.symbolic else 0
-        return (*_used(shape.extents[v]), -apart, v in near)
+        return (*_used(shape.shared_extents[v]), -apart, v in near)
 
     row = max(rows, key=rank, default=None)
-    if row is not None and shape.extents[row] < FEWEST_ROWS:
+    if row is not None and shape.shared_extents[row] < FEWEST_ROWS:
         row = None
     column = max(columns, key=lambda v: shape.extents[v], default=None)
     return row, column, max(inner, key=lambda v: shape.extents[v], default=None)

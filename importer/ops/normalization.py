@@ -166,11 +166,14 @@ def layer_normalization(
     epsilon: float = 1e-5,
     stash_type: int = 1,
 ) -> tuple[Tensor, ...]:
-    """The last axes from `axis` on normalised, scaled and shifted; mean and 1 / deviation."""
+    """The last axes from `axis` on normalised, scaled and shifted; mean and 1 / deviation.
+
+    The result has the type of scale, which was a type of its own before opset 17.
+    """
     at = tuple(range(axis_of(axis, x.rank), x.rank))
     stash = dtype_of(stash_type)
     y, mean, inverse = centered_and_scaled(b, widened(b, x), at, epsilon)
-    made = affine(b, y, scale, shift, x.dtype)
+    made = affine(b, y, scale, shift, scale.dtype)
     return made, _narrow(b, mean, stash), _narrow(b, inverse, stash)
 
 
@@ -184,10 +187,10 @@ def rms_normalization(
     epsilon: float = 1e-5,
     stash_type: int = 1,
 ) -> Tensor:
-    """`x` / sqrt(mean square + epsilon) * scale over the last axes from `axis` on."""
+    """`x` / sqrt(mean square + epsilon) * scale over the last axes from `axis` on, in its type."""
     at = tuple(range(axis_of(axis, x.rank), x.rank))
     y, _ = scaled_to_unit(b, widened(b, x), at, epsilon)
-    return affine(b, y, scale, None, x.dtype)
+    return affine(b, y, scale, None, scale.dtype)
 
 
 def affine(b: Builder, y: Tensor, scale: Tensor, shift: Tensor | None, kind: DType) -> Tensor:

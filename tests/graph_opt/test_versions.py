@@ -85,6 +85,16 @@ def test_two_versions_where_sizes_tell(graph: Graph) -> None:
     assert [name for name, _ in steps] == every + again
 
 
+def test_many_rows_pay_although_few_are_commoner() -> None:
+    seldom = made("n = 0..999@1")
+    many, few = versions(seldom, ABLE)
+    assert many.where == versions(made(), ABLE)[0].where
+    assert has_parts(many.graph)
+    assert not has_parts(few.graph)
+    assert many.graph.symbols == (("n", (0, 999)),)
+    assert few.graph.symbols == seldom.symbols
+
+
 def test_sums_of_known_size_have_parts_in_both_versions() -> None:
     many, few = versions(made(**FIXED), ABLE)
     assert many.where == MANY

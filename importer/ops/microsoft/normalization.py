@@ -31,10 +31,13 @@ def simplified_layer_normalization(
     epsilon: float = 1e-5,
     stash_type: int = 1,
 ) -> tuple[Tensor, ...]:
-    """`x` / sqrt(mean square + epsilon) * scale, and 1 / sqrt(mean square + epsilon)."""
+    """`x` / sqrt(mean square + epsilon) * scale, and 1 / sqrt(mean square + epsilon).
+
+    The result has the type of scale.
+    """
     at = tuple(range(axis_of(axis, x.rank), x.rank))
     y, inverse = scaled_to_unit(b, widened(b, x), at, epsilon)
-    return affine(b, y, scale, None, x.dtype), inverse
+    return affine(b, y, scale, None, scale.dtype), inverse
 
 
 def _summed(b: Builder, x: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
