@@ -8,7 +8,7 @@ from rutc.tensor_ir.steps import NotApplicable, Reorder, Schedule, Step
 from rutc.tensor_ir.steps.base import check_independent
 from rutc.tuner.access import Shape
 from rutc.tuner.choice import shared_out
-from rutc.tuner.pointwise import vectorised
+from rutc.tuner.pointwise import copies_of_body, vectorised
 
 
 def puts(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
@@ -20,7 +20,7 @@ def puts(kernel: Kernel, shape: Shape, machine: Machine) -> Schedule:
         steps.append(Reorder(tuple(order)))
     steps += shared_out(apart, shape, machine, len(shape.touches))
     if vector is not None:
-        steps += vectorised(vector, shape.sizes[vector], machine)
+        steps += vectorised(vector, shape.sizes[vector], machine, copies_of_body(kernel.body))
     return tuple(steps)
 
 

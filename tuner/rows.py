@@ -9,7 +9,7 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import Lanes, Mark, Step
 from rutc.tuner.access import Shape, Touch, dim_of_loop
 from rutc.tuner.choice import Choice, shared_out
-from rutc.tuner.pointwise import vectorised
+from rutc.tuner.pointwise import copies_of_body, vectorised
 
 
 def rows(kernel: Kernel, shape: Shape, machine: Machine) -> Choice:
@@ -40,7 +40,8 @@ def rows(kernel: Kernel, shape: Shape, machine: Machine) -> Choice:
         own = [t for t in shape.touches if v in t.loops]
         if holds_loops or not any(t.unit(v) for t in own):
             continue
-        steps += vectorised(v, shape.sizes[v], machine)
+        own_body = [s for s in walk_stmts(shape.body) if isinstance(s, Loop) and s.var == v]
+        steps += vectorised(v, shape.sizes[v], machine, copies_of_body(own_body))
     return Choice(tuple(steps), packing)
 
 
