@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.graph_opt import optimize
+from rutc.graph_opt import PIPELINE, optimize, pipeline_for
 from rutc.graph_opt.decide import decide
 from rutc.tensor_ir import Const, Data, Graph
 from rutc.tensor_ir.interpret import interpret
@@ -70,10 +70,13 @@ def check_with(
         else n
         for n in graph.nodes
     )
-    plan = decide(optimize(replace(graph, nodes=nodes)))
-    got = run(build(plan, machine, folder), arrays, 1)
-    for name, array in wanted.items():
-        np.testing.assert_array_equal(got[name], array, err_msg=name)
+    graph = replace(graph, nodes=nodes)
+    plans = [decide(optimize(graph, pipeline=p)) for p in (PIPELINE, pipeline_for(machine))]
+    # As they are, and in 16 bits where the machine multiplies pairs of those.
+    for plan in plans[plans[0] == plans[1] :]:
+        got = run(build(plan, machine, folder), arrays, 1)
+        for name, array in wanted.items():
+            np.testing.assert_array_equal(got[name], array, err_msg=name)
 
 
 @pytest.fixture(params=list(MACHINES))
@@ -108,9 +111,31 @@ def test_sums_wrap(machine: Machine, tmp_path: Path) -> None:
     text = PRODUCT.format(m=2, n=17, k=k, a="i8", b="i8", zero=127, other=127)
     x, w = np.full((2, k), -128, np.int8), np.full((k, 17), -128, np.int8)
     graph = parse(text)
-    got = run(build(decide(optimize(graph)), machine, tmp_path), {"x": x, "w": w}, 1)
     total = (255 * 255 * k + (1 << 31)) % (1 << 32) - (1 << 31)
-    np.testing.assert_array_equal(got["y"], np.full((2, 17), total, np.int32))
+    for pipeline in (PIPELINE, pipeline_for(machine)):
+        plan = decide(optimize(graph, pipeline=pipeline))
+        got = run(build(plan, machine, tmp_path), {"x": x, "w": w}, 1)
+        np.testing.assert_array_equal(got["y"], np.full((2, 17), total, np.int32))
+
+
+PAIRS = """
+graph "pairs"
+dims m = {m}, n = 19, k = {k}
+%x : i16{{k,m}} = input "x" [m, k]
+%w : {b}{{k,n}} = input "w" [k, n]
+%y : i32{{m,n}} = sum{{k}} i32(%x[k, m]) * i32(%w[k, n])
+output "y" [m, n] = %y
+"""
+
+
+@pytest.mark.parametrize("b", ["i16", "i8", "u8"])
+@pytest.mark.parametrize(("m", "k"), [(1, 1), (2, 7), (13, 66)])
+def test_products_of_16_bits(b: str, m: int, k: int, machine: Machine, tmp_path: Path) -> None:
+    # Two products of the least i16 make the one sum of a pair that wraps.
+    check(parse(PAIRS.format(b=b, m=m, k=k)), machine, tmp_path, ("w",))
+    least = {n: np.full(s, np.iinfo(np.int16).min) for n, s in (("x", (m, k)), ("w", (k, 19)))}
+    least = {n: a.astype(np.int16) for n, a in least.items()}
+    check_with(parse(PAIRS.format(b="i16", m=m, k=k)), least, machine, tmp_path, ())
 
 
 CONVOLUTION = """
