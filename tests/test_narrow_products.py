@@ -184,7 +184,7 @@ output "y" [m, n] = %y
 """
 
 
-@pytest.mark.parametrize("m", [1, 2, 33])
+@pytest.mark.parametrize("m", [1, 2, 33, 40])
 def test_products_of_packed_weights(m: int, machine: Machine, tmp_path: Path) -> None:
     graph = parse(PACKED.format(m=m))
     rng = np.random.default_rng(m)
