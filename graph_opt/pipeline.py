@@ -19,6 +19,7 @@ from rutc.graph_opt.rules.contraction import (
     fuse_sums,
 )
 from rutc.graph_opt.rules.cse import MergeEqual
+from rutc.graph_opt.rules.filter_whole import FilterWhole
 from rutc.graph_opt.rules.filtering import MinimalFiltering
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
@@ -156,7 +157,8 @@ def _in_pairs(step: Pass, machine: Machine) -> Pass:
         return step
     # Before zero points become sums of their own.
     at = step.rules.index(sum_narrow)
-    return replace(step, rules=(*step.rules[:at], MultiplyPairs(machine), *step.rules[at:]))
+    pairs = (MultiplyPairs(machine), FilterWhole())
+    return replace(step, rules=(*step.rules[:at], *pairs, *step.rules[at:]))
 
 
 OnStep = Callable[[str, Graph, bool], None]

@@ -1,6 +1,7 @@
 """Sums of products of 8-bit integers through libraries: exact for all signs, extremes, sizes."""
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,10 @@ import pytest
 
 from rutc.graph_opt import PIPELINE, optimize, pipeline_for
 from rutc.graph_opt.decide import decide
-from rutc.tensor_ir import Const, Data, Graph
+from rutc.graph_opt.rules.filter_whole import FilterWhole
+from rutc.tensor_ir import Const, Data, DType, Graph
 from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.machine import PAIR, Machine
 from rutc.tensor_ir.parse import parse
 from tests.compiled import build, run
 from tests.machines import NATIVE, V3, V4, lacking
@@ -155,6 +157,54 @@ def test_convolutions(c: int, o: int, i: int, s: int, machine: Machine, tmp_path
     w = "%q[c, kx, ky, o]"
     text = CONVOLUTION.format(c=c, o=o, i=i, y=(i - 1) // s + 1, s=s, w=w)
     check(parse(text), machine, tmp_path, ("w",))
+
+
+@pytest.mark.parametrize(("i", "y"), [(7, 7), (10, 9), (3, 1)])
+@pytest.mark.parametrize("c", [2, 5])
+def test_filters_of_integers_are_exact(i: int, y: int, c: int) -> None:
+    text = CONVOLUTION.format(c=c, o=3, i=i, y=y, s=1, w="%q[c, kx, ky, o]")
+    graph = parse(text)
+    arrays = {
+        n.name: extreme(tuple(graph.extents[d].value for d in n.axes), n.out.dtype.numpy, seed)
+        for seed, n in enumerate(graph.inputs)
+    }
+    wanted = interpret(graph, arrays)
+    w = arrays.pop("w")
+    nodes = tuple(
+        Const(n.out, n.axes, Data(w)) if getattr(n, "name", None) == "w" else n for n in graph.nodes
+    )
+    steps = [
+        replace(
+            step,
+            rules=tuple(FilterWhole(inf, -inf) if isinstance(r, FilterWhole) else r for r in rules),
+        )
+        if (rules := getattr(step, "rules", None))
+        else step
+        for step in pipeline_for(V3)
+    ]
+    found = optimize(replace(graph, nodes=nodes), pipeline=tuple(steps))
+    assert any(v.endswith(".points") for v in found.values)
+    np.testing.assert_array_equal(interpret(found, arrays)["t"], wanted["t"])
+
+
+@pytest.mark.parametrize("name", ["v3", "native"])
+def test_filters_of_integers_through_libraries(name: str, tmp_path: Path) -> None:
+    machine = MACHINES[name].without_matrices()
+    if lacking(machine):
+        pytest.skip(lacking(machine))
+    text = CONVOLUTION.format(c=48, o=50, i=23, y=22, s=1, w="%q[c, kx, ky, o]")
+    text = text.replace("x : u8", "x : i8")
+    graph = parse(text)
+    if machine.products(DType.I8, DType.I8) == PAIR:
+        nodes = tuple(
+            Const(n.out, n.axes, Data(extreme((50, 48, 3, 3), np.dtype(np.int8), 0)))
+            if getattr(n, "name", None) == "w"
+            else n
+            for n in graph.nodes
+        )
+        found = optimize(replace(graph, nodes=nodes), pipeline=pipeline_for(machine))
+        assert any(v.endswith(".points") for v in found.values)
+    check(graph, machine, tmp_path, ("w",))
 
 
 def test_depthwise_convolutions(machine: Machine, tmp_path: Path) -> None:

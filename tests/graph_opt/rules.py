@@ -11,6 +11,7 @@ from rutc.graph_opt.rules.contraction import (
     fuse_product_into_sum,
     fuse_sums,
 )
+from rutc.graph_opt.rules.filter_whole import FilterWhole
 from rutc.graph_opt.rules.filtering import MinimalFiltering
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
@@ -36,6 +37,7 @@ RULES: tuple[Rule, ...] = (
     SeparateWindows(inf),
     # Filters however small the gain: graphs that show a rule are small.
     MinimalFiltering(inf, -inf),
+    FilterWhole(inf, -inf),
     MultiplyPairs(V3),
     OnePassMoments(),
     OnePassSoftmax(),
