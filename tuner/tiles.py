@@ -247,6 +247,8 @@ def _tile_cycles(
     inner = order[-1:]
     for r in shape.reductions:
         steps = prod(shape.extents[x.var] for x in r.loops)
+        if in_pairs(r, machine):
+            steps = -(-steps // PAIR)
         unrolled = {
             v: shape.extents[v]
             for v in inner
