@@ -19,9 +19,9 @@ from rutc.tensor_ir.expr import index_names, reads, substitute
 from rutc.tensor_ir.machine import PAIR, Machine
 from rutc.tensor_ir.windows import MOST_TAPS, partners
 
-MANY_PRODUCTS = 256
+MANY_PRODUCTS = 128
 """From so many products of each element on, constants are stored in 16 bits: to widen them where
-they are loaded takes 0.0014 cycles a product (Zen 4), a byte more from memory 0.4."""
+they are loaded takes 0.003 cycles a product (Zen 4, AVX2), a byte more from memory 0.4."""
 
 
 @record
