@@ -103,6 +103,32 @@ def test_products(
         check(parse(text), machine, tmp_path, constants)
 
 
+@pytest.mark.parametrize(
+    ("kinds", "zeros", "shifted"),
+    [
+        (("i8", "i8"), (3, 0), True),
+        (("u8", "u8"), (3, 0), True),
+        (("u8", "u8"), (3, 128), True),
+        (("i8", "i8"), (0, 5), False),
+        (("u8", "i8"), (3, 5), False),
+    ],
+)
+def test_factors_of_one_sign_are_shifted_where_others_are_multiplied_faster(
+    kinds: tuple[str, str], zeros: tuple[int, int], shifted: bool, tmp_path: Path
+) -> None:
+    machine = MACHINES["vnni"]
+    text = PRODUCT.format(m=9, n=35, k=50, a=kinds[0], b=kinds[1], zero=zeros[0], other=zeros[1])
+    graph = parse(text)
+    w = extreme((50, 35), np.dtype(np.int8 if kinds[1] == "i8" else np.uint8), 1)
+    nodes = tuple(
+        Const(n.out, n.axes, Data(w)) if getattr(n, "name", None) == "w" else n for n in graph.nodes
+    )
+    found = optimize(replace(graph, nodes=nodes), pipeline=pipeline_for(machine))
+    assert any("shifted" in v for v in found.values) is shifted
+    if not lacking(machine):
+        check(graph, machine, tmp_path, ("w",))
+
+
 def test_products_of_an_operand_that_lies_across(machine: Machine, tmp_path: Path) -> None:
     text = PRODUCT.format(m=37, n=70, k=67, a="u8", b="i8", zero=5, other=0)
     check(parse(text.replace("[m, k]\n", "[k, m]\n")), machine, tmp_path, ("w",))
@@ -195,7 +221,7 @@ def test_filters_of_integers_through_libraries(name: str, tmp_path: Path) -> Non
     text = CONVOLUTION.format(c=48, o=50, i=23, y=22, s=1, w="%q[c, kx, ky, o]")
     text = text.replace("x : u8", "x : i8")
     graph = parse(text)
-    if machine.products(DType.I8, DType.I8) == PAIR:
+    if machine.products(DType.U8, DType.I8) == PAIR:
         nodes = tuple(
             Const(n.out, n.axes, Data(extreme((50, 48, 3, 3), np.dtype(np.int8), 0)))
             if getattr(n, "name", None) == "w"

@@ -33,7 +33,9 @@ class MultiplyPairs:
     %q.wide{m,k} = i16(i32(%q[m, k]) - 7)
     %y{m,n} = sum{k} i32(%q.wide[m, k]) * i32(%w[k, n])
 
-    Constants without a zero point stay in 8 bits that are in few products each.
+    Constants without a zero point stay in 8 bits that are in few products each. Where there is an
+    instruction for factors of other signs, one of them is shifted by 128 instead, and so is its
+    zero point, if then at most a sum of constants is left to subtract.
     """
 
     machine: Machine
@@ -53,6 +55,11 @@ class MultiplyPairs:
         if _is_window(n, editor):
             return Reason("it sums over a small window, without pairs")
         origin = merge_origins(*(p.source for p in found if p.source is not None), n)
+        if self.machine.products(DType.U8, DType.I8) > PAIR:
+            shifted = _shifted(found, editor)
+            if shifted is not None:
+                nest, body = shifted
+                return replace(nest, origin=origin), replace(n, body=(body,), origin=origin)
         new: list[Node] = []
         sides: list[Expr] = []
         for p in found:
@@ -68,6 +75,53 @@ class MultiplyPairs:
         if not new:
             return Reason("no operand gains by more bits")
         return (*new, replace(n, body=(apply("mul", *sides),), origin=origin))
+
+
+def _shifted(found: tuple[Quantised, Quantised], editor: Editor) -> tuple[Nest, Expr] | None:
+    """The nest of one factor as one of the other sign, and the product; None where it costs sums.
+
+    i32(%q) - 7  ->  i32(%q.shifted) - 135        with %q.shifted = u8(i32(%q) + 128)
+    """
+    constant = [editor.constant(p.q.value) is not None for p in found]
+    for i, p in enumerate(found):
+        other = found[1 - i]
+        moved = _moved_by(p)
+        alone = moved is not None and constant[i] and moved.zero is None
+        if moved is None or not (alone or (constant[1 - i] and other.zero is None)):
+            continue
+        source = editor.values[p.q.value]
+        value = Value(editor.fresh_value(f"{p.q.value}.shifted"), moved.q.dtype, source.dims)
+        wide = apply("add", Cast(at_point(source), DType.I32), Lit(_shift(p.q.dtype), DType.I32))
+        read = replace(moved.q, value=value.name)
+        nest = Nest((value,), (), None, (Cast(wide, moved.q.dtype),))
+        sides = [replace(moved, q=read).whole, other.whole]
+        return nest, apply("mul", *(sides if i == 0 else sides[::-1]))
+    return None
+
+
+def _shift(dtype: DType) -> int:
+    """What makes a number of 8 bits one of the other sign."""
+    return 128 if dtype is DType.I8 else -128
+
+
+def _moved_by(p: Quantised) -> Quantised | None:
+    """A factor as a shifted one of the other sign; None for one that is gathered."""
+    if not all(isinstance(c, Index) for _, c in p.q.coords):
+        return None
+    by = _shift(p.q.dtype)
+    dtype = DType.U8 if p.q.dtype is DType.I8 else DType.I8
+    zero: Expr | None = Lit(by, DType.I32)
+    match p.zero:
+        case None:
+            pass
+        case Lit(value):
+            zero = Lit(int(value) + by, DType.I32) if int(value) + by else None
+        case known:
+            zero = apply("add", known, Lit(by, DType.I32))
+    fill = p.q.fill
+    if fill is not None:
+        fill = Lit(int(fill.value) + by, dtype)
+    return Quantised(replace(p.q, dtype=dtype, fill=fill), zero)
 
 
 def _is_window(n: Nest, editor: Editor) -> bool:
