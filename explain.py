@@ -16,7 +16,7 @@ from rutc.emit.targets import target_named
 from rutc.errors import UserError
 from rutc.graph_opt import versions
 from rutc.graph_opt.decide import decide
-from rutc.graph_opt.pipeline import EXACT, pipeline_for
+from rutc.graph_opt.pipeline import pipeline_for
 from rutc.graph_opt.plan import Choose, Plan, PlanStep, Repeat, RepeatWhile, Run
 from rutc.graph_opt.rewrite import Pass, Rule, Sweep, rule_name, why_not
 from rutc.graph_opt.rounding import OverBudget, rounding_of
@@ -127,7 +127,7 @@ def explain(
     info = _find(ModelParts(model).nodes, graph, node)
     name = node if info is None else info.name or info.outputs[0]
     history = [Stage("import", _count(graph, name))]
-    rules = _rounding_rules(EXACT if exact_algorithms else pipeline_for(machine))
+    rules = _rounding_rules(pipeline_for(machine, exact=exact_algorithms))
     refused: dict[str, tuple[Refusal, ...]] = {}
 
     def note(step: str, after: Graph, changed: bool) -> None:

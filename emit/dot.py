@@ -1,7 +1,7 @@
 """Sums of a few products of neighbours at once: the body of a loop of kind `dot`.
 
-The operands are 8-bit integers, the state is an i32. With `vpdpbusd` a lane takes in four products
-of u8 by i8; otherwise two products of i16, to which the operands are widened. Neither saturates.
+The operands are integers of 8 or 16 bits, the state is an i32. With `vpdpbusd` a lane takes in four
+products of u8 by i8; otherwise two products of i16, to which bytes are widened. Neither saturates.
 A lane's neighbours are put together in an i32: loaded as they are where they lie together, shared
 by all lanes where the operand does not vary with them, else put together from several loads.
 """
@@ -13,6 +13,8 @@ from rutc.emit.access import align
 from rutc.emit.cast import emit_cast
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import I32, Lane, is_vector, splat
+from rutc.emit.memory import memory_type
+from rutc.emit.opaque import opaque, vector_register
 from rutc.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
@@ -56,7 +58,9 @@ class DotEmitter:
         del self.index.ranges[loop.var]
         old = self.expressions.memory.widen(old, lane.lanes)
         if group == 2:
-            return self.builder.add(old, self._pairs(p, q))
+            # LLVM would add up products of several steps first, and spill what is not yet added.
+            total = self.builder.add(old, self._pairs(p, q))
+            return opaque(self.builder, total, vector_register(self.machine))
         if a.dtype is DType.I8:
             p, q = q, p
         bits = 32 * lane.lanes
@@ -97,6 +101,7 @@ class DotEmitter:
         if place is None or place.coefficient(loop.var) != 1:
             return None
         b, memory = self.builder, self.expressions.memory
+        element = memory_type(r.dtype)
         first = place.subs({loop.var: Index.of(0)})
         if not self.index.varies(place):
             last = first.bounds(self.index.ranges)
@@ -104,7 +109,7 @@ class DotEmitter:
             fits = last is not None and isinstance(size, int) and last[1] + group <= size
             if loop.extent < group and not fits:
                 return None
-            neighbours = ir.VectorType(I8, group)
+            neighbours = ir.VectorType(element, group)
             one = b.load(memory.place(buffer, first), type_=neighbours, align=align(buffer))
             packed = self._cleared(self._packed(one, r.dtype, group), loop, group)
             return splat(b, packed, lane.lanes)
@@ -113,7 +118,7 @@ class DotEmitter:
         ):
             return None
         start = first.subs({lane.var: Index.of(lane.base)})
-        vector = ir.VectorType(I8, group * lane.lanes)
+        vector = ir.VectorType(element, group * lane.lanes)
         end = (start + group * lane.lanes).bounds(self.index.ranges)
         size = buffer.layout.size
         inside = end is not None and isinstance(size, int) and end[1] <= size
@@ -140,10 +145,10 @@ class DotEmitter:
         return b.and_(packed, splat(b, kept, packed.lanes) if is_vector(packed) else kept)
 
     def _packed(self, neighbours: ir.Value, dtype: DType, group: int) -> ir.Value:
-        """A vector of bytes as one of i32 with `group` of them each."""
+        """A vector of neighbours as one of i32 with `group` of them each."""
         b = self.builder
         lanes = neighbours.lanes // group
-        if group == 2:
+        if 8 * dtype.bytes * group < 32:
             halves = ir.VectorType(I16, 2 * lanes)
             neighbours = (b.sext if dtype.is_signed else b.zext)(neighbours, halves)
         return b.bitcast(neighbours, ir.VectorType(I32, lanes) if lanes > 1 else I32)

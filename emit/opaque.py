@@ -2,7 +2,7 @@
 
 Counts and masks, since it would emit wrong code under AVX-512: both are faults of LLVM 22, found by
 running compiled models between pages that nothing may access. Indices, for speed: see
-`IndexEmitter`.
+`IndexEmitter`; and sums of pairs of products, which it would add up in another order.
 """
 
 from __future__ import annotations
@@ -14,6 +14,11 @@ LEAST_MASK = 8
 """Lanes of the shortest mask that an inline assembly may have in a register."""
 ANY_REGISTER = "r"
 MASK_REGISTER = "^Yk"
+
+
+def vector_register(machine: Machine) -> str:
+    """Any vector register of the machine."""
+    return "v" if "avx512f" in machine.features else "x"
 
 
 def opaque(builder: ir.IRBuilder, value: ir.Value, register: str = ANY_REGISTER) -> ir.Value:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property, reduce
-from math import prod, sqrt
+from math import lcm, prod, sqrt
 
 import numpy as np
 
@@ -80,6 +80,17 @@ class Filter:
         """A^T {outputs, points}."""
         last = _unit(self.outputs)
         return tuple((*(p**i for p in self._points), last[i]) for i in range(self.outputs))
+
+    @cached_property
+    def denominator(self) -> int:
+        """The least multiple of the weights' coefficients that makes all of them whole."""
+        return lcm(*(c.denominator for row in self.of_weights for c in row))
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether integers stay integers, which a shift can divide by the weights' multiple."""
+        every = (c for m in (self.of_input, self.of_output) for row in m for c in row)
+        return all(abs(c) in (0, 1) for c in every) and self.denominator.bit_count() == 1
 
     @cached_property
     def reach_of_input(self) -> tuple[tuple[float, ...], float]:
@@ -219,12 +230,17 @@ def _product(roots: Sequence[Fraction], size: int) -> Row:
 def transform_weights(filters: Mapping[int, Filter], weights: np.ndarray) -> np.ndarray:
     """`weights` with its taps, along the axes that are keys, replaced by points.
 
-    Computed in float64 and rounded once.
+    Computed in float64 and rounded once. Integers become i16, each a multiple by the filters'
+    denominators, or stay wide where they do not fit.
     """
     found = weights.astype(np.float64)
     for axis, f in filters.items():
         found = _applied(np.array([[float(c) for c in row] for row in f.of_weights]), found, axis)
-    return np.ascontiguousarray(found.astype(weights.dtype))
+    if weights.dtype.kind == "f":
+        return np.ascontiguousarray(found.astype(weights.dtype))
+    found *= prod(f.denominator for f in filters.values())
+    fits = np.abs(found).max(initial=0) <= np.iinfo(np.int16).max
+    return np.ascontiguousarray(found.astype(np.int16 if fits else np.int32))
 
 
 def transformed(

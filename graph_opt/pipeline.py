@@ -19,6 +19,7 @@ from rutc.graph_opt.rules.contraction import (
     fuse_sums,
 )
 from rutc.graph_opt.rules.cse import MergeEqual
+from rutc.graph_opt.rules.filter_whole import FilterWhole
 from rutc.graph_opt.rules.filtering import MinimalFiltering
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
@@ -28,6 +29,7 @@ from rutc.graph_opt.rules.normalize import (
     divide_later,
     multiply_by_reciprocal,
 )
+from rutc.graph_opt.rules.pairs import MultiplyPairs
 from rutc.graph_opt.rules.parts import MultiplyParts
 from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.rows import recompute_rows
@@ -37,7 +39,7 @@ from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_f
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
 from rutc.graph_opt.rules.widen import SumPacked, widen_operands
 from rutc.tensor_ir import DType, Graph
-from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.machine import PAIR, Machine
 from rutc.tensor_ir.verify import verify
 
 FILTERING = Sweep("filter with fewer products", (MinimalFiltering(),), once=True)
@@ -64,6 +66,12 @@ CLEAN = _clean(FoldConstants())
 EARLY = _clean(FoldConstants(keep_quantised=True))
 """The same, while quantised weights are still to be found."""
 
+INTEGERS = Sweep(
+    "work on quantised numbers as integers",
+    (drop_requantised, sum_integers, sum_narrow, SumPacked(), gather_narrow, *EARLY),
+)
+"""The step that finds sums of products of integers."""
+
 PIPELINE: tuple[Pass, ...] = (
     # Importers leave unused constants and branches behind; every later step is cheaper without.
     Sweep("remove what is unread"),
@@ -75,10 +83,7 @@ PIPELINE: tuple[Pass, ...] = (
     # While mean and variance, maximum and sum are still the nests that the importer wrote.
     Sweep("reduce rows in one pass", (OnePassSoftmax(), OnePassMoments(), recompute_rows, *EARLY)),
     # Before scales go into weights: those of quantised numbers then stay integers.
-    Sweep(
-        "work on quantised numbers as integers",
-        (drop_requantised, sum_integers, sum_narrow, SumPacked(), gather_narrow, *EARLY),
-    ),
+    INTEGERS,
     # After the passes are merged, which asks that all readers of the divisor divide exponentials.
     Sweep("divide sums of probabilities", (divide_later, *CLEAN)),
     # Sums of products must stand in one nest before scales can go into their weights.
@@ -131,12 +136,29 @@ EXACT = tuple(_exact(PIPELINE))
 multiply-adds, it computes what the model states."""
 
 
-def pipeline_for(machine: Machine) -> tuple[Pass, ...]:
-    """The steps for a machine: what its instructions do best decides which sums are taken."""
-    if not machine.has_matrices(DType.BF16):
-        return PIPELINE
-    after = PIPELINE.index(FILTERING) + 1
-    return (*PIPELINE[:after], PARTS, *PIPELINE[after:])
+def pipeline_for(machine: Machine, *, exact: bool = False) -> tuple[Pass, ...]:
+    """The steps for a machine: what its instructions do best decides which sums are taken.
+
+    With `exact`, those of `EXACT`.
+    """
+    steps = tuple(_in_pairs(step, machine) for step in (EXACT if exact else PIPELINE))
+    if exact or not machine.has_matrices(DType.BF16):
+        return steps
+    after = steps.index(FILTERING) + 1
+    return (*steps[:after], PARTS, *steps[after:])
+
+
+def _in_pairs(step: Pass, machine: Machine) -> Pass:
+    """The step; the one on quantised numbers with 16 bits for those multiplied in pairs."""
+    kinds = (DType.I8, DType.U8)
+    if step.name != INTEGERS.name or not isinstance(step, Sweep):
+        return step
+    if all(machine.products(a, b) != PAIR for a in kinds for b in kinds):
+        return step
+    # Before zero points become sums of their own.
+    at = step.rules.index(sum_narrow)
+    pairs = (MultiplyPairs(machine), FilterWhole())
+    return replace(step, rules=(*step.rules[:at], *pairs, *step.rules[at:]))
 
 
 OnStep = Callable[[str, Graph, bool], None]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from rutc.graph_opt.pipeline import EXACT, FILTERING, PARTS, OnStep, optimize, pipeline_for
+from rutc.graph_opt.pipeline import FILTERING, PARTS, OnStep, optimize, pipeline_for
 from rutc.graph_opt.rules.filtering import MinimalFiltering
 from rutc.record import record
 from rutc.tensor_ir import Call, Graph
@@ -66,7 +66,7 @@ def versions(
     Raises:
         InternalError: A step produced an invalid graph; the message names it.
     """
-    pipeline = EXACT if exact else pipeline_for(machine)
+    pipeline = pipeline_for(machine, exact=exact)
     if spread:
         step = replace(FILTERING, rules=(MinimalFiltering(spread=spread),))
         pipeline = tuple(step if s is FILTERING else s for s in pipeline)

@@ -15,13 +15,18 @@ def weighted(n: Nest, editor: Editor) -> tuple[Read, Read, Const] | Reason:
             pass
         case _:
             return Reason("it does not sum products of two reads")
+    if n.out.dtype is not DType.F32 or a.dtype is not DType.F32:
+        return Reason(f"its type is {n.out.dtype}, not f32")
+    return weighted_reads(a, b, editor)
+
+
+def weighted_reads(a: Read, b: Read, editor: Editor) -> tuple[Read, Read, Const] | Reason:
+    """(input, weights, the weights' node) of two factors, one of which is read as weights are."""
     const = editor.constant(b.value)
     if const is None:
         a, b, const = b, a, editor.constant(a.value)
     if const is None or editor.constant(a.value) is not None:
         return Reason("not one of its factors is constant")
-    if n.out.dtype is not DType.F32 or a.dtype is not DType.F32:
-        return Reason(f"its type is {n.out.dtype}, not f32")
     if len(index_coords(a)) != len(a.coords):
         return Reason(f"%{a.value} is gathered")
     if a.fill is not None and a.fill.value != 0:

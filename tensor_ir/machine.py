@@ -10,6 +10,9 @@ from rutc.tensor_ir.dtype import DType
 NEAR_STRIDES = range(2, 5)
 """How far apart elements may lie that are loaded with all between them, and sorted in registers."""
 
+PAIR = 2
+"""Products of neighbours that instructions for factors of 16 bits add up."""
+
 
 @record
 class Machine:
@@ -59,7 +62,9 @@ class Machine:
         return self.vector_bits // 32
 
     def has_matrices(self, dtype: DType) -> bool:
-        """Whether there are registers for matrices of 8-bit integers, or of bf16."""
+        """Whether there are registers for matrices of such elements: 8-bit integers, or bf16."""
+        if dtype is DType.I16:
+            return False
         return ("amx-bf16" if dtype is DType.BF16 else "amx-int8") in self.features
 
     @property
@@ -86,10 +91,12 @@ class Machine:
         1 where there is none.
         """
         bytes_ = (DType.I8, DType.U8)
-        if a not in bytes_ or b not in bytes_ or self.architecture != "x86_64":
+        if not {a, b} <= {*bytes_, DType.I16} or self.architecture != "x86_64":
             return 1
+        if DType.I16 in (a, b):
+            return PAIR
         wanted = "avx512vnni" if self.vector_bits == 512 else "avxvnni"
-        return 4 if a is not b and wanted in self.features else 2
+        return 4 if a is not b and wanted in self.features else PAIR
 
     def lanes(self, extent: int) -> int:
         """Lanes that a vector loop of `extent` iterations uses: a power of two."""

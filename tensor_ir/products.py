@@ -8,17 +8,22 @@ from rutc.tensor_ir.expr import Apply, Cast, Expr, Read, terms
 from rutc.tensor_ir.kernel import Update
 from rutc.tensor_ir.reducer import Reducer
 
-SUMMED = {DType.I8: DType.I32, DType.U8: DType.I32, DType.BF16: DType.F32}
+SUMMED = {
+    DType.I8: DType.I32,
+    DType.U8: DType.I32,
+    DType.I16: DType.I32,
+    DType.BF16: DType.F32,
+}
 """The types of factors, and those in which their products are summed."""
 
 
 def narrow_factors(s: Update) -> tuple[Read, Read] | None:
-    """The 8-bit reads whose products an update adds to an i32; None where it does not."""
+    """The integer reads whose products an update adds to an i32; None where it does not."""
     return factors_of(s.reducer, s.elements)
 
 
 def factors_of(reducer: Reducer | None, elements: tuple[Expr, ...]) -> tuple[Read, Read] | None:
-    """The 8-bit reads of which a reduction sums the products in i32; None for any other."""
+    """The integer reads of which a reduction sums the products in i32; None for any other."""
     found = terms_of(reducer, elements)
     if found is None or len(found) != 1 or found[0][0].dtype is DType.BF16:
         return None

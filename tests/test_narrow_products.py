@@ -1,16 +1,18 @@
 """Sums of products of 8-bit integers through libraries: exact for all signs, extremes, sizes."""
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rutc.graph_opt import optimize
+from rutc.graph_opt import PIPELINE, optimize, pipeline_for
 from rutc.graph_opt.decide import decide
-from rutc.tensor_ir import Const, Data, Graph
+from rutc.graph_opt.rules.filter_whole import FilterWhole
+from rutc.tensor_ir import Const, Data, DType, Graph
 from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.machine import PAIR, Machine
 from rutc.tensor_ir.parse import parse
 from tests.compiled import build, run
 from tests.machines import NATIVE, V3, V4, lacking
@@ -70,10 +72,13 @@ def check_with(
         else n
         for n in graph.nodes
     )
-    plan = decide(optimize(replace(graph, nodes=nodes)))
-    got = run(build(plan, machine, folder), arrays, 1)
-    for name, array in wanted.items():
-        np.testing.assert_array_equal(got[name], array, err_msg=name)
+    graph = replace(graph, nodes=nodes)
+    plans = [decide(optimize(graph, pipeline=p)) for p in (PIPELINE, pipeline_for(machine))]
+    # As they are, and in 16 bits where the machine multiplies pairs of those.
+    for plan in plans[plans[0] == plans[1] :]:
+        got = run(build(plan, machine, folder), arrays, 1)
+        for name, array in wanted.items():
+            np.testing.assert_array_equal(got[name], array, err_msg=name)
 
 
 @pytest.fixture(params=list(MACHINES))
@@ -98,6 +103,32 @@ def test_products(
         check(parse(text), machine, tmp_path, constants)
 
 
+@pytest.mark.parametrize(
+    ("kinds", "zeros", "shifted"),
+    [
+        (("i8", "i8"), (3, 0), True),
+        (("u8", "u8"), (3, 0), True),
+        (("u8", "u8"), (3, 128), True),
+        (("i8", "i8"), (0, 5), False),
+        (("u8", "i8"), (3, 5), False),
+    ],
+)
+def test_factors_of_one_sign_are_shifted_where_others_are_multiplied_faster(
+    kinds: tuple[str, str], zeros: tuple[int, int], shifted: bool, tmp_path: Path
+) -> None:
+    machine = MACHINES["vnni"]
+    text = PRODUCT.format(m=9, n=35, k=50, a=kinds[0], b=kinds[1], zero=zeros[0], other=zeros[1])
+    graph = parse(text)
+    w = extreme((50, 35), np.dtype(np.int8 if kinds[1] == "i8" else np.uint8), 1)
+    nodes = tuple(
+        Const(n.out, n.axes, Data(w)) if getattr(n, "name", None) == "w" else n for n in graph.nodes
+    )
+    found = optimize(replace(graph, nodes=nodes), pipeline=pipeline_for(machine))
+    assert any("shifted" in v for v in found.values) is shifted
+    if not lacking(machine):
+        check(graph, machine, tmp_path, ("w",))
+
+
 def test_products_of_an_operand_that_lies_across(machine: Machine, tmp_path: Path) -> None:
     text = PRODUCT.format(m=37, n=70, k=67, a="u8", b="i8", zero=5, other=0)
     check(parse(text.replace("[m, k]\n", "[k, m]\n")), machine, tmp_path, ("w",))
@@ -108,9 +139,31 @@ def test_sums_wrap(machine: Machine, tmp_path: Path) -> None:
     text = PRODUCT.format(m=2, n=17, k=k, a="i8", b="i8", zero=127, other=127)
     x, w = np.full((2, k), -128, np.int8), np.full((k, 17), -128, np.int8)
     graph = parse(text)
-    got = run(build(decide(optimize(graph)), machine, tmp_path), {"x": x, "w": w}, 1)
     total = (255 * 255 * k + (1 << 31)) % (1 << 32) - (1 << 31)
-    np.testing.assert_array_equal(got["y"], np.full((2, 17), total, np.int32))
+    for pipeline in (PIPELINE, pipeline_for(machine)):
+        plan = decide(optimize(graph, pipeline=pipeline))
+        got = run(build(plan, machine, tmp_path), {"x": x, "w": w}, 1)
+        np.testing.assert_array_equal(got["y"], np.full((2, 17), total, np.int32))
+
+
+PAIRS = """
+graph "pairs"
+dims m = {m}, n = 19, k = {k}
+%x : i16{{k,m}} = input "x" [m, k]
+%w : {b}{{k,n}} = input "w" [k, n]
+%y : i32{{m,n}} = sum{{k}} i32(%x[k, m]) * i32(%w[k, n])
+output "y" [m, n] = %y
+"""
+
+
+@pytest.mark.parametrize("b", ["i16", "i8", "u8"])
+@pytest.mark.parametrize(("m", "k"), [(1, 1), (2, 7), (13, 66)])
+def test_products_of_16_bits(b: str, m: int, k: int, machine: Machine, tmp_path: Path) -> None:
+    # Two products of the least i16 make the one sum of a pair that wraps.
+    check(parse(PAIRS.format(b=b, m=m, k=k)), machine, tmp_path, ("w",))
+    least = {n: np.full(s, np.iinfo(np.int16).min) for n, s in (("x", (m, k)), ("w", (k, 19)))}
+    least = {n: a.astype(np.int16) for n, a in least.items()}
+    check_with(parse(PAIRS.format(b="i16", m=m, k=k)), least, machine, tmp_path, ())
 
 
 CONVOLUTION = """
@@ -130,6 +183,54 @@ def test_convolutions(c: int, o: int, i: int, s: int, machine: Machine, tmp_path
     w = "%q[c, kx, ky, o]"
     text = CONVOLUTION.format(c=c, o=o, i=i, y=(i - 1) // s + 1, s=s, w=w)
     check(parse(text), machine, tmp_path, ("w",))
+
+
+@pytest.mark.parametrize(("i", "y"), [(7, 7), (10, 9), (3, 1)])
+@pytest.mark.parametrize("c", [2, 5])
+def test_filters_of_integers_are_exact(i: int, y: int, c: int) -> None:
+    text = CONVOLUTION.format(c=c, o=3, i=i, y=y, s=1, w="%q[c, kx, ky, o]")
+    graph = parse(text)
+    arrays = {
+        n.name: extreme(tuple(graph.extents[d].value for d in n.axes), n.out.dtype.numpy, seed)
+        for seed, n in enumerate(graph.inputs)
+    }
+    wanted = interpret(graph, arrays)
+    w = arrays.pop("w")
+    nodes = tuple(
+        Const(n.out, n.axes, Data(w)) if getattr(n, "name", None) == "w" else n for n in graph.nodes
+    )
+    steps = [
+        replace(
+            step,
+            rules=tuple(FilterWhole(inf, -inf) if isinstance(r, FilterWhole) else r for r in rules),
+        )
+        if (rules := getattr(step, "rules", None))
+        else step
+        for step in pipeline_for(V3)
+    ]
+    found = optimize(replace(graph, nodes=nodes), pipeline=tuple(steps))
+    assert any(v.endswith(".points") for v in found.values)
+    np.testing.assert_array_equal(interpret(found, arrays)["t"], wanted["t"])
+
+
+@pytest.mark.parametrize("name", ["v3", "native"])
+def test_filters_of_integers_through_libraries(name: str, tmp_path: Path) -> None:
+    machine = MACHINES[name].without_matrices()
+    if lacking(machine):
+        pytest.skip(lacking(machine))
+    text = CONVOLUTION.format(c=48, o=50, i=23, y=22, s=1, w="%q[c, kx, ky, o]")
+    text = text.replace("x : u8", "x : i8")
+    graph = parse(text)
+    if machine.products(DType.U8, DType.I8) == PAIR:
+        nodes = tuple(
+            Const(n.out, n.axes, Data(extreme((50, 48, 3, 3), np.dtype(np.int8), 0)))
+            if getattr(n, "name", None) == "w"
+            else n
+            for n in graph.nodes
+        )
+        found = optimize(replace(graph, nodes=nodes), pipeline=pipeline_for(machine))
+        assert any(v.endswith(".points") for v in found.values)
+    check(graph, machine, tmp_path, ("w",))
 
 
 def test_depthwise_convolutions(machine: Machine, tmp_path: Path) -> None:
@@ -159,7 +260,7 @@ output "y" [m, n] = %y
 """
 
 
-@pytest.mark.parametrize("m", [1, 2, 33])
+@pytest.mark.parametrize("m", [1, 2, 33, 40])
 def test_products_of_packed_weights(m: int, machine: Machine, tmp_path: Path) -> None:
     graph = parse(PACKED.format(m=m))
     rng = np.random.default_rng(m)

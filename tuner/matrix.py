@@ -120,7 +120,7 @@ def _block(
     if terms is None or any(t.gathered for t in r.reads):
         return None
     dtype = terms[0][0].dtype
-    if not machine.has_matrices(dtype):
+    if not all(machine.has_matrices(x.dtype) for pair in terms for x in pair):
         return None
     lefts = [t for t in r.reads if t.buffer not in constants]
     rights = [t for t in r.reads if t.buffer in constants]

@@ -22,15 +22,18 @@ from rutc.tensor_ir.steps import (
     PrefetchBlock,
     PrefetchLater,
     PrefetchResult,
+    Prepare,
     Reorder,
     Split,
     Step,
     Tile,
 )
 from rutc.tensor_ir.steps.tile import MOST_EXACT
-from rutc.tuner.access import Reduction, Shape, Touch, dim_of_loop, leaves_rest, never_longer
+from rutc.tuner.access import Reduction, Shape, Touch, leaves_rest, never_longer
 from rutc.tuner.choice import Choice, shared_out
-from rutc.tuner.dot import dot_packing, dot_steps, products_together
+from rutc.tuner.dot import dot_steps, products_together
+from rutc.tuner.packing import grouped_packing, packing
+from rutc.tuner.prepare import prepared_operands
 from rutc.tuner.tiles import (
     LINE_BYTES,
     LONGEST_UNROLLED,
@@ -138,6 +141,11 @@ def tiled(
     order = [*blocked, *(v for v in (*rest, *loops) if v not in blocked)]
     steps.append(Reorder((*order, *(v for v, _ in moved))))
     outer = order
+    prepared = None if group > 1 else prepared_operands(shape, tile, order, extents, machine)
+    if prepared is not None:
+        names, at = prepared
+        steps.append(Prepare(names[0], order[at], (*bound, moved[-1][0])))
+        block, outer = None, order[:at]
     inner: list[str] = []
     even = {
         f"{v}.o": Even(f"{v}.o", int(block is None and _takes_one_more(shape, tile, v, machine)))
@@ -168,7 +176,8 @@ def tiled(
         else:
             block = None
     steps += shared_out(outer, shape, machine)
-    steps += [even.get(v, Peel(v)) for v in reversed((*outer, *inner)) if v in edges]
+    around = order if prepared is not None else (*outer, *inner)
+    steps += [even.get(v, Peel(v)) for v in reversed(around) if v in edges]
     steps.append(Tile(tuple(v for v, _ in moved), tuple(k for _, k in moved)))
     if block is None:
         steps += _results(shape, tile, machine)
@@ -200,12 +209,13 @@ def tiled(
                 if group == 1 and len(r.reads) > 1:
                     steps += _far_rows(t, tile, order, wanted, unrolled, extents, machine)
             else:
+                asked = prepared is None or t.buffer not in prepared[0]
                 packs[t.buffer] = (
                     packing(kernel, t, wanted, tile, width, shape.extents, block, original)
                     if group == 1
-                    else _grouped(kernel, t, wanted, tile, width, group)
+                    else grouped_packing(kernel, t, wanted, tile, width, group)
                 )
-                if t.strides.get(tile.vector) is None or t.gathered:
+                if t.strides.get(tile.vector) is None or t.gathered or not asked:
                     continue
                 if not t.depends(tile.vector) or not t.depends(bound[-1]):
                     continue
@@ -516,57 +526,6 @@ def _reuse_loops(
         break
     outer = order[: len(order) - len(inner)]
     return outer, inner, []
-
-
-def packing(
-    kernel: Kernel,
-    t: Touch,
-    bound: list[str],
-    tile: RegisterTile,
-    width: int,
-    extents: Mapping[str, int],
-    block: int | None,
-    original: Mapping[str, str],
-) -> tuple[tuple[str, ...], Mapping[str, int]]:
-    """The dim order of a constant operand: in the order in which the tiles read it.
-
-    `original` names the loop that a row's loop is a part of.
-    """
-    dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
-    of_loop = dim_of_loop(kernel, t.buffer)
-    inner = [of_loop[v] for v in bound if v in of_loop]
-    lane = of_loop.get(tile.vector)
-    blocks: dict[str, int] = {}
-    last = of_loop.get(bound[-1])
-    if block is not None and last is not None and lane is not None:
-        inner = [last, *(d for d in inner if d != last)]
-        blocks[last] = block
-    # What a tile reads at one step of the reduction lies together.
-    whole_rows = [(original.get(v, v), f) for v, f in tile.rows]
-    rows = [(of_loop[v], f, extents[v]) for v, f in whole_rows if v in of_loop]
-    whole = [d for d, f, extent in rows if f == extent and not blocks]
-    blocks |= {d: f for d, f, _ in rows if d not in whole}
-    front = [d for d in dims if d not in inner and d not in whole and d != lane]
-    inner += whole
-    if lane is None:
-        return (*front, *inner), blocks
-    if width >= extents[tile.vector]:
-        if not blocks:
-            return (*front, *inner, lane), {}
-        return (*front, lane, *inner), {**blocks, lane: extents[tile.vector]}
-    return (*front, lane, *inner), {**blocks, lane: width}
-
-
-def _grouped(
-    kernel: Kernel, t: Touch, bound: list[str], tile: RegisterTile, width: int, group: int
-) -> tuple[tuple[str, ...], Mapping[str, int]]:
-    """The dim order of a constant operand of which neighbours are multiplied together."""
-    dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
-    of_loop = dim_of_loop(kernel, t.buffer)
-    inner = [of_loop[v] for v in bound if v in of_loop]
-    if bound[-1] not in of_loop:
-        return (*dims,), {}
-    return dot_packing(dims, inner, of_loop.get(tile.vector), width, group)
 
 
 def _unrolled(

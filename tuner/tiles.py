@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from math import ceil, gcd, log2, prod
 
 from rutc.record import record
-from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
+from rutc.tensor_ir.machine import NEAR_STRIDES, PAIR, Machine
+from rutc.tensor_ir.products import narrow_factors
 from rutc.tensor_ir.steps.tile import MOST_EXACT
 from rutc.tuner.access import Reduction, Shape, Touch
 
@@ -101,7 +102,8 @@ def even_tile(
 
 def _room(shape: Shape, machine: Machine) -> int:
     """Vectors of states that a tile may have."""
-    return (machine.registers - 2) // max(map(state_registers, shape.reductions))
+    held = max(product_registers(r, machine) for r in shape.reductions)
+    return (machine.registers - 2 - held) // max(map(state_registers, shape.reductions))
 
 
 def _vector_loops(shape: Shape) -> Iterator[str]:
@@ -159,6 +161,7 @@ def crowded(
     again in a later step is kept: its every place until the row before has used it.
     """
     size = vectors * prod(f for _, f in rows)
+    size += product_registers(r, machine)
     if size + vectors + 1 > machine.registers:
         return True
     kept = 0
@@ -173,6 +176,17 @@ def crowded(
 def state_registers(r: Reduction) -> int:
     """Registers that hold one vector of a reduction's states: two for 8 bytes a lane."""
     return sum(max(1, t.bytes // 4) for t in r.update.reducer.state)
+
+
+def in_pairs(r: Reduction, machine: Machine) -> bool:
+    """Whether instructions add up pairs of products, which others then add to the states."""
+    operands = narrow_factors(r.update)
+    return operands is not None and machine.products(*(o.dtype for o in operands)) == PAIR
+
+
+def product_registers(r: Reduction, machine: Machine) -> int:
+    """Registers that hold pairs of products until they are added: as many as a cycle computes."""
+    return ceil(machine.fma_per_cycle) if in_pairs(r, machine) else 0
 
 
 def _reuses(shape: Shape, var: str) -> bool:
@@ -233,6 +247,8 @@ def _tile_cycles(
     inner = order[-1:]
     for r in shape.reductions:
         steps = prod(shape.extents[x.var] for x in r.loops)
+        if in_pairs(r, machine):
+            steps = -(-steps // PAIR)
         unrolled = {
             v: shape.extents[v]
             for v in inner
@@ -250,8 +266,10 @@ def _tile_cycles(
         )
         width_each = state_registers(r)
         wide = width_each / len(r.update.states)
+        # Sums of pairs wait for an addition of integers only, which takes a cycle.
+        latency = 1 if in_pairs(r, machine) else machine.fma_latency
         work = max(
-            _both(size * wide / machine.fma_per_cycle, machine.fma_latency),
+            _both(size * wide / machine.fma_per_cycle, latency),
             vector_loads * wide / machine.loads_per_cycle
             + scalar_loads * wide / machine.scalar_loads_per_cycle,
         )
@@ -283,6 +301,7 @@ def _tile_cycles(
         # One operand's part of a step is held, the others pass by one at a time.
         held = min((_loads(t, vector, vectors, rows, width) for t in r.reads), default=0.0)
         registers = size * width_each + max(held, vectors) * wide + 1
+        registers += product_registers(r, machine)
         spare = machine.registers - registers
         wanted = machine.registers // SPARE
         if spare < wanted:

@@ -30,7 +30,7 @@ from rutc.tuner.access import Reduction, Shape, analyse, memory_order
 from rutc.tuner.choice import Choice, shared_out
 from rutc.tuner.collapse import collapse
 from rutc.tuner.dot import products_together
-from rutc.tuner.tiled import packing
+from rutc.tuner.packing import packing
 from rutc.tuner.tiles import LINE_BYTES, RegisterTile, state_registers
 
 MOST_WRITTEN_OUT = 160

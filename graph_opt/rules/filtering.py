@@ -33,6 +33,7 @@ from rutc.tensor_ir import (
     Read,
     Value,
     apply,
+    cast,
 )
 from rutc.tensor_ir.affine import floordiv, mod
 
@@ -98,7 +99,7 @@ class MinimalFiltering:
     def __call__(self, n: Node, editor: Editor) -> Result:
         """The weights, three nests, or why not."""
         found = self.choice(n, editor)
-        return found if isinstance(found, Reason) else _rewritten(found, editor)
+        return found if isinstance(found, Reason) else filtered(found, editor)
 
     def choice(self, n: Node, editor: Editor) -> Filtered | Reason:
         """What is filtered how, or why nothing."""
@@ -108,13 +109,15 @@ class MinimalFiltering:
         if isinstance(operands, Reason):
             return operands
         source, weights, const = operands
-        windows = _windows(n, source, weights, editor)
+        windows = windows_of(n, source, weights, editor)
         if not windows:
             return Reason("no bound dim is a window of unit stride")
-        work = _Work(n, source, const, tuple(windows), editor)
+        work = Work(n, source, const, tuple(windows), editor)
         direct = work.cycles({})
         choices = [
-            (work.cycles(f), f) for f in _choices(windows, editor) if work.growth(f) <= MOST_GROWTH
+            (work.cycles(f), f)
+            for f in filters_of(windows, editor)
+            if work.growth(f) <= MOST_GROWTH
         ]
         if not choices:
             return Reason("its windows are too long")
@@ -152,7 +155,8 @@ def _lost_bits(filters: Mapping[Window, Filter]) -> float:
     return log2(prod(f.typical for f in filters.values()))
 
 
-def _windows(n: Nest, source: Read, weights: Read, editor: Editor) -> list[Window]:
+def windows_of(n: Nest, source: Read, weights: Read, editor: Editor) -> list[Window]:
+    """The bound dims along which the source is read as a window of unit stride."""
     coords = index_coords(source)
     found: list[Window] = []
     for axis, loop in index_coords(weights):
@@ -172,7 +176,7 @@ def _windows(n: Nest, source: Read, weights: Read, editor: Editor) -> list[Windo
     return found
 
 
-def _choices(windows: list[Window], editor: Editor) -> Iterator[dict[Window, Filter]]:
+def filters_of(windows: list[Window], editor: Editor) -> Iterator[dict[Window, Filter]]:
     """The filters to consider for every window; windows without one are summed directly."""
     sizes: list[list[Filter | None]] = []
     for w in windows:
@@ -185,7 +189,7 @@ def _choices(windows: list[Window], editor: Editor) -> Iterator[dict[Window, Fil
 
 
 @record
-class _Work:
+class Work:
     """What the nest costs, in cycles of one core, with some of its windows filtered."""
 
     nest: Nest
@@ -193,6 +197,9 @@ class _Work:
     const: Const
     windows: tuple[Window, ...]
     editor: Editor
+    products: float = PRODUCTS
+    bytes: float = 4.0
+    """Bytes of an element of what is transformed."""
 
     def growth(self, filters: Mapping[Window, Filter]) -> float:
         """The transformed weights' size in sizes of the weights."""
@@ -213,14 +220,14 @@ class _Work:
         points = prod(f.inputs for f in filters.values())
         around = prod(loops.values()) / (wide * tiles * deep)
         lanes = ceil(wide / LANES)
-        cycles = tiles * deep * around * lanes / PRODUCTS
+        cycles = tiles * deep * around * lanes / self.products
         weights = self.const.data.array.nbytes * self.growth(filters)
         cycles = max(cycles, self._far(weights))
         if filters:
             moved = tiles * (ceil(deep / LANES) + lanes)
             cycles += moved * TRANSFORM_CYCLES * points
             cycles += moved * (points + prod(f.outputs for f in filters.values()))
-            cycles += self._far(moved * points * LANES * 4)
+            cycles += self._far(moved * points * LANES * self.bytes)
         return cycles
 
     def _far(self, size: float) -> float:
@@ -234,8 +241,14 @@ class _Work:
         return max(bounds[0], 1) if bounds is not None else 1
 
 
-def _rewritten(found: Filtered, editor: Editor) -> tuple[Node, ...]:
+def filtered(found: Filtered, editor: Editor) -> tuple[Node, ...]:
+    """The transformed weights, and nests of transformed tiles, of sums per point, and of outputs.
+
+    Of integers, weights are whole multiples of what they are else, by which outputs are divided.
+    """
     n, source, filters = found.nest, found.source, found.filters
+    kind = n.out.dtype
+    whole = kind is DType.I32
     order = list(filters)
     points = {w: editor.fresh_dim(f"{w.out}.point", Index.of(filters[w].inputs)) for w in order}
     tiles: dict[Window, str] = {}
@@ -247,9 +260,9 @@ def _rewritten(found: Filtered, editor: Editor) -> tuple[Node, ...]:
     tiled, read = _transformed_input(n, source, filters, points, tiles, editor)
     # One sum per point.
     out_dims = {*n.out.dims, *points.values(), *tiles.values()} - {w.out for w in order}
-    summed = Value(editor.fresh_value(f"{n.out.name}.points"), DType.F32, tuple(sorted(out_dims)))
+    summed = Value(editor.fresh_value(f"{n.out.name}.points"), kind, tuple(sorted(out_dims)))
     bound = tuple(d for d in n.bound if d not in {w.tap for w in order})
-    products = apply("mul", read, new_weights)
+    products = apply("mul", *(cast(r, kind) if whole else r for r in (read, new_weights)))
     reducer = n.reducer if bound else None
     sums = Nest((summed,), bound, reducer, (products,), n.origin)
     # The outputs of each tile.
@@ -264,9 +277,13 @@ def _rewritten(found: Filtered, editor: Editor) -> tuple[Node, ...]:
 
     def element(at: tuple[int, ...]) -> Expr:
         here = place | {points[w]: Index.of(p) for w, p in zip(order, at, strict=True)}
-        return Read(summed.name, tuple(sorted(here.items())), DType.F32)
+        return Read(summed.name, tuple(sorted(here.items())), kind)
 
-    result = Nest(n.outs, (), None, (transformed(axes, element),), n.origin)
+    body = transformed(axes, element)
+    if whole:
+        multiple = prod(f.denominator for f in filters.values())
+        body = apply("shr", body, Lit(multiple.bit_length() - 1, kind))
+    result = Nest(n.outs, (), None, (body,), n.origin)
     return new_const, tiled, sums, result
 
 
@@ -282,12 +299,13 @@ def _transformed_weights(
     axes = tuple(points[along[d]] if d in along else d for d in const.axes)
     name = editor.fresh_value(f"{const.out.name}.points")
     array = transform_weights(position, const.data.array)
-    value = Value(name, DType.F32, tuple(sorted(axes)))
+    kind = DType.of(array.dtype)
+    value = Value(name, kind, tuple(sorted(axes)))
     coords = [
         (points[along[d]], Index.of(points[along[d]])) if d in along else (d, c)
         for d, c in weights.coords
     ]
-    read = Read(name, tuple(sorted(coords, key=lambda p: p[0])), DType.F32)
+    read = Read(name, tuple(sorted(coords, key=lambda p: p[0])), kind)
     return Const(value, axes, Data(array), const.origin), read
 
 
@@ -305,23 +323,25 @@ def _transformed_input(
     others = [d for d, _ in source.coords if d not in along]
     dims = (*others, *points.values(), *tiles.values())
     name = editor.fresh_value(f"{source.value}.points")
-    value = Value(name, DType.F32, tuple(sorted(dims)))
+    kind = source.dtype
+    value = Value(name, kind, tuple(sorted(dims)))
     outside = any(_reaches_out(w, filters[w], editor) for w in order)
-    fill = Lit(0.0, DType.F32) if outside else None
+    fill = Lit(0.0 if kind.is_float else 0, kind) if outside else None
 
     def element(at: tuple[int, ...]) -> Expr:
         place = {d: Index.of(d) for d in others}
         for w, i in zip(order, at, strict=True):
             place[w.along] = Index.of(tiles[w]) * filters[w].outputs + (i + w.offset)
-        return Read(source.value, tuple(sorted(place.items())), DType.F32, fill)
+        read = Read(source.value, tuple(sorted(place.items())), kind, fill)
+        return read if kind.is_float else cast(read, DType.I32)
 
     axes = [(filters[w].of_input, Index.of(points[w])) for w in order]
-    tiled = Nest((value,), (), None, (transformed(axes, element),), n.origin)
+    tiled = Nest((value,), (), None, (cast(transformed(axes, element), kind),), n.origin)
     coords = {d: c for d, c in index_coords(source) if d not in along}
     inside = all(_stays_inside(d, c, editor) for d, c in coords.items())
     coords |= {d: Index.of(d) for d in (*points.values(), *tiles.values())}
     kept = None if inside else source.fill
-    return tiled, Read(name, tuple(sorted(coords.items())), DType.F32, kept)
+    return tiled, Read(name, tuple(sorted(coords.items())), kind, kept)
 
 
 def _count(w: Window, f: Filter, editor: Editor) -> Index:

@@ -61,7 +61,7 @@ def sum_integers(n: Node, editor: Editor) -> Result:
     %y.whole{m,n} = sum{k} (i32(%q[m, k]) - 7) * i32(%w[k, n])
     %y{m,n} = f32(%y.whole[m, n]) * (0.1 * %s[n])
     """
-    found = _quantised_sum(n, editor)
+    found = quantised_sum(n, editor)
     if isinstance(found, Reason):
         return found
     assert isinstance(n, Nest)
@@ -103,7 +103,7 @@ def sum_narrow(n: Node, editor: Editor) -> Result:
 
     The zero points stay where a sum of their own would cost as much as the sum of products.
     """
-    found = _quantised_sum(n, editor)
+    found = quantised_sum(n, editor)
     if isinstance(found, Reason):
         return found
     assert isinstance(n, Nest)
@@ -148,7 +148,7 @@ def _is_normal_product(scales: list[Expr], editor: Editor) -> bool:
 
 
 # -- recognition --------------------------------------------------------------------------------
-def _quantised_sum(n: Node, editor: Editor) -> tuple[Quantised, Quantised] | Reason:
+def quantised_sum(n: Node, editor: Editor) -> tuple[Quantised, Quantised] | Reason:
     """The two quantised factors of a sum of products."""
     if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
         return Reason("not a sum")

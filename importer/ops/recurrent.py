@@ -25,6 +25,7 @@ from rutc.importer.ops.activations import (
     softplus_of,
 )
 from rutc.importer.ops.contraction import sum_products
+from rutc.importer.ops.fixed_point import Stored
 from rutc.importer.ops.loops import scanned
 from rutc.importer.ops.movement import concat, reversed_within, transpose
 from rutc.importer.ops.operands import static
@@ -121,6 +122,8 @@ class Layer:
     gates: int
     hidden: int
     lengths: Tensor | None
+    stored: tuple[Stored, Stored] | None = None
+    """The weights as numbers in few bits, by which products are computed in fixed point."""
 
     def projected(self) -> Tensor:
         """p{time, batch, gate, hidden}: the input's part of every gate at every step."""
@@ -128,6 +131,8 @@ class Layer:
         steps, batch = b.axis(x.shape[0], "t"), b.axis(x.shape[1], "n")
         g, h, k = b.axis(self.gates, "g"), b.axis(self.hidden, "h"), b.axis(x.shape[2], "k")
         row = g.index * self.hidden + h.index
+        if self.stored is not None:
+            return self.stored[0].sums(b, x, self.direction, (g, h), row)
         factors = (
             b.read(x, [steps.index, batch.index, k.index]),
             b.read(self.w, [self.direction, row, k.index]),
@@ -141,6 +146,8 @@ class Layer:
         batch, k = b.axis(state.shape[0], "n"), b.axis(state.shape[1], "k")
         g, h = b.axis(len(chosen), "g"), b.axis(self.hidden, "h")
         row = (g.index + chosen.start) * self.hidden + h.index
+        if self.stored is not None:
+            return self.stored[1].sums(b, state, self.direction, (g, h), row)
         factors = (
             b.read(state, [batch.index, k.index]),
             b.read(self.r, [self.direction, row, k.index]),
@@ -254,6 +261,7 @@ class Operands:
     direction: str
     layout: int
     peepholes: Tensor | None = None
+    stored: tuple[Stored, Stored] | None = None
 
     def run(self, cell: Cell, functions: Sequence[Sequence[Function]]) -> tuple[Tensor, ...]:
         """Y and the last states, in the layout asked for."""
@@ -281,7 +289,9 @@ class Operands:
         states: list[list[Tensor]] = []
         for d, backward in enumerate(ways):
             source = _reversed(b, x, lengths) if backward else x
-            layer = Layer(b, source, self.w, self.r, self.bias, d, self.gates, hidden, lengths)
+            layer = Layer(
+                b, source, self.w, self.r, self.bias, d, self.gates, hidden, lengths, self.stored
+            )
             every, last = cell(layer, functions[d])
             outputs.append(_reversed(b, every, lengths) if backward else every)
             states.append(last)
@@ -345,10 +355,32 @@ def lstm(
     layout: int = 0,
 ) -> tuple[Tensor, ...]:
     """Long short-term memory: gates i, o, f, c; outputs Y, the last hidden and cell states."""
-    shared = Operands(b, x, w, r, bias, sequence_lens, 4, hidden_size, direction, layout, peepholes)
-    ways = 2 if direction == "bidirectional" else 1
+    return lstm_of(
+        Operands(b, x, w, r, bias, sequence_lens, 4, hidden_size, direction, layout, peepholes),
+        (initial_h, initial_c),
+        Gates(activations, activation_alpha, activation_beta, clip, input_forget),
+    )
+
+
+@record
+class Gates:
+    """The attributes of LSTM that say what its gates compute."""
+
+    activations: Sequence[str]
+    alpha: Sequence[float]
+    beta: Sequence[float]
+    clip: float | None
+    input_forget: int
+
+
+def lstm_of(
+    shared: Operands, initial: tuple[Tensor | None, Tensor | None], gates: Gates
+) -> tuple[Tensor, ...]:
+    """LSTM of its operands."""
+    b, peepholes = shared.b, shared.peepholes
+    ways = 2 if shared.direction == "bidirectional" else 1
     functions = _functions(
-        activations, activation_alpha, activation_beta, ("Sigmoid", "Tanh", "Tanh"), ways, clip
+        gates.activations, gates.alpha, gates.beta, ("Sigmoid", "Tanh", "Tanh"), ways, gates.clip
     )
 
     def cell(layer: Layer, fn: Sequence[Function]) -> tuple[Tensor, list[Tensor]]:
@@ -373,7 +405,7 @@ def lstm(
             axes = b.axes(hidden.shape, ("n", "h"))
             forget = fn[0](gate(axes, 2, memory, 2))
             entry = fn[0](gate(axes, 0, memory, 0))
-            if input_forget:
+            if gates.input_forget:
                 forget = apply("sub", lit(1, entry.dtype), entry)
             kept = apply("mul", forget, b.spread(memory, axes))
             new = apply("mul", entry, fn[1](gate(axes, 3, None, 0)))
@@ -383,7 +415,7 @@ def lstm(
             shown = b.nest(axes, apply("mul", out, fn[2](b.spread(after, axes))))
             return shown, after
 
-        start = [shared.initial(initial_h, d), shared.initial(initial_c, d)]
+        start = [shared.initial(given, d) for given in initial]
         return layer.run(step, start)
 
     return shared.run(cell, functions)

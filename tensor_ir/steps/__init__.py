@@ -6,6 +6,7 @@ from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Reorder, Split
 from rutc.tensor_ir.steps.matrix import MatrixTile
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
 from rutc.tensor_ir.steps.preload import Preload
+from rutc.tensor_ir.steps.prepare import Prepare
 from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes, PartialSums
 from rutc.tensor_ir.steps.text import parse_schedule, print_schedule
 from rutc.tensor_ir.steps.tile import Tile
@@ -28,6 +29,7 @@ __all__ = [
     "PrefetchLater",
     "PrefetchResult",
     "Preload",
+    "Prepare",
     "Reorder",
     "Schedule",
     "Split",

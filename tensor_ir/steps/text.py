@@ -20,6 +20,7 @@ from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Reorder, Split
 from rutc.tensor_ir.steps.matrix import MatrixTile
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
 from rutc.tensor_ir.steps.preload import Preload
+from rutc.tensor_ir.steps.prepare import Prepare
 from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes, PartialSums
 from rutc.tensor_ir.steps.tile import Tile
 
@@ -43,6 +44,7 @@ STEPS: Mapping[str, type[Step]] = {
     "prefetch_later": PrefetchLater,
     "prefetch_result": PrefetchResult,
     "preload": Preload,
+    "prepare": Prepare,
 }
 """Every step by its name in the text form."""
 

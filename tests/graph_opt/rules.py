@@ -11,6 +11,7 @@ from rutc.graph_opt.rules.contraction import (
     fuse_product_into_sum,
     fuse_sums,
 )
+from rutc.graph_opt.rules.filter_whole import FilterWhole
 from rutc.graph_opt.rules.filtering import MinimalFiltering
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
@@ -20,6 +21,7 @@ from rutc.graph_opt.rules.normalize import (
     divide_later,
     multiply_by_reciprocal,
 )
+from rutc.graph_opt.rules.pairs import MultiplyPairs
 from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.rows import recompute_rows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
@@ -27,6 +29,7 @@ from rutc.graph_opt.rules.separate import SeparateWindows
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
 from rutc.graph_opt.rules.widen import SumPacked, widen_operands
+from tests.machines import V3
 
 RULES: tuple[Rule, ...] = (
     FoldConstants(),
@@ -34,6 +37,8 @@ RULES: tuple[Rule, ...] = (
     SeparateWindows(inf),
     # Filters however small the gain: graphs that show a rule are small.
     MinimalFiltering(inf, -inf),
+    FilterWhole(inf, -inf),
+    MultiplyPairs(V3),
     OnePassMoments(),
     OnePassSoftmax(),
     # However small the constant is.

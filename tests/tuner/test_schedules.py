@@ -13,12 +13,12 @@ from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.steps import BlockReduction, PrefetchBlock, apply_schedule
+from rutc.tensor_ir.steps import BlockReduction, PrefetchBlock, Prepare, apply_schedule
 from rutc.tuner import choose
 from rutc.tuner.access import analyse
 from rutc.tuner.arms import choosing_loops, turns
 from rutc.tuner.tiled import tiled
-from rutc.tuner.tiles import RegisterTile, choose_tile, even_tile
+from rutc.tuner.tiles import RegisterTile, choose_tile, even_tile, product_registers
 from tests.graph_opt.plans import plan_of
 from tests.tensor_ir.test_steps import kernel_of
 
@@ -412,3 +412,54 @@ def test_panels_are_gone_over_in_the_order_of_their_memory() -> None:
     ]
     assert loops[:2] == ["h", "j.o"]
     assert any(isinstance(s, PrefetchBlock) and s.block == "j.o" for s in choice.schedule)
+
+
+PACKED = """
+graph "packed"
+dims m = {m}, n = 96, g = 4, k = 128
+%x : f32{{k,m}} = input "x" [m, k]
+%w : u4{{k,n}} = input "w" [k, n]
+%s : f32{{g,n}} = input "s" [g, n]
+%y : f32{{m,n}} = sum{{k}} %x[k, m] * ((f32(%w[k, n]) - 8.0) * %s[g=k // 32, n])
+output "y" [m, n] = %y
+"""
+
+
+@pytest.mark.parametrize(("m", "prepared"), [(1, False), (3, False), (40, True)])
+@pytest.mark.parametrize("machine", [x86.avx2(), x86.avx512()], ids=str)
+def test_weights_of_many_tiles_are_computed_once(m: int, prepared: bool, machine: Machine) -> None:
+    kernel = kernel_of(PACKED.format(m=m))
+    schedule = choose(kernel, machine, frozenset(["w", "s"])).schedule
+    assert any(isinstance(step, Prepare) for step in schedule) is prepared
+
+
+def test_weights_that_are_read_as_they_are_need_no_preparation() -> None:
+    text = PACKED.format(m=40).replace("((f32(%w[k, n]) - 8.0) * %s[g=k // 32, n])", "%w[k, n]")
+    kernel = kernel_of(text.replace("%w : u4", "%w : f32"))
+    assert not any(
+        isinstance(step, Prepare)
+        for step in choose(kernel, MACHINE, frozenset(["w", "s"])).schedule
+    )
+
+
+BYTES = """
+graph "bytes"
+dims m = 64, n = 96, k = 128
+%x : i16{k,m} = input "x" [m, k]
+%w : i8{k,n} = input "w" [k, n]
+%y : i32{m,n} = sum{k} i32(%x[k, m]) * i32(%w[k, n])
+output "y" [m, n] = %y
+"""
+
+
+def test_tiles_of_pairs_leave_registers_for_products() -> None:
+    machine = x86.avx2()
+    shape = analyse(kernel_of(BYTES), frozenset(["w"]))
+    tile = choose_tile(shape, machine)
+    assert tile is not None
+    # Sums, a vector of weights each, a pair of one row, and two products on their way.
+    assert tile.size + tile.vectors + 1 + 2 <= machine.registers
+    assert product_registers(shape.reductions[0], machine) == 2
+    text = BYTES.replace("i16{", "u8{")
+    able = replace(machine, features=machine.features | {"avxvnni"})
+    assert product_registers(analyse(kernel_of(text), frozenset(["w"])).reductions[0], able) == 0

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from rutc.importer.builder import Builder, OperatorError
 from rutc.importer.ops.activations import mul
+from rutc.importer.ops.fixed_point import stored
 from rutc.importer.ops.microsoft import DOMAIN
 from rutc.importer.ops.recurrence import causal_conv_with_state, linear_attention
-from rutc.importer.ops.recurrent import lstm
+from rutc.importer.ops.recurrent import Gates, Operands, lstm_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, apply, cast
@@ -108,22 +109,12 @@ def dynamic_quantize_lstm(
     hidden_size: int | None = None,
     input_forget: int = 0,
 ) -> tuple[Tensor, ...]:
-    """LSTM with quantised weights, computed in real numbers."""
-    return lstm(
-        b,
-        x,
-        _real(b, w, w_scale, w_zero),
-        _real(b, r, r_scale, r_zero),
-        bias,
-        sequence_lens,
-        initial_h,
-        initial_c,
-        peepholes,
-        activation_alpha=activation_alpha,
-        activation_beta=activation_beta,
-        activations=activations,
-        clip=clip,
-        direction=direction,
-        hidden_size=hidden_size,
-        input_forget=input_forget,
+    """LSTM with quantised weights, by which rows in fixed point are multiplied."""
+    real = _real(b, w, w_scale, w_zero), _real(b, r, r_scale, r_zero)
+    known = stored(b, w, w_scale, w_zero), stored(b, r, r_scale, r_zero)
+    both = (known[0], known[1]) if known[0] is not None and known[1] is not None else None
+    shared = Operands(
+        b, x, *real, bias, sequence_lens, 4, hidden_size, direction, 0, peepholes, both
     )
+    gates = Gates(activations, activation_alpha, activation_beta, clip, input_forget)
+    return lstm_of(shared, (initial_h, initial_c), gates)

@@ -218,3 +218,36 @@ def test_lstm(direction, per_channel, check, node, make_node, make_model, rng):
     names = ["x", "w", "r", "b", "", "", "", "", "ws", "wz", "rs", "rz"]
     step = node("DynamicQuantizeLSTM", names, outputs, **options)
     check(step, inputs, constants, outputs=outputs, expected=expected)
+
+
+def _quantised_lstm(make_node, make_model, given, constants, hidden):
+    """The session's results of a quantised LSTM, and ONNX Runtime's of one of real weights."""
+    names = ["x", "w", "r", "", "", "", "", "", "ws", "wz", "rs", "rz"]
+    whole = {n: constants[n].astype("f4") - constants[f"{n}z"].reshape(1, 1, -1) for n in "wr"}
+    real = {n: (whole[n] * constants[f"{n}s"].reshape(1, 1, -1)).swapaxes(1, 2) for n in "wr"}
+    plain = make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=hidden)
+    model = make_model([plain], given, ["y"], {n: a.astype("f4") for n, a in real.items()})
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    step = make_node(
+        "DynamicQuantizeLSTM", names, ["y"], domain="com.microsoft", hidden_size=hidden
+    )
+    return step, session.run(["y"], given)
+
+
+@pytest.mark.parametrize("low", [-128, 0])
+@pytest.mark.parametrize("zero", [0, -128])
+@pytest.mark.parametrize("features", [1, 7, 300])
+def test_lstm_of_extreme_weights(low, zero, features, check, make_node, make_model, rng):
+    hidden = 5
+    choices = np.array([low, 127, low], "i1")
+    constants = {
+        "w": rng.choice(choices, (1, features, 4 * hidden)),
+        "r": rng.choice(choices, (1, hidden, 4 * hidden)),
+    }
+    for name, size in (("w", features), ("r", hidden)):
+        constants[f"{name}s"] = np.array([0.5 / (128 * size)], "f4")
+        constants[f"{name}z"] = np.array([zero], "i1")
+    given = {"x": rng.choice([-3, 3, 1e-3], (4, 3, features)).astype("f4")}
+    given["x"][1, 1] = 0
+    step, expected = _quantised_lstm(make_node, make_model, given, constants, hidden)
+    check(step, given, constants, outputs=["y"], expected=expected)

@@ -1,0 +1,179 @@
+"""Factors of 8 bits take 16 where a processor multiplies pairs of those.
+
+Without instructions for groups of four products of bytes, the best there are add two products of
+i16 to an i32. Operands that are stored in 16 bits need no widening in the loop of the sum, and hold
+a quantised number less its zero point, so that no sums of zero points are left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rutc.graph_opt.editor import Editor, merge_origins
+from rutc.graph_opt.exprs import at_point
+from rutc.graph_opt.rewrite import Reason, Result
+from rutc.graph_opt.rules.narrow import Quantised, quantised_sum
+from rutc.record import record
+from rutc.tensor_ir import Cast, DType, Expr, Index, Lit, Nest, Node, Read, Value, apply
+from rutc.tensor_ir.expr import index_names, reads, substitute
+from rutc.tensor_ir.machine import PAIR, Machine
+from rutc.tensor_ir.windows import MOST_TAPS, partners
+
+MANY_PRODUCTS = 128
+"""From so many products of each element on, constants are stored in 16 bits: to widen them where
+they are loaded takes 0.003 cycles a product (Zen 4, AVX2), a byte more from memory 0.4."""
+
+
+@record
+class MultiplyPairs:
+    """Factors of 8 bits become differences from their zero points in 16 bits.
+
+    %y{m,n} = sum{k} (i32(%q[m, k]) - 7) * i32(%w[k, n])
+    ->
+    %q.wide{m,k} = i16(i32(%q[m, k]) - 7)
+    %y{m,n} = sum{k} i32(%q.wide[m, k]) * i32(%w[k, n])
+
+    Constants without a zero point stay in 8 bits that are in few products each. Where there is an
+    instruction for factors of other signs, one of them is shifted by 128 instead, and so is its
+    zero point, if then at most a sum of constants is left to subtract.
+    """
+
+    machine: Machine
+
+    def __call__(self, n: Node, editor: Editor) -> Result:
+        """The sum over wide operands."""
+        found = quantised_sum(n, editor)
+        if isinstance(found, Reason):
+            return found
+        assert isinstance(n, Nest)
+        if any(p.is_real for p in found):
+            return Reason("the products are not integers")
+        if self.machine.products(*(p.q.dtype for p in found)) != PAIR:
+            return Reason("there is an instruction for such products, or none for pairs")
+        if any(self.machine.has_matrices(p.q.dtype) for p in found):
+            return Reason("registers for matrices take such products")
+        if _is_window(n, editor):
+            return Reason("it sums over a small window, without pairs")
+        origin = merge_origins(*(p.source for p in found if p.source is not None), n)
+        if self.machine.products(DType.U8, DType.I8) > PAIR:
+            shifted = _shifted(found, editor)
+            if shifted is not None:
+                nest, body = shifted
+                return replace(nest, origin=origin), replace(n, body=(body,), origin=origin)
+        new: list[Node] = []
+        sides: list[Expr] = []
+        for p in found:
+            if _stays(p, n, editor):
+                sides.append(Cast(p.q, DType.I32))
+                continue
+            wide = _widened(p, editor)
+            if isinstance(wide, Reason):
+                return wide
+            nest, read = wide
+            new.append(replace(nest, origin=origin))
+            sides.append(Cast(read, DType.I32))
+        if not new:
+            return Reason("no operand gains by more bits")
+        return (*new, replace(n, body=(apply("mul", *sides),), origin=origin))
+
+
+def _shifted(found: tuple[Quantised, Quantised], editor: Editor) -> tuple[Nest, Expr] | None:
+    """The nest of one factor as one of the other sign, and the product; None where it costs sums.
+
+    i32(%q) - 7  ->  i32(%q.shifted) - 135        with %q.shifted = u8(i32(%q) + 128)
+    """
+    constant = [editor.constant(p.q.value) is not None for p in found]
+    for i, p in enumerate(found):
+        other = found[1 - i]
+        moved = _moved_by(p)
+        alone = moved is not None and constant[i] and moved.zero is None
+        if moved is None or not (alone or (constant[1 - i] and other.zero is None)):
+            continue
+        source = editor.values[p.q.value]
+        value = Value(editor.fresh_value(f"{p.q.value}.shifted"), moved.q.dtype, source.dims)
+        wide = apply("add", Cast(at_point(source), DType.I32), Lit(_shift(p.q.dtype), DType.I32))
+        read = replace(moved.q, value=value.name)
+        nest = Nest((value,), (), None, (Cast(wide, moved.q.dtype),))
+        sides = [replace(moved, q=read).whole, other.whole]
+        return nest, apply("mul", *(sides if i == 0 else sides[::-1]))
+    return None
+
+
+def _shift(dtype: DType) -> int:
+    """What makes a number of 8 bits one of the other sign."""
+    return 128 if dtype is DType.I8 else -128
+
+
+def _moved_by(p: Quantised) -> Quantised | None:
+    """A factor as a shifted one of the other sign; None for one that is gathered."""
+    if not all(isinstance(c, Index) for _, c in p.q.coords):
+        return None
+    by = _shift(p.q.dtype)
+    dtype = DType.U8 if p.q.dtype is DType.I8 else DType.I8
+    zero: Expr | None = Lit(by, DType.I32)
+    match p.zero:
+        case None:
+            pass
+        case Lit(value):
+            zero = Lit(int(value) + by, DType.I32) if int(value) + by else None
+        case known:
+            zero = apply("add", known, Lit(by, DType.I32))
+    fill = p.q.fill
+    if fill is not None:
+        fill = Lit(int(fill.value) + by, dtype)
+    return Quantised(replace(p.q, dtype=dtype, fill=fill), zero)
+
+
+def _is_window(n: Nest, editor: Editor) -> bool:
+    """Whether the sum has a schedule of its own, which writes out its window."""
+    taps = editor.size(n.bound)
+    bound = {d for d in n.bound if editor.size((d,)) != 1}
+    every = [r for e in n.body for r in reads(e)]
+    return taps is not None and taps <= MOST_TAPS and bool(partners(every, {*n.out.dims}, bound))
+
+
+def _stays(p: Quantised, n: Nest, editor: Editor) -> bool:
+    """Whether a factor is better read in 8 bits."""
+    if p.zero is not None or editor.constant(p.q.value) is None:
+        return False
+    inside = index_names(p.q)
+    return editor.typical(d for d in n.dims if d not in inside) < MANY_PRODUCTS
+
+
+def _widened(p: Quantised, editor: Editor) -> tuple[Nest, Read] | Reason:
+    """The nest of a factor's differences in 16 bits, and how the sum reads it."""
+    source = editor.values[p.q.value]
+    element: Expr = Cast(at_point(source), DType.I32)
+    fill = p.q.fill
+    if p.zero is not None:
+        if not _is_narrow(p.zero):
+            return Reason("a zero point may be more than 8 bits hold")
+        if fill is not None and not isinstance(p.zero, Lit):
+            return Reason("what a factor is outside of its value is known at run time only")
+        places = {
+            c.as_var: Index.of(d)
+            for d, c in p.q.coords
+            if isinstance(c, Index) and c.as_var is not None
+        }
+        if not index_names(p.zero) <= set(places):
+            return Reason("a zero point varies along loops that its factor does not")
+        element = apply("sub", element, substitute(p.zero, places))
+    if fill is not None:
+        shift = p.zero.value if isinstance(p.zero, Lit) else 0
+        fill = Lit(int(fill.value) - int(shift), DType.I16)
+    if not all(isinstance(c, Index) for _, c in p.q.coords):
+        return Reason(f"%{p.q.value} is gathered")
+    wide = Value(editor.fresh_value(f"{p.q.value}.wide"), DType.I16, source.dims)
+    nest = Nest((wide,), (), None, (Cast(element, DType.I16),))
+    return nest, Read(wide.name, p.q.coords, DType.I16, fill)
+
+
+def _is_narrow(zero: Expr) -> bool:
+    """Whether a zero point surely is an 8-bit number."""
+    match zero:
+        case Lit(value):
+            return -128 <= int(value) <= 255
+        case Cast(Read() as r, _):
+            return r.dtype in (DType.I8, DType.U8)
+        case _:
+            return False

@@ -1,0 +1,61 @@
+"""How constant operands of tiles lie in memory: in the order in which the tiles read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tuner.access import Touch, dim_of_loop
+from rutc.tuner.dot import dot_packing
+from rutc.tuner.tiles import RegisterTile
+
+
+def packing(
+    kernel: Kernel,
+    t: Touch,
+    bound: list[str],
+    tile: RegisterTile,
+    width: int,
+    extents: Mapping[str, int],
+    block: int | None,
+    original: Mapping[str, str],
+) -> tuple[tuple[str, ...], Mapping[str, int]]:
+    """The dim order of a constant operand: in the order in which the tiles read it.
+
+    `original` names the loop that a row's loop is a part of.
+    """
+    dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
+    of_loop = dim_of_loop(kernel, t.buffer)
+    inner = [of_loop[v] for v in bound if v in of_loop]
+    lane = of_loop.get(tile.vector)
+    blocks: dict[str, int] = {}
+    last = of_loop.get(bound[-1])
+    if block is not None and last is not None and lane is not None:
+        inner = [last, *(d for d in inner if d != last)]
+        blocks[last] = block
+    # What a tile reads at one step of the reduction lies together.
+    whole_rows = [(original.get(v, v), f) for v, f in tile.rows]
+    rows = [(of_loop[v], f, extents[v]) for v, f in whole_rows if v in of_loop]
+    whole = [d for d, f, extent in rows if f == extent and not blocks]
+    blocks |= {d: f for d, f, _ in rows if d not in whole}
+    front = [d for d in dims if d not in inner and d not in whole and d != lane]
+    inner += whole
+    if lane is None:
+        return (*front, *inner), blocks
+    if width >= extents[tile.vector]:
+        if not blocks:
+            return (*front, *inner, lane), {}
+        return (*front, lane, *inner), {**blocks, lane: extents[tile.vector]}
+    return (*front, lane, *inner), {**blocks, lane: width}
+
+
+def grouped_packing(
+    kernel: Kernel, t: Touch, bound: list[str], tile: RegisterTile, width: int, group: int
+) -> tuple[tuple[str, ...], Mapping[str, int]]:
+    """The dim order of a constant operand of which neighbours are multiplied together."""
+    dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
+    of_loop = dim_of_loop(kernel, t.buffer)
+    inner = [of_loop[v] for v in bound if v in of_loop]
+    if bound[-1] not in of_loop:
+        return (*dims,), {}
+    return dot_packing(dims, inner, of_loop.get(tile.vector), width, group)
