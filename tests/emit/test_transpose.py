@@ -64,7 +64,7 @@ def copy_kernel(
 
 def masked_stores(kernel: Kernel, machine: Machine) -> int:
     """How many stores of vectors leave lanes out."""
-    return emit_kernel(kernel, machine).text.count('call void @llvm.masked.store')
+    return emit_kernel(kernel, machine).text.count("call void @llvm.masked.store")
 
 
 def uses_gathers(kernel: Kernel, machine: Machine) -> bool:
