@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 
 from rutc.tensor_ir.affine import Index, Size, plain
@@ -119,7 +119,7 @@ def _parted(loops: list[str], ends: Mapping[str, tuple[int, ...]]) -> list[Step]
     return steps
 
 
-def copies_of_body(body: Iterable[Stmt]) -> int:
+def copies_of_body(body: tuple[Stmt, ...]) -> int:
     """How many vectors an iteration of a loop around these statements should compute."""
     found = (x for s in walk_stmts(body) for e in exprs(s) for x in walk(e))
     operations = sum(isinstance(x, Apply) for x in found)

@@ -40,7 +40,7 @@ def rows(kernel: Kernel, shape: Shape, machine: Machine) -> Choice:
         own = [t for t in shape.touches if v in t.loops]
         if holds_loops or not any(t.unit(v) for t in own):
             continue
-        own_body = [s for s in walk_stmts(shape.body) if isinstance(s, Loop) and s.var == v]
+        own_body = tuple(s for s in walk_stmts(shape.body) if isinstance(s, Loop) and s.var == v)
         steps += vectorised(v, shape.sizes[v], machine, copies_of_body(own_body))
     return Choice(tuple(steps), packing)
 

@@ -158,7 +158,7 @@ class Fuser:
         if n.reducer is not None:
             _, vector = self._cost(n).best(self.inner)
             kind = "row" if vector is None or vector in n.bound else "tile"
-        return Draft(kind, [n], self._dims(n), position, operations=_operations(n))
+        return Draft(kind, [n], self._dims(n), position, operations=operations(n))
 
     def _cost(self, n: Nest) -> NestCost:
         return NestCost(n, self.extents, self.constants, self.steps, self.varying)
@@ -179,7 +179,7 @@ class Fuser:
         if n.reducer is not None:
             return self._refuses_reduction(n, draft, mine)
         reason = self._refuses_elementwise(n, draft, mine)
-        if reason is None and draft.operations + _operations(n) > MOST_OPERATIONS:
+        if reason is None and draft.operations + operations(n) > MOST_OPERATIONS:
             return f"the kernel has {draft.operations} operations already"
         return reason
 
@@ -240,7 +240,7 @@ class Fuser:
             draft.kind = "row"
             draft.shared = self._dims(n)
         draft.stages.append(n)
-        draft.operations += _operations(n)
+        draft.operations += operations(n)
 
     def _depend(self, g: int, sources: set[int], drafts: list[Draft]) -> None:
         new = 0
@@ -285,7 +285,8 @@ class Fuser:
         return tuple(items)
 
 
-def _operations(n: Nest) -> int:
+def operations(n: Nest) -> int:
+    """The operations of a nest's body."""
     return sum(isinstance(x, Apply | Cast) for e in n.body for x in walk(e))
 
 

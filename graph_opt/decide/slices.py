@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import lcm, prod
 
+from rutc.graph_opt.decide.fusion import MOST_OPERATIONS, operations
 from rutc.graph_opt.plan import FillHalo, PlanStep, Repeat, Run
 from rutc.graph_opt.row_runs import matrix_factors, rows_of_sum
 from rutc.record import record
@@ -64,6 +65,10 @@ NEAR_BYTES = 1 << 20
 """Values up to this size stay in the second cache as they are."""
 AGAIN_BYTES = 768 << 10
 """What every slice reads again stays in the second cache up to this size."""
+MOST_MEMBERS = 16
+"""Kernels of a chain: their code is one function, and each more is another chain to weigh."""
+MOST_CHAINED = 4 * MOST_OPERATIONS
+"""Operations of a chain's bodies: its code is made by one process."""
 FEWEST_SLICES = 4
 """Threads share the slices: with fewer, threads would have nothing to do."""
 
@@ -79,6 +84,11 @@ class Member:
     group: Group
     dims: tuple[str, ...]
     ratios: tuple[int, ...]
+
+    @functools.cached_property
+    def operations(self) -> int:
+        """The operations of the kernel's bodies."""
+        return sum(map(operations, self.group.stages))
 
     @functools.cached_property
     def moved(self) -> Mapping[str, frozenset[str]]:
@@ -192,6 +202,7 @@ class Slicer:
         assert isinstance(first, Run)
         members: tuple[Member, ...] = (Member(start, first.group, dims, (1,) * len(dims)),)
         found: list[tuple[Member, ...]] = []
+        code = members[0].operations
         if not self._alike(members[0]):
             return found
         for number in range(start + 1, len(steps)):
@@ -199,7 +210,10 @@ class Slicer:
             if isinstance(step, FillHalo):
                 continue
             following = self._follows(members, number, step)
-            if following is None:
+            if following is None or len(members) == MOST_MEMBERS:
+                break
+            code += following.operations
+            if code > MOST_CHAINED:
                 break
             members = (*members, following)
             found.append(members)

@@ -50,7 +50,7 @@ def test_an_input_of_unknown_length(check):
         with pytest.raises(ModelError, match="must be a list of tensors"):
             session.run(None, {"s": rows(3, 2), "p": np.array(0)})
         same(session.run(["all"], feeds[0])[0], np.concatenate(feeds[0]["s"]))
-    with pytest.raises(UserError, match="no step"):
+    with pytest.raises(UserError, match="neither a step nor a common size"):
         check(inner, [], [], dims={"s": (2, 8, 2)})
 
 
