@@ -78,8 +78,7 @@ class Objects:
 
         It gives None for values whose type it does not know.
         """
-        held: Array = np.empty(len(keys), object)
-        held[:] = keys
+        held: Array = np.array(list(keys), object)
         first, empty = address_of(held), dict.fromkeys(keys)
 
         def made(values: Array) -> list[Map] | None:
