@@ -58,8 +58,8 @@ class Objects:
         self._table = (ctypes.c_void_p * len(_NEEDED))(*addresses)
         self._python = ctypes.addressof(self._table)
 
-    def read(self, texts: Array, records: int) -> None:
-        """Describes the strings of a dense array of objects at an address.
+    def read(self, objects: int, count: int, records: int) -> None:
+        """Describes the strings that so many objects from an address on are, at another address.
 
         That is, by pairs (address, bytes), which are valid as long as the objects are.
 
@@ -67,29 +67,30 @@ class Objects:
             TypeError: an object is no `str`.
             UnicodeError: one has characters that UTF-8 has not.
         """
-        self._read(self._python, address_of(texts), texts.size, records)
+        self._read(self._python, objects, count, records)
 
-    def write(self, records: int, texts: Array) -> None:
-        """Puts the strings that pairs (address, bytes) describe into a dense array of objects."""
-        self._write(self._python, records, texts.size, address_of(texts))
+    def write(self, records: int, count: int, objects: int) -> None:
+        """Puts the strings that pairs (address, bytes) describe into the places of objects."""
+        self._write(self._python, records, count, objects)
 
-    def maps_of(self, keys: Sequence[object]) -> Callable[[Array], list[Map] | None]:
-        """Returns what makes a map from these keys to the values of each row.
+    def maps_of(
+        self, keys: Sequence[object], dtype: np.dtype[np.generic]
+    ) -> Callable[[Array], list[Map]] | None:
+        """Returns what makes a map from these keys to the values of each row of a dense matrix.
 
-        It gives None for values whose type it does not know.
+        None for values of types that it does not know.
         """
+        kind = _VALUES.get(dtype.char)
+        if kind is None:
+            return None
         held: Array = np.array(list(keys), object)
-        first, empty = address_of(held), dict.fromkeys(keys)
+        count, first, empty = len(held), address_of(held), dict.fromkeys(keys)
+        first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
+        make, python, address = self._maps, self._python, ctypes.addressof
 
-        def made(values: Array) -> list[Map] | None:
-            kind = _VALUES.get(values.dtype.char)
-            if kind is None or values.ndim != 2 or not values.flags.carray:
-                return None
-            rows, columns = values.shape
-            if columns != len(held):
-                return None
-            place = address_of(values)
-            maps: list[Map] = self._maps(self._python, place, kind, rows, first, columns, empty)
+        def made(values: Array, _held: Array = held) -> list[Map]:
+            place = address(first_byte(values))
+            maps: list[Map] = make(python, place, kind, len(values), first, count, empty)
             return maps
 
         return made

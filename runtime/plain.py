@@ -17,8 +17,8 @@ Held = list[object]
 """Arrays whose addresses are in descriptors: a mapping may give others when it is asked again."""
 Shapes = tuple[tuple[int, ...], ...]
 _Port = tuple[str, DLTensor, tuple[int, ...], "np.dtype[np.generic]"]
-_Text = tuple[str, int, tuple[int, ...]]
-"""The name of a tensor of strings, the address of room for their descriptions, and its shape."""
+_Text = tuple[str, int, tuple[int, ...], int]
+"""A tensor of strings: name, the address of room for their descriptions, shape and size."""
 
 SHAPES_KEPT: Final = 64
 """A session keeps the descriptors for runs of up to so many combinations of shapes."""
@@ -46,6 +46,8 @@ class PlainTensors:
         self._outputs = [_plain_port(info) for info in outputs]
         self.input_addresses = _places(ports)
         self.output_addresses = _places(self._outputs)
+        sides = self.input_addresses, self.output_addresses
+        self.arguments = tuple(x for side in sides for x in (ctypes.addressof(side), len(side)))
         self._inputs = [p for p in ports if p[3].kind != "O"]
         self._texts = [self._text(p) for p in ports if p[3].kind == "O"]
         made = enumerate(self._outputs)
@@ -58,7 +60,7 @@ class PlainTensors:
         room: Array = np.zeros((*shape, 2), np.int64)
         self._rooms.append(room)
         tensor.data = room.ctypes.data
-        return name, room.ctypes.data, shape
+        return name, room.ctypes.data, shape, room.size // 2
 
     def describe(self, inputs: Mapping[str, object]) -> tuple[list[Array], Held] | None:
         """Describes the inputs and new arrays for all outputs; returns these, and the inputs.
@@ -82,9 +84,11 @@ class PlainTensors:
 
     def finish(self, results: Sequence[Array]) -> None:
         """Puts strings into the outputs that have them."""
-        for place, (_, room, _) in self._written:
-            assert self._objects is not None
-            self._objects.write(room, results[place])
+        if self._objects is None:
+            return
+        first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
+        for place, (_, room, _, count) in self._written:
+            self._objects.write(room, count, ctypes.addressof(first_byte(results[place])))
 
     def describe_into(
         self, inputs: Mapping[str, object], outputs: Mapping[str, object]
@@ -96,20 +100,15 @@ class PlainTensors:
         """
         if self._written:
             return None
-        read, written = self._point(inputs), _point(self._outputs, outputs)
+        read, written = self._point(inputs), _point(self._outputs, outputs, len(self._outputs))
         return None if read is None or written is None else (read, written)
 
     def _point(self, inputs: Mapping[str, object]) -> Held | None:
-        if not self._texts:
-            return _point(self._inputs, inputs)
-        if len(inputs) != len(self._ports):
-            return None
-        numbers = {name: inputs[name] for name, *_ in self._inputs if name in inputs}
-        held = _point(self._inputs, numbers)
-        if held is None:
-            return None
-        assert self._objects is not None
-        for name, room, shape in self._texts:
+        held = _point(self._inputs, inputs, len(self._ports))
+        if held is None or self._objects is None:
+            return held
+        first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
+        for name, room, shape, count in self._texts:
             value = inputs.get(name)
             if (
                 type(value) is not np.ndarray
@@ -118,9 +117,10 @@ class PlainTensors:
             ):
                 return None
             # Objects of its own, which nobody else may take away during the run.
-            texts: Array = value.astype(object, order="C")
+            kept = value.dtype.kind == "O"
+            texts: Array = value.copy() if kept else value.astype(object, order="C")
             try:
-                self._objects.read(texts, room)
+                self._objects.read(ctypes.addressof(first_byte(texts)), count, room)
             except (TypeError, UnicodeError):
                 return None
             held.append(texts)
@@ -213,12 +213,12 @@ def _is_plain(info: TensorInfo, objects: Objects | None) -> bool:
     return info.dtype.kind in "biufc" and info.dtype.isbuiltin == 1
 
 
-def _point(ports: Sequence[_Port], values: Mapping[str, object]) -> Held | None:
+def _point(ports: Sequence[_Port], values: Mapping[str, object], count: int) -> Held | None:
     """Points the descriptors to arrays and returns these; None where one is not of its port's kind.
 
-    That is, dense, and of its shape and dtype.
+    That is, dense, and of its shape and dtype; and there are `count` values in all.
     """
-    if len(values) != len(ports):
+    if len(values) != count:
         return None
     held: Held = []
     first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer

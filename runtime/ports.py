@@ -117,10 +117,11 @@ class Ports:
         for bundle in self.gives:
             if _is_tensor(bundle):
                 found[bundle.name] = itemgetter(places[bundle.port])
-            elif bundle.kind == "maps" and bundle.keys is not None and objects is not None:
-                found[bundle.name] = _maps(bundle, places[bundle.parts[0].port], objects)
-            else:
+                continue
+            maker = _maps(bundle, self.outputs, objects)
+            if maker is None:
                 return None
+            found[bundle.name] = maker
         return found
 
 
@@ -128,16 +129,15 @@ def _is_tensor(bundle: Bundle) -> bool:
     return bundle.kind == "tensor" and bundle.port == bundle.name
 
 
-def _maps(bundle: Bundle, place: int, objects: Objects) -> Maker:
-    """What makes a map for each row of the tensor at a place."""
-    maps = objects.maps_of(bundle.keys or ())
-    port = bundle.parts[0].port
-
-    def made(tensors: Sequence[Array]) -> object:
-        found = maps(tensors[place])
-        return bundle.gathered({port: tensors[place]}) if found is None else found
-
-    return made
+def _maps(bundle: Bundle, outputs: Sequence[TensorInfo], objects: Objects | None) -> Maker | None:
+    """What makes a map for each row of a matrix; None for other outputs."""
+    if bundle.kind != "maps" or not bundle.keys or objects is None:
+        return None
+    place = [info.name for info in outputs].index(bundle.parts[0].port)
+    if outputs[place].shape[1:] != (len(bundle.keys),):
+        return None
+    maps = objects.maps_of(bundle.keys, outputs[place].dtype)
+    return None if maps is None else lambda tensors: maps(tensors[place])
 
 
 def undamaged(path: Path, read: Callable[[], Found]) -> Found:

@@ -173,9 +173,9 @@ class InferenceSession:
             ModelError: an input is missing, unknown, or has the wrong dtype or shape.
         """
         del run_options
-        wanted = list(output_names or ())
+        wanted = list(output_names) if output_names else []
         makers = self._makers
-        if makers is not None and all(name in makers for name in wanted):
+        if makers is not None and (not wanted or makers.keys() >= set(wanted)):
             results = self._run_described(input_feed)
             if results is not None:
                 if not wanted and self._gives is None:
@@ -272,7 +272,7 @@ class InferenceSession:
 
     def _run_plain(self, plain: PlainTensors) -> None:
         """Runs the model on tensors that are described already."""
-        self._call(self._library.entries.run, plain.input_addresses, plain.output_addresses)
+        self._checked(self._library.entries.run(self._handle, *plain.arguments))
 
     def _run(
         self, inputs: Mapping[str, object], outputs: Mapping[str, object], read: Iterable[str]
@@ -313,7 +313,9 @@ class InferenceSession:
             self._output_addresses[number] = address
 
     def _call(self, entry: Callable[..., int], inputs: Addresses, outputs: Addresses) -> None:
-        status = entry(self._handle, inputs, len(inputs), outputs, len(outputs))
+        self._checked(entry(self._handle, inputs, len(inputs), outputs, len(outputs)))
+
+    def _checked(self, status: int) -> None:
         if status != 0:
             message = self._library.entries.last_error(self._handle)
             raise ModelError(message.decode(errors="replace"))

@@ -5,7 +5,7 @@ import ctypes
 import numpy as np
 
 from rutc.runtime.errors import ModelError
-from rutc.runtime.objects import Objects
+from rutc.runtime.objects import Objects, address_of
 from rutc.runtime.tensors import Array, Slot, TensorInfo
 
 
@@ -56,7 +56,7 @@ class TextSlot(Slot):
             texts: Array = array.astype(object, order="C")
             records = np.zeros((max(texts.size, 1), 2), np.int64)
             try:
-                self._objects.read(texts, records.ctypes.data)
+                self._objects.read(address_of(texts), texts.size, records.ctypes.data)
             except (TypeError, UnicodeError):
                 pass  # What is wrong with them is said below.
             else:
@@ -72,7 +72,7 @@ class TextSlot(Slot):
         """The strings of pairs (address, length) at an address."""
         texts: Array = np.empty(shape, object)
         if self._objects is not None:
-            self._objects.write(address, texts)
+            self._objects.write(address, texts.size, address_of(texts))
             return texts
         records = np.zeros((texts.size, 2), np.int64)
         if records.size:
