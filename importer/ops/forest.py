@@ -80,6 +80,79 @@ def forest(
 
 
 @record(eq=False)
+class Walk:
+    """A forest as a walk takes it: from a node to its `first`, or to the next if its test holds.
+
+    A leaf's test never holds, and its first is itself. What several branches lead to is in one
+    place: elsewhere a node without a test stands for it. `source` is the forest's node; `mode`
+    knows no NEQ, whose branches have changed sides.
+    """
+
+    first: np.ndarray
+    feature: np.ndarray
+    threshold: np.ndarray
+    mode: np.ndarray
+    missing: np.ndarray
+    source: np.ndarray
+    roots: np.ndarray
+    depth: int
+
+
+def walk_of(f: Forest) -> Walk:
+    """The walk down a forest, level by level."""
+    unequal = f.mode == MODES.index("NEQ")
+    yes, no = np.where(unequal, f.no, f.yes), np.where(unequal, f.yes, f.no)
+    mode = np.where(unequal, MODES.index("EQ"), f.mode)
+    missing = f.missing & ~unequal
+    place = np.full(len(f.mode), -1)
+    level, count = f.roots, 0
+    sources, firsts, tests = [], [], []
+    while level.size:
+        slots = count + np.arange(len(level))
+        inner = f.mode[level] != LEAF
+        # The first of equal nodes that are not in a place yet.
+        new = np.zeros(len(level), bool)
+        new[np.unique(level, return_index=True)[1]] = True
+        new &= inner & (place[level] < 0)
+        place[level[new]] = slots[new]
+        below = count + len(level) + 2 * np.arange(new.sum())
+        first = np.where(inner, place[level], slots)
+        first[new] = below
+        sources.append(level)
+        firsts.append(first)
+        tests.append(new)
+        count += len(level)
+        level = np.stack((no[level[new]], yes[level[new]]), axis=1).reshape(-1)
+    source, first, test = (np.concatenate(x) for x in (sources, firsts, tests))
+    usual = mode[f.mode != LEAF]
+    never = usual[0] if usual.size else 0
+    # No comparison with NaN holds.
+    threshold = np.where(test, f.threshold[source], np.nan).astype(f.threshold.dtype)
+    roots = np.arange(len(f.roots))
+    return Walk(
+        first,
+        np.where(test, f.feature[source], 0),
+        threshold,
+        np.where(test, mode[source], never),
+        missing[source] & test,
+        source,
+        roots,
+        _longest(first, test, roots),
+    )
+
+
+def _longest(first: np.ndarray, test: np.ndarray, roots: np.ndarray) -> int:
+    """The steps of the longest walk."""
+    moves = first != np.arange(len(first))
+    depth, level = 0, roots[moves[roots]]
+    while level.size:
+        level = np.unique(np.concatenate((first[level], first[level[test[level]]] + 1)))
+        level = level[moves[level]]
+        depth += 1
+    return depth
+
+
+@record(eq=False)
 class Nodes:
     """The attributes of a TreeEnsembleClassifier or -Regressor that describe nodes."""
 
