@@ -115,13 +115,12 @@ def _kernel(
     if kind not in ("POLY", "SIGMOID"):
         raise OperatorError(f"the kernel {kind!r} is unknown")
 
-    def curved(d: Expr) -> Expr:
-        line = apply("add", apply("mul", d, lit(gamma, d.dtype)), lit(shift, d.dtype))
-        if kind == "SIGMOID":
-            return apply("tanh", line)
-        return apply("pow", line, lit(int(degree), d.dtype))
-
-    return b.map(curved, dot)
+    line = b.map(
+        lambda d: apply("add", apply("mul", d, lit(gamma, d.dtype)), lit(shift, d.dtype)), dot
+    )
+    if kind == "SIGMOID":
+        return b.map(lambda e: apply("tanh", e), line)
+    return b.map(lambda e: apply("pow", e, lit(int(degree), e.dtype)), line)
 
 
 def _vectors(x: Tensor, values: Sequence[float], count: int) -> np.ndarray:
