@@ -403,7 +403,7 @@ def _loads(
     stride = t.strides.get(vector, 0)
     if stride == 0:
         return count
-    if stride == 1 or t.packed:
+    if t.near(vector):
         return count * vectors
     return count * vectors * _far_load(stride, width)
 
@@ -447,7 +447,7 @@ def _lanes_cost(shape: Shape, machine: Machine) -> float:
             vectors = ceil(n / machine.width) * steps / n
             loads = sum(
                 LANE_LOAD
-                if t.packed or (t.strides.get(v, 0) in (0, 1))
+                if t.near(v)
                 else _far_load(t.strides.get(v), machine.width)
                 for t in r.reads
             )

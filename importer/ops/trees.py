@@ -145,6 +145,11 @@ def gathered(b: Builder, node: Tensor, f: Walk, v: Votes, targets: int, how: str
         dense = np.full((len(counts), targets), neutral, weight.dtype)
         ufunc = {"sum": np.add, "min": np.minimum, "max": np.maximum}[how]
         ufunc.at(dense, (rows, target), weight)
+        if targets == 1:
+            # Beside the walk, so that rows of votes are summed.
+            given = b.map(lambda i: b.read(b.constant(dense), [i, 0]), node)
+            vote = b.read(given, [axes[0].index, tree.index])
+            return b.nest(axes, vote, (tree,), how)
         return b.nest(axes, b.read(b.constant(dense), [at, axes[1].index]), (tree,), how)
     listed = np.full((len(counts), most), -1, np.int64)
     given = np.full((len(counts), most), neutral, weight.dtype)
