@@ -446,9 +446,7 @@ def _lanes_cost(shape: Shape, machine: Machine) -> float:
             steps = prod(shape.extents[x] for x in bound)
             vectors = ceil(n / machine.width) * steps / n
             loads = sum(
-                LANE_LOAD
-                if t.near(v)
-                else _far_load(t.strides.get(v), machine.width)
+                LANE_LOAD if t.near(v) else _far_load(t.strides.get(v), machine.width)
                 for t in r.reads
             )
             merge = 12.0 * len(r.update.states) + 10
