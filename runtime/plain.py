@@ -52,7 +52,9 @@ class PlainTensors:
         self._texts = [self._text(p) for p in ports if p[3].kind == "O"]
         made = enumerate(self._outputs)
         self._written = [(i, self._text(p)) for i, p in made if p[3].kind == "O"]
+        # Descriptors live as long as the addresses that the library is given.
         self._ports = ports
+        self._count = len(ports)
 
     def _text(self, port: _Port) -> _Text:
         """Gives a tensor of strings room for their descriptions."""
@@ -69,8 +71,8 @@ class PlainTensors:
         is returned where an input needs a closer look: it is missing, unknown, no array, of another
         shape or dtype, or not dense.
         """
-        held = self._point(inputs)
-        if held is None:
+        held = _point(self._inputs, inputs, self._count)
+        if held is None or (self._texts and not self._read(inputs, held)):
             return None
         first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
         address_of = ctypes.addressof
@@ -100,13 +102,16 @@ class PlainTensors:
         """
         if self._written:
             return None
-        read, written = self._point(inputs), _point(self._outputs, outputs, len(self._outputs))
-        return None if read is None or written is None else (read, written)
+        read = _point(self._inputs, inputs, self._count)
+        written = _point(self._outputs, outputs, len(self._outputs))
+        if read is None or written is None or not self._read(inputs, read):
+            return None
+        return read, written
 
-    def _point(self, inputs: Mapping[str, object]) -> Held | None:
-        held = _point(self._inputs, inputs, len(self._ports))
-        if held is None or self._objects is None:
-            return held
+    def _read(self, inputs: Mapping[str, object], held: Held) -> bool:
+        """Describes the inputs that are strings, and holds these; whether that is what they are."""
+        if self._objects is None:
+            return True
         first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
         for name, room, shape, count in self._texts:
             value = inputs.get(name)
@@ -115,16 +120,16 @@ class PlainTensors:
                 or value.shape != shape
                 or value.dtype.kind not in _TEXT_KINDS
             ):
-                return None
+                return False
             # Objects of its own, which nobody else may take away during the run.
             kept = value.dtype.kind == "O"
             texts: Array = value.copy() if kept else value.astype(object, order="C")
             try:
                 self._objects.read(ctypes.addressof(first_byte(texts)), count, room)
             except (TypeError, UnicodeError):
-                return None
+                return False
             held.append(texts)
-        return held
+        return True
 
 
 def plain_tensors(

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self, SupportsIndex
+from typing import Any, Final, Never, Self, SupportsIndex
 
 import numpy as np
 
@@ -272,7 +272,9 @@ class InferenceSession:
 
     def _run_plain(self, plain: PlainTensors) -> None:
         """Runs the model on tensors that are described already."""
-        self._checked(self._library.entries.run(self._handle, *plain.arguments))
+        status = self._library.entries.run(self._handle, *plain.arguments)
+        if status != 0:
+            self._fail()
 
     def _run(
         self, inputs: Mapping[str, object], outputs: Mapping[str, object], read: Iterable[str]
@@ -313,12 +315,13 @@ class InferenceSession:
             self._output_addresses[number] = address
 
     def _call(self, entry: Callable[..., int], inputs: Addresses, outputs: Addresses) -> None:
-        self._checked(entry(self._handle, inputs, len(inputs), outputs, len(outputs)))
-
-    def _checked(self, status: int) -> None:
+        status = entry(self._handle, inputs, len(inputs), outputs, len(outputs))
         if status != 0:
-            message = self._library.entries.last_error(self._handle)
-            raise ModelError(message.decode(errors="replace"))
+            self._fail()
+
+    def _fail(self) -> Never:
+        message = self._library.entries.last_error(self._handle)
+        raise ModelError(message.decode(errors="replace"))
 
     def profile(self) -> list[ProfileEntry]:
         """Returns the time of every step, summed over all runs so far.

@@ -147,17 +147,17 @@ def gathered(b: Builder, node: Tensor, f: Walk, v: Votes, targets: int, how: str
         ufunc.at(dense, (rows, target), weight)
         if targets == 1:
             # Beside the walk, so that rows of votes are summed.
-            given = b.map(lambda i: b.read(b.constant(dense), [i, 0]), node)
-            vote = b.read(given, [axes[0].index, tree.index])
-            return b.nest(axes, vote, (tree,), how)
+            kept = b.map(lambda i: b.read(b.constant(dense), [i, 0]), node)
+            one = b.read(kept, [axes[0].index, tree.index])
+            return b.nest(axes, one, (tree,), how)
         return b.nest(axes, b.read(b.constant(dense), [at, axes[1].index]), (tree,), how)
     listed = np.full((len(counts), most), -1, np.int64)
-    given = np.full((len(counts), most), neutral, weight.dtype)
+    shares = np.full((len(counts), most), neutral, weight.dtype)
     listed[rows, place] = target
-    given[rows, place] = weight
+    shares[rows, place] = weight
     ballot = b.axis(most, "vote")
     mine = apply("eq", b.read(b.constant(listed), [at, ballot.index]), IndexValue(axes[1].index))
-    share = b.read(b.constant(given), [at, ballot.index])
+    share = b.read(b.constant(shares), [at, ballot.index])
     body = apply("select", mine, share, lit(neutral, share.dtype))
     return b.nest(axes, body, (tree, ballot), how)
 
