@@ -79,7 +79,7 @@ def reached(b: Builder, x: Tensor, f: Walk) -> Tensor:
 
 
 class _Table:
-    """The nodes of a walk as `words`, an i64 for each.
+    """The nodes of a walk as `words`, a u64 for each: signed ones take longer to shift.
 
     From its highest bits on: the first node below, the feature, whether NaN goes the way of `yes`,
     and the bits of the threshold, where all that has room; else thresholds have a table of their
@@ -92,29 +92,28 @@ class _Table:
         single = f.threshold.dtype == np.float32
         places = max(len(f.first) - 1, 1).bit_length()
         self.limits = None
-        # The sign stays free: shifts to the right repeat it.
-        self.low = 32 if single and places + self.bits + 1 + 32 < 64 else 0
+        self.low = 32 if single and places + self.bits + 1 + 32 <= 64 else 0
         if not self.low:
             self.limits = b.constant(f.threshold)
         tests = (f.first << self.bits | f.feature) << 1 | f.missing
-        words = tests.astype(np.int64) << self.low
+        words = tests.astype(np.uint64) << np.uint64(self.low)
         if self.low:
-            words |= f.threshold.view(np.uint32).astype(np.int64)
+            words |= f.threshold.view(np.uint32)
         self.words = b.constant(words)
 
     def first(self, word: Expr) -> Expr:
         """The first node below."""
-        return apply("shr", word, lit(self.low + 1 + self.bits, DType.I64))
+        return cast(apply("shr", word, lit(self.low + 1 + self.bits, DType.U64)), DType.I64)
 
     def feature(self, word: Expr) -> Expr:
         """The feature that the node tests."""
-        shifted = apply("shr", word, lit(self.low + 1, DType.I64))
-        return apply("bitand", shifted, lit((1 << self.bits) - 1, DType.I64))
+        shifted = apply("shr", word, lit(self.low + 1, DType.U64))
+        return cast(apply("bitand", shifted, lit((1 << self.bits) - 1, DType.U64)), DType.I64)
 
     def missing(self, word: Expr) -> Expr:
         """Whether the test holds for NaN."""
-        bit = apply("bitand", word, lit(1 << self.low, DType.I64))
-        return apply("ne", bit, lit(0, DType.I64))
+        bit = apply("bitand", word, lit(1 << self.low, DType.U64))
+        return apply("ne", bit, lit(0, DType.U64))
 
     def threshold(self, node: Expr, word: Expr) -> Expr:
         """What the feature is compared with."""
