@@ -128,6 +128,20 @@ def test_one_hot_and_categories(run, agree):
         run("OneHotEncoder", names, cats_strings=["a", "c"], zeros=0)
 
 
+def test_weights_of_vectors_that_nearly_cancel(run, rng):
+    weights = rng.permutation(np.repeat(np.array([3000.125, -3000.0], np.float32), 700))
+    machine = {"kernel_type": "LINEAR", "n_supports": 1400, "kernel_params": [0.0, 0.0, 0.0]}
+    (y,) = run(
+        "SVMRegressor",
+        np.array([[1.0], [3.0]], np.float32),
+        support_vectors=[1.0] * 1400,
+        coefficients=weights.tolist(),
+        rho=[0.5],
+        **machine,
+    )
+    assert y.reshape(-1).tolist() == [88.0, 263.0]
+
+
 @pytest.mark.parametrize(
     "keys",
     [
