@@ -56,7 +56,7 @@ def native_calls(library: Path, sets: Sequence[tuple[Arrays, Arrays]], count: in
     session = opened.entries.open(ctypes.byref(options))
     described = Ports.of(opened.path, opened.manifest)
     ports = [described.inputs, described.outputs]
-    tensors = [PlainTensors(*ports) for _ in sets]
+    tensors = [PlainTensors(ports[0], ports[1]) for _ in sets]
     for descriptors, arrays in zip(tensors, sets, strict=True):
         if not descriptors.describe_into(*arrays):
             raise ValueError(f"the arrays are not those of {library}")

@@ -40,6 +40,9 @@ LAUNCHING = frozenset({"execute.c", "pool.c"})
 CALLING = frozenset({"boxes.c", "call.c", "keeper.c", "string_table.c"})
 """The sources that only programs with routines or strings need."""
 
+EXCHANGING = frozenset({"python.c"})
+"""The sources that only programs need whose inputs or outputs are made of Python's objects."""
+
 CHAINS = 2
 """Compilers that run at once, each for one unit after the other."""
 
@@ -67,17 +70,21 @@ class Unit:
 
 def runtime_units() -> tuple[Unit, ...]:
     """What every program needs: most of a compilation is reading headers, so few units."""
-    names = {path.name for path in HOST_SOURCES.glob("*.c")} - CALLING
+    names = {path.name for path in HOST_SOURCES.glob("*.c")} - CALLING - EXCHANGING
     return (
         _unit("launching", LAUNCHING, LOOPS),
         _unit("session", names - LAUNCHING, TABLES),
     )
 
 
-def calling_units(routines: Iterable[str], *, strings: bool = False) -> tuple[Unit, ...]:
-    """What programs need besides that call these routines, or have strings."""
+def calling_units(
+    routines: Iterable[str], *, strings: bool = False, objects: bool = False
+) -> tuple[Unit, ...]:
+    """What programs need besides that call these routines, have strings, or exchange objects."""
     found = [Unit(n, (ROUTINE_SOURCES / f"{n}.c",), ROUTINE) for n in sorted(routines)]
-    return (_unit("calling", CALLING, LOOPS), *found) if found or strings else ()
+    exchanging = (_unit("exchanging", EXCHANGING, ROUTINE),) if objects else ()
+    calling = (_unit("calling", CALLING, LOOPS), *found) if found or strings else ()
+    return (*calling, *exchanging)
 
 
 def _unit(name: str, sources: Iterable[str], level: str) -> Unit:

@@ -145,18 +145,22 @@ def _link(
     name = programs[0].name
     (folder / "manifest.json").write_bytes(manifest_json(programs, image.sha256.hex(), manifest))
     weights_file = WeightsFile(image.byte_count, image.sha256) if external else None
+    ports = (*programs[0].inputs, *programs[0].outputs)
+    exchanges = "interface" in manifest or any(port.dtype == "string" for port in ports)
     tables = [
         program_source(program, number, offset)
         for number, (program, offset) in enumerate(zip(programs, image.offsets, strict=True))
     ]
     tables[0] = entry_source(name, len(programs), weights_file) + tables[0]
     sources = {f"program{number}.c": source for number, source in enumerate(tables)}
-    sources |= {"data.s": data_source(), "exports.map": export_map(name)}
+    sources |= {"data.s": data_source(), "exports.map": export_map(name, objects=exchanges)}
     for file, source in sources.items():
         (folder / file).write_text(source)
     compiled = [file for file in sources if file != "exports.map"]
     calling = calling_units(
-        {r for p in programs for r in p.routines}, strings=any(p.strings for p in programs)
+        {r for p in programs for r in p.routines},
+        strings=any(p.strings for p in programs),
+        objects=exchanges,
     )
     for number, part in enumerate([*host.objects(calling), *objects]):
         compiled.append(f"part{number}.o")

@@ -274,18 +274,22 @@ def data_source() -> str:
     return "\n".join(lines) + "\n"
 
 
-def export_map(name: str) -> str:
+def export_map(name: str, *, objects: bool = False) -> str:
     """Returns the linker's version script: what the library exports."""
-    symbols = "".join(f" {symbol};" for symbol in exported_symbols(name))
+    symbols = "".join(f" {symbol};" for symbol in exported_symbols(name, objects=objects))
     return f"{{ global:{symbols} local: *; }};\n"
 
 
-def exported_symbols(name: str) -> tuple[str, ...]:
-    """Returns the names of the artifact's entry points, and the string that tells their prefix."""
+def exported_symbols(name: str, *, objects: bool = False) -> tuple[str, ...]:
+    """Returns the names of the artifact's entry points, and the string that tells their prefix.
+
+    With `objects` also what exchanges Python's objects (`python.h`).
+    """
     prefix = symbol_prefix(name)
     entries = ["abi_version", "manifest", "open", "output_shapes", "run", "profile", "last_error"]
     entries += ["close"]
-    return (*(f"{prefix}_{entry}" for entry in entries), "rutc_artifact_prefix")
+    exchanging = [f"rutc_python_{what}" for what in ("read", "write", "maps")] if objects else []
+    return (*(f"{prefix}_{entry}" for entry in entries), "rutc_artifact_prefix", *exchanging)
 
 
 def _kernel_declarations(program: Program) -> Iterator[str]:

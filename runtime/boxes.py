@@ -10,6 +10,7 @@ import numpy.typing as npt
 from rutc.runtime.dtypes import dlpack_type, numpy_dtype
 from rutc.runtime.errors import ModelError
 from rutc.runtime.interface import CPU, DLTensor
+from rutc.runtime.objects import Objects
 from rutc.runtime.tensors import Array, Slot, TensorInfo
 from rutc.runtime.texts import TextSlot, decoded, records_of
 
@@ -76,11 +77,11 @@ class BoxSlot(Slot):
         self._array = None
 
 
-def slot_of(role: str, info: TensorInfo) -> Slot:
+def slot_of(role: str, info: TensorInfo, objects: Objects | None = None) -> Slot:
     """The slot of an input or output."""
     if info.dtype_name == "tensor":
         return BoxSlot(role, info)
-    return TextSlot(role, info) if info.dtype_name == "string" else Slot(role, info)
+    return TextSlot(role, info, objects) if info.dtype_name == "string" else Slot(role, info)
 
 
 def _addresses(

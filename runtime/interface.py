@@ -67,7 +67,8 @@ class EntryPoints:
         self.open.argtypes = (ctypes.POINTER(Options),)
         self.open.restype = ctypes.c_void_p
         self.run = library[f"{prefix}_run"]
-        tensors = ctypes.POINTER(ctypes.c_void_p)
+        # Addresses, or arrays of them: pointers of a type take longer to check.
+        tensors = ctypes.c_void_p
         self.run.argtypes = (ctypes.c_void_p, tensors, ctypes.c_int32, tensors, ctypes.c_int32)
         self.run.restype = ctypes.c_int32
         self.output_shapes = library[f"{prefix}_output_shapes"]

@@ -11,6 +11,7 @@ from typing import Final
 from rutc.runtime.artifact import open_artifact, parsed_manifest
 from rutc.runtime.errors import ModelError
 from rutc.runtime.interface import ABI_VERSION, EntryPoints
+from rutc.runtime.objects import Objects
 
 FileId = tuple[int, int]
 
@@ -34,6 +35,7 @@ class Library:
         try:
             self.entries = _entry_points(path, self._handle)
             self.manifest = parsed_manifest(path, self.entries.manifest())
+            self.objects = _exchange(self._handle)
         except ModelError:
             _ctypes.dlclose(self._handle._handle)
             raise
@@ -72,6 +74,14 @@ def open_library(path: str | os.PathLike[str], *, check_integrity: bool = False)
                 _libraries[file_id] = library
             library.users += 1
             return library
+
+
+def _exchange(handle: ctypes.CDLL) -> Objects | None:
+    """Returns what exchanges Python's objects; None where the library has none of them."""
+    try:
+        return Objects(handle)
+    except AttributeError:
+        return None
 
 
 def _unused_spelling(file: Path) -> str:

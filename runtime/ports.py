@@ -1,7 +1,8 @@
 """A model's inputs and outputs as its manifest describes them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,9 +11,12 @@ import numpy as np
 from rutc.runtime.bundles import Bundle, boxed, bundles
 from rutc.runtime.dtypes import dlpack_type, onnx_type
 from rutc.runtime.errors import ModelError
+from rutc.runtime.objects import Objects
 from rutc.runtime.tensors import Array, TensorInfo, tensor_infos
 
 Found = TypeVar("Found")
+Maker = Callable[[Sequence[Array]], Any]
+"""Makes an output of all the tensors that a library gives, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,42 @@ class Ports:
                 raise ModelError(f"missing input {bundle.name!r}: the model needs {needed}")
             feed.update(bundle.spread(inputs.get(bundle.name), dtypes))
         return feed
+
+    def makers(self, objects: Objects | None) -> dict[str, Maker] | None:
+        """Returns what makes each output, by name; None where more than tensors go in or out.
+
+        Maps for the rows of a tensor may go out.
+        """
+        if self.takes is not None and not all(_is_tensor(b) for b in self.takes):
+            return None
+        places = {info.name: place for place, info in enumerate(self.outputs)}
+        if self.gives is None:
+            return {name: itemgetter(place) for name, place in places.items()}
+        found: dict[str, Maker] = {}
+        for bundle in self.gives:
+            if _is_tensor(bundle):
+                found[bundle.name] = itemgetter(places[bundle.port])
+                continue
+            maker = _maps(bundle, self.outputs, objects)
+            if maker is None:
+                return None
+            found[bundle.name] = maker
+        return found
+
+
+def _is_tensor(bundle: Bundle) -> bool:
+    return bundle.kind == "tensor" and bundle.port == bundle.name
+
+
+def _maps(bundle: Bundle, outputs: Sequence[TensorInfo], objects: Objects | None) -> Maker | None:
+    """What makes a map for each row of a matrix; None for other outputs."""
+    if bundle.kind != "maps" or not bundle.keys or objects is None:
+        return None
+    place = [info.name for info in outputs].index(bundle.parts[0].port)
+    if outputs[place].shape[1:] != (len(bundle.keys),):
+        return None
+    maps = objects.maps_of(bundle.keys, outputs[place].dtype)
+    return None if maps is None else lambda tensors: maps(tensors[place])
 
 
 def undamaged(path: Path, read: Callable[[], Found]) -> Found:

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self, SupportsIndex
+from typing import Any, Final, Never, Self, SupportsIndex
 
 import numpy as np
 
@@ -106,16 +106,18 @@ class InferenceSession:
         """Makes what describes tensors to the library."""
         self._inputs, self._outputs = self._ports.inputs, self._ports.outputs
         self._takes, self._gives = self._ports.takes, self._ports.gives
-        self._input_slots = {info.name: slot_of("input", info) for info in self._inputs}
-        self._output_slots = {info.name: slot_of("output", info) for info in self._outputs}
+        objects = self._library.objects
+        self._input_slots = {x.name: slot_of("input", x, objects) for x in self._inputs}
+        self._output_slots = {x.name: slot_of("output", x, objects) for x in self._outputs}
         shapes = [() if x.computed else x.known_shape for x in self._outputs]
         self._fixed_shapes = None if None in shapes else [x for x in shapes if x is not None]
         self._input_addresses = (ctypes.c_void_p * len(self._inputs))()
         self._output_addresses = (ctypes.c_void_p * len(self._outputs))()
-        whole = self._takes is None and self._gives is None
-        self._plain = plain_tensors(self._inputs, self._outputs) if whole else None
-        varies = whole and self._plain is None
-        self._repeated = repeated_shapes(self._inputs, self._outputs) if varies else None
+        self._makers = self._ports.makers(objects)
+        whole = self._makers is not None
+        ports = self._inputs, self._outputs, objects
+        self._plain = plain_tensors(*ports) if whole else None
+        self._repeated = repeated_shapes(*ports) if whole and self._plain is None else None
 
     @property
     def manifest(self) -> Mapping[str, object]:
@@ -171,24 +173,44 @@ class InferenceSession:
             ModelError: an input is missing, unknown, or has the wrong dtype or shape.
         """
         del run_options
-        plain = self._plain
-        if plain is not None and output_names is None:
-            with self._lock:
-                described = plain.describe(input_feed)
-                if described is not None and self._close.alive:
-                    self._run_plain(plain)
-                    return described[0]
+        wanted = list(output_names) if output_names else []
+        makers = self._makers
+        if makers is not None and (not wanted or makers.keys() >= set(wanted)):
+            results = self._run_described(input_feed)
+            if results is not None:
+                if not wanted and self._gives is None:
+                    return results
+                return [makers[name](results) for name in wanted or makers]
         if self._takes is None or self._gives is None:
-            names = list(output_names or ()) or [info.name for info in self._outputs]
+            names = wanted or [info.name for info in self._outputs]
             return self._run_tensors(names, input_feed)
         takes, gives = ({b.name: b for b in whole} for whole in (self._takes, self._gives))
-        names = list(output_names or ()) or list(gives)
+        names = wanted or list(gives)
         _check_names("output", names, gives)
         _check_names("input", input_feed, takes)
         feed = self.spread(input_feed)
         ports = [port for name in names for port in gives[name].ports]
         found = dict(zip(ports, self._run_tensors(ports, feed), strict=True)) if ports else {}
         return [gives[name].gathered(found) for name in names]
+
+    def _run_described(self, input_feed: Mapping[str, object]) -> list[Array] | None:
+        """Runs the model on tensors like those of an earlier run; None where there was none."""
+        plain = self._plain
+        if plain is None:
+            return None
+        with self._lock:
+            described = plain.describe(input_feed)
+            if described is None and self._repeated is not None:
+                plain = self._repeated.known(input_feed)
+                if plain is None:
+                    return None
+                self._plain = plain
+                described = plain.describe(input_feed)
+            if described is None or not self._close.alive:
+                return None
+            self._run_plain(plain)
+            plain.finish(described[0])
+        return described[0]
 
     def _run_tensors(self, names: Sequence[str], input_feed: Mapping[str, object]) -> list[Array]:
         _check_names("output", names, self._output_slots)
@@ -250,7 +272,9 @@ class InferenceSession:
 
     def _run_plain(self, plain: PlainTensors) -> None:
         """Runs the model on tensors that are described already."""
-        self._call(self._library.entries.run, plain.input_addresses, plain.output_addresses)
+        status = self._library.entries.run(self._handle, *plain.arguments)
+        if status != 0:
+            self._fail()
 
     def _run(
         self, inputs: Mapping[str, object], outputs: Mapping[str, object], read: Iterable[str]
@@ -293,8 +317,11 @@ class InferenceSession:
     def _call(self, entry: Callable[..., int], inputs: Addresses, outputs: Addresses) -> None:
         status = entry(self._handle, inputs, len(inputs), outputs, len(outputs))
         if status != 0:
-            message = self._library.entries.last_error(self._handle)
-            raise ModelError(message.decode(errors="replace"))
+            self._fail()
+
+    def _fail(self) -> Never:
+        message = self._library.entries.last_error(self._handle)
+        raise ModelError(message.decode(errors="replace"))
 
     def profile(self) -> list[ProfileEntry]:
         """Returns the time of every step, summed over all runs so far.

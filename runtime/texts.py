@@ -1,19 +1,20 @@
 """Tensors of strings: numpy's object arrays as descriptors of addresses and lengths."""
 
 import ctypes
-import math
 
 import numpy as np
 
 from rutc.runtime.errors import ModelError
+from rutc.runtime.objects import Objects, address_of
 from rutc.runtime.tensors import Array, Slot, TensorInfo
 
 
 class TextSlot(Slot):
     """An input or output of strings; its elements are pairs (address of UTF-8 bytes, length)."""
 
-    def __init__(self, role: str, info: TensorInfo) -> None:
+    def __init__(self, role: str, info: TensorInfo, objects: Objects | None = None) -> None:
         super().__init__(role, info)
+        self._objects = objects
         self._records: Array = np.zeros(0, np.int64)
         self._array: Array | None = None
 
@@ -44,25 +45,45 @@ class TextSlot(Slot):
                 raise ModelError(f"output {info.name!r} must be a writeable array of objects")
             self._array = array
         else:
-            self._records, self._held = records_of(array, f"input {info.name!r}")
+            self._records, self._held = self._described(array)
             self._tensor.data = self._records.ctypes.data
         return self._address
 
+    def _described(self, array: Array) -> tuple[Array, object]:
+        """The pairs (address, length) of an input's strings, and what owns their text."""
+        if self._objects is not None and array.dtype.kind in "OUT":
+            # Objects of its own, which nobody else may take away during the run.
+            texts: Array = array.astype(object, order="C")
+            records = np.zeros((max(texts.size, 1), 2), np.int64)
+            try:
+                self._objects.read(address_of(texts), texts.size, records.ctypes.data)
+            except (TypeError, UnicodeError):
+                pass  # What is wrong with them is said below.
+            else:
+                return records, texts
+        return records_of(array, f"input {self._info.name!r}")
+
     def finish(self) -> None:
         """Puts the strings of an output into the caller's array."""
-        if self._array is None:
-            return
-        records = self._records[: self._array.size]
-        self._array[...] = decoded(records).reshape(self._array.shape)
+        if self._array is not None:
+            self._array[...] = self._made(self._records.ctypes.data, self._array.shape)
+
+    def _made(self, address: int, shape: tuple[int, ...]) -> Array:
+        """The strings of pairs (address, length) at an address."""
+        texts: Array = np.empty(shape, object)
+        if self._objects is not None:
+            self._objects.write(address, texts.size, address_of(texts))
+            return texts
+        records = np.zeros((texts.size, 2), np.int64)
+        if records.size:
+            ctypes.memmove(records.ctypes.data, address, records.nbytes)
+        return decoded(records).reshape(shape)
 
     def read(self) -> Array:
         """Returns a copy of the strings that the library has described."""
         tensor = self._tensor
         shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
-        records = np.zeros((math.prod(shape), 2), np.int64)
-        if records.size:
-            ctypes.memmove(records.ctypes.data, tensor.data, records.nbytes)
-        return decoded(records).reshape(shape)
+        return self._made(tensor.data or 0, shape)
 
     def release(self) -> None:
         """Lets go of the caller's arrays."""

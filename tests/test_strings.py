@@ -311,3 +311,50 @@ def test_strings_are_padded_tiled_and_scattered(run):
     assert got[2].tolist() == [["c", "d"], ["a", "b"]]
     assert got[3].tolist() == [["yes", "no", "no"], ["no", "yes", "no"]]
     assert got[4].tolist() == [["c", "d"], ["a", "b"]]
+
+
+ENCODED = {"keys_strings": ["b", "", "a", "ü"], "values_int64s": [5, 6, 7, 8]}
+
+
+def test_strings_that_the_model_knows_and_others(run: Run) -> None:
+    x = texts("a", "b", "", "ü", "ab", "_Unused", "b ", "u", "b")
+    encode = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", **ENCODED)
+    (found,) = run(encode, {"x": x})
+    assert found.tolist() == [7, 5, 6, 8, -1, -1, -1, -1, 5]
+
+
+def test_strings_that_a_run_makes_are_looked_up(run: Run) -> None:
+    """`ab` is a key; another key is a string of the model that is no key of this encoder."""
+    table = {"keys_strings": ["ab", "cd"], "values_strings": ["cd", "x"], "default_string": "ab"}
+    nodes = [
+        helper.make_node("StringConcat", ["p", "q"], ["joined"]),
+        helper.make_node("LabelEncoder", ["joined"], ["y"], domain="ai.onnx.ml", **table),
+        helper.make_node("LabelEncoder", ["y"], ["z"], domain="ai.onnx.ml", **table),
+    ]
+    inputs = {"p": texts("a", "c", "x", ""), "q": texts("b", "d", "", "ab")}
+    y, z = run(nodes, inputs, ["y", "z"])
+    assert y.tolist() == ["cd", "x", "ab", "cd"]
+    assert z.tolist() == ["x", "ab", "cd", "x"]
+
+
+def test_the_last_of_equal_keys_counts(run: Run) -> None:
+    table = {"keys_strings": ["a", "b", "a"], "values_int64s": [1, 2, 3]}
+    encode = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", **table)
+    (found,) = run(encode, {"x": texts("a", "b", "c")}, agree=False)
+    assert found.tolist() == [3, 2, -1]
+
+
+def test_many_strings_of_many_runs(tmp_path: Path) -> None:
+    """The table of strings grows and is emptied; the model's own stay where they are."""
+    keys = [f"key {k}" for k in range(300)]
+    table = {"keys_strings": keys, "values_int64s": list(range(300))}
+    encode = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", **table)
+    onnx.save(model([encode], {"x": np.full(500, "", object)}, ["y"]), tmp_path / "m.onnx")
+    rutc.compile(tmp_path / "m.onnx", tmp_path / "m.so", verify=False)
+    rng = np.random.default_rng(0)
+    with rutc.load(tmp_path / "m.so") as session:
+        for turn in range(6):
+            known = rng.integers(0, 600, 500)
+            x = np.array([f"key {k}" if k < 300 else f"{turn} {k}" * 9 for k in known], object)
+            (found,) = session.run(None, {"x": x})
+            np.testing.assert_array_equal(found, np.where(known < 300, known, -1))

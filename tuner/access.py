@@ -61,6 +61,12 @@ class Touch:
         """Whether neighbours along `var` are neighbours in memory."""
         return self.strides.get(var, 0) == 1
 
+    def near(self, var: str) -> bool:
+        """Whether one load takes the elements for neighbours along `var`, all or a single one."""
+        if self.packed:
+            return not self.gathered or self.strides.get(var, 0) is not None
+        return self.strides.get(var, 0) in (0, 1)
+
     def continues(self, outer: str, inner: str, extent: Size) -> bool:
         """Whether `outer` goes on where `inner`, of that extent, ends."""
         o, i = self.exact.get(outer, 0), self.exact.get(inner, 0)

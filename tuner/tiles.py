@@ -422,7 +422,7 @@ def _loads(
     stride = t.strides.get(vector, 0)
     if stride == 0:
         return count
-    if stride == 1 or t.packed:
+    if t.near(vector):
         return count * vectors
     return count * vectors * _far_load(stride, width)
 
@@ -465,9 +465,7 @@ def _lanes_cost(shape: Shape, machine: Machine) -> float:
             steps = prod(shape.extents[x] for x in bound)
             vectors = ceil(n / machine.width) * steps / n
             loads = sum(
-                LANE_LOAD
-                if t.packed or (t.strides.get(v, 0) in (0, 1))
-                else _far_load(t.strides.get(v), machine.width)
+                LANE_LOAD if t.near(v) else _far_load(t.strides.get(v), machine.width)
                 for t in r.reads
             )
             merge = 12.0 * len(r.update.states) + 10

@@ -3,6 +3,7 @@
     input %x : string            ->  input %x : string; %x.text = call intern(%x)       (i64)
     const ["", "a"]              ->  const [0, 1]                 the model's strings, "" first
     %x == "a"                    ->  %x.text == 1
+    max{k} of %x == %keys[k]     ->  a table by number (searches.py)
     output %y                    ->  %y.out = call texts(%y); output %y.out              (string)
     input %x : tensor            ->  input %x : tensor; %x.box = call take(%x)          (i64)
     output %y                    ->  %y.out = call give(%y); output %y.out              (tensor)
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from rutc.graph_opt.decide.searches import Searches, searched
 from rutc.record import record
 from rutc.tensor_ir import (
     Bind,
@@ -73,7 +75,10 @@ def numbered(graph: Graph) -> Numbered:
     numbering = _Numbering(graph)
     boxes = frozenset(v.name for v in values if v.dtype is DType.TENSOR)
     strings = any(v.dtype is DType.STRING for v in values)
-    return Numbered(numbering.run(), tuple(numbering.numbers) if strings else (), boxes)
+    made = numbering.run()
+    if numbering.searches:
+        made = Searches(made, len(numbering.numbers)).replaced(numbering.searches)
+    return Numbered(made, tuple(numbering.numbers) if strings else (), boxes)
 
 
 @dataclass
@@ -81,9 +86,12 @@ class _Numbering:
     graph: Graph
     numbers: dict[str, int] = field(default_factory=lambda: {"": 0})
     renamed: dict[str, str] = field(default_factory=dict)
+    searches: dict[str, Read] = field(default_factory=dict)
+    """The strings that reductions search among the model's, by the first outputs of these."""
 
     def run(self) -> Graph:
         self.taken = set(self.graph.values)
+        self.constants = {n.out.name: n for n in self.graph.nodes if isinstance(n, Const)}
         nodes = self.nodes(self.graph.nodes)
         outputs: list[Output] = []
         for o in self.graph.outputs:
@@ -139,6 +147,10 @@ class _Numbering:
                 return replace(n, out=self.value(n.out), data=Data(data))
             case Nest():
                 body = tuple(self.expr(e) for e in n.body)
+                text = searched(n, self.constants)
+                numbered_text = None if text is None else self.expr(text)
+                if isinstance(numbered_text, Read):
+                    self.searches[n.out.name] = numbered_text
                 return replace(n, outs=self.values(n.outs), body=body)
             case Scan():
                 collected = tuple(self.name(v) for v in n.collected)

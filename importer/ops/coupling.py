@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rutc.importer.builder import Builder, lit
-from rutc.importer.ops.loops import scanned
+from rutc.importer.ops.loops import repeated, scanned
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Index, IndexValue, apply
 
@@ -29,11 +29,12 @@ def coupled(b: Builder, likely: Tensor, pairs: Sequence[tuple[int, int]], classe
     n = likely.shape[0]
     q = _quadratic(b, _against(b, likely, pairs, classes), classes)
 
-    def step(_: Index, states: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        return [_round(b, q, states[0], classes)], []
+    def step(states: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+        going, p = _round(b, q, states[0], classes)
+        return going, [p]
 
     start = b.nest(b.axes((n, classes)), lit(1 / classes, DType.F32))
-    return scanned(b, Index.of(ROUNDS), [start], step)[0][0]
+    return repeated(b, ROUNDS, [start], step)[0]
 
 
 def _against(b: Builder, likely: Tensor, pairs: Sequence[tuple[int, int]], classes: int) -> Tensor:
@@ -65,8 +66,8 @@ def _quadratic(b: Builder, r: Tensor, classes: int) -> Tensor:
     return b.nest(axes, apply("select", same, b.read(squares, [n, i]), cross))
 
 
-def _round(b: Builder, q: Tensor, p: Tensor, classes: int) -> Tensor:
-    """p after one pass over all classes; rows that have converged stay."""
+def _round(b: Builder, q: Tensor, p: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Whether a row had not converged, and p after one pass over all classes of such rows."""
     axes, j = b.axes(p.shape), b.axis(classes, "j")
     n, i = (a.index for a in axes)
     qp = b.nest(axes, apply("mul", b.read(q, [n, i, j.index]), b.read(p, [n, j.index])), (j,))
@@ -87,7 +88,9 @@ def _round(b: Builder, q: Tensor, p: Tensor, classes: int) -> Tensor:
         states = scanned(b, Index.of(classes), (p, qp, pqp), step)[0]
     done = b.map(lambda e: apply("lt", e, lit(ERROR / classes, e.dtype)), error)
     kept = b.reshaped(done, (*done.axes, b.axis(1)))
-    return b.map(lambda d, old, new: apply("select", d, old, new), kept, p, states[0])
+    each = b.axes(done.shape)
+    going = b.nest((), apply("not", b.spread(done, each)), each, "any")
+    return going, b.map(lambda d, old, new: apply("select", d, old, new), kept, p, states[0])
 
 
 def _updated(b: Builder, q: Tensor, states: Sequence[Tensor], c: Index) -> list[Tensor]:

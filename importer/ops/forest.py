@@ -17,6 +17,8 @@ MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
 MEMBER = 6
 """The mode of a branch on membership in a set, which is replaced by a chain of EQ."""
 LEAF = 7
+LINE = 8
+"""Nodes of a walk in one cache line."""
 
 
 Row = list[float]
@@ -77,6 +79,126 @@ def forest(
     feature = np.where(leaf, 0, feature)
     threshold = np.where(leaf, 0, threshold).astype(threshold.dtype)
     return Forest(feature, threshold, mode, yes, no, missing & ~leaf, roots, depth)
+
+
+@record(eq=False)
+class Walk:
+    """A forest as a walk takes it: from a node to its `first`, or to the next if its test holds.
+
+    A leaf's test never holds, and its first is itself. What several branches lead to is in one
+    place: elsewhere a node without a test stands for it. `source` is the forest's node; `mode`
+    knows no NEQ, whose branches have changed sides.
+    """
+
+    first: np.ndarray
+    feature: np.ndarray
+    threshold: np.ndarray
+    mode: np.ndarray
+    missing: np.ndarray
+    source: np.ndarray
+    roots: np.ndarray
+    depth: int
+
+
+def walk_of(f: Forest) -> Walk:
+    """The walk down a forest, level by level."""
+    unequal = f.mode == MODES.index("NEQ")
+    yes, no = np.where(unequal, f.no, f.yes), np.where(unequal, f.yes, f.no)
+    mode = np.where(unequal, MODES.index("EQ"), f.mode)
+    missing = f.missing & ~unequal
+    place = np.full(len(f.mode), -1)
+    level, count = f.roots, 0
+    sources, firsts, tests = [], [], []
+    while level.size:
+        slots = count + np.arange(len(level))
+        inner = f.mode[level] != LEAF
+        # The first of equal nodes that are not in a place yet.
+        new = np.zeros(len(level), bool)
+        new[np.unique(level, return_index=True)[1]] = True
+        new &= inner & (place[level] < 0)
+        place[level[new]] = slots[new]
+        below = count + len(level) + 2 * np.arange(new.sum())
+        first = np.where(inner, place[level], slots)
+        first[new] = below
+        sources.append(level)
+        firsts.append(first)
+        tests.append(new)
+        count += len(level)
+        level = np.stack((no[level[new]], yes[level[new]]), axis=1).reshape(-1)
+    source, first, test = (np.concatenate(x) for x in (sources, firsts, tests))
+    usual = mode[f.mode != LEAF]
+    never = usual[0] if usual.size else 0
+    # No comparison with NaN holds.
+    threshold = np.where(test, f.threshold[source], np.nan).astype(f.threshold.dtype)
+    roots = np.arange(len(f.roots))
+    place, count = _places(first, test, [len(x) for x in sources])
+
+    def placed(values: np.ndarray, other: object) -> np.ndarray:
+        found = np.full(count, other, values.dtype)
+        found[place] = values
+        return found
+
+    below = np.arange(count)
+    below[place] = place[first]
+    return Walk(
+        below,
+        placed(np.where(test, f.feature[source], 0), 0),
+        placed(threshold, np.nan),
+        placed(np.where(test, mode[source], never), never),
+        placed(missing[source] & test, False),
+        placed(source, 0),
+        roots,
+        _longest(below, placed(test, False), roots),
+    )
+
+
+def _places(first: np.ndarray, test: np.ndarray, levels: Sequence[int]) -> tuple[np.ndarray, int]:
+    """Where each node is put, and the number of places, some of which stay free.
+
+    The two nodes below one are neighbours. Such a pair and those below it, two levels, share a
+    cache line where nodes are words of 8 bytes: then a walk touches half as many lines.
+    """
+    place = np.arange(len(first))
+    ends = np.cumsum(levels)
+    count = _whole(levels[0])
+
+    def put(pairs: np.ndarray, places: np.ndarray) -> None:
+        place[pairs], place[pairs + 1] = places, places + 1
+
+    for begin, end in zip(ends[:-1:2], ends[1::2], strict=False):
+        pairs = np.arange(begin, end, 2)
+        below = test[pairs] + test[pairs + 1].astype(np.int64)
+        three, two, one = (pairs[below == n] for n in (2, 1, 0))
+        lines = count + LINE * np.arange(len(three))
+        put(three, lines)
+        put(first[three], lines + 2)
+        put(first[three + 1], lines + 4)
+        spare = min(len(one), len(three))
+        put(one[:spare], lines[:spare] + 6)
+        count += LINE * len(three)
+        halves = count + LINE // 2 * np.arange(len(two))
+        put(two, halves)
+        put(np.where(test[two], first[two], first[two + 1]), halves + 2)
+        count += LINE // 2 * len(two)
+        put(one[spare:], count + 2 * np.arange(len(one) - spare))
+        count = _whole(count + 2 * (len(one) - spare))
+    return place, count
+
+
+def _whole(count: int) -> int:
+    """So many nodes filled up to whole lines."""
+    return -(-count // LINE) * LINE
+
+
+def _longest(first: np.ndarray, test: np.ndarray, roots: np.ndarray) -> int:
+    """The steps of the longest walk."""
+    moves = first != np.arange(len(first))
+    depth, level = 0, roots[moves[roots]]
+    while level.size:
+        level = np.unique(np.concatenate((first[level], first[level[test[level]]] + 1)))
+        level = level[moves[level]]
+        depth += 1
+    return depth
 
 
 @record(eq=False)

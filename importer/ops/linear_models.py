@@ -26,7 +26,7 @@ from rutc.importer.ops.scores import (
 )
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
-from rutc.tensor_ir import DType, Expr, apply
+from rutc.tensor_ir import DType, Expr, apply, cast
 
 
 def _products(b: Builder, x: Tensor, coefficients: Sequence[float], rows: int) -> Tensor:
@@ -115,13 +115,26 @@ def _kernel(
     if kind not in ("POLY", "SIGMOID"):
         raise OperatorError(f"the kernel {kind!r} is unknown")
 
-    def curved(d: Expr) -> Expr:
-        line = apply("add", apply("mul", d, lit(gamma, d.dtype)), lit(shift, d.dtype))
-        if kind == "SIGMOID":
-            return apply("tanh", line)
-        return apply("pow", line, lit(int(degree), d.dtype))
+    line = b.map(
+        lambda d: apply("add", apply("mul", d, lit(gamma, d.dtype)), lit(shift, d.dtype)), dot
+    )
+    if kind == "SIGMOID":
+        return b.map(lambda e: apply("tanh", e), line)
+    return b.map(lambda e: apply("pow", e, lit(int(degree), e.dtype)), line)
 
-    return b.map(curved, dot)
+
+def _weighed(b: Builder, k: Tensor, weights: np.ndarray, rho: Sequence[float]) -> Tensor:
+    """k {n, vectors} times weights {vectors, m} plus rho, summed in f64.
+
+    Weights of both signs nearly cancel each other: in f32 the rounding errors of many of them are
+    more than those of all that comes before.
+    """
+    wide = b.map(lambda e: cast(e, DType.F64), k)
+    y = matmul_of(b, wide, b.constant(np.ascontiguousarray(weights, np.float64)))
+    if not rho:
+        return b.map(lambda e: cast(e, DType.F32), y)
+    each = b.constant(np.array(rho, np.float32).astype(np.float64))
+    return b.map(lambda e, c: cast(apply("add", e, c), DType.F32), y, each)
 
 
 def _vectors(x: Tensor, values: Sequence[float], count: int) -> np.ndarray:
@@ -150,10 +163,11 @@ def svm_regressor(
     if n_supports > 0:
         vectors = _vectors(rows, support_vectors, n_supports)
         k = _kernel(b, rows, vectors, kernel_type, kernel_params)
-        y = matmul_of(b, k, table(b, coefficients, (n_supports, 1), "coefficients"))
+        if len(coefficients) != n_supports:
+            raise OperatorError(f"{len(coefficients)} coefficients for {n_supports} vectors")
+        y = _weighed(b, k, np.array(coefficients, np.float32).reshape(-1, 1), rho[:1])
     else:
-        y = _products(b, rows, coefficients, 1)
-    y = _plus(b, y, rho[:1], "rho")
+        y = _plus(b, _products(b, rows, coefficients, 1), rho[:1], "rho")
     if one_class:
         one, minus = lit(1, DType.F32), lit(-1, DType.F32)
         return b.map(lambda e: apply("select", apply("gt", e, lit(0, e.dtype)), one, minus), y)
@@ -192,7 +206,7 @@ def svm_classifier(
     k = _kernel(b, rows, vectors, kernel_type, kernel_params)
     if len(rho) != len(pairs):
         raise OperatorError(f"rho has {len(rho)} values for {len(pairs)} pairs of classes")
-    scores = _plus(b, matmul_of(b, k, b.constant(weights.T.copy())), rho, "rho")
+    scores = _weighed(b, k, weights.T, rho)
     label = labels.of(b, best(b, _votes(b, scores, pairs, classes)))
     if prob_a:
         given = len(prob_a), len(prob_b)

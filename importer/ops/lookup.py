@@ -15,6 +15,8 @@ from rutc.tensor_ir import DType, Expr, IndexValue, Lit, apply, cast
 
 COMPARED = 64
 """Up to this many keys are all compared; more numbers are searched in by halving."""
+SPREAD = 16
+"""Integer keys are looked up in a table of all integers between them, of so many for each key."""
 
 
 def mapped(b: Builder, x: Tensor, keys: np.ndarray, values: np.ndarray, default: object) -> Tensor:
@@ -28,7 +30,9 @@ def mapped(b: Builder, x: Tensor, keys: np.ndarray, values: np.ndarray, default:
     rest = literal(default, out)
     if not keys.size:
         return b.map(lambda _: rest, x)
-    if len(keys) > COMPARED and x.dtype is not DType.STRING:
+    if _are_near(keys):
+        found, order = _listed(b, x, keys), np.arange(len(keys))
+    elif len(keys) > COMPARED and x.dtype is not DType.STRING:
         found, order = _halving(b, x, keys)
     else:
         found, order = _compared(b, x, keys), np.arange(len(keys))
@@ -64,6 +68,32 @@ def _compared(b: Builder, x: Tensor, keys: np.ndarray) -> Tensor:
     hit = _same(b.spread(x, axes), b.read(table, [key.index]))
     body = apply("select", hit, IndexValue(key.index), lit(-1, DType.I64))
     return b.nest(axes, body, (key,), "max")
+
+
+def _are_near(keys: np.ndarray) -> bool:
+    """Whether keys are integers that lie near each other, and have integers on both sides."""
+    if keys.dtype != np.int64:
+        return False
+    low, high = int(keys.min()), int(keys.max())
+    ends = np.iinfo(np.int64)
+    return high - low < SPREAD * len(keys) and ends.min < low and high < ends.max
+
+
+def _listed(b: Builder, x: Tensor, keys: np.ndarray) -> Tensor:
+    """The place of x among integer keys, the last of equal ones, or -1.
+
+    place[min(max(x, low - 1), high + 1) - (low - 1)] with -1 at both ends of the table
+    """
+    first, last = int(keys.min()) - 1, int(keys.max()) + 1
+    places = np.full(last - first + 1, -1)
+    places[keys - first] = np.arange(len(keys))
+    table = b.constant(places)
+
+    def fn(e: Expr) -> Expr:
+        inside = apply("min", apply("max", e, lit(first, e.dtype)), lit(last, e.dtype))
+        return b.read(table, [apply("sub", inside, lit(first, e.dtype))])
+
+    return b.map(fn, x)
 
 
 def _halving(b: Builder, x: Tensor, keys: np.ndarray) -> tuple[Tensor, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Scans: the body of a loop run for every index of a dim."""
+"""Scans, the body of a loop run for every index of a dim, and loops that may end early."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rutc.importer.boxes import (
     type_of,
     unpacked,
 )
-from rutc.importer.builder import MOST, Builder, OperatorError
+from rutc.importer.builder import MOST, Builder, OperatorError, lit
 from rutc.importer.ops.operands import axis_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import (
@@ -37,11 +37,15 @@ from rutc.importer.tensor import (
     Type,
 )
 from rutc.record import record
-from rutc.tensor_ir import Carry, DType, Index, IndexValue, Scan
+from rutc.tensor_ir import Carry, DType, Index, IndexValue, Scan, While, apply
 from rutc.tensor_ir.affine import ONE, ZERO
 
 Step = Callable[[Index, Sequence[Tensor]], tuple[Sequence[Tensor], Sequence[Tensor]]]
 """(trip, states) -> (the states after it, what is collected of it)."""
+
+
+Repetition = Callable[[Sequence[Tensor]], tuple[Tensor, Sequence[Tensor]]]
+"""states -> (whether another trip may change something, the states after this one)."""
 
 
 def scanned(
@@ -70,6 +74,28 @@ def scanned(
     moved = carries(b, params, starts, nexts)
     b.nodes.append(Scan(values, t.dim, moved, names, tuple(nodes), b.origin))
     return outs, every
+
+
+def repeated(b: Builder, most: int, inits: Sequence[Tensor], step: Repetition) -> list[Tensor]:
+    """The states after so many trips, or after the first that says that there need be no more."""
+    spaces = [b.axes(s.shape) for s in inits]
+    starts = [
+        b.nest((), lit(True, DType.BOOL)),
+        b.nest((), lit(0, DType.I64)),
+        *(b.defined(b.relabelled(s, a)) for s, a in zip(inits, spaces, strict=True)),
+    ]
+    params = [b.tensor(s.dtype, s.axes, f"{b.base}_state") for s in starts]
+    with b.body([]) as nodes:
+        going, after = step(params[2:])
+        trip = b.map(lambda i: apply("add", i, lit(1, DType.I64)), params[1])
+        left = apply("lt", b.read(trip, []), lit(most, DType.I64))
+        nexts = [b.nest((), apply("and", b.read(going, []), left)), trip]
+        nexts += states_after(b, params[2:], after, spaces)
+    outs = [b.tensor(p.dtype, p.axes) for p in params]
+    moved = carries(b, params, starts, nexts)
+    values = tuple(b.value(o) for o in outs)
+    b.nodes.append(While(values, params[0].name, moved, tuple(nodes), b.origin))
+    return outs[2:]
 
 
 def states_after(

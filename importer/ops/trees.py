@@ -1,7 +1,7 @@
 """Ensembles of decision trees: all trees walk down in step, by gathers from tables of nodes.
 
 node{n,t} = root[t]
-node{n,t} = yes[node] if x[n, feature[node]] <= threshold[node] else no[node]   (depth times)
+node{n,t} = first[node] + (x[n, feature[node]] <= threshold[node])   (depth times)
 y{n,k}    = sum{t} weight[node[n,t], k]
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rutc.importer.builder import Builder, OperatorError, lit
-from rutc.importer.ops.forest import LEAF, MODES, Branches, Forest, Nodes, Votes
+from rutc.importer.ops.forest import MODES, Branches, Forest, Nodes, Votes, Walk, walk_of
 from rutc.importer.ops.loops import scanned
 from rutc.importer.ops.scores import (
     ML,
@@ -26,7 +26,7 @@ from rutc.importer.ops.scores import (
 )
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
-from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
+from rutc.tensor_ir import BitCast, DType, Expr, Index, IndexValue, apply, cast
 
 UNROLLED = 24
 """Trees of up to this depth are walked without a loop."""
@@ -38,34 +38,34 @@ _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
-def reached(b: Builder, x: Tensor, f: Forest) -> Tensor:
+def reached(b: Builder, x: Tensor, f: Walk) -> Tensor:
     """The leaf {n, t} that each row of x {n, features} reaches in each tree."""
     features = x.shape[1]
     if features.is_const and not 0 <= f.feature.min() <= f.feature.max() < features.const:
         raise OperatorError(f"a branch tests feature {f.feature.max()} of {features}")
-    feature, yes, no = (b.constant(a.astype(np.int64)) for a in (f.feature, f.yes, f.no))
-    threshold, missing = b.constant(f.threshold), b.constant(f.missing)
+    table = _Table(b, f)
     modes = [m for m in range(len(MODES)) if (f.mode == m).any()]
     mode = b.constant(f.mode.astype(np.int64))
-    kind = DType.F64 if DType.F64 in (x.dtype, threshold.dtype) else DType.F32
+    kind = DType.F64 if DType.F64 in (x.dtype, DType.of(f.threshold.dtype)) else DType.F32
 
-    def holds(node: Expr, value: Expr) -> Expr:
-        limit = cast(b.read(threshold, [node]), kind)
+    def holds(node: Expr, word: Expr, value: Expr) -> Expr:
+        limit = cast(table.threshold(node, word), kind)
         tests = [apply(_COMPARE[MODES[m]], value, limit) for m in modes]
         found: Expr = tests[0]
         for m, test in zip(modes[1:], tests[1:], strict=True):
             here = apply("eq", b.read(mode, [node]), lit(m, DType.I64))
             found = apply("select", here, test, found)
         if f.missing.any() and x.dtype.is_float:
-            tracks = apply("and", b.read(missing, [node]), apply("isnan", value))
+            tracks = apply("and", table.missing(word), apply("isnan", value))
             found = apply("or", found, tracks)
         return found
 
     def step(_: Index, states: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         axes = b.axes((x.shape[0], len(f.roots)), ("n", "tree"))
         node = b.spread(states[0], axes)
-        value = cast(b.read(x, [axes[0].index, b.read(feature, [node])]), kind)
-        down = apply("select", holds(node, value), b.read(yes, [node]), b.read(no, [node]))
+        word = b.read(table.words, [node])
+        value = cast(b.read(x, [axes[0].index, table.feature(word)]), kind)
+        down = apply("add", table.first(word), cast(holds(node, word, value), DType.I64))
         return [b.nest(axes, down)], []
 
     roots = b.constant(f.roots.astype(np.int64))
@@ -78,39 +78,87 @@ def reached(b: Builder, x: Tensor, f: Forest) -> Tensor:
     return node
 
 
-def gathered(b: Builder, node: Tensor, f: Forest, v: Votes, targets: int, how: str) -> Tensor:
+class _Table:
+    """The nodes of a walk as `words`, a u64 for each: signed ones take longer to shift.
+
+    From its highest bits on: the first node below, the feature, whether NaN goes the way of `yes`,
+    and the bits of the threshold, where all that has room; else thresholds have a table of their
+    own. Few bytes for a node keep more of a forest in the cache.
+    """
+
+    def __init__(self, b: Builder, f: Walk) -> None:
+        self.b = b
+        self.bits = int(f.feature.max(initial=0)).bit_length()
+        single = f.threshold.dtype == np.float32
+        places = max(len(f.first) - 1, 1).bit_length()
+        self.limits = None
+        self.low = 32 if single and places + self.bits + 1 + 32 <= 64 else 0
+        if not self.low:
+            self.limits = b.constant(f.threshold)
+        tests = (f.first << self.bits | f.feature) << 1 | f.missing
+        words = tests.astype(np.uint64) << np.uint64(self.low)
+        if self.low:
+            words |= f.threshold.view(np.uint32)
+        self.words = b.constant(words)
+
+    def first(self, word: Expr) -> Expr:
+        """The first node below."""
+        return cast(apply("shr", word, lit(self.low + 1 + self.bits, DType.U64)), DType.I64)
+
+    def feature(self, word: Expr) -> Expr:
+        """The feature that the node tests."""
+        shifted = apply("shr", word, lit(self.low + 1, DType.U64))
+        return cast(apply("bitand", shifted, lit((1 << self.bits) - 1, DType.U64)), DType.I64)
+
+    def missing(self, word: Expr) -> Expr:
+        """Whether the test holds for NaN."""
+        bit = apply("bitand", word, lit(1 << self.low, DType.U64))
+        return apply("ne", bit, lit(0, DType.U64))
+
+    def threshold(self, node: Expr, word: Expr) -> Expr:
+        """What the feature is compared with."""
+        if self.limits is not None:
+            return self.b.read(self.limits, [node])
+        return BitCast(cast(word, DType.I32), DType.F32)
+
+
+def gathered(b: Builder, node: Tensor, f: Walk, v: Votes, targets: int, how: str) -> Tensor:
     """{n, targets}: the sum, least or largest vote for each target of the leaves {n, t}."""
     if len(v.target) and not 0 <= v.target.min() <= v.target.max() < targets:
         raise OperatorError(f"a vote is for target {v.target.max()} of {targets}")
-    leaves = np.flatnonzero(f.mode == LEAF)
-    row_of = np.zeros(len(f.mode), np.int64)
-    row_of[leaves] = np.arange(len(leaves))
-    voting = f.mode[v.node] == LEAF
-    rows, target, weight = row_of[v.node[voting]], v.target[voting], v.weight[voting]
+    order = np.argsort(v.node, kind="stable")
+    known = np.searchsorted(v.node[order], np.stack((f.source, f.source + 1)))
+    # The votes of each leaf in the walk, which may have some of the forest's leaves twice.
+    counts = np.where(f.first == np.arange(len(f.first)), known[1] - known[0], 0)
+    starts = np.cumsum(counts) - counts
+    rows = np.repeat(np.arange(len(counts)), counts)
+    place = np.arange(len(rows)) - starts[rows]
+    vote = order[known[0][rows] + place]
+    target, weight = v.target[vote], v.weight[vote]
     neutral = {"sum": 0.0, "min": np.inf, "max": -np.inf}[how]
-    row = b.constant(row_of)
-    counts = np.bincount(rows, minlength=len(leaves))
     most = int(counts.max(initial=1))
     axes = b.axes((node.shape[0], targets), ("n", "target"))
     tree = b.axis(node.shape[1], "tree")
-    at = b.read(row, [b.read(node, [axes[0].index, tree.index])])
-    if len(leaves) * targets <= max(DENSE, 2 * most * len(leaves)):
-        dense = np.full((len(leaves), targets), neutral, weight.dtype)
+    at = b.read(node, [axes[0].index, tree.index])
+    if len(counts) * targets <= max(DENSE, 2 * most * len(counts)):
+        dense = np.full((len(counts), targets), neutral, weight.dtype)
         ufunc = {"sum": np.add, "min": np.minimum, "max": np.maximum}[how]
         ufunc.at(dense, (rows, target), weight)
+        if targets == 1:
+            # Beside the walk, so that rows of votes are summed.
+            kept = b.map(lambda i: b.read(b.constant(dense), [i, 0]), node)
+            one = b.read(kept, [axes[0].index, tree.index])
+            return b.nest(axes, one, (tree,), how)
         return b.nest(axes, b.read(b.constant(dense), [at, axes[1].index]), (tree,), how)
-    order = np.argsort(rows, kind="stable")
-    starts = np.cumsum(counts) - counts
-    place = np.arange(len(rows)) - starts[rows[order]]
-    listed = np.full((len(leaves), most), -1, np.int64)
-    given = np.full((len(leaves), most), neutral, weight.dtype)
-    listed[rows[order], place] = target[order]
-    given[rows[order], place] = weight[order]
-    vote = b.axis(most, "vote")
-    mine = apply("eq", b.read(b.constant(listed), [at, vote.index]), IndexValue(axes[1].index))
-    share = b.read(b.constant(given), [at, vote.index])
+    listed = np.full((len(counts), most), -1, np.int64)
+    shares = np.full((len(counts), most), neutral, weight.dtype)
+    listed[rows, place] = target
+    shares[rows, place] = weight
+    ballot = b.axis(most, "vote")
+    mine = apply("eq", b.read(b.constant(listed), [at, ballot.index]), IndexValue(axes[1].index))
+    share = b.read(b.constant(shares), [at, ballot.index])
     body = apply("select", mine, share, lit(neutral, share.dtype))
-    return b.nest(axes, body, (tree, vote), how)
+    return b.nest(axes, body, (tree, ballot), how)
 
 
 def aggregated(
@@ -123,7 +171,8 @@ def aggregated(
     if how not in _AGGREGATES:
         raise OperatorError(f"the aggregate function {how!r} is unknown")
     reducer = "sum" if how in ("AVERAGE", "SUM") else how.lower()
-    y = gathered(b, reached(b, x, f), f, v, targets, reducer)
+    walk = walk_of(f)
+    y = gathered(b, reached(b, x, walk), walk, v, targets, reducer)
     if how == "AVERAGE":
         count = len(f.roots)
         y = b.map(lambda e: apply("div", e, lit(count, e.dtype)), y)

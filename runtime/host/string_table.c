@@ -5,12 +5,22 @@
 
 enum { BLOCK_BYTES = 1 << 16, FIRST_PLACES = 64 };
 
-static uint64_t hash_of(const char *data, int64_t bytes) {
-  uint64_t hash = UINT64_C(0xCBF29CE484222325);
-  for (int64_t i = 0; i < bytes; i++) {
-    hash = (hash ^ (uint8_t)data[i]) * UINT64_C(0x100000001B3);
-  }
+/* The bits of a word spread over all of it: the multiplier is 2^64 over the golden ratio, odd. */
+static uint64_t mixed(uint64_t hash, uint64_t word) {
+  hash = (hash ^ word) * UINT64_C(0x9E3779B97F4A7C15);
   return hash ^ hash >> 32;
+}
+
+static uint64_t hash_of(const char *data, int64_t bytes) {
+  uint64_t hash = (uint64_t)bytes, word = 0;
+  int64_t i = 0;
+  for (; i + 8 <= bytes; i += 8) {
+    memcpy(&word, data + i, 8);
+    hash = mixed(hash, word);
+  }
+  word = 0;
+  for (int shift = 0; i < bytes; i++, shift += 8) word |= (uint64_t)(uint8_t)data[i] << shift;
+  return mixed(hash, word);
 }
 
 /* The place of a string in the hash table, or the free one where it belongs. */
@@ -31,7 +41,9 @@ static void fill_places(rutc_strings *strings) {
   memset(strings->places, 0, (size_t)strings->place_count * sizeof *strings->places);
   for (int64_t i = 0; i < strings->count; i++) {
     const rutc_text *text = &strings->texts[i];
-    strings->places[place_of(strings, text->data, text->bytes)] = i + 1;
+    int64_t place = place_of(strings, text->data, text->bytes);
+    strings->places[place] = i + 1;
+    strings->where[i] = place;
   }
 }
 
@@ -42,6 +54,9 @@ static int make_room(rutc_strings *strings) {
   rutc_text *texts = realloc(strings->texts, (size_t)capacity * sizeof *texts);
   if (texts == NULL) return -1;
   strings->texts = texts;
+  int64_t *where = realloc(strings->where, (size_t)capacity * sizeof *where);
+  if (where == NULL) return -1;
+  strings->where = where;
   int64_t *places = realloc(strings->places, 2 * (size_t)capacity * sizeof *places);
   if (places == NULL) return -1;
   strings->places = places;
@@ -74,6 +89,7 @@ char *rutc_strings_room(rutc_strings *strings, int64_t bytes) {
 
 static int64_t enter_string(rutc_strings *strings, int64_t place, const char *data, int64_t bytes) {
   strings->texts[strings->count] = (rutc_text){data, bytes};
+  strings->where[strings->count] = place;
   strings->places[place] = ++strings->count;
   return strings->count - 1;
 }
@@ -109,9 +125,8 @@ static void move_blocks(rutc_block **from, rutc_block **to) {
 void rutc_strings_reset(rutc_strings *strings, int keep) {
   move_blocks(&strings->last, &strings->spare);
   move_blocks(&strings->blocks, keep ? &strings->last : &strings->spare);
-  if (strings->count == strings->own) return;
-  strings->count = strings->own;
-  fill_places(strings);
+  /* Those that came last go first: each leaves its place as it found it. */
+  while (strings->count > strings->own) strings->places[strings->where[--strings->count]] = 0;
 }
 
 int rutc_strings_open(rutc_strings *strings, const rutc_text *own, int64_t count) {
@@ -137,4 +152,5 @@ void rutc_strings_close(rutc_strings *strings) {
   release_block(strings->spare);
   free(strings->texts);
   free(strings->places);
+  free(strings->where);
 }

@@ -28,6 +28,7 @@ typedef struct rutc_strings {
   int64_t capacity;
   int64_t own;     /* the model's strings */
   int64_t *places; /* a hash table of number + 1; 0: free */
+  int64_t *where;  /* the place of each number */
   int64_t place_count; /* a power of two */
   rutc_block *blocks; /* the one in use comes first */
   rutc_block *last;   /* those of the run before, if they are kept */

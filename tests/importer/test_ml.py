@@ -128,6 +128,40 @@ def test_one_hot_and_categories(run, agree):
         run("OneHotEncoder", names, cats_strings=["a", "c"], zeros=0)
 
 
+def test_weights_of_vectors_that_nearly_cancel(run, rng):
+    weights = rng.permutation(np.repeat(np.array([3000.125, -3000.0], np.float32), 700))
+    machine = {"kernel_type": "LINEAR", "n_supports": 1400, "kernel_params": [0.0, 0.0, 0.0]}
+    (y,) = run(
+        "SVMRegressor",
+        np.array([[1.0], [3.0]], np.float32),
+        support_vectors=[1.0] * 1400,
+        coefficients=weights.tolist(),
+        rho=[0.5],
+        **machine,
+    )
+    assert y.reshape(-1).tolist() == [88.0, 263.0]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [5],
+        [3, 1, 2, -4],
+        list(range(-700, 700, 7)),
+        [0, 1 << 40, 7],
+        [-(1 << 63), 3 - (1 << 63)],
+        [(1 << 63) - 1, (1 << 63) - 2],
+        list(range(0, 100000, 999)),
+    ],
+)
+def test_integers_near_keys_and_far_from_them(agree, keys):
+    ends = np.iinfo(np.int64)
+    near = [k + d for k in keys for d in (-1, 0, 1) if ends.min <= k + d <= ends.max]
+    x = np.array([*near, ends.min, ends.max, 0], np.int64)
+    values = [float(i) for i in range(len(keys))]
+    agree("LabelEncoder", x, keys_int64s=keys, values_floats=values, default_float=-7.0)
+
+
 def test_label_encoder(agree, run):
     numbers = np.array([[1, 2, 9], [2, 3, -150]])
     agree("LabelEncoder", numbers, keys_int64s=[1, 2], values_floats=[0.5, 1.5])

@@ -47,12 +47,13 @@ def test_strings_and_boxes_are_kept_where_there_are_any(
 
 def test_every_source_is_in_one_unit() -> None:
     routines = [path.stem for path in ROUTINE_SOURCES.glob("*.c")]
-    units = [*runtime_units(), *calling_units(routines)]
+    units = [*runtime_units(), *calling_units(routines, objects=True)]
     found = [source for unit in units for source in unit.sources]
     assert sorted(found) == sorted(HOST_SOURCES.glob("**/*.c"))
     assert len({unit.name for unit in units}) == len(units)
     assert calling_units([]) == ()
     assert [unit.name for unit in calling_units([], strings=True)] == ["calling"]
+    assert [unit.name for unit in calling_units([], objects=True)] == ["exchanging"]
 
 
 class Counting(Toolchain):

@@ -35,7 +35,7 @@ def info(name: str, shape: tuple[int | str, ...], dtype: str = "float32") -> Ten
     ],
 )
 def test_what_needs_a_closer_look(inputs: dict[str, object]) -> None:
-    plain = plain_tensors([info("x", (8,))], [info("y", (8,))])
+    plain = plain_tensors([info("x", (8,))], [info("y", (8,))], None)
     assert plain is not None
     assert plain.describe(inputs) is None
     assert not plain.describe_into(inputs, {"y": X})
@@ -45,7 +45,7 @@ def test_what_needs_a_closer_look(inputs: dict[str, object]) -> None:
     "outputs", [{}, {"z": X}, {"y": X, "z": X}, {"y": READ_ONLY}, {"y": X.reshape(2, 4)}]
 )
 def test_results_that_need_a_closer_look(outputs: dict[str, object]) -> None:
-    plain = plain_tensors([info("x", (8,))], [info("y", (8,))])
+    plain = plain_tensors([info("x", (8,))], [info("y", (8,))], None)
     assert plain is not None
     assert not plain.describe_into({"x": X}, outputs)
     y = X.copy()
@@ -57,18 +57,22 @@ def test_results_that_need_a_closer_look(outputs: dict[str, object]) -> None:
     [info("y", ("n",)), info("y", (0, 3)), TensorInfo("y", (2,), np.dtype(object), "string")],
 )
 def test_models_with_other_tensors_are_not_plain(other: TensorInfo) -> None:
-    assert plain_tensors([info("x", (8,))], [other]) is None
-    assert plain_tensors([other], [info("y", (8,))]) is None
+    assert plain_tensors([info("x", (8,))], [other], None) is None
+    assert plain_tensors([other], [info("y", (8,))], None) is None
 
 
 def test_shapes_that_come_again_are_described_once() -> None:
-    repeated = repeated_shapes([info("x", ("n",))], [info("y", ("n",))])
+    repeated = repeated_shapes([info("x", ("n",))], [info("y", ("n",))], None)
     assert repeated is not None
     longer = np.arange(9, dtype=np.float32)
+    assert repeated.known({"x": longer}) is None
     assert repeated.after({"x": X}, {"y": X}) is None
     assert repeated.after({"x": longer}, {"y": longer}) is None
     plain = repeated.after({"x": longer}, {"y": longer})
     assert plain is not None
+    assert repeated.known({"x": longer}) is plain
+    assert repeated.known({"x": X}) is None
+    assert repeated.known({"x": X.tolist()}) is None
     assert plain.describe({"x": X}) is None
     described = plain.describe({"x": longer})
     assert described is not None
@@ -78,7 +82,7 @@ def test_shapes_that_come_again_are_described_once() -> None:
 
 @pytest.mark.parametrize("values", [{}, {"x": X.tolist()}, {"x": X[:0]}])
 def test_what_is_never_described_once(values: dict[str, object]) -> None:
-    repeated = repeated_shapes([info("x", ("n",))], [info("y", ("n",))])
+    repeated = repeated_shapes([info("x", ("n",))], [info("y", ("n",))], None)
     assert repeated is not None
     for _ in range(3):
         assert repeated.after(values, {"y": X}) is None
@@ -92,7 +96,7 @@ def test_what_is_never_described_once(values: dict[str, object]) -> None:
     ],
 )
 def test_shapes_that_tell_nothing(other: TensorInfo) -> None:
-    assert repeated_shapes([info("x", ("n",))], [other]) is None
+    assert repeated_shapes([info("x", ("n",))], [other], None) is None
 
 
 class Lazy(Mapping[str, np.ndarray]):

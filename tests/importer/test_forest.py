@@ -1,0 +1,81 @@
+"""Walks down forests, step by step, against the forests' own branches."""
+
+import numpy as np
+import pytest
+
+from rutc.importer.ops.forest import LEAF, LINE, MODES, Forest, Walk, forest, walk_of
+
+COMPARE = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
+
+
+def random_forest(rng: np.random.Generator, nodes: int, trees: int, *, share: bool) -> Forest:
+    """A forest whose branches lead to later nodes, of which they may share some."""
+    mode = rng.integers(0, len(MODES), nodes)
+    yes, no = np.zeros(nodes, int), np.zeros(nodes, int)
+    free = list(range(trees, nodes))
+    for i in range(nodes):
+        later = [k for k in free if k > i]
+        if len(later) < 2:
+            mode[i] = LEAF
+            continue
+        yes[i], no[i] = rng.choice(later[:8], 2, replace=share)
+        if not share:
+            free = [k for k in free if k not in (yes[i], no[i])]
+    values = rng.integers(-2, 3, nodes).astype(np.float32)
+    features, missing = rng.integers(0, 3, nodes), rng.random(nodes) < 0.5
+    return forest(features, values, mode, yes, no, missing, np.arange(trees))
+
+
+def reached(f: Forest, x: np.ndarray) -> list[int]:
+    """The leaf of each tree, by its branches."""
+    found = []
+    for node in f.roots:
+        while f.mode[node] != LEAF:
+            value = x[f.feature[node]]
+            holds = COMPARE[f.mode[node]](value, f.threshold[node])
+            holds |= bool(f.missing[node]) and np.isnan(value)
+            node = (f.yes if holds else f.no)[node]
+        found.append(int(node))
+    return found
+
+
+def walked(w: Walk, x: np.ndarray) -> list[int]:
+    """The same, by as many steps in all trees as the walk says."""
+    node = w.roots
+    for _ in range(w.depth):
+        value = x[w.feature[node]]
+        modes = w.mode[node]
+        holds = np.select(
+            [modes == m for m in range(6)], [c(value, w.threshold[node]) for c in COMPARE]
+        )
+        holds = holds.astype(bool) | (w.missing[node] & np.isnan(value))
+        node = w.first[node] + holds
+    assert (w.first[node] == node).all()
+    return w.source[node].tolist()
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize(("nodes", "trees"), [(1, 1), (3, 1), (40, 1), (120, 7), (9, 9)])
+def test_walks_end_at_the_leaves_of_the_branches(nodes: int, trees: int, share: bool) -> None:
+    rng = np.random.default_rng(nodes + trees)
+    numbers = np.array([-np.inf, -2, -1, -0.0, 0, 1, 1.5, 2, np.inf, np.nan], np.float32)
+    for _ in range(5):
+        f = random_forest(rng, nodes, trees, share=share)
+        w = walk_of(f)
+        assert w.depth >= f.depth
+        assert share or w.depth == f.depth
+        assert len(w.first) <= 2 * nodes + LINE * (f.depth + 1)
+        for _ in range(30):
+            x = rng.choice(numbers, 3)
+            assert walked(w, x) == reached(f, x)
+
+
+def test_a_root_that_a_branch_leads_to_is_in_one_place() -> None:
+    zeros = np.zeros(4, int)
+    mode = np.array([0, 0, LEAF, LEAF])
+    yes, no = np.array([1, 2, 0, 0]), np.array([3, 3, 0, 0])
+    roots = np.array([0, 1, 1, 2])
+    f = forest(zeros, np.array([1, 0, 0, 0], "f4"), mode, yes, no, zeros.astype(bool), roots)
+    for value in (-1.0, 0.5, 2.0, np.nan):
+        x = np.array([value], np.float32)
+        assert walked(walk_of(f), x) == reached(f, x)
