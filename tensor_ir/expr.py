@@ -220,6 +220,11 @@ def walk(e: Expr) -> Iterator[Expr]:
     return iter(known)
 
 
+def operations(e: Expr) -> int:
+    """The number of operations and casts in `e`; one shared by several counts once."""
+    return sum(isinstance(x, Apply | Cast) for x in walk(e))
+
+
 def _walked(e: Expr) -> tuple[Expr, ...]:
     found: list[Expr] = []
     seen: set[int] = set()

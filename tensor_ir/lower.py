@@ -19,7 +19,7 @@ from math import gcd
 
 from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, FloorDiv, Index, Range, Size, minimum, plain
-from rutc.tensor_ir.expr import Coord, Expr, Read, bind, reads, substitute, transform
+from rutc.tensor_ir.expr import Coord, Expr, Read, bind, operations, reads, substitute, transform
 from rutc.tensor_ir.graph import Nest, Scatter, Value, used
 from rutc.tensor_ir.kernel import (
     Access,
@@ -75,6 +75,11 @@ class Group:
     shared: tuple[str, ...]
     stored: tuple[str, ...]
     slices: tuple[Slice, ...] = ()
+
+    @cached_property
+    def operations(self) -> int:
+        """The operations of all bodies."""
+        return sum(operations(e) for s in self.stages for e in s.body)
 
     @cached_property
     def reads(self) -> tuple[Read, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from rutc.tensor_ir.affine import Index, Size, plain
-from rutc.tensor_ir.expr import Apply, walk
+from rutc.tensor_ir.expr import operations
 from rutc.tensor_ir.kernel import Kernel, Kind, Stmt, exprs, walk_stmts
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.steps import Cut, Fuse, Mark, Part, Peel, Reorder, Schedule, Split, Step
@@ -121,9 +121,8 @@ def _parted(loops: list[str], ends: Mapping[str, tuple[int, ...]]) -> list[Step]
 
 def copies_of_body(body: tuple[Stmt, ...]) -> int:
     """How many vectors an iteration of a loop around these statements should compute."""
-    found = (x for s in walk_stmts(body) for e in exprs(s) for x in walk(e))
-    operations = sum(isinstance(x, Apply) for x in found)
-    return max(1, min(MOST_COPIES, MOST_OPERATIONS // max(operations, 1)))
+    found = sum(operations(e) for s in walk_stmts(body) for e in exprs(s))
+    return max(1, min(MOST_COPIES, MOST_OPERATIONS // max(found, 1)))
 
 
 def vectorised(v: str, size: Size, machine: Machine, copies: int = MOST_COPIES) -> list[Step]:

@@ -20,7 +20,7 @@ from rutc.graph_opt.cost import NestCost
 from rutc.graph_opt.plan import Refusal
 from rutc.record import record
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Apply, Cast, Read, reads, walk
+from rutc.tensor_ir.expr import Read, operations, reads
 from rutc.tensor_ir.graph import (
     Bind,
     Const,
@@ -158,7 +158,7 @@ class Fuser:
         if n.reducer is not None:
             _, vector = self._cost(n).best(self.inner)
             kind = "row" if vector is None or vector in n.bound else "tile"
-        return Draft(kind, [n], self._dims(n), position, operations=operations(n))
+        return Draft(kind, [n], self._dims(n), position, operations=sum(map(operations, n.body)))
 
     def _cost(self, n: Nest) -> NestCost:
         return NestCost(n, self.extents, self.constants, self.steps, self.varying)
@@ -179,7 +179,7 @@ class Fuser:
         if n.reducer is not None:
             return self._refuses_reduction(n, draft, mine)
         reason = self._refuses_elementwise(n, draft, mine)
-        if reason is None and draft.operations + operations(n) > MOST_OPERATIONS:
+        if reason is None and draft.operations + sum(map(operations, n.body)) > MOST_OPERATIONS:
             return f"the kernel has {draft.operations} operations already"
         return reason
 
@@ -240,7 +240,7 @@ class Fuser:
             draft.kind = "row"
             draft.shared = self._dims(n)
         draft.stages.append(n)
-        draft.operations += operations(n)
+        draft.operations += sum(map(operations, n.body))
 
     def _depend(self, g: int, sources: set[int], drafts: list[Draft]) -> None:
         new = 0
@@ -283,11 +283,6 @@ class Fuser:
             shared = tuple(x for x in self.order[lead] if x in d.shared)
             items.append(Group(f"{prefix}{g}", tuple(d.stages), shared, stored))
         return tuple(items)
-
-
-def operations(n: Nest) -> int:
-    """The operations of a nest's body."""
-    return sum(isinstance(x, Apply | Cast) for e in n.body for x in walk(e))
 
 
 def _identity(r: Read, dims: frozenset[str]) -> bool:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import lcm, prod
 
-from rutc.graph_opt.decide.fusion import MOST_OPERATIONS, operations
+from rutc.graph_opt.decide.fusion import MOST_OPERATIONS
 from rutc.graph_opt.plan import FillHalo, PlanStep, Repeat, Run
 from rutc.graph_opt.row_runs import matrix_factors, rows_of_sum
 from rutc.record import record
@@ -84,11 +84,6 @@ class Member:
     group: Group
     dims: tuple[str, ...]
     ratios: tuple[int, ...]
-
-    @functools.cached_property
-    def operations(self) -> int:
-        """The operations of the kernel's bodies."""
-        return sum(map(operations, self.group.stages))
 
     @functools.cached_property
     def moved(self) -> Mapping[str, frozenset[str]]:
@@ -202,7 +197,7 @@ class Slicer:
         assert isinstance(first, Run)
         members: tuple[Member, ...] = (Member(start, first.group, dims, (1,) * len(dims)),)
         found: list[tuple[Member, ...]] = []
-        code = members[0].operations
+        code = first.group.operations
         if not self._alike(members[0]):
             return found
         for number in range(start + 1, len(steps)):
@@ -212,7 +207,7 @@ class Slicer:
             following = self._follows(members, number, step)
             if following is None or len(members) == MOST_MEMBERS:
                 break
-            code += following.operations
+            code += following.group.operations
             if code > MOST_CHAINED:
                 break
             members = (*members, following)
