@@ -30,6 +30,7 @@ from rutc.tensor_ir.affine import Index, Range, Size, plain
 from rutc.tensor_ir.graph import outs, walk_nodes
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.outside import finite_operands
 from rutc.tensor_ir.text import node_lines
 
 
@@ -256,8 +257,9 @@ def _launches(
 
 def _launch(plan: Plan, group: Group, symbols: Symbols, machine: Machine) -> Launch:
     extents = {d: plain(e) for d, e in plan.graph.dims}
-    kernel = lower(group, plan.values, plan.layouts, extents, symbols)
-    constants = {n.out.name for n in walk_nodes(plan.graph.nodes) if isinstance(n, Const)}
+    constants = {n.out.name: n for n in walk_nodes(plan.graph.nodes) if isinstance(n, Const)}
+    finite = finite_operands(group.reads, constants)
+    kernel = lower(group, plan.values, plan.layouts, extents, symbols, finite)
     free = tuple(b.name for b in kernel.args if b.name in constants)
     schedule, _, _ = scheduled_kernel(kernel, free, machine)
     return Launch(group.name, kernel.origin, group.shared, tuple(map(str, schedule)))

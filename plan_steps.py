@@ -37,6 +37,7 @@ from rutc.tensor_ir.graph import Call, Carry, Const, Input, Scatter, Value, walk
 from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop, with_symbols
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group, halo_kernel, lower, lower_scatter
+from rutc.tensor_ir.outside import finite_operands
 from rutc.tuner.sharing import Operand, Shared
 from rutc.weights import Weights
 
@@ -192,7 +193,15 @@ class PlanSteps:
         groups = [x.group for x in steps if isinstance(x, Run)]
         private = {v for g in groups for v in g.stored} - set(s.parts)
         kernels = tuple(
-            lower(g, self.plan.values, self.plan.layouts, self.extents, inner) for g in groups
+            lower(
+                g,
+                self.plan.values,
+                self.plan.layouts,
+                self.extents,
+                inner,
+                finite_operands(g.reads, self.constants),
+            )
+            for g in groups
         )
         # The number of slices may depend on sizes that no kernel reads.
         counted = {n for _, trips in counters for n in Index.of(trips).names()}
@@ -299,7 +308,8 @@ class PlanSteps:
 
     # -- kernels --------------------------------------------------------------------------------
     def _run(self, group: Group, symbols: Symbols) -> host.Step:
-        kernel = lower(group, self.plan.values, self.plan.layouts, self.extents, symbols)
+        finite = finite_operands(group.reads, self.constants)
+        kernel = lower(group, self.plan.values, self.plan.layouts, self.extents, symbols, finite)
         return self._launch(group.name, (kernel,), self._work(group))
 
     def _work(self, group: Group) -> int:

@@ -29,6 +29,7 @@ from rutc.graph_opt.rules.normalize import (
     divide_later,
     multiply_by_reciprocal,
 )
+from rutc.graph_opt.rules.outside import drop_outside
 from rutc.graph_opt.rules.pairs import MultiplyPairs
 from rutc.graph_opt.rules.parts import MultiplyParts
 from rutc.graph_opt.rules.phases import solve_phase
@@ -96,6 +97,9 @@ PIPELINE: tuple[Pass, ...] = (
     Sweep("fold scales into weights", (fold_scale, combine_scales, join_weights, *CLEAN)),
     # Before dims are split: what is left of the remainders then goes with the split.
     Sweep("solve phases", (solve_phase, *CLEAN)),
+    # Windows of transposed convolutions have no phases any more; before dims are split, of which
+    # constants then have what is left.
+    Sweep("leave out what lies outside", (drop_outside, *CLEAN)),
     # After products are gathered and scales folded, which would take the factor into a sum; before
     # dims are split, while the sum is found to be one of exponentials.
     Sweep("multiply by reciprocals", (multiply_by_reciprocal, *CLEAN)),

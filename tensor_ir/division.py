@@ -391,3 +391,15 @@ def _size(x: Index) -> int:
         for a in mono:
             total += 1 if isinstance(a, Var) else 4 + sum(map(_size, parts_of(a)))
     return total
+
+
+def without_quotients(x: Index) -> Index:
+    """`x` with d*(e // d) as e - e % d, whose terms may cancel others."""
+    total = Index((), x.const)
+    for mono, c in x.terms:
+        match mono:
+            case (FloorDiv(num, den),) if den.is_const and c % den.const == 0:
+                total = total + (num - num % den) * (c // den.const)
+            case _:
+                total = total + Index(((mono, c),))
+    return total

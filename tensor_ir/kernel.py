@@ -1,7 +1,7 @@
 """The kernel language: loops over buffers, what a fusion group is lowered to and scheduled in.
 
     kernel := name(buffer, ...) { stmt* }
-    buffer := name : dtype layout space              space: memory | stack | register
+    buffer := name : dtype layout space [finite]     space: memory | stack | register
     stmt   := for v in [lo, hi) kind { stmt* }       kind: serial | parallel | unroll | vector
             | buffer[dim=coord, ...] = expr
             | put buffer[dim=coord, ...] reducer= expr
@@ -59,12 +59,16 @@ class Kind(Enum):
 
 @record
 class Buffer:
-    """Elements of one type; the layout's dims name its axes."""
+    """Elements of one type; the layout's dims name its axes.
+
+    Those of a `finite` one are known to be finite numbers: their products with 0 are 0.
+    """
 
     name: str
     dtype: DType
     layout: Layout
     space: Space = Space.MEMORY
+    finite: bool = False
 
 
 @record

@@ -36,7 +36,7 @@ def print_kernel(k: Kernel) -> str:
 
 
 def _buffer(b: Buffer) -> str:
-    return f"%{b.name}: {b.dtype} {b.layout} {b.space.value}"
+    return f"%{b.name}: {b.dtype} {b.layout} {b.space.value}{' finite' if b.finite else ''}"
 
 
 def _stmt(s: Stmt, depth: int, lines: list[str]) -> None:

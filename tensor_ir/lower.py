@@ -13,12 +13,14 @@ The loops are in the given order and do what the nests say; steps (see `steps`) 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import cache, cached_property
 from math import gcd
 
 from rutc.record import record
-from rutc.tensor_ir.affine import ZERO, FloorDiv, Index, Range, Size, minimum, plain
+from rutc.tensor_ir.affine import ZERO, Index, Range, Size, minimum, plain
+from rutc.tensor_ir.division import without_quotients
 from rutc.tensor_ir.expr import Coord, Expr, Read, bind, operations, reads, substitute, transform
 from rutc.tensor_ir.graph import Nest, Scatter, Value, used
 from rutc.tensor_ir.kernel import (
@@ -102,12 +104,16 @@ def lower(
     layouts: Mapping[str, Layout],
     extents: Mapping[str, Size],
     symbols: Mapping[str, Range] | None = None,
+    finite: AbstractSet[str] = frozenset(),
 ) -> Kernel:
-    """The kernel of a group. `layouts` gives memory's order, `symbols` the ranges of sizes."""
+    """The kernel of a group. `layouts` gives memory's order, `symbols` the ranges of sizes.
+
+    All elements of the values in `finite` are known to be finite numbers.
+    """
     symbols = symbols or {}
     reach = cache(lambda c, extent: beyond(c, extent, extents, symbols))
     memory = [*group.external_reads(), *group.stored]
-    args = [Buffer(v, values[v].dtype, layouts[v]) for v in memory]
+    args = [Buffer(v, values[v].dtype, layouts[v], finite=v in finite) for v in memory]
     locals_: list[Buffer] = []
     body: list[Stmt] = []
     used_loops = {*group.shared, *symbols}
@@ -324,23 +330,11 @@ def beyond(
         rest = factor * Index.of(v)
         highest = highest - rest + (last if bounds[0] >= 0 else ZERO)
         lowest = lowest - rest + (ZERO if bounds[0] >= 0 else last)
-    below = _without_quotients(lowest).bounds(symbols)
-    above = _without_quotients(highest - extent + 1).bounds(symbols)
+    below = without_quotients(lowest).bounds(symbols)
+    above = without_quotients(highest - extent + 1).bounds(symbols)
     if below is None or above is None:
         return None
     return max(0, -below[0]), max(0, above[1])
-
-
-def _without_quotients(x: Index) -> Index:
-    """`x` with d*(e // d) as e - e % d, whose terms may cancel others."""
-    total = Index((), x.const)
-    for mono, c in x.terms:
-        match mono:
-            case (FloorDiv(num, den),) if den.is_const and c % den.const == 0:
-                total = total + (num - num % den) * (c // den.const)
-            case _:
-                total = total + Index(((mono, c),))
-    return total
 
 
 def _loop(var: str, extent: Size, body: tuple[Stmt, ...]) -> Loop:

@@ -2,14 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 
+from rutc.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read, index_names
 
+LEAST_GAIN = 0.8
+"""What loops over the inside of windows have to bring the cost to: their ends are not known."""
+FEW_STEPS = 8
+"""A loop is not worth loops around it whose ends are not known if it has fewer iterations."""
 MOST_TAPS = 64
 """The most elements of a window that are written out one after the other."""
+
+
+@record
+class Window:
+    """A coordinate that a bound loop and a free one move.
+
+    %x[y=2*y + 12*k - 12 else 0.0]   ->   bound k, step 12; free y, stride 2; start -12
+    """
+
+    bound: str
+    step: int
+    free: str
+    stride: int
+    start: int
+    extent: int
+
+
+def window(c: Index, bound: Collection[str], free: Collection[str], extent: int) -> Window | None:
+    """The window that is a coordinate of some extent; None where other loops move it, too."""
+    names = c.names()
+    own, around = names & set(bound), names & set(free)
+    if len(own) != 1 or len(around) != 1:
+        return None
+    (b,), (f,) = own, around
+    step, stride = c.coefficient(b), c.coefficient(f)
+    if not step or not stride:
+        return None
+    rest = c - Index.of(b) * step - Index.of(f) * stride
+    return Window(b, step, f, stride, rest.const, extent) if rest.is_const else None
+
+
+@lru_cache(maxsize=4096)
+def share_inside(w: Window, turns: int, rows: int, tile: int = 1) -> float:
+    """The share of the bound loop's iterations in which some row of a tile is inside.
+
+    There are `turns` iterations of the bound loop and `rows` of the free one.
+    """
+    done = tiles = 0
+    for first in range(0, rows, tile):
+        last = min(first + tile, rows) - 1
+        low, high = sorted((w.start + w.stride * first, w.start + w.stride * last))
+        done += sum(high + w.step * k >= 0 and low + w.step * k < w.extent for k in range(turns))
+        tiles += 1
+    return done / (tiles * turns) if tiles * turns else 1.0
 
 
 def partners(

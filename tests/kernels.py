@@ -36,6 +36,7 @@ from rutc.tensor_ir.steps import (
     BlockReduction,
     Cut,
     Fuse,
+    Inside,
     Lanes,
     Mark,
     NotApplicable,
@@ -85,7 +86,8 @@ class Case:
 
     def kernel(self) -> Kernel:
         """The lowered group."""
-        return lower(self.group, self.graph.values, self.layouts, self.extents)
+        finite = frozenset(n.out.name for n in self.graph.inputs)
+        return lower(self.group, self.graph.values, self.layouts, self.extents, finite=finite)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All values by name, axes in the order of sorted dims."""
@@ -257,6 +259,8 @@ class _Cases:
         stride, dilation, before = self.number(1, 2), self.number(1, 2), self.number(0, 2)
         at = Index.of(x) * stride + Index.of(taps) * dilation - before
         fill = self.literal(dtype)
+        if self.chance(60):
+            fill = reducer(name, dtype).identity[0]
         coords = tuple((d, at if d == x else Index.of(d)) for d in source.dims)
         body: Expr = Read(source.name, coords, dtype, fill)
         last = (self.extents[x] - 1) * (stride - 1) + (self.extents[taps] - 1) * dilation - before
@@ -463,7 +467,8 @@ UNROLLED = 64
 """The most copies of a statement that a random schedule makes."""
 KINDS_OF_STEPS = (
     "split", "split", "fuse", "reorder", "peel", "cut", "part", "mark", "mark", "mark", "lanes",
-    "lanes", "block", "sums", "tile", "tile", "prefetch", "later", "result", "preload", "preload",
+    "lanes", "block", "sums", "tile", "tile", "inside", "inside", "prefetch", "later", "result",
+    "preload", "preload",
 )  # fmt: skip
 REDUCERS = (
     "argmax", "argmin", "argmax_last", "argmin_last", "logsumexp", "moments", "prod", "max",
@@ -538,6 +543,8 @@ def _random_step(draw: st.DrawFn, kernel: Kernel, loops: Sequence[Loop]) -> Step
             return BlockReduction(var, draw(st.sampled_from([2, 3, 8])), outside, output)
         case "sums" if bound := _bound(kernel.body):
             return PartialSums(draw(st.sampled_from(bound)), draw(st.sampled_from([1, 2, 3, 8])))
+        case "inside" if bound := _bound(kernel.body):
+            return Inside(tuple(draw(st.lists(st.sampled_from(bound), min_size=1, unique=True))))
         case "prefetch":
             buffer = draw(st.sampled_from([b.name for b in kernel.args]))
             return PrefetchBlock(buffer, var, draw(st.sampled_from([0, 40])), 16)

@@ -22,6 +22,8 @@ from rutc.tensor_ir.kernel import (
     walk_stmts,
 )
 from rutc.tensor_ir.ranges import common_size, with_common, without_common
+from rutc.tensor_ir.steps.inside import windows_of
+from rutc.tensor_ir.windows import Window, window
 
 SOME = 8
 """Iterations of a loop whose number varies that a schedule has in mind at least.
@@ -80,11 +82,17 @@ class Touch:
 
 @record
 class Reduction:
-    """One update: the loops around it inside the shared ones, and what it reads."""
+    """One update: the loops around it inside the shared ones, and what it reads.
+
+    Its `windows` reach outside of what they are read from; of those of the bound loops `tested`,
+    memory has no halo.
+    """
 
     update: Update
     loops: tuple[Loop, ...]
     reads: tuple[Touch, ...]
+    windows: tuple[Window, ...] = ()
+    tested: frozenset[str] = frozenset()
 
     @property
     def bound(self) -> tuple[Loop, ...]:
@@ -178,7 +186,8 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
                 touches.append(store)
             if isinstance(s, Update):
                 own = loops[len(shared) :]
-                reductions.append(Reduction(s, own, tuple(reads.values())))
+                found = _windows(kernel, s, own, extents)
+                reductions.append(Reduction(s, own, tuple(reads.values()), *found))
 
     visit(kernel.body, ())
     return Shape(
@@ -229,6 +238,31 @@ def never_longer(size: Size, most: int, symbols: Mapping[str, Range]) -> bool:
     """Whether a loop of that size is known never to be longer."""
     bounds = Index.of(size).bounds(symbols)
     return bounds is not None and bounds[1] <= most
+
+
+def _windows(
+    kernel: Kernel, update: Update, loops: tuple[Loop, ...], extents: Mapping[str, int]
+) -> tuple[tuple[Window, ...], frozenset[str]]:
+    """The windows of an update whose loops may have other bounds, as the step `inside` gives.
+
+    And the loops of which that saves tests of where they are.
+    """
+    own = {x.var for x in loops}
+    found: list[Window] = []
+    tested: set[str] = set()
+    for loop in loops:
+        if not loop.hi.is_const:
+            continue
+        for c, size, room in windows_of(kernel, update, loop.var):
+            w = window(c, own, extents.keys() - own, typical(size, dict(kernel.symbols)))
+            if w is None:
+                continue
+            found.append(w)
+            ranges = {v: (0, extents[v] - 1) for v in (w.bound, w.free)}
+            bounds = c.bounds(ranges)
+            if bounds is None or bounds[0] < -room[0] or bounds[1] >= w.extent + room[1]:
+                tested.add(w.bound)
+    return tuple(found), frozenset(tested)
 
 
 def _loops(body: tuple[Stmt, ...]) -> Iterator[Loop]:

@@ -32,7 +32,7 @@ from rutc.tuner.puts import puts
 from rutc.tuner.repeats import apart
 from rutc.tuner.rows import rows
 from rutc.tuner.tiled import tiled
-from rutc.tuner.tiles import choose_tile
+from rutc.tuner.tiles import choose_tile, passed_inside
 from rutc.tuner.windows import windows
 
 
@@ -53,7 +53,7 @@ def choose(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Choic
         passing = windows(kernel, shape, machine, constants)
         if passing is not None:
             return passing
-        fused = collapse(shape)
+        fused = collapse(shape, passed_inside(shape))
         if fused:
             rest = choose(apply_schedule(kernel, fused), machine, constants)
             return replace(rest, schedule=(*fused, *rest.schedule))

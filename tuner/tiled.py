@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.kernel import Assign, Init, Kernel, Kind, Space, walk_stmts
@@ -17,6 +17,7 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import (
     BlockReduction,
     Even,
+    Inside,
     Mark,
     Peel,
     PrefetchBlock,
@@ -41,6 +42,7 @@ from rutc.tuner.tiles import (
     bound_order,
     crowded,
     even_tile,
+    inside_shares,
     state_registers,
 )
 
@@ -87,7 +89,7 @@ def tiled(
     """
     steps: list[Step] = []
     extents = dict(shape.extents)
-    bound = bound_order(shape)
+    bound = bound_order(shape, tile.inside)
     batch = _batch(shape, tile)
     group = products_together(shape, machine)
     found = _reduction_block(kernel, shape, tile, bound, machine)
@@ -198,7 +200,7 @@ def tiled(
             parted.add(last)
             extents[f"{last}.o"] = extents[last] // group if extents[last] % group == 0 else 0
             wanted = [*wanted[:-1], f"{last}.o"]
-        fixed = [v for v in wanted if v not in shape.symbolic]
+        fixed = [v for v in wanted if v not in shape.symbolic and v not in tile.inside]
         short = fixed if wanted[-1:] == fixed[-1:] else []
         unrolled = _unrolled(r, short, tile, extents, machine)
         steps += unrolled
@@ -241,6 +243,8 @@ def tiled(
                     if Mark(first, Kind.UNROLL) not in steps:
                         ahead = NEAR_LINES * line
                         steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
+    if tile.inside:
+        steps.append(Inside(tile.inside))
     return Choice(tuple(steps), packs)
 
 
@@ -422,7 +426,9 @@ def _reduction_block(
     step = sum(
         tile.vectors * machine.width * t.bytes for t in reduction.reads if t.depends(tile.vector)
     )
-    around = prod(shape.extents[v] for v in bound[:-1])
+    width = tile.vectors * machine.width
+    shares = inside_shares(shape, {**dict(tile.rows), tile.vector: width}) if tile.inside else {}
+    around = ceil(prod(shape.extents[v] * shares.get(v, 1.0) for v in bound[:-1]))
     most = int(machine.l1 * PANEL_SHARE) // max(step * around, 1)
     extent = shape.extents[bound[-1]]
     lines = _shared_lines(reduction, tile, bound[-1])

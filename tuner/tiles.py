@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import ceil, gcd, log2, prod
 
 from rutc.record import record
 from rutc.tensor_ir.machine import NEAR_STRIDES, PAIR, Machine
 from rutc.tensor_ir.products import narrow_factors
 from rutc.tensor_ir.steps.tile import MOST_EXACT
+from rutc.tensor_ir.windows import FEW_STEPS, LEAST_GAIN, share_inside
 from rutc.tuner.access import Reduction, Shape, Touch
 
 LOAD_BITS = 512
@@ -26,6 +27,8 @@ EVICTED_CYCLES = 10.0
 """What it costs to get a line from the second cache before it is written to."""
 LOOP_CYCLES = 1.0
 """What a short loop costs that is not unrolled."""
+TESTED = 2.0
+"""Slow-down by tests of where a window is, as there is no halo: about as much work as products."""
 LONGEST_UNROLLED = 16
 MOST_VECTORS = 8
 SHORTEST_ROW = 4
@@ -50,12 +53,16 @@ LANE_STREAM_SHARE = 0.35
 
 @record
 class RegisterTile:
-    """`vectors` registers along the loop `vector`, for every point of the `rows` (loop, factor)."""
+    """`vectors` registers along the loop `vector`, for every point of the `rows` (loop, factor).
+
+    The loops `inside` go over what lies inside of the values that they read.
+    """
 
     vector: str
     vectors: int
     rows: tuple[tuple[str, int], ...]
     cost: float
+    inside: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -137,14 +144,17 @@ def _tiles(shape: Shape, vector: str, machine: Machine) -> Iterator[RegisterTile
                         yield _cost(shape, vector, vectors, ((w, g), (v, f)), machine)
 
 
-def bound_order(shape: Shape) -> list[str]:
-    """Reduction loops, the one along which operands are nearest in memory innermost."""
+def bound_order(shape: Shape, inside: Collection[str] = ()) -> list[str]:
+    """Reduction loops, the one along which operands are nearest in memory innermost.
+
+    Those `inside`, whose iterations are few and not known, go around the others.
+    """
     names: dict[str, int] = {}
     for r in shape.reductions:
         for x in r.loops:
             strides = [abs(t.strides.get(x.var) or 0) for t in r.reads if not t.packed]
             names[x.var] = max(strides, default=0)
-    return sorted(names, key=lambda v: -names[v])
+    return sorted(names, key=lambda v: (v not in inside, -names[v]))
 
 
 def crowded(
@@ -205,7 +215,56 @@ def _cost(
     rows: tuple[tuple[str, int], ...],
     machine: Machine,
 ) -> RegisterTile:
-    """Cycles per element wanted, shorter tiles at the edges included."""
+    """The tile, at its cycles per element wanted, shorter tiles at the edges included."""
+    whole = _cost_inside(shape, vector, vectors, rows, {}, machine)
+    shares = inside_shares(shape, {**dict(rows), vector: vectors * machine.width})
+    if not shares:
+        return whole
+    inside = _cost_inside(shape, vector, vectors, rows, shares, machine)
+    return inside if inside.cost < LEAST_GAIN * whole.cost else whole
+
+
+def inside_shares(shape: Shape, tile: Mapping[str, int]) -> dict[str, float]:
+    """The share of their iterations that loops over windows do for tiles of such sizes.
+
+    Loops that do all of theirs are left out, and so are those inside of no longer one.
+    """
+    shares: dict[str, float] = {}
+    for r in shape.reductions:
+        moved = {w.bound for w in r.windows}
+        if (
+            max((shape.extents[x.var] for x in r.loops if x.var not in moved), default=0)
+            < FEW_STEPS
+        ):
+            continue
+        for w in r.windows:
+            turns, extent = shape.extents[w.bound], shape.extents[w.free]
+            share = share_inside(w, turns, extent, tile.get(w.free, 1))
+            if share < shares.get(w.bound, 1.0):
+                shares[w.bound] = share
+    return shares
+
+
+def passed_inside(shape: Shape) -> frozenset[str]:
+    """The free loops along which windows had better go over what is inside of their values.
+
+    Each has to stay a loop of its own.
+    """
+    shares = inside_shares(shape, {})
+    tested = {b for r in shape.reductions for b in r.tested}
+    gain = {b for b, share in shares.items() if b in tested or share < LEAST_GAIN}
+    return frozenset(w.free for r in shape.reductions for w in r.windows if w.bound in gain)
+
+
+def _cost_inside(
+    shape: Shape,
+    vector: str,
+    vectors: int,
+    rows: tuple[tuple[str, int], ...],
+    shares: Mapping[str, float],
+    machine: Machine,
+) -> RegisterTile:
+    """The tile, its loops over windows doing such shares of their iterations."""
     lanes = machine.width
     pieces: list[tuple[float, int, tuple[tuple[str, int], ...]]] = [
         (count, chunk, ()) for count, chunk in _parts(-(-shape.extents[vector] // lanes), vectors)
@@ -218,8 +277,10 @@ def _cost(
             unknown *= 1 + UNKNOWN * f / extent
         parts = _parts(extent, f)
         pieces = [(n * m, k, (*done, (v, g))) for n, k, done in pieces for m, g in parts]
-    cycles = sum(n * _tile_cycles(shape, vector, k, part, machine) for n, k, part in pieces)
-    return RegisterTile(vector, vectors, rows, cycles * unknown / wanted)
+    cycles = sum(n * _tile_cycles(shape, vector, k, part, shares, machine) for n, k, part in pieces)
+    if any(r.tested - shares.keys() for r in shape.reductions):
+        cycles *= TESTED
+    return RegisterTile(vector, vectors, rows, cycles * unknown / wanted, tuple(shares))
 
 
 def _parts(extent: int, factor: int) -> list[tuple[int, int]]:
@@ -236,19 +297,23 @@ def _tile_cycles(
     vector: str,
     vectors: int,
     rows: tuple[tuple[str, int], ...],
+    shares: Mapping[str, float],
     machine: Machine,
 ) -> float:
-    """Cycles of one tile: its reductions and what follows them."""
+    """Cycles of one tile: its reductions and what follows them.
+
+    Loops do such `shares` of their iterations, or all.
+    """
     width = machine.width
     size = vectors * prod(f for _, f in rows)
     cycles = 0.0
     length = 0.0
-    order = bound_order(shape)
+    order = bound_order(shape, shares)
     inner = order[-1:]
     for r in shape.reductions:
-        steps = prod(shape.extents[x.var] for x in r.loops)
+        steps = prod(shape.extents[x.var] * shares.get(x.var, 1.0) for x in r.loops)
         if in_pairs(r, machine):
-            steps = -(-steps // PAIR)
+            steps = ceil(steps / PAIR)
         unrolled = {
             v: shape.extents[v]
             for v in inner

@@ -58,6 +58,7 @@ from rutc.tensor_ir.graph import (
 )
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group
+from rutc.tensor_ir.outside import is_finite
 from rutc.tensor_ir.verify import verify
 
 CACHE_LINE_BYTES = 64
@@ -97,9 +98,8 @@ class _Decider:
         )
         self.copier = Copier(self.extents, set(graph.values), {})
         self.values = dict(graph.values)
-        self.constants = frozenset(
-            n.out.name for n in walk_nodes(graph.nodes) if isinstance(n, Const)
-        )
+        self.data = {n.out.name: n for n in walk_nodes(graph.nodes) if isinstance(n, Const)}
+        self.constants = frozenset(self.data)
         nodes = self._with_copies(graph.nodes, frozenset())
         graph = replace(graph, nodes=nodes)
         verify(graph)
@@ -201,7 +201,8 @@ class _Decider:
         `lanes` is the dim to be innermost in the copy, if that matters.
         """
         assert r.fill is not None
-        halo = needed_halo(n, r, self.sizes, self.values, self.symbols)
+        inner = lanes or self.inner.get(r.value)
+        halo = needed_halo(n, r, self.sizes, self.values, self.symbols, inner, self._is_finite)
         if not halo or r.value in self.constants:
             return body
         if masked_at_edges(n, r, self.sizes, self.inner):
@@ -227,6 +228,10 @@ class _Decider:
             a, b = wide.get(d, (0, 0))
             wide[d] = (max(a, lo), max(b, hi))
         return body
+
+    def _is_finite(self, value: str) -> bool:
+        """Whether a value is a constant of finite numbers."""
+        return value in self.data and is_finite(self.data[value])
 
     def _layouts(self) -> dict[str, Layout]:
         layouts: dict[str, Layout] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 
 from rutc.tensor_ir.affine import Index, Range, Size, typical
@@ -10,10 +10,22 @@ from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.graph import Nest, Value
 from rutc.tensor_ir.lower import beyond
 from rutc.tensor_ir.machine import NEAR_STRIDES
-from rutc.tensor_ir.windows import MOST_TAPS, partners
+from rutc.tensor_ir.outside import adds_nothing
+from rutc.tensor_ir.windows import (
+    FEW_STEPS,
+    LEAST_GAIN,
+    MOST_TAPS,
+    partners,
+    share_inside,
+    window,
+)
 
 LEAST_LANES = 4
 """The shortest dim along which vectors pay."""
+MOST_HALO = 4
+"""A value takes at most so many times its own memory with a halo,"""
+MOST_HALO_ELEMENTS = 4096
+"""and so many elements."""
 NARROWEST_MASKED = 4
 """Bytes of the narrowest elements for which every machine has masked loads."""
 
@@ -52,8 +64,16 @@ def needed_halo(
     sizes: Mapping[str, Size],
     values: Mapping[str, Value],
     symbols: Mapping[str, Range],
+    inner: str | None,
+    finite: Callable[[str], bool],
 ) -> dict[str, tuple[int, int]] | None:
-    """How far the read goes outside of its value, per dim; None where that is not constant."""
+    """How far the read goes outside of its value, per dim; None where that is not constant.
+
+    It is none either where the halo would take far more than the value does. A reduction that
+    gains nothing outside of a value leaves out what lies there (the step `inside`), where that is
+    much and larger than the value; then memory's `inner` dim alone has a halo, for tiles of rows
+    along it.
+    """
     extents = {d: typical(x, symbols) for d, x in sizes.items()}
     ranges = {d: (0, extents[d] - 1) for d in nest.dims if extents[d] > 0}
     halo: dict[str, tuple[int, int]] = {}
@@ -74,6 +94,32 @@ def needed_halo(
             halo[d] = (lo, hi)
     # What has no element at common sizes may have some at others.
     own = {d: max(extents[d], 1) for d in values[r.value].dims}
-    total = prod(e + sum(halo.get(d, (0, 0))) for d, e in own.items())
+
     size = prod(own.values())
-    return halo if total <= 4 * size + 4096 else None
+
+    def total(found: Mapping[str, tuple[int, int]]) -> int:
+        return prod(e + sum(found.get(d, (0, 0))) for d, e in own.items())
+
+    def fits(found: Mapping[str, tuple[int, int]]) -> bool:
+        return total(found) <= MOST_HALO * size + MOST_HALO_ELEMENTS
+
+    if total(halo) > 2 * size and nest.reducer is not None:
+        left_out = {d for d in halo if d != inner and _is_left_out(nest, r, d, extents)}
+        rest = {d: n for d, n in halo.items() if d not in left_out}
+        if left_out and fits(rest) and adds_nothing(nest.reducer, nest.body, r, finite):
+            return rest
+    return halo if fits(halo) else None
+
+
+def _is_left_out(nest: Nest, r: Read, d: str, extents: Mapping[str, int]) -> bool:
+    """Whether a loop over windows along a dim gains if it goes over what is inside of the value.
+
+    Registers for matrices, which multiply narrower numbers, take whole windows.
+    """
+    c = r.coord(d)
+    if not isinstance(c, Index) or r.dtype.bits < 32:
+        return False
+    w = window(c, nest.bound, nest.out.dims, extents[d])
+    if w is None or max((extents[b] for b in nest.bound if b != w.bound), default=0) < FEW_STEPS:
+        return False
+    return share_inside(w, extents[w.bound], extents[w.free]) < LEAST_GAIN

@@ -2,6 +2,7 @@
 
 from rutc.tensor_ir.steps.base import NotApplicable, Schedule, Step, apply_schedule
 from rutc.tensor_ir.steps.ends import Balance, Even, Overlap, Peel
+from rutc.tensor_ir.steps.inside import Inside
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Reorder, Split
 from rutc.tensor_ir.steps.matrix import MatrixTile
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
@@ -17,6 +18,7 @@ __all__ = [
     "Cut",
     "Even",
     "Fuse",
+    "Inside",
     "Lanes",
     "Mark",
     "MatrixTile",

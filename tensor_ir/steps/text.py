@@ -16,6 +16,7 @@ from rutc.tensor_ir.affine import quoted
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.steps.base import Schedule, Step
 from rutc.tensor_ir.steps.ends import Balance, Even, Overlap, Peel
+from rutc.tensor_ir.steps.inside import Inside
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Reorder, Split
 from rutc.tensor_ir.steps.matrix import MatrixTile
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
@@ -35,6 +36,7 @@ STEPS: Mapping[str, type[Step]] = {
     "cut": Cut,
     "part": Part,
     "mark": Mark,
+    "inside": Inside,
     "lanes": Lanes,
     "block_reduction": BlockReduction,
     "partial_sums": PartialSums,

@@ -21,6 +21,7 @@ from rutc.graph_opt.rules.normalize import (
     divide_later,
     multiply_by_reciprocal,
 )
+from rutc.graph_opt.rules.outside import drop_outside
 from rutc.graph_opt.rules.pairs import MultiplyPairs
 from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.rows import recompute_rows
@@ -50,6 +51,7 @@ RULES: tuple[Rule, ...] = (
     divide_later,
     drop_copy,
     drop_fill,
+    drop_outside,
     drop_unit_dims,
     drop_unused_dims,
     drop_requantised,
