@@ -186,7 +186,7 @@ def analyse(kernel: Kernel, constants: frozenset[str]) -> Shape:
                 touches.append(store)
             if isinstance(s, Update):
                 own = loops[len(shared) :]
-                found = _windows(kernel, s, own, extents)
+                found = _windows(kernel, s, own, extents, some)
                 reductions.append(Reduction(s, own, tuple(reads.values()), *found))
 
     visit(kernel.body, ())
@@ -241,7 +241,11 @@ def never_longer(size: Size, most: int, symbols: Mapping[str, Range]) -> bool:
 
 
 def _windows(
-    kernel: Kernel, update: Update, loops: tuple[Loop, ...], extents: Mapping[str, int]
+    kernel: Kernel,
+    update: Update,
+    loops: tuple[Loop, ...],
+    extents: Mapping[str, int],
+    symbols: Mapping[str, Range],
 ) -> tuple[tuple[Window, ...], frozenset[str]]:
     """The windows of an update whose loops may have other bounds, as the step `inside` gives.
 
@@ -254,7 +258,7 @@ def _windows(
         if not loop.hi.is_const:
             continue
         for c, size, room in windows_of(kernel, update, loop.var):
-            w = window(c, own, extents.keys() - own, typical(size, dict(kernel.symbols)))
+            w = window(c, own, extents.keys() - own, typical(size, symbols))
             if w is None:
                 continue
             found.append(w)
