@@ -144,6 +144,25 @@ def test_sizes_of_the_run_agree_with_their_meaning(machine: Machine, tmp_path: P
 
 
 @on_native_and_v3
+def test_windows_are_narrowed_where_rows_ask_for_what_others_read(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """What is asked for depends on how many rows a run has: that is tested in the window's loop."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1])
+    save(tmp_path / "model.onnx", node, ("n", 65, "h"), numbers((128, 65, 3), 0))
+    graph = import_model(tmp_path / "model.onnx", dims={"n": (0, 1 << 20, 1, 1), "h": (0, 4, 1, 1)})
+    plan = decide(optimize(graph))
+    schedules = [f.schedule for f in _facts(plan)]
+    assert any("inside(" in s and "prefetch_block(" in s for s in schedules), schedules
+    library = build(plan, machine, tmp_path)
+    for n, h in ((1, 1), (2, 3), (9, 4), (0, 2)):
+        x = numbers((n, 65, h), n)
+        expected = interpret(graph, {"x": x})["y"]
+        for threads in (1, 2):
+            np.testing.assert_array_equal(run(library, {"x": x}, threads)["y"], expected)
+
+
+@on_native_and_v3
 def test_infinite_weights_meet_the_zeros_outside(machine: Machine, tmp_path: Path) -> None:
     """0 * inf is NaN: nothing may be left out."""
     weights = numbers((4, 9, 3, 3), 0)

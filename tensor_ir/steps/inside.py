@@ -10,7 +10,17 @@ from rutc.record import record
 from rutc.tensor_ir.affine import FloorDiv, Index, Max, Min, Range, Var, floordiv, maximum, minimum
 from rutc.tensor_ir.division import extreme_operands, without_quotients
 from rutc.tensor_ir.expr import Expr, Read, reads, transform
-from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Prefetch, Stmt, Update, rewrite
+from rutc.tensor_ir.kernel import (
+    Branch,
+    Kernel,
+    Kind,
+    Loop,
+    Prefetch,
+    Stmt,
+    Update,
+    rewrite,
+    walk_stmts,
+)
 from rutc.tensor_ir.outside import adds_nothing
 from rutc.tensor_ir.steps.base import NotApplicable, Step, find_loops, outer_ranges, replace_loop
 
@@ -61,10 +71,15 @@ class Inside(Step):
                     yield from self._updates(s, (*around, s))
                 case Update():
                     yield s, around
-                case Prefetch():
+                case Prefetch() | Branch() if all(map(_only_asks, walk_stmts((s,)))):
                     pass
                 case _:
                     raise NotApplicable(f"{loop.var} does more than to reduce")
+
+
+def _only_asks(s: Stmt) -> bool:
+    """Whether a statement does nothing but to ask for memory, or to choose what is asked for."""
+    return isinstance(s, Prefetch | Branch)
 
 
 def _bounds(
