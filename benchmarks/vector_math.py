@@ -19,7 +19,6 @@ from rutc.emit import ir
 from rutc.emit.jit import Elementwise
 from rutc.emit.targets.select import TARGETS, target_named
 from rutc.emit.vector_math import BINARY_OPS, UNARY_OPS, emit_binary, emit_unary
-from rutc.emit.vector_math.lanes import declared
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.machine import Machine
 
@@ -49,7 +48,7 @@ def clock_ghz(machine: Machine) -> float:
 
     def chain(builder: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         i64 = ir.IntType(64)
-        rotate = declared(builder.module, "llvm.fshl.i64", i64, [i64] * 3)
+        rotate = builder.module.declared("llvm.fshl.i64", i64, [i64] * 3)
         x = args[0]
         for step in range(CHAIN):
             x = builder.call(rotate, [x, x, ir.Constant(i64, 13)])

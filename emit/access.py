@@ -72,7 +72,7 @@ class MemoryEmitter:
         if moves is not None:
             return self._neighbours_or_one(buffer, address, moves, mask, vector)
         places = self._places(buffer, address, lanes)
-        name = f"llvm.masked.gather.{suffix(vector)}.v{lanes}p0"
+        name = f"llvm.masked.gather.{vector.suffix}.v{lanes}p0"
         types = [places.type, I32, mask.type, vector]
         function = self.intrinsic(name, vector, types)
         return b.call(function, [places, ir.Constant(I32, align(buffer)), mask, other])
@@ -100,7 +100,7 @@ class MemoryEmitter:
         mask = lane.mask
         if mask is None:
             mask = ir.Constant(ir.VectorType(BOOL, lane.lanes), [1] * lane.lanes)
-        name = f"llvm.masked.scatter.{suffix(value.type)}.v{lane.lanes}p0"
+        name = f"llvm.masked.scatter.{value.type.suffix}.v{lane.lanes}p0"
         types = [value.type, places.type, I32, mask.type]
         function = self.intrinsic(name, ir.VoidType(), types)
         b.call(function, [value, places, ir.Constant(I32, align(buffer)), mask])
@@ -229,7 +229,7 @@ class MemoryEmitter:
         LLVM 22 loads the first lane of a register all of whose lanes are known to be idle, though
         not of the vector's other registers. So those lanes are said to be `other` once more.
         """
-        name = f"llvm.masked.load.{suffix(vector)}.p0"
+        name = f"llvm.masked.load.{vector.suffix}.p0"
         types = [ir.PointerType(), I32, mask.type, vector]
         function = self.intrinsic(name, vector, types)
         least = ir.Constant(I32, align(buffer))
@@ -253,7 +253,7 @@ class MemoryEmitter:
         if known is not None and (known.count(True) == 1 or not self.machine.has_masks):
             self._store_pieces(buffer, value, place, known)
             return
-        name = f"llvm.masked.store.{suffix(value.type)}.p0"
+        name = f"llvm.masked.store.{value.type.suffix}.p0"
         types = [value.type, ir.PointerType(), I32, mask.type]
         function = self.intrinsic(name, ir.VoidType(), types)
         self.builder.call(function, [value, place, ir.Constant(I32, align(buffer)), mask])
@@ -396,11 +396,3 @@ def both(b: ir.IRBuilder, p: ir.Value | None, q: ir.Value) -> ir.Value:
 def align(buffer: Buffer) -> int:
     """Bytes that every element of a buffer lies at a multiple of."""
     return buffer.dtype.bytes
-
-
-def suffix(type_: ir.Type) -> str:
-    """A type as it stands in the names of LLVM's intrinsics."""
-    if isinstance(type_, ir.VectorType):
-        return f"v{type_.count}{suffix(type_.element)}"
-    names = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}
-    return names.get(str(type_), str(type_))

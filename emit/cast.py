@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from rutc.emit import ir
 from rutc.emit.narrow_float import lane_count, narrow, widen, with_lanes
-from rutc.emit.vector_math.lanes import declared
 from rutc.errors import InternalError
 from rutc.tensor_ir.dtype import DType
 
@@ -111,8 +110,8 @@ def _truncated_to_odd(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     back = builder.fpext(nearest, with_lanes(F64, count))
     bits = builder.bitcast(nearest, with_lanes(ir.IntType(32), count))
     one = splat_int(bits.type, 1)
-    fabs = _intrinsic(builder, "fabs", value.type, 1)
-    away = builder.fcmp_ordered(">", builder.call(fabs, [back]), builder.call(fabs, [value]))
+    sizes = (builder.intrinsic("fabs", x) for x in (back, value))
+    away = builder.fcmp_ordered(">", *sizes)
     bits = builder.select(away, builder.sub(bits, one), bits)
     inexact = builder.fcmp_ordered("!=", back, value)
     bits = builder.select(inexact, builder.or_(bits, one), bits)
@@ -237,14 +236,3 @@ def splat_real(type_: ir.Type, value: float) -> ir.Constant:
     if isinstance(type_, ir.VectorType):
         return ir.Constant(type_, [value] * type_.count)
     return ir.Constant(type_, value)
-
-
-def type_suffix(type_: ir.Type) -> str:
-    """The part of an intrinsic's name that says a type, such as `v16f32`."""
-    if isinstance(type_, ir.VectorType):
-        return f"v{type_.count}{type_suffix(type_.element)}"
-    return {"half": "f16", "float": "f32", "double": "f64"}.get(str(type_), str(type_))
-
-
-def _intrinsic(builder: ir.IRBuilder, name: str, type_: ir.Type, arity: int) -> ir.Function:
-    return declared(builder.module, f"llvm.{name}.{type_suffix(type_)}", type_, [type_] * arity)

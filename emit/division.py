@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rutc.emit import ir
-from rutc.emit.access import MemoryEmitter, suffix
+from rutc.emit.access import MemoryEmitter
 from rutc.emit.index import is_vector
 from rutc.tensor_ir.machine import Machine
 
@@ -52,12 +52,11 @@ def divided_by_one(
         x = b.fmul(x, memory.widen(before, lanes))
         one_over = b.fdiv(ir.Constant(divisor.type, 1.0), divisor)
     reciprocal, divisor = memory.widen(one_over, lanes), memory.widen(divisor, lanes)
-    fma = memory.intrinsic(f"llvm.fma.{suffix(x.type)}", x.type, [x.type] * 3)
     first = quotient = b.fmul(x, reciprocal)
     minus = b.fneg(x)
     for _ in range(residues):
-        residue = b.call(fma, [quotient, divisor, minus])
-        quotient = b.call(fma, [b.fneg(residue), reciprocal, quotient])
+        residue = b.intrinsic("fma", quotient, divisor, minus)
+        quotient = b.intrinsic("fma", b.fneg(residue), reciprocal, quotient)
     found = b.select(b.fcmp_ordered("ord", quotient, quotient), quotient, first)
     return found if after is None else b.fmul(found, memory.widen(after, lanes))
 
@@ -73,10 +72,8 @@ def _near_one(memory: MemoryEmitter, divisor: ir.Value) -> tuple[ir.Value, ir.Va
     before = b.select(b.fcmp_ordered("<", size, low), high, one)
     after = b.select(b.fcmp_ordered(">", size, high), low, one)
     near = b.fmul(b.fmul(size, before), after)
-    signed = memory.intrinsic(f"llvm.copysign.{suffix(size.type)}", size.type, [size.type] * 2)
-    return near, b.call(signed, [before, divisor]), after
+    return near, b.intrinsic("copysign", before, divisor), after
 
 
 def _magnitude(memory: MemoryEmitter, x: ir.Value) -> ir.Value:
-    fabs = memory.intrinsic(f"llvm.fabs.{suffix(x.type)}", x.type, [x.type])
-    return memory.builder.call(fabs, [x])
+    return memory.builder.intrinsic("fabs", x)

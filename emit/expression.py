@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import assert_never
 
 from rutc.emit import ir
-from rutc.emit.access import BOOL, MemoryEmitter, both, constant_lanes, suffix
+from rutc.emit.access import BOOL, MemoryEmitter, both, constant_lanes
 from rutc.emit.bf16 import narrowed
 from rutc.emit.cast import emit_clamped_cast
 from rutc.emit.division import divided_by_one
@@ -245,9 +245,7 @@ class ExpressionEmitter:
                 x = self.builder.fneg(x)
             else:
                 p = self.builder.fneg(p)
-        name = f"llvm.fma.{suffix(p.type)}"
-        function = self.memory.intrinsic(name, p.type, [p.type] * 3)
-        return self.builder.call(function, [p, q, x])
+        return self.builder.intrinsic("fma", p, q, x)
 
     # -- reads ----------------------------------------------------------------------------------
     def _read(self, r: Read) -> ir.Value:

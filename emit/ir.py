@@ -495,6 +495,13 @@ class IRBuilder:
             return Instruction(result, "", "call", ())
         return self._add(result, "call", text, tuple(args))
 
+    def intrinsic(self, name: str, *args: Value, fastmath: str = "") -> Instruction:
+        """What LLVM's function of a name gives for operands of one type: a result of that type."""
+        type_ = args[0].type
+        full = f"llvm.{name}.{type_.suffix}"
+        function = self.module.declared(full, type_, [type_] * len(args))
+        return self.call(function, args, fastmath=fastmath)
+
     def asm(self, type_: Type, code: str, constraint: str, args: Sequence[Value]) -> Instruction:
         """The result of inline assembly that does nothing else."""
         text = f'call {type_.text} asm "{code}", "{constraint}"({", ".join(map(str, args))})'

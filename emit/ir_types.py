@@ -10,14 +10,35 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Self, cast
+from typing import Any, ClassVar
 
 
-class Type:
-    """A type of LLVM's language; `text` is how it is written."""
+class _Once(type):
+    """Makes one object of each class and parts."""
 
-    __slots__ = ("text",)
-    text: str
+    known: ClassVar[dict[tuple[object, ...], object]] = {}
+
+    def __call__(cls, *parts: Any) -> Any:
+        """The type of these parts."""
+        key = (cls, *parts)
+        found = _Once.known.get(key)
+        if found is None:
+            found = _Once.known[key] = super().__call__(*parts)
+        return found
+
+
+class Type(metaclass=_Once):
+    """A type of LLVM's language.
+
+    `text` is how it is written, `suffix` how numbers stand in the names of intrinsics: `v16f32`.
+    """
+
+    __slots__ = ("suffix", "text")
+
+    def __init__(self, text: str, suffix: str | None = None) -> None:
+        """A type that is written so."""
+        self.text = text
+        self.suffix = suffix or text
 
     def __str__(self) -> str:
         """How LLVM writes it."""
@@ -28,98 +49,81 @@ class Type:
         return self.text
 
 
-_KNOWN: dict[tuple[object, ...], Type] = {}
-"""All types that there are, by their class and parts."""
-
-
-class _Plain(Type):
-    """A type without parts, of which there is one."""
-
-    __slots__ = ()
-    name = ""
-
-    def __new__(cls) -> Self:
-        """The type, which is made once."""
-        self = _KNOWN.get((cls,))
-        if self is None:
-            self = _KNOWN[(cls,)] = super().__new__(cls)
-            self.text = cls.name
-        return cast("Self", self)
-
-
-class HalfType(_Plain):
+class HalfType(Type):
     """Floats of 16 bits."""
 
     __slots__ = ()
-    name = "half"
+
+    def __init__(self) -> None:
+        super().__init__("half", "f16")
 
 
-class BFloatType(_Plain):
+class BFloatType(Type):
     """Floats of 16 bits with the exponents of those of 32."""
 
     __slots__ = ()
-    name = "bfloat"
+
+    def __init__(self) -> None:
+        super().__init__("bfloat", "bf16")
 
 
-class FloatType(_Plain):
+class FloatType(Type):
     """Floats of 32 bits."""
 
     __slots__ = ()
-    name = "float"
+
+    def __init__(self) -> None:
+        super().__init__("float", "f32")
 
 
-class DoubleType(_Plain):
+class DoubleType(Type):
     """Floats of 64 bits."""
 
     __slots__ = ()
-    name = "double"
+
+    def __init__(self) -> None:
+        super().__init__("double", "f64")
 
 
-class PointerType(_Plain):
+class PointerType(Type):
     """Addresses, of whatever is there."""
 
     __slots__ = ()
-    name = "ptr"
+
+    def __init__(self) -> None:
+        super().__init__("ptr")
 
 
-class VoidType(_Plain):
+class VoidType(Type):
     """What functions give that give nothing."""
 
     __slots__ = ()
-    name = "void"
+
+    def __init__(self) -> None:
+        super().__init__("void")
 
 
 class IntType(Type):
     """Integers of so many bits, signed or not as each operation says."""
 
     __slots__ = ("width",)
-    width: int
 
-    def __new__(cls, width: int) -> Self:
-        """The type, which is made once."""
-        self = cast("Self | None", _KNOWN.get((cls, width)))
-        if self is None:
-            _KNOWN[(cls, width)] = self = super().__new__(cls)
-            self.width, self.text = width, f"i{width}"
-        return self
+    def __init__(self, width: int) -> None:
+        super().__init__(f"i{width}")
+        self.width = width
 
 
 class _Row(Type):
     """So many elements of a type."""
 
     __slots__ = ("count", "element")
-    element: Type
-    count: int
     brackets = "[]"
 
-    def __new__(cls, element: Type, count: int) -> Self:
-        """The type, which is made once."""
-        self = cast("Self | None", _KNOWN.get((cls, element, count)))
-        if self is None:
-            _KNOWN[(cls, element, count)] = self = super().__new__(cls)
-            self.element, self.count = element, count
-            self.text = f"{cls.brackets[0]}{count} x {element.text}{cls.brackets[1]}"
-        return self
+    def __init__(self, element: Type, count: int) -> None:
+        text = f"{self.brackets[0]}{count} x {element.text}{self.brackets[1]}"
+        super().__init__(text, f"v{count}{element.suffix}")
+        self.element = element
+        self.count = count
 
 
 class VectorType(_Row):
@@ -139,16 +143,10 @@ class LiteralStructType(Type):
     """Values of several types together."""
 
     __slots__ = ("elements",)
-    elements: tuple[Type, ...]
 
-    def __new__(cls, *elements: Type) -> Self:
-        """The type, which is made once."""
-        self = cast("Self | None", _KNOWN.get((cls, *elements)))
-        if self is None:
-            _KNOWN[(cls, *elements)] = self = super().__new__(cls)
-            self.elements = elements
-            self.text = f"{{{', '.join(e.text for e in elements)}}}"
-        return self
+    def __init__(self, *elements: Type) -> None:
+        super().__init__(f"{{{', '.join(e.text for e in elements)}}}")
+        self.elements = elements
 
 
 class Value:

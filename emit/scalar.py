@@ -18,11 +18,9 @@ from rutc.emit.cast import (
     llvm_type,
     splat_int,
     splat_real,
-    type_suffix,
 )
 from rutc.emit.narrow_float import lane_count, with_lanes
 from rutc.emit.vector_math import BINARY_OPS, UNARY_OPS, emit_binary, emit_unary
-from rutc.emit.vector_math.lanes import declared
 from rutc.errors import InternalError
 from rutc.tensor_ir.dtype import DType
 
@@ -95,7 +93,7 @@ def _classify(builder: ir.IRBuilder, op: str, x: ir.Value, dtype: DType) -> ir.V
         return ir.Constant(with_lanes(ir.IntType(1), lane_count(x)), None)
     if op == "isnan":
         return builder.fcmp_unordered("uno", x, x)
-    magnitude = _intrinsic(builder, "fabs", [x])
+    magnitude = builder.intrinsic("fabs", x)
     return builder.fcmp_ordered("==", magnitude, splat_real(x.type, float("inf")))
 
 
@@ -123,7 +121,7 @@ def _float_op(builder: ir.IRBuilder, op: str, args: Args, features: frozenset[st
         case "neg":
             return builder.fneg(args[0])
         case "abs":
-            return _intrinsic(builder, "fabs", args)
+            return builder.intrinsic("fabs", *args)
         case "sign":
             return _float_sign(builder, args[0])
         case "min":
@@ -140,8 +138,7 @@ def _float_op(builder: ir.IRBuilder, op: str, args: Args, features: frozenset[st
 def _float_extreme(builder: ir.IRBuilder, name: str, a: ir.Value, b: ir.Value) -> ir.Value:
     """The smaller or larger; NaN where either is NaN, either of two zeros."""
     # On x86 the first operand alone is tested for NaN: reductions wait for `a` only.
-    function = _declared_like(builder, name, a, 2)
-    return builder.call(function, [b, a], fastmath="nsz")
+    return builder.intrinsic(name, b, a, fastmath="nsz")
 
 
 def _float_sign(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
@@ -311,9 +308,8 @@ def _power_loop(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
 
 def _any_nonzero(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     if isinstance(x.type, ir.VectorType):
-        name = f"llvm.vector.reduce.or.{type_suffix(x.type)}"
-        reduce = declared(builder.module, name, x.type.element, [x.type])
-        x = builder.call(reduce, [x])
+        name = f"llvm.vector.reduce.or.{x.type.suffix}"
+        x = builder.call(builder.module.declared(name, x.type.element, [x.type]), [x])
     return builder.icmp_unsigned("!=", x, splat_int(element_of(x.type), 0))
 
 
@@ -338,13 +334,3 @@ _INT_OPS: Mapping[str, Callable[[ir.IRBuilder, Args, DType], ir.Value]] = {
     "shl": _shift_left,
     "shr": _shift_right,
 }
-
-
-def _intrinsic(builder: ir.IRBuilder, name: str, args: Args) -> ir.Value:
-    return builder.call(_declared_like(builder, name, args[0], len(args)), args)
-
-
-def _declared_like(builder: ir.IRBuilder, name: str, x: ir.Value, arity: int) -> ir.Function:
-    """The intrinsic of as many operands, which are of the type of `x`, as is the result."""
-    full = f"llvm.{name}.{type_suffix(x.type)}"
-    return declared(builder.module, full, x.type, [x.type] * arity)

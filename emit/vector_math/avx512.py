@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rutc.emit import ir
-from rutc.emit.vector_math.lanes import Lanes, Real, declared
+from rutc.emit.vector_math.lanes import Lanes, Real
 
 REGISTER_BITS = 512
 I32 = ir.IntType(32)
@@ -58,8 +58,7 @@ def _all(x: Real) -> ir.Constant:
 
 def _call(name: str, lanes: Lanes, operands: list[ir.Value]) -> Real:
     kind = "ps" if lanes.format.bits == 32 else "pd"
-    function = declared(
-        lanes.builder.module,
+    function = lanes.builder.module.declared(
         f"llvm.x86.avx512.mask.{name}.{kind}.512",
         lanes.real_type,
         [x.type for x in operands],

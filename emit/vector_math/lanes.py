@@ -104,12 +104,6 @@ class Lanes:
         """The LLVM type of a `Whole`."""
         return self._vector(ir.IntType(self.format.bits))
 
-    @property
-    def suffix(self) -> str:
-        """The type part of an intrinsic's name, such as `v16f32`."""
-        element = f"f{self.format.bits}"
-        return element if self.count is None else f"v{self.count}{element}"
-
     def _vector(self, element: ir.Type) -> ir.Type:
         return element if self.count is None else ir.VectorType(element, self.count)
 
@@ -133,20 +127,7 @@ class Lanes:
 
     def intrinsic(self, name: str, *operands: Real) -> Real:
         """`llvm.NAME` on floats of these lanes."""
-        function = declared(
-            self.builder.module,
-            f"llvm.{name}.{self.suffix}",
-            self.real_type,
-            [self.real_type] * len(operands),
-        )
-        return Real(self, self.builder.call(function, [x.value for x in operands]))
-
-
-def declared(
-    module: ir.Module, name: str, result: ir.Type, arguments: Sequence[ir.Type]
-) -> ir.Function:
-    """The function `name` of the module, declared on first use."""
-    return module.declared(name, result, arguments)
+        return Real(self, self.builder.intrinsic(name, *(x.value for x in operands)))
 
 
 @record
@@ -310,8 +291,8 @@ class Mask:
         if self.lanes.count is None:
             return self.value
         vector = ir.VectorType(I1, self.lanes.count)
-        name = f"llvm.vector.reduce.or.v{self.lanes.count}i1"
-        reduce = declared(self.lanes.builder.module, name, I1, [vector])
+        name = f"llvm.vector.reduce.or.{vector.suffix}"
+        reduce = self.lanes.builder.module.declared(name, I1, [vector])
         return self.lanes.builder.call(reduce, [self.value])
 
 
