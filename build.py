@@ -175,12 +175,11 @@ class Builder:
             cache.store(keys[number], data)
             return data
 
-        shown: set[int] = set()
-        self.on_kernel(len(found), len(recipes))
-
         def tell() -> None:
             self.on_kernel(len(found), len(recipes))
 
+        shown: set[int] = set()
+        tell()
         with closing(done_by_crew(missing, work, self.jobs, tell)) as done:
             for pending, number in zip(every, numbers, strict=True):
                 while number not in found:

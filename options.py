@@ -19,10 +19,9 @@ class Options:
 
     `shapes` and `dims` fix symbolic sizes, by input name or by the model's own dim names; a
     tuple in `dims` is an inclusive range, perhaps with a step, and after it the size that most
-    runs have, which plans are made for; a text is a formula of other
-    sizes. Sizes that nothing fixes stay symbolic. `values` fixes
-    the elements of inputs; a run with others fails. `dump` names a folder for every intermediate
-    form. `jobs` is the number of compiler threads.
+    runs have, which plans are made for; a text is a formula of other sizes. Sizes that nothing
+    fixes stay symbolic. `values` fixes the elements of inputs; a run with others fails. `dump`
+    names a folder for every intermediate form. `jobs` is the number of compiler threads.
     `exact_algorithms` leaves out rewrites that change more than the order of sums and fused
     multiply-adds.
     `spread` names sums of the graph whose inputs differ too much for most filters.

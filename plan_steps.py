@@ -192,17 +192,7 @@ class PlanSteps:
             inner[name] = (0, max(bounds[1] - 1, 0))
         groups = [x.group for x in steps if isinstance(x, Run)]
         private = {v for g in groups for v in g.stored} - set(s.parts)
-        kernels = tuple(
-            lower(
-                g,
-                self.plan.values,
-                self.plan.layouts,
-                self.extents,
-                inner,
-                finite_operands(g.reads, self.constants),
-            )
-            for g in groups
-        )
+        kernels = tuple(self._lowered(g, inner) for g in groups)
         # The number of slices may depend on sizes that no kernel reads.
         counted = {n for _, trips in counters for n in Index.of(trips).names()}
         needed = counted | dict(kernels[0].symbols).keys()
@@ -308,9 +298,11 @@ class PlanSteps:
 
     # -- kernels --------------------------------------------------------------------------------
     def _run(self, group: Group, symbols: Symbols) -> host.Step:
+        return self._launch(group.name, (self._lowered(group, symbols),), self._work(group))
+
+    def _lowered(self, group: Group, symbols: Symbols) -> Kernel:
         finite = finite_operands(group.reads, self.constants)
-        kernel = lower(group, self.plan.values, self.plan.layouts, self.extents, symbols, finite)
-        return self._launch(group.name, (kernel,), self._work(group))
+        return lower(group, self.plan.values, self.plan.layouts, self.extents, symbols, finite)
 
     def _work(self, group: Group) -> int:
         return typical(work_of(group, dict(self.plan.graph.dims)), self.sizes)

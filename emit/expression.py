@@ -371,10 +371,8 @@ class ExpressionEmitter:
             coords[d] = index
             if not guarded:
                 continue
-            low, high = 0, Index.of(extents[d]) - 1
-            if fill is not None and buffer.layout.fill == fill:
-                low -= buffer.layout.before.get(d, 0)
-                high += buffer.layout.after.get(d, 0)
+            before, after = buffer.layout.room(d, fill)
+            low, high = -before, Index.of(extents[d]) + (after - 1)
             bounds, last = index.bounds(self.index.ranges), high.bounds(self.index.ranges)
             if bounds is not None and last is not None:
                 if low <= bounds[0] and bounds[1] <= last[0]:

@@ -46,7 +46,7 @@ import numpy as np
 from rutc.record import record
 from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Coord, Expr, IndexValue, Read, reads, walk
+from rutc.tensor_ir.expr import Coord, Expr, IndexValue, Read, operations, reads, walk
 from rutc.tensor_ir.interface import Interface
 from rutc.tensor_ir.reducer import Reducer
 
@@ -88,6 +88,13 @@ class Data:
         else:
             h.update(np.ascontiguousarray(self.array).view(np.uint8).data)
         return h.hexdigest()
+
+    @cached_property
+    def is_finite(self) -> bool:
+        """Whether all elements are known to be finite numbers."""
+        if self.array.dtype.kind != "f" or self.array.size == 0:
+            return self.array.dtype.kind in "iub"
+        return bool(np.isfinite(self.array.min()) and np.isfinite(self.array.max()))
 
     @cached_property
     def _sample(self) -> tuple[object, ...]:
@@ -141,6 +148,11 @@ class Nest:
     reducer: Reducer | None
     body: tuple[Expr, ...]
     origin: Origin = ()
+
+    @cached_property
+    def operations(self) -> int:
+        """The operations and casts of the body."""
+        return sum(map(operations, self.body))
 
     @property
     def out(self) -> Value:

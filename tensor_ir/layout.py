@@ -94,6 +94,15 @@ class Layout:
         """Halo elements after the last index, by dim."""
         return {d: hi for d, _, hi in self.halo}
 
+    def room(self, d: str, fill: Lit | None) -> tuple[int, int]:
+        """How many elements of a fill there are before and after a dim: its halo, if it is of that.
+
+        Nothing is known to be around what is read without a fill.
+        """
+        if fill is None or fill != self.fill:
+            return 0, 0
+        return self.before.get(d, 0), self.after.get(d, 0)
+
     @cached_property
     def plain(self) -> bool:
         """Whether no dim is blocked."""

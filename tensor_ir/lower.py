@@ -21,7 +21,7 @@ from math import gcd
 from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, minimum, plain
 from rutc.tensor_ir.division import without_quotients
-from rutc.tensor_ir.expr import Coord, Expr, Read, bind, operations, reads, substitute, transform
+from rutc.tensor_ir.expr import Coord, Expr, Read, bind, reads, substitute, transform
 from rutc.tensor_ir.graph import Nest, Scatter, Value, used
 from rutc.tensor_ir.kernel import (
     Access,
@@ -81,7 +81,7 @@ class Group:
     @cached_property
     def operations(self) -> int:
         """The operations of all bodies."""
-        return sum(operations(e) for s in self.stages for e in s.body)
+        return sum(s.operations for s in self.stages)
 
     @cached_property
     def reads(self) -> tuple[Read, ...]:
@@ -298,10 +298,8 @@ def _within_halo(
         sizes = dict(layout.extents)
         if all(isinstance(sizes[d], int) for d, _ in x.coords):
             return x
-        own = layout.fill == x.fill
         for d, c in x.coords:
-            after = layout.after.get(d, 0) if own else 0
-            before = layout.before.get(d, 0) if own else 0
+            before, after = layout.room(d, x.fill)
             if not isinstance(c, Index):
                 return x
             far = reach(c, sizes[d])

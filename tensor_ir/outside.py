@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 
-import numpy as np
-
 from rutc.tensor_ir.expr import Apply, Cast, Expr, Lit, Local, Read
 from rutc.tensor_ir.graph import Const
 from rutc.tensor_ir.reducer import Reducer
@@ -67,21 +65,13 @@ def _is_finite(e: Expr, read: Read, finite: Callable[[str], bool]) -> bool:
             return False
 
 
-def is_finite(constant: Const) -> bool:
-    """Whether all elements of a constant are finite numbers."""
-    array = constant.data.array
-    if array.dtype.kind != "f" or array.size == 0:
-        return array.dtype.kind in "iub"
-    return bool(np.isfinite(array.min()) and np.isfinite(array.max()))
-
-
 def finite_operands(reads: Iterable[Read], constants: Mapping[str, Const]) -> frozenset[str]:
     """The constants among what is read of which all elements are finite numbers.
 
-    None where nothing is read outside of its value: then nobody asks.
+    Nobody asks, and there are none, where nothing is read outside of its value.
     """
     found = tuple(reads)
     if all(r.fill is None for r in found):
         return frozenset()
     names = dict.fromkeys(r.value for r in found if r.value in constants)
-    return frozenset(name for name in names if is_finite(constants[name]))
+    return frozenset(name for name in names if constants[name].data.is_finite)

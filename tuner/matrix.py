@@ -191,12 +191,11 @@ def _is_inside(kernel: Kernel, r: Read) -> bool:
     symbols = dict(kernel.symbols)
     layout = kernel.buffer(r.value).layout
     extents = dict(layout.extents)
-    own = layout.fill == r.fill
     for d, c in r.coords:
         ends = _ends(c, loops) if isinstance(c, Index) else None
         if ends is None:
             return False
-        before, after = (x.get(d, 0) if own else 0 for x in (layout.before, layout.after))
+        before, after = layout.room(d, r.fill)
         first = (ends[0] + before).simplify(symbols).bounds(symbols)
         last = (ends[1] - extents[d] + 1 - after).simplify(symbols).bounds(symbols)
         if first is None or last is None or first[0] < 0 or last[1] > 0:

@@ -19,8 +19,8 @@ MOST_ARMS = 64
 """Copies of a kernel's body, one for each part of its loops."""
 MOST_COPIES = 4
 """Vectors that an iteration computes, to fill each other's waits."""
-MOST_OPERATIONS = 128
-"""Of the vectors of an iteration together. Bodies of more keep a processor as busy alone: chains of
+OPERATIONS_TOGETHER = 128
+"""Of all vectors of an iteration, at most. Bodies of more keep a processor as busy alone: chains of
 64, 128 and 250 sums, products, tanh and exp take between 0.93 and 1.07 of the time with one vector
 as with four, on Zen 4 with AVX-512, and half of the time to compile.
 """
@@ -122,10 +122,10 @@ def _parted(loops: list[str], ends: Mapping[str, tuple[int, ...]]) -> list[Step]
 def copies_of_body(body: tuple[Stmt, ...]) -> int:
     """How many vectors an iteration of a loop around these statements should compute."""
     found = sum(operations(e) for s in walk_stmts(body) for e in exprs(s))
-    return max(1, min(MOST_COPIES, MOST_OPERATIONS // max(found, 1)))
+    return max(1, min(MOST_COPIES, OPERATIONS_TOGETHER // max(found, 1)))
 
 
-def vectorised(v: str, size: Size, machine: Machine, copies: int = MOST_COPIES) -> list[Step]:
+def vectorised(v: str, size: Size, machine: Machine, copies: int) -> list[Step]:
     """Steps that make vectors of a loop, of that many iterations, without reductions."""
     block = copies * machine.width
     if isinstance(size, int):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from rutc.tensor_ir.expr import Apply, Cast, index_names, reads, walk
+from rutc.tensor_ir.expr import index_names, operations, reads
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps.prepare import computed_of
 from rutc.tuner.access import Shape
@@ -42,8 +42,7 @@ def prepared_operands(
         names = [t.buffer, *(x.value for x in reads(e) if x.value != t.buffer)]
         if at == len(order) or not all(reads_of[n].packed for n in names):
             continue
-        operations = sum(isinstance(x, Apply | Cast) for x in walk(e))
-        saved = (tiles - 1) * operations / machine.fma_per_cycle
+        saved = (tiles - 1) * operations(e) / machine.fma_per_cycle
         lanes = machine.vector_bits // 8
         cost = 1 + tiles * STREAM_SHARE * lanes / machine.l2_bytes_per_cycle
         if saved > cost:

@@ -322,15 +322,14 @@ def _edges(
     for r in found.reads:
         layout = kernel.buffer(r.value).layout
         sizes = dict(layout.extents)
-        own = r.fill is not None and layout.fill == r.fill
         for d, c in r.coords:
             size = sizes.get(d)
             if r.fill is None or not isinstance(c, Index) or not isinstance(size, int):
                 continue
             if v not in c.names():
                 continue
-            low = -layout.before.get(d, 0) if own else 0
-            high = size - 1 + (layout.after.get(d, 0) if own else 0)
+            before, after = layout.room(d, r.fill)
+            low, high = -before, size - 1 + after
 
             def leaves(tile: int, c: Index = c, low: int = low, high: int = high) -> bool:
                 first, last = tile * factor, min((tile + 1) * factor, extent) - 1

@@ -58,7 +58,6 @@ from rutc.tensor_ir.graph import (
 )
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group
-from rutc.tensor_ir.outside import is_finite
 from rutc.tensor_ir.verify import verify
 
 CACHE_LINE_BYTES = 64
@@ -231,7 +230,7 @@ class _Decider:
 
     def _is_finite(self, value: str) -> bool:
         """Whether a value is a constant of finite numbers."""
-        return value in self.data and is_finite(self.data[value])
+        return value in self.data and self.data[value].data.is_finite
 
     def _layouts(self) -> dict[str, Layout]:
         layouts: dict[str, Layout] = {}

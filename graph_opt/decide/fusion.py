@@ -20,7 +20,7 @@ from rutc.graph_opt.cost import NestCost
 from rutc.graph_opt.plan import Refusal
 from rutc.record import record
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Read, operations, reads
+from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.graph import (
     Bind,
     Const,
@@ -158,7 +158,7 @@ class Fuser:
         if n.reducer is not None:
             _, vector = self._cost(n).best(self.inner)
             kind = "row" if vector is None or vector in n.bound else "tile"
-        return Draft(kind, [n], self._dims(n), position, operations=sum(map(operations, n.body)))
+        return Draft(kind, [n], self._dims(n), position, operations=n.operations)
 
     def _cost(self, n: Nest) -> NestCost:
         return NestCost(n, self.extents, self.constants, self.steps, self.varying)
@@ -179,7 +179,7 @@ class Fuser:
         if n.reducer is not None:
             return self._refuses_reduction(n, draft, mine)
         reason = self._refuses_elementwise(n, draft, mine)
-        if reason is None and draft.operations + sum(map(operations, n.body)) > MOST_OPERATIONS:
+        if reason is None and draft.operations + n.operations > MOST_OPERATIONS:
             return f"the kernel has {draft.operations} operations already"
         return reason
 
@@ -240,7 +240,7 @@ class Fuser:
             draft.kind = "row"
             draft.shared = self._dims(n)
         draft.stages.append(n)
-        draft.operations += sum(map(operations, n.body))
+        draft.operations += n.operations
 
     def _depend(self, g: int, sources: set[int], drafts: list[Draft]) -> None:
         new = 0

@@ -94,7 +94,6 @@ def needed_halo(
             halo[d] = (lo, hi)
     # What has no element at common sizes may have some at others.
     own = {d: max(extents[d], 1) for d in values[r.value].dims}
-
     size = prod(own.values())
 
     def total(found: Mapping[str, tuple[int, int]]) -> int:

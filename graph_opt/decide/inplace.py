@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from rutc.graph_opt.decide.names import fresh
 from rutc.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read, reads
@@ -104,13 +105,8 @@ class _Sharing:
             self.orders.setdefault(home, self.orders[n.out.name])
 
     def copy(self, n: Scatter) -> Nest:
-        number, fresh = 0, f"{n.out.name}.base"
-        while fresh in self.taken:
-            number += 1
-            fresh = f"{n.out.name}.base{number}"
-        self.taken.add(fresh)
         coords = tuple((d, Index.of(d)) for d in n.out.dims)
-        out = Value(fresh, n.out.dtype, n.out.dims)
+        out = Value(fresh(f"{n.out.name}.base", self.taken), n.out.dtype, n.out.dims)
         return Nest((out,), (), None, (Read(n.base, coords, n.out.dtype),), n.origin)
 
 

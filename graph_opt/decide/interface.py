@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rutc.graph_opt.decide.names import fresh
 from rutc.tensor_ir import (
     Body,
     Call,
@@ -149,11 +150,7 @@ class _Interface:
         return copy.out.name
 
     def copy(self, name: str, kind: str, origin: Origin) -> Nest:
-        number, fresh = 0, f"{name}.{kind}"
-        while fresh in self.taken:
-            number += 1
-            fresh = f"{name}.{kind}{number}"
-        self.taken.add(fresh)
         v = self.values[name]
         read = Read(name, tuple((d, Index.of(d)) for d in v.dims), v.dtype)
-        return Nest((Value(fresh, v.dtype, v.dims),), (), None, (read,), origin)
+        out = Value(fresh(f"{name}.{kind}", self.taken), v.dtype, v.dims)
+        return Nest((out,), (), None, (read,), origin)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from rutc.graph_opt.decide.names import fresh
 from rutc.graph_opt.decide.searches import Searches, searched
 from rutc.record import record
 from rutc.tensor_ir import (
@@ -99,21 +100,13 @@ class _Numbering:
             if not v.dtype.is_opaque:
                 outputs.append(o)
                 continue
-            text = Value(self.fresh(f"{v.name}.out"), v.dtype, v.dims)
+            text = Value(fresh(f"{v.name}.out", self.taken), v.dtype, v.dims)
             name = self.renamed.get(v.name, v.name)
             routine = _GIVING[v.dtype]
             call = Call((text,), routine, (name,), (), (o.name,), (o.axes,), (o.axes,))
             nodes.append(call)
             outputs.append(replace(o, value=text.name))
         return replace(self.graph, nodes=tuple(nodes), outputs=tuple(outputs))
-
-    def fresh(self, name: str) -> str:
-        number, found = 0, name
-        while found in self.taken:
-            number += 1
-            found = f"{name}{number}"
-        self.taken.add(found)
-        return found
 
     def literal(self, x: Lit) -> Lit:
         return Lit(self.number(str(x.value)) if x.dtype is DType.STRING else 0, DType.I64)
@@ -127,7 +120,7 @@ class _Numbering:
             if isinstance(n, Input) and n.out.dtype.is_opaque:
                 result.append(n)
                 routine, ending = _TAKING[n.out.dtype]
-                inner = Value(self.fresh(f"{n.out.name}.{ending}"), DType.I64, n.out.dims)
+                inner = Value(fresh(f"{n.out.name}.{ending}", self.taken), DType.I64, n.out.dims)
                 self.renamed[n.out.name] = inner.name
                 axes = (n.axes,)
                 result.append(Call((inner,), routine, (n.out.name,), (), n.origin, axes, axes))

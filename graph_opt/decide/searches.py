@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rutc.graph_opt.decide.names import fresh
 from rutc.tensor_ir import (
     Apply,
     Const,
@@ -107,13 +108,15 @@ class Searches:
         consts = [c for c in sources.values() if c is not None]
         if points > MOST_POINTS or len(consts) < len(sources):
             return [n]
-        dim = self.fresh("number")
+        dim = fresh("number", self.taken)
         self.extents[dim] = Index.of(self.own + 1)
-        number = Value(self.fresh("numbers"), DType.I64, (dim,))
+        number = Value(fresh("numbers", self.taken), DType.I64, (dim,))
         every = Const(number, (dim,), Data(np.arange(self.own + 1)))
         at = Read(number.name, ((dim, Index.of(dim)),), DType.I64)
         body = tuple(transform(e, lambda x: at if x == _PLACE else x) for e in rests)
-        outs = tuple(Value(self.fresh(f"{v.name}.table"), v.dtype, number.dims) for v in n.outs)
+        outs = tuple(
+            Value(fresh(f"{v.name}.table", self.taken), v.dtype, number.dims) for v in n.outs
+        )
         dims = dict.fromkeys((dim, *n.bound, *(d for c in consts for d in c.axes)))
         values = interpret_values(
             Graph(
@@ -132,12 +135,3 @@ class Searches:
                 Nest((out,), (), None, (Read(table.name, ((dim, place),), out.dtype),), n.origin)
             )
         return made
-
-    def fresh(self, name: str) -> str:
-        """A name that the graph does not have."""
-        number, found = 0, name
-        while found in self.taken:
-            number += 1
-            found = f"{name}{number}"
-        self.taken.add(found)
-        return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import product
-from math import ceil, isfinite, log2, prod
+from math import ceil, log2, prod
 
 from rutc.graph_opt.cost import LANES, NEAR_BYTES
 from rutc.graph_opt.editor import Editor
@@ -128,7 +128,7 @@ class MinimalFiltering:
         if not choices:
             return Reason(f"it saves too little: about {least:.0f} cycles instead of {direct:.0f}")
         _, filters = min(choices, key=lambda c: c[0] * (1 + self.bit * _lost_bits(c[1])))
-        if not isfinite(const.data.array.min()) or not isfinite(const.data.array.max()):
+        if not const.data.is_finite:
             return Reason(f"not all of %{const.out.name} is finite")
         return Filtered(n, source, weights, const, filters)
 

@@ -12,7 +12,7 @@ from rutc.graph_opt.rewrite import Reason, Result
 from rutc.tensor_ir import Const, Data, Expr, Index, Nest, Node, Read, Value
 from rutc.tensor_ir.affine import Range
 from rutc.tensor_ir.expr import reads, substitute, transform
-from rutc.tensor_ir.outside import adds_nothing, is_finite
+from rutc.tensor_ir.outside import adds_nothing
 
 
 def drop_outside(n: Node, editor: Editor) -> Result:
@@ -36,7 +36,7 @@ def drop_outside(n: Node, editor: Editor) -> Result:
 
 def _is_finite(value: str, editor: Editor) -> bool:
     const = editor.constant(value)
-    return const is not None and is_finite(const)
+    return const is not None and const.data.is_finite
 
 
 def _kept(n: Nest, r: Read, editor: Editor) -> Iterator[tuple[str, Range]]:

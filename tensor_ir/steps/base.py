@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, minimum, plain
@@ -228,14 +228,22 @@ def check_no_registers(kernel: Kernel, var: str) -> None:
 
 def outer_ranges(kernel: Kernel) -> dict[str, Range]:
     """The range of every loop variable whose bounds are bounded, widest where it has several."""
-    ranges: dict[str, Range] = dict(kernel.symbols)
-    for s in walk_stmts(kernel.body):
-        if isinstance(s, Loop):
-            low, high = s.lo.bounds(ranges), s.hi.bounds(ranges)
-            if low is not None and high is not None:
-                found = (low[0], max(high[1] - 1, low[0]))
-                before = ranges.get(s.var, found)
-                ranges[s.var] = (min(found[0], before[0]), max(found[1], before[1]))
+    loops = (s for s in walk_stmts(kernel.body) if isinstance(s, Loop))
+    return ranges_of(loops, dict(kernel.symbols))
+
+
+def ranges_of(loops: Iterable[Loop], symbols: Mapping[str, Range]) -> dict[str, Range]:
+    """The ranges of symbols and of loops, the outermost first, whose bounds are bounded.
+
+    A variable of several loops has the widest of their ranges.
+    """
+    ranges = dict(symbols)
+    for s in loops:
+        low, high = s.lo.bounds(ranges), s.hi.bounds(ranges)
+        if low is not None and high is not None:
+            found = (low[0], max(high[1] - 1, low[0]))
+            before = ranges.get(s.var, found)
+            ranges[s.var] = (min(found[0], before[0]), max(found[1], before[1]))
     return ranges
 
 

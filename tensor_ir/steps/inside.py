@@ -22,7 +22,14 @@ from rutc.tensor_ir.kernel import (
     walk_stmts,
 )
 from rutc.tensor_ir.outside import adds_nothing
-from rutc.tensor_ir.steps.base import NotApplicable, Step, find_loops, outer_ranges, replace_loop
+from rutc.tensor_ir.steps.base import (
+    NotApplicable,
+    Step,
+    find_loops,
+    outer_ranges,
+    ranges_of,
+    replace_loop,
+)
 
 Around = tuple[Loop, ...]
 
@@ -126,10 +133,9 @@ def windows_of(
                 continue
             layout = kernel.buffer(r.value).layout
             extents = dict(layout.extents)
-            halo = (layout.before, layout.after) if layout.fill == r.fill else ({}, {})
             for d, c in r.coords:
                 if isinstance(c, Index) and _moved(c, var):
-                    yield c, Index.of(extents[d]), (halo[0].get(d, 0), halo[1].get(d, 0))
+                    yield c, Index.of(extents[d]), layout.room(d, r.fill)
 
 
 def _moved(c: object, var: str) -> bool:
@@ -174,19 +180,17 @@ def _direction(x: Index, var: str) -> int | None:
 
 def _without_fills(kernel: Kernel, body: tuple[Stmt, ...], around: Around) -> tuple[Stmt, ...]:
     """The statements with reads of no fill where the loops around leave nothing outside."""
-    ranges = _ranges(kernel, around)
+    ranges = ranges_of(around, dict(kernel.symbols))
 
     def visit(x: Expr) -> Expr:
         if not isinstance(x, Read) or x.fill is None:
             return x
         layout = kernel.buffer(x.value).layout
-        own = layout.fill == x.fill
         extents = dict(layout.extents)
         for d, c in x.coords:
             if not isinstance(c, Index):
                 return x
-            before = layout.before.get(d, 0) if own else 0
-            after = layout.after.get(d, 0) if own else 0
+            before, after = layout.room(d, x.fill)
             last = Index.of(extents[d]) + (after - 1)
             if not (
                 _is_positive(c + before, around, ranges) and _is_positive(last - c, around, ranges)
@@ -207,15 +211,6 @@ def _without_fills(kernel: Kernel, body: tuple[Stmt, ...], around: Around) -> tu
             case _:
                 result += rewrite((s,), expr=lambda e: transform(e, visit))
     return tuple(result)
-
-
-def _ranges(kernel: Kernel, around: Around) -> dict[str, Range]:
-    ranges = dict(kernel.symbols)
-    for loop in around:
-        low, high = loop.lo.bounds(ranges), loop.hi.bounds(ranges)
-        if low is not None and high is not None:
-            ranges[loop.var] = (low[0], max(high[1] - 1, low[0]))
-    return ranges
 
 
 def _is_positive(x: Index, around: Around, ranges: Mapping[str, Range]) -> bool:
