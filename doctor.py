@@ -54,6 +54,11 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def cpu_flags() -> frozenset[str]:
+    """Returns what the kernel says that the processor has, in its own words."""
+    return frozenset((_cpuinfo("flags") or _cpuinfo("Features") or "").split())
+
+
 def cpu_features() -> tuple[str, ...]:
     """Returns the processor's vector and matrix features as code generation sees them."""
     return tuple(sorted(name for name in host_features() if SHOWN_FEATURES.search(name)))

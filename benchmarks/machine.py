@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from rutc.doctor import cpu_name
+from rutc.doctor import cpu_flags, cpu_name
 from rutc.emit.targets.select import host_features, host_processor
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,7 +37,7 @@ class Provenance:
 def provenance() -> Provenance:
     """Returns the provenance of a measurement made now."""
     return Provenance(
-        cpu=cpu_name(),
+        cpu=_cpu(),
         processor=host_processor(),
         features=[name for name in FEATURES if name in host_features()],
         cpus=len(os.sched_getaffinity(0)),
@@ -45,6 +45,12 @@ def provenance() -> Provenance:
         commit=_commit(),
         versions=_versions(),
     )
+
+
+def _cpu() -> str:
+    """The processor's name, and whether AVX-512 is kept from software (`tests.masked`)."""
+    masked = "avx512f" in cpu_flags() and "avx512f" not in host_features()
+    return cpu_name() + (", AVX-512 masked" if masked else "")
 
 
 def _commit() -> str:
