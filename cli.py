@@ -385,6 +385,9 @@ def inspect(
     profile: Annotated[
         bool, typer.Option("--profile", help="Run an artifact and show the time of every step.")
     ] = False,
+    all_kernels: Annotated[
+        bool, typer.Option("--kernels", help="List the kernels of an artifact, however many.")
+    ] = False,
     inputs: Inputs = None,
     integrity: Annotated[
         bool,
@@ -410,6 +413,7 @@ def inspect(
                 dims=parse_sizes(dim),
                 threads=threads,
                 integrity=integrity,
+                all_kernels=all_kernels,
             )
         elif integrity:
             raise UserError(f"{path} is no artifact: --integrity checks what was compiled")

@@ -18,13 +18,16 @@ from rutc.runtime.artifact import open_artifact
 from rutc.runtime.dtypes import onnx_type
 from rutc.runtime.ports import NodeArg, Ports, undamaged
 from rutc.tensor_ir import Graph
-from rutc.tensor_ir.affine import Index, Size, plain, quoted
-from rutc.tensor_ir.ranges import Range, common_size, common_sizes
+from rutc.tensor_ir.affine import Index, Size, plain, quoted, typical
+from rutc.tensor_ir.parse import parse_index
+from rutc.tensor_ir.ranges import CommonRange, Range, common_size, common_sizes
 from rutc.verify.sizes import Sizes, sizes_lines
 from rutc.verify.verify import run_values
 
 LIBRARY_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"MZ")
 PROFILE_RUNS = 20
+MOST_LISTED = 24
+"""Kernels that are listed without being asked for: a screen of them."""
 Shown = tuple[dict[str, object], list[RenderableType]]
 
 
@@ -52,8 +55,11 @@ def inspect_library(
     dims: Mapping[str, int] | None = None,
     threads: int | None = None,
     integrity: bool = False,
+    all_kernels: bool = False,
 ) -> Shown:
     """Returns an artifact's interface, memory and kernels, and the time of its steps if asked for.
+
+    More kernels than fill a screen are listed on request.
 
     The file is read, not loaded, unless it is to run: it may be one for another processor.
 
@@ -72,8 +78,9 @@ def inspect_library(
     payload: dict[str, object] = {"library": path, "manifest": manifest}
     shown: list[RenderableType] = [
         f"{path}: target {manifest.get('target')}, precision {manifest.get('precision')}",
-        _memory(manifest),
+        undamaged(path, lambda: _memory(manifest)),
         views.ports_table(ports.get_inputs(), ports.get_outputs()),
+        *undamaged(path, lambda: _open_sizes(_input_sizes(manifest))),
     ]
     if integrity:
         payload["integrity"] = True
@@ -87,8 +94,10 @@ def inspect_library(
         payload["sizes"] = sizes
         shown += sizes_lines(sizes)
         shown.append(views.profile_table(times))
-    else:
+    elif all_kernels or len(kernels) <= MOST_LISTED:
         shown.append(undamaged(path, lambda: views.kernels_table(kernels)))
+    else:
+        shown.append(f"{len(kernels)} kernels: --kernels lists them, --profile runs and times them")
     return payload, shown
 
 
@@ -124,12 +133,46 @@ def _algorithms(manifest: Mapping[str, object]) -> list[RenderableType]:
 
 
 def _memory(manifest: Mapping[str, object]) -> str:
+    """The memory of weights and of a session, at common sizes where its formula has some."""
+    symbols = _symbols(manifest)
     parts = []
     for key, name in (("weight_bytes", "weights"), ("arena_bytes", "working memory")):
         size = manifest.get(key)
+        if isinstance(size, str):
+            size = typical(parse_index(size), symbols)
+            name = f"{name} at common sizes"
         if isinstance(size, int):
             parts.append(f"{views.quantity(size, 'B', views.BYTES)} of {name}")
     return ", ".join(parts)
+
+
+def _symbols(manifest: Mapping[str, object]) -> dict[str, Range]:
+    """The ranges of an artifact's sizes, as its model's graph had them."""
+    found, common = manifest.get("symbols"), manifest.get("common_sizes")
+    ranges = found if isinstance(found, Mapping) else {}
+    named = common if isinstance(common, Mapping) else {}
+    return {
+        name: CommonRange(low, high, named[name]) if name in named else (low, high)
+        for name, (low, high) in ranges.items()
+    }
+
+
+def _input_sizes(manifest: Mapping[str, object]) -> dict[str, Range]:
+    """The ranges of the sizes in the shapes of an artifact's inputs."""
+    inputs = manifest.get("inputs")
+    shapes = [port["shape"] for port in inputs] if isinstance(inputs, list) else []
+    found = [parse_index(extent) for shape in shapes for extent in shape if isinstance(extent, str)]
+    named = {name for extent in found for name in extent.names()}
+    return {name: limits for name, limits in _symbols(manifest).items() if name in named}
+
+
+def _open_sizes(sizes: Mapping[str, Range]) -> list[str]:
+    """A line on the sizes that a run chooses, if there are some."""
+    each = [
+        f"{quoted(name)} ({_range(limits)}, planned for {common_size(limits)})"
+        for name, limits in sizes.items()
+    ]
+    return [f"sizes that a run chooses: {', '.join(each)}"] if each else []
 
 
 def inspect_model(
@@ -174,16 +217,12 @@ def inspect_model(
         "operators": dict(held.operators),
         "nodes": dict(sorted(kinds.items())),
     }
-    sizes = ", ".join(
-        f"{quoted(name)} ({_range(limits)}, planned for {common_size(limits)})"
-        for name, limits in open_sizes.items()
-    )
     shown: list[RenderableType] = [
         f"{path}: {sum(held.operators.values())} nodes, "
         f"{', '.join(f'{domain} {version}' for domain, version in held.opsets.items())}, "
         f"{held.weights} weights of {views.quantity(held.weight_bytes, 'B', views.BYTES)}",
         views.ports_table(*ports),
-        *([f"sizes that a run chooses: {sizes}"] if sizes else []),
+        *_open_sizes(open_sizes),
         views.operators_table(held.operators),
     ]
     return payload, shown

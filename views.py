@@ -30,7 +30,8 @@ def quantity(value: float, unit: str, step: float = 1000.0) -> str:
     prefixes = ["", "k", "M", "G", "T"] if step == 1000.0 else ["", "Ki", "Mi", "Gi", "Ti"]
     for prefix in prefixes[:-1]:
         if abs(value) < step:
-            return f"{value:.3g} {prefix}{unit}" if value % 1 else f"{value:.0f} {prefix}{unit}"
+            whole = value % 1 == 0 or abs(value) >= 1000
+            return f"{value:.0f} {prefix}{unit}" if whole else f"{value:.3g} {prefix}{unit}"
         value /= step
     return f"{value:.3g} {prefixes[-1]}{unit}"
 

@@ -378,7 +378,8 @@ class Slicer:
         """(number, size) of equal slices of a dim."""
         extent = Index.of(self.extents[d])
         count = (extent + (most - 1)) // most
-        each = (extent + count - 1) // maximum(count, ONE, self.symbols)
+        parts = maximum(count, ONE, self.symbols)
+        each = (extent + parts - 1) // parts
         # The minimum holds by itself, but not by the bounds of its terms.
         return count, minimum(Index.of(most), each, self.symbols).simplify(self.symbols)
 

@@ -201,6 +201,16 @@ def test_inspect_shows_an_artifact(rutc: Rutc, artifact: Path) -> None:
         assert word in result.stdout
 
 
+def test_more_kernels_than_a_screen_holds_are_listed_on_request(
+    rutc: Rutc, artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rutc.inspection.MOST_LISTED", 0)
+    shown = rutc("inspect", artifact).stdout
+    assert "kernels: --kernels lists them, --profile runs and times them" in shown
+    assert "FLOP" not in shown
+    assert "FLOP" in rutc("inspect", artifact, "--kernels").stdout
+
+
 def test_inspect_profiles_an_artifact(rutc: Rutc, artifact: Path) -> None:
     result = rutc("inspect", artifact, "--profile", "--json")
     assert result.status == 0, result.stderr

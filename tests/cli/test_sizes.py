@@ -44,6 +44,11 @@ def test_the_size_is_told(rutc: Rutc, library: Path, command: tuple[str, ...]) -
     assert rutc(name, library, *options, "--dim", "n=5", "--json").json["sizes"] == {"n": 5}
 
 
+def test_an_artifact_tells_its_sizes(rutc: Rutc, library: Path) -> None:
+    shown = rutc("inspect", library).stdout.splitlines()
+    assert "sizes that a run chooses: n (0..64, planned for 1)" in shown
+
+
 @pytest.mark.parametrize("name", ["run", "bench", "inspect"])
 @pytest.mark.parametrize(
     ("given", "said"),

@@ -11,6 +11,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
 from rutc.compiler import Options, Report, compile_model
+from rutc.inspection import inspect_library
 from rutc.runtime import ProfileEntry
 from rutc.tensor_ir.parse import parse_index
 from rutc.views import BYTES, quantity, report_text, step_times
@@ -56,6 +57,14 @@ def test_a_step_whose_work_depends_on_sizes_has_no_rate() -> None:
     assert (time.us, time.gflops, time.gbytes) == (2.0, None, None)
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0, "0 B"), (1020 * 1024, "1020 KiB"), (1020.4 * 1024, "1020 KiB"), (1536, "1.5 KiB")],
+)
+def test_quantities_are_written_without_exponents(value: float, said: str) -> None:
+    assert quantity(value, "B", BYTES) == said
+
+
 def test_memory_of_a_model_of_many_sizes_is_that_of_some() -> None:
     def said(**more: Any) -> str:
         report = Report(Path("m.so"), Path("m.h"), {}, 3, 2, 2048, 10, 5)
@@ -85,3 +94,6 @@ def test_the_memory_at_the_least_and_the_largest_sizes_is_what_a_session_takes(
     assert report.arena_least == memory.evaluate({"n": 3})
     assert report.arena_most == memory.evaluate({"n": 500})
     assert report.arena_least < report.arena_bytes < report.arena_most
+    _, shown = inspect_library(tmp_path / "m.so", profile=False)
+    common = quantity(report.arena_bytes, "B", BYTES)
+    assert f"{common} of working memory at common sizes" in str(shown[1])

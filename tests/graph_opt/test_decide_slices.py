@@ -207,6 +207,16 @@ def test_slices_of_a_dim_of_any_size(s: int, t: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_smaller_caches")
+def test_slices_of_nothing_take_no_memory() -> None:
+    text = SYMBOLIC.replace("batch = 1..3, ", "").replace("rows = 1", "rows = 0")
+    plan = decide(parse(text.format(h=4, s="rows", t="m", k=3, n=5)))
+    sliced = [s for g in plan.groups() for s in g.slices if s.dim == "s"]
+    assert sliced
+    assert all(Index.of(s.size).evaluate({"rows": 0, "m": 1}) == 0 for s in sliced)
+    assert Index.of(plan.arena_bytes).evaluate({"rows": 0, "m": 1}) >= 0
+
+
+@pytest.mark.usefixtures("_smaller_caches")
 @pytest.mark.parametrize(("b", "s"), [(1, 20), (2, 33), (3, 70)])
 def test_slices_of_one_index_of_two_dims_and_a_block_of_a_third(
     b: int, s: int, tmp_path: Path
