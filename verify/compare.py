@@ -165,16 +165,16 @@ def _compare_numbers(
 ) -> OutputComparison:
     x = ours.astype(np.float64)
     r = reference.astype(np.float64)
-    both_finite = np.isfinite(x) & np.isfinite(r)
+    known = np.isfinite(r)
+    magnitude = np.abs(np.where(known, r, 0.0))
     difference = distance(x, r)
     with np.errstate(invalid="ignore", over="ignore"):
-        excess = difference - limit.allowed(np.where(np.isfinite(r), r, 0.0))
+        excess = difference - limit.allowed(magnitude)
     failing = excess > 0
     count = int(np.count_nonzero(failing))
-    finite = np.abs(r[np.isfinite(r)])
-    largest = float(finite.max()) if finite.size else 0.0
-    significant = both_finite & (np.abs(r) >= SIGNIFICANT * largest) & (r != 0)
-    relative = difference[significant] / np.abs(r[significant])
+    largest = float(magnitude.max(initial=0.0))
+    significant = (magnitude >= SIGNIFICANT * largest) & (magnitude > 0) & np.isfinite(x)
+    relative = difference[significant] / magnitude[significant]
     worst = _first(excess == excess.max()) if excess.size else ()
     return OutputComparison(
         name,
@@ -197,10 +197,14 @@ def _compare_numbers(
 
 def distance(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Returns |a - b|; 0 of two NaN or equal infinities, infinite where one is not finite."""
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    both = np.isfinite(a) & np.isfinite(b)
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.where(same, 0.0, np.where(both, np.abs(a - b), np.inf))
+        apart = np.asarray(np.abs(a - b))  # an array of one number is one, too
+    unknown = ~np.isfinite(apart)
+    if unknown.any():
+        x, y = a[unknown], b[unknown]
+        same = (x == y) | (np.isnan(x) & np.isnan(y))
+        apart[unknown] = np.where(same, 0.0, np.inf)
+    return apart
 
 
 def _reason(
@@ -226,14 +230,14 @@ def _max_ulp(ours: Array, reference: Array) -> int:
     if not is_float(ours.dtype) or not ours.size:
         return 0
     a, b = _ordered(ours), _ordered(reference)
-    distance = np.where(a > b, a - b, b - a)
-    return int(distance.max())
+    return int((np.maximum(a, b) - np.minimum(a, b)).max())
 
 
 def _ordered(array: Array) -> npt.NDArray[np.uint64]:
     """Returns integers in the order of the floats: neighbouring floats differ by one."""
     width = array.dtype.itemsize
-    bits = np.ascontiguousarray(array).view(f"u{width}").astype(np.uint64)
-    sign = np.uint64(1 << (8 * width - 1))
-    magnitude = bits & (sign - np.uint64(1))
-    return np.where(bits & sign, sign - magnitude, sign + magnitude)
+    unsigned = np.dtype(f"u{width}").type
+    bits = np.ascontiguousarray(array).view(unsigned)
+    sign = unsigned(1 << (8 * width - 1))
+    ordered = np.where(bits & sign, ~bits + unsigned(1), bits | sign)
+    return ordered.astype(np.uint64, copy=False)

@@ -14,7 +14,15 @@ from rutc.runtime import InferenceSession
 from rutc.verify.compare import Value
 from rutc.verify.inputs import STANDARD, Spread, generate
 from rutc.verify.ports import input_specs
-from rutc.verify.sizes import Sizes, extents_at, narrowed, sample_sizes, session_symbols, sizes_text
+from rutc.verify.sizes import (
+    Sizes,
+    extents_at,
+    modest,
+    narrowed,
+    sample_sizes,
+    session_symbols,
+    sizes_text,
+)
 from rutc.verify.tolerance import is_float
 
 SPREADS = (Spread(2.0**-6), Spread(2.0**6), Spread(1.0, 2.0**8))
@@ -66,7 +74,8 @@ def draws(session: InferenceSession, seed: int, dims: Mapping[str, int]) -> tupl
     Raises:
         UserError: the model has no such sizes as `dims`.
     """
-    sampled = sample_sizes(narrowed(session_symbols(session), dims))
+    symbols = narrowed(session_symbols(session), dims)
+    sampled = sample_sizes(symbols, lambda sizes: modest(session, sizes))
     plain = [Draw(seed, sizes) for sizes in sampled]
     if not any(is_float(item.dtype) and item.value is None for item in input_specs(session)):
         return tuple(plain)

@@ -1,11 +1,13 @@
 """Sizes to run a model of symbolic sizes at: common ones, and samples that cover its ranges."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from math import prod
 
 import numpy as np
 
 from rutc.errors import UserError
 from rutc.runtime import InferenceSession
+from rutc.runtime.dtypes import dtype_of_type
 from rutc.tensor_ir.parse import parse_index
 
 Sizes = dict[str, int]
@@ -15,6 +17,9 @@ COMMON = 32
 PRIMES = (5, 7, 11, 13, 3)
 LARGEST = 64
 """No sample has a larger size, unless the range asks for it: a run should take little time."""
+MOST_BYTES, MOST_FLOPS = 128 << 20, 50e9
+"""What a run at sampled sizes may hold and compute, if it can do with less: verification holds
+several copies of its outputs, some in float64, and shall be a small part of a compilation."""
 
 
 def session_symbols(session: InferenceSession) -> dict[str, tuple[int, int]]:
@@ -86,10 +91,36 @@ def session_common_sizes(session: InferenceSession, dims: Mapping[str, int]) -> 
     return common_sizes(narrowed(session_symbols(session), dims), planned)
 
 
-def sample_sizes(symbols: Ranges) -> tuple[Sizes, ...]:
+def modest(session: InferenceSession, sizes: Sizes) -> bool:
+    """Whether a run at these sizes holds and computes no more than verification wants.
+
+    Its operations are estimated from those at common sizes, as many more as it holds more.
+    """
+    held = _held_bytes(session, sizes)
+    flops = session.manifest.get("flops")
+    common = _held_bytes(session, session_common_sizes(session, {}))
+    work = flops * held / max(common, 1) if isinstance(flops, int) else 0.0
+    return held <= MOST_BYTES and work <= MOST_FLOPS
+
+
+def _held_bytes(session: InferenceSession, sizes: Sizes) -> int:
+    """The bytes of memory, inputs and outputs of a run, but for outputs whose sizes it computes."""
+    total = int(parse_index(str(session.manifest.get("arena_bytes"))).evaluate(sizes))
+    for port in (*session.get_inputs(), *session.get_outputs()):
+        shape = [parse_index(str(extent)) for extent in port.shape]
+        if all(extent.names() <= sizes.keys() for extent in shape):
+            elements = prod(int(extent.evaluate(sizes)) for extent in shape)
+            total += elements * dtype_of_type(port.type).itemsize
+    return total
+
+
+def sample_sizes(
+    symbols: Ranges, modest: Callable[[Sizes], bool] = lambda sizes: True
+) -> tuple[Sizes, ...]:
     """Returns what to verify at: primes, the lowest sizes (1 at least), and large ones.
 
-    What is 1 at most, as the number of elements of an optional, is 0 once.
+    What is 1 at most, as the number of elements of an optional, is 0 once. Sizes of which a run is
+    not `modest` are halved until it is, and left out where they are then smaller than others.
 
     `{"batch": (1, 64), "seq": (0, 512)}`
     -> batch=5 seq=7, batch=1 seq=1, batch=64 seq=64
@@ -106,7 +137,12 @@ def sample_sizes(symbols: Ranges) -> tuple[Sizes, ...]:
     highest = {name: min(max(low, LARGEST), high) for name, (low, high) in symbols.items()}
     samples: list[Sizes] = []
     for sizes in (primes, lowest, highest):
-        if sizes not in samples:
+        while sizes != lowest and not modest(sizes):
+            sizes = {name: max(lowest[name], size // 2) for name, size in sizes.items()}
+        smaller = sizes != lowest and any(
+            all(size <= known[name] for name, size in sizes.items()) for known in samples
+        )
+        if sizes not in samples and not smaller:
             samples.append(sizes)
     return tuple(samples)
 

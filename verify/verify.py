@@ -382,7 +382,9 @@ class Verifier:
             return replace(compared, passed=same, reason=reason, remark=RANDOM)
         truth = None if answer is None else answer.outputs.get(name)
         if answer is None or truth is None:
-            (compared,) = compare_values(name, x, r, self.untold(name))
+            level = self.untold(name)
+            if level is not self.level:
+                (compared,) = compare_values(name, x, r, level)
             found = judged_by_reference(compared, x, r) if x.shape == r.shape else compared
         else:
             found = judged(compared, x, r, truth, lambda: answer.noise(name))

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, save
 from rutc.api import compile, verify
 from rutc.errors import UserError
 from rutc.runtime import load
-from rutc.verify.sizes import common_sizes, sample_sizes, session_symbols
+from rutc.verify.sizes import common_sizes, modest, sample_sizes, session_symbols
 from rutc.verify.verify import session_values, verify_model
 
 
@@ -38,6 +38,32 @@ def test_samples_lie_in_their_ranges_and_differ() -> None:
     for sizes in (*samples, common_sizes(symbols)):
         assert all(low <= sizes[name] <= high for name, (low, high) in symbols.items())
     assert sample_sizes({}) == ({},)
+
+
+def test_large_samples_are_halved_until_a_run_is_modest() -> None:
+    symbols = {"a": (1, 100), "b": (3, 1000)}
+    assert sample_sizes(symbols, lambda sizes: sizes["a"] * sizes["b"] <= 100) == (
+        {"a": 5, "b": 9},
+        {"a": 1, "b": 3},
+        {"a": 8, "b": 8},
+    )
+    few = sample_sizes(symbols, lambda sizes: sizes["a"] < 6)
+    assert few == ({"a": 5, "b": 9}, {"a": 1, "b": 3})
+    assert sample_sizes(symbols, lambda sizes: False) == ({"a": 1, "b": 3},)
+
+
+def test_what_a_run_holds_decides_at_which_sizes_a_model_is_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = compile(_model(tmp_path), tmp_path / "masked.so", verify=False)
+    with load(made.library) as session:
+        assert modest(session, {"batch": 64, "seq": 64})
+        monkeypatch.setattr("rutc.verify.sizes.MOST_BYTES", 2 * 64 * 64 * 4)
+        assert modest(session, {"batch": 64, "seq": 8})
+        assert not modest(session, {"batch": 64, "seq": 64})
+        monkeypatch.undo()
+        monkeypatch.setattr("rutc.verify.sizes.MOST_FLOPS", 0)
+        assert not modest(session, {"batch": 64, "seq": 8})
 
 
 def test_a_model_is_verified_at_several_sizes(tmp_path: Path) -> None:
