@@ -240,4 +240,4 @@ def _ordered(array: Array) -> npt.NDArray[np.uint64]:
     bits = np.ascontiguousarray(array).view(unsigned)
     sign = unsigned(1 << (8 * width - 1))
     ordered = np.where(bits & sign, ~bits + unsigned(1), bits | sign)
-    return ordered.astype(np.uint64, copy=False)
+    return np.asarray(ordered, np.uint64)
