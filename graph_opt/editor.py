@@ -2,6 +2,10 @@
 
 Nodes are immutable; only this table changes. A node is known by the name of its first output.
 Nodes that nobody reads any more leave the table at once, so that "is read once" stays true.
+
+One editor goes through all steps of the pipeline. It remembers which rules are known not to apply
+to a node: an edit makes it forget that for the nodes nearby, so that each step looks at what has
+changed since, not at all nodes again.
 """
 
 from __future__ import annotations
@@ -95,7 +99,7 @@ def rename_uses(n: Node, names: Mapping[str, str]) -> Node:
 
 
 class Editor:
-    """The working state of one rewriting pass over `graph`; `finish` gives the result."""
+    """The working state of the rewriting of `graph`, which `finish` brings up to date."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -104,8 +108,9 @@ class Editor:
         self.ranges: dict[str, Range] = dict(graph.ranges)
         self.nodes: dict[str, Node] = {}
         self.values: dict[str, Value] = {}
-        self.touched: set[str] = set()
-        """Nodes that an edit may have given a reason to be looked at again."""
+        self.settled: dict[str, int] = {}
+        """The rules, as a sum of `bit`s, that do not apply to a node while nothing near changes."""
+        self._rules: list[object] = []
         self._block_of: dict[str, BlockId] = {}
         self._order: dict[BlockId, _Order] = {}
         self._producer: dict[str, str] = {}
@@ -212,6 +217,18 @@ class Editor:
             total *= max(bounds[1], 0)
         return total
 
+    # -- what is left to do ---------------------------------------------------------------------
+    def bit(self, rule: object) -> int:
+        """The power of two that stands for a rule in `settled`; equal rules have one."""
+        if rule not in self._rules:
+            self._rules.append(rule)
+        return 1 << self._rules.index(rule)
+
+    def touch(self, keys: Iterable[str]) -> None:
+        """Any rule may apply to these nodes now."""
+        for key in keys:
+            self.settled.pop(key, None)
+
     # -- fresh names ----------------------------------------------------------------------------
     def fresh_value(self, base: str) -> str:
         """A value name like `base` that nothing has yet."""
@@ -263,7 +280,7 @@ class Editor:
             raise InternalError(f"the nodes in place of %{key_of(old)} lack {missing}")
         for n in new:
             for v in outs(n):
-                self.touched.update(self._readers.get(v.name, ()))
+                self.touch(self._readers.get(v.name, ()))
         self._remove_unread(reads)
 
     def become(self, old: Node, values: Sequence[str]) -> None:
@@ -274,7 +291,7 @@ class Editor:
             self._forget_uses(self.nodes[key])
             self.nodes[key] = rename_uses(self.nodes[key], names)
             self._note_uses(self.nodes[key])
-            self.touched.add(key)
+            self.touch((key,))
         self._outputs = [replace(o, value=names.get(o.value, o.value)) for o in self._outputs]
         self._output_values = {o.value for o in self._outputs}
         self._remove_unread(list(names))
@@ -289,17 +306,35 @@ class Editor:
         """Remove every node that no output of the graph needs."""
         self._remove_unread(list(self._producer))
 
+    def drop_unused_dims(self) -> None:
+        """Take dims that nothing uses any more out of the graph's table."""
+        found: set[str] = set()
+        for n in self.nodes.values():
+            for v in defined(n):
+                found.update(v.dims)
+            if isinstance(n, Nest):
+                found.update(n.bound)
+            elif isinstance(n, Scan):
+                found.add(n.dim)
+            elif isinstance(n, Scatter):
+                found.update(n.dims)
+        self._drop_dims([d for d in self.extents if d not in found])
+
     def finish(self) -> Graph:
-        """The graph as it is now; the very graph given if nothing changed."""
+        """The graph as it is now; the very graph that it last was if nothing changed."""
         if not self.changed:
             return self.graph
         nodes = tuple(self._assemble(ROOT))
-        # A size goes with what computed it: with a body in which nothing is read any more.
-        lost = bound_symbols(self.graph.nodes) - bound_symbols(nodes)
-        symbols = tuple((s, bounds) for s, bounds in self.graph.symbols if s not in lost)
-        dims = tuple((d, e) for d, e in self.extents.items() if lost.isdisjoint(e.names()))
-        outputs = tuple(self._outputs)
-        return replace(self.graph, dims=dims, nodes=nodes, outputs=outputs, symbols=symbols)
+        symbols = self.graph.symbols
+        if symbols:
+            # A size goes with what computed it: with a body in which nothing is read any more.
+            lost = bound_symbols(self.graph.nodes) - bound_symbols(nodes)
+            symbols = tuple((s, bounds) for s, bounds in symbols if s not in lost)
+            self._drop_dims([d for d, e in self.extents.items() if not lost.isdisjoint(e.names())])
+        dims, outputs = tuple(self.extents.items()), tuple(self._outputs)
+        self.graph = replace(self.graph, dims=dims, nodes=nodes, outputs=outputs, symbols=symbols)
+        self.changed = False
+        return self.graph
 
     # -- internals ------------------------------------------------------------------------------
     def _add_block(self, block: BlockId, nodes: Sequence[Node]) -> None:
@@ -320,9 +355,15 @@ class Editor:
         for v in defined(n):
             self.values[v.name] = v
         self._note_uses(n)
-        self.touched.add(key)
+        self.touch((key,))
         for position, body in enumerate(bodies(n)):
             self._add_block((key, position), body)
+
+    def _drop_dims(self, dims: Sequence[str]) -> None:
+        for d in dims:
+            self.changed = True
+            del self.extents[d]
+            self.ranges.pop(d, None)
 
     def _remove(self, n: Node) -> None:
         key = key_of(n)
@@ -333,6 +374,7 @@ class Editor:
         self._forget_uses(n)
         self._order[self._block_of[key]].remove(key)
         del self.nodes[key], self._block_of[key]
+        self.settled.pop(key, None)
         for v in outs(n):
             del self._producer[v.name]
         for v in defined(n):
@@ -348,9 +390,9 @@ class Editor:
             readers = self._readers.get(name, {})
             if key in readers:
                 del readers[key]
-                self.touched.update(readers)
+                self.touch(readers)
                 if name in self._producer:
-                    self.touched.add(self._producer[name])
+                    self.touch((self._producer[name],))
 
     def _remove_unread(self, names: Sequence[str]) -> None:
         queue = list(names)

@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter
 
 from rutc.errors import InternalError
+from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.rewrite import DropDims, Pass, Rule, Sweep
 from rutc.graph_opt.rounding import rounding_of
 from rutc.graph_opt.rules.algebra import simplify_expressions
@@ -188,15 +189,17 @@ def optimize(
     Raises:
         InternalError: A step produced an invalid graph; the message names it.
     """
+    editor = Editor(graph)
     for number, step in enumerate(pipeline[:limit], start=1):
         start = perf_counter()
-        rewritten = step.run(graph)
+        step.run(editor)
+        rewritten = editor.finish()
         changed = rewritten is not graph
         if seconds is not None:
             seconds[f"{number:02} {step.name}"] = perf_counter() - start
         if changed:
             try:
-                verify(rewritten)
+                verify(rewritten, since=graph)
             except InternalError as error:
                 raise InternalError(f"after step {number}, {step.name!r}: {error}") from error
         graph = rewritten

@@ -10,15 +10,13 @@ A rule never edits: the driver does, so that what a rule saw is what is replaced
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from rutc.errors import InternalError
 from rutc.graph_opt.editor import Editor, key_of
 from rutc.record import record
-from rutc.tensor_ir import Graph, Nest, Node, Scan, Scatter
-from rutc.tensor_ir.graph import defined, walk_nodes
+from rutc.tensor_ir import Graph, Node
 
 MOST_ROUNDS = 64
 """Rounds of a sweep, and rewrites of one node in a round, before rules count as endless."""
@@ -37,6 +35,8 @@ class Equal:
     values: tuple[str, ...]
 
 
+NONE_APPLIES = Reason("no rule applies")
+
 Result = tuple[Node, ...] | Equal | Reason
 Rule = Callable[[Node, Editor], Result]
 
@@ -48,18 +48,19 @@ class Pass(Protocol):
     def name(self) -> str:
         """What the step is called in dumps and errors."""
 
-    def run(self, graph: Graph) -> Graph:
-        """The rewritten graph; `graph` itself if there was nothing to do."""
+    def run(self, editor: Editor) -> None:
+        """Rewrites the graph."""
 
 
 @record
 class Sweep:
     """Applies `rules` to every node, in order, until none applies; then drops what is unread.
 
-    Nodes are visited in definition order, so a rule sees producers that are already rewritten.
-    Later rounds visit only nodes whose neighbours changed, or with `again` all nodes: for rules
-    that look further than that. With `once` there are none, and what a rule puts in a node's place
-    is not visited: for rules that do not stop at what they made.
+    Nodes are visited in definition order, so a rule sees producers that are already rewritten. A
+    rule that did not apply to a node, in this sweep or in one before, is asked again only after
+    the node or a neighbour has changed; with `again`, after any node has: for rules that look
+    further than that. With `once` there are no later rounds, and what a rule puts in a node's
+    place is not visited: for rules that do not stop at what they made.
     """
 
     name: str
@@ -70,22 +71,26 @@ class Sweep:
     def __str__(self) -> str:
         return f"{self.name}: {', '.join(map(rule_name, self.rules)) or 'no rules'}"
 
-    def run(self, graph: Graph) -> Graph:
-        """The graph with the rules applied to their end."""
-        editor = Editor(graph)
+    def run(self, editor: Editor) -> None:
+        """Applies the rules to their end."""
         editor.remove_dead()
+        rules = tuple((rule, editor.bit(rule)) for rule in self.rules)
+        every = sum(bit for _, bit in rules)
+        if self.again:
+            _forget(every, editor)
         for _ in range(MOST_ROUNDS):
-            due = [key for key in editor.names() if key in editor.touched]
+            settled = editor.settled
+            due = [key for key in editor.names() if every & ~settled.get(key, 0)]
             if not due:
-                return editor.finish()
-            changed = [self._rewrite(key, editor) for key in due]
+                return
+            changed = [self._rewrite(key, editor, rules) for key in due]
             if self.once:
-                return editor.finish()
+                return
             if self.again and any(changed):
-                editor.touched.update(editor.names())
+                _forget(every, editor)
         raise InternalError(f"{self} does not come to an end; still changing: {due[:5]}")
 
-    def _rewrite(self, start: str, editor: Editor) -> bool:
+    def _rewrite(self, start: str, editor: Editor, rules: Sequence[tuple[Rule, int]]) -> bool:
         """Rewrites a node until no rule applies, and what is put in its place; whether any did."""
         queue = [start]
         changed = False
@@ -95,23 +100,35 @@ class Sweep:
             n = editor.nodes.get(queue.pop(0))
             if n is None:
                 continue
-            editor.touched.discard(key_of(n))
-            result = self._first(n, editor)
+            result = _first(n, editor, rules)
             changed = changed or not isinstance(result, Reason)
             if isinstance(result, tuple):
                 editor.replace(n, result)
                 queue = [] if self.once else [*(key_of(r) for r in result), *queue]
             elif isinstance(result, Equal):
                 editor.become(n, result.values)
-        editor.touched.update(queue)
         return changed
 
-    def _first(self, n: Node, editor: Editor) -> Result:
-        for rule in self.rules:
-            result = rule(n, editor)
-            if not isinstance(result, Reason):
-                return result
-        return Reason("no rule applies")
+
+def _first(n: Node, editor: Editor, rules: Sequence[tuple[Rule, int]]) -> Result:
+    """What the first rule that applies gives; those before it are settled."""
+    key = key_of(n)
+    settled = editor.settled.get(key, 0)
+    for rule, bit in rules:
+        if settled & bit:
+            continue
+        result = rule(n, editor)
+        if not isinstance(result, Reason):
+            return result
+        settled |= bit
+    editor.settled[key] = settled
+    return NONE_APPLIES
+
+
+def _forget(rules: int, editor: Editor) -> None:
+    """Have these rules look at every node again."""
+    for key in editor.settled:
+        editor.settled[key] &= ~rules
 
 
 @record
@@ -123,19 +140,9 @@ class DropDims:
     def __str__(self) -> str:
         return self.name
 
-    def run(self, graph: Graph) -> Graph:
-        """The graph with only the dims that occur."""
-        found: set[str] = set()
-        for n in walk_nodes(graph.nodes):
-            found.update(d for v in defined(n) for d in v.dims)
-            if isinstance(n, Nest):
-                found.update(n.bound)
-            elif isinstance(n, Scan):
-                found.add(n.dim)
-            elif isinstance(n, Scatter):
-                found.update(n.dims)
-        dims = tuple((d, extent) for d, extent in graph.dims if d in found)
-        return graph if dims == graph.dims else replace(graph, dims=dims)
+    def run(self, editor: Editor) -> None:
+        """Leaves only the dims that occur."""
+        editor.drop_unused_dims()
 
 
 def rule_name(rule: Rule) -> str:

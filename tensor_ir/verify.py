@@ -29,8 +29,10 @@ from rutc.tensor_ir.graph import (
     Scatter,
     Value,
     While,
+    bodies,
     mentioned,
     outs,
+    used,
     walk_nodes,
 )
 from rutc.tensor_ir.reducer import Reducer
@@ -49,20 +51,27 @@ class VerifyError(InternalError):
     """A graph that breaks a rule of the language; shows the lines around the fault."""
 
 
-def verify(graph: Graph) -> None:
+def verify(graph: Graph, since: Graph | None = None) -> None:
     """Check every rule of the graph language.
+
+    Args:
+        graph: The graph to check.
+        since: A graph that was checked before: its nodes, where they read the same values, have
+            only to stand after these.
 
     Raises:
         VerifyError: Naming the rule that is broken, with a window of the graph's text.
     """
-    _Verifier(graph).graph_rules()
+    _Verifier(graph, since).graph_rules()
 
 
 class _Verifier:
     """One check of one graph: the names seen and the scan counters of the bodies around."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, since: Graph | None) -> None:
         self.graph = graph
+        self.before = since.values if since is not None else {}
+        self.checked = _lasting(since, graph) if since is not None else frozenset()
         self.symbols = dict(graph.symbols)
         self.ranges = dict(graph.ranges)
         self.seen: set[str] = set()
@@ -109,9 +118,13 @@ class _Verifier:
         for n in nodes:
             self.node = n
             self.sizes(n)
-            for v in outs(n):
-                self.value(v)
-            self.node_rules(n, known)
+            if self.is_checked(n, known):
+                for v in outs(n):
+                    self.new(v)
+            else:
+                for v in outs(n):
+                    self.value(v)
+                self.node_rules(n, known)
             self.node = n
             for v in outs(n):
                 known[v.name] = v
@@ -120,6 +133,12 @@ class _Verifier:
                 self.unbound.discard(n.symbol)
         self.unbound.update(bound)
         return known
+
+    def is_checked(self, n: Node, known: Scope) -> bool:
+        """Whether the node was found to follow the rules, reading the same values."""
+        return id(n) in self.checked and all(
+            v in known and known[v] == self.before[v] for v in used(n)
+        )
 
     def sizes(self, n: Node) -> None:
         """Check that the node mentions no size that a later node binds."""
@@ -281,10 +300,13 @@ class _Verifier:
         if double:
             self.fail(f"{what} occur twice: {', '.join(double)}")
 
-    def value(self, v: Value) -> None:
+    def new(self, v: Value) -> None:
         if v.name in self.seen:
             self.fail(f"%{v.name} is defined a second time")
         self.seen.add(v.name)
+
+    def value(self, v: Value) -> None:
+        self.new(v)
         for d in v.dims:
             if d not in self.graph.extents:
                 self.fail(f"%{v.name} has the unknown dim {d}")
@@ -385,6 +407,22 @@ class _Verifier:
                 f"the coordinate {d}={c} of %{r.value} ranges over {bounds[0]}..{bounds[1]}, "
                 f"outside of the extent {extent}, and has no fill"
             )
+
+
+def _lasting(before: Graph, graph: Graph) -> frozenset[int]:
+    """The nodes of a checked graph, by identity, that follow the rules in another graph as well.
+
+    As long as they read the same values, and stand outside of all bodies, as they did.
+    """
+    if before.symbols != graph.symbols:
+        return frozenset()
+    now = graph.extents
+    other = {d for d, extent in before.dims if d not in now or now[d] != extent}
+    return frozenset(
+        id(n)
+        for n in before.nodes
+        if not bodies(n) and (not other or other.isdisjoint(mentioned(n)))
+    )
 
 
 def _tight_bounds(c: Index, ranges: Mapping[str, Range]) -> Range | None:

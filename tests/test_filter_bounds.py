@@ -69,7 +69,7 @@ class Layer:
         self.reach = dict(zip(places, self.bounds.reach, strict=True))
         outputs = (f.outputs for f in filtered.filters.values())
         self.outputs = dict(zip(places, outputs, strict=True))
-        self.graph: Graph = Sweep("filter", (rule,)).run(plain)
+        self.graph: Graph = optimize(plain, pipeline=(Sweep("filter", (rule,)),))
 
     def __call__(self, x: Values) -> Values:
         with np.errstate(all="ignore"):

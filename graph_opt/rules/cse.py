@@ -13,7 +13,6 @@ from rutc.tensor_ir import (
     Call,
     Const,
     Expr,
-    Graph,
     If,
     Index,
     Input,
@@ -44,9 +43,8 @@ class MergeEqual:
     def __str__(self) -> str:
         return self.name
 
-    def run(self, graph: Graph) -> Graph:
-        """The graph without repeated nodes."""
-        editor = Editor(graph)
+    def run(self, editor: Editor) -> None:
+        """Merges repeated nodes."""
         seen: dict[Hashable, list[str]] = {}
         for key in list(editor.names()):
             n = editor.nodes.get(key)
@@ -60,7 +58,6 @@ class MergeEqual:
             first = editor.nodes[found]
             editor.set_origin(first, merge_origins(first, n))
             editor.become(n, [v.name for v in outs(first)])
-        return editor.finish()
 
 
 def _may_merge(n: Node) -> bool:

@@ -160,12 +160,10 @@ class MultiplyParts:
     def __str__(self) -> str:
         return self.name
 
-    def run(self, graph: Graph) -> Graph:
-        """The graph with the products that pay most taken apart."""
-        editor = Editor(graph)
+    def run(self, editor: Editor) -> None:
+        """Takes the products apart that pay most."""
         for c in self.chosen(editor):
             editor.replace(c.nest, tuple(_in_parts(c, editor)))
-        return editor.finish() if editor.changed else graph
 
     def chosen(self, editor: Editor) -> list[Candidate]:
         """The sums to take apart, those that gain most for each byte first."""
@@ -193,7 +191,8 @@ class MultiplyParts:
 
     def _found(self, editor: Editor) -> list[Candidate]:
         nodes, outputs = editor.graph.nodes, editor.graph.outputs
-        sums = [n for n in editor.nodes.values() if isinstance(n, Nest) and n.reducer is not None]
+        every = (editor.nodes[key] for key in editor.names())
+        sums = [n for n in every if isinstance(n, Nest) and n.reducer is not None]
         orders = cache(lambda: order_dims(nodes, {}, fixed_orders(nodes, outputs), {}))
         tried = (self.candidate(n, editor, orders) for n in sums)
         return [c for c in tried if isinstance(c, Candidate)]

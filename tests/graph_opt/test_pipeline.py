@@ -78,8 +78,8 @@ def test_rules_without_an_end_are_named() -> None:
         return (replace(n, origin=() if n.origin else ("back",)),)
 
     with pytest.raises(InternalError, match="swing does not come to an end"):
-        Sweep("swing forever", (swing,)).run(graph())
-    swung = Sweep("swing once", (swing,), once=True).run(graph())
+        optimize(graph(), pipeline=(Sweep("swing forever", (swing,)),))
+    swung = optimize(graph(), pipeline=(Sweep("swing once", (swing,), once=True),))
     assert [n.origin for n in swung.nodes if isinstance(n, Nest)] == [(), ()]
 
 

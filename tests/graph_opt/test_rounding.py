@@ -258,7 +258,8 @@ def test_scales_behind_a_sum_are_refused_beyond_the_budget(
 ) -> None:
     weights = np.random.default_rng(3).standard_normal((16, COLUMNS))
     by = [(op, np.full(COLUMNS, value)) for op, value in steps]
-    graph = Sweep("combine", (combine_scales, FoldConstants())).run(sum_graph(weights, by))
+    step = Sweep("combine", (combine_scales, FoldConstants()))
+    graph = optimize(sum_graph(weights, by), pipeline=(step,))
     reasons = [why_not(rule, graph, f"v{len(steps)}") for rule in (combine_scales, fold_scale)]
     if why is None:
         assert reasons[1] is None

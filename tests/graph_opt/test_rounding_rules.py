@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rutc.graph_opt.pipeline import optimize
 from rutc.graph_opt.rewrite import Sweep, rule_name
 from rutc.graph_opt.rules.algebra import simplify_expressions
 from rutc.graph_opt.rules.narrow import drop_requantised, sum_integers
@@ -60,7 +61,7 @@ def graph_of(text: str) -> Graph:
 def rewritten(graph: Graph, *rules: object) -> Graph:
     """The graph after some rules, of which each applies."""
     for rule in rules:
-        after = Sweep(rule_name(rule), (rule,)).run(graph)  # type: ignore[arg-type]
+        after = optimize(graph, pipeline=(Sweep(rule_name(rule), (rule,)),))  # type: ignore[arg-type]
         assert after is not graph, rule
         verify(after)
         graph = after
@@ -124,7 +125,7 @@ def test_joined_weights(seed: int, x: int, s: int, w: int) -> None:
     """)
     data = (rng.standard_normal((20, 12)) * 10.0**x).astype(np.float32)
     data[0, 0], data[1, 1] = np.inf, np.nan
-    check(graph, Sweep("join", (join_weights,)).run(graph), {"x": data})
+    check(graph, optimize(graph, pipeline=(Sweep("join", (join_weights,)),)), {"x": data})
 
 
 @examples(40)
@@ -161,7 +162,7 @@ def test_quantising_again(digits: float, exponent: int, zero: int) -> None:
         output "y" [i] = %y
     """)
     inputs = {"q": np.arange(256, dtype=np.uint8)}
-    after = Sweep("again", (drop_requantised,)).run(graph)
+    after = optimize(graph, pipeline=(Sweep("again", (drop_requantised,)),))
     np.testing.assert_array_equal(interpret(after, inputs)["y"], interpret(graph, inputs)["y"])
 
 

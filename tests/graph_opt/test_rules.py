@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rutc.graph_opt.pipeline import optimize
 from rutc.graph_opt.rewrite import Pass, Sweep, why_not
 from rutc.graph_opt.rules.cse import MergeEqual
 from rutc.tensor_ir.verify import verify
@@ -27,7 +28,7 @@ def test_rule(path: Path, update_golden: bool) -> None:
     verify(graph)
     name = path.parent.name
     step = PASSES.get(name) or Sweep(name, (BY_NAME[name],))
-    rewritten = step.run(graph)
+    rewritten = optimize(graph, pipeline=(step,))
     if rewritten is not graph:
         verify(rewritten)
         check_golden(path, [After(name, rewritten)], update=update_golden)
