@@ -16,6 +16,7 @@ from math import prod
 from typing import assert_never
 
 from rutc.errors import InternalError
+from rutc.graph_opt.kinds import Kind, kind_of
 from rutc.tensor_ir import (
     Bind,
     Call,
@@ -108,6 +109,7 @@ class Editor:
         self.ranges: dict[str, Range] = dict(graph.ranges)
         self.nodes: dict[str, Node] = {}
         self.values: dict[str, Value] = {}
+        self.kinds: dict[str, Kind] = {}
         self.settled: dict[str, int] = {}
         """The rules, as a sum of `bit`s, that do not apply to a node while nothing near changes."""
         self._rules: list[object] = []
@@ -118,6 +120,7 @@ class Editor:
         self._outputs = list(graph.outputs)
         self._output_values = {o.value for o in graph.outputs}
         self._simplified: dict[Index, Index] = {}
+        self._may_have_dead = True
         self._add_block(ROOT, graph.nodes)
 
     # -- questions ------------------------------------------------------------------------------
@@ -167,8 +170,9 @@ class Editor:
         """The nodes of a block in order, those of inner blocks after their owner."""
         for key in self._order[block]:
             yield key
-            for position, _ in enumerate(bodies(self.nodes[key])):
-                yield from self.names((key, position))
+            if self.kinds[key] == "other":
+                for position, _ in enumerate(bodies(self.nodes[key])):
+                    yield from self.names((key, position))
 
     def body(self, n: Node, position: int) -> tuple[Node, ...]:
         """The nodes of one of the blocks that `n` holds, as they are now."""
@@ -281,6 +285,7 @@ class Editor:
         for n in new:
             for v in outs(n):
                 self.touch(self._readers.get(v.name, ()))
+                reads.append(v.name)
         self._remove_unread(reads)
 
     def become(self, old: Node, values: Sequence[str]) -> None:
@@ -304,7 +309,9 @@ class Editor:
 
     def remove_dead(self) -> None:
         """Remove every node that no output of the graph needs."""
-        self._remove_unread(list(self._producer))
+        if self._may_have_dead:
+            self._may_have_dead = False
+            self._remove_unread(list(self._producer))
 
     def drop_unused_dims(self) -> None:
         """Take dims that nothing uses any more out of the graph's table."""
@@ -349,6 +356,7 @@ class Editor:
     def _add(self, n: Node, block: BlockId) -> None:
         key = key_of(n)
         self.nodes[key] = n
+        self.kinds[key] = kind_of(n)
         self._block_of[key] = block
         for v in outs(n):
             self._producer[v.name] = key
@@ -374,6 +382,7 @@ class Editor:
         self._forget_uses(n)
         self._order[self._block_of[key]].remove(key)
         del self.nodes[key], self._block_of[key]
+        del self.kinds[key]
         self.settled.pop(key, None)
         for v in outs(n):
             del self._producer[v.name]

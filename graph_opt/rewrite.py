@@ -5,16 +5,19 @@ outputs are equal to, or the reason why it does not apply:
 
     def drop_copy(n: Node, editor: Editor) -> Result: ...
 
-A rule never edits: the driver does, so that what a rule saw is what is replaced.
+A rule never edits: the driver does, so that what a rule saw is what is replaced. It may declare
+(`matches`) which kinds of nodes it is about. Why it does not apply may depend on the node, on what
+computes the values that it reads, and on their readers: it is asked again when one of them changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from rutc.errors import InternalError
 from rutc.graph_opt.editor import Editor, key_of
+from rutc.graph_opt.kinds import KINDS, Kind, kinds_of
 from rutc.record import record
 from rutc.tensor_ir import Graph, Node
 
@@ -39,6 +42,8 @@ NONE_APPLIES = Reason("no rule applies")
 
 Result = tuple[Node, ...] | Equal | Reason
 Rule = Callable[[Node, Editor], Result]
+Asked = Mapping[Kind, Sequence[tuple[Rule, int]]]
+"""The rules that may apply to nodes of a kind, each with its bit."""
 
 
 class Pass(Protocol):
@@ -74,23 +79,24 @@ class Sweep:
     def run(self, editor: Editor) -> None:
         """Applies the rules to their end."""
         editor.remove_dead()
-        rules = tuple((rule, editor.bit(rule)) for rule in self.rules)
-        every = sum(bit for _, bit in rules)
-        if self.again:
-            _forget(every, editor)
+        asked = {
+            kind: tuple((rule, editor.bit(rule)) for rule in self.rules if kind in kinds_of(rule))
+            for kind in KINDS
+        }
+        bits = {kind: sum(bit for _, bit in rules) for kind, rules in asked.items()}
         for _ in range(MOST_ROUNDS):
-            settled = editor.settled
-            due = [key for key in editor.names() if every & ~settled.get(key, 0)]
+            settled, kinds = editor.settled, editor.kinds
+            due = [k for k in editor.names() if bits[kinds[k]] & ~settled.get(k, 0)]
             if not due:
                 return
-            changed = [self._rewrite(key, editor, rules) for key in due]
+            changed = [self._rewrite(key, editor, asked) for key in due]
             if self.once:
                 return
             if self.again and any(changed):
-                _forget(every, editor)
+                _forget(self.rules, editor)
         raise InternalError(f"{self} does not come to an end; still changing: {due[:5]}")
 
-    def _rewrite(self, start: str, editor: Editor, rules: Sequence[tuple[Rule, int]]) -> bool:
+    def _rewrite(self, start: str, editor: Editor, asked: Asked) -> bool:
         """Rewrites a node until no rule applies, and what is put in its place; whether any did."""
         queue = [start]
         changed = False
@@ -100,21 +106,23 @@ class Sweep:
             n = editor.nodes.get(queue.pop(0))
             if n is None:
                 continue
-            result = _first(n, editor, rules)
-            changed = changed or not isinstance(result, Reason)
-            if isinstance(result, tuple):
+            result = _first(n, editor, asked)
+            if isinstance(result, Reason):
+                continue
+            changed = True
+            if isinstance(result, Equal):
+                editor.become(n, result.values)
+            else:
                 editor.replace(n, result)
                 queue = [] if self.once else [*(key_of(r) for r in result), *queue]
-            elif isinstance(result, Equal):
-                editor.become(n, result.values)
         return changed
 
 
-def _first(n: Node, editor: Editor, rules: Sequence[tuple[Rule, int]]) -> Result:
-    """What the first rule that applies gives; those before it are settled."""
+def _first(n: Node, editor: Editor, asked: Asked) -> Result:
+    """What the first rule that applies gives; those that do not are settled."""
     key = key_of(n)
     settled = editor.settled.get(key, 0)
-    for rule, bit in rules:
+    for rule, bit in asked[editor.kinds[key]]:
         if settled & bit:
             continue
         result = rule(n, editor)
@@ -125,10 +133,11 @@ def _first(n: Node, editor: Editor, rules: Sequence[tuple[Rule, int]]) -> Result
     return NONE_APPLIES
 
 
-def _forget(rules: int, editor: Editor) -> None:
+def _forget(rules: Sequence[Rule], editor: Editor) -> None:
     """Have these rules look at every node again."""
+    bits = sum({editor.bit(rule) for rule in rules})
     for key in editor.settled:
-        editor.settled[key] &= ~rules
+        editor.settled[key] &= ~bits
 
 
 @record

@@ -25,7 +25,12 @@ def assembled(
 ) -> Graph:
     """The named graph of what the builder collected."""
     shared = Counter(t.name for _, t in outputs)
-    made = [_with_units(b, n, t, alone=shared[t.name] == 1) for n, t in outputs]
+    read = {v for n in b.nodes for v in used_deep(n)}
+    places = {n.out.name: i for i, n in enumerate(b.nodes) if isinstance(n, Nest)}
+    kept = {t.name for _, t in outputs if shared[t.name] > 1} | read
+    made = [
+        _with_units(b, n, t, None if t.name in kept else places.get(t.name)) for n, t in outputs
+    ]
     nodes = _used_nodes([*inputs, *b.consts, *b.nodes], made, b)
     given = fitted(nodes, b.extents, {s: r for s, r in symbols if s not in b.bound})
     nodes, checks = checked(nodes, b, given)
@@ -33,21 +38,18 @@ def assembled(
     used = _used_dims(nodes, made)
     table = tuple((d, e) for d, e in b.extents.items() if d in used)
     there = {n.symbol for n in walk_nodes(tuple(nodes)) if isinstance(n, Bind)}
-    kept = tuple((s, given.get(s, r)) for s, r in symbols if s in there or s not in b.bound)
-    return named(Graph(name, table, tuple(nodes), tuple(made), kept), b.roles, b.hints)
+    sizes = tuple((s, given.get(s, r)) for s, r in symbols if s in there or s not in b.bound)
+    return named(Graph(name, table, tuple(nodes), tuple(made), sizes), b.roles, b.hints)
 
 
-def _with_units(b: Builder, name: str, t: Tensor, *, alone: bool) -> Output:
+def _with_units(b: Builder, name: str, t: Tensor, place: int | None) -> Output:
     """The output `name`: the value of `t` with a dim for every axis.
 
-    A value that nothing else uses gets the missing dims of extent 1; any other is copied.
+    A value that nothing else uses, of the nest at `place`, gets the missing dims of extent 1; any
+    other is copied.
     """
     b.origin = (name,)
-    place = next(
-        (i for i, n in enumerate(b.nodes) if isinstance(n, Nest) and n.out.name == t.name), None
-    )
-    read = any(t.name in used_deep(n) for n in walk_nodes(tuple(b.nodes)))
-    if place is not None and not read and alone:
+    if place is not None:
         nest = b.nodes[place]
         assert isinstance(nest, Nest)
         if len(nest.outs) == 1:

@@ -23,6 +23,8 @@ def fitted(
         UserError: No size of a range will do.
     """
     found = dict(symbols)
+    if not found:
+        return found
     for n, r in _unconditional(nodes):
         for d, c in r.coords:
             room = room_of(c, extents[d], extents) if r.fill is None else None
@@ -49,6 +51,8 @@ def room_of(c: Coord, extent: Index, extents: Mapping[str, Index]) -> Index | No
     """How far the last element read is from the end, where a coordinate grows with all its dims."""
     if not isinstance(c, Index) or any(x not in extents for x in c.names()):
         return None
+    if c.as_var is not None and extents[c.as_var] == extent:
+        return ZERO if extent != ZERO else None
     if any((c.coefficient(x) or 0) <= 0 or extents[x] == ZERO for x in c.names()):
         return None
     return extent - 1 - c.subs({x: extents[x] - 1 for x in c.names()})

@@ -147,7 +147,7 @@ class Index:
 
     def __add__(self, other: Index | int) -> Index:
         if not isinstance(other, Index):
-            other = Index.of(other)
+            return Index(self.terms, self.const + other)
         if not other.terms:
             return Index(self.terms, self.const + other.const)
         if not self.terms:
@@ -160,7 +160,11 @@ class Index:
         return self * -1
 
     def __sub__(self, other: Index | int) -> Index:
-        return self + Index.of(other) * -1
+        if not isinstance(other, Index):
+            return Index(self.terms, self.const - other)
+        if not other.terms:
+            return Index(self.terms, self.const - other.const)
+        return self + other * -1
 
     def __rsub__(self, other: Index | int) -> Index:
         return Index.of(other) - self
@@ -169,10 +173,12 @@ class Index:
         if not isinstance(other, Index):
             other = Index.of(other)
         if not other.terms:
-            if other.const == 0:
-                return ZERO
             k = other.const
-            return Index(tuple((m, c * k) for m, c in self.terms), self.const * k)
+            if k == 0:
+                return ZERO
+            if not self.terms:
+                return Index((), self.const * k)
+            return Index(tuple([(m, c * k) for m, c in self.terms]), self.const * k)
         if not self.terms:
             return other * self.const
         terms: list[tuple[Monomial, int]] = [(m, c * other.const) for m, c in self.terms]

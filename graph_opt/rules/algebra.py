@@ -15,6 +15,7 @@ import numpy as np
 
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import map_expressions
+from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.elements import plain_coord, read_element
 from rutc.tensor_ir import (
@@ -50,6 +51,7 @@ MANTISSA: Mapping[DType, int] = {
 """Bits of an integer that a float type holds exactly."""
 
 
+@matches("view", "elementwise", "reduction", "scatter")
 def simplify_expressions(n: Node, editor: Editor) -> Result:
     """Every identity below, wherever it applies in the node.
 

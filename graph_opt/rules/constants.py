@@ -6,6 +6,7 @@ import numpy as np
 
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import map_expressions, node_reads
+from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.record import record
 from rutc.tensor_ir import Const, Data, Expr, Index, Nest, Node, Read, Value
@@ -13,6 +14,7 @@ from rutc.tensor_ir.affine import Range
 from rutc.tensor_ir.expr import transform
 
 
+@matches("view", "elementwise", "reduction")
 @record
 class SliceConstant:
     """A constant of which a nest reads a range along a dim, and others none of it, is that range.
@@ -90,6 +92,7 @@ def _slice(n: Nest, const: Const, d: str, span: Range, editor: Editor) -> Result
     return taken, map_expressions(n, lambda e: transform(e, visit))
 
 
+@matches("view", "elementwise", "reduction")
 def split_constant(n: Node, editor: Editor) -> Result:
     """A constant read at k*a + b along a dim has the dims a and b instead.
 

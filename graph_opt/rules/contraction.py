@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import index_coords, is_plain, node_reads, wrapped
+from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.sum_weights import WIDE
 from rutc.tensor_ir import Apply, Cast, Expr, Index, Lit, Nest, Node, Read, apply
@@ -16,6 +17,7 @@ FOLDS = frozenset(("sum", "prod", "max", "min", "any", "all"))
 """Reducers of one element whose state is the element itself."""
 
 
+@matches("reduction")
 def drop_unit_dims(n: Node, editor: Editor) -> Result:
     """A bound dim of extent 1 is the index 0.
 
@@ -33,6 +35,7 @@ def drop_unit_dims(n: Node, editor: Editor) -> Result:
     return (replace(n, bound=left, body=body, reducer=n.reducer if left else None),)
 
 
+@matches("reduction")
 def drop_unused_dims(n: Node, editor: Editor) -> Result:
     """A bound dim that the body does not use repeats the same element.
 
@@ -55,6 +58,7 @@ def drop_unused_dims(n: Node, editor: Editor) -> Result:
     return (replace(n, bound=left, body=(body,), reducer=n.reducer if left else None),)
 
 
+@matches("reduction")
 def fuse_product_into_sum(n: Node, editor: Editor) -> Result:
     """A product that only broadcasts is computed where it is summed.
 
@@ -82,6 +86,7 @@ def fuse_product_into_sum(n: Node, editor: Editor) -> Result:
     return why
 
 
+@matches("reduction")
 def fuse_sums(n: Node, editor: Editor) -> Result:
     """A sum of sums is one sum.
 

@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 
 from rutc.graph_opt.editor import Editor
+from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.minimal_filter import transform_weights
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.filtering import (
@@ -31,6 +32,7 @@ LARGEST = (1 << 31) - 1
 LARGEST_FACTOR = (1 << 15) - 1
 
 
+@matches("reduction")
 @record
 class FilterWhole:
     """A sum of integers over a small window becomes sums over channels at fewer points per output.

@@ -9,6 +9,7 @@ from math import ceil, log2, prod
 from rutc.graph_opt.cost import LANES, NEAR_BYTES
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
+from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.minimal_filter import (
     POINTS,
     Bounds,
@@ -67,6 +68,7 @@ class Window:
     refused="It gains too little, weights are not finite, or inputs of the verification are spread "
     "too far within a tile.",
 )
+@matches("reduction")
 @record
 class MinimalFiltering:
     """A sum over a small window becomes sums over channels at fewer points per output.

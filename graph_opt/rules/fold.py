@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import as_view, node_reads, point
+from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.narrow import quantised
 from rutc.record import record
@@ -15,6 +16,7 @@ from rutc.tensor_ir.graph import mentioned, outs
 from rutc.tensor_ir.interpret import interpret_values
 
 
+@matches("view", "elementwise", "reduction")
 @record
 class FoldConstants:
     """Computes nests that read only constants.
@@ -82,6 +84,7 @@ def fold(n: Nest, sources: dict[str, Const], editor: Editor) -> tuple[Node, ...]
     return tuple(Const(v, v.dims, Data(values[v.name]), n.origin) for v in outs(n))
 
 
+@matches("other")
 def choose_branch(n: Node, editor: Editor) -> Result:
     """An If whose condition is known is its branch.
 

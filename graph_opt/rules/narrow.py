@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import at_point, index_coords, is_plain, wrapped
+from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rounding import elements, is_representable, rounds
 from rutc.record import record
@@ -51,6 +52,7 @@ class Quantised:
     changes="Scales move out of sums of products of quantised numbers, which are exact then.",
     refused="Never: where the product of the scales is no normal number, they stay two factors.",
 )
+@matches("reduction")
 def sum_integers(n: Node, editor: Editor) -> Result:
     """A sum of products of quantised numbers is one of integers, scaled.
 
@@ -89,6 +91,7 @@ def sum_integers(n: Node, editor: Editor) -> Result:
     return total, Nest(n.outs, (), None, (real,), n.origin)
 
 
+@matches("reduction")
 def sum_narrow(n: Node, editor: Editor) -> Result:
     """Operands of 8 bits are read where they are multiplied, less their zero points outside.
 
@@ -255,6 +258,7 @@ def _shares(n: Nest, a: Read, b: Read) -> bool:
 
 
 # -- quantised numbers outside of products --------------------------------------------------------
+@matches("view", "elementwise")
 def gather_narrow(n: Node, editor: Editor) -> Result:
     """A few of many quantised numbers are made real where they are read.
 
@@ -303,6 +307,7 @@ def _moved(e: Expr, at: Mapping[str, Coord]) -> Expr | None:
     return transform(e, visit)
 
 
+@matches("elementwise")
 def drop_requantised(n: Node, editor: Editor) -> Result:
     """Quantising what was a quantised number of the same scale and zero point gives that number.
 

@@ -12,6 +12,7 @@ from math import log2
 
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import at_point, index_coords, is_plain, point
+from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rounding import Change, over_budget, rounds
 from rutc.graph_opt.sum_weights import WIDE
@@ -34,6 +35,7 @@ LONG_ROW_BYTES = 1 << 18
     "row in order.",
     refused="Never: of a row in random order, few elements are larger than all before them.",
 )
+@matches("reduction")
 @record
 class OnePassSoftmax:
     """The maximum of a row and the sum of exponentials relative to it are found together.
@@ -86,6 +88,7 @@ class OnePassSoftmax:
     refused="The mean is used for more than differences from it. Elements far from zero cost "
     "nothing, only 16 that stand for no others do.",
 )
+@matches("elementwise")
 @record
 class OnePassMoments:
     """The mean of a row and the mean of its squared deviations are found together.
@@ -163,6 +166,7 @@ def _around_samples(center: Nest, total: Nest, n: Nest, editor: Editor) -> tuple
     refused="The divisor is no sum of exponentials of which the largest is 1; rows may be longer "
     "than 2**24.",
 )
+@matches("reduction")
 def divide_later(n: Node, editor: Editor) -> Result:
     """Where probabilities weigh a sum, the sum is divided, not each of them.
 
@@ -218,6 +222,7 @@ def divide_later(n: Node, editor: Editor) -> Result:
     "rounding more.",
     refused="The largest exponential is not 1: the sum may be small or large.",
 )
+@matches("elementwise")
 def multiply_by_reciprocal(n: Node, editor: Editor) -> Result:
     """What is divided by a row's sum of probabilities is multiplied by its reciprocal.
 

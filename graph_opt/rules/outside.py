@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from rutc.graph_opt.editor import Editor
+from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.tensor_ir import Const, Data, Expr, Index, Nest, Node, Read, Value
 from rutc.tensor_ir.affine import Range
@@ -15,6 +16,7 @@ from rutc.tensor_ir.expr import reads, substitute, transform
 from rutc.tensor_ir.outside import adds_nothing
 
 
+@matches("reduction")
 def drop_outside(n: Node, editor: Editor) -> Result:
     """A reduction leaves out what is never read inside of a value, and adds nothing outside.
 

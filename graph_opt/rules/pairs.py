@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import at_point
+from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.narrow import Quantised, quantised_sum
 from rutc.record import record
@@ -24,6 +25,7 @@ MANY_PRODUCTS = 128
 they are loaded takes 0.003 cycles a product (Zen 4, AVX2), a byte more from memory 0.4."""
 
 
+@matches("reduction")
 @record
 class MultiplyPairs:
     """Factors of 8 bits become differences from their zero points in 16 bits.

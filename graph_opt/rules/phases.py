@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from rutc.graph_opt.editor import Editor
+from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.sum_weights import product_of
 from rutc.record import record
@@ -18,6 +19,7 @@ MOST_PHASES = 16
 """Sums that one sum may become."""
 
 
+@matches("reduction")
 def solve_phase(n: Node, editor: Editor) -> Result:
     """A condition that only one phase of a bound dim meets picks that phase.
 

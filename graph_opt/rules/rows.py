@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import is_plain, node_reads
+from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.contraction import inlined
 from rutc.tensor_ir import Apply, Nest, Node, Read
@@ -13,6 +14,7 @@ CHEAP = frozenset(("add", "sub", "mul"))
 MOST_OPERATIONS = 3
 
 
+@matches("view", "elementwise", "reduction")
 def recompute_rows(n: Node, editor: Editor) -> Result:
     """Rows less their mean, and the like, are computed where they are read.
 

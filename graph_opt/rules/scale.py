@@ -22,6 +22,7 @@ from rutc.graph_opt.affine_chain import (
 )
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import at_point, atoms, index_coords, indices
+from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rounding import elements, is_representable, over_budget, rounds
 from rutc.graph_opt.sum_weights import (
@@ -44,6 +45,7 @@ from rutc.tensor_ir.expr import factors, index_names, map_index, reads, substitu
     refused="A factor is no normal number; a shift before the last step is large beside what the "
     "sum itself rounds for inputs of about 4.",
 )
+@matches("elementwise")
 def combine_scales(n: Node, editor: Editor) -> Result:
     """In a chain of scales and shifts by constants, neighbouring scales become one.
 
@@ -83,6 +85,7 @@ def combine_scales(n: Node, editor: Editor) -> Result:
     changes="A factor moves from a sum of products into its constant weights.",
     refused="Scaled weights leave the range of exponents that the budget allows.",
 )
+@matches("elementwise")
 def fold_scale(n: Node, editor: Editor) -> Result:
     """A scale by a constant goes into a constant operand of the sum of products that it scales.
 
@@ -115,6 +118,7 @@ def fold_scale(n: Node, editor: Editor) -> Result:
     changes="Constant factors of a sum's terms are one, rounded once.",
     refused="Their product is not finite, or underflows.",
 )
+@matches("reduction")
 def join_weights(n: Node, editor: Editor) -> Result:
     """Of several constant factors of a product, the smaller ones go into a larger one.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
+from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.record import record
 from rutc.tensor_ir import Index, Local, Nest, Node, Read, Value
@@ -13,6 +14,7 @@ STORED = 4.0
 """What it costs to store an element and to read it again, in elements that are reduced."""
 
 
+@matches("reduction")
 @record
 class SeparateWindows:
     """The largest, or the sum, of a window is that of its rows' largest, or sums.

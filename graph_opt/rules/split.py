@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor, key_of
 from rutc.graph_opt.exprs import as_view, atoms, divisions, indices, node_reads
+from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.views import can_leave
 from rutc.record import record
@@ -30,6 +31,7 @@ class Split:
     inner: Index
 
 
+@matches("reduction")
 def split_bound_dim(n: Node, editor: Editor) -> Result:
     """A bound dim that is read as quotient and remainder becomes two.
 
@@ -48,6 +50,7 @@ def split_bound_dim(n: Node, editor: Editor) -> Result:
     return Reason("no bound dim is read as quotient and remainder")
 
 
+@matches("elementwise", "reduction")
 def split_free_dim(n: Node, editor: Editor) -> Result:
     """A free dim that is read as quotient and remainder becomes two, merged by a view after.
 
@@ -75,6 +78,7 @@ def split_free_dim(n: Node, editor: Editor) -> Result:
     return why
 
 
+@matches("elementwise", "reduction")
 @record
 class SplitForReaders:
     """A free dim that all readers take apart becomes two.

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import as_view, atoms, index_coords, is_plain, map_expressions, node_reads
+from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Equal, Reason, Result
 from rutc.tensor_ir import Const, Coord, Expr, Index, Input, Nest, Node, Read, Scatter
 from rutc.tensor_ir.affine import FloorDiv, Mod
 from rutc.tensor_ir.expr import substitute, transform
 
 
+@matches("view", "elementwise", "reduction", "scatter")
 def compose_views(n: Node, editor: Editor) -> Result:
     """A reader of a view reads the view's source.
 
@@ -47,6 +49,7 @@ def compose_views(n: Node, editor: Editor) -> Result:
     return (replace(new, origin=merge_origins(*views, n)),)
 
 
+@matches("view")
 def drop_copy(n: Node, editor: Editor) -> Result:
     """A value that equals another everywhere is that other.
 
@@ -73,6 +76,7 @@ def drop_copy(n: Node, editor: Editor) -> Result:
     return Equal((r.value,))
 
 
+@matches("view", "elementwise", "reduction", "scatter")
 def drop_fill(n: Node, editor: Editor) -> Result:
     """A read that never leaves its value's extents needs no fill.
 
@@ -162,6 +166,7 @@ def _divides_sum(x: Index) -> bool:
     return any(isinstance(a, FloorDiv | Mod) and len(a.num.names()) > 1 for a in atoms(x))
 
 
+@matches("view")
 def sum_as_viewed(n: Node, editor: Editor) -> Result:
     """A reduction whose only reader renames, merges or splits its dims is computed as viewed.
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import at_point, is_plain, node_reads
+from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.contraction import inlined
 from rutc.graph_opt.rules.fold import FoldConstants
@@ -18,6 +19,7 @@ REUSE = 8
 """An element read so often costs more to convert each time than to store in 32 bits."""
 
 
+@matches("reduction")
 def widen_operands(n: Node, editor: Editor) -> Result:
     """An operand that is read many times is widened first, a constant while compiling.
 
@@ -57,6 +59,7 @@ def widen_operands(n: Node, editor: Editor) -> Result:
     return (*new, replace(n, body=(product_of(parts),)))
 
 
+@matches("reduction")
 @record
 class SumPacked:
     """A sum of products reads constants in few bits as they are, and makes numbers of them itself.
