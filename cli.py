@@ -496,7 +496,7 @@ def cache(
         screen.result(views.usage_json(objects.usage()), views.usage_text(objects.usage()))
 
 
-YOUNG_OBJECTS = 100_000
+YOUNG_OBJECTS = 1_000_000
 """Objects made before cycles are looked for: what a command makes mostly lives as long as it."""
 
 

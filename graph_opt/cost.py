@@ -102,6 +102,8 @@ class NestCost:
         return ReadUse(r, is_const, moves, near, touched)
 
     def _by_one(self, c: Index, v: str) -> bool:
+        if c.as_var == v:
+            return True
         factor = c.factor(v)
         return factor is not None and (factor == ONE or factor.as_var in self.steps)
 

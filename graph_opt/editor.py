@@ -35,7 +35,7 @@ from rutc.tensor_ir import (
     Value,
     While,
 )
-from rutc.tensor_ir.affine import Range, Var, typical
+from rutc.tensor_ir.affine import Range, typical
 from rutc.tensor_ir.expr import transform
 from rutc.tensor_ir.graph import Body, Origin, bodies, bound_symbols, defined, outs, used
 
@@ -121,6 +121,7 @@ class Editor:
         self._output_values = {o.value for o in graph.outputs}
         self._simplified: dict[Index, Index] = {}
         self._may_have_dead = True
+        self._fewer_readers: set[str] = set()
         self._add_block(ROOT, graph.nodes)
 
     # -- questions ------------------------------------------------------------------------------
@@ -150,7 +151,7 @@ class Editor:
     def is_read_once(self, value: str, reader: Node) -> bool:
         """Whether `reader` is all that needs `value`, in the block that computes it."""
         return (
-            list(self._readers.get(value, ())) == [key_of(reader)]
+            self._readers.get(value, {}).keys() == {key_of(reader)}
             and not self.is_output(value)
             and value in self._producer
             and self._block_of[self._producer[value]] == self.block(reader)
@@ -191,7 +192,7 @@ class Editor:
 
     def simplify(self, x: Index) -> Index:
         """`x` simplified by what is known of the ranges of dims and symbols."""
-        if all(isinstance(a, Var) for mono, _ in x.terms for a in mono):
+        if x.is_polynomial:
             return x
         found = self._simplified.get(x)
         if found is None:
@@ -232,6 +233,12 @@ class Editor:
         """Any rule may apply to these nodes now."""
         for key in keys:
             self.settled.pop(key, None)
+
+    def touch_readers(self) -> None:
+        """The same for the readers of values that lost some: together, as they may be many."""
+        for name in self._fewer_readers:
+            self.touch(self._readers.get(name, ()))
+        self._fewer_readers.clear()
 
     # -- fresh names ----------------------------------------------------------------------------
     def fresh_value(self, base: str) -> str:
@@ -399,7 +406,7 @@ class Editor:
             readers = self._readers.get(name, {})
             if key in readers:
                 del readers[key]
-                self.touch(readers)
+                self._fewer_readers.add(name)
                 if name in self._producer:
                     self.touch((self._producer[name],))
 

@@ -260,6 +260,10 @@ class Index:
 
     def coefficient(self, name: str) -> int | None:
         """The constant c with self = c*name + rest, rest free of `name`; None if there is none."""
+        if len(self.terms) == 1:
+            ((mono, c),) = self.terms
+            if len(mono) == 1 and isinstance(mono[0], Var):
+                return c if mono[0].name == name else 0
         found = 0
         for mono, c in self.terms:
             if mono == (Var(name),):

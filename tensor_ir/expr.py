@@ -257,30 +257,34 @@ def transform(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
 
     Operations that are shared stay shared: `f` sees them once.
     """
-    done: dict[int, Expr] = {}
+    return _transformed(e, f, {})
 
-    def visit(x: Expr) -> Expr:
-        match x:
-            case Lit() | IndexValue() | Local():
-                return f(x)
-            case Read():
-                if all(isinstance(c, Index) for _, c in x.coords):
-                    return f(x)
-                coords = tuple((d, c if isinstance(c, Index) else visit(c)) for d, c in x.coords)
-                return f(x if coords == x.coords else replace(x, coords=coords))
-            case Apply():
-                if id(x) not in done:
-                    args = tuple(map(visit, x.args))
-                    same = all(map(is_, args, x.args))
-                    done[id(x)] = f(x if same else Apply(x.op, args))
-                return done[id(x)]
-            case Cast() | BitCast():
-                arg = visit(x.arg)
-                return f(x if arg is x.arg else replace(x, arg=arg))
-            case _:
-                assert_never(x)
 
-    return visit(e)
+def _transformed(e: Expr, f: Callable[[Expr], Expr], done: dict[int, Expr]) -> Expr:
+    """`transform`, the operations in `done` by identity being so already."""
+    # No closure that calls itself: only the search for cycles would find that to be garbage.
+    match e:
+        case Apply():
+            known = done.get(id(e))
+            if known is None:
+                args = tuple([_transformed(x, f, done) for x in e.args])
+                same = all(map(is_, args, e.args))
+                known = done[id(e)] = f(e if same else Apply(e.op, args))
+            return known
+        case Read():
+            if all(isinstance(c, Index) for _, c in e.coords):
+                return f(e)
+            coords = tuple(
+                [(d, c if isinstance(c, Index) else _transformed(c, f, done)) for d, c in e.coords]
+            )
+            return f(e if coords == e.coords else replace(e, coords=coords))
+        case Lit() | IndexValue() | Local():
+            return f(e)
+        case Cast() | BitCast():
+            arg = _transformed(e.arg, f, done)
+            return f(e if arg is e.arg else replace(e, arg=arg))
+        case _:
+            assert_never(e)
 
 
 def map_index(e: Expr, f: Callable[[Index], Index]) -> Expr:

@@ -21,7 +21,17 @@ from math import gcd
 from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, minimum, plain
 from rutc.tensor_ir.division import without_quotients
-from rutc.tensor_ir.expr import Coord, Expr, Read, bind, reads, substitute, transform
+from rutc.tensor_ir.expr import (
+    Coord,
+    Expr,
+    IndexValue,
+    Read,
+    bind,
+    reads,
+    substitute,
+    transform,
+    walk,
+)
 from rutc.tensor_ir.graph import Nest, Scatter, Value, used
 from rutc.tensor_ir.kernel import (
     Access,
@@ -93,9 +103,29 @@ class Group:
         return self._external
 
     @cached_property
+    def read_values(self) -> frozenset[str]:
+        """The values that the stages read."""
+        return frozenset(r.value for r in self.reads)
+
+    @cached_property
+    def computed(self) -> frozenset[str]:
+        """The values that the stages compute."""
+        return frozenset(v.name for s in self.stages for v in s.outs)
+
+    @cached_property
+    def reads_outside(self) -> tuple[Read, ...]:
+        """All different reads of values that other groups compute, in order."""
+        return tuple(dict.fromkeys(r for r in self.reads if r.value not in self.computed))
+
+    @cached_property
+    def indices(self) -> tuple[Index, ...]:
+        """The index expressions whose values the stages use as numbers."""
+        found = (x for s in self.stages for e in s.body for x in walk(e))
+        return tuple(x.index for x in found if isinstance(x, IndexValue))
+
+    @cached_property
     def _external(self) -> tuple[str, ...]:
-        own = {v.name for s in self.stages for v in s.outs}
-        return tuple(dict.fromkeys(r.value for r in self.reads if r.value not in own))
+        return tuple(dict.fromkeys(r.value for r in self.reads_outside))
 
 
 def lower(
@@ -249,9 +279,8 @@ def _store(
     places: dict[str, Buffer],
     locals_: list[Buffer],
 ) -> list[Stmt]:
-    later = any(r.value == v.name for s in group.stages for e in s.body for r in reads(e))
     stmts: list[Stmt] = []
-    if later and (not private or v.name not in group.stored):
+    if v.name in group.read_values and (not private or v.name not in group.stored):
         layout = dense(private, extents)
         space = Space.STACK if private else Space.REGISTER
         place = Buffer(f"{v.name}.local", v.dtype, layout, space)

@@ -101,7 +101,7 @@ class _Decider:
         self.constants = frozenset(self.data)
         nodes = self._with_copies(graph.nodes, frozenset())
         graph = replace(graph, nodes=nodes)
-        verify(graph)
+        verify(graph, since=self.graph)
         self.values = dict(graph.values)
         self.order = order_dims(nodes, self.inner, self.fixed, self.homes)
         layouts = self._layouts()
@@ -148,6 +148,8 @@ class _Decider:
     def _fed(self, n: Nest) -> tuple[Nest, list[Nest]]:
         """The nest with its operands copied where that pays, and the copies."""
         copies: list[Nest] = []
+        if n.reducer is None and all(r.fill is None for e in n.body for r in reads(e)):
+            return n, copies
         cost = NestCost(n, self.extents, self.constants, self.steps, self.varying)
         if n.reducer is None and not cost.windows:
             return n, copies

@@ -12,8 +12,9 @@ A nest joins a group only if the groups stay free of cycles. What does not join 
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from rutc.graph_opt.cost import NestCost
@@ -53,9 +54,17 @@ class Draft:
     stages: list[Nest]
     shared: frozenset[str]
     position: int
-    needs: int = 0
     node: Node | None = None
     operations: int = 0
+    needs: set[int] = field(default_factory=set)
+    """The groups whose results it reads, or that run before it for another reason."""
+    users: set[int] = field(default_factory=set)
+    rank: int = 0
+    """More than that of all it needs: what has no higher rank does not need it."""
+    dims: set[str] = field(default_factory=set)
+    """The dims of its values."""
+    rows: tuple[frozenset[str], int, int] = (frozenset(), 0, 0)
+    """The bytes of a row, for these shared dims, of so many of the stages."""
 
 
 @record
@@ -119,7 +128,7 @@ class Fuser:
                 for g in sorted(sources, key=lambda g: (-drafts[g].position, g)):
                     reason: str | None = "it joined the kernel of another operand"
                     if target is None:
-                        reason = self._refuses(n, g, needs, drafts)
+                        reason = self._refuses(n, g, needs, drafts, home)
                     if reason is None:
                         target = g
                         continue
@@ -158,7 +167,8 @@ class Fuser:
         if n.reducer is not None:
             _, vector = self._cost(n).best(self.inner)
             kind = "row" if vector is None or vector in n.bound else "tile"
-        return Draft(kind, [n], self._dims(n), position, operations=n.operations)
+        dims = {*n.out.dims}
+        return Draft(kind, [n], self._dims(n), position, operations=n.operations, dims=dims)
 
     def _cost(self, n: Nest) -> NestCost:
         return NestCost(n, self.extents, self.constants, self.steps, self.varying)
@@ -167,15 +177,16 @@ class Fuser:
         """The dims that the nest has loops for: those of extent 1 need none."""
         return frozenset(d for d in n.out.dims if self.sizes[d] != ONE)
 
-    def _refuses(self, n: Nest, g: int, sources: set[int], drafts: list[Draft]) -> str | None:
+    def _refuses(
+        self, n: Nest, g: int, sources: set[int], drafts: list[Draft], home: Mapping[str, int]
+    ) -> str | None:
         """Why the nest cannot join group g; None if it can."""
         draft = drafts[g]
         if draft.node is not None:
             return "its operand is computed by the host program"
-        if any(h != g and drafts[h].needs >> g & 1 for h in sources):
+        if any(h != g and _leads_to(h, g, drafts) for h in sources):
             return "another operand is computed from this group's result in between"
-        own = {v.name for s in draft.stages for v in s.outs}
-        mine = [r for e in n.body for r in reads(e) if r.value in own]
+        mine = [r for e in n.body for r in reads(e) if home.get(r.value) == g]
         if n.reducer is not None:
             return self._refuses_reduction(n, draft, mine)
         reason = self._refuses_elementwise(n, draft, mine)
@@ -206,7 +217,7 @@ class Fuser:
         dims = self._dims(n)
         if draft.kind == "tile":
             return "a reduction cannot follow in a register tile"
-        own_dims = {d for s in draft.stages for v in s.outs for d in v.dims}
+        own_dims = draft.dims
         if not dims <= own_dims:
             again = ", ".join(sorted(dims - own_dims))
             return f"the group's values would be computed again for every {again}"
@@ -229,11 +240,16 @@ class Fuser:
 
     def _row_bytes(self, draft: Draft, n: Nest, shared: frozenset[str] | None = None) -> int:
         shared = draft.shared if shared is None else shared
-        total = 0
-        for s in (*draft.stages, n):
-            row = prod(self.limits[d] for d in s.out.dims if d not in shared)
-            total += row * sum(v.dtype.bytes for v in s.outs) if row > 1 else 0
-        return total
+        known, count, total = draft.rows
+        if known != shared:
+            count, total = 0, 0
+        total += sum(self._row(s, shared) for s in draft.stages[count:])
+        draft.rows = shared, len(draft.stages), total
+        return total + self._row(n, shared)
+
+    def _row(self, n: Nest, shared: frozenset[str]) -> int:
+        row = prod(self.limits[d] for d in n.out.dims if d not in shared)
+        return row * sum(v.dtype.bytes for v in n.outs) if row > 1 else 0
 
     def _join(self, n: Nest, draft: Draft) -> None:
         if n.reducer is not None and draft.kind == "point":
@@ -241,19 +257,19 @@ class Fuser:
             draft.shared = self._dims(n)
         draft.stages.append(n)
         draft.operations += n.operations
+        draft.dims.update(n.out.dims)
 
     def _depend(self, g: int, sources: set[int], drafts: list[Draft]) -> None:
-        new = 0
-        for h in sources:
-            if h != g:
-                new |= drafts[h].needs | 1 << h
-        added = new & ~drafts[g].needs
-        if not added:
-            return
+        new = sources - drafts[g].needs - {g}
         drafts[g].needs |= new
-        for other in drafts:
-            if other.needs >> g & 1:
-                other.needs |= new
+        for h in new:
+            drafts[h].users.add(g)
+        raised = [(g, max((drafts[h].rank + 1 for h in new), default=0))]
+        while raised:
+            h, rank = raised.pop()
+            if drafts[h].rank < rank:
+                drafts[h].rank = rank
+                raised += [(user, rank + 1) for user in drafts[h].users]
 
     # -- finishing ------------------------------------------------------------------------------
     def _finish(
@@ -291,20 +307,31 @@ def _identity(r: Read, dims: frozenset[str]) -> bool:
 
 def _sorted(drafts: list[Draft]) -> list[int]:
     """Group numbers so that every group comes after what it needs, early positions first."""
-    import heapq
-
-    missing = [d.needs for d in drafts]
+    missing = [len(d.needs) for d in drafts]
     ready = [(d.position, g) for g, d in enumerate(drafts) if not missing[g]]
     heapq.heapify(ready)
     result: list[int] = []
-    done = 0
-    waiting = {g for g in range(len(drafts)) if missing[g]}
     while ready:
         _, g = heapq.heappop(ready)
         result.append(g)
-        done |= 1 << g
-        freed = [w for w in waiting if not missing[w] & ~done]
-        for w in freed:
-            waiting.discard(w)
-            heapq.heappush(ready, (drafts[w].position, w))
+        for w in drafts[g].users:
+            missing[w] -= 1
+            if not missing[w]:
+                heapq.heappush(ready, (drafts[w].position, w))
     return result
+
+
+def _leads_to(h: int, g: int, drafts: list[Draft]) -> bool:
+    """Whether group h needs group g, be it by way of others."""
+    least = drafts[g].rank
+    seen = {h}
+    left = [h]
+    while left:
+        x = left.pop()
+        if x == g:
+            return True
+        for y in drafts[x].needs:
+            if y not in seen and drafts[y].rank >= least:
+                seen.add(y)
+                left.append(y)
+    return False

@@ -29,6 +29,8 @@ from rutc.tensor_ir.graph import Graph, Value, bound_symbols, used
 from rutc.tensor_ir.layout import Layout
 
 ALIGNMENT = 64
+SPAN = 64
+"""Steps of a plan in one of the spans of time by which the values that live are looked up."""
 
 
 @dataclass
@@ -190,18 +192,23 @@ def _place_fixed(
     todo: list[tuple[int, str]], lives: Mapping[str, Life], places: dict[str, Place]
 ) -> int:
     """The bytes in which the values are placed, the largest first."""
-    placed: list[tuple[int, int, Life]] = []
+    # What was placed, by the spans of time in which it lives: few values live long.
+    placed: dict[int, list[tuple[int, int, Life]]] = {}
     arena = 0
     for size, name in sorted(todo, key=lambda x: (-x[0], lives[x[1]].first, x[1])):
         life = lives[name]
-        conflicts = sorted((a, b) for a, b, other in placed if _meet(life, other))
+        spans = range(life.first // SPAN, life.last // SPAN + 1)
+        conflicts = sorted(
+            {(a, b) for s in spans for a, b, other in placed.get(s, ()) if _meet(life, other)}
+        )
         offset = 0
         for a, b in conflicts:
             if offset + size <= a:
                 break
             offset = max(offset, b)
         end = offset + -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
-        placed.append((offset, end, life))
+        for s in spans:
+            placed.setdefault(s, []).append((offset, end, life))
         places[name] = Place("arena", 0, offset, size)
         arena = max(arena, end)
     return arena

@@ -40,7 +40,7 @@ from rutc.tensor_ir.affine import (
     plain,
     typical,
 )
-from rutc.tensor_ir.expr import IndexValue, Read, walk
+from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.graph import Value
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group, Slice
@@ -234,7 +234,7 @@ class Slicer:
         if not isinstance(step, Run):
             return None
         found: set[tuple[tuple[str, int], ...]] = set()
-        for r in step.group.reads:
+        for r in step.group.reads_outside:
             own = next((m for m in members if r.value in m.group.stored), None)
             if own is None:
                 continue
@@ -266,17 +266,10 @@ class Slicer:
         innermost = {self.layouts[v].axes[-1].dim for v in group.stored if self.layouts[v].axes}
         if not innermost.isdisjoint(member.dims[:-1]):
             return False
-        indices = [
-            x.index
-            for s in group.stages
-            for e in s.body
-            for x in walk(e)
-            if isinstance(x, IndexValue)
-        ]
         for d, size in zip(member.dims, member.ratios, strict=True):
-            if any(r.value in self.constants and _moves(r, d) for r in group.reads):
+            if any(r.value in self.constants and _moves(r, d) for r in group.reads_outside):
                 return False
-            if not all(_has_period(i, d, size) for i in indices if d in i.names()):
+            if not all(_has_period(i, d, size) for i in group.indices if d in i.names()):
                 return False
         return True
 
@@ -296,12 +289,16 @@ class Slicer:
 
     def _between(self, members: tuple[Member, ...]) -> list[str]:
         """The values that only the chain reads."""
-        inside = {s.out.name for m in members for s in m.group.stages}
+        inside = [m.group.computed for m in members]
+
+        def only(users: frozenset[str]) -> bool:
+            return bool(users) and all(any(u in own for own in inside) for u in users)
+
         return [
             v
             for m in members[:-1]
             for v in m.group.stored
-            if v in self.free and self.users[v] and self.users[v] <= inside
+            if v in self.free and only(self.users[v])
         ]
 
     @functools.cached_property

@@ -37,11 +37,11 @@ class SliceConstant:
             const = editor.constant(r.value)
             if const is None or const.data.array.nbytes < self.smallest_bytes:
                 continue
-            others = [m for m in editor.readers(r.value) if m is not n]
             for d, c in r.coords:
                 span = _span(n, r.value, d, editor)
                 if span is None or (isinstance(c, Index) and c.is_const):
                     continue
+                others = (m for m in editor.readers(r.value) if m is not n)
                 if all(_apart(span, _span(m, r.value, d, editor)) for m in others):
                     return _slice(n, const, d, span, editor)
         return Reason("it reads no range of a constant that no other reads in part")

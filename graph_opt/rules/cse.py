@@ -45,12 +45,20 @@ class MergeEqual:
 
     def run(self, editor: Editor) -> None:
         """Merges repeated nodes."""
+        alike: dict[Hashable, list[str]] = {}
         seen: dict[Hashable, list[str]] = {}
         for key in list(editor.names()):
             n = editor.nodes.get(key)
             if n is None or not _may_merge(n):
                 continue
-            same = seen.setdefault(_fingerprint(n, editor), [])
+            same = alike.setdefault(_fingerprint(n, editor), [])
+            if isinstance(n, Nest):
+                # Many may be alike that differ by a literal.
+                if len(same) == 1:
+                    seen[canonical(editor.nodes[same[0]], editor)] = same[:]
+                if same:
+                    same.append(key)
+                    same = seen.setdefault(canonical(n, editor), [])
             found = next((k for k in same if _merges(editor.nodes[k], n, editor)), None)
             if found is None:
                 same.append(key)

@@ -21,6 +21,8 @@ def read_element(r: Read, editor: Editor) -> Expr | None:
     known = known_element(r, editor)
     if known is not None:
         return known
+    if all(isinstance(c, Index) and c.is_polynomial for _, c in r.coords):
+        return None
     coords = tuple((d, plain_coord(d, c, editor, r.fill)) for d, c in r.coords)
     changed = any(a is not b for (_, a), (_, b) in zip(coords, r.coords, strict=True))
     return replace(r, coords=coords) if changed else None
