@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from rutc.graph_opt.plan import (
     Choose,
@@ -30,7 +31,9 @@ from rutc.tensor_ir.layout import Layout
 
 ALIGNMENT = 64
 SPAN = 64
-"""Steps of a plan in one of the spans of time by which the values that live are looked up."""
+"""Steps of a plan in one of the spans of time by which what lives is looked up."""
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -39,6 +42,27 @@ class Life:
 
     first: int
     last: int
+
+
+class Lives(Generic[T]):
+    """Things with their lives, looked up by spans of time: most live for a short one."""
+
+    def __init__(self) -> None:
+        self._spans: dict[int, list[tuple[Life, T]]] = {}
+
+    def add(self, life: Life, thing: T) -> None:
+        """Note what lives when."""
+        for s in range(life.first // SPAN, life.last // SPAN + 1):
+            self._spans.setdefault(s, []).append((life, thing))
+
+    def meeting(self, life: Life) -> set[T]:
+        """The things that live at some time of a life."""
+        return {
+            thing
+            for s in range(life.first // SPAN, life.last // SPAN + 1)
+            for other, thing in self._spans.get(s, ())
+            if other.first <= life.last and life.first <= other.last
+        }
 
 
 class Lifetimes:
@@ -177,14 +201,14 @@ def _place_computed(
     todo: list[tuple[Size, str]], lives: Mapping[str, Life], places: dict[str, Place]
 ) -> None:
     """A block for each value, the first whose values it does not meet."""
-    blocks: list[list[Life]] = []
+    blocks: list[Lives[None]] = []
     for size, name in sorted(todo, key=lambda x: (lives[x[1]].first, x[1])):
         life = lives[name]
-        free = (i for i, b in enumerate(blocks) if not any(_meet(life, other) for other in b))
+        free = (i for i, b in enumerate(blocks) if not b.meeting(life))
         number = next(free, len(blocks))
         if number == len(blocks):
-            blocks.append([])
-        blocks[number].append(life)
+            blocks.append(Lives())
+        blocks[number].add(life, None)
         places[name] = Place("block", number, 0, size)
 
 
@@ -192,23 +216,17 @@ def _place_fixed(
     todo: list[tuple[int, str]], lives: Mapping[str, Life], places: dict[str, Place]
 ) -> int:
     """The bytes in which the values are placed, the largest first."""
-    # What was placed, by the spans of time in which it lives: few values live long.
-    placed: dict[int, list[tuple[int, int, Life]]] = {}
+    placed: Lives[tuple[int, int]] = Lives()
     arena = 0
     for size, name in sorted(todo, key=lambda x: (-x[0], lives[x[1]].first, x[1])):
         life = lives[name]
-        spans = range(life.first // SPAN, life.last // SPAN + 1)
-        conflicts = sorted(
-            {(a, b) for s in spans for a, b, other in placed.get(s, ()) if _meet(life, other)}
-        )
         offset = 0
-        for a, b in conflicts:
+        for a, b in sorted(placed.meeting(life)):
             if offset + size <= a:
                 break
             offset = max(offset, b)
         end = offset + -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
-        for s in spans:
-            placed.setdefault(s, []).append((offset, end, life))
+        placed.add(life, (offset, end))
         places[name] = Place("arena", 0, offset, size)
         arena = max(arena, end)
     return arena
@@ -219,7 +237,7 @@ class _Slot:
     """A part of the arena for values that never live together: as large as the largest of them."""
 
     bytes: Index
-    lives: list[Life]
+    lives: Lives[None]
     names: list[str]
 
 
@@ -239,16 +257,17 @@ def _place_symbolic(
     common = {name: typical(size, symbols) for size, name in todo}
     for size, name in sorted(todo, key=lambda x: (-common[x[1]], lives[x[1]].first, x[1])):
         life = lives[name]
-        free = [s for s in slots if not any(_meet(life, other) for other in s.lives)]
+        free = [s for s in slots if not s.lives.meeting(life)]
         enough = [s for s in free if at_least(s.bytes, size, symbols)]
         if enough or free:
             slot = min(enough or free, key=lambda s: typical(s.bytes, symbols))
             if not enough:
                 slot.bytes = maximum(slot.bytes, size, symbols)
-            slot.lives.append(life)
-            slot.names.append(name)
         else:
-            slots.append(_Slot(size, [life], [name]))
+            slot = _Slot(size, Lives(), [])
+            slots.append(slot)
+        slot.lives.add(life, None)
+        slot.names.append(name)
     sizes = {name: size for size, name in todo}
     offset: Size = start
     for slot in slots:
@@ -258,7 +277,3 @@ def _place_symbolic(
         whole = (slot.bytes + (2 * ALIGNMENT - 1)).simplify(symbols) // ALIGNMENT
         offset = plain(offset + whole * ALIGNMENT)
     return offset
-
-
-def _meet(a: Life, b: Life) -> bool:
-    return a.first <= b.last and b.first <= a.last
