@@ -38,6 +38,10 @@ from rutc.tensor_ir import Apply, Expr, Index, Lit, Nest, Node, Read, Value, app
 from rutc.tensor_ir.affine import FloorDiv
 from rutc.tensor_ir.expr import factors, index_names, map_index, reads, substitute, transform, walk
 
+MOST_STEPS = 16
+"""A chain of as many steps is followed no further back, so that long ones take time in proportion
+to their length; a normalisation has four."""
+
 
 @rounds(
     changes="Neighbouring factors are one, rounded once. Behind a sum of products with constant "
@@ -153,7 +157,7 @@ def _chain_nest(n: Node, editor: Editor) -> tuple[Chain, tuple[Nest, ...]] | Rea
     found = chain(body, editor)
     if found is None or not found.steps:
         return Reason("not a scale and shift by constants")
-    while (before := editor.nest(found.x.value)) is not None:
+    while len(found.steps) < MOST_STEPS and (before := editor.nest(found.x.value)) is not None:
         if before.reducer is not None or before.out.dtype not in WIDE:
             break
         if not editor.is_read_once(before.out.name, last) or found.x.fill is not None:
