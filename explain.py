@@ -17,7 +17,7 @@ from rutc.errors import UserError
 from rutc.graph_opt import versions
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.pipeline import pipeline_for
-from rutc.graph_opt.plan import Choose, Plan, PlanStep, Repeat, RepeatWhile, Run
+from rutc.graph_opt.plan import Choose, InTurn, Plan, PlanStep, Repeat, RepeatWhile, Run
 from rutc.graph_opt.rewrite import Pass, Rule, Sweep, rule_name, why_not
 from rutc.graph_opt.rounding import OverBudget, rounding_of
 from rutc.graph_opt.versions import FEW_ROWS
@@ -246,13 +246,18 @@ def _launches(
         elif isinstance(s, Repeat):
             bounds = Index.of(s.trips).bounds(symbols)
             last = max(bounds[1] - 1, 0) if bounds is not None else 1 << 62
-            inside = machine.alone() if s.parts else machine
+            inside = machine.alone() if _is_chain(s) else machine
             found += _launches(s.steps, {**symbols, s.dim: (0, last)}, inside)
-        elif isinstance(s, RepeatWhile):
+        elif isinstance(s, RepeatWhile | InTurn):
             found += _launches(s.steps, symbols, machine)
         elif isinstance(s, Choose):
             found += _launches((*s.then, *s.orelse), symbols, machine)
     return found
+
+
+def _is_chain(s: Repeat) -> bool:
+    """Whether several kernels are one, whose slices are its tasks."""
+    return bool(s.parts) and not (len(s.steps) == 1 and isinstance(s.steps[0], Run))
 
 
 def _launch(plan: Plan, group: Group, symbols: Symbols, machine: Machine) -> Launch:

@@ -8,6 +8,7 @@ from rutc.graph_opt.plan import (
     Choose,
     Fail,
     FillHalo,
+    InTurn,
     Invoke,
     Learn,
     Plan,
@@ -42,7 +43,7 @@ def _cycles(
                 total += _gathers(group, extents)
             case Repeat():
                 total += _cycles(s.steps, extents, sizes, machine) * s.trips
-            case RepeatWhile():
+            case RepeatWhile() | InTurn():
                 total += _cycles(s.steps, extents, sizes, machine)
             case Choose():
                 then, orelse = (_cycles(x, extents, sizes, machine) for x in (s.then, s.orelse))

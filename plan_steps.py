@@ -16,8 +16,10 @@ from rutc.graph_opt.plan import (
     Choose,
     Fail,
     FillHalo,
+    InTurn,
     Invoke,
     Learn,
+    Near,
     Plan,
     PlanStep,
     Repeat,
@@ -49,7 +51,10 @@ MAKE_BOXES = frozenset({"box", "cut"})
 
 @record
 class Pending:
-    """A launch of kernels whose code is not made yet; several are the parts of a chain."""
+    """A launch of kernels whose code is not made yet; several are the parts of a chain.
+
+    `near` are the values that pass to or from kernels in turn with it.
+    """
 
     name: str
     kernels: tuple[Kernel, ...]
@@ -57,6 +62,7 @@ class Pending:
     recipe: Recipe
     flops: int
     origin: tuple[str, ...]
+    near: Mapping[str, Near]
 
 
 @record
@@ -101,6 +107,8 @@ class PlanSteps:
         self.shared: list[Shared] = []
         self.depth = 0
         """The number of loops around the steps at hand."""
+        self.near: Mapping[str, Near] = {}
+        """The values near of the kernels in turn at hand."""
         self.drafts = self._steps(plan.steps, self.sizes)
 
     def steps(self, turns: Sequence[Size]) -> tuple[host.Step, ...]:
@@ -151,16 +159,13 @@ class PlanSteps:
                     result.append(self._write(node, symbols))
                 case FillHalo(value):
                     result += self._reserved((value,))
-                    kernel = halo_kernel(
-                        self.plan.values[value],
-                        self.plan.layouts[value],
-                        self.extents,
-                        self.sizes,
-                    )
+                    kernel = self._halo(s, self.sizes)
                     if kernel is not None:
                         result.append(self._launch(kernel.name, (kernel,), 0))
                 case Repeat():
                     result += self._repeat(s, symbols)
+                case InTurn():
+                    result.append(self._in_turn(s, symbols))
                 case RepeatWhile():
                     result += self._repeat_while(s, symbols)
                 case Learn(bind):
@@ -175,6 +180,10 @@ class PlanSteps:
                 case Fail(message):
                     result.append(host.Fail(message))
         return tuple(result)
+
+    def _halo(self, s: FillHalo, symbols: Symbols) -> Kernel | None:
+        value, layout = self.plan.values[s.value], self.plan.layouts[s.value]
+        return halo_kernel(value, layout, self.extents, symbols, s.turn)
 
     def _chain(self, s: Repeat, symbols: Symbols) -> host.Step:
         """Kernels over slices as one kernel, whose tasks are the slices."""
@@ -192,16 +201,27 @@ class PlanSteps:
             inner[name] = (0, max(bounds[1] - 1, 0))
         groups = [x.group for x in steps if isinstance(x, Run)]
         private = {v for g in groups for v in g.stored} - set(s.parts)
-        kernels = tuple(self._lowered(g, inner) for g in groups)
+        halos = (self._halo(x, inner) for x in steps if isinstance(x, FillHalo))
+        kernels = (
+            *(k for k in halos if k is not None),
+            *(self._lowered(g, inner) for g in groups),
+        )
         # The number of slices may depend on sizes that no kernel reads.
         counted = {n for _, trips in counters for n in Index.of(trips).names()}
         needed = counted | dict(kernels[0].symbols).keys()
         first = replace(kernels[0], symbols=tuple((n, r) for n, r in inner.items() if n in needed))
         kernels = (first, *kernels[1:])
-        name = f"{groups[0].name}-{groups[-1].name}"
+        first_name, last_name = kernels[0].name, kernels[-1].name
+        name = first_name if len(kernels) == 1 else f"{first_name}-{last_name}"
         trips = prod(typical(n, self.sizes) for _, n in counters)
         flops = trips * sum(map(self._work, groups))
         return self._launch(name, kernels, flops, (counters, private))
+
+    def _in_turn(self, s: InTurn, symbols: Symbols) -> host.Step:
+        self.near = {x.value: x for x in s.near}
+        body = self._steps(s.steps, symbols)
+        self.near = {}
+        return host.InTurn(s.trips, body, s.near_bytes)
 
     def _repeat(self, s: Repeat, symbols: Symbols) -> list[host.Step]:
         if s.parts:
@@ -335,7 +355,7 @@ class PlanSteps:
             sliced = Slices(counts, kept)
         recipe = Recipe(renamed.kernels, constants, sliced)
         origin = tuple(dict.fromkeys(o for k in kernels for o in k.origin))
-        self.pending.append(Pending(name, kernels, renamed, recipe, flops, origin))
+        self.pending.append(Pending(name, kernels, renamed, recipe, flops, origin, self.near))
         return host.Launch(str(len(self.pending) - 1), (), 0)
 
     def complete(self, pending: Pending, made: Made) -> None:
@@ -343,12 +363,16 @@ class PlanSteps:
         dims, names = pending.canonical.dims, pending.canonical.buffers
         buffers = {b.name: b for k in pending.kernels for b in k.args}
         args: list[host.Ref] = []
+        near: list[host.Near] = []
         operands: list[Operand] = []
         for argument in made.arguments:
             b = buffers[names[argument.buffer]]
             size = typical(b.layout.size, self.sizes) * b.dtype.bytes
             constant = b.name in self.constants
             operands.append(Operand(b.name, size, constant, argument.written))
+            if b.name in pending.near:
+                place = pending.near[b.name]
+                near.append(host.Near(len(args), place.offset, place.bytes))
             if not constant:
                 args.append(self._ref(b.name))
                 continue
@@ -373,7 +397,9 @@ class PlanSteps:
                 self.number,
             )
         )
-        self.launches.append(host.Launch(made.symbol, tuple(args), tasks, pending.origin, read))
+        self.launches.append(
+            host.Launch(made.symbol, tuple(args), tasks, pending.origin, read, near=tuple(near))
+        )
 
     # -- memory ---------------------------------------------------------------------------------
     def _ref(self, name: str) -> host.Ref:
@@ -381,6 +407,8 @@ class PlanSteps:
             return self._weight(name, self.plan.layouts[name])
         place = self.plan.places[name]
         match place.space:
+            case "near":
+                return host.Ref("arena")
             case "input":
                 return host.Ref("input", place.index, place.offset)
             case "output":
@@ -416,7 +444,7 @@ def _with_launches(
             case host.Branch():
                 then = _with_launches(s.then, launches)
                 return replace(s, then=then, orelse=_with_launches(s.orelse, launches))
-            case host.Repeat() | host.While():
+            case host.Repeat() | host.While() | host.InTurn():
                 return replace(s, body=_with_launches(s.body, launches))
             case _:
                 return s

@@ -231,7 +231,8 @@ def draft(recipe: Recipe, machine: Machine) -> Draft:
         schedule, packed, scheduled = scheduled_kernel(kernel, constants, machine)
         packings = {b.name: (b.name, packed.get(b.name)) for b in scheduled.args}
     else:
-        alone = machine.alone()
+        # Kernels of a chain are whole tasks; those of a single one are shared out as well.
+        alone = machine.alone() if len(recipe.kernels) > 1 else machine
         parts: list[Kernel] = []
         schedule = ()
         for number, (kernel, constants) in enumerate(

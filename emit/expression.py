@@ -379,6 +379,8 @@ class ExpressionEmitter:
                     continue
                 if bounds[1] < low or bounds[0] > last[1]:
                     return None, None
+            if bounds is not None and low <= bounds[0] and self._ends_before(index, high):
+                continue
             inside = self._lanes_within(index, low, high)
             if inside is None and sure:
                 return None, None
@@ -390,6 +392,12 @@ class ExpressionEmitter:
                 return None, None
             guard = self._and(guard, inside)
         return coords, guard
+
+    def _ends_before(self, index: Index, high: Index) -> bool:
+        """Whether an index is that of a loop that ends before `high` or at it."""
+        end = self.index.ends.get(index.as_var or "")
+        rest = (high - end + 1).bounds(self.index.ranges) if end is not None else None
+        return rest is not None and rest[0] >= 0
 
     def _data_index(self, value: ir.Value, extent: Size, *, guarded: bool) -> Index:
         """A fresh variable for a data-dependent coordinate, clamped unless a guard tests it."""

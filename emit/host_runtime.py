@@ -34,7 +34,7 @@ LOOPS = "-O1"
 ROUTINE = "-O2"
 """The level of routines, which compute."""
 
-LAUNCHING = frozenset({"execute.c", "pool.c"})
+LAUNCHING = frozenset({"execute.c", "pool.c", "turns.c"})
 """The sources that every launch runs through."""
 
 CALLING = frozenset({"boxes.c", "call.c", "keeper.c", "string_table.c"})

@@ -94,6 +94,8 @@ class IndexEmitter:
         self.values: dict[str, ir.Value] = {}
         self.constants: dict[str, Index] = {}
         self.ranges: dict[str, Range] = {}
+        self.ends: dict[str, Index] = {}
+        """Below which sizes loop variables stay that have no constant end."""
         self.unrolled: dict[str, Unrolled] = {}
         """Unrolled loops around, outermost first; `constants` has the iteration."""
         self.lane: Lane | None = None
@@ -108,9 +110,14 @@ class IndexEmitter:
         self._scopes.pop()
 
     @contextmanager
-    def variable(self, name: str, value: ir.Value | None, bound: Range | None) -> Iterator[None]:
+    def variable(
+        self, name: str, value: ir.Value | None, bound: Range | None, end: Index | None = None
+    ) -> Iterator[None]:
         """Bind a variable to a value, or (value None) forget its range."""
         old_value, old_range = self.values.get(name), self.ranges.get(name)
+        old_end = self.ends.get(name)
+        if end is not None and not end.is_const:
+            self.ends[name] = end
         if value is not None:
             self.values[name] = value
         if bound is not None:
@@ -118,6 +125,7 @@ class IndexEmitter:
         yield
         _restore(self.values, name, old_value)
         _restore(self.ranges, name, old_range)
+        _restore(self.ends, name, old_end)
 
     @contextmanager
     def constant(self, name: str, value: int) -> Iterator[None]:

@@ -172,6 +172,10 @@ class _KernelEmitter:
         extents = [x.hi - x.lo for x in loops]
         if any(e == ZERO for e in extents):
             return
+        inner = product(extents[1:])
+        if inner.is_const and inner.value > 1 and not extents[0].is_const:
+            self._within_first(loops, inner.value, begin, end)
+            return
         counts = [self.index.emit(e) for e in extents]
         with self._counted(begin, end) as task, ExitStack() as stack:
             rest = task
@@ -185,8 +189,33 @@ class _KernelEmitter:
                 moved = self.builder.add(value, i64(low)) if low else value
                 high = x.hi.bounds(self.index.ranges)
                 bound = (low, high[1] - 1) if high is not None else None
-                stack.enter_context(self.index.variable(x.var, moved, bound))
+                stack.enter_context(self.index.variable(x.var, moved, bound, x.hi))
             self._stmts(loops[-1].body)
+
+    def _within_first(
+        self, loops: tuple[Loop, ...], inner: int, begin: ir.Value, end: ir.Value
+    ) -> None:
+        """The tasks, iteration by iteration of a first loop of which only the run knows the end.
+
+        What depends on it alone is computed once for all of its `inner` tasks.
+        """
+        b, count = self.builder, i64(inner)
+        first, low = loops[0], loops[0].lo.value
+        last = b.udiv(b.add(end, i64(inner - 1)), count)
+        with self._counted(b.udiv(begin, count), last) as number:
+            before = b.mul(number, count)
+            own_begin, own_end = b.sub(begin, before), b.sub(end, before)
+            from_start = b.icmp_signed("<", own_begin, i64(0))
+            to_end = b.icmp_signed("<", count, own_end)
+            moved = b.add(number, i64(low)) if low else number
+            high = first.hi.bounds(self.index.ranges)
+            bound = (low, high[1] - 1) if high is not None else None
+            with self.index.variable(first.var, moved, bound, first.hi):
+                self._tasks(
+                    loops[1:],
+                    b.select(from_start, i64(0), own_begin),
+                    b.select(to_end, count, own_end),
+                )
 
     @contextmanager
     def _counted(self, lo: ir.Value, hi: ir.Value) -> Iterator[ir.Value]:

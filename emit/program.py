@@ -1,9 +1,9 @@
 """The host program of an artifact: what one run does, in order, and in which memory.
 
     Program = inputs, outputs, weights, an arena, and a tuple of steps
-    Step    = Launch a kernel | Copy bytes | Branch on a bool or a size | Repeat a body
-            | Call a routine of the host runtime | While a bool holds | Fail with a message
-            | Bind a size | Reserve a block
+    Step    = Launch a kernel | Launch kernels in turn | Copy bytes | Branch on a bool or a size
+            | Repeat a body | Call a routine of the host runtime | While a bool holds
+            | Fail with a message | Bind a size | Reserve a block
     Ref     = a byte offset into the arena, the weights, a block, or one input or output
 
 A launch calls `void kernel(void *const *bufs, const int64_t *syms, int64_t begin, int64_t end)`:
@@ -49,6 +49,18 @@ class Ref:
 
 
 @record
+class Near:
+    """The argument of that number passes between kernels in turn: `bytes` of it for one index.
+
+    A thread that takes turns has them at that offset of its scratch.
+    """
+
+    argument: int
+    offset: int
+    bytes: int
+
+
+@record
 class Launch:
     """Runs `kernel` over tasks [0, tasks), shared out to the threads; one task: on the caller's.
 
@@ -63,6 +75,7 @@ class Launch:
     origin: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
     turns: Size = 1
+    near: tuple[Near, ...] = ()
 
     def __str__(self) -> str:
         args = ", ".join(map(str, self.args))
@@ -70,6 +83,19 @@ class Launch:
         symbols = f" symbols={','.join(self.symbols)}" if self.symbols else ""
         turns = f" turns={self.turns}" if self.turns != 1 else ""
         return f"launch {self.kernel}({args}) tasks={self.tasks}{turns}{symbols}{origin}"
+
+
+@record
+class InTurn:
+    """Launches, each with the same number of tasks for each of `trips` indices, index by index.
+
+    Of as many indices as threads have the same number of, a thread does all launches by itself; the
+    others are shared out launch by launch. Each has `near_bytes` for what is near.
+    """
+
+    trips: Size
+    body: tuple["Step", ...]
+    near_bytes: int
 
 
 @record
@@ -177,7 +203,7 @@ class Fail:
         return f"fail {self.message!r}"
 
 
-Step = Launch | Copy | Branch | Repeat | While | Call | Bind | Reserve | Fail
+Step = Launch | InTurn | Copy | Branch | Repeat | While | Call | Bind | Reserve | Fail
 
 
 @record
@@ -298,7 +324,7 @@ def walk(steps: Iterable[Step]) -> Iterator[Step]:
             case Branch():
                 yield from walk(step.then)
                 yield from walk(step.orelse)
-            case Repeat() | While():
+            case Repeat() | While() | InTurn():
                 yield from walk(step.body)
             case _:
                 assert_never(step)
@@ -317,6 +343,10 @@ def _listing(steps: tuple[Step, ...], indent: str) -> Iterator[str]:
                     yield from _listing(step.orelse, indent + "  ")
             case Repeat():
                 yield f"{indent}repeat {quoted(step.symbol)} trips={step.trips}"
+                yield from _listing(step.body, indent + "  ")
+            case InTurn():
+                near = f" near={step.near_bytes}" if step.near_bytes else ""
+                yield f"{indent}in turn trips={step.trips}{near}"
                 yield from _listing(step.body, indent + "  ")
             case While():
                 yield f"{indent}while {step.cond}"
@@ -362,6 +392,16 @@ def _step_problems(program: Program, step: Step) -> Iterator[str]:
             for name in step.symbols:
                 if name not in known:
                     yield f"{name} is no symbol of the program"
+            for n in step.near:
+                if not 0 <= n.argument < len(step.args):
+                    yield f"argument {n.argument} is none"
+        case InTurn():
+            yield from _size_problems(program, (step.trips,))
+            for s in step.body:
+                if not isinstance(s, Launch):
+                    yield "only launches take turns"
+                elif any(n.offset + n.bytes > step.near_bytes for n in s.near):
+                    yield f"a value near lies outside of {step.near_bytes} bytes"
         case Copy():
             yield from _size_problems(program, (step.bytes,))
             if step.dst.space == "weights":

@@ -14,6 +14,7 @@ from rutc.emit.program import (
     Call,
     Copy,
     Fail,
+    InTurn,
     Launch,
     Port,
     Program,
@@ -34,6 +35,8 @@ from rutc.tensor_ir.affine import Index, Size, plain, product
 
 MAX_SYMBOLS = 64
 """The most sizes that the host runtime hands to a kernel."""
+POINTER_BYTES = 8
+LINE_BYTES = 64
 MANIFEST_SYMBOL = "rutc_manifest"
 
 _HIDDEN = '__attribute__((visibility("hidden")))'
@@ -87,6 +90,9 @@ class _Tables:
     buffers: list[Ref] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     launch_symbols: list[int] = field(default_factory=list)
+    turns: list[str] = field(default_factory=list)
+    nears: list[str] = field(default_factory=list)
+    turn_bytes: int = 0
     bound: dict[str, int] = field(default_factory=dict)
 
     def add_buffers(self, *refs: Ref) -> int:
@@ -121,6 +127,8 @@ class _Tables:
                     )
                     self.launch_symbols += [self.sizes.places[s] for s in step.symbols]
                     self.rows.append(_with_names(row, step.kernel, origin))
+                case InTurn():
+                    self.add_turns(step)
                 case Copy():
                     first = self.add_buffers(step.dst, step.src)
                     self.rows.append(
@@ -156,6 +164,22 @@ class _Tables:
                     self.rows.append(_Row("FAIL", name=step.message))
                 case _:
                     assert_never(step)
+
+    def add_turns(self, step: InTurn) -> None:
+        """`in turn n; launches` -> `IN_TURN n, L; launches; L:`."""
+        place, first, near = self.reserve(), len(self.buffers), len(self.nears)
+        for launch in step.body:
+            assert isinstance(launch, Launch)
+            begin = len(self.buffers) - first
+            self.nears += [f"{{{begin + n.argument}, {n.offset}, {n.bytes}}}" for n in launch.near]
+            self.add_steps((launch,))
+        count = len(self.buffers) - first
+        row = _Row("IN_TURN", "", first, self.sizes.code(step.trips), len(self.rows))
+        self.rows[place] = replace(row, symbol=len(self.turns))
+        self.turns.append(f"{{{count}, {near}, {len(self.nears) - near}}}")
+        table = -(-count * POINTER_BYTES // LINE_BYTES) * LINE_BYTES
+        near_bytes = -(-step.near_bytes // LINE_BYTES) * LINE_BYTES
+        self.turn_bytes = max(self.turn_bytes, table + near_bytes)
 
     def add_branch(self, step: Branch) -> None:
         """`branch c; then; else; orelse` -> `BRANCH c, L1; then; JUMP L2; L1: orelse; L2:`.
@@ -386,6 +410,8 @@ def _buffer_table(program: Program, tables: _Tables) -> Iterator[str]:
 
 def _step_table(tables: _Tables) -> Iterator[str]:
     yield from _array("static const int64_t launch_symbols[]", map(str, tables.launch_symbols), "0")
+    yield from _array("static const rutc_near nears[]", tables.nears, "{0}")
+    yield from _array("static const rutc_turns turns[]", tables.turns, "{0}")
     yield "/* op, kernel, buffer, count, target, symbol, symbol_count, name, origin */"
     yield from _array("static const rutc_step steps[]", map(str, tables.rows), "{0}")
 
@@ -432,6 +458,9 @@ def _program_struct(
     yield f"    .string_count = {len(program.strings)},"
     yield f"    .keep_subnormals = {int(program.keep_subnormals)},"
     yield f"    .thread_bytes = {program.thread_bytes},"
+    yield f"    .turn_bytes = {tables.turn_bytes},"
+    yield "    .turns = turns,"
+    yield "    .nears = nears,"
     arena = tables.sizes.code(program.arena_bytes)
     yield f"    .arena_bytes = {arena},"
     yield f"    .size_count = {len(tables.sizes)},"

@@ -2,8 +2,8 @@
 
     plan   := graph, step*, layout of every stored value, place of every stored value, refusal*
     step   := group (one kernel) | write (a scatter's kernel) | fill of a halo
-            | repeat (a scan) | repeat while (a while) | choose (an if) | invoke (a call)
-            | learn (a bind) | fail
+            | in turn (kernels over the indices of a dim) | repeat (a scan)
+            | repeat while (a while) | choose (an if) | invoke (a call) | learn (a bind) | fail
 
 The plan's graph is the optimized graph plus the copies that layouts ask for.
 """
@@ -37,9 +37,13 @@ class Write:
 
 @record
 class FillHalo:
-    """Fill the halo of a stored value, before anything reads it."""
+    """Fill the halo of a stored value, before anything reads it.
+
+    With a `turn` (dim, symbol) only that around the index of the dim which the symbol has.
+    """
 
     value: str
+    turn: tuple[str, str] | None = None
 
 
 @record
@@ -58,6 +62,30 @@ class Repeat:
     results: tuple[str, ...]
     origin: tuple[str, ...]
     parts: tuple[str, ...] = ()
+
+
+@record
+class Near:
+    """A value that only kernels in turn read: `bytes` of one index, at an offset in a thread's."""
+
+    value: str
+    offset: int
+    bytes: int
+
+
+@record
+class InTurn:
+    """Kernels over indices of a dim: each over all of them, or all over one, and then the next.
+
+    `steps` are repeats of parts, of which each counts `trips` of the symbol `dim`. A thread that
+    does all for one index has `near_bytes` for the values that are `near`.
+    """
+
+    dim: str
+    trips: Size
+    steps: tuple[Repeat, ...]
+    near: tuple[Near, ...]
+    near_bytes: int
 
 
 @record
@@ -108,7 +136,7 @@ class Fail:
     message: str
 
 
-PlanStep = Run | Write | FillHalo | Repeat | RepeatWhile | Choose | Invoke | Learn | Fail
+PlanStep = Run | Write | FillHalo | InTurn | Repeat | RepeatWhile | Choose | Invoke | Learn | Fail
 
 
 def fails(steps: tuple[PlanStep, ...]) -> bool:
@@ -119,6 +147,8 @@ def fails(steps: tuple[PlanStep, ...]) -> bool:
 @record
 class Place:
     """Where a stored value lies: `space` is arena, block, input or output; `offset` in bytes.
+
+    What is near has the offset in a thread's memory for one index of kernels in turn.
 
     `index` numbers the block, input or output. A block holds one value at a time, of a size that
     the program computes.
@@ -181,7 +211,7 @@ def groups_of(steps: tuple[PlanStep, ...]) -> Iterator[Group]:
         match s:
             case Run():
                 yield s.group
-            case Repeat() | RepeatWhile():
+            case Repeat() | RepeatWhile() | InTurn():
                 yield from groups_of(s.steps)
             case Choose():
                 yield from groups_of(s.then)
@@ -208,12 +238,17 @@ def _print(plan: Plan, steps: tuple[PlanStep, ...], depth: int, lines: list[str]
                 lines.append(
                     f"{pad}scatter for {{{over}}} into {value_name(n.base)}: {out} @{place}"
                 )
-            case FillHalo(value):
+            case FillHalo(value, _):
                 lines.append(f"{pad}fill the halo of {value_name(value)}")
             case Fail(message):
                 lines.append(f"{pad}fail: {message}")
             case Repeat():
                 lines.append(f"{pad}repeat {quoted(s.dim)} {s.trips} times")
+                _print(plan, s.steps, depth + 1, lines)
+            case InTurn():
+                names = ", ".join(value_name(x.value) for x in s.near)
+                near = f", {s.near_bytes} bytes near: {names}" if s.near else ""
+                lines.append(f"{pad}in turn {quoted(s.dim)} of {s.trips}{near}")
                 _print(plan, s.steps, depth + 1, lines)
             case RepeatWhile():
                 lines.append(f"{pad}while {value_name(s.cond)}")

@@ -56,7 +56,8 @@ from rutc.tensor_ir.steps.base import simplified
 class Slice:
     """A part of a shared loop: `size` indices of `dim`, from first + symbol * size on.
 
-    With an `end`, the last slice begins so much earlier that none goes beyond it.
+    With an `end`, the last slice begins so much earlier that none goes beyond it. Without a `loop`
+    it is one index, over which nothing need go.
     """
 
     dim: str
@@ -64,6 +65,7 @@ class Slice:
     size: Size
     first: int = 0
     end: Size | None = None
+    loop: bool = True
 
     @property
     def start(self) -> Index:
@@ -148,7 +150,8 @@ def lower(
     body: list[Stmt] = []
     used_loops = {*group.shared, *symbols}
     places: dict[str, Buffer] = {}
-    parts = {s.dim: s.start + Index.of(s.dim) for s in group.slices}
+    parts = {s.dim: s.start + (Index.of(s.dim) if s.loop else 0) for s in group.slices}
+    looped = {s.dim for s in group.slices if s.loop}
     trips: dict[str, Size] = {**extents, **{s.dim: s.size for s in group.slices}}
     for number, stage in enumerate(group.stages):
         # A dim of extent 1 needs no loop.
@@ -178,7 +181,9 @@ def lower(
         for d in reversed(private):
             stmts = [_loop(loops[d], extents[d], tuple(stmts))]
         body += stmts
-    for d in reversed([d for d in group.shared if extents[d] != 1 or d in parts]):
+    for d in reversed(
+        [d for d in group.shared if (d in looped if d in parts else extents[d] != 1)]
+    ):
         body = [_loop(d, trips[d], tuple(body))]
     if parts:
         early = next((s.symbol for s in group.slices if s.end is not None), None)
@@ -393,8 +398,12 @@ def halo_kernel(
     layout: Layout,
     extents: Mapping[str, Size],
     symbols: Mapping[str, Range] | None = None,
+    turn: tuple[str, str] | None = None,
 ) -> Kernel | None:
-    """The kernel that fills a stored value's halo; None when it has none."""
+    """The kernel that fills a stored value's halo; None when it has none.
+
+    With a `turn` (dim, symbol) only around one index of that dim, which has none of its own.
+    """
     if not layout.halo or layout.fill is None:
         return None
     order = list(dict.fromkeys(a.dim for a in layout.axes))
@@ -413,9 +422,13 @@ def halo_kernel(
             slab += 1
             # A loop starts at a constant.
             start = ZERO if isinstance(first, int) else first
+            if turn is not None:
+                names[turn[0]] = turn[1]
             coords = tuple((x, Index.of(names[x]) + (start if x == d else 0)) for x in value.dims)
             inner: tuple[Stmt, ...] = (Assign(Access(value.name, coords), layout.fill),)
             for x in reversed(order):
+                if turn is not None and x == turn[0]:
+                    continue
                 low: Size = 0
                 high: Size = extents[x]
                 if x == d:

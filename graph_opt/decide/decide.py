@@ -21,6 +21,7 @@ from rutc.graph_opt.decide.layout import (
 from rutc.graph_opt.decide.memory import place_values
 from rutc.graph_opt.decide.numbering import numbered
 from rutc.graph_opt.decide.slices import Slicer
+from rutc.graph_opt.decide.turns import Turns
 from rutc.graph_opt.editor import rename_reads
 from rutc.graph_opt.plan import (
     Choose,
@@ -52,6 +53,7 @@ from rutc.tensor_ir.graph import (
     Scan,
     Scatter,
     While,
+    bound_symbols,
     outs,
     used_deep,
     walk_nodes,
@@ -107,7 +109,12 @@ class _Decider:
         layouts = self._layouts()
         outputs = {o.value for o in graph.outputs}
         steps = self._steps(nodes, outputs, "g")
-        sliced = self._slicer(graph, layouts).slice(steps)
+        slicer = self._slicer(graph, layouts)
+        homes = frozenset({*self.homes, *self.homes.values()})
+        bound = frozenset(bound_symbols(graph.nodes))
+        outside = homes | self.fixed.keys() | self.constants | outputs
+        free = slicer.free | (self.halo.keys() - outside)
+        sliced = Turns(slicer, free, homes, bound).slice(steps)
         steps, layouts = sliced.steps, sliced.layouts
         places, arena = place_values(graph, steps, self.values, layouts, self.homes)
         return Plan(graph, self.values, steps, layouts, places, arena, tuple(self.refusals))

@@ -26,6 +26,8 @@ MOST_HALO = 4
 """A value takes at most so many times its own memory with a halo,"""
 MOST_HALO_ELEMENTS = 4096
 """and so many elements."""
+UNKNOWN = 8
+"""What a dim has where no window goes along it and the run tells how many indices: more than 1."""
 NARROWEST_MASKED = 4
 """Bytes of the narrowest elements for which every machine has masked loads."""
 
@@ -37,15 +39,21 @@ def masked_at_edges(
 
     They do where every element is used a few times only: to fill a halo takes lines that are not
     at hand, and a copy with one costs as much as the nest does. The vector has to run along the
-    memory of both the operand and the result.
+    memory of both the operand and the result. Sizes are known but for those of dims of which the
+    read has the same index as the result: no window goes along them.
     """
     if r.dtype.bytes < NARROWEST_MASKED or not all(isinstance(c, Index) for _, c in r.coords):
         return False
     coords = {d: c for d, c in r.coords if isinstance(c, Index)}
     names = {*nest.dims, *coords, *(v for c in coords.values() for v in c.names())}
     extents = {d: e for d in names if isinstance(e := sizes.get(d), int)}
-    if len(extents) < len(names):
+    same = {x for d, c in coords.items() for x in (d, c.as_var) if _is_same(d, c, sizes)}
+    if not names <= extents.keys() | same:
         return False
+    names -= extents.keys()
+    if any(names & c.names() for d, c in coords.items() if d not in same):
+        return False
+    extents |= dict.fromkeys(names, UNKNOWN)
     bound = {d for d in nest.bound if extents[d] > 1}
     free = {d for d in nest.out.dims if extents[d] > 1}
     if not partners([x for e in nest.body for x in reads(e)], free, bound):
@@ -54,8 +62,15 @@ def masked_at_edges(
     if prod(extents[d] for d in bound) > MOST_TAPS or lane is None or along is None:
         return False
     steps = {d: c.coefficient(lane) for d, c in coords.items()}
+    if lane in names or along in names:
+        return False
     near = steps.pop(along) in (1, *NEAR_STRIDES)
     return near and extents[lane] >= LEAST_LANES and not any(step != 0 for step in steps.values())
+
+
+def _is_same(d: str, c: Index, sizes: Mapping[str, Size]) -> bool:
+    """Whether a coordinate is the index of a loop that is as long as the dim."""
+    return c.as_var is not None and sizes.get(c.as_var) == sizes.get(d)
 
 
 def needed_halo(

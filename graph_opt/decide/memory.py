@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from rutc.graph_opt.plan import (
     Choose,
     FillHalo,
+    InTurn,
     Invoke,
     Learn,
     Place,
@@ -117,6 +118,8 @@ class Lifetimes:
                         self._use(out)
                     for v in s.results:
                         self._define(v)
+                case InTurn():
+                    self._visit_turns(s)
                 case Learn(bind):
                     self._use(bind.value)
                     self._define(bind.out.name)
@@ -137,6 +140,23 @@ class Lifetimes:
                         self.time += 1
                         for v in values:
                             self._use(v)
+
+    def _visit_turns(self, s: InTurn) -> None:
+        """Count the steps of turns through, of which a run may do the last before another's first.
+
+        A thread has memory of its own for what is near then; the rest lives as long as all steps.
+        """
+        near = {x.value for x in s.near}
+        for r in s.steps:
+            for v in r.parts:
+                if v not in near:
+                    self._define(v)
+        start, outside = self.time, set(self.lives)
+        self.visit(s.steps)
+        self.time += 1
+        for name, life in self.lives.items():
+            if name in outside and life.last >= start:
+                life.last = self.time
 
     def _define(self, name: str) -> None:
         name = self.homes.get(name, name)
@@ -178,7 +198,12 @@ def place_values(
     fixed: list[tuple[int, str]] = []
     symbolic: list[tuple[Index, str]] = []
     computed: list[tuple[Size, str]] = []
+    near = {x.value: x for s in steps if isinstance(s, InTurn) for x in s.near}
     for v in times.lives:
+        if v in near:
+            whole = plain(layouts[v].size * values[v].dtype.bytes)
+            places[v] = Place("near", 0, near[v].offset, whole)
+            continue
         size = plain(layouts[v].size * values[v].dtype.bytes)
         # By the extents: a value without elements may still have a shape that is computed.
         if any(not bound.isdisjoint(graph.extents[d].names()) for d in values[v].dims):
@@ -190,7 +215,7 @@ def place_values(
             fixed.append((size, v))
         else:
             symbolic.append((size, v))
-    arena = _place_fixed(fixed, times.lives, places)
+    arena = place_fixed(fixed, times.lives, places)
     total = _place_symbolic(symbolic, times.lives, places, arena, dict(graph.symbols))
     _place_computed(computed, times.lives, places)
     places |= {name: places[home] for name, home in homes.items()}
@@ -212,7 +237,7 @@ def _place_computed(
         places[name] = Place("block", number, 0, size)
 
 
-def _place_fixed(
+def place_fixed(
     todo: list[tuple[int, str]], lives: Mapping[str, Life], places: dict[str, Place]
 ) -> int:
     """The bytes in which the values are placed, the largest first."""

@@ -181,7 +181,7 @@ class Slicer:
         first = steps[start]
         assert isinstance(first, Run)
         grown = self._grown(steps, start, dims)
-        room = RING_BYTES * prod(map(self._extent, dims))
+        room = RING_BYTES * prod(map(self.extent, dims))
         found: list[Chain] = []
         if len(dims) < MOST_DIMS and any(self._bytes_between(m) > room for m in grown):
             for e in first.group.shared:
@@ -224,7 +224,7 @@ class Slicer:
             if any(self._lose_rows(m, size) for m in members):
                 continue
             blocks = self._in_blocks(members)
-            room = RING_BYTES * self._extent(members[0].dims[-1])
+            room = RING_BYTES * self.extent(members[0].dims[-1])
             crowded = not blocks and self._bytes_between(members) * size > room
             found.append(Chain(members, size, gain, blocks, crowded))
         return found
@@ -280,7 +280,7 @@ class Slicer:
         for s in member.group.stages:
             for r in matrix_factors(s, self.constants):
                 order = [a.dim for a in self.layouts[r.value].axes]
-                extents = {d: self._extent(d) for d in (*s.dims, *order)}
+                extents = {d: self.extent(d) for d in (*s.dims, *order)}
                 before = rows_of_sum(s, r, order, extents)
                 after = rows_of_sum(s, r, order, {**extents, **sizes})
                 if after < FEWEST_KEPT * before:
@@ -302,7 +302,7 @@ class Slicer:
         ]
 
     @functools.cached_property
-    def _bytes(self) -> Callable[[str], int]:
+    def bytes(self) -> Callable[[str], int]:
         """The size of a value, at most."""
         return functools.cache(
             lambda v: self._most(self.layouts[v].size) * self.values[v].dtype.bytes
@@ -316,7 +316,7 @@ class Slicer:
         )
 
     @functools.cached_property
-    def _extent(self) -> Callable[[str], int]:
+    def extent(self) -> Callable[[str], int]:
         """The indices of a dim, at most."""
         return functools.cache(lambda d: self._most(self.extents[d]))
 
@@ -327,7 +327,7 @@ class Slicer:
         return bounds[1]
 
     def _bytes_between(self, members: tuple[Member, ...]) -> int:
-        return sum(self._bytes(v) for v in self._between(members))
+        return sum(self.bytes(v) for v in self._between(members))
 
     def _size(self, members: tuple[Member, ...]) -> int | None:
         """The length of slices whose values fit; None where nothing is to be won.
@@ -335,11 +335,11 @@ class Slicer:
         The longest that leaves nothing over; about equal ones where that would be far shorter.
         """
         between = self._between(members)
-        total = sum(map(self._bytes, between))
+        total = sum(map(self.bytes, between))
         if sum(map(self._common_bytes, between)) <= NEAR_BYTES:
             return None
         *outer, last = members[0].dims
-        extent, around = self._extent(last), prod(map(self._extent, outer))
+        extent, around = self.extent(last), prod(map(self.extent, outer))
         if total <= (RING_BYTES * around if outer else NEAR_BYTES):
             return None
         line, blocks = self._line(members), self._in_blocks(members)
@@ -401,11 +401,11 @@ class Slicer:
 
     def _gain(self, members: tuple[Member, ...], size: int) -> float:
         """Bytes that need not be moved from farther caches, less what the slices cost."""
-        extents = [self._extent(d) for d in members[0].dims]
+        extents = [self.extent(d) for d in members[0].dims]
         trips = [*extents[:-1], -(-extents[-1] // size)]
         blocks = self._in_blocks(members)
         readers = Counter(v for m in members for v in m.group.external_reads())
-        saved = sum(self._bytes(v) * (1 + readers[v]) for v in self._between(members))
+        saved = sum(self.bytes(v) * (1 + readers[v]) for v in self._between(members))
         reread = 0.0
         for level, count in enumerate(trips):
             again = self._read_again(members, level)
@@ -420,15 +420,15 @@ class Slicer:
         for m in members:
             for v in m.group.external_reads():
                 if m.dims[level] not in m.moved[v]:
-                    around = (self._extent(d) for d in m.dims[:level] if d in m.moved[v])
-                    again += self._bytes(v) / prod(around)
+                    around = (self.extent(d) for d in m.dims[:level] if d in m.moved[v])
+                    again += self.bytes(v) / prod(around)
         return again
 
     def _repeats(self, chain: Chain) -> list[Repeat]:
         """The repeat of all whole slices, and that of what they leave over."""
         if not self._is_fixed(chain.members):
             return [self._repeat(chain, f"{chain.members[0].group.name}.slice", None)]
-        whole, rest = divmod(self._extent(chain.members[0].dims[-1]), chain.size)
+        whole, rest = divmod(self.extent(chain.members[0].dims[-1]), chain.size)
         name = chain.members[0].group.name
         found = [self._repeat(chain, f"{name}.slice", (whole, chain.size, 0))]
         if rest:

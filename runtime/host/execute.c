@@ -13,6 +13,7 @@ typedef struct launch {
   void *const *buffers;
   const int64_t *symbols;
   int64_t symbol_count;
+  int64_t first; /* task */
   rutc_part *parts;
   int64_t count;
   int64_t turns; /* runs of `run` tasks, each of which the threads share */
@@ -28,7 +29,7 @@ static void run_claim(const launch *self, const rutc_part *part, const int64_t *
   while (begin < end) {
     int64_t turn = begin / part->size, skipped = begin % part->size;
     int64_t count = part->size - skipped < end - begin ? part->size - skipped : end - begin;
-    int64_t first = turn * self->run + part->begin + skipped;
+    int64_t first = self->first + turn * self->run + part->begin + skipped;
     self->kernel(self->buffers, symbols, first, first + count);
     begin += count;
   }
@@ -55,8 +56,7 @@ static void run_parts(void *arg, int64_t index) {
   rutc_set_float_mode(mode);
 }
 
-/* An even split of every turn's tasks; the first `run % count` parts have one more. */
-static void share_out(rutc_part *parts, int64_t turns, int64_t run, int64_t count) {
+void rutc_share_out(rutc_part *parts, int64_t turns, int64_t run, int64_t count) {
   int64_t begin = 0;
   for (int64_t i = 0; i < count; i++) {
     int64_t size = run / count + (i < run % count);
@@ -68,37 +68,47 @@ static void share_out(rutc_part *parts, int64_t turns, int64_t run, int64_t coun
   }
 }
 
-static void run_launch(rutc_session *session, const rutc_step *step) {
-  void *const *buffers = session->buffers + step->buffer;
-  int64_t threads = session->options.threads, tasks = rutc_size(session->sizes, step->count);
+void rutc_run_on(rutc_session *session, int64_t count, void (*task)(void *arg, int64_t index),
+                 void *arg) {
+  if (session->options.parallel_for != NULL) {
+    session->options.parallel_for(session->options.pool, task, arg, count);
+  } else {
+    rutc_pool_run(session->pool, (int)count, task, arg);
+  }
+}
+
+void rutc_launch(rutc_session *session, const rutc_step *step, void *const *buffers, int64_t first,
+                 int64_t tasks, int64_t turns) {
+  int64_t threads = session->options.threads;
   const int64_t *places = session->program->launch_symbols + step->symbol;
   int64_t symbols[RUTC_MAX_SYMBOLS + 1];
   for (int64_t i = 0; i < step->symbol_count; i++) symbols[i] = session->sizes[places[i]];
   symbols[step->symbol_count] = (int64_t)(intptr_t)session->thread_scratch;
-  int64_t turns = rutc_size(session->sizes, step->target);
   if (tasks <= 1 || threads == 1 || turns == 0) {
-    if (tasks > 0) step->kernel(buffers, symbols, 0, tasks);
+    if (tasks > 0) step->kernel(buffers, symbols, first, first + tasks);
     return;
   }
   if (tasks / turns < threads) turns = 1;
   int64_t run = tasks / turns, count = run < threads ? run : threads;
-  share_out(session->parts, turns, run, count);
+  rutc_share_out(session->parts, turns, run, count);
   launch job = {.kernel = step->kernel,
                 .buffers = buffers,
                 .symbols = symbols,
                 .symbol_count = step->symbol_count,
+                .first = first,
                 .parts = session->parts,
                 .count = count,
                 .turns = turns,
                 .run = run,
                 .scratch = session->thread_scratch,
-                .scratch_bytes = session->program->thread_bytes,
+                .scratch_bytes = session->program->thread_bytes + session->program->turn_bytes,
                 .keep_subnormals = session->program->keep_subnormals};
-  if (session->options.parallel_for != NULL) {
-    session->options.parallel_for(session->options.pool, run_parts, &job, count);
-  } else {
-    rutc_pool_run(session->pool, (int)count, run_parts, &job);
-  }
+  rutc_run_on(session, count, run_parts, &job);
+}
+
+static void run_launch(rutc_session *session, const rutc_step *step) {
+  rutc_launch(session, step, session->buffers + step->buffer, 0,
+              rutc_size(session->sizes, step->count), rutc_size(session->sizes, step->target));
 }
 
 /* Describes the operands and results of a call, whose addresses are in the buffer table. */
@@ -143,6 +153,9 @@ static int64_t run_step(rutc_session *session, const rutc_step *step, int64_t at
     case RUTC_LAUNCH:
       run_launch(session, step);
       break;
+    case RUTC_IN_TURN:
+      rutc_take_turns(session, step);
+      return step->target;
     case RUTC_COPY:
       if (count > 0) memmove(buffers[0], buffers[1], (size_t)count);
       break;

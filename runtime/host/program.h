@@ -64,6 +64,8 @@ typedef enum rutc_op {
                   lists from symbol on, 0, count), shared out to the threads: each does the same
                   part of every one of the `target` (a size) equal runs of tasks; if that is 0, the
                   calling thread does all */
+  RUTC_IN_TURN, /* the launches up to target, each with as many tasks for each of count indices, one
+                   index after the other, as turns[symbol] says; go on at target */
   RUTC_COPY,   /* count bytes from buffers[buffer + 1] to buffers[buffer] */
   RUTC_BRANCH, /* if the byte at buffers[buffer] is 0, go on at target */
   RUTC_UNLESS, /* if count is not positive, go on at target */
@@ -88,6 +90,20 @@ typedef struct rutc_step {
   const char *name;
   const char *origin;
 } rutc_step;
+
+/* A buffer of launches in turn of which a thread has one index, of `bytes` bytes, for itself. */
+typedef struct rutc_near {
+  int64_t buffer; /* counted from the first of these launches */
+  int64_t offset; /* in what the thread has */
+  int64_t bytes;
+} rutc_near;
+
+/* Launches in turn. */
+typedef struct rutc_turns {
+  int64_t buffer_count; /* of all launches together */
+  int64_t near;         /* the first one in `nears` */
+  int64_t near_count;
+} rutc_turns;
 
 /* The type and shape of an operand or result of a call. */
 typedef struct rutc_operand {
@@ -140,6 +156,9 @@ typedef struct rutc_program {
   int64_t symbol_count;
   int keep_subnormals; /* 0: they count as zeros */
   int64_t thread_bytes; /* scratch of each thread, a multiple of 64 */
+  int64_t turn_bytes;   /* and of this for launches in turn: their buffers, and what is near */
+  const rutc_turns *turns;
+  const rutc_near *nears;
   int64_t size_count;
   void (*compute_sizes)(int64_t *sizes); /* fills in what follows from the symbols */
   double (*largest_bytes)(const int64_t *sizes); /* of any memory of symbolic size */

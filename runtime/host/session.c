@@ -56,13 +56,19 @@ static int allocate(rutc_session *session) {
   if (session->options.profile) {
     session->timings = calloc((size_t)program->step_count + 1, sizeof *session->timings);
   }
-  if (program->thread_bytes > 0) {
-    size_t each = (size_t)program->thread_bytes, threads = (size_t)session->options.threads;
-    session->thread_scratch = aligned_alloc(64, each * threads);
+  int64_t scratch_bytes = program->thread_bytes + program->turn_bytes;
+  if (scratch_bytes > 0) {
+    size_t each = (size_t)scratch_bytes, threads = (size_t)session->options.threads;
+    int64_t bytes = (int64_t)(each * threads);
+    /* What is near fills much of a cache whose sets follow from physical addresses. */
+    if (program->turn_bytes >= HUGE_PAGE_BYTES / 8 && bytes < HUGE_PAGE_BYTES) {
+      bytes = HUGE_PAGE_BYTES;
+    }
+    session->thread_scratch = rutc_allocate(bytes);
     if (session->thread_scratch == NULL) {
       return rutc_fail(&thread_error, RUTC_OUT_OF_MEMORY,
                        "no memory for the scratch of %d threads: %lld bytes each",
-                       (int)session->options.threads, (long long)program->thread_bytes);
+                       (int)session->options.threads, (long long)scratch_bytes);
     }
   }
   int shapes = 1;

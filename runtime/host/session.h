@@ -58,7 +58,7 @@ struct rutc_session {
   pid_t process; /* threads do not survive fork() */
   rutc_pool *pool; /* NULL: one thread, or an external pool */
   rutc_part *parts; /* one per thread */
-  char *thread_scratch; /* program->thread_bytes for each thread */
+  char *thread_scratch; /* program->thread_bytes + program->turn_bytes for each thread */
   rutc_weights weights;
   char *arena;
   int64_t arena_capacity;
@@ -102,6 +102,20 @@ int rutc_bind(rutc_session *session, const DLTensor *const *inputs, DLTensor *co
 
 /* Hands out what was computed in session memory, by copies to the caller's tensors. */
 int rutc_unbind(rutc_session *session, DLTensor *const *outputs);
+
+/* Does the launches that follow a step RUTC_IN_TURN, index by index. */
+void rutc_take_turns(rutc_session *session, const rutc_step *step);
+
+/* Runs tasks of a launch on the session's threads; `turns` as in RUTC_LAUNCH. */
+void rutc_launch(rutc_session *session, const rutc_step *step, void *const *buffers, int64_t first,
+                 int64_t tasks, int64_t turns);
+
+/* Splits every turn's tasks evenly; the first `run % count` parts have one more. */
+void rutc_share_out(rutc_part *parts, int64_t turns, int64_t run, int64_t count);
+
+/* Runs a task on so many of the session's threads. */
+void rutc_run_on(rutc_session *session, int64_t count, void (*task)(void *arg, int64_t index),
+                 void *arg);
 
 /* Executes all steps of the program. */
 int rutc_execute(rutc_session *session);

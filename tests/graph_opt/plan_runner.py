@@ -15,6 +15,7 @@ from rutc.graph_opt.plan import (
     Choose,
     Fail,
     FillHalo,
+    InTurn,
     Invoke,
     Learn,
     Plan,
@@ -134,14 +135,16 @@ class _Runner:
                     self.memory[node.out.name] = self.memory[node.base]
                     layouts, known = self.plan.layouts, self.plan.values
                     self.kernel(lower_scatter(node, known, layouts, self.sizes, symbols))
-                case FillHalo(value):
+                case FillHalo(value, turn):
                     self.reserve((value,))
-                    layout = self.plan.layouts[value]
-                    kernel = halo_kernel(self.plan.values[value], layout, self.sizes, symbols)
+                    layout, known = self.plan.layouts[value], self.plan.values[value]
+                    kernel = halo_kernel(known, layout, self.sizes, symbols, turn)
                     if kernel is not None:
                         self.kernel(kernel)
                 case Repeat():
                     self.repeat(s, symbols)
+                case InTurn():
+                    self.steps(s.steps, symbols)
                 case RepeatWhile():
                     self.repeat_while(s, symbols)
                 case Invoke(call):

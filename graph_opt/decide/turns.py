@@ -1,0 +1,335 @@
+"""Kernels that take turns over the indices of a dim whose size only the run knows.
+
+    run a over all images             for each image t:  run a over image t
+    run b over all images      ->                        run b over image t
+                               or     run a over image 0, 1, ..;  run b over image 0, 1, ..
+
+What an image is made of has one size, so that kernels for one image are those of a model with no
+other; what passes between them stays near. A run has the choice: many images are shared out to
+threads, each of which takes one after the other through all of the kernels, and a few are worked
+on by all threads, kernel after kernel.
+
+A section of such kernels pays where more bytes stay near at `SOME` indices than are read again for
+each: weights, mostly, of which arithmetic hides what enough rows use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from math import prod
+
+from rutc.graph_opt.decide.memory import Lifetimes, place_fixed
+from rutc.graph_opt.decide.slices import (
+    AGAIN_BYTES,
+    BLOCK,
+    MOST_RING_BYTES,
+    NEAR_BYTES,
+    REREAD,
+    UNHIDDEN,
+    Sliced,
+    Slicer,
+)
+from rutc.graph_opt.plan import FillHalo, InTurn, Near, Place, PlanStep, Repeat, Run, groups_of
+from rutc.record import record
+from rutc.tensor_ir.affine import Index, Size
+from rutc.tensor_ir.expr import IndexValue, reads, walk
+from rutc.tensor_ir.graph import Nest
+from rutc.tensor_ir.layout import Layout
+from rutc.tensor_ir.lower import Group, Slice
+
+SOME = 8
+"""Indices for which a section is weighed; of fewer, runs move little."""
+MOST_NEAR_BYTES = 16 << 20
+"""What a thread may have for one index of what passes between kernels, as most cores share of a
+third cache is less."""
+REST = ".rest"
+"""What names of kernels for what slices leave over end in."""
+
+
+@record
+class Section:
+    """Steps whose kernels take turns over the dims, one of each, of `trips` indices."""
+
+    steps: tuple[PlanStep, ...]
+    trips: Size
+    dims: Mapping[str, str]
+    """Group -> the dim."""
+
+
+@record
+class Turns:
+    """Finds the sections of a step list, and chains in them and between them."""
+
+    slicer: Slicer
+    free: frozenset[str]
+    """The values whose memory is the plan's own, those with halos included."""
+    homes: frozenset[str]
+    """The values that share memory with others."""
+    bound: frozenset[str]
+    """The symbols that the program computes."""
+
+    def slice(self, steps: tuple[PlanStep, ...]) -> Sliced:
+        """The steps with every section and chain that pays."""
+        result: list[PlanStep] = []
+        layouts = dict(self.slicer.layouts)
+        for part in self._sections(steps):
+            if isinstance(part, Section):
+                sliced, inside = self._in_turn(part)
+                result += sliced
+                layouts |= inside
+            else:
+                found = self.slicer.slice(part)
+                result += found.steps
+                changed = self.slicer.layouts
+                layouts |= {v: x for v, x in found.layouts.items() if x is not changed[v]}
+        return Sliced(tuple(result), layouts)
+
+    def _sections(self, steps: tuple[PlanStep, ...]) -> Iterator[Section | tuple[PlanStep, ...]]:
+        """The sections, and what is between them."""
+        at = begin = 0
+        while at < len(steps):
+            section = self._best(steps, at)
+            if section is None:
+                at += 1
+                continue
+            if begin < at:
+                yield steps[begin:at]
+            yield section
+            at = begin = at + len(section.steps)
+        if begin < len(steps):
+            yield steps[begin:]
+
+    def _best(self, steps: tuple[PlanStep, ...], start: int) -> Section | None:
+        """The section from this step on that saves most; None if none pays."""
+        first = next((s for s in steps[start:] if not isinstance(s, FillHalo)), None)
+        if not isinstance(first, Run):
+            return None
+        extents = (self.slicer.extents[d] for d in first.group.shared)
+        found = [
+            self._grown(steps, start, e)
+            for e in dict.fromkeys(e for e in extents if isinstance(e, Index) and e.as_var)
+            if self.bound.isdisjoint(e.names())
+        ]
+        paying = [(gain, section) for gain, section in found if section is not None]
+        return max(paying, key=lambda x: x[0])[1] if paying else None
+
+    def _grown(
+        self, steps: tuple[PlanStep, ...], start: int, trips: Index
+    ) -> tuple[float, Section | None]:
+        """The section over so many indices that saves most, and how many bytes it saves."""
+        bounds = trips.bounds(self.slicer.symbols)
+        many = min(SOME, bounds[1]) if bounds is not None else SOME
+        weight = _Weight(self.slicer, self.free, many)
+        dims: dict[str, str] = {}
+        own: dict[str, str] = {}
+        best, end = 0.0, start
+        for at in range(start, len(steps)):
+            step = steps[at]
+            if isinstance(step, FillHalo):
+                continue
+            d = self._dim(step.group, trips, own) if isinstance(step, Run) else None
+            if d is None:
+                break
+            assert isinstance(step, Run)
+            dims[step.group.name] = d
+            own |= dict.fromkeys(step.group.stored, d)
+            weight.add(step.group, d)
+            if len(dims) > 1 and weight.gain > best:
+                best, end = weight.gain, at + 1
+        return best, Section(steps[start:end], trips, dims) if end > start else None
+
+    def _dim(self, group: Group, trips: Index, own: Mapping[str, str]) -> str | None:
+        """The dim of so many indices that a kernel may go along; None where it may not.
+
+        `own` are the values that kernels before it store a part of, each with its dim.
+        """
+        extents = self.slicer.extents
+        found = {d for s in group.stages for d in (*s.dims, *s.bound) if extents[d] == trips}
+        if len(found) != 1:
+            return None
+        (d,) = found
+        others = {x for s in group.stages for x in (*s.dims, *s.bound)} - found
+        if d not in group.shared or not all(isinstance(extents[x], int) for x in others):
+            return None
+        for v in group.stored:
+            axes = self.slicer.layouts[v].axes
+            if v in self.homes or axes[0].dim != d or any(a.dim == d for a in axes[1:]):
+                return None
+        for r in group.reads:
+            coords = dict(r.coords)
+            place = coords.get(own[r.value]) if r.value in own else None
+            if r.value in own and not (isinstance(place, Index) and place.as_var == d):
+                return None
+            if r.value in self.slicer.constants and _moves(coords.values(), d):
+                return None
+        elements = (x for s in group.stages for e in s.body for x in walk(e))
+        numbered = any(isinstance(x, IndexValue) and d in x.index.names() for x in elements)
+        return None if numbered else d
+
+    # -- steps ----------------------------------------------------------------------------------
+    def _in_turn(self, section: Section) -> tuple[list[PlanStep], dict[str, Layout]]:
+        """The section's steps, and the layouts of values of which a kernel keeps a part only."""
+        runs = tuple(s for s in section.steps if isinstance(s, Run))
+        single = self._single(section.trips)
+        sliced = single.slice(runs)
+        symbol = f"{runs[0].group.name}.turn"
+        halos = {s.value for s in section.steps if isinstance(s, FillHalo)}
+        assert halos <= {v for r in runs for v in r.group.stored}, "halos are filled just before"
+        steps: list[Repeat] = []
+
+        def repeat(inside: PlanStep, origin: tuple[str, ...], parts: tuple[str, ...]) -> None:
+            steps.append(Repeat(symbol, section.trips, (), (), (inside,), (), origin, parts))
+
+        for s in sliced.steps:
+            assert isinstance(s, Run | Repeat)
+            for group in groups_of((s,)):
+                for v in group.stored:
+                    if v in halos:
+                        d = section.dims[group.name.removesuffix(REST)]
+                        repeat(FillHalo(v, (d, symbol)), _origin(group), (v,))
+            parts = s.parts if isinstance(s, Repeat) else s.group.stored
+            origin = s.origin if isinstance(s, Repeat) else _origin(s.group)
+            repeat(_within(s, symbol, section.dims), origin, parts)
+        rings = {v: x for v, x in sliced.layouts.items() if x is not single.layouts[v]}
+        narrow = {v: self._narrow(v, x, section.trips) for v, x in rings.items()}
+        stored = {v for r in runs for v in r.group.stored} - rings.keys()
+        near, room = self._near(tuple(steps), runs, stored)
+        return [InTurn(symbol, section.trips, tuple(steps), near, room)], narrow
+
+    def _single(self, trips: Size) -> Slicer:
+        """The slicer of a model of one index only."""
+        slicer = self.slicer
+        extents = {d: 1 if e == trips else e for d, e in slicer.extents.items()}
+
+        def single(layout: Layout) -> Layout:
+            one = (replace(a, extent=1) if a.extent == trips else a for a in layout.axes)
+            axes = tuple(one)
+            return layout if axes == layout.axes else replace(layout, axes=axes)
+
+        layouts = {v: single(x) for v, x in slicer.layouts.items()}
+        return replace(slicer, extents=extents, layouts=layouts)
+
+    def _narrow(self, v: str, layout: Layout, trips: Size) -> Layout:
+        """A layout with room for a part of one index, as the whole value's indices see it."""
+        axes = tuple(
+            replace(a, whole=False) if self.slicer.extents[a.dim] == trips else a
+            for a in layout.axes
+        )
+        return replace(layout, axes=axes)
+
+    def _near(
+        self, steps: tuple[PlanStep, ...], runs: Sequence[Run], stored: AbstractSet[str]
+    ) -> tuple[tuple[Near, ...], int]:
+        """The values of which a thread keeps one index only, and the bytes that these take.
+
+        They are those that only the section reads, as many as there is room for.
+        """
+        inside = frozenset(s.out.name for r in runs for s in r.group.stages)
+        sizes: dict[str, int] = {}
+        for v in (v for r in runs for v in r.group.stored):
+            size = _index_bytes(self.slicer, v)
+            users = self.slicer.users[v]
+            free = v in stored and v in self.free and bool(users) and users <= inside
+            if free and size is not None:
+                sizes[v] = size
+        times = Lifetimes({})
+        times.visit(steps)
+        lives = {v: times.lives[v] for v in sizes}
+        while True:
+            places: dict[str, Place] = {}
+            room = place_fixed([(size, v) for v, size in sizes.items()], lives, places)
+            if room <= MOST_NEAR_BYTES:
+                break
+            del sizes[max(sizes, key=lambda v: sizes[v] * (lives[v].last - lives[v].first))]
+        offsets = {v: Index.of(places[v].offset).value for v in sizes}
+        return tuple(Near(v, offsets[v], size) for v, size in sizes.items()), room
+
+
+class _Weight:
+    """What a section saves, while it grows."""
+
+    def __init__(self, slicer: Slicer, free: frozenset[str], many: int) -> None:
+        """Weigh for so many indices."""
+        self.slicer = slicer
+        self.free = free
+        self.many = many
+        self.inside: set[str] = set()
+        self.bytes: dict[str, int] = {}
+        self.read = 0
+        self.again = 0
+        self.unhidden = 0.0
+        self.near: set[str] = set()
+
+    def add(self, group: Group, d: str) -> None:
+        """Add a kernel over a dim."""
+        self.inside |= {s.out.name for s in group.stages}
+        for v in group.external_reads():
+            self.read += self.bytes.get(v, 0)
+        for stage in group.stages:
+            self._reread(stage, group, d)
+        for v in group.stored:
+            size = _index_bytes(self.slicer, v)
+            if size is not None and size <= MOST_RING_BYTES:
+                self.bytes[v] = size
+        self.near = {v for v in self.bytes if self._is_inside(v)}
+
+    def _is_inside(self, v: str) -> bool:
+        users = self.slicer.users[v]
+        return v in self.free and bool(users) and users <= self.inside
+
+    def _reread(self, stage: Nest, group: Group, d: str) -> None:
+        """Count what a stage reads of the same for all indices."""
+        external = group.external_reads()
+        for r in dict.fromkeys(x for e in stage.body for x in reads(e)):
+            if r.value not in external or r.value in self.bytes:
+                continue
+            places = [c for _, c in r.coords]
+            if _moves(places, d) or not self._is_fixed(r.value):
+                continue
+            size = self.slicer.bytes(r.value)
+            free = (x for x in stage.out.dims if x != d and not _moves(places, x))
+            rows = prod(map(self.slicer.extent, free))
+            self.again += size
+            self.unhidden += size * (UNHIDDEN if rows >= BLOCK else 1.0)
+
+    def _is_fixed(self, v: str) -> bool:
+        return isinstance(self.slicer.layouts[v].size, int)
+
+    @property
+    def gain(self) -> float:
+        """Bytes that need not be moved from farther caches, less what is read again."""
+        written = sum(self.bytes[v] for v in self.near)
+        if (self.read + written) * self.many <= 2 * NEAR_BYTES:
+            return 0.0
+        again = self.unhidden if self.again > AGAIN_BYTES else 0.0
+        return (self.read + written) * self.many - REREAD * (self.many - 1) * again
+
+
+def _index_bytes(slicer: Slicer, v: str) -> int | None:
+    """The bytes of one index of a value's outermost dim; None where the run tells how many."""
+    stride = slicer.layouts[v].axes[0].stride
+    return stride * slicer.values[v].dtype.bytes if isinstance(stride, int) else None
+
+
+def _within(s: Run | Repeat, symbol: str, dims: Mapping[str, str]) -> Run | Repeat:
+    """The step for the index of that number."""
+    if isinstance(s, Repeat):
+        inside: list[PlanStep] = []
+        for x in s.steps:
+            assert isinstance(x, Run | Repeat)
+            inside.append(_within(x, symbol, dims))
+        return replace(s, steps=tuple(inside))
+    g = s.group
+    own = Slice(dims[g.name.removesuffix(REST)], symbol, 1, loop=False)
+    return Run(replace(g, slices=(own, *g.slices)))
+
+
+def _origin(group: Group) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(o for s in group.stages for o in s.origin))
+
+
+def _moves(coords: Iterable[object], d: str) -> bool:
+    """Whether a place depends on the loop over `d`."""
+    return any(not isinstance(c, Index) or d in c.names() for c in coords)

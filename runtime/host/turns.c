@@ -1,0 +1,142 @@
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <string.h>
+
+#include "clock.h"
+#include "float_mode.h"
+#include "session.h"
+
+enum { LINE = 64 };
+
+typedef struct turns {
+  rutc_session *session;
+  const rutc_step *steps; /* the launches */
+  int64_t step_count;
+  const rutc_turns *shape;
+  int64_t buffer; /* the first one */
+  int64_t trips;
+  int64_t threads;
+} turns;
+
+/* What a thread has for itself: the scratch of kernels, the buffers of all launches, what is near. */
+typedef struct place {
+  char *scratch;
+  void **buffers;
+  char *near;
+} place;
+
+static place place_of(const turns *self, int64_t thread) {
+  const rutc_program *program = self->session->program;
+  int64_t each = program->thread_bytes + program->turn_bytes;
+  size_t bytes = (size_t)self->shape->buffer_count * sizeof(void *);
+  place own = {.scratch = self->session->thread_scratch + thread * each};
+  own.buffers = (void **)(void *)(own.scratch + program->thread_bytes);
+  own.near = (char *)own.buffers + (bytes + LINE - 1) / LINE * LINE;
+  memcpy(own.buffers, self->session->buffers + self->buffer, bytes);
+  return own;
+}
+
+/* What is near lies where this index would be if memory began with the first one. */
+static void point_to(const turns *self, const place *own, int64_t trip) {
+  const rutc_near *nears = self->session->program->nears + self->shape->near;
+  for (int64_t i = 0; i < self->shape->near_count; i++) {
+    uintptr_t address = (uintptr_t)(own->near + nears[i].offset);
+    own->buffers[nears[i].buffer] = (void *)(address - (uintptr_t)(trip * nears[i].bytes));
+  }
+}
+
+static int64_t started(const rutc_session *session) {
+  return session->timings != NULL ? rutc_now_ns() : 0;
+}
+
+static void ended(rutc_session *session, const rutc_step *step, int64_t start) {
+  if (session->timings == NULL) return;
+  rutc_timing *timing = &session->timings[step - session->program->steps];
+  timing->ns += rutc_now_ns() - start;
+  timing->calls++;
+}
+
+/* Does all launches for one index on the calling thread. The first thread's times are those of the
+ * launches: the others do as much meanwhile. */
+static void run_index(const turns *self, int64_t thread, int64_t trip, const place *own) {
+  rutc_session *session = self->session;
+  int64_t symbols[RUTC_MAX_SYMBOLS + 1];
+  point_to(self, own, trip);
+  for (int64_t i = 0; i < self->step_count; i++) {
+    const rutc_step *step = &self->steps[i];
+    const int64_t *places = session->program->launch_symbols + step->symbol;
+    for (int64_t s = 0; s < step->symbol_count; s++) symbols[s] = session->sizes[places[s]];
+    symbols[step->symbol_count] = (int64_t)(intptr_t)own->scratch;
+    int64_t tasks = rutc_size(session->sizes, step->count) / self->trips;
+    int64_t start = started(session);
+    step->kernel(own->buffers + (step->buffer - self->buffer), symbols, trip * tasks,
+                 (trip + 1) * tasks);
+    if (thread == 0) ended(session, step, start);
+  }
+}
+
+/* Takes indices until none is left: first those of part `thread`, then what the others have left. */
+static void run_turns(void *arg, int64_t thread) {
+  const turns *self = arg;
+  rutc_session *session = self->session;
+  place own = place_of(self, thread);
+  uint64_t mode = rutc_enter_float_mode(session->program->keep_subnormals);
+  for (int64_t i = 0; i < self->threads; i++) {
+    rutc_part *part = &session->parts[(thread + i) % self->threads];
+    for (;;) {
+      int64_t next = atomic_fetch_add_explicit(&part->next, 1, memory_order_relaxed);
+      if (next >= part->size) break;
+      run_index(self, thread, part->begin + next, &own);
+    }
+  }
+  rutc_set_float_mode(mode);
+}
+
+/* Does all launches for one index, each on all threads. */
+static void share_index(const turns *self, int64_t trip, const place *own) {
+  rutc_session *session = self->session;
+  point_to(self, own, trip);
+  for (int64_t i = 0; i < self->step_count; i++) {
+    const rutc_step *step = &self->steps[i];
+    int64_t tasks = rutc_size(session->sizes, step->count) / self->trips;
+    int64_t of_all = rutc_size(session->sizes, step->target);
+    int64_t each = of_all % self->trips == 0 ? of_all / self->trips : 1;
+    int64_t start = started(session);
+    rutc_launch(session, step, own->buffers + (step->buffer - self->buffer), trip * tasks, tasks,
+                each == 0 || tasks % each == 0 ? each : 1);
+    ended(session, step, start);
+  }
+}
+
+/* Whether one of the launches is worth several threads. */
+static int is_large(const rutc_session *session, const turns *self) {
+  int large = 0;
+  for (int64_t i = 0; i < self->step_count; i++) {
+    large |= rutc_size(session->sizes, self->steps[i].target) != 0;
+  }
+  return large;
+}
+
+/* As many indices as threads have the same number of are theirs; on the others all work together. */
+void rutc_take_turns(rutc_session *session, const rutc_step *step) {
+  turns self = {.session = session,
+                .steps = step + 1,
+                .step_count = step->target - (step - session->program->steps) - 1,
+                .shape = &session->program->turns[step->symbol],
+                .buffer = step->buffer,
+                .trips = rutc_size(session->sizes, step->count)};
+  self.threads = is_large(session, &self) ? session->options.threads : 1;
+  int64_t own = self.trips - self.trips % self.threads;
+  if (own > 0) {
+    rutc_share_out(session->parts, 1, own, self.threads);
+    if (self.threads == 1) {
+      run_turns(&self, 0);
+    } else {
+      rutc_run_on(session, self.threads, run_turns, &self);
+    }
+  }
+  if (own < self.trips) {
+    place shared = place_of(&self, 0);
+    for (int64_t trip = own; trip < self.trips; trip++) share_index(&self, trip, &shared);
+  }
+}

@@ -1,0 +1,180 @@
+"""Kernels that take turns over the images of a batch: when, and that they compute the same."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rutc import build as building
+from rutc.emit.targets import target_named
+from rutc.graph_opt.decide import decide, turns
+from rutc.graph_opt.plan import FillHalo, InTurn, Plan, groups_of
+from rutc.runtime import InferenceSession
+from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.verify import verify
+from tests.compiled import build
+from tests.graph_opt.plan_runner import run_plan
+from tests.kernels import assert_agree
+
+NETWORK = """
+graph "products and a window of images, of which the last are summed up"
+symbols batch = 0..64@1
+dims n = batch, c = 3, d = 6, e = 7, f = 5, x = 5, y = 4, i = 3, j = 3
+%x : f32{c,n,x,y} = input "x" [n, y, x, c]
+%w : f32{c,d} = input "w" [c, d]
+%k : f32{d,e,i,j} = input "k" [i, j, d, e]
+%v : f32{e,f} = input "v" [e, f]
+%a : f32{d,n,x,y} = sum{c} %x[c, n, x, y] * %w[c, d]
+%b : f32{d,n,x,y} = max(%a[d, n, x, y], 0.0)
+%p : f32{e,n,x,y} = sum{d,i,j} %b[d, n, x=x + i - 1, y=y + j - 1 else 0.0] * %k[d, e, i, j]
+%q : f32{f,n,x,y} = sum{e} %p[e, n, x, y] * %v[e, f]
+%s : f32{f,n} = sum{x,y} %q[f, n, x, y]
+%t : f32{f} = sum{n} %s[f, n]
+output "q" [n, y, x, f] = %q
+output "t" [f] = %t
+"""
+
+BATCHES = (0, 1, 2, 3, 7, 8, 64)
+SHAPES = {"w": (3, 6), "k": (3, 3, 6, 7), "v": (7, 5)}
+
+
+@pytest.fixture(autouse=True)
+def _small_sections_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "NEAR_BYTES", 1 << 10)
+    monkeypatch.setattr(turns, "REREAD", 0.0)
+
+
+def inputs_for(batch: int) -> dict[str, np.ndarray]:
+    """Small integers, of which all sums are exact."""
+    rng = np.random.default_rng(batch)
+    shapes = {"x": (batch, 4, 5, 3), **SHAPES}
+    return {name: rng.integers(-2, 3, shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def planned(text: str) -> Plan:
+    graph = parse(text)
+    verify(graph)
+    return decide(graph)
+
+
+def sections(plan: Plan) -> list[InTurn]:
+    return [s for s in plan.steps if isinstance(s, InTurn)]
+
+
+def in_turn(plan: Plan) -> set[str]:
+    return {v for s in sections(plan) for g in groups_of(s.steps) for v in g.stored}
+
+
+def near(plan: Plan) -> set[str]:
+    return {x.value for s in sections(plan) for x in s.near}
+
+
+def test_what_passes_between_kernels_is_near() -> None:
+    plan = planned(NETWORK)
+    (section,) = sections(plan)
+    assert {"b", "p", "q", "s"} <= in_turn(plan)
+    assert near(plan) == {"b", "p"}
+    assert any(isinstance(s, FillHalo) for r in section.steps for s in r.steps)
+    for x in section.near:
+        assert plan.places[x.value].space == "near"
+        assert x.offset + x.bytes <= section.near_bytes
+    assert "in turn" in str(plan)
+
+
+def test_values_near_overlap_only_if_their_lives_do_not() -> None:
+    (section,) = sections(planned(NETWORK))
+    places = {x.value: (x.offset, x.offset + x.bytes) for x in section.near}
+    assert places["b"][1] <= places["p"][0] or places["p"][1] <= places["b"][0]
+
+
+def test_the_arena_has_no_room_for_what_is_near() -> None:
+    plan = planned(NETWORK)
+    apart = planned(NETWORK.replace("output", 'output "p" [n, y, x, e] = %p\noutput', 1))
+    assert near(apart) == {"b"}
+    whole = {v: p for v, p in plan.places.items() if p.space == "arena"}
+    assert whole.keys() == {"s"}
+
+
+@pytest.mark.parametrize("batch", [0, 1, 3])
+def test_plans_compute_what_the_graph_means(batch: int) -> None:
+    plan, given = planned(NETWORK), inputs_for(batch)
+    wanted = interpret(plan.graph, given)
+    for name, got in run_plan(plan, given).items():
+        assert_agree(name, got, wanted[name], exact=True)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(turns, "NEAR_BYTES", 1 << 10)
+        patch.setattr(turns, "REREAD", 0.0)
+        patch.setattr(building, "SMALL_MODEL_CYCLES", 0)
+        plan = planned(NETWORK)
+        assert sections(plan)
+        return build(plan, target_named("native").machine, tmp_path_factory.mktemp("turns"))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_take_indices_or_share_one(library: Path, threads: int) -> None:
+    """Memory is that of the sizes before: a smaller batch follows a larger one, and the reverse."""
+    graph = parse(NETWORK)
+    with InferenceSession(library, threads=threads) as session:
+        for batch in (*BATCHES, *reversed(BATCHES)):
+            given = inputs_for(batch)
+            wanted = interpret(graph, given)
+            names = [o.name for o in session.get_outputs()]
+            for name, got in zip(names, session.run(None, given), strict=True):
+                assert_agree(name, got, wanted[name], exact=True)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_launches_in_turn_have_times_of_their_own(library: Path, threads: int) -> None:
+    with InferenceSession(library, threads=threads, profile=True) as session:
+        session.run(None, inputs_for(5))
+        entries = session.profile()
+    assert len(entries) >= 4
+    assert all(e.calls > 0 for e in entries)
+
+
+def test_kernels_of_known_sizes_take_no_turns() -> None:
+    text = NETWORK.replace("symbols batch = 0..64@1\n", "").replace("n = batch", "n = 8")
+    assert not sections(planned(text))
+
+
+def test_what_reads_another_image_takes_no_turns_with_it() -> None:
+    text = NETWORK.replace("%p[e, n, x, y] * %v", "%p[e, n=batch - 1 - n, x, y] * %v")
+    plan = planned(text)
+    assert "b" in near(plan)
+    assert "p" not in near(plan)
+    (own,) = (s for s in sections(plan) if "p" in {v for g in groups_of(s.steps) for v in g.stored})
+    assert "q" not in {v for g in groups_of(own.steps) for v in g.stored}
+    given = inputs_for(3)
+    wanted = interpret(plan.graph, given)
+    for name, got in run_plan(plan, given).items():
+        assert_agree(name, got, wanted[name], exact=True)
+
+
+def test_images_of_unknown_sizes_take_no_turns() -> None:
+    text = NETWORK.replace("0..64@1", "0..64@1, width = 1..9").replace("x = 5", "x = width")
+    assert not sections(planned(text))
+
+
+def test_reading_much_again_for_each_image_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "REREAD", 1e6)
+    monkeypatch.setattr(turns, "AGAIN_BYTES", 0)
+    assert not sections(planned(NETWORK))
+
+
+def test_what_does_not_fit_into_a_threads_memory_lies_in_the_arena(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "MOST_NEAR_BYTES", 1100)
+    plan = planned(NETWORK)
+    assert len(near(plan)) == 1
+    (section,) = sections(plan)
+    assert section.near_bytes <= 1100
+    given = inputs_for(3)
+    wanted = interpret(plan.graph, given)
+    for name, got in run_plan(plan, given).items():
+        assert_agree(name, got, wanted[name], exact=True)
