@@ -31,6 +31,7 @@ from rutc.tensor_ir.graph import outs, walk_nodes
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.outside import finite_operands
+from rutc.tensor_ir.products import small_factors
 from rutc.tensor_ir.text import node_lines
 
 
@@ -264,7 +265,8 @@ def _launch(plan: Plan, group: Group, symbols: Symbols, machine: Machine) -> Lau
     extents = {d: plain(e) for d, e in plan.graph.dims}
     constants = {n.out.name: n for n in walk_nodes(plan.graph.nodes) if isinstance(n, Const)}
     finite = finite_operands(group.reads, constants)
-    kernel = lower(group, plan.values, plan.layouts, extents, symbols, finite)
+    small = small_factors(group.stages, constants)
+    kernel = lower(group, plan.values, plan.layouts, extents, symbols, finite, small)
     free = tuple(b.name for b in kernel.args if b.name in constants)
     schedule, _, _ = scheduled_kernel(kernel, free, machine)
     return Launch(group.name, kernel.origin, group.shared, tuple(map(str, schedule)))

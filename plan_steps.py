@@ -40,6 +40,7 @@ from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop, wi
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group, halo_kernel, lower, lower_scatter
 from rutc.tensor_ir.outside import finite_operands
+from rutc.tensor_ir.products import small_factors
 from rutc.tuner.sharing import Operand, Shared
 from rutc.weights import Weights
 
@@ -322,7 +323,9 @@ class PlanSteps:
 
     def _lowered(self, group: Group, symbols: Symbols) -> Kernel:
         finite = finite_operands(group.reads, self.constants)
-        return lower(group, self.plan.values, self.plan.layouts, self.extents, symbols, finite)
+        small = small_factors(group.stages, self.constants)
+        plan = self.plan
+        return lower(group, plan.values, plan.layouts, self.extents, symbols, finite, small)
 
     def _work(self, group: Group) -> int:
         return typical(work_of(group, dict(self.plan.graph.dims)), self.sizes)

@@ -1,7 +1,9 @@
 """Sums of a few products of neighbours at once: the body of a loop of kind `dot`.
 
 The operands are integers of 8 or 16 bits, the state is an i32. With `vpdpbusd` a lane takes in four
-products of u8 by i8; otherwise two products of i16, to which bytes are widened. Neither saturates.
+products of u8 by i8. So it does without where factors of i8 are small: the sums of two products fit
+16 bits, and are added up by a product with ones. Otherwise it takes in two products of i16, to
+which bytes are widened. None of these saturates.
 A lane's neighbours are put together in an i32: loaded as they are where they lie together, shared
 by all lanes where the operand does not vary with them, else put together from several loads.
 """
@@ -20,6 +22,7 @@ from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.kernel import Update
+from rutc.tensor_ir.machine import PAIR
 from rutc.tensor_ir.products import narrow_factors
 
 I1, I8, I16 = ir.IntType(1), ir.IntType(8), ir.IntType(16)
@@ -50,19 +53,20 @@ class DotEmitter:
         if operands is None or lane is None or lane.lanes != self.machine.width:
             return None
         a, b = operands
-        group = self.machine.products(a.dtype, b.dtype)
+        small = any(self.expressions.buffers[r.value].small for r in operands)
+        group = self.machine.products(a.dtype, b.dtype, small=small)
         if group < loop.extent:
             return None
         self.index.ranges[loop.var] = (0, loop.extent - 1)
         p, q = (self._grouped(r, loop, group, lane) for r in (a, b))
         del self.index.ranges[loop.var]
         old = self.expressions.memory.widen(old, lane.lanes)
-        if group == 2:
-            # LLVM would add up products of several steps first, and spill what is not yet added.
-            total = self.builder.add(old, self._pairs(p, q))
-            return opaque(self.builder, total, vector_register(self.machine))
         if a.dtype is DType.I8:
             p, q = q, p
+        if group == PAIR or not self.machine.sums_bytes:
+            sums = self._pairs(p, q) if group == PAIR else self._quads(p, q)
+            # LLVM would add up products of several steps first, and spill what is not yet added.
+            return opaque(self.builder, self.builder.add(old, sums), vector_register(self.machine))
         bits = 32 * lane.lanes
         name = f"llvm.x86.avx512.vpdpbusd.{bits}"
         bytes_ = ir.VectorType(I8, 4 * lane.lanes)
@@ -71,11 +75,20 @@ class DotEmitter:
 
     def _pairs(self, p: ir.Value, q: ir.Value) -> ir.Value:
         """The sums of the two products of i16 in every lane."""
-        lanes = p.lanes
-        halves = ir.VectorType(I16, 2 * lanes)
+        lanes = self.machine.width
+        halves, sums = ir.VectorType(I16, 2 * lanes), ir.VectorType(I32, lanes)
         name = {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd"}[lanes]
-        function = self._intrinsic(f"llvm.x86.{name}", p.type, [halves, halves])
+        function = self._intrinsic(f"llvm.x86.{name}", sums, [halves, halves])
         return self.builder.call(function, [self._bytes(x, halves) for x in (p, q)])
+
+    def _quads(self, p: ir.Value, q: ir.Value) -> ir.Value:
+        """The sums of the four products of u8 by small i8 in every lane."""
+        lanes = p.lanes
+        bytes_, halves = ir.VectorType(I8, 4 * lanes), ir.VectorType(I16, 2 * lanes)
+        name = {16: "avx512.pmaddubs.w.512", 8: "avx2.pmadd.ub.sw"}[lanes]
+        function = self._intrinsic(f"llvm.x86.{name}", halves, [bytes_, bytes_])
+        sums = self.builder.call(function, [self._bytes(x, bytes_) for x in (p, q)])
+        return self._pairs(sums, ir.Constant(halves, [1] * (2 * lanes)))
 
     def _bytes(self, value: ir.Value, type_: ir.Type) -> ir.Value:
         return self.builder.bitcast(value, type_)

@@ -14,10 +14,12 @@ BLOCK_BYTES = 16
 
 
 def transposable(lanes: int, element_bytes: int) -> bool:
-    """Whether `transposed` handles vectors of so many lanes: 16, 32 or 64 bytes, two blocks' rows.
+    """Whether `transposed` handles vectors of so many lanes: half a block, or 1, 2 or 4 blocks.
 
-    The elements of a block number at least two: 8-byte elements are the widest.
+    The elements of a block number at least two, those of half a block four.
     """
+    if 2 * lanes * element_bytes == BLOCK_BYTES:
+        return lanes >= 4
     return lanes * element_bytes in (16, 32, 64) and element_bytes in (1, 2, 4, 8)
 
 
@@ -25,6 +27,8 @@ def transposed(b: ir.IRBuilder, rows: list[ir.Value], element_bytes: int) -> lis
     """The columns of a square: `rows` are as many vectors as one has lanes."""
     lanes = len(rows)
     inner = BLOCK_BYTES // element_bytes
+    if inner == 2 * lanes:
+        return _halves(b, rows)
     blocks = lanes // inner
     # Inside of blocks: afterwards vector k of group g holds, in block c, column c*inner + k of
     # the rows of group g.
@@ -34,6 +38,24 @@ def transposed(b: ir.IRBuilder, rows: list[ir.Value], element_bytes: int) -> lis
         for c, column in enumerate(_exchanged(b, [group[k] for group in groups], inner)):
             columns[c * inner + k] = column
     return [c for c in columns if c is not None]
+
+
+def _halves(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
+    """The columns of a square whose rows are half a block: perfect shuffles, two rows a block."""
+    lanes = len(rows)
+    low = [i // 2 + (lanes if i % 2 else 0) for i in range(2 * lanes)]
+    pairs = [_shuffle(b, rows[i], rows[i + lanes // 2], low) for i in range(lanes // 2)]
+    low = [i // 2 + (2 * lanes if i % 2 else 0) for i in range(2 * lanes)]
+    high = [i + lanes for i in low]
+    for _ in range(lanes.bit_length() - 2):
+        half = len(pairs) // 2
+        pairs = [
+            _shuffle(b, pairs[i], pairs[i + half], picks)
+            for i in range(half)
+            for picks in (low, high)
+        ]
+    halves = (list(range(lanes)), list(range(lanes, 2 * lanes)))
+    return [_shuffle(b, p, p, picks) for p in pairs for picks in halves]
 
 
 def _within(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:

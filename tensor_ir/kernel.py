@@ -1,7 +1,7 @@
 """The kernel language: loops over buffers, what a fusion group is lowered to and scheduled in.
 
     kernel := name(buffer, ...) { stmt* }
-    buffer := name : dtype layout space [finite]     space: memory | stack | register
+    buffer := name : dtype layout space [finite] [small]   space: memory | stack | register
     stmt   := for v in [lo, hi) kind { stmt* }       kind: serial | parallel | unroll | vector
             | buffer[dim=coord, ...] = expr
             | put buffer[dim=coord, ...] reducer= expr
@@ -61,7 +61,8 @@ class Kind(Enum):
 class Buffer:
     """Elements of one type; the layout's dims name its axes.
 
-    Those of a `finite` one are known to be finite numbers: their products with 0 are 0.
+    Those of a `finite` one are known to be finite numbers: their products with 0 are 0. Those of a
+    `small` one are known to be numbers that `tensor_ir.products` calls small.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Buffer:
     layout: Layout
     space: Space = Space.MEMORY
     finite: bool = False
+    small: bool = False
 
 
 @record

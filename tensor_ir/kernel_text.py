@@ -36,7 +36,8 @@ def print_kernel(k: Kernel) -> str:
 
 
 def _buffer(b: Buffer) -> str:
-    return f"%{b.name}: {b.dtype} {b.layout} {b.space.value}{' finite' if b.finite else ''}"
+    known = f"{' finite' if b.finite else ''}{' small' if b.small else ''}"
+    return f"%{b.name}: {b.dtype} {b.layout} {b.space.value}{known}"
 
 
 def _stmt(s: Stmt, depth: int, lines: list[str]) -> None:

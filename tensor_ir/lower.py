@@ -137,15 +137,19 @@ def lower(
     extents: Mapping[str, Size],
     symbols: Mapping[str, Range] | None = None,
     finite: AbstractSet[str] = frozenset(),
+    small: AbstractSet[str] = frozenset(),
 ) -> Kernel:
     """The kernel of a group. `layouts` gives memory's order, `symbols` the ranges of sizes.
 
-    All elements of the values in `finite` are known to be finite numbers.
+    All elements of the values in `finite` are known to be finite numbers, all of those in `small`
+    to be small ones.
     """
     symbols = symbols or {}
     reach = cache(lambda c, extent: beyond(c, extent, extents, symbols))
     memory = [*group.external_reads(), *group.stored]
-    args = [Buffer(v, values[v].dtype, layouts[v], finite=v in finite) for v in memory]
+    args = [
+        Buffer(v, values[v].dtype, layouts[v], finite=v in finite, small=v in small) for v in memory
+    ]
     locals_: list[Buffer] = []
     body: list[Stmt] = []
     used_loops = {*group.shared, *symbols}

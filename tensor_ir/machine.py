@@ -13,6 +13,9 @@ NEAR_STRIDES = range(2, 5)
 PAIR = 2
 """Products of neighbours that instructions for factors of 16 bits add up."""
 
+QUAD = 4
+"""Products of neighbours that instructions for factors of 8 bits add up."""
+
 
 @record
 class Machine:
@@ -85,18 +88,22 @@ class Machine:
         """The same machine without instructions on bf16, which take subnormal numbers for zeros."""
         return replace(self, features=frozenset(f for f in self.features if "bf16" not in f))
 
-    def products(self, a: DType, b: DType) -> int:
-        """How many products of neighbours of these types one instruction adds to an i32.
+    def products(self, a: DType, b: DType, *, small: bool = False) -> int:
+        """How many products of neighbours of these types instructions add to an i32 at once.
 
-        1 where there is none.
+        1 where there are none. Factors of i8 may be `small` (`tensor_ir.products`).
         """
         bytes_ = (DType.I8, DType.U8)
         if not {a, b} <= {*bytes_, DType.I16} or self.architecture != "x86_64":
             return 1
         if DType.I16 in (a, b):
             return PAIR
-        wanted = "avx512vnni" if self.vector_bits == 512 else "avxvnni"
-        return 4 if a is not b and wanted in self.features else PAIR
+        return QUAD if a is not b and (small or self.sums_bytes) else PAIR
+
+    @property
+    def sums_bytes(self) -> bool:
+        """Whether one instruction adds products of bytes of both kinds to an i32."""
+        return ("avx512vnni" if self.vector_bits == 512 else "avxvnni") in self.features
 
     def lanes(self, extent: int) -> int:
         """Lanes that a vector loop of `extent` iterations uses: a power of two."""

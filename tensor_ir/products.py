@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, Cast, Expr, Read, terms
+from rutc.tensor_ir.graph import Const, Nest
 from rutc.tensor_ir.kernel import Update
 from rutc.tensor_ir.reducer import Reducer
 
@@ -15,6 +20,24 @@ SUMMED = {
     DType.BF16: DType.F32,
 }
 """The types of factors, and those in which their products are summed."""
+
+SMALL = 64
+"""The largest magnitude of a *small* factor: the sum of two products with bytes fits 16 bits."""
+
+
+def is_small(array: np.ndarray) -> bool:
+    """Whether all elements are small: -64 to 64."""
+    return array.size == 0 or bool(array.min() >= -SMALL and array.max() <= SMALL)
+
+
+def small_factors(nests: Iterable[Nest], constants: Mapping[str, Const]) -> frozenset[str]:
+    """The constants of i8 that are multiplied by u8 in sums, and hold small factors only."""
+    found: set[str] = set()
+    for n in nests:
+        pair = factors_of(n.reducer, n.body) or ()
+        if {r.dtype for r in pair} == {DType.I8, DType.U8}:
+            found |= {r.value for r in pair if r.dtype is DType.I8 and r.value in constants}
+    return frozenset(name for name in found if is_small(constants[name].data.array))
 
 
 def narrow_factors(s: Update) -> tuple[Read, Read] | None:

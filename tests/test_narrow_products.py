@@ -10,10 +10,11 @@ import pytest
 from rutc.graph_opt import PIPELINE, optimize, pipeline_for
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.rules.filter_whole import FilterWhole
-from rutc.tensor_ir import Const, Data, DType, Graph
+from rutc.tensor_ir import Const, Data, DType, Graph, Nest
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import PAIR, Machine
 from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.products import small_factors
 from tests.compiled import build, run
 from tests.machines import NATIVE, V3, V4, lacking
 
@@ -144,6 +145,53 @@ def test_sums_wrap(machine: Machine, tmp_path: Path) -> None:
         plan = decide(optimize(graph, pipeline=pipeline))
         got = run(build(plan, machine, tmp_path), {"x": x, "w": w}, 1)
         np.testing.assert_array_equal(got["y"], np.full((2, 17), total, np.int32))
+
+
+def small(shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
+    """Numbers of magnitudes up to 64, most of them 64: of u8, less 128."""
+    rng = np.random.default_rng(seed)
+    found = np.choose(rng.integers(0, 3, shape), (rng.integers(-64, 65, shape), -64, 64))
+    return (found + (128 if dtype.kind == "u" else 0)).astype(dtype)
+
+
+@pytest.mark.parametrize(("a", "b"), SIGNS)
+@pytest.mark.parametrize("first", [0, 3])
+def test_small_factors(a: str, b: str, first: int, machine: Machine, tmp_path: Path) -> None:
+    for number in range(first, first + 4):
+        m, n, k = SIZES[number % len(SIZES)]
+        zero, other = (0, 3, -7)[number % 3], 128 if b == "u8" else 0
+        graph = parse(PRODUCT.format(m=m, n=n, k=k, a=a, b=b, zero=zero, other=other))
+        x, w = np.dtype(DType(a).numpy), np.dtype(DType(b).numpy)
+        arrays = {"x": extreme((m, k), x, number), "w": small((k, n), w, number)}
+        # A largest pair of products among them: both elements are as far from 0 as they may be.
+        arrays["x"][:, :2], arrays["w"][:2, :1] = np.iinfo(x).max, 64 + other
+        check_with(graph, arrays, machine, tmp_path, ("w",))
+
+
+@pytest.mark.parametrize(("given", "s"), [("u8", 2), ("i8", 2), ("u8", 1)])
+def test_convolutions_with_small_factors(
+    given: str, s: int, machine: Machine, tmp_path: Path
+) -> None:
+    text = CONVOLUTION.format(c=10, o=19, i=9, y=(9 - 1) // s + 1, s=s, w="%q[c, kx, ky, o]")
+    graph = parse(text.replace("x : u8", f"x : {given}"))
+    x = extreme((2, 10, 9, 9), np.dtype(DType(given).numpy), 0)
+    w = small((19, 10, 3, 3), np.dtype(np.int8), 1)
+    check_with(graph, {"x": x, "w": w}, machine, tmp_path, ("w",))
+
+
+@pytest.mark.parametrize(("most", "bytes_"), [(64, True), (65, False)])
+def test_pairs_of_products_with_small_factors_stay_in_16_bits(most: int, bytes_: bool) -> None:
+    graph = parse(PRODUCT.format(m=40, n=48, k=64, a="u8", b="i8", zero=3, other=0))
+    w = np.full((64, 48), -64, np.int8)
+    w[5, 7] = most
+    nodes = tuple(
+        Const(n.out, n.axes, Data(w)) if getattr(n, "name", None) == "w" else n for n in graph.nodes
+    )
+    found = optimize(replace(graph, nodes=nodes), pipeline=pipeline_for(V3))
+    assert any(v.dtype is DType.I16 for v in found.values.values()) is not bytes_
+    constants = {n.out.name: n for n in found.nodes if isinstance(n, Const)}
+    nests = [n for n in found.nodes if isinstance(n, Nest)]
+    assert small_factors(nests, constants) == ({"w"} if bytes_ else set())
 
 
 PAIRS = """

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
+from functools import cached_property
 
 from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, typical
+from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Expr, Read, index_names, walk
 from rutc.tensor_ir.kernel import (
     Assign,
@@ -21,6 +23,8 @@ from rutc.tensor_ir.kernel import (
     exprs,
     walk_stmts,
 )
+from rutc.tensor_ir.machine import QUAD, Machine
+from rutc.tensor_ir.products import narrow_factors
 from rutc.tensor_ir.ranges import common_size, with_common, without_common
 from rutc.tensor_ir.steps.inside import windows_of
 from rutc.tensor_ir.windows import Window, window
@@ -42,7 +46,7 @@ class Touch:
     Strides that are no constants are what they commonly are; `exact` has them as they are.
     A `packed` access is to a constant, whose layout follows the schedule: its strides are those of
     the ideal layout, 1 for every variable that it depends on. The place of a `gathered` access
-    depends on data.
+    depends on data. Elements of a `small` one are small factors.
     """
 
     buffer: str
@@ -54,6 +58,7 @@ class Touch:
     buffer_bytes: int
     gathered: bool = False
     exact: Mapping[str, Size | None] = field(default_factory=dict)
+    small: bool = False
 
     def depends(self, var: str) -> bool:
         """Whether the place differs between iterations of `var`."""
@@ -93,6 +98,23 @@ class Reduction:
     reads: tuple[Touch, ...]
     windows: tuple[Window, ...] = ()
     tested: frozenset[str] = frozenset()
+
+    @cached_property
+    def narrow(self) -> tuple[DType, DType] | None:
+        """The types of the factors whose products are summed in i32; None for any other sum."""
+        found = narrow_factors(self.update)
+        return None if found is None else (found[0].dtype, found[1].dtype)
+
+    def together(self, machine: Machine) -> int:
+        """How many of its products instructions add up at once; 1 where there are none."""
+        if self.narrow is None:
+            return 1
+        return machine.products(*self.narrow, small=any(t.small for t in self.reads))
+
+    def adds_apart(self, machine: Machine) -> bool:
+        """Whether other instructions add these sums to the states."""
+        group = self.together(machine)
+        return group > 1 and not (group == QUAD and machine.sums_bytes)
 
     @property
     def bound(self) -> tuple[Loop, ...]:
@@ -318,7 +340,9 @@ def _touch(
     size = typical(buffer.layout.size, ranges) * buffer.dtype.bytes
     gathered = any(not isinstance(c, Index) for _, c in r.coords)
     each = buffer.dtype.bytes
-    return Touch(buffer.name, is_store, strides, loops, packed, each, size, gathered, exact)
+    return Touch(
+        buffer.name, is_store, strides, loops, packed, each, size, gathered, exact, buffer.small
+    )
 
 
 def _stride(factor: Index | None, ranges: Mapping[str, Range]) -> int | None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.products import narrow_factors
 from rutc.tensor_ir.steps import Cut, Mark, Split, Step
 from rutc.tuner.access import Shape
 
@@ -16,10 +15,7 @@ def products_together(shape: Shape, machine: Machine) -> int:
     if len(shape.reductions) != 1:
         return 1
     (r,) = shape.reductions
-    operands = narrow_factors(r.update)
-    if operands is None or any(x.var in shape.symbolic for x in r.loops):
-        return 1
-    return machine.products(*(o.dtype for o in operands))
+    return 1 if any(x.var in shape.symbolic for x in r.loops) else r.together(machine)
 
 
 def dot_steps(var: str, extents: Mapping[str, int], group: int) -> list[Step]:

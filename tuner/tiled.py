@@ -43,6 +43,7 @@ from rutc.tuner.tiles import (
     crowded,
     even_tile,
     inside_shares,
+    multiplications,
     state_registers,
 )
 
@@ -547,7 +548,7 @@ def _unrolled(
     arithmetic, and a spill costs more than a loop.
     """
     steps: list[Step] = []
-    size = tile.size
+    size = tile.size * multiplications(r, machine)
     for v in reversed(order):
         extent = extents[v]
         if extent == 0 or crowded(r, tile.vectors, tile.rows, v, extent, machine):

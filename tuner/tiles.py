@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from math import ceil, gcd, log2, prod
 
 from rutc.record import record
-from rutc.tensor_ir.machine import NEAR_STRIDES, PAIR, Machine
-from rutc.tensor_ir.products import narrow_factors
+from rutc.tensor_ir.machine import NEAR_STRIDES, PAIR, QUAD, Machine
 from rutc.tensor_ir.steps.tile import MOST_EXACT
 from rutc.tensor_ir.windows import FEW_STEPS, LEAST_GAIN, share_inside
 from rutc.tuner.access import Reduction, Shape, Touch
@@ -188,15 +187,19 @@ def state_registers(r: Reduction) -> int:
     return sum(max(1, t.bytes // 4) for t in r.update.reducer.state)
 
 
-def in_pairs(r: Reduction, machine: Machine) -> bool:
-    """Whether instructions add up pairs of products, which others then add to the states."""
-    operands = narrow_factors(r.update)
-    return operands is not None and machine.products(*(o.dtype for o in operands)) == PAIR
+def multiplications(r: Reduction, machine: Machine) -> int:
+    """Multiplications of a step of a sum: pairs of sums are added up by a second one."""
+    return r.together(machine) // PAIR if r.adds_apart(machine) else 1
 
 
 def product_registers(r: Reduction, machine: Machine) -> int:
-    """Registers that hold pairs of products until they are added: as many as a cycle computes."""
-    return ceil(machine.fma_per_cycle) if in_pairs(r, machine) else 0
+    """Registers that hold sums of products until they are added: as many as a cycle computes.
+
+    Pairs of sums in 16 bits are multiplied by ones, which take another.
+    """
+    if not r.adds_apart(machine):
+        return 0
+    return ceil(machine.fma_per_cycle) + (r.together(machine) == QUAD)
 
 
 def _reuses(shape: Shape, var: str) -> bool:
@@ -312,8 +315,9 @@ def _tile_cycles(
     inner = order[-1:]
     for r in shape.reductions:
         steps = prod(shape.extents[x.var] * shares.get(x.var, 1.0) for x in r.loops)
-        if in_pairs(r, machine):
-            steps = ceil(steps / PAIR)
+        apart = r.adds_apart(machine)
+        if apart:
+            steps = ceil(steps / r.together(machine))
         unrolled = {
             v: shape.extents[v]
             for v in inner
@@ -332,9 +336,9 @@ def _tile_cycles(
         width_each = state_registers(r)
         wide = width_each / len(r.update.states)
         # Sums of pairs wait for an addition of integers only, which takes a cycle.
-        latency = 1 if in_pairs(r, machine) else machine.fma_latency
+        latency = 1 if apart else machine.fma_latency
         work = max(
-            _both(size * wide / machine.fma_per_cycle, latency),
+            _both(size * wide * multiplications(r, machine) / machine.fma_per_cycle, latency),
             vector_loads * wide / machine.loads_per_cycle
             + scalar_loads * wide / machine.scalar_loads_per_cycle,
         )

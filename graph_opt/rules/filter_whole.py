@@ -19,7 +19,7 @@ from rutc.graph_opt.rules.filtering import (
     filters_of,
     windows_of,
 )
-from rutc.graph_opt.rules.narrow import quantised
+from rutc.graph_opt.rules.narrow import Quantised, quantised
 from rutc.graph_opt.weighted import weighted_reads
 from rutc.record import record
 from rutc.tensor_ir import Apply, Cast, Const, DType, Expr, Lit, Nest, Node, Read
@@ -65,6 +65,13 @@ class FilterWhole:
         most = _largest(source, editor)
         if most is None:
             return Reason(f"%{source.value} is no quantised number in 16 bits")
+        found = self.choice(n, source, weights, const, most, editor)
+        return found if isinstance(found, Reason) else filtered(found, editor)
+
+    def choice(
+        self, n: Nest, source: Read, weights: Read, const: Const, most: int, editor: Editor
+    ) -> Filtered | Reason:
+        """What is filtered how, or why nothing; `most` is the largest magnitude of the source."""
         windows = windows_of(n, source, weights, editor)
         if not windows:
             return Reason("no bound dim is a window of unit stride")
@@ -83,7 +90,7 @@ class FilterWhole:
         found = Filtered(n, source, weights, const, filters)
         if not _fits(found, most):
             return Reason("its sums, or their factors, may take more bits")
-        return filtered(found, editor)
+        return found
 
 
 def _largest(source: Read, editor: Editor) -> int | None:
@@ -102,13 +109,16 @@ def _magnitude(e: Expr) -> int | None:
             return None
     if form is None or form.is_real or form.scale is not None:
         return None
+    return largest_difference(form)
+
+
+def largest_difference(form: Quantised) -> int:
+    """The largest magnitude of a quantised number less its zero point."""
     low, high = (-128, 127) if form.q.dtype.is_signed else (0, 255)
-    zero = form.zero.value if isinstance(form.zero, Lit) else None
-    if form.zero is None:
-        zero = 0
-    if zero is None:
+    if form.zero is not None and not isinstance(form.zero, Lit):
         # Another number of 8 bits: nothing else is subtracted in 16.
         return 255 + 128
+    zero = form.zero.value if form.zero is not None else 0
     return max(abs(low - int(zero)), abs(high - int(zero)))
 
 

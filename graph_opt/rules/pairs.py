@@ -9,15 +9,33 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import at_point
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
+from rutc.graph_opt.rules.filter_whole import FilterWhole, largest_difference
+from rutc.graph_opt.rules.filtering import Filtered
 from rutc.graph_opt.rules.narrow import Quantised, quantised_sum
 from rutc.record import record
-from rutc.tensor_ir import Cast, DType, Expr, Index, Lit, Nest, Node, Read, Value, apply
+from rutc.tensor_ir import (
+    Cast,
+    Const,
+    Data,
+    DType,
+    Expr,
+    Index,
+    Lit,
+    Nest,
+    Node,
+    Read,
+    Value,
+    apply,
+)
 from rutc.tensor_ir.expr import index_names, reads, substitute
 from rutc.tensor_ir.machine import PAIR, Machine
+from rutc.tensor_ir.products import is_small
 from rutc.tensor_ir.windows import MOST_TAPS, partners
 
 MANY_PRODUCTS = 128
@@ -37,10 +55,19 @@ class MultiplyPairs:
 
     Constants without a zero point stay in 8 bits that are in few products each. Where there is an
     instruction for factors of other signs, one of them is shifted by 128 instead, and so is its
-    zero point, if then at most a sum of constants is left to subtract.
+    zero point, if then at most a sum of constants is left to subtract. Nothing is widened where one
+    factor is a constant whose differences are small: pairs of its products with bytes fit 16 bits,
+
+    %y{m,n} = sum{k} (i32(%q[m, k]) - 7) * (i32(%w[k, n]) - 128)       with %w : u8 of 64 to 192
+    ->
+    %w.small{k,n} = const, %w - 128 as i8
+    %y{m,n} = sum{k} (i32(%q[m, k]) - 7) * i32(%w.small[k, n])
+
+    unless `filters` make fewer products of wide ones.
     """
 
     machine: Machine
+    filters: FilterWhole = FilterWhole()
 
     def __call__(self, n: Node, editor: Editor) -> Result:
         """The sum over wide operands."""
@@ -62,8 +89,15 @@ class MultiplyPairs:
             if shifted is not None:
                 nest, body = shifted
                 return replace(nest, origin=origin), replace(n, body=(body,), origin=origin)
+        small = self._small(n, found, editor)
+        if small is not None:
+            made, sides = small
+            if not made and apply("mul", *sides) == n.body[0]:
+                return Reason("pairs of its products fit 16 bits")
+            made = tuple(replace(x, origin=origin) for x in made)
+            return (*made, replace(n, body=(apply("mul", *sides),), origin=origin))
         new: list[Node] = []
-        sides: list[Expr] = []
+        sides = []
         for p in found:
             if _stays(p, n, editor):
                 sides.append(Cast(p.q, DType.I32))
@@ -78,6 +112,54 @@ class MultiplyPairs:
             return Reason("no operand gains by more bits")
         return (*new, replace(n, body=(apply("mul", *sides),), origin=origin))
 
+    def _small(
+        self, n: Nest, found: tuple[Quantised, Quantised], editor: Editor
+    ) -> tuple[tuple[Const | Nest, ...], list[Expr]] | None:
+        """Constants, nests and factors: one a small constant, the other one an u8."""
+        if self.machine.products(DType.U8, DType.I8, small=True) == PAIR:
+            return None
+        for i, p in enumerate(found):
+            const, other = editor.constant(p.q.value), found[1 - i]
+            if const is None or not isinstance(p.zero, Lit | None):
+                continue
+            if p.q.fill is not None or editor.constant(other.q.value) is not None:
+                continue
+            zero = int(p.zero.value) if p.zero is not None else 0
+            less = const.data.array.astype(np.int32) - zero
+            if not is_small(less):
+                continue
+            if not isinstance(self._filter(n, other, p, less, const, editor), Reason):
+                continue
+            made: list[Const | Nest] = []
+            read = p.q
+            if read.dtype is not DType.I8 or zero:
+                value = Value(editor.fresh_value(f"{read.value}.small"), DType.I8, const.out.dims)
+                made.append(Const(value, const.axes, Data(less.astype(np.int8))))
+                read = replace(read, value=value.name, dtype=DType.I8)
+            if other.q.dtype is DType.I8:
+                moved = _moved_nest(other, editor)
+                if moved is None:
+                    continue
+                nest, other = moved
+                made.append(nest)
+            sides = [Quantised(read).whole, other.whole]
+            return tuple(made), sides if i == 0 else sides[::-1]
+        return None
+
+    def _filter(
+        self,
+        n: Nest,
+        source: Quantised,
+        weights: Quantised,
+        less: np.ndarray,
+        const: Const,
+        editor: Editor,
+    ) -> Filtered | Reason:
+        """How the sum would be filtered, of factors in 16 bits."""
+        wide = replace(const, data=Data(less.astype(np.int16)))
+        most = largest_difference(source)
+        return self.filters.choice(n, source.q, weights.q, wide, most, editor)
+
 
 def _shifted(found: tuple[Quantised, Quantised], editor: Editor) -> tuple[Nest, Expr] | None:
     """The nest of one factor as one of the other sign, and the product; None where it costs sums.
@@ -91,14 +173,24 @@ def _shifted(found: tuple[Quantised, Quantised], editor: Editor) -> tuple[Nest, 
         alone = moved is not None and constant[i] and moved.zero is None
         if moved is None or not (alone or (constant[1 - i] and other.zero is None)):
             continue
-        source = editor.values[p.q.value]
-        value = Value(editor.fresh_value(f"{p.q.value}.shifted"), moved.q.dtype, source.dims)
-        wide = apply("add", Cast(at_point(source), DType.I32), Lit(_shift(p.q.dtype), DType.I32))
-        read = replace(moved.q, value=value.name)
-        nest = Nest((value,), (), None, (Cast(wide, moved.q.dtype),))
-        sides = [replace(moved, q=read).whole, other.whole]
+        made = _moved_nest(p, editor)
+        assert made is not None
+        nest, here = made
+        sides = [here.whole, other.whole]
         return nest, apply("mul", *(sides if i == 0 else sides[::-1]))
     return None
+
+
+def _moved_nest(p: Quantised, editor: Editor) -> tuple[Nest, Quantised] | None:
+    """The nest of a factor as one of the other sign, and the factor that reads it."""
+    moved = _moved_by(p)
+    if moved is None:
+        return None
+    source = editor.values[p.q.value]
+    value = Value(editor.fresh_value(f"{p.q.value}.shifted"), moved.q.dtype, source.dims)
+    wide = apply("add", Cast(at_point(source), DType.I32), Lit(_shift(p.q.dtype), DType.I32))
+    nest = Nest((value,), (), None, (Cast(wide, moved.q.dtype),))
+    return nest, replace(moved, q=replace(moved.q, value=value.name))
 
 
 def _shift(dtype: DType) -> int:
