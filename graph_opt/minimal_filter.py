@@ -5,7 +5,10 @@ r"""Minimal filtering: `m` outputs of a filter with `r` taps from m + r - 1 prod
 d and g are evaluated as polynomials at n - 1 points and at infinity (n = m + r - 1), multiplied
 point by point, and the result is interpolated; transposing this algorithm turns the product of
 polynomials into a filter [Winograd 1980; Lavin & Gray 2016]. A filter over several dims transforms
-one dim after the other.
+one dim after the other. A window that moves in steps of s is the sum of s such filters, each of
+every s-th tap over every s-th element:
+
+    y[i] = sum{k} d[2i+k] * g[k]  =  sum{k} d[2(i+k)] * g[2k]  +  sum{k} d[2(i+k)+1] * g[2k+1]
 
 The points decide how far rounding errors grow. Pairs a, -a share half of their arithmetic; the
 points below have the smallest mean error found over pairs of simple binary fractions (measured for
@@ -32,6 +35,8 @@ Row = tuple[Fraction, ...]
 Matrix = tuple[Row, ...]
 
 POINTS: Mapping[int, tuple[Fraction, ...]] = {
+    2: (Fraction(0),),
+    3: (Fraction(0), Fraction(1)),
     4: (Fraction(0), Fraction(1), Fraction(-1)),
     6: (Fraction(0), Fraction(3, 4), Fraction(-3, 4), Fraction(3, 2), Fraction(-3, 2)),
 }
@@ -42,16 +47,46 @@ POINTS: Mapping[int, tuple[Fraction, ...]] = {
 class Filter:
     """The algorithm that gives `outputs` outputs at a time of a filter with `taps` taps.
 
-    `inputs` products, one for each of as many points, take the place of outputs * taps.
+    One product for each of `points` points takes the place of outputs * taps. The outputs' windows
+    begin `stride` elements apart.
     """
 
     outputs: int
     taps: int
+    stride: int = 1
 
     @property
     def inputs(self) -> int:
-        """Elements of a tile of the input, and products."""
-        return self.outputs + self.taps - 1
+        """Elements of a tile of the input."""
+        return self.stride * (self.outputs - 1) + self.taps
+
+    @cached_property
+    def points(self) -> int:
+        """Products; of unit stride as many as elements."""
+        return sum(f.inputs for f in self._phases)
+
+    @property
+    def advance(self) -> int:
+        """How far tiles of the input lie apart."""
+        return self.stride * self.outputs
+
+    @cached_property
+    def _phases(self) -> tuple[Filter, ...]:
+        """The filters of unit stride over every `stride`-th element from the first, second, ..."""
+        if self.stride == 1:
+            return (self,)
+        first = range(min(self.stride, self.taps))
+        return tuple(Filter(self.outputs, -(-(self.taps - i) // self.stride)) for i in first)
+
+    def _spread(self, matrices: Sequence[Matrix], width: int) -> Matrix:
+        """The rows of all phases, whose columns are every `stride`-th of so many."""
+        found: list[Row] = []
+        for i, matrix in enumerate(matrices):
+            for row in matrix:
+                wide = [Fraction(0)] * width
+                wide[i :: self.stride] = [*row, *wide[i :: self.stride][len(row) :]]
+                found.append(tuple(wide))
+        return tuple(found)
 
     @property
     def _points(self) -> tuple[Fraction, ...]:
@@ -60,6 +95,8 @@ class Filter:
     @cached_property
     def of_input(self) -> Matrix:
         """B^T {points, inputs}: coefficients of the products of all (x - point) but one's own."""
+        if self.stride > 1:
+            return self._spread([f.of_input for f in self._phases], self.inputs)
         rows = [
             _product([p for p in self._points if p != own], self.inputs) for own in self._points
         ]
@@ -68,6 +105,8 @@ class Filter:
     @cached_property
     def of_weights(self) -> Matrix:
         """G {points, taps}: the value of a polynomial at each point, scaled for interpolation."""
+        if self.stride > 1:
+            return self._spread([f.of_weights for f in self._phases], self.taps)
         rows: list[Row] = []
         for own in self._points:
             others = (own - p for p in self._points if p != own)
@@ -78,6 +117,9 @@ class Filter:
     @cached_property
     def of_output(self) -> Matrix:
         """A^T {outputs, points}."""
+        if self.stride > 1:
+            each = [f.of_output for f in self._phases]
+            return tuple(sum(rows, ()) for rows in zip(*each, strict=True))
         last = _unit(self.outputs)
         return tuple((*(p**i for p in self._points), last[i]) for i in range(self.outputs))
 

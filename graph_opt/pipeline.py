@@ -162,7 +162,8 @@ def _in_pairs(step: Pass, machine: Machine) -> Pass:
         return step
     # Before zero points become sums of their own.
     at = step.rules.index(sum_narrow)
-    pairs = (MultiplyPairs(machine), FilterWhole())
+    filters = FilterWhole(vector_bits=machine.vector_bits)
+    pairs = (MultiplyPairs(machine, filters), filters)
     return replace(step, rules=(*step.rules[:at], *pairs, *step.rules[at:]))
 
 

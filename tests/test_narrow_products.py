@@ -233,10 +233,12 @@ def test_convolutions(c: int, o: int, i: int, s: int, machine: Machine, tmp_path
     check(parse(text), machine, tmp_path, ("w",))
 
 
-@pytest.mark.parametrize(("i", "y"), [(7, 7), (10, 9), (3, 1)])
+@pytest.mark.parametrize(
+    ("i", "y", "s"), [(7, 7, 1), (10, 9, 1), (3, 1, 1), (7, 4, 2), (10, 5, 2), (5, 3, 2), (3, 1, 2)]
+)
 @pytest.mark.parametrize("c", [2, 5])
-def test_filters_of_integers_are_exact(i: int, y: int, c: int) -> None:
-    text = CONVOLUTION.format(c=c, o=3, i=i, y=y, s=1, w="%q[c, kx, ky, o]")
+def test_filters_of_integers_are_exact(i: int, y: int, s: int, c: int) -> None:
+    text = CONVOLUTION.format(c=c, o=3, i=i, y=y, s=s, w="%q[c, kx, ky, o]")
     graph = parse(text)
     arrays = {
         n.name: extreme(tuple(graph.extents[d].value for d in n.axes), n.out.dtype.numpy, seed)
@@ -261,17 +263,20 @@ def test_filters_of_integers_are_exact(i: int, y: int, c: int) -> None:
     np.testing.assert_array_equal(interpret(found, arrays)["t"], wanted["t"])
 
 
+@pytest.mark.parametrize(("s", "y", "c", "o"), [(1, 22, 48, 50), (2, 12, 128, 130)])
 @pytest.mark.parametrize("name", ["v3", "native"])
-def test_filters_of_integers_through_libraries(name: str, tmp_path: Path) -> None:
+def test_filters_of_integers_through_libraries(
+    name: str, s: int, y: int, c: int, o: int, tmp_path: Path
+) -> None:
     machine = MACHINES[name].without_matrices()
     if lacking(machine):
         pytest.skip(lacking(machine))
-    text = CONVOLUTION.format(c=48, o=50, i=23, y=22, s=1, w="%q[c, kx, ky, o]")
+    text = CONVOLUTION.format(c=c, o=o, i=23, y=y, s=s, w="%q[c, kx, ky, o]")
     text = text.replace("x : u8", "x : i8")
     graph = parse(text)
     if machine.products(DType.U8, DType.I8) == PAIR:
         nodes = tuple(
-            Const(n.out, n.axes, Data(extreme((50, 48, 3, 3), np.dtype(np.int8), 0)))
+            Const(n.out, n.axes, Data(extreme((o, c, 3, 3), np.dtype(np.int8), 0)))
             if getattr(n, "name", None) == "w"
             else n
             for n in graph.nodes

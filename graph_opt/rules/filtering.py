@@ -11,7 +11,6 @@ from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.minimal_filter import (
-    POINTS,
     Bounds,
     Filter,
     bounds,
@@ -46,13 +45,19 @@ TRANSFORM_CYCLES = 3.5
 """Cycles per vector that a transform reads or writes."""
 MOST_GROWTH = 4.0
 """How much larger than the weights the transformed weights may be."""
+UNIT_STRIDE = range(1, 2)
+UNIT_POINTS = (4, 6)
+"""Points of the filters to consider for windows of unit stride."""
 MOST_FILTERED = 2
 """Window dims to transform: with each, errors and tiles at the edges grow."""
 
 
 @record
 class Window:
-    """A bound dim `tap` that the input is read at `out + tap + offset` along its dim `along`."""
+    """A bound dim `tap` that the input is read at along its dim `along`, an offset away.
+
+    %x[along = stride * out + tap + offset]
+    """
 
     tap: str
     out: str
@@ -60,6 +65,7 @@ class Window:
     offset: int
     axis: str
     """The dim of the weights that is read at `tap`."""
+    stride: int = 1
 
 
 @rounds(
@@ -157,8 +163,10 @@ def _lost_bits(filters: Mapping[Window, Filter]) -> float:
     return log2(prod(f.typical for f in filters.values()))
 
 
-def windows_of(n: Nest, source: Read, weights: Read, editor: Editor) -> list[Window]:
-    """The bound dims along which the source is read as a window of unit stride."""
+def windows_of(
+    n: Nest, source: Read, weights: Read, editor: Editor, strides: range = UNIT_STRIDE
+) -> list[Window]:
+    """The bound dims along which the source is read as a window of such a stride."""
     coords = index_coords(source)
     found: list[Window] = []
     for axis, loop in index_coords(weights):
@@ -168,13 +176,16 @@ def windows_of(n: Nest, source: Read, weights: Read, editor: Editor) -> list[Win
             continue
         d, c = at[0]
         rest = c - Index.of(tap)
-        out = Index(rest.terms, 0).as_var
-        if out is None or out not in n.out.dims:
+        out = next(iter(rest.names()), None)
+        stride = rest.coefficient(out) if out is not None else None
+        if out is None or out not in n.out.dims or stride not in strides:
+            continue
+        if rest != Index.of(out) * stride + rest.const:
             continue
         elsewhere = [x for e, x in (*coords, *index_coords(weights)) if e != d or x != c]
         if any(out in x.names() for x in elsewhere):
             continue
-        found.append(Window(tap, out, d, rest.const, axis))
+        found.append(Window(tap, out, d, rest.const, axis, stride))
     return found
 
 
@@ -183,11 +194,20 @@ def filters_of(windows: list[Window], editor: Editor) -> Iterator[dict[Window, F
     sizes: list[list[Filter | None]] = []
     for w in windows:
         taps = editor.size((w.tap,)) or 0
-        sizes.append([None, *(Filter(n - taps + 1, taps) for n in POINTS if 2 <= taps < n)])
+        sizes.append([None, *_filters(taps, w.stride)])
     for choice in product(*sizes):
         chosen = {w: f for w, f in zip(windows, choice, strict=True) if f is not None}
         if 1 <= len(chosen) <= MOST_FILTERED and all(f.outputs > 1 for f in chosen.values()):
             yield chosen
+
+
+def _filters(taps: int, stride: int) -> Iterator[Filter]:
+    """The filters of windows of such a stride: a few outputs at a time, of several taps."""
+    if stride == 1:
+        yield from (Filter(n - taps + 1, taps) for n in UNIT_POINTS if 2 <= taps < n)
+    elif stride < taps < 2 * stride + 1:
+        # Every phase has two taps at most.
+        yield Filter(2, taps, stride)
 
 
 @record
@@ -202,10 +222,11 @@ class Work:
     products: float = PRODUCTS
     bytes: float = 4.0
     """Bytes of an element of what is transformed."""
+    transform: float = TRANSFORM_CYCLES
 
     def growth(self, filters: Mapping[Window, Filter]) -> float:
         """The transformed weights' size in sizes of the weights."""
-        return prod(f.inputs / f.taps for f in filters.values())
+        return prod(f.points / f.taps for f in filters.values())
 
     def cycles(self, filters: Mapping[Window, Filter]) -> float:
         """The time of the sum, or of the transforms and the sums that take its place."""
@@ -213,13 +234,13 @@ class Work:
         loops |= {w.out: max(self.editor.typical((w.out,)), 1) for w in self.windows}
         for w, f in filters.items():
             loops[w.out] = ceil(loops[w.out] / f.outputs)
-            loops[w.tap] = f.inputs
+            loops[w.tap] = f.points
         mine = {v for _, c in index_coords(self.source) for v in c.names()}
         kept = {v for _, c in index_coords(self.source) if (v := c.as_var) is not None}
         wide = prod(loops[d] for d in self.nest.out.dims if d not in mine)
         tiles = prod(loops[d] for d in self.nest.out.dims if d in mine)
         deep = prod(loops[d] for d in self.nest.bound if d in kept)
-        points = prod(f.inputs for f in filters.values())
+        points = prod(f.points for f in filters.values())
         around = prod(loops.values()) / (wide * tiles * deep)
         lanes = ceil(wide / LANES)
         cycles = tiles * deep * around * lanes / self.products
@@ -227,7 +248,7 @@ class Work:
         cycles = max(cycles, self._far(weights))
         if filters:
             moved = tiles * (ceil(deep / LANES) + lanes)
-            cycles += moved * TRANSFORM_CYCLES * points
+            cycles += moved * self.transform * points
             cycles += moved * (points + prod(f.outputs for f in filters.values()))
             cycles += self._far(moved * points * LANES * self.bytes)
         return cycles
@@ -252,7 +273,7 @@ def filtered(found: Filtered, editor: Editor) -> tuple[Node, ...]:
     kind = n.out.dtype
     whole = kind is DType.I32
     order = list(filters)
-    points = {w: editor.fresh_dim(f"{w.out}.point", Index.of(filters[w].inputs)) for w in order}
+    points = {w: editor.fresh_dim(f"{w.out}.point", Index.of(filters[w].points)) for w in order}
     tiles: dict[Window, str] = {}
     for w in order:
         tiles[w] = editor.fresh_dim(f"{w.out}.tile", _count(w, filters[w], editor))
@@ -282,8 +303,8 @@ def filtered(found: Filtered, editor: Editor) -> tuple[Node, ...]:
         return Read(summed.name, tuple(sorted(here.items())), kind)
 
     body = transformed(axes, element)
-    if whole:
-        multiple = prod(f.denominator for f in filters.values())
+    multiple = prod(f.denominator for f in filters.values())
+    if whole and multiple > 1:
         body = apply("shr", body, Lit(multiple.bit_length() - 1, kind))
     result = Nest(n.outs, (), None, (body,), n.origin)
     return new_const, tiled, sums, result
@@ -333,7 +354,7 @@ def _transformed_input(
     def element(at: tuple[int, ...]) -> Expr:
         place = {d: Index.of(d) for d in others}
         for w, i in zip(order, at, strict=True):
-            place[w.along] = Index.of(tiles[w]) * filters[w].outputs + (i + w.offset)
+            place[w.along] = Index.of(tiles[w]) * filters[w].advance + (i + w.offset)
         read = Read(source.value, tuple(sorted(place.items())), kind, fill)
         return read if kind.is_float else cast(read, DType.I32)
 
@@ -353,7 +374,7 @@ def _count(w: Window, f: Filter, editor: Editor) -> Index:
 
 def _reaches_out(w: Window, f: Filter, editor: Editor) -> bool:
     """Whether tiles may contain elements outside of the input."""
-    last = (_count(w, f, editor) - 1) * f.outputs + (f.inputs - 1 + w.offset)
+    last = (_count(w, f, editor) - 1) * f.advance + (f.inputs - 1 + w.offset)
     beyond = (last - editor.extents[w.along]).bounds(dict(editor.graph.symbols))
     return w.offset < 0 or beyond is None or beyond[1] >= 0
 

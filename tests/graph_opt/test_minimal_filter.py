@@ -34,9 +34,12 @@ from tests.examples import examples
 
 ALWAYS = MinimalFiltering(inf, -inf)
 FILTERS = [Filter(n - taps + 1, taps) for n in POINTS for taps in range(2, n)]
+STRIDED = [Filter(2, taps, s) for s in (2, 3) for taps in range(s + 1, 2 * s + 1)]
 
 
-@pytest.mark.parametrize("f", FILTERS, ids=lambda f: f"F({f.outputs},{f.taps})")
+@pytest.mark.parametrize(
+    "f", [*FILTERS, *STRIDED], ids=lambda f: f"F({f.outputs},{f.taps},{f.stride})"
+)
 def test_filters_are_exact(f: Filter) -> None:
     rng = np.random.default_rng(0)
     inputs = [Fraction(int(v)) for v in rng.integers(-99, 99, f.inputs)]
@@ -48,8 +51,10 @@ def test_filters_are_exact(f: Filter) -> None:
     pairs = zip(times(f.of_input, inputs), times(f.of_weights, taps), strict=True)
     products = [a * b for a, b in pairs]
     wanted = [
-        sum((inputs[i + k] * taps[k] for k in range(f.taps)), Fraction(0)) for i in range(f.outputs)
+        sum((inputs[f.stride * i + k] * taps[k] for k in range(f.taps)), Fraction(0))
+        for i in range(f.outputs)
     ]
+    assert f.points == len(f.of_weights) < f.outputs * f.taps
     assert times(f.of_output, products) == wanted
 
 
