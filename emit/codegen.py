@@ -62,6 +62,9 @@ def target_machine(machine: Machine) -> llvm.TargetMachine:
         features.append("+prfchw")
     if machine.vector_bits == 512:
         features.append("-prefer-256-bit")
+    if machine.adds_products:
+        # LLVM would take products of pairs and their additions apart.
+        features.append("+fast-dpwssd")
     return llvm.Target.from_triple(machine.triple).create_target_machine(
         cpu=machine.name if machine.triple.startswith("x86_64") else "generic",
         features=",".join(features),

@@ -1,9 +1,9 @@
 """Sums of a few products of neighbours at once: the body of a loop of kind `dot`.
 
 The operands are integers of 8 or 16 bits, the state is an i32. With `vpdpbusd` a lane takes in four
-products of u8 by i8. So it does without where factors of i8 are small: the sums of two products fit
-16 bits, and are added up by a product with ones. Otherwise it takes in two products of i16, to
-which bytes are widened. None of these saturates.
+products of u8 by i8, with `vpdpwssd` two of i16. Without them it takes in four where factors of i8
+are small, as sums of two products fit 16 bits then, and are added up by a product with ones; and
+two products of i16 otherwise, to which bytes are widened. None of these saturates.
 A lane's neighbours are put together in an i32: loaded as they are where they lie together, shared
 by all lanes where the operand does not vary with them, else put together from several loads.
 """
@@ -63,15 +63,16 @@ class DotEmitter:
         old = self.expressions.memory.widen(old, lane.lanes)
         if a.dtype is DType.I8:
             p, q = q, p
-        if group == PAIR or not self.machine.sums_bytes:
+        if not self.machine.adds_products:
             sums = self._pairs(p, q) if group == PAIR else self._quads(p, q)
             # LLVM would add up products of several steps first, and spill what is not yet added.
             return opaque(self.builder, self.builder.add(old, sums), vector_register(self.machine))
-        bits = 32 * lane.lanes
-        name = f"llvm.x86.avx512.vpdpbusd.{bits}"
-        bytes_ = ir.VectorType(I8, 4 * lane.lanes)
-        function = self._intrinsic(name, old.type, [old.type, bytes_, bytes_])
-        return self.builder.call(function, [old, *(self._bytes(x, bytes_) for x in (p, q))])
+        factors = ir.VectorType(ir.IntType(32 // group), group * lane.lanes)
+        p, q = (self._bytes(x, factors) for x in (p, q))
+        kind = "wssd" if group == PAIR else "busd"
+        name = f"llvm.x86.avx512.vpdp{kind}.{32 * lane.lanes}"
+        function = self._intrinsic(name, old.type, [old.type, factors, factors])
+        return self.builder.call(function, [old, p, q])
 
     def _pairs(self, p: ir.Value, q: ir.Value) -> ir.Value:
         """The sums of the two products of i16 in every lane."""

@@ -98,11 +98,11 @@ class Machine:
             return 1
         if DType.I16 in (a, b):
             return PAIR
-        return QUAD if a is not b and (small or self.sums_bytes) else PAIR
+        return QUAD if a is not b and (small or self.adds_products) else PAIR
 
     @property
-    def sums_bytes(self) -> bool:
-        """Whether one instruction adds products of bytes of both kinds to an i32."""
+    def adds_products(self) -> bool:
+        """Whether one instruction adds products of neighbours, of bytes or of i16, to an i32."""
         return ("avx512vnni" if self.vector_bits == 512 else "avxvnni") in self.features
 
     def lanes(self, extent: int) -> int:

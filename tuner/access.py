@@ -23,7 +23,7 @@ from rutc.tensor_ir.kernel import (
     exprs,
     walk_stmts,
 )
-from rutc.tensor_ir.machine import QUAD, Machine
+from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.products import narrow_factors
 from rutc.tensor_ir.ranges import common_size, with_common, without_common
 from rutc.tensor_ir.steps.inside import windows_of
@@ -113,8 +113,7 @@ class Reduction:
 
     def adds_apart(self, machine: Machine) -> bool:
         """Whether other instructions add these sums to the states."""
-        group = self.together(machine)
-        return group > 1 and not (group == QUAD and machine.sums_bytes)
+        return self.together(machine) > 1 and not machine.adds_products
 
     @property
     def bound(self) -> tuple[Loop, ...]:

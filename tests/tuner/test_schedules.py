@@ -1,6 +1,7 @@
 """What the default schedule does with loops: which go outermost, which are unrolled."""
 
 from dataclasses import replace
+from math import prod
 
 import pytest
 
@@ -461,5 +462,25 @@ def test_tiles_of_pairs_leave_registers_for_products() -> None:
     assert tile.size + tile.vectors + 1 + 2 <= machine.registers
     assert product_registers(shape.reductions[0], machine) == 2
     text = BYTES.replace("i16{", "u8{")
+    # Those of small factors take one more, for the ones that sums of 16 bits are multiplied by.
+    kernel = kernel_of(text)
+    args = tuple(replace(b, small=b.name == "w") for b in kernel.args)
+    small = analyse(replace(kernel, args=args), frozenset(["w"]))
+    assert product_registers(small.reductions[0], machine) == 3
+    tile = choose_tile(small, machine)
+    assert tile is not None
+    assert tile.size + tile.vectors + 1 + 3 <= machine.registers
     able = replace(machine, features=machine.features | {"avxvnni"})
     assert product_registers(analyse(kernel_of(text), frozenset(["w"])).reductions[0], able) == 0
+
+
+def test_bytes_that_are_widened_in_the_loop_are_shared_by_more_rows() -> None:
+    features = MACHINE.features | {"avx512vnni"}
+    machine = x86.with_rates(replace(MACHINE, features=features), "znver4")
+    rows = {}
+    for dtype in ("i8", "i16"):
+        text = BYTES.replace("%w : i8", f"%w : {dtype}").replace("n = 96", "n = 1024")
+        tile = choose_tile(analyse(kernel_of(text), frozenset(["w"])), machine)
+        assert tile is not None
+        rows[dtype] = prod(f for _, f in tile.rows)
+    assert rows["i8"] >= 2 * rows["i16"]
