@@ -49,7 +49,8 @@ class FilterWhole:
 
     Exact: transformed weights are whole multiples, the transformed input fits 16 bits, and what
     outputs are divided by goes into them evenly. As `MinimalFiltering` otherwise, but that a filter
-    costs no accuracy, so that a smaller gain will do.
+    costs no accuracy, so that a smaller gain will do, and that windows may move in steps of two.
+    Costs are those of registers of so many `vector_bits`.
     """
 
     share: float = 0.9
