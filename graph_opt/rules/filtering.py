@@ -178,7 +178,7 @@ def windows_of(
         rest = c - Index.of(tap)
         out = next(iter(rest.names()), None)
         stride = rest.coefficient(out) if out is not None else None
-        if out is None or out not in n.out.dims or stride not in strides:
+        if out is None or stride is None or out not in n.out.dims or stride not in strides:
             continue
         if rest != Index.of(out) * stride + rest.const:
             continue
