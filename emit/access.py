@@ -216,6 +216,7 @@ class MemoryEmitter:
                 lambda: self.builder.gep(
                     self.pointer(buffer), [self.index.emit(varying)], type_=element
                 ),
+                varying,
             )
         if address.const:
             base = self.builder.gep(base, [i64(address.const)], type_=element)

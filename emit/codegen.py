@@ -9,11 +9,13 @@ import llvmlite.binding as llvm
 
 from rutc.tensor_ir.machine import Machine
 
-VERSION = f"4 llvmlite {llvmlite.__version__}"
+VERSION = f"5 llvmlite {llvmlite.__version__}"
 """Changes whenever the same module text could become other machine code."""
 
 _lock = threading.Lock()
 _started = False
+_reduces = True
+"""Whether LLVM's code generator looks for other variables of loops than the code has."""
 
 
 def compile_object(text: str, machine: Machine, *, symbol: str, entry: str) -> bytes:
@@ -56,6 +58,7 @@ def start() -> None:
 
 def target_machine(machine: Machine) -> llvm.TargetMachine:
     """LLVM's description of the machine."""
+    _reduce_strength(machine.architecture != "x86_64")
     features = [f"+{f}" for f in sorted(machine.features)]
     if machine.architecture == "x86_64":
         # Processors without this hint skip it.
@@ -72,6 +75,20 @@ def target_machine(machine: Machine) -> llvm.TargetMachine:
         reloc="pic",
         codemodel="small",
     )
+
+
+def _reduce_strength(wanted: bool) -> None:
+    """Lets LLVM's code generator choose the variables of loops, or keep those that there are.
+
+    An operand of x86 adds up an address: a base, a counter and a constant. Emitted code computes
+    bases outside of the loops that do not change them, so that there is nothing to gain, and the
+    choice takes longer than all else that the generator does.
+    """
+    global _reduces
+    with _lock:
+        if _reduces is not wanted:
+            llvm.set_option("", f"-disable-lsr={'false' if wanted else 'true'}")
+            _reduces = wanted
 
 
 def optimise(module: llvm.ModuleRef, target: llvm.TargetMachine) -> None:

@@ -79,8 +79,21 @@ class Unrolled:
     block: ir.Block
 
 
+@record
+class Scope:
+    """What has been computed where it dominates all that follows in a part of the code."""
+
+    block: ir.Block
+    """The first of the part: all that is computed at its end dominates the part."""
+    values: dict[object, ir.Value]
+
+
 class IndexEmitter:
     """Computes index expressions; partial results are shared within the scopes they dominate.
+
+    What depends on loops' counters and symbols alone is computed once, in the innermost of their
+    loops, wherever it is needed first: LLVM, which would move it there out of every loop inside,
+    takes longer by far.
 
     With `hide_divisions`, LLVM does not see through divisions by symbols. It has loops compute all
     anew in which such a quotient has a part, where others step from one address to the next; but
@@ -99,13 +112,15 @@ class IndexEmitter:
         self.unrolled: dict[str, Unrolled] = {}
         """Unrolled loops around, outermost first; `constants` has the iteration."""
         self.lane: Lane | None = None
-        self._scopes: list[dict[object, ir.Value]] = [{}]
+        self._scopes = [Scope(builder.block, {})]
+        self._counters: dict[str, tuple[int, Range | None]] = {}
+        """Counters and symbols: how many scopes are around, and the range there."""
         self._resolved: dict[tuple[Index, tuple[Index | None, ...]], Index] = {}
 
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Values computed inside are forgotten at the end (they may not dominate what follows)."""
-        self._scopes.append({})
+        self._scopes.append(Scope(self.builder.block, {}))
         yield
         self._scopes.pop()
 
@@ -126,6 +141,17 @@ class IndexEmitter:
         _restore(self.values, name, old_value)
         _restore(self.ranges, name, old_range)
         _restore(self.ends, name, old_end)
+
+    @contextmanager
+    def counter(
+        self, name: str, value: ir.Value, bound: Range | None, end: Index | None = None
+    ) -> Iterator[None]:
+        """Bind a variable to a value that the first block of this scope, or one before, gives."""
+        old = self._counters.get(name)
+        with self.variable(name, value, bound, end):
+            self._counters[name] = len(self._scopes), self.ranges.get(name)
+            yield
+        _restore(self._counters, name, old)
 
     @contextmanager
     def constant(self, name: str, value: int) -> Iterator[None]:
@@ -170,16 +196,61 @@ class IndexEmitter:
         """The value of a resolved index: i64, or a vector of i64 where it varies by lane."""
         if not index.terms:
             return i64(index.const)
-        return self.shared((index, self.window(index)), lambda: self._sum(index))
+        return self.shared((index, self.window(index)), lambda: self._sum(index), index)
 
-    def shared(self, key: object, build: Callable[[], ir.Value]) -> ir.Value:
-        """What `build` emits, or what it has emitted for the same key where that dominates."""
+    def shared(
+        self, key: object, build: Callable[[], ir.Value], index: Index | None = None
+    ) -> ir.Value:
+        """What `build` emits, or what it has emitted for the same key where that dominates.
+
+        It is emitted as far outside as `index` allows, if that is all that it depends on.
+        """
         for scope in reversed(self._scopes):
-            found = scope.get(key)
+            found = scope.values.get(key)
             if found is not None:
                 return found
-        value = self._scopes[-1][key] = build()
+        depth = None if index is None else self._depth(index)
+        if depth is None:
+            value = self._scopes[-1].values[key] = build()
+            return value
+        scope, here = self._scopes[depth - 1], self.builder.block
+        self.builder.position_at_end(scope.block)
+        value = scope.values[key] = build()
+        self.builder.position_at_end(here)
         return value
+
+    def _depth(self, index: Index) -> int | None:
+        """How many scopes are around the innermost counter in an index; None if it must stay."""
+        depth = 1
+        for name in index.names():
+            known = self._counters.get(name)
+            # Within a branch more may be known of a counter than where it begins.
+            if known is None or known[1] != self.ranges.get(name):
+                return None
+            depth = max(depth, known[0])
+        return depth if self._is_total(index) else None
+
+    def _is_total(self, index: Index) -> bool:
+        """Whether all divisors are known to be positive, even in loops without iterations."""
+        if index.is_polynomial:
+            return True
+        for mono, _ in index.terms:
+            for a in mono:
+                match a:
+                    case FloorDiv(x, y) | Mod(x, y):
+                        bounds = y.bounds(self.ranges)
+                        if bounds is None or bounds[0] <= 0:
+                            return False
+                        if not (self._is_total(x) and self._is_total(y)):
+                            return False
+                    case Min(x, y) | Max(x, y):
+                        if not (self._is_total(x) and self._is_total(y)):
+                            return False
+                    case Var():
+                        pass
+                    case _:
+                        assert_never(a)
+        return True
 
     def window(self, index: Index) -> tuple[str, int, int, Index] | None:
         """What tells values of a resolved index apart in different vectors; None if nothing."""
@@ -208,8 +279,8 @@ class IndexEmitter:
             if self.lane is not None and a.name == self.lane.var:
                 return self._iota()
             return self.values[a.name]
-        key = (a, None if self.lane is None else self.lane.key)
-        return self.shared(key, lambda: self._compute(a))
+        index = Index((((a,), 1),))
+        return self.shared((a, self.window(index)), lambda: self._compute(a), index)
 
     def _iota(self) -> ir.Value:
         lane = self.lane

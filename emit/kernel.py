@@ -153,7 +153,7 @@ class _KernelEmitter:
             for number, (name, bounds) in enumerate(self.kernel.symbols):
                 place = self.builder.gep(syms, [i64(number)], type_=I64, inbounds=True)
                 value = self.builder.load(place, type_=I64)
-                stack.enter_context(self.index.variable(name, value, bounds))
+                stack.enter_context(self.index.counter(name, value, bounds))
             if self.matrix is not None:
                 self.matrix.begin()
             self._tasks(parallel_loops(self.kernel), begin, end)
@@ -189,7 +189,7 @@ class _KernelEmitter:
                 moved = self.builder.add(value, i64(low)) if low else value
                 high = x.hi.bounds(self.index.ranges)
                 bound = (low, high[1] - 1) if high is not None else None
-                stack.enter_context(self.index.variable(x.var, moved, bound, x.hi))
+                stack.enter_context(self.index.counter(x.var, moved, bound, x.hi))
             self._stmts(loops[-1].body)
 
     def _within_first(
@@ -210,7 +210,7 @@ class _KernelEmitter:
             moved = b.add(number, i64(low)) if low else number
             high = first.hi.bounds(self.index.ranges)
             bound = (low, high[1] - 1) if high is not None else None
-            with self.index.variable(first.var, moved, bound, first.hi):
+            with self.index.counter(first.var, moved, bound, first.hi):
                 self._tasks(
                     loops[1:],
                     b.select(from_start, i64(0), own_begin),
@@ -269,7 +269,7 @@ class _KernelEmitter:
                     return
                 with (
                     self._counted(self.index.emit(lo), self.index.emit(hi)) as counter,
-                    self.index.variable(loop.var, counter, bound),
+                    self.index.counter(loop.var, counter, bound),
                 ):
                     self._stmts(loop.body)
             case _:
