@@ -1,7 +1,8 @@
 """The runtime: loads a compiled model and runs it. Needs numpy and nothing else of rutc."""
 
+from rutc.runtime.binding import Binding
 from rutc.runtime.errors import ModelError
 from rutc.runtime.ports import NodeArg
 from rutc.runtime.session import InferenceSession, ProfileEntry, load
 
-__all__ = ["InferenceSession", "ModelError", "NodeArg", "ProfileEntry", "load"]
+__all__ = ["Binding", "InferenceSession", "ModelError", "NodeArg", "ProfileEntry", "load"]

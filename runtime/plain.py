@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from rutc.runtime.binding import Arguments
 from rutc.runtime.dtypes import dlpack_type
 from rutc.runtime.interface import CPU, DLTensor
 from rutc.runtime.objects import Objects
@@ -46,8 +47,10 @@ class PlainTensors:
         self._outputs = [_plain_port(info) for info in outputs]
         self.input_addresses = _places(ports)
         self.output_addresses = _places(self._outputs)
-        sides = self.input_addresses, self.output_addresses
-        self.arguments = tuple(x for side in sides for x in (ctypes.addressof(side), len(side)))
+        self.arguments: Arguments = (
+            *(ctypes.addressof(self.input_addresses), len(ports)),
+            *(ctypes.addressof(self.output_addresses), len(self._outputs)),
+        )
         self._inputs = [p for p in ports if p[3].kind != "O"]
         self._texts = [self._text(p) for p in ports if p[3].kind == "O"]
         made = enumerate(self._outputs)

@@ -6,18 +6,19 @@ import operator
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Never, Self, SupportsIndex
 
 import numpy as np
 
+from rutc.runtime.binding import Arguments, Binding
 from rutc.runtime.boxes import slot_of
 from rutc.runtime.errors import ModelError
 from rutc.runtime.interface import Options, ProfileRecord
 from rutc.runtime.loader import Library, open_library
-from rutc.runtime.plain import Addresses, PlainTensors, plain_tensors, repeated_shapes
+from rutc.runtime.plain import Addresses, plain_tensors, repeated_shapes
 from rutc.runtime.ports import NodeArg, Ports, named, undamaged
 from rutc.runtime.tensors import Array
 
@@ -208,7 +209,7 @@ class InferenceSession:
                 described = plain.describe(input_feed)
             if described is None or not self._close.alive:
                 return None
-            self._run_plain(plain)
+            self._run_plain(plain.arguments)
             plain.finish(described[0])
         return described[0]
 
@@ -263,16 +264,38 @@ class InferenceSession:
             with self._lock:
                 described = plain.describe_into(inputs, outputs)
                 if described is not None and self._close.alive:
-                    self._run_plain(plain)
+                    self._run_plain(plain.arguments)
                     return
         _check_names("output", outputs, self._output_slots)
         self._run(inputs, outputs, ())
         if self._repeated is not None:
             self._plain = self._repeated.after(inputs, outputs) or self._plain
 
-    def _run_plain(self, plain: PlainTensors) -> None:
+    def bind(self, inputs: Mapping[str, object], outputs: Mapping[str, object]) -> Binding:
+        """Returns a run that reads these inputs and writes all outputs where they are.
+
+        The tensors, as `run_into` takes them, are looked at once: they must stay in their memory.
+
+        Raises:
+            ModelError: a tensor is missing, unknown, of objects, or has the wrong dtype or shape.
+        """
+        self._check_inputs(inputs)
+        _check_names("output", outputs, self._output_slots)
+        _check_all("output", outputs, self._output_slots)
+        return Binding(
+            self._run_bound,
+            [(info, inputs[info.name]) for info in self._inputs],
+            [(info, outputs[info.name]) for info in self._outputs],
+        )
+
+    def _run_bound(self, arguments: Arguments) -> None:
+        with self._lock:
+            self._check_open()
+            self._run_plain(arguments)
+
+    def _run_plain(self, arguments: Arguments) -> None:
         """Runs the model on tensors that are described already."""
-        status = self._library.entries.run(self._handle, *plain.arguments)
+        status = self._library.entries.run(self._handle, *arguments)
         if status != 0:
             self._fail()
 
@@ -293,20 +316,18 @@ class InferenceSession:
 
     def _check_inputs(self, inputs: Mapping[str, object]) -> None:
         _check_names("input", inputs, self._input_slots)
-        missing = [name for name in self._input_slots if name not in inputs]
-        if missing:
-            raise ModelError(
-                f"missing {named('input', missing)}: the model needs "
-                f"{named('input', self._input_slots)}"
-            )
+        _check_all("input", inputs, self._input_slots)
+
+    def _check_open(self) -> None:
+        if not self._close.alive:
+            raise ModelError(f"the session of {self._library.path} is closed")
 
     def _release(self) -> None:
         for slot in (*self._input_slots.values(), *self._output_slots.values()):
             slot.release()
 
     def _describe(self, inputs: Mapping[str, object], outputs: Mapping[str, object]) -> None:
-        if not self._close.alive:
-            raise ModelError(f"the session of {self._library.path} is closed")
+        self._check_open()
         for number, (name, slot) in enumerate(self._input_slots.items()):
             self._input_addresses[number] = slot.describe(inputs[name])
         for number, (name, slot) in enumerate(self._output_slots.items()):
@@ -330,8 +351,7 @@ class InferenceSession:
             ModelError: the session was opened without `profile=True`, or is closed.
         """
         with self._lock:
-            if not self._close.alive:
-                raise ModelError(f"the session of {self._library.path} is closed")
+            self._check_open()
             read = self._library.entries.profile
             count = read(self._handle, None, 0)
             records = (ProfileRecord * count)()
@@ -396,6 +416,12 @@ def _check_names(role: str, names: Iterable[str], known: Mapping[str, object]) -
             close = difflib.get_close_matches(str(name), known, 1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
             raise ModelError(f"the model has no {role} {name!r}{hint}; it has {named(role, known)}")
+
+
+def _check_all(role: str, names: Container[str], known: Iterable[str]) -> None:
+    missing = [name for name in known if name not in names]
+    if missing:
+        raise ModelError(f"missing {named(role, missing)}: the model needs {named(role, known)}")
 
 
 def _close(library: Library, handle: int) -> None:

@@ -85,7 +85,7 @@ def room_for(library: Path, inputs: Inputs) -> Room | None:
             return None
         room = {n: (str(v.dtype), v.shape) for n, v in values.items() if isinstance(v, np.ndarray)}
         try:
-            session.run_into(inputs, allocated(room))
+            session.bind(copied(inputs), allocated(room)).run()
         except ModelError:
             return None
     return room
@@ -98,6 +98,11 @@ def _plain(value: object) -> bool:
 def allocated(room: Room) -> dict[str, np.ndarray]:
     """Returns arrays for the outputs, each at the begin of a cache line."""
     return {name: aligned(np.empty(shape, dtype)) for name, (dtype, shape) in room.items()}
+
+
+def copied(inputs: Inputs) -> dict[str, np.ndarray]:
+    """Returns arrays for the inputs, each at the begin of a cache line."""
+    return {name: aligned(np.asarray(value)) for name, value in inputs.items()}
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
@@ -119,8 +124,7 @@ def run_rutc(library: Path, threads: int, inputs: Inputs, room: Room | None) -> 
     session = load(library, threads=threads)
     if room is None:
         return partial(session.run, None, inputs)
-    bound = {name: aligned(np.asarray(value)) for name, value in inputs.items()}
-    return partial(session.run_into, bound, allocated(room))
+    return session.bind(copied(inputs), allocated(room)).run
 
 
 def run_onnxruntime(model: Path, threads: int, inputs: Inputs, room: Room | None) -> Run:
@@ -128,5 +132,4 @@ def run_onnxruntime(model: Path, threads: int, inputs: Inputs, room: Room | None
     reference = Reference(model, threads, optimise=True)
     if room is None:
         return reference.unbound(inputs)
-    bound = {name: aligned(np.asarray(value)) for name, value in inputs.items()}
-    return reference.bound(bound, allocated(room))
+    return reference.bound(copied(inputs), allocated(room))

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from rutc.runtime import InferenceSession, ModelError, load
-from rutc.runtime.plain import PlainTensors, plain_tensors, repeated_shapes
+from rutc.runtime.binding import Arguments
+from rutc.runtime.plain import plain_tensors, repeated_shapes
 from rutc.runtime.tensors import TensorInfo
 
 X = np.arange(8, dtype=np.float32)
@@ -126,9 +127,9 @@ def test_arrays_of_the_moment_live_as_long_as_the_run(
     x, y, alive = Lazy("x"), Lazy("y"), []
     run_plain = InferenceSession._run_plain
 
-    def watched(session: InferenceSession, plain: PlainTensors) -> None:
+    def watched(session: InferenceSession, arguments: Arguments) -> None:
         alive.append([m.made[-1]() is not None for m in (x, y) if m.made])
-        run_plain(session, plain)
+        run_plain(session, arguments)
 
     monkeypatch.setattr(InferenceSession, "_run_plain", watched)
     with load(doubling) as session:
