@@ -129,8 +129,7 @@ def _weighed(b: Builder, k: Tensor, weights: np.ndarray, rho: Sequence[float]) -
     Weights of both signs nearly cancel each other: in f32 the rounding errors of many of them are
     more than those of all that comes before.
     """
-    wide = b.map(lambda e: cast(e, DType.F64), k)
-    y = matmul_of(b, wide, b.constant(np.ascontiguousarray(weights, np.float64)))
+    y = matmul_of(b, k, b.constant(np.ascontiguousarray(weights, np.float64)), DType.F64)
     if not rho:
         return b.map(lambda e: cast(e, DType.F32), y)
     each = b.constant(np.array(rho, np.float32).astype(np.float64))
