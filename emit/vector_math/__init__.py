@@ -79,7 +79,7 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "sinh": (4, 4),
     "sqrt": (_EXACT, _EXACT),
     "tan": (4, 4),
-    "tanh": (2, 4),
+    "tanh": (2.5, 4),
 }
 POLYNOMIALS = frozenset(op for op, bounds in _BOUNDS.items() if min(bounds) > _EXACT)
 """Functions in which one operation waits for another, over and over."""

@@ -97,24 +97,28 @@ def times_power_of_two(x: Real, parts: Reduced) -> Real:
 
 
 def tanh(x: Real) -> Real:
-    """`E / (E + 2)` with `E = exp(2*abs(x)) - 1`, which is accurate near zero too.
+    """`H / (H + 1)` with `H = (exp(2*abs(x)) - 1) / 2`, which is accurate near zero too.
 
-    For small `x` the equal `h - h * E / (E + 2)` with `h = E/2` is used: there the rounding error
-    of the quotient hardly counts.
+    The argument is split as half of `k*log(2) + 2*r`, so that nothing is doubled or halved.
     """
-    magnitude = x.abs().at_most(TANH_FLAT[x.lanes.format.bits])
-    e = expm1(magnitude + magnitude)
-    quotient = e / (e + 2.0)
-    half = e * 0.5
-    small = magnitude.compare("<", 0.3)
-    return small.select((-half).fma(quotient, half), quotient).with_sign_of(x)
+    form = x.lanes.format
+    magnitude = x.abs().at_most(TANH_FLAT[form.bits])
+    shift = form.round_shift + form.bias
+    shifted = magnitude.fma(2 * LOG2_E, shift)
+    k = shifted - shift
+    r = k.fma(-LN2[form.bits] / 2, magnitude)
+    power = Reduced(shifted, k, r).power_of_two()
+    doubled = [c * 2.0 ** (i + 1) for i, c in enumerate(coefficients.EXPM1[form.bits])]
+    rest = (r * r).fma(polynomial(r, doubled), r)
+    half = power.fma(rest, power.fma(0.5, -0.5))
+    return (half / (half + 1.0)).with_sign_of(x)
 
 
 def expm1(x: Real) -> Real:
     """`exp(x) - 1` for `x` whose exponential is a normal float.
 
-    Loses accuracy slowly as `abs(x)` grows, which tanh and erf do not notice: log(2) is taken as
-    one float, because subtracting a second part would cost more in rounding where `k` is small.
+    Loses accuracy slowly as `abs(x)` grows, which erf does not notice: log(2) is taken as one
+    float, because subtracting a second part would cost more in rounding where `k` is small.
     """
     form = x.lanes.format
     shift = form.round_shift + form.bias
