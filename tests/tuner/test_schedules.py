@@ -415,6 +415,36 @@ def test_panels_are_gone_over_in_the_order_of_their_memory() -> None:
     assert any(isinstance(s, PrefetchBlock) and s.block == "j.o" for s in choice.schedule)
 
 
+@pytest.mark.parametrize(
+    ("symbols", "rows", "products", "columns", "whole"),
+    [
+        ("", "4096", 20, 960, True),
+        ("symbols n = 0..2147483648@1", "n", 20, 960, True),
+        ("symbols n = 1..16", "n", 20, 960, False),  # all of them stay in the second cache
+        ("", "16", 20, 960, False),
+        ("", "4096", 200, 960, False),  # the panels do not stay there
+    ],
+)
+def test_whole_rows_are_stored_where_panels_come_quickly(
+    symbols: str, rows: str, products: int, columns: int, *, whole: bool
+) -> None:
+    kernel, constants = lowered(
+        f"""
+        graph "rows"
+        {symbols}
+        dims i = {rows}, j = {columns}, k = {products}
+        %x : f32{{i,k}} = input "x" [i, k]
+        %w : f32{{j,k}} = input "w" [k, j]
+        %y : f32{{i,j}} = sum{{k}} %x[i, k] * %w[j, k]
+        output "y" [i, j] = %y
+        """
+    )
+    found = apply_schedule(kernel, choose(kernel, x86.avx2(), constants | {"w"}).schedule)
+    loops = [s.var for s in walk_stmts(found.body) if isinstance(s, Loop)]
+    blocks = [v for v in dict.fromkeys(loops) if v.startswith(("i", "j")) and v.endswith(".o")]
+    assert (blocks[-1] == "j.o") == whole
+
+
 PACKED = """
 graph "packed"
 dims m = {m}, n = 96, g = 4, k = 128
