@@ -17,6 +17,7 @@ _MODULES = (
     "interface",
     "artifact",
     "tensors",
+    "binding",
     "objects",
     "loader",
     "plain",

@@ -14,6 +14,8 @@ from rutc.runtime.objects import Objects
 from rutc.runtime.tensors import Array, Slot, TensorInfo
 from rutc.runtime.texts import TextSlot, decoded, records_of
 
+MOST_DEPTH: Final = 32
+"""Lists may be in lists so deep."""
 _HANDLE: Final = 3
 _TEXT_BITS: Final = 128
 _NAMES: Final = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
@@ -42,7 +44,8 @@ class BoxSlot(Slot):
         Raises:
             ModelError: an element is neither, or there are more or fewer than the model takes.
         """
-        items = list(value) if isinstance(value, Sequence | np.ndarray) else None
+        listed = isinstance(value, Sequence) or (isinstance(value, np.ndarray) and value.ndim > 0)
+        items = list(value) if listed else None
         if items is None or not self._info.fits((len(items),)):
             raise ModelError(
                 f"{self._role} {self._info.name!r} must be a list of {self._info.shape[0]} tensors"
@@ -50,8 +53,13 @@ class BoxSlot(Slot):
         self._shape[0] = len(items)
         self._tensor.shape = self._shape
         if self._role == "output":
-            if not isinstance(value, np.ndarray) or value.dtype != object:
-                raise ModelError(f"output {self._info.name!r} must be an array of objects")
+            if (
+                not isinstance(value, np.ndarray)
+                or value.dtype != object
+                or value.ndim != 1
+                or not value.flags.writeable
+            ):
+                raise ModelError(f"output {self._info.name!r} must be a writeable row of objects")
             self._array = value
             self._addresses = (ctypes.c_void_p * max(len(items), 1))()
         else:
@@ -84,23 +92,32 @@ def slot_of(role: str, info: TensorInfo, objects: Objects | None = None) -> Slot
     return TextSlot(role, info, objects) if info.dtype_name == "string" else Slot(role, info)
 
 
+def check_depth(name: str, depth: int) -> None:
+    """Raises ModelError for lists of an input that are too deep in others."""
+    if depth > MOST_DEPTH:
+        raise ModelError(
+            f"input {name!r} has lists in lists more than {MOST_DEPTH} deep, or one in itself"
+        )
+
+
 def _addresses(
-    name: str, items: Sequence[object], held: list[object]
+    name: str, items: Sequence[object], held: list[object], depth: int = 1
 ) -> ctypes.Array[ctypes.c_void_p]:
     """The addresses of descriptors; `held` keeps what they point to."""
+    check_depth(name, depth)
     addresses = (ctypes.c_void_p * max(len(items), 1))()
     for place, item in enumerate(items):
-        tensor = _described(name, item, held)
+        tensor = _described(name, item, held, depth)
         held.append(tensor)
         addresses[place] = ctypes.addressof(tensor)
     held.append(addresses)
     return addresses
 
 
-def _described(name: str, item: object, held: list[object]) -> DLTensor:
+def _described(name: str, item: object, held: list[object], depth: int) -> DLTensor:
     if isinstance(item, list | tuple):
         shape = (ctypes.c_int64 * 1)(len(item))
-        inner = ctypes.addressof(_addresses(name, item, held))
+        inner = ctypes.addressof(_addresses(name, item, held, depth + 1))
         return DLTensor(inner, CPU, 0, 1, _HANDLE, 64, 1, shape, None, 0)
     if not isinstance(item, np.ndarray | np.generic):
         raise ModelError(

@@ -6,6 +6,7 @@ from typing import Self
 
 import numpy as np
 
+from rutc.runtime.boxes import check_depth
 from rutc.runtime.dtypes import dtype_of_type
 from rutc.runtime.errors import ModelError
 
@@ -107,13 +108,21 @@ class Bundle:
         """The values of a map in the order of the keys; 0 where one is missing."""
         if not isinstance(value, Mapping):
             raise ModelError(f"input {self.name!r} must be a dict, not {type(value).__name__}")
-        if self.keys is None:
-            return np.array([value[k] for k in sorted(value)], dtype)
-        strange = [k for k in value if k not in self.keys]
+        strange = [k for k in value if self.keys is not None and k not in self.keys]
         if strange:
             raise ModelError(f"input {self.name!r} has the key {strange[0]!r}, which is unknown")
         empty = "" if dtype.kind == "O" else 0
-        return np.array([value.get(k, empty) for k in self.keys], dtype)
+        try:
+            keys = self.keys if self.keys is not None else sorted(value)
+            found = np.array([value.get(k, empty) for k in keys], dtype)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ModelError(
+                f"the keys of input {self.name!r} must be comparable, and its values {dtype}: "
+                f"{error}"
+            ) from error
+        if found.ndim != 1:
+            raise ModelError(f"the values of input {self.name!r} must be numbers or strings")
+        return found
 
     def gathered(self, tensors: Mapping[str, np.ndarray]) -> Value:
         """Returns the value that tensors make up."""
@@ -154,11 +163,12 @@ class Bundle:
                 return f"seq({found})" if self.kind == "maps" else found
 
 
-def _check_elements(items: Sequence[object], dtype: np.dtype, name: str) -> None:
+def _check_elements(items: Sequence[object], dtype: np.dtype, name: str, depth: int = 1) -> None:
     """Raises ModelError where an element, or an element of one, is no array of the dtype."""
+    check_depth(name, depth)
     for item in items:
         if isinstance(item, list | tuple):
-            _check_elements(item, dtype, name)
+            _check_elements(item, dtype, name, depth + 1)
         elif not isinstance(item, np.ndarray | np.generic):
             raise ModelError(
                 f"input {name!r} must be a list of numpy arrays, not of {type(item).__name__}"

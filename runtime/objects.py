@@ -67,7 +67,8 @@ class Objects:
             TypeError: an object is no `str`.
             UnicodeError: one has characters that UTF-8 has not.
         """
-        self._read(self._python, objects, count, records)
+        if self._read(self._python, objects, count, records) != 0:
+            raise TypeError("there is no object")
 
     def write(self, records: int, count: int, objects: int) -> None:
         """Puts the strings that pairs (address, bytes) describe into the places of objects."""

@@ -19,7 +19,7 @@ from rutc.runtime.errors import ModelError
 from rutc.runtime.interface import Options, ProfileRecord
 from rutc.runtime.loader import Library, open_library
 from rutc.runtime.plain import Addresses, plain_tensors, repeated_shapes
-from rutc.runtime.ports import NodeArg, Ports, named, undamaged
+from rutc.runtime.ports import Maker, NodeArg, Ports, named, undamaged
 from rutc.runtime.tensors import Array
 
 MAX_THREADS: Final = 4096
@@ -177,11 +177,9 @@ class InferenceSession:
         wanted = list(output_names) if output_names else []
         makers = self._makers
         if makers is not None and (not wanted or makers.keys() >= set(wanted)):
-            results = self._run_described(input_feed)
+            results = self._run_described(input_feed, makers, wanted)
             if results is not None:
-                if not wanted and self._gives is None:
-                    return results
-                return [makers[name](results) for name in wanted or makers]
+                return results
         if self._takes is None or self._gives is None:
             names = wanted or [info.name for info in self._outputs]
             return self._run_tensors(names, input_feed)
@@ -194,12 +192,17 @@ class InferenceSession:
         found = dict(zip(ports, self._run_tensors(ports, feed), strict=True)) if ports else {}
         return [gives[name].gathered(found) for name in names]
 
-    def _run_described(self, input_feed: Mapping[str, object]) -> list[Array] | None:
+    def _run_described(
+        self, input_feed: Mapping[str, object], makers: Mapping[str, Maker], wanted: Sequence[str]
+    ) -> list[Any] | None:
         """Runs the model on tensors like those of an earlier run; None where there was none."""
         plain = self._plain
         if plain is None:
             return None
+        # Until the outputs are made, as what makes them is code of the library.
         with self._lock:
+            if not self._close.alive:
+                return None
             described = plain.describe(input_feed)
             if described is None and self._repeated is not None:
                 plain = self._repeated.known(input_feed)
@@ -207,11 +210,14 @@ class InferenceSession:
                     return None
                 self._plain = plain
                 described = plain.describe(input_feed)
-            if described is None or not self._close.alive:
+            if described is None:
                 return None
             self._run_plain(plain.arguments)
-            plain.finish(described[0])
-        return described[0]
+            results = described[0]
+            plain.finish(results)
+            if not wanted and self._gives is None:
+                return results
+            return [makers[name](results) for name in wanted or makers]
 
     def _run_tensors(self, names: Sequence[str], input_feed: Mapping[str, object]) -> list[Array]:
         _check_names("output", names, self._output_slots)
@@ -262,8 +268,8 @@ class InferenceSession:
         plain = self._plain
         if plain is not None:
             with self._lock:
-                described = plain.describe_into(inputs, outputs)
-                if described is not None and self._close.alive:
+                described = plain.describe_into(inputs, outputs) if self._close.alive else None
+                if described is not None:
                     self._run_plain(plain.arguments)
                     return
         _check_names("output", outputs, self._output_slots)

@@ -118,6 +118,8 @@ class Slot:
             self._held = value
             return self._address
         if isinstance(value, np.ndarray | np.generic):
+            if self._role == "output" and not isinstance(value, np.ndarray):
+                raise ModelError(f"output {self._info.name!r} must be an array, not a number")
             return self._describe_array(np.asarray(value))
         if isinstance(value, DLPackTensor):
             return self._describe_dlpack(value)

@@ -27,7 +27,10 @@ class TextSlot(Slot):
             ModelError: they are no strings or have another shape.
         """
         info = self._info
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise ModelError(f"{self._role} {info.name!r} must be an array: {error}") from error
         if array.dtype.kind not in "OUST":
             raise ModelError(f"{self._role} {info.name!r} must be strings, not {array.dtype}")
         if not info.fits(array.shape):
@@ -41,7 +44,9 @@ class TextSlot(Slot):
         if self._role == "output":
             self._records = np.zeros((max(array.size, 1), 2), np.int64)
             self._tensor.data = self._records.ctypes.data
-            if array is not value or array.dtype != object or not array.flags.writeable:
+            # That of another class is looked at through one of numpy's own, in the same memory.
+            own = isinstance(value, np.ndarray)
+            if not own or array.dtype != object or not array.flags.writeable:
                 raise ModelError(f"output {info.name!r} must be a writeable array of objects")
             self._array = array
         else:
@@ -95,12 +100,12 @@ def records_of(array: Array, what: str) -> tuple[Array, Array]:
     """The pairs (address, length) of strings, at least one, and the memory that they point to.
 
     Raises:
-        ModelError: an element is neither `str` nor `bytes`.
+        ModelError: an element is neither `str` nor `bytes`, or has characters that UTF-8 has not.
     """
     texts: list[bytes] = []
     for item in array.reshape(-1).tolist():
         if isinstance(item, str):
-            texts.append(item.encode())
+            texts.append(_encoded(item, what))
         elif isinstance(item, bytes):
             texts.append(item)
         else:
@@ -111,6 +116,16 @@ def records_of(array: Array, what: str) -> tuple[Array, Array]:
     records[: len(texts), 0] = memory.ctypes.data + np.cumsum(lengths) - lengths
     records[: len(texts), 1] = lengths
     return records, memory
+
+
+def _encoded(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ModelError(
+            f"{what} must be text: {text[error.start]!r}, character {error.start} of one of its "
+            "strings, is a surrogate without its other half"
+        ) from error
 
 
 def decoded(records: Array) -> Array:

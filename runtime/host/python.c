@@ -1,18 +1,19 @@
 #include "python.h"
 
 #include <stddef.h>
+#include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
 /* Texts that were made last, by the address of their bytes: those of a model's own strings are the
- * same in every element. */
-enum { KNOWN = 256, FEW = 16 };
+ * same in every element. For few elements a table costs more than it saves. */
+enum { MOST_KNOWN_BITS = 11, FEW = 16 };
 
 EXPORT int rutc_python_read(const rutc_python *python, void *const *objects, int64_t count,
                             rutc_text *texts) {
   for (int64_t i = 0; i < count; i++) {
     ssize_t bytes = 0;
-    texts[i].data = python->text_of(objects[i], &bytes);
+    texts[i].data = objects[i] != NULL ? python->text_of(objects[i], &bytes) : NULL;
     if (texts[i].data == NULL) return -1;
     texts[i].bytes = bytes;
   }
@@ -43,10 +44,14 @@ EXPORT int rutc_python_write(const rutc_python *python, const rutc_text *texts, 
   struct {
     rutc_text text;
     void *object; /* an element that was written before holds it */
-  } known[KNOWN] = {0};
+  } known[1 << MOST_KNOWN_BITS];
+  int bits = 1;
+  while (bits < MOST_KNOWN_BITS && (int64_t)1 << bits < count) bits++;
+  memset(known, 0, sizeof *known << bits);
   for (int64_t i = 0; i < count; i++) {
-    uintptr_t address = (uintptr_t)texts[i].data;
-    int64_t place = (int64_t)((address ^ address >> 8) % KNOWN);
+    /* The high bits of a product depend on all bits of the address [Knuth, TAOCP 3, 6.4]. */
+    uint64_t mixed = (uint64_t)(uintptr_t)texts[i].data * UINT64_C(0x9e3779b97f4a7c15);
+    int64_t place = (int64_t)(mixed >> (64 - bits));
     void *made = known[place].object;
     if (made != NULL && known[place].text.data == texts[i].data &&
         known[place].text.bytes == texts[i].bytes) {

@@ -28,7 +28,8 @@ typedef struct rutc_python {
 /* What the values of maps are. */
 typedef enum rutc_values { RUTC_FLOATS, RUTC_DOUBLES, RUTC_INTEGERS } rutc_values;
 
-/* Describes the text of each of `count` objects, which own it; -1: one is no `str` of Unicode. */
+/* Describes the text of each of `count` objects, which own it; -1: one is NULL, which numpy takes for
+ * None, or no `str` of Unicode. */
 int rutc_python_read(const rutc_python *python, void *const *objects, int64_t count,
                      rutc_text *texts);
 

@@ -48,6 +48,14 @@ def test_wrong_outputs(doubling: Path) -> None:
             session.run_into({"x": X}, {"y": np.zeros(7, np.float32)})
 
 
+def test_a_number_is_no_place_for_an_output(doubling: Path) -> None:
+    with load(doubling) as session:
+        with pytest.raises(ModelError, match="output 'y' must be an array, not a number"):
+            session.run_into({"x": X}, {"y": np.float32(0)})
+        with pytest.raises(ModelError, match="output 'y' must be an array, not a number"):
+            session.bind({"x": X}, {"y": np.float32(0)})
+
+
 def test_tensors_on_other_devices(doubling: Path) -> None:
     class OnGpu:
         def __dlpack__(self) -> object:

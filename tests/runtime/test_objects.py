@@ -1,5 +1,6 @@
 """Strings and maps of Python that a library reads and makes, in the first run and later ones."""
 
+import ctypes
 import gc
 import sys
 from collections.abc import Callable, Iterator
@@ -90,8 +91,68 @@ def test_what_is_no_string_is_told_in_every_run(session: Session, wrong: object)
         assert model.run(None, {"p": good, "q": good})[0].tolist() == ["aa", "bb"]
         with pytest.raises(ModelError, match=f"'q' must be strings, not {type(wrong).__name__}"):
             model.run(None, {"p": good, "q": bad})
-        with pytest.raises(UnicodeEncodeError):
-            model.run(None, {"p": good, "q": np.array(["a", "\ud800"], object)})
+
+
+@pytest.mark.parametrize("kind", [object, "U"])
+def test_half_a_surrogate_pair_is_told_in_every_run(session: Session, kind: Any) -> None:
+    model = joined(session)
+    good, bad = np.array(["a", "b"], object), np.array(["a", "b\udc00"], kind)
+    for _ in range(3):
+        assert model.run(None, {"p": good, "q": good})[0].tolist() == ["aa", "bb"]
+        with pytest.raises(ModelError, match=r"'q' must be text: '\\udc00', character 1 of"):
+            model.run(None, {"p": good, "q": bad})
+
+
+def test_places_without_an_object_hold_none(session: Session) -> None:
+    model = joined(session)
+    good, bad = np.array(["a", "b"], object), np.array(["a", None], object)
+    ctypes.memset(bad.ctypes.data + bad.itemsize, 0, bad.itemsize)
+    for _ in range(3):
+        model.run(None, {"p": good, "q": good})
+        with pytest.raises(ModelError, match="'q' must be strings, not NoneType"):
+            model.run(None, {"p": good, "q": bad})
+
+
+def test_closed_sessions_read_no_strings(session: Session) -> None:
+    """What reads them is code of the library, which may have left the process."""
+    model = joined(session)
+    x = np.array(["a", "b"], object)
+    for _ in range(3):
+        model.run(None, {"p": x, "q": x})
+    model.close()
+    with pytest.raises(ModelError, match="closed"):
+        model.run(None, {"p": x, "q": x})
+    with pytest.raises(ModelError, match="closed"):
+        model.run_into({"p": x, "q": x}, {"y0": x.copy()})
+
+
+def test_rows_of_other_lengths_are_no_array(session: Session) -> None:
+    model = joined(session)
+    with pytest.raises(ModelError, match="'p' must be an array: .*inhomogeneous"):
+        model.run(None, {"p": [["a"], ["b", "c"]], "q": ["a"]})
+
+
+def test_strings_go_into_arrays_of_other_classes(session: Session) -> None:
+    class Own(np.ndarray):
+        pass
+
+    model = joined(session)
+    x, room = np.array(["a", "b"], object), np.full((2, 2), None, object).view(Own)
+    model.run_into({"p": x.view(Own), "q": x[::-1]}, {"y0": room[:, 1]})
+    assert room.tolist() == [[None, "ab"], [None, "ba"]]
+    room.flags.writeable = False
+    for other in (room[:, 1], ["a", "b"], np.array(["a", "b"])):
+        with pytest.raises(ModelError, match="'y0' must be a writeable array of objects"):
+            model.run_into({"p": x, "q": x}, {"y0": other})
+
+
+@pytest.mark.parametrize("kinds", [1, 20, 700, 5000])
+def test_many_elements_of_some_strings(session: Session, kinds: int) -> None:
+    model = joined(session)
+    p = np.array([f"{k % kinds}" for k in range(6000)], object)
+    q = np.full(6000, "", object)
+    for _ in range(3):
+        assert model.run(None, {"p": p, "q": q})[0].tolist() == p.tolist()
 
 
 def test_no_string_is_held_or_lost(session: Session) -> None:
