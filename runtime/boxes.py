@@ -44,8 +44,9 @@ class BoxSlot(Slot):
         Raises:
             ModelError: an element is neither, or there are more or fewer than the model takes.
         """
-        listed = isinstance(value, Sequence) or (isinstance(value, np.ndarray) and value.ndim > 0)
-        items = list(value) if listed else None
+        items = None
+        if isinstance(value, Sequence) or (isinstance(value, np.ndarray) and value.ndim > 0):
+            items = list(value)
         if items is None or not self._info.fits((len(items),)):
             raise ModelError(
                 f"{self._role} {self._info.name!r} must be a list of {self._info.shape[0]} tensors"

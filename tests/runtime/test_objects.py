@@ -128,7 +128,7 @@ def test_closed_sessions_read_no_strings(session: Session) -> None:
 
 def test_rows_of_other_lengths_are_no_array(session: Session) -> None:
     model = joined(session)
-    with pytest.raises(ModelError, match="'p' must be an array: .*inhomogeneous"):
+    with pytest.raises(ModelError, match=r"'p' must be an array: .*inhomogeneous"):
         model.run(None, {"p": [["a"], ["b", "c"]], "q": ["a"]})
 
 
