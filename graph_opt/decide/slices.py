@@ -169,9 +169,13 @@ class Slicer:
         found: list[Chain] = []
         if not isinstance(first, Run):
             return None
-        for d in first.group.shared:
+        for d in self._cut(first.group):
             found += self._over(steps, start, (d,))
         return max(found, key=lambda chain: chain.gain, default=None)
+
+    def _cut(self, group: Group) -> list[str]:
+        """The dims of which there may be several slices."""
+        return [d for d in group.shared if self.extents[d] != 1]
 
     def _over(self, steps: Sequence[PlanStep], start: int, dims: tuple[str, ...]) -> list[Chain]:
         """The chains that pay over slices of these dims, and of more where one index is too much.
@@ -184,7 +188,7 @@ class Slicer:
         room = RING_BYTES * prod(map(self.extent, dims))
         found: list[Chain] = []
         if len(dims) < MOST_DIMS and any(self._bytes_between(m) > room for m in grown):
-            for e in first.group.shared:
+            for e in self._cut(first.group):
                 if e not in dims:
                     found += self._over(steps, start, (*dims, e))
         return [*found, *self._paying(grown)]

@@ -1,13 +1,14 @@
 """Kernels that take turns over the images of a batch: when, and that they compute the same."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rutc import build as building
 from rutc.emit.targets import target_named
-from rutc.graph_opt.decide import decide, turns
+from rutc.graph_opt.decide import decide, slices, turns
 from rutc.graph_opt.plan import FillHalo, InTurn, Plan, groups_of
 from rutc.runtime import InferenceSession
 from rutc.tensor_ir.interpret import interpret
@@ -178,3 +179,17 @@ def test_what_does_not_fit_into_a_threads_memory_lies_in_the_arena(
     wanted = interpret(plan.graph, given)
     for name, got in run_plan(plan, given).items():
         assert_agree(name, got, wanted[name], exact=True)
+
+
+def test_chains_of_an_image_are_not_cut_into_images_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[str, ...]] = []
+    over = slices.Slicer._over
+
+    def noted(self: slices.Slicer, steps: Any, start: int, dims: tuple[str, ...]) -> Any:
+        tried.append(tuple(d for d in dims if self.extents[d] == 1))
+        return over(self, steps, start, dims)
+
+    monkeypatch.setattr(slices.Slicer, "_over", noted)
+    assert sections(planned(NETWORK))
+    assert tried
+    assert not any(tried)
