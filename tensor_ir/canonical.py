@@ -85,7 +85,7 @@ def _apart(
         return tuple((names[name].get(d, d), c) for d, c in pairs)
 
     def read(e: Expr) -> Expr:
-        return replace(e, coords=coords(e.value, e.coords)) if isinstance(e, Read) else e
+        return e.at(coords(e.value, e.coords)) if isinstance(e, Read) else e
 
     def buffer(b: Buffer) -> Buffer:
         dims = (*(a.dim for a in b.layout.axes), *dict(b.layout.extents))

@@ -136,6 +136,10 @@ class Read:
         """The coordinate along `dim`. Raises KeyError for a dim that the value does not have."""
         return dict(self.coords)[dim]
 
+    def at(self, coords: tuple[tuple[str, Coord], ...]) -> Read:
+        """The read at other coordinates."""
+        return Read(self.value, coords, self.dtype, self.fill)
+
 
 @record
 class Local:
@@ -277,7 +281,7 @@ def _transformed(e: Expr, f: Callable[[Expr], Expr], done: dict[int, Expr]) -> E
             coords = tuple(
                 [(d, c if isinstance(c, Index) else _transformed(c, f, done)) for d, c in e.coords]
             )
-            return f(e if coords == e.coords else replace(e, coords=coords))
+            return f(e if coords == e.coords else e.at(coords))
         case Lit() | IndexValue() | Local():
             return f(e)
         case Cast() | BitCast():
@@ -295,8 +299,8 @@ def map_index(e: Expr, f: Callable[[Index], Index]) -> Expr:
             index = f(x.index)
             return x if index == x.index else IndexValue(index)
         if isinstance(x, Read):
-            coords = tuple((d, f(c) if isinstance(c, Index) else c) for d, c in x.coords)
-            return x if coords == x.coords else replace(x, coords=coords)
+            coords = tuple([(d, f(c) if isinstance(c, Index) else c) for d, c in x.coords])
+            return x if coords == x.coords else x.at(coords)
         return x
 
     return transform(e, visit)

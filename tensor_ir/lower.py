@@ -237,7 +237,7 @@ def _within_slices(
         return tuple((d, within(d, c)) for d, c in coords)
 
     def visit(x: Expr) -> Expr:
-        return replace(x, coords=wrapped(x.value, x.coords)) if isinstance(x, Read) else x
+        return x.at(wrapped(x.value, x.coords)) if isinstance(x, Read) else x
 
     moved = rewrite(
         tuple(body),

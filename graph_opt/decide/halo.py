@@ -55,17 +55,16 @@ def masked_at_edges(
         return False
     extents |= dict.fromkeys(names, UNKNOWN)
     bound = {d for d in nest.bound if extents[d] > 1}
-    free = {d for d in nest.out.dims if extents[d] > 1}
-    if not partners([x for e in nest.body for x in reads(e)], free, bound):
-        return False
     lane, along = inner.get(nest.out.name), inner.get(r.value)
-    if prod(extents[d] for d in bound) > MOST_TAPS or lane is None or along is None:
+    if not bound or prod(extents[d] for d in bound) > MOST_TAPS or lane is None or along is None:
+        return False
+    if lane in names or along in names or extents[lane] < LEAST_LANES:
         return False
     steps = {d: c.coefficient(lane) for d, c in coords.items()}
-    if lane in names or along in names:
+    if steps.pop(along) not in (1, *NEAR_STRIDES) or any(step != 0 for step in steps.values()):
         return False
-    near = steps.pop(along) in (1, *NEAR_STRIDES)
-    return near and extents[lane] >= LEAST_LANES and not any(step != 0 for step in steps.values())
+    free = {d for d in nest.out.dims if extents[d] > 1}
+    return bool(partners([x for e in nest.body for x in reads(e)], free, bound))
 
 
 def _is_same(d: str, c: Index, sizes: Mapping[str, Size]) -> bool:
@@ -89,7 +88,7 @@ def needed_halo(
     much and larger than the value; then memory's `inner` dim alone has a halo, for tiles of rows
     along it.
     """
-    extents = {d: typical(x, symbols) for d, x in sizes.items()}
+    extents = {d: typical(sizes[d], symbols) for d in {*nest.dims, *dict(r.coords)}}
     ranges = {d: (0, extents[d] - 1) for d in nest.dims if extents[d] > 0}
     halo: dict[str, tuple[int, int]] = {}
     for d, c in r.coords:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from rutc.graph_opt.cost import NestCost, ReadUse
@@ -251,7 +251,7 @@ class Copier:
             if isinstance(c, Index):
                 names |= c.names()
         dims = tuple(sorted(names & set(own)))
-        key = (kind, replace(r, coords=r.coords), dims)
+        key = (kind, r, dims)
         if key not in self.copies:
             out = Value(self.fresh(f"{r.value}.{kind}"), r.dtype, dims)
             self.copies[key] = Nest((out,), (), None, (r,))

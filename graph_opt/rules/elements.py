@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -25,7 +24,7 @@ def read_element(r: Read, editor: Editor) -> Expr | None:
         return None
     coords = tuple((d, plain_coord(d, c, editor, r.fill)) for d, c in r.coords)
     changed = any(a is not b for (_, a), (_, b) in zip(coords, r.coords, strict=True))
-    return replace(r, coords=coords) if changed else None
+    return r.at(coords) if changed else None
 
 
 def known_element(r: Read, editor: Editor) -> Lit | IndexValue | None:

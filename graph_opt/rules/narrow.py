@@ -302,7 +302,7 @@ def _moved(e: Expr, at: Mapping[str, Coord]) -> Expr | None:
     def visit(x: Expr) -> Expr:
         if not isinstance(x, Read):
             return x
-        return replace(x, coords=tuple((d, coord(c) or c) for d, c in x.coords))
+        return x.at(tuple((d, coord(c) or c) for d, c in x.coords))
 
     return transform(e, visit)
 
