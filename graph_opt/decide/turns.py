@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import field, replace
 from math import prod
 
 from rutc.graph_opt.decide.memory import Lifetimes, place_fixed
@@ -59,6 +59,20 @@ class Section:
 
 
 @record
+class Grown:
+    """How far a section pays: it saves `gain` bytes up to the step `end`.
+
+    Up to the step `idle` no other begins either.
+    """
+
+    gain: float
+    trips: Index
+    dims: Mapping[str, str]
+    end: int
+    idle: int
+
+
+@record
 class Turns:
     """Finds the sections of a step list, and chains in them and between them."""
 
@@ -69,6 +83,8 @@ class Turns:
     """The values that share memory with others."""
     bound: frozenset[str]
     """The symbols that the program computes."""
+    known: dict[tuple[str, Index], str | None] = field(default_factory=dict)
+    """(group, trips) -> the dim that the group may go along alone."""
 
     def slice(self, steps: tuple[PlanStep, ...]) -> Sliced:
         """The steps with every section and chain that pays."""
@@ -90,41 +106,42 @@ class Turns:
         """The sections, and what is between them."""
         at = begin = 0
         while at < len(steps):
-            section = self._best(steps, at)
+            section, at = self._best(steps, at)
             if section is None:
-                at += 1
                 continue
-            if begin < at:
-                yield steps[begin:at]
+            first = at - len(section.steps)
+            if begin < first:
+                yield steps[begin:first]
             yield section
-            at = begin = at + len(section.steps)
+            begin = at
         if begin < len(steps):
             yield steps[begin:]
 
-    def _best(self, steps: tuple[PlanStep, ...], start: int) -> Section | None:
-        """The section from this step on that saves most; None if none pays."""
+    def _best(self, steps: tuple[PlanStep, ...], start: int) -> tuple[Section | None, int]:
+        """The section from this step on that saves most, None if none pays; and where to go on."""
         first = next((s for s in steps[start:] if not isinstance(s, FillHalo)), None)
         if not isinstance(first, Run):
-            return None
+            return None, start + 1
         extents = (self.slicer.extents[d] for d in first.group.shared)
         found = [
             self._grown(steps, start, e)
             for e in dict.fromkeys(e for e in extents if isinstance(e, Index) and e.as_var)
             if self.bound.isdisjoint(e.names())
         ]
-        paying = [(gain, section) for gain, section in found if section is not None]
-        return max(paying, key=lambda x: x[0])[1] if paying else None
+        best = max(found, key=lambda x: x.gain, default=None)
+        if best is None or best.end == start:
+            # What moves too little as a whole does so in parts.
+            return None, min((x.idle for x in found), default=start + 1)
+        return Section(steps[start : best.end], best.trips, best.dims), best.end
 
-    def _grown(
-        self, steps: tuple[PlanStep, ...], start: int, trips: Index
-    ) -> tuple[float, Section | None]:
-        """The section over so many indices that saves most, and how many bytes it saves."""
+    def _grown(self, steps: tuple[PlanStep, ...], start: int, trips: Index) -> Grown:
+        """The section over so many indices that saves most, of no steps if none does."""
         bounds = trips.bounds(self.slicer.symbols)
         many = min(SOME, bounds[1]) if bounds is not None else SOME
         weight = _Weight(self.slicer, self.free, many)
         dims: dict[str, str] = {}
         own: dict[str, str] = {}
-        best, end = 0.0, start
+        best, end, last = 0.0, start, start + 1
         for at in range(start, len(steps)):
             step = steps[at]
             if isinstance(step, FillHalo):
@@ -133,18 +150,33 @@ class Turns:
             if d is None:
                 break
             assert isinstance(step, Run)
+            last = at + 1
             dims[step.group.name] = d
             own |= dict.fromkeys(step.group.stored, d)
             weight.add(step.group, d)
             if len(dims) > 1 and weight.gain > best:
                 best, end = weight.gain, at + 1
-        return best, Section(steps[start:end], trips, dims) if end > start else None
+        return Grown(best, trips, dims, end, last if weight.moves_little else start + 1)
 
     def _dim(self, group: Group, trips: Index, own: Mapping[str, str]) -> str | None:
         """The dim of so many indices that a kernel may go along; None where it may not.
 
         `own` are the values that kernels before it store a part of, each with its dim.
         """
+        key = group.name, trips
+        if key not in self.known:
+            self.known[key] = self._dim_alone(group, trips)
+        d = self.known[key]
+        if d is None:
+            return None
+        for r in group.reads:
+            place = dict(r.coords).get(own[r.value]) if r.value in own else None
+            if r.value in own and not (isinstance(place, Index) and place.as_var == d):
+                return None
+        return d
+
+    def _dim_alone(self, group: Group, trips: Index) -> str | None:
+        """The dim that a kernel may go along whatever is before it."""
         extents = self.slicer.extents
         found = {d for s in group.stages for d in (*s.dims, *s.bound) if extents[d] == trips}
         if len(found) != 1:
@@ -158,11 +190,7 @@ class Turns:
             if v in self.homes or axes[0].dim != d or any(a.dim == d for a in axes[1:]):
                 return None
         for r in group.reads:
-            coords = dict(r.coords)
-            place = coords.get(own[r.value]) if r.value in own else None
-            if r.value in own and not (isinstance(place, Index) and place.as_var == d):
-                return None
-            if r.value in self.slicer.constants and _moves(coords.values(), d):
+            if r.value in self.slicer.constants and _moves(dict(r.coords).values(), d):
                 return None
         elements = (x for s in group.stages for e in s.body for x in walk(e))
         numbered = any(isinstance(x, IndexValue) and d in x.index.names() for x in elements)
@@ -298,13 +326,22 @@ class _Weight:
         return isinstance(self.slicer.layouts[v].size, int)
 
     @property
+    def moved(self) -> int:
+        """Bytes that kernels pass to each other."""
+        return (self.read + sum(self.bytes[v] for v in self.near)) * self.many
+
+    @property
+    def moves_little(self) -> bool:
+        """Whether what is passed stays near anyway."""
+        return self.moved <= 2 * NEAR_BYTES
+
+    @property
     def gain(self) -> float:
         """Bytes that need not be moved from farther caches, less what is read again."""
-        written = sum(self.bytes[v] for v in self.near)
-        if (self.read + written) * self.many <= 2 * NEAR_BYTES:
+        if self.moves_little:
             return 0.0
         again = self.unhidden if self.again > AGAIN_BYTES else 0.0
-        return (self.read + written) * self.many - REREAD * (self.many - 1) * again
+        return self.moved - REREAD * (self.many - 1) * again
 
 
 def _index_bytes(slicer: Slicer, v: str) -> int | None:
