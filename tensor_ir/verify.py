@@ -71,7 +71,8 @@ class _Verifier:
     def __init__(self, graph: Graph, since: Graph | None) -> None:
         self.graph = graph
         self.before = since.values if since is not None else {}
-        self.checked = _lasting(since, graph) if since is not None else frozenset()
+        self.resized = _resized(since, graph) if since is not None else frozenset()
+        self.checked = _lasting(since, graph, self.resized) if since is not None else frozenset()
         self.symbols = dict(graph.symbols)
         self.ranges = dict(graph.ranges)
         self.inputs = {id(n) for n in graph.nodes if isinstance(n, Input)}
@@ -138,7 +139,8 @@ class _Verifier:
     def is_checked(self, n: Node, known: Scope) -> bool:
         """Whether the node was found to follow the rules, reading the same values."""
         return id(n) in self.checked and all(
-            v in known and known[v] == self.before[v] for v in used(n)
+            v in known and known[v] == self.before[v] and self.resized.isdisjoint(known[v].dims)
+            for v in used(n)
         )
 
     def sizes(self, n: Node) -> None:
@@ -410,19 +412,24 @@ class _Verifier:
             )
 
 
-def _lasting(before: Graph, graph: Graph) -> frozenset[int]:
+def _resized(before: Graph, graph: Graph) -> frozenset[str]:
+    """The dims of a graph that another one has not, or of another extent."""
+    now = graph.extents
+    return frozenset(d for d, extent in before.dims if d not in now or now[d] != extent)
+
+
+def _lasting(before: Graph, graph: Graph, resized: frozenset[str]) -> frozenset[int]:
     """The nodes of a checked graph, by identity, that follow the rules in another graph as well.
 
-    As long as they read the same values, and stand outside of all bodies, as they did.
+    As long as they read the same values. They stand outside of all bodies in both.
     """
     if before.symbols != graph.symbols:
         return frozenset()
-    now = graph.extents
-    other = {d for d, extent in before.dims if d not in now or now[d] != extent}
+    outside = {id(n) for n in graph.nodes}
     return frozenset(
         id(n)
         for n in before.nodes
-        if not bodies(n) and (not other or other.isdisjoint(mentioned(n)))
+        if id(n) in outside and not bodies(n) and resized.isdisjoint(mentioned(n))
     )
 
 

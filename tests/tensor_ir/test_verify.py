@@ -1,7 +1,10 @@
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from rutc.errors import InternalError
-from rutc.tensor_ir import DType, Expr, Graph, Index, Lit, Local, Nest, Value
+from rutc.tensor_ir import DType, Expr, Graph, Index, Lit, Local, Nest, Value, While
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verify import VerifyError, verify
 
@@ -112,6 +115,62 @@ def test_a_fault_is_shown_within_its_lines() -> None:
     marked = [line for line in lines if line.startswith(">")]
     assert marked == [">   %q : f32{n} = tanh(%p[n] + %m[n, t=k])"]
     assert len(lines) <= 10
+
+
+CHECKED = """
+graph "g"
+dims k = 3, n = 3
+%x : f32{k} = input "x" [k]
+%z : f32{} = input "z" []
+%y : f32{n} = %x[k=n]
+%go : bool{} = %y[n=0] == 0.0
+%last : bool{} = while carry(%p : bool{} = %go -> %no) if %p {
+  %no : bool{} = false
+}
+output "y" [n] = %y
+output "last" [] = %last
+"""
+
+
+def _smaller(graph: Graph) -> Graph:
+    """Another extent of a value that is as it was, and is read as it was."""
+    return replace(graph, dims=(("k", Index.of(2)), ("n", Index.of(3))))
+
+
+def _undefined(graph: Graph) -> Graph:
+    return replace(graph, nodes=graph.nodes[1:])
+
+
+def _other_type(graph: Graph) -> Graph:
+    real = Nest((Value("go", DType.F32, ()),), (), None, (Lit(0.0, DType.F32),))
+    nodes = (*graph.nodes[:3], real, *graph.nodes[4:])
+    return replace(graph, nodes=nodes)
+
+
+def _moved_into_body(graph: Graph) -> Graph:
+    x, z, y, go, loop = graph.nodes
+    assert isinstance(loop, While)
+    return replace(graph, nodes=(x, y, go, replace(loop, body=(z, *loop.body))))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_smaller, "ranges over 0..2"),
+        (_undefined, "%x"),
+        (_other_type, "f32"),
+        (_moved_into_body, "an input stands in a body"),
+    ],
+)
+def test_nodes_that_were_checked_before_are_checked_again(
+    change: Callable[[Graph], Graph], message: str
+) -> None:
+    graph = parse(CHECKED)
+    verify(graph)
+    broken = change(graph)
+    for since in (None, graph):
+        with pytest.raises(VerifyError, match=message):
+            verify(broken, since=since)
 
 
 def test_what_no_text_can_say_is_checked_too() -> None:
