@@ -167,6 +167,7 @@ def compile_model(
         int(arena.evaluate(least)),
         int(arena.evaluate(most)),
         str(arena) if graph.symbols else None,
+        built.program.thread_bytes + built.program.turn_bytes,
     )
     if entry is not None:
         with stage("cache"):

@@ -143,7 +143,8 @@ def _memory(manifest: Mapping[str, object]) -> str:
             name = f"{name} at common sizes"
         if isinstance(size, int):
             parts.append(f"{views.quantity(size, 'B', views.BYTES)} of {name}")
-    return ", ".join(parts)
+    scratch = manifest.get("thread_bytes")
+    return ", ".join(parts) + views.for_each_thread(scratch if isinstance(scratch, int) else 0)
 
 
 def _symbols(manifest: Mapping[str, object]) -> dict[str, Range]:

@@ -42,7 +42,10 @@ class Options:
 
 @record
 class Report:
-    """What compiling made and cost. `arena_bytes` is the memory of one session beside weights.
+    """What compiling made and cost.
+
+    `arena_bytes` is the memory of one session beside weights, `thread_bytes` what it has besides
+    for each of its threads.
 
     Where sizes are symbolic, numbers are those at common sizes, `arena_least` and `arena_most` are
     the memory at the least and the largest ones, and `arena_formula` says how much a session takes
@@ -60,3 +63,4 @@ class Report:
     arena_least: int = 0
     arena_most: int = 0
     arena_formula: str | None = None
+    thread_bytes: int = 0

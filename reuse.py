@@ -40,6 +40,7 @@ COUNTS = frozenset(
         "arena_bytes",
         "arena_least",
         "arena_most",
+        "thread_bytes",
         "weight_bytes",
         "flops",
     },

@@ -47,6 +47,7 @@ def report_json(report: Report) -> Json:
         "arena_least": report.arena_least,
         "arena_most": report.arena_most,
         "arena_formula": report.arena_formula,
+        "thread_bytes": report.thread_bytes,
         "weight_bytes": report.weight_bytes,
         "flops": report.flops,
     }
@@ -58,7 +59,7 @@ def report_text(report: Report) -> str:
         f"{report.library}: {report.kernels} kernels, "
         f"{quantity(report.flops, 'FLOP')} per run, "
         f"{quantity(report.weight_bytes, 'B', BYTES)} of weights, "
-        f"{_working_memory(report)}\n"
+        f"{_working_memory(report)}{for_each_thread(report.thread_bytes)}\n"
         f"compiled in {sum(report.seconds.values()):.2f} s; C header: {report.header}"
     )
 
@@ -74,6 +75,11 @@ def usage_text(usage: Usage) -> str:
         f"{usage.folder}: {quantity(usage.bytes, 'B', BYTES)} in {usage.artifacts} artifacts and "
         f"{usage.objects} compiled parts, at most {quantity(usage.limit_bytes, 'B', BYTES)}"
     )
+
+
+def for_each_thread(size: int) -> str:
+    """Returns the memory that each thread has for itself, behind other memory; "" if it is none."""
+    return f", {quantity(size, 'B', BYTES)} for each thread" if size else ""
 
 
 def _working_memory(report: Report) -> str:

@@ -33,6 +33,7 @@ WeightData = bytes | bytearray | memoryview | npt.NDArray[np.generic]
 
 BUFFER_ALIGNMENT = 64
 """Bytes: the arena and the weights start at a multiple of this, and so do all offsets in them."""
+POINTER_BYTES = 8
 
 
 @record
@@ -96,6 +97,11 @@ class InTurn:
     trips: Size
     body: tuple["Step", ...]
     near_bytes: int
+
+    @property
+    def buffer_count(self) -> int:
+        """The arguments of all launches, of which each thread has a table."""
+        return sum(len(s.args) for s in self.body if isinstance(s, Launch))
 
 
 @record
@@ -269,6 +275,13 @@ class Program:
         return routines(self.steps)
 
     @cached_property
+    def turn_bytes(self) -> int:
+        """What each thread has besides for launches in turn: their buffers, and what is near."""
+        turns = (s for s in walk(self.steps) if isinstance(s, InTurn))
+        sizes = ((s.buffer_count * POINTER_BYTES, s.near_bytes) for s in turns)
+        return max((sum(map(_padded, both)) for both in sizes), default=0)
+
+    @cached_property
     def blocks(self) -> int:
         """The number of blocks."""
         return 1 + max((s.block for s in walk(self.steps) if isinstance(s, Reserve)), default=-1)
@@ -289,6 +302,10 @@ class Program:
         lines += [f"  output{i} {port}" for i, port in enumerate(self.outputs)]
         lines += _listing(self.steps, "  ")
         return "\n".join(lines) + "\n"
+
+
+def _padded(size: int) -> int:
+    return -(-size // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
 
 
 def told_by(inputs: Iterable[Port], symbol: str) -> tuple[int, int, int] | None:

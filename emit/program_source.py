@@ -35,8 +35,6 @@ from rutc.tensor_ir.affine import Index, Size, plain, product
 
 MAX_SYMBOLS = 64
 """The most sizes that the host runtime hands to a kernel."""
-POINTER_BYTES = 8
-LINE_BYTES = 64
 MANIFEST_SYMBOL = "rutc_manifest"
 
 _HIDDEN = '__attribute__((visibility("hidden")))'
@@ -92,7 +90,6 @@ class _Tables:
     launch_symbols: list[int] = field(default_factory=list)
     turns: list[str] = field(default_factory=list)
     nears: list[str] = field(default_factory=list)
-    turn_bytes: int = 0
     bound: dict[str, int] = field(default_factory=dict)
 
     def add_buffers(self, *refs: Ref) -> int:
@@ -173,13 +170,9 @@ class _Tables:
             begin = len(self.buffers) - first
             self.nears += [f"{{{begin + n.argument}, {n.offset}, {n.bytes}}}" for n in launch.near]
             self.add_steps((launch,))
-        count = len(self.buffers) - first
         row = _Row("IN_TURN", "", first, self.sizes.code(step.trips), len(self.rows))
         self.rows[place] = replace(row, symbol=len(self.turns))
-        self.turns.append(f"{{{count}, {near}, {len(self.nears) - near}}}")
-        table = -(-count * POINTER_BYTES // LINE_BYTES) * LINE_BYTES
-        near_bytes = -(-step.near_bytes // LINE_BYTES) * LINE_BYTES
-        self.turn_bytes = max(self.turn_bytes, table + near_bytes)
+        self.turns.append(f"{{{step.buffer_count}, {near}, {len(self.nears) - near}}}")
 
     def add_branch(self, step: Branch) -> None:
         """`branch c; then; else; orelse` -> `BRANCH c, L1; then; JUMP L2; L1: orelse; L2:`.
@@ -458,7 +451,7 @@ def _program_struct(
     yield f"    .string_count = {len(program.strings)},"
     yield f"    .keep_subnormals = {int(program.keep_subnormals)},"
     yield f"    .thread_bytes = {program.thread_bytes},"
-    yield f"    .turn_bytes = {tables.turn_bytes},"
+    yield f"    .turn_bytes = {program.turn_bytes},"
     yield "    .turns = turns,"
     yield "    .nears = nears,"
     arena = tables.sizes.code(program.arena_bytes)

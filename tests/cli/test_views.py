@@ -71,6 +71,8 @@ def test_memory_of_a_model_of_many_sizes_is_that_of_some() -> None:
         return report_text(replace(report, **more)).splitlines()[0]
 
     assert said().endswith(", 2 KiB of working memory")
+    for_threads = said(thread_bytes=1536)
+    assert for_threads.endswith(", 2 KiB of working memory, 1.5 KiB for each thread")
     formula = "64*((16*n + 63) // 64)"
     least = ", 64 B of working memory at the least sizes, 2 KiB at common ones"
     several: dict[str, Any] = {"arena_formula": formula, "arena_least": 64}

@@ -129,6 +129,15 @@ def test_threads_take_indices_or_share_one(library: Path, threads: int) -> None:
                 assert_agree(name, got, wanted[name], exact=True)
 
 
+def test_the_manifest_counts_what_threads_have_for_themselves(library: Path) -> None:
+    (section,) = sections(planned(NETWORK))
+    with InferenceSession(library) as session:
+        size = session.manifest["thread_bytes"]
+    assert isinstance(size, int)
+    # The table of buffers, as long as some lines.
+    assert section.near_bytes < size <= section.near_bytes + 512
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_launches_in_turn_have_times_of_their_own(library: Path, threads: int) -> None:
     with InferenceSession(library, threads=threads, profile=True) as session:

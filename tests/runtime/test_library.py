@@ -159,7 +159,7 @@ def test_the_first_program_that_the_cpu_can_run_is_chosen(
     with load(output) as session:
         np.testing.assert_array_equal(session.run(None, {})[0], WEIGHTS + 1)
         assert session.manifest["features"] == ["no-such-feature"]
-        needs = {"features": [], "arena_bytes": 128, "weight_bytes": 32}
+        needs = {"features": [], "arena_bytes": 128, "thread_bytes": 0, "weight_bytes": 32}
         assert session.manifest["fallbacks"] == [needs, needs]
 
 
