@@ -116,8 +116,8 @@ class Builder:
     def _steps(self, parts: Sequence[PlanSteps], cycles: Sequence[Index]) -> tuple[host.Step, ...]:
         """The plan's steps, or before them those of the first alternative that applies."""
         *others, steps = (
-            p.steps([plain(self._large(c) * t) for t in share(p.shared, self.machine)])
-            for p, c in zip(parts, cycles, strict=True)
+            p.steps([plain(large * t) for t in share(p.shared, self.machine)])
+            for p, large in zip(parts, map(self._large, cycles), strict=True)
         )
         for alternative, instead in zip(reversed(self.alternatives), reversed(others), strict=True):
             steps = (host.Branch(alternative.where, instead, steps),)
