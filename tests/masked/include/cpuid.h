@@ -1,6 +1,7 @@
 /* The compiler's header, with answers that name neither AVX-512, VNNI, AVX10, APX nor AMX. */
 #ifndef MASKED_CPUID_H
 #define MASKED_CPUID_H
+#pragma GCC system_header /* as the one that it stands for */
 #include_next <cpuid.h>
 
 enum {
