@@ -20,8 +20,8 @@ from rutc.runtime.ports import NodeArg, Ports, undamaged
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, Size, plain, quoted, typical
 from rutc.tensor_ir.parse import parse_index
-from rutc.tensor_ir.ranges import CommonRange, Range, common_size, common_sizes
-from rutc.verify.sizes import Sizes, sizes_lines
+from rutc.tensor_ir.ranges import Range, common_size, common_sizes
+from rutc.verify.sizes import Sizes, planned_ranges, sizes_lines
 from rutc.verify.verify import run_values
 
 LIBRARY_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"MZ")
@@ -134,7 +134,7 @@ def _algorithms(manifest: Mapping[str, object]) -> list[RenderableType]:
 
 def _memory(manifest: Mapping[str, object]) -> str:
     """The memory of weights and of a session, at common sizes where its formula has some."""
-    symbols = _symbols(manifest)
+    symbols = planned_ranges(manifest)
     parts = []
     for key, name in (("weight_bytes", "weights"), ("arena_bytes", "working memory")):
         size = manifest.get(key)
@@ -147,24 +147,13 @@ def _memory(manifest: Mapping[str, object]) -> str:
     return ", ".join(parts) + views.for_each_thread(scratch if isinstance(scratch, int) else 0)
 
 
-def _symbols(manifest: Mapping[str, object]) -> dict[str, Range]:
-    """The ranges of an artifact's sizes, as its model's graph had them."""
-    found, common = manifest.get("symbols"), manifest.get("common_sizes")
-    ranges = found if isinstance(found, Mapping) else {}
-    named = common if isinstance(common, Mapping) else {}
-    return {
-        name: CommonRange(low, high, named[name]) if name in named else (low, high)
-        for name, (low, high) in ranges.items()
-    }
-
-
 def _input_sizes(manifest: Mapping[str, object]) -> dict[str, Range]:
     """The ranges of the sizes in the shapes of an artifact's inputs."""
     inputs = manifest.get("inputs")
     shapes = [port["shape"] for port in inputs] if isinstance(inputs, list) else []
     found = [parse_index(extent) for shape in shapes for extent in shape if isinstance(extent, str)]
     named = {name for extent in found for name in extent.names()}
-    return {name: limits for name, limits in _symbols(manifest).items() if name in named}
+    return {name: limits for name, limits in planned_ranges(manifest).items() if name in named}
 
 
 def _open_sizes(sizes: Mapping[str, Range]) -> list[str]:

@@ -9,6 +9,7 @@ from rutc.errors import UserError
 from rutc.runtime import InferenceSession
 from rutc.runtime.dtypes import dtype_of_type
 from rutc.tensor_ir.parse import parse_index
+from rutc.tensor_ir.ranges import CommonRange, Range, common_size, without_common
 
 Sizes = dict[str, int]
 Ranges = Mapping[str, tuple[int, int]]
@@ -22,12 +23,25 @@ MOST_BYTES, MOST_FLOPS = 128 << 20, 50e9
 several copies of its outputs, some in float64, and shall be a small part of a compilation."""
 
 
+def planned_ranges(manifest: Mapping[str, object]) -> dict[str, Range]:
+    """Returns the ranges of the sizes that a compiled model leaves open, as they were planned for.
+
+    Inclusive ranges, with the common size where the model has one of its own.
+    """
+    listed, common = manifest.get("symbols"), manifest.get("common_sizes")
+    ranges = listed if isinstance(listed, Mapping) else {}
+    named = common if isinstance(common, Mapping) else {}
+    return {
+        str(name): CommonRange(int(low), int(high), int(named[name]))
+        if name in named
+        else (int(low), int(high))
+        for name, (low, high) in ranges.items()
+    }
+
+
 def session_symbols(session: InferenceSession) -> dict[str, tuple[int, int]]:
     """Returns the sizes that a compiled model leaves open, with their inclusive ranges."""
-    listed = session.manifest.get("symbols")
-    if not isinstance(listed, dict):
-        return {}
-    return {str(name): (int(low), int(high)) for name, (low, high) in listed.items()}
+    return without_common(planned_ranges(session.manifest))
 
 
 def advice(session: InferenceSession) -> str:
@@ -86,19 +100,21 @@ def session_common_sizes(session: InferenceSession, dims: Mapping[str, int]) -> 
     Raises:
         UserError: there is no such symbol, or the size is out of its range.
     """
-    listed = session.manifest.get("common_sizes")
-    planned = {str(n): int(x) for n, x in listed.items()} if isinstance(listed, dict) else {}
+    ranges = planned_ranges(session.manifest)
+    planned = {name: r.common for name, r in ranges.items() if isinstance(r, CommonRange)}
     return common_sizes(narrowed(session_symbols(session), dims), planned)
 
 
 def modest(session: InferenceSession, sizes: Sizes) -> bool:
     """Whether a run at these sizes holds and computes no more than verification wants.
 
-    Its operations are estimated from those at common sizes, as many more as it holds more.
+    Its operations are estimated from those at the sizes that it was planned for, as many more as it
+    holds more.
     """
     held = _held_bytes(session, sizes)
     flops = session.manifest.get("flops")
-    common = _held_bytes(session, session_common_sizes(session, {}))
+    planned = {name: common_size(r) for name, r in planned_ranges(session.manifest).items()}
+    common = _held_bytes(session, planned)
     work = flops * held / max(common, 1) if isinstance(flops, int) else 0.0
     return held <= MOST_BYTES and work <= MOST_FLOPS
 

@@ -9,7 +9,14 @@ from onnx import TensorProto, helper, save
 from rutc.api import compile, verify
 from rutc.errors import UserError
 from rutc.runtime import load
-from rutc.verify.sizes import common_sizes, modest, sample_sizes, session_symbols
+from rutc.tensor_ir.ranges import common_size
+from rutc.verify.sizes import (
+    common_sizes,
+    modest,
+    planned_ranges,
+    sample_sizes,
+    session_symbols,
+)
 from rutc.verify.verify import session_values, verify_model
 
 
@@ -64,6 +71,20 @@ def test_what_a_run_holds_decides_at_which_sizes_a_model_is_verified(
         monkeypatch.undo()
         monkeypatch.setattr("rutc.verify.sizes.MOST_FLOPS", 0)
         assert not modest(session, {"batch": 64, "seq": 8})
+
+
+def test_operations_are_those_of_the_sizes_that_were_planned_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = compile(_model(tmp_path), tmp_path / "masked.so", verify=False)
+    with load(made.library) as session:
+        ranges = planned_ranges(session.manifest)
+        planned = {name: common_size(limits) for name, limits in ranges.items()}
+        assert planned != common_sizes(session_symbols(session))
+        flops = session.manifest["flops"]
+        monkeypatch.setattr("rutc.verify.sizes.MOST_FLOPS", flops)
+        assert modest(session, planned)
+        assert not modest(session, {name: 2 * size for name, size in planned.items()})
 
 
 def test_a_model_is_verified_at_several_sizes(tmp_path: Path) -> None:
