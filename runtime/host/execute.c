@@ -77,13 +77,18 @@ void rutc_run_on(rutc_session *session, int64_t count, void (*task)(void *arg, i
   }
 }
 
+void rutc_read_symbols(const rutc_session *session, const rutc_step *step, void *scratch,
+                       int64_t *symbols) {
+  const int64_t *places = session->program->launch_symbols + step->symbol;
+  for (int64_t i = 0; i < step->symbol_count; i++) symbols[i] = session->sizes[places[i]];
+  symbols[step->symbol_count] = (int64_t)(intptr_t)scratch;
+}
+
 void rutc_launch(rutc_session *session, const rutc_step *step, void *const *buffers, int64_t first,
                  int64_t tasks, int64_t turns) {
   int64_t threads = session->options.threads;
-  const int64_t *places = session->program->launch_symbols + step->symbol;
   int64_t symbols[RUTC_MAX_SYMBOLS + 1];
-  for (int64_t i = 0; i < step->symbol_count; i++) symbols[i] = session->sizes[places[i]];
-  symbols[step->symbol_count] = (int64_t)(intptr_t)session->thread_scratch;
+  rutc_read_symbols(session, step, session->thread_scratch, symbols);
   if (tasks <= 1 || threads == 1 || turns == 0) {
     if (tasks > 0) step->kernel(buffers, symbols, first, first + tasks);
     return;

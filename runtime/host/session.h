@@ -110,6 +110,11 @@ void rutc_take_turns(rutc_session *session, const rutc_step *step);
 void rutc_launch(rutc_session *session, const rutc_step *step, void *const *buffers, int64_t first,
                  int64_t tasks, int64_t turns);
 
+/* What a kernel is given beside its buffers: its sizes, of which there are RUTC_MAX_SYMBOLS at most,
+ * then a thread's scratch. */
+void rutc_read_symbols(const rutc_session *session, const rutc_step *step, void *scratch,
+                       int64_t *symbols);
+
 /* Splits every turn's tasks evenly; the first `run % count` parts have one more. */
 void rutc_share_out(rutc_part *parts, int64_t turns, int64_t run, int64_t count);
 

@@ -64,9 +64,7 @@ static void run_index(const turns *self, int64_t thread, int64_t trip, const pla
   point_to(self, own, trip);
   for (int64_t i = 0; i < self->step_count; i++) {
     const rutc_step *step = &self->steps[i];
-    const int64_t *places = session->program->launch_symbols + step->symbol;
-    for (int64_t s = 0; s < step->symbol_count; s++) symbols[s] = session->sizes[places[s]];
-    symbols[step->symbol_count] = (int64_t)(intptr_t)own->scratch;
+    rutc_read_symbols(session, step, own->scratch, symbols);
     int64_t tasks = rutc_size(session->sizes, step->count) / self->trips;
     int64_t start = started(session);
     step->kernel(own->buffers + (step->buffer - self->buffer), symbols, trip * tasks,
