@@ -167,7 +167,7 @@ def compile_model(
         int(arena.evaluate(least)),
         int(arena.evaluate(most)),
         str(arena) if graph.symbols else None,
-        built.program.thread_bytes + built.program.turn_bytes,
+        built.program.bytes_of_threads,
     )
     if entry is not None:
         with stage("cache"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rutc.emit.program import BUFFER_ALIGNMENT, Ref
+from rutc.emit.program import Ref, padded
 from rutc.tensor_ir.graph import Const, Data
 from rutc.tensor_ir.layout import Layout, pack
 
@@ -29,8 +29,7 @@ class Weights:
             image = pack(const.data.array, const.axes, layout)
             self._offsets[key] = self.bytes
             self.images.append((self.bytes, image))
-            blocks = -(-max(image.nbytes, 1) // BUFFER_ALIGNMENT)
-            self.bytes += blocks * BUFFER_ALIGNMENT
+            self.bytes += padded(max(image.nbytes, 1))
         return Ref("weights", 0, self._offsets[key])
 
 

@@ -46,7 +46,7 @@ def _needs(program: Program) -> dict[str, JsonValue]:
     return {
         "features": list(program.features),
         **_arena(program),
-        "thread_bytes": program.thread_bytes + program.turn_bytes,
+        "thread_bytes": program.bytes_of_threads,
         "weight_bytes": program.weight_bytes,
     }
 

@@ -279,7 +279,12 @@ class Program:
         """What each thread has besides for launches in turn: their buffers, and what is near."""
         turns = (s for s in walk(self.steps) if isinstance(s, InTurn))
         sizes = ((s.buffer_count * POINTER_BYTES, s.near_bytes) for s in turns)
-        return max((sum(map(_padded, both)) for both in sizes), default=0)
+        return max((sum(map(padded, both)) for both in sizes), default=0)
+
+    @property
+    def bytes_of_threads(self) -> int:
+        """All that each thread has for itself."""
+        return self.thread_bytes + self.turn_bytes
 
     @cached_property
     def blocks(self) -> int:
@@ -304,7 +309,8 @@ class Program:
         return "\n".join(lines) + "\n"
 
 
-def _padded(size: int) -> int:
+def padded(size: int) -> int:
+    """Returns the size in whole blocks of memory, whose begin is aligned."""
     return -(-size // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
 
 

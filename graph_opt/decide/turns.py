@@ -119,7 +119,8 @@ class Turns:
 
     def _best(self, steps: tuple[PlanStep, ...], start: int) -> tuple[Section | None, int]:
         """The section from this step on that saves most, None if none pays; and where to go on."""
-        first = next((s for s in steps[start:] if not isinstance(s, FillHalo)), None)
+        ahead = (steps[at] for at in range(start, len(steps)))
+        first = next((s for s in ahead if not isinstance(s, FillHalo)), None)
         if not isinstance(first, Run):
             return None, start + 1
         extents = (self.slicer.extents[d] for d in first.group.shared)
