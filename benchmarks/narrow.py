@@ -35,7 +35,8 @@ class Case:
     operations: int = 0
 
 
-def _random(dtype: DTypeLike, *shape: int) -> np.ndarray:
+def random(dtype: DTypeLike, *shape: int) -> np.ndarray:
+    """Returns random elements: floats of a normal distribution, integers over their range."""
     rng = np.random.default_rng(0)
     if np.dtype(dtype).kind in "iu":
         low = -128 if np.dtype(dtype).kind == "i" else 0
@@ -65,7 +66,7 @@ def _model(
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
-def _case(
+def single(
     name: str,
     nodes: Sequence[onnx.NodeProto],
     x: np.ndarray,
@@ -73,6 +74,7 @@ def _case(
     operations: int = 0,
     output: DTypeLike = np.float32,
 ) -> Case:
+    """Returns a case of few nodes that read one input and constants."""
     return Case(name, lambda: _model(nodes, x, constants, output), x, operations)
 
 
@@ -82,7 +84,7 @@ def integer_product(
     """Returns MatMulInteger of {m, k} by constant {k, n}."""
     node = helper.make_node("MatMulInteger", ["x", "w"], ["y"])
     name = f"MatMulInteger {m}x{n}x{k} {np.dtype(a)} by {np.dtype(b)}"
-    return _case(name, [node], _random(a, m, k), {"w": _random(b, k, n)}, 2 * m * n * k, np.int32)
+    return single(name, [node], random(a, m, k), {"w": random(b, k, n)}, 2 * m * n * k, np.int32)
 
 
 def dynamic_product(m: int, n: int, k: int) -> Case:
@@ -96,13 +98,13 @@ def dynamic_product(m: int, n: int, k: int) -> Case:
         helper.make_node("Add", ["scaled", "bias"], ["y"]),
     ]
     constants = {
-        "w": _random(np.int8, k, n),
+        "w": random(np.int8, k, n),
         "zw": np.int8(0),
         "sw": np.float32(0.01),
-        "bias": _random(np.float32, n),
+        "bias": random(np.float32, n),
     }
-    x = _random(np.float32, m, k)
-    return _case(f"dynamically quantised product {m}x{n}x{k}", nodes, x, constants, 2 * m * n * k)
+    x = random(np.float32, m, k)
+    return single(f"dynamically quantised product {m}x{n}x{k}", nodes, x, constants, 2 * m * n * k)
 
 
 def quantised_convolution(size: int, channels: int, outputs: int, kernel: int) -> Case:
@@ -116,16 +118,16 @@ def quantised_convolution(size: int, channels: int, outputs: int, kernel: int) -
     constants = {
         "s": np.float32(0.1),
         "z": np.uint8(7),
-        "w": _random(np.int8, outputs, channels, kernel, kernel),
+        "w": random(np.int8, outputs, channels, kernel, kernel),
         "sw": np.full(outputs, 0.1, np.float32),
         "zw": np.zeros(outputs, np.int8),
         "so": np.float32(8.0),
         "zo": np.uint8(120),
     }
-    x = _random(np.uint8, 1, channels, size, size)
+    x = random(np.uint8, 1, channels, size, size)
     operations = 2 * size * size * channels * outputs * kernel * kernel
     name = f"QLinearConv {kernel}x{kernel} {size}x{size} {channels}->{outputs}"
-    return _case(name, [node], x, constants, operations, np.uint8)
+    return single(name, [node], x, constants, operations, np.uint8)
 
 
 def packed_product(m: int, n: int, k: int, block: int = 32) -> Case:
@@ -141,27 +143,27 @@ def packed_product(m: int, n: int, k: int, block: int = 32) -> Case:
         block_size=block,
     )
     constants = {
-        "w": _random(np.uint8, n, k // block, block // 2),
-        "s": np.abs(_random(np.float32, n, k // block)),
+        "w": random(np.uint8, n, k // block, block // 2),
+        "s": np.abs(random(np.float32, n, k // block)),
     }
-    x = _random(np.float32, m, k)
-    return _case(f"MatMulNBits {m}x{n}x{k} 4 bits", [node], x, constants, 2 * m * n * k)
+    x = random(np.float32, m, k)
+    return single(f"MatMulNBits {m}x{n}x{k} 4 bits", [node], x, constants, 2 * m * n * k)
 
 
 def half_product(m: int, n: int, k: int) -> Case:
     """Returns MatMul of float16 by a constant."""
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    x, w = _random(np.float16, m, k), _random(np.float16, k, n)
-    return _case(f"MatMul {m}x{n}x{k} float16", [node], x, {"w": w}, 2 * m * n * k, np.float16)
+    x, w = random(np.float16, m, k), random(np.float16, k, n)
+    return single(f"MatMul {m}x{n}x{k} float16", [node], x, {"w": w}, 2 * m * n * k, np.float16)
 
 
 def half_convolution(size: int, channels: int) -> Case:
     """Returns a 3x3 convolution of float16."""
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
-    x = _random(np.float16, 1, channels, size, size)
-    w = _random(np.float16, channels, channels, 3, 3)
+    x = random(np.float16, 1, channels, size, size)
+    w = random(np.float16, channels, channels, 3, 3)
     operations = 18 * size * size * channels * channels
-    return _case(
+    return single(
         f"Conv 3x3 {size}x{size} {channels} float16", [node], x, {"w": w}, operations, np.float16
     )
 
@@ -170,9 +172,9 @@ def normalisation(operator: str, shape: tuple[int, ...], **attributes: Any) -> C
     """Returns a normalisation with a scale and a shift for every channel."""
     channels = shape[-1] if operator == "LayerNormalization" else shape[1]
     node = helper.make_node(operator, ["x", "s", "b"], ["y"], **attributes)
-    constants = {"s": _random(np.float32, channels), "b": _random(np.float32, channels)}
+    constants = {"s": random(np.float32, channels), "b": random(np.float32, channels)}
     name = f"{operator} {'x'.join(map(str, shape))}"
-    return _case(name, [node], _random(np.float32, *shape), constants)
+    return single(name, [node], random(np.float32, *shape), constants)
 
 
 def quantisation(shape: tuple[int, ...]) -> Case:
@@ -180,7 +182,7 @@ def quantisation(shape: tuple[int, ...]) -> Case:
     node = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])
     constants = {"s": np.array(0.03, np.float32), "z": np.array(120, np.uint8)}
     name = f"QuantizeLinear {'x'.join(map(str, shape))}"
-    return _case(name, [node], _random(np.float32, *shape), constants, 0, np.uint8)
+    return single(name, [node], random(np.float32, *shape), constants, 0, np.uint8)
 
 
 def forest(batch: int, trees: int, depth: int, features: int = 20) -> Case:
@@ -206,7 +208,7 @@ def forest(batch: int, trees: int, depth: int, features: int = 20) -> Case:
         "TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", **attributes
     )
     name = f"TreeEnsembleRegressor {trees} trees of depth {depth}, batch {batch}"
-    return _case(name, [node], _random(np.float32, batch, features), {})
+    return single(name, [node], random(np.float32, batch, features), {})
 
 
 CASES = (
@@ -242,19 +244,21 @@ BY_NAME = {case.name: case for case in CASES}
 
 def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     """Returns the entry of one case: medians on one core."""
-    case = BY_NAME[name]
+    return measured(BY_NAME[name], 1, seconds, peers)
+
+
+def measured(case: Case, threads: int, seconds: float, peers: Sequence[str]) -> Entry:
+    """Returns the medians of one case."""
     inputs = {"x": case.input}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.onnx"
         onnx.save(case.build(), path)
-        made = compiled(path, inputs, Options())
-        found = timed(
-            {
-                "rutc": rutc_job(made.library, 1, inputs, made.room),
-                **peer_jobs(peers, path, 1, inputs, made.room),
-            },
-            seconds,
-        )
+        made = compiled(path, inputs, Options(), threads)
+        jobs = {
+            "rutc": rutc_job(made.library, threads, inputs, made.room),
+            **peer_jobs(peers, path, threads, inputs, made.room),
+        }
+        found = timed(jobs, seconds)
     us = medians(found)
     entry: Entry = {"operations": case.operations, **made.facts}
     entry |= {f"{name}_us": round(median, 1) for name, median in us.items()}
@@ -269,10 +273,11 @@ def page(entries: Sequence[Entry]) -> str:
         "Written by `python -m benchmarks.narrow`. Single operators on one core, in turns with",
         "ONNX Runtime; times are of whole calls from Python. Below 1 rutc is faster.",
     )
-    return layout.page("Narrow numbers, norms, forests", said, entries, _table)
+    return layout.page("Narrow numbers, norms, forests", said, entries, table)
 
 
-def _table(entries: Sequence[Entry]) -> list[str]:
+def table(entries: Sequence[Entry]) -> list[str]:
+    """Returns the lines of a table of cases."""
     lines = [
         "| operator | rutc us | ORT us | rutc/ORT | rutc Gop/s | commit: runs |",
         "|---|---|---|---|---|---|",
