@@ -19,7 +19,7 @@ from rutc.errors import InternalError
 from rutc.graph_opt.plan import Plan
 from rutc.plan_cost import cycles_of
 from rutc.plan_steps import KernelFacts, Pending, PlanSteps
-from rutc.recipe import Draft, Made, Recipe, draft, key, make
+from rutc.recipe import Draft, Made, Recipe, draft, key, made_of, make
 from rutc.record import record
 from rutc.tensor_ir.affine import ONE, Index, Size, maximum, minimum, plain, typical
 from rutc.tensor_ir.graph import bound_symbols
@@ -66,6 +66,8 @@ class Builder:
     on_routines: Callable[[Sequence[str]], None] = lambda routines: None
     on_draft: Callable[[Pending, Made, Draft], None] | None = None
     alternatives: tuple[Alternative, ...] = ()
+    code: bool = True
+    """Whether kernels become machine code: texts alone are drafted without it, all anew."""
 
     def build(self) -> Built:
         """Schedule, emit and compile all kernels, pack all weights, write the host program.
@@ -159,6 +161,9 @@ class Builder:
         known: dict[Recipe, int] = {}
         numbers = [known.setdefault(p.recipe, len(known)) for p in every]
         recipes = list(known)
+        if not self.code:
+            yield from self._drafted(every, recipes, numbers)
+            return
         keys = [key(r, self.machine) for r in recipes]
         found: dict[int, Made] = {}
         for number, name in enumerate(keys):
@@ -190,6 +195,18 @@ class Builder:
                     shown.add(number)
                     self.on_draft(pending, found[number], draft(pending.recipe, self.machine))
                 yield found[number]
+
+
+    def _drafted(
+        self, every: Sequence[Pending], recipes: Sequence[Recipe], numbers: Sequence[int]
+    ) -> Iterator[Made]:
+        """Yields what is known of each of the kernels without machine code."""
+        drafts = [draft(r, self.machine) for r in recipes]
+        for pending, number in zip(every, numbers, strict=True):
+            made = made_of(drafts[number], self.machine, code=False)
+            if self.on_draft is not None:
+                self.on_draft(pending, made, drafts[number])
+            yield made
 
 
 def _check_alike(parts: Sequence[PlanSteps]) -> None:

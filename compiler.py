@@ -26,6 +26,7 @@ from rutc.graph_opt import DumpFolder, versions
 from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Plan
+from rutc.graph_opt.versions import Version
 from rutc.importer import import_model
 from rutc.importer.external import ModelFolder
 from rutc.options import Options, Report
@@ -114,10 +115,7 @@ def compile_model(
                 )
             with stage("plan"):
                 graph = found[-1].graph
-                plan = decide(graph)
-                alternatives = tuple(
-                    Alternative(decide(v.graph), v.where) for v in found if v.where is not None
-                )
+                plan, alternatives = planned(found)
         if options.dump is not None:
             write_file(options.dump / "plan.txt", _plans_text(plan, alternatives).encode())
         with stage("kernels"):
@@ -173,6 +171,13 @@ def compile_model(
         with stage("cache"):
             entry.store(report, folder.used)
     return report
+
+
+def planned(found: Sequence[Version]) -> tuple[Plan, tuple[Alternative, ...]]:
+    """The plan of the last of the versions, and of those that run instead where they may."""
+    return decide(found[-1].graph), tuple(
+        Alternative(decide(v.graph), v.where) for v in found if v.where is not None
+    )
 
 
 class _KernelDump:

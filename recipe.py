@@ -206,7 +206,11 @@ def sources_digest() -> str:
 
 def make(recipe: Recipe, machine: Machine) -> Made:
     """The code of a recipe."""
-    made = draft(recipe, machine)
+    return made_of(draft(recipe, machine), machine)
+
+
+def made_of(made: Draft, machine: Machine, *, code: bool = True) -> Made:
+    """What a draft becomes; without `code` all but that is known."""
     digest = hashlib.sha256(f"{made.text}\n{machine}\n{VERSION}".encode()).hexdigest()
     symbol = f"k_{digest[:24]}"
     written = stored(made.kernel)
@@ -219,7 +223,7 @@ def make(recipe: Recipe, machine: Machine) -> Made:
         "; ".join(map(str, made.schedule)),
         ways(made.kernel, parallel_loops(made.kernel), machine.cores),
         any(isinstance(s, MatrixTile) for s in made.schedule),
-        compile_object(made.text, machine, symbol=symbol, entry=ENTRY),
+        compile_object(made.text, machine, symbol=symbol, entry=ENTRY) if code else b"",
     )
 
 

@@ -1,0 +1,205 @@
+"""`python -m tests.lock`: what a change of the compiler changes in what it makes of models.
+
+The zoo and a few hundred single operators are compiled, but for machine code, for four targets
+(AVX2, AVX-512, AVX-512 with AMX, NEON). Of each model and target the lock holds a hash of the plan,
+of the host program, of all schedules, all scheduled kernels, and all LLVM IR.
+
+    python -m tests.lock                       compare with what is recorded; 1 if anything differs
+    python -m tests.lock --update              record
+    python -m tests.lock mobilenet --target x86-64-v3
+    python -m tests.lock --against COMMIT --texts FOLDER
+                                               compare with that commit, and write all texts that
+                                               differ to FOLDER/before and FOLDER/after
+
+A change that only moves or renames code leaves all of them as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from rutc.emit.files import write_atomically
+from rutc.errors import UserError
+from tests.lock.models import models
+from tests.lock.texts import KINDS, TARGETS, texts_of
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDED = Path(__file__).with_name("recorded.json")
+Digests = Mapping[str, Mapping[str, str]]
+"""Model and target -> kind of text -> hash."""
+
+
+def main() -> int:
+    """Does what the command line says; 1 where something differs, 2 where it asks for nonsense."""
+    parser = argparse.ArgumentParser(prog="python -m tests.lock", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("parts", nargs="*", metavar="MODEL", help="parts of names of models")
+    parser.add_argument("--target", choices=TARGETS, action="append")
+    parser.add_argument("--update", action="store_true", help="record what is made now")
+    parser.add_argument("--against", metavar="COMMIT", help="compare with what that commit makes")
+    parser.add_argument("--texts", type=Path, metavar="FOLDER", help="write texts that differ")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    targets = chosen.target or list(TARGETS)
+    if chosen.write:
+        chosen.write.write_text(_file(_digests(chosen.parts, targets, chosen.jobs, chosen.texts)))
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        texts = Path(folder) / "after" if chosen.texts else None
+        now = _digests(chosen.parts, targets, chosen.jobs, texts)
+        if chosen.update:
+            known = json.loads(RECORDED.read_text()) if RECORDED.exists() and chosen.parts else {}
+            write_atomically(RECORDED, _file({**known, **now}).encode())
+            return 0
+        if chosen.against:
+            before = Path(folder) / "before" if chosen.texts else None
+            then = _of_commit(chosen.against, chosen.parts, targets, chosen.jobs, before)
+        else:
+            everything: Digests = json.loads(RECORDED.read_text())
+            then = {name: everything[name] for name in now if name in everything}
+        differing = _tell(then, now)
+        if texts and chosen.against:
+            _write_differing(Path(folder), chosen.texts)
+    return 1 if differing else 0
+
+
+def _digests(
+    parts: Sequence[str], targets: Sequence[str], jobs: int, texts: Path | None
+) -> dict[str, dict[str, str]]:
+    """The hashes of all models for all targets; with `texts`, a folder, writes the texts there."""
+    console = Console(stderr=True)
+    work = [(m.name, t) for m in models(parts) for t in targets]
+    found: dict[str, dict[str, str]] = {}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with (
+        Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar,
+        # A process that has compiled a few hundred models keeps what they left in its memory.
+        ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=40) as pool,
+    ):
+        task = bar.add_task("lock", total=len(work))
+        futures = {pool.submit(_one, name, target, texts): (name, target) for name, target in work}
+        for future in as_completed(futures):
+            name, target = futures[future]
+            try:
+                found[f"{name} @ {target}"] = future.result()
+            except UserError as error:
+                console.print(f"left out: {name}: {error}", markup=False)
+            bar.advance(task)
+    return {key: found[key] for key in sorted(found)}
+
+
+def _one(name: str, target: str, folder: Path | None) -> dict[str, str]:
+    """The hashes of a model for a target."""
+    (model,) = (m for m in models([name]) if m.name == name)
+    texts = texts_of(model, target)
+    if folder is not None:
+        for kind, each in texts.by_kind.items():
+            path = folder / target / _slug(name) / f"{kind}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(f"=== {key}\n{text}" for key, text in each.items()))
+    return texts.digests()
+
+
+def _slug(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-." else "_" for c in name)
+
+
+def _tell(then: Digests, now: Digests) -> int:
+    """Prints what differs, and returns in how many models."""
+    differing = 0
+    for key, digests in now.items():
+        if key not in then:
+            print(f"new: {key}")
+            differing += 1
+            continue
+        kinds = [k for k in KINDS if digests.get(k) != then[key].get(k)]
+        if kinds:
+            print(f"{key}: {', '.join(kinds)}")
+            differing += 1
+    for key in then.keys() - now.keys():
+        print(f"gone: {key}")
+        differing += 1
+    print(f"{differing} of {len(now)} differ")
+    return differing
+
+
+def _file(digests: Digests) -> str:
+    """The digests as JSON, a line each."""
+    lines = (f"{json.dumps(key)}: {json.dumps(each)}" for key, each in sorted(digests.items()))
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+@contextmanager
+def _checkout(commit: str) -> Iterator[Path]:
+    """A checkout of a commit.
+
+    Raises:
+        SystemExit: git knows no such commit.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "rutc"
+        made = subprocess.run(
+            ["git", "worktree", "add", "--detach", str(tree), commit],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if made.returncode:
+            sys.exit(made.stderr.strip())
+        try:
+            yield tree
+        finally:
+            subprocess.run(
+                ["git", "worktree", "remove", "--force", str(tree)], cwd=ROOT, check=True
+            )
+
+
+def _of_commit(
+    commit: str, parts: Sequence[str], targets: Sequence[str], jobs: int, texts: Path | None
+) -> Digests:
+    """What a commit makes, by its own `tests.lock`."""
+    with _checkout(commit) as tree, tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "digests.json"
+        command = [sys.executable, "-m", "tests.lock", *parts, "--jobs", str(jobs)]
+        command += ["--write", str(file)]
+        command += [x for t in targets for x in ("--target", t)]
+        command += ["--texts", str(texts)] if texts is not None else []
+        # The folder that holds the checkout comes first: the checkout is the package `rutc`.
+        path = os.pathsep.join([str(tree.parent), str(tree)])
+        subprocess.run(command, cwd=tree, env={**os.environ, "PYTHONPATH": path}, check=True)
+        found: Digests = json.loads(file.read_text())
+        return found
+
+
+def _write_differing(folder: Path, output: Path) -> None:
+    """Writes all pairs of texts that differ."""
+    for after in sorted((folder / "after").rglob("*.txt")):
+        name = after.relative_to(folder / "after")
+        before = folder / "before" / name
+        old = before.read_text() if before.exists() else ""
+        new = after.read_text()
+        if old == new:
+            continue
+        for side, text in (("before", old), ("after", new)):
+            path = output / side / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
