@@ -23,18 +23,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from rutc.emit.files import write_atomically
-from rutc.errors import UserError
-from tests.lock.models import models
-from tests.lock.texts import KINDS, TARGETS, texts_of
+from tests.lock.digests import digests
+from tests.lock.texts import KINDS, TARGETS
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = Path(__file__).with_name("recorded.json")
@@ -56,11 +50,11 @@ def main() -> int:
     chosen = parser.parse_args()
     targets = chosen.target or list(TARGETS)
     if chosen.write:
-        chosen.write.write_text(_file(_digests(chosen.parts, targets, chosen.jobs, chosen.texts)))
+        chosen.write.write_text(_file(digests(chosen.parts, targets, chosen.jobs, chosen.texts)))
         return 0
     with tempfile.TemporaryDirectory() as folder:
         texts = Path(folder) / "after" if chosen.texts else None
-        now = _digests(chosen.parts, targets, chosen.jobs, texts)
+        now = digests(chosen.parts, targets, chosen.jobs, texts)
         if chosen.update:
             known = json.loads(RECORDED.read_text()) if RECORDED.exists() and chosen.parts else {}
             write_atomically(RECORDED, _file({**known, **now}).encode())
@@ -77,56 +71,15 @@ def main() -> int:
     return 1 if differing else 0
 
 
-def _digests(
-    parts: Sequence[str], targets: Sequence[str], jobs: int, texts: Path | None
-) -> dict[str, dict[str, str]]:
-    """The hashes of all models for all targets; with `texts`, a folder, writes the texts there."""
-    console = Console(stderr=True)
-    work = [(m.name, t) for m in models(parts) for t in targets]
-    found: dict[str, dict[str, str]] = {}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with (
-        Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar,
-        # A process that has compiled a few hundred models keeps what they left in its memory.
-        ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=40) as pool,
-    ):
-        task = bar.add_task("lock", total=len(work))
-        futures = {pool.submit(_one, name, target, texts): (name, target) for name, target in work}
-        for future in as_completed(futures):
-            name, target = futures[future]
-            try:
-                found[f"{name} @ {target}"] = future.result()
-            except UserError as error:
-                console.print(f"left out: {name}: {error}", markup=False)
-            bar.advance(task)
-    return {key: found[key] for key in sorted(found)}
-
-
-def _one(name: str, target: str, folder: Path | None) -> dict[str, str]:
-    """The hashes of a model for a target."""
-    (model,) = (m for m in models([name]) if m.name == name)
-    texts = texts_of(model, target)
-    if folder is not None:
-        for kind, each in texts.by_kind.items():
-            path = folder / target / _slug(name) / f"{kind}.txt"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("".join(f"=== {key}\n{text}" for key, text in each.items()))
-    return texts.digests()
-
-
-def _slug(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-." else "_" for c in name)
-
-
 def _tell(then: Digests, now: Digests) -> int:
     """Prints what differs, and returns in how many models."""
     differing = 0
-    for key, digests in now.items():
+    for key, own in now.items():
         if key not in then:
             print(f"new: {key}")
             differing += 1
             continue
-        kinds = [k for k in KINDS if digests.get(k) != then[key].get(k)]
+        kinds = [k for k in KINDS if own.get(k) != then[key].get(k)]
         if kinds:
             print(f"{key}: {', '.join(kinds)}")
             differing += 1
@@ -137,9 +90,9 @@ def _tell(then: Digests, now: Digests) -> int:
     return differing
 
 
-def _file(digests: Digests) -> str:
+def _file(every: Digests) -> str:
     """The digests as JSON, a line each."""
-    lines = (f"{json.dumps(key)}: {json.dumps(each)}" for key, each in sorted(digests.items()))
+    lines = (f"{json.dumps(key)}: {json.dumps(each)}" for key, each in sorted(every.items()))
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
