@@ -16,11 +16,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import assert_never
+from operator import attrgetter
+from threading import Lock
+from typing import Self, assert_never
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from rutc.record import record
 from rutc.tensor_ir.ranges import Range, common_sizes
 
 __all__ = [
@@ -51,6 +53,11 @@ RESERVED = frozenset(("and", "else", "false", "inf", "nan", "not", "or", "true")
 """Words of the text form that a variable's name must be quoted to use."""
 
 
+_KNOWN: WeakValueDictionary[object, Var | _Pair] = WeakValueDictionary()
+"""All atoms that are in use, by what they are made of."""
+_MAKING = Lock()
+
+
 @lru_cache(maxsize=1 << 14)
 def quoted(name: str) -> str:
     """A variable's name as it stands in text: in single quotes unless it is a plain word."""
@@ -60,57 +67,149 @@ def quoted(name: str) -> str:
     return f"'{escaped}'"
 
 
-@record
 class Var:
-    """A variable: a dim, a loop counter or a symbolic size."""
+    """A variable: a dim, a loop counter or a symbolic size. Equal atoms are one object."""
+
+    __match_args__ = ("name",)
+    __slots__ = ("__weakref__", "key", "name", "names")
 
     name: str
+    names: frozenset[str]
+    key: tuple[int, str]
+    """What atoms are ordered by."""
+
+    def __new__(cls, name: str) -> Var:
+        """The variable of that name."""
+        found = _KNOWN.get(name)
+        if found is None:
+            with _MAKING:
+                found = _KNOWN.get(name)
+                if found is None:
+                    found = _KNOWN[name] = object.__new__(cls)
+                    found.name = name
+                    found.names = frozenset((name,))
+                    found.key = (0, quoted(name))
+        assert isinstance(found, Var)
+        return found
+
+    def __reduce__(self) -> tuple[type[Var], tuple[str]]:
+        return Var, (self.name,)
 
     def __str__(self) -> str:
         return quoted(self.name)
 
-
-@record
-class FloorDiv:
-    """`num // den`, rounded toward minus infinity; `den` is positive."""
-
-    num: Index
-    den: Index
-
-    def __str__(self) -> str:
-        return f"{_paren(self.num)} // {_paren(self.den)}"
+    def __repr__(self) -> str:
+        return f"Var({self.name!r})"
 
 
-@record
-class Mod:
-    """`num % den`, in [0, den); `den` is positive."""
+class _Pair:
+    """An operation on two expressions. Equal atoms are one object."""
 
-    num: Index
-    den: Index
-
-    def __str__(self) -> str:
-        return f"{_paren(self.num)} % {_paren(self.den)}"
-
-
-@record
-class Min:
-    """The smaller of two expressions."""
+    __slots__ = ("__weakref__", "a", "b", "bounds", "names", "ordered", "text")
 
     a: Index
     b: Index
+    names: frozenset[str]
+    ordered: tuple[str, ...]
+    """The names in their order."""
+    bounds: dict[tuple[Range | None, ...], Range | None]
+    """The bounds that were found, by the ranges of the names."""
+    text: str | None
+
+    def __new__(cls, a: Index, b: Index) -> Self:
+        """The atom of these operands."""
+        name = (cls, a, b)
+        found = _KNOWN.get(name)
+        if found is None:
+            with _MAKING:
+                found = _KNOWN.get(name)
+                if found is None:
+                    found = _KNOWN[name] = object.__new__(cls)
+                    found.a, found.b = a, b
+                    found.names = a.names() | b.names()
+                    found.ordered = tuple(sorted(found.names))
+                    found.bounds = {}
+                    found.text = None
+        assert isinstance(found, cls)
+        return found
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Index, Index]]:
+        return type(self), (self.a, self.b)
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """What atoms are ordered by."""
+        return 1, str(self)
 
     def __str__(self) -> str:
+        if self.text is None:
+            self.text = self._written()
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.a!r}, {self.b!r})"
+
+    def _written(self) -> str:
+        raise NotImplementedError
+
+
+class FloorDiv(_Pair):
+    """`num // den`, rounded toward minus infinity; `den` is positive."""
+
+    __match_args__ = ("num", "den")
+    __slots__ = ()
+
+    @property
+    def num(self) -> Index:
+        """What is divided."""
+        return self.a
+
+    @property
+    def den(self) -> Index:
+        """By what."""
+        return self.b
+
+    def _written(self) -> str:
+        return f"{_paren(self.a)} // {_paren(self.b)}"
+
+
+class Mod(_Pair):
+    """`num % den`, in [0, den); `den` is positive."""
+
+    __match_args__ = ("num", "den")
+    __slots__ = ()
+
+    @property
+    def num(self) -> Index:
+        """What is divided."""
+        return self.a
+
+    @property
+    def den(self) -> Index:
+        """By what."""
+        return self.b
+
+    def _written(self) -> str:
+        return f"{_paren(self.a)} % {_paren(self.b)}"
+
+
+class Min(_Pair):
+    """The smaller of two expressions."""
+
+    __match_args__ = ("a", "b")
+    __slots__ = ()
+
+    def _written(self) -> str:
         return f"min({self.a}, {self.b})"
 
 
-@record
-class Max:
+class Max(_Pair):
     """The larger of two expressions."""
 
-    a: Index
-    b: Index
+    __match_args__ = ("a", "b")
+    __slots__ = ()
 
-    def __str__(self) -> str:
+    def _written(self) -> str:
         return f"max({self.a}, {self.b})"
 
 
@@ -118,22 +217,44 @@ Atom = Var | FloorDiv | Mod | Min | Max
 Monomial = tuple[Atom, ...]
 
 
-@record
 class Index:
-    """A canonical integer expression: `const` plus coefficient * product-of-atoms terms."""
+    """A canonical integer expression: `const` plus coefficient * product-of-atoms terms.
 
-    terms: tuple[tuple[Monomial, int], ...] = ()
-    const: int = 0
+    It is never changed, but it is no `record`: millions are made of a large model.
+    """
+
+    __slots__ = ("_hash", "_names", "_ordered", "_text", "const", "terms")
+
+    terms: tuple[tuple[Monomial, int], ...]
+    const: int
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...] = (), const: int = 0) -> None:
+        """Make the sum of canonical terms and a constant."""
+        self.terms = terms
+        self.const = const
+        self._hash: int | None = None
+        self._names: frozenset[str] | None = None
+        self._ordered: tuple[str, ...] | None = None
+        self._text: str | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Index):
+            return NotImplemented
+        return self.const == other.const and self.terms == other.terms
 
     def __hash__(self) -> int:
-        known: int | None = self.__dict__.get("_hash")
-        if known is None:
-            known = self.__dict__["_hash"] = hash((self.terms, self.const))
-        return known
+        if self._hash is None:
+            self._hash = hash((self.terms, self.const))
+        return self._hash
 
     def __reduce__(self) -> tuple[type[Index], tuple[object, int]]:
-        # Hashes of strings differ from process to process.
+        # Hashes differ from process to process.
         return Index, (self.terms, self.const)
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
     # -- construction ---------------------------------------------------------------------------
     @staticmethod
@@ -141,9 +262,7 @@ class Index:
         """`x` as an expression: an int is a constant, a string a variable."""
         if isinstance(x, Index):
             return x
-        if isinstance(x, str):
-            return Index((((Var(x),), 1),))
-        return Index((), int(x))
+        return _variable(x) if isinstance(x, str) else Index((), int(x))
 
     def __add__(self, other: Index | int) -> Index:
         if not isinstance(other, Index):
@@ -185,7 +304,7 @@ class Index:
         terms += [(m, c * self.const) for m, c in other.terms]
         for m, c in self.terms:
             for n, d in other.terms:
-                terms.append((tuple(sorted((*m, *n), key=_atom_key)), c * d))
+                terms.append((tuple(sorted((*m, *n), key=_KEY)), c * d))
         return collect(terms, self.const * other.const)
 
     __rmul__ = __mul__
@@ -241,22 +360,15 @@ class Index:
 
     def names(self) -> frozenset[str]:
         """All variables that occur."""
-        known: frozenset[str] | None = self.__dict__.get("_names")
-        if known is None:
-            found = [
-                (a.name,) if isinstance(a, Var) else _atom_names(a)
-                for mono, _ in self.terms
-                for a in mono
-            ]
-            known = self.__dict__["_names"] = frozenset().union(*found)
-        return known
+        if self._names is None:
+            self._names = frozenset().union(*[a.names for mono, _ in self.terms for a in mono])
+        return self._names
 
     def ordered_names(self) -> tuple[str, ...]:
         """All variables that occur, in the order of their names."""
-        known: tuple[str, ...] | None = self.__dict__.get("_ordered")
-        if known is None:
-            known = self.__dict__["_ordered"] = tuple(sorted(self.names()))
-        return known
+        if self._ordered is None:
+            self._ordered = tuple(sorted(self.names()))
+        return self._ordered
 
     def coefficient(self, name: str) -> int | None:
         """The constant c with self = c*name + rest, rest free of `name`; None if there is none."""
@@ -266,9 +378,10 @@ class Index:
                 return c if mono[0].name == name else 0
         found = 0
         for mono, c in self.terms:
-            if mono == (Var(name),):
-                found = c
-            elif any(name in _atom_names(a) for a in mono):
+            if len(mono) == 1 and isinstance(mono[0], Var):
+                if mono[0].name == name:
+                    found = c
+            elif any(name in a.names for a in mono):
                 return None
         return found
 
@@ -279,7 +392,7 @@ class Index:
         """
         found: list[tuple[Monomial, int]] = []
         for mono, c in self.terms:
-            own = [a for a in mono if name in _atom_names(a)]
+            own = [a for a in mono if name in a.names]
             if not own:
                 continue
             if own != [Var(name)]:
@@ -337,10 +450,9 @@ class Index:
         return division.simplify(self, ranges)
 
     def __str__(self) -> str:
-        known: str | None = self.__dict__.get("_text")
-        if known is None:
-            known = self.__dict__["_text"] = self._written()
-        return known
+        if self._text is None:
+            self._text = self._written()
+        return self._text
 
     def _written(self) -> str:
         parts: list[str] = []
@@ -383,8 +495,13 @@ def typical(x: Size, symbols: Mapping[str, Range]) -> int:
 
 
 # -- internals ----------------------------------------------------------------------------------
-def _atom_key(a: Atom) -> tuple[int, str]:
-    return (0 if isinstance(a, Var) else 1, str(a))
+_KEY = attrgetter("key")
+
+
+@lru_cache(maxsize=1 << 14)
+def _variable(name: str) -> Index:
+    """The expression that is just a variable."""
+    return Index((((Var(name),), 1),))
 
 
 def collect(terms: list[tuple[Monomial, int]], const: int) -> Index:
@@ -404,17 +521,7 @@ def _term_key(term: tuple[Monomial, int]) -> tuple[int, tuple[tuple[int, str], .
 
 @lru_cache(maxsize=1 << 14)
 def _monomial_key(mono: Monomial) -> tuple[int, tuple[tuple[int, str], ...]]:
-    return len(mono), tuple(map(_atom_key, mono))
-
-
-def _atom_names(a: Atom) -> frozenset[str]:
-    match a:
-        case Var(name):
-            return frozenset((name,))
-        case FloorDiv(x, y) | Mod(x, y) | Min(x, y) | Max(x, y):
-            return x.names() | y.names()
-        case _:
-            assert_never(a)
+    return len(mono), tuple([a.key for a in mono])
 
 
 def _subs_atom(a: Atom, env: Mapping[str, Index]) -> Index:
@@ -450,14 +557,9 @@ def _evaluate_atom(a: Atom, env: Mapping[str, int | np.ndarray]) -> int | np.nda
 def _atom_bounds(a: Atom, ranges: Mapping[str, Range]) -> Range | None:
     if isinstance(a, Var):
         return ranges.get(a.name)
-    own = a.__dict__
-    names: tuple[str, ...] | None = own.get("_ordered")
-    if names is None:
-        names = own["_ordered"] = tuple(sorted(_atom_names(a)))
-        own["_bounds"] = {}
     # What an atom is part of asks for its bounds again and again.
-    known: dict[tuple[Range | None, ...], Range | None] = own["_bounds"]
-    at = tuple([ranges.get(name) for name in names])
+    known = a.bounds
+    at = tuple([ranges.get(name) for name in a.ordered])
     if at in known:
         return known[at]
     found = known[at] = _compound_bounds(a, ranges)

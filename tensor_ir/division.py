@@ -299,7 +299,7 @@ def _simplify_atom(a: Atom, ranges: Ranges) -> Index:
 
 def parts_of(a: FloorDiv | Mod | Min | Max) -> tuple[Index, Index]:
     """The two operands of an atom."""
-    return (a.num, a.den) if isinstance(a, FloorDiv | Mod) else (a.a, a.b)
+    return a.a, a.b
 
 
 def rebuilt(a: FloorDiv | Mod | Min | Max, x: Index, y: Index, ranges: Ranges) -> Index:
