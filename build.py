@@ -196,7 +196,6 @@ class Builder:
                     self.on_draft(pending, found[number], draft(pending.recipe, self.machine))
                 yield found[number]
 
-
     def _drafted(
         self, every: Sequence[Pending], recipes: Sequence[Recipe], numbers: Sequence[int]
     ) -> Iterator[Made]:

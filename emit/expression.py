@@ -68,6 +68,7 @@ class ExpressionEmitter:
         self._results: dict[tuple[object, ...], ir.Value] = {}
         self._wide: dict[tuple[int, int], tuple[ir.Value, ir.Value]] = {}
         self._needs: dict[int, tuple[Expr, frozenset[str] | None]] = {}
+        self._ordered: dict[int, tuple[Expr, tuple[str, ...] | None]] = {}
         self._fresh = 0
         self._sites: dict[object, Site] = {}
         self._held: dict[ir.Block, dict[ir.Value, ir.Value]] = {}
@@ -132,16 +133,24 @@ class ExpressionEmitter:
 
     def _shared(self, e: Apply) -> ir.Value:
         """The value of an operation, computed once for equal values of the unrolled loops."""
-        names = self._index_names(e)
+        names = self._ordered_names(e)
         if names is None:
             return self._apply(e)
         constants = self.index.constants
-        at = tuple((v, constants[v].value) for v in sorted(names) if v in constants)
+        at = tuple([(v, constants[v].value) for v in names if v in constants])
         lane = self.index.lane
         key = (id(e), at, lane.key if lane is not None else None)
         if key not in self._results:
             self._results[key] = self._apply(e)
         return self._results[key]
+
+    def _ordered_names(self, e: Apply) -> tuple[str, ...] | None:
+        """What `_index_names` gives, in the order of the names."""
+        known = self._ordered.get(id(e))
+        if known is None:
+            names = self._index_names(e)
+            known = self._ordered[id(e)] = e, None if names is None else tuple(sorted(names))
+        return known[1]
 
     def _index_names(self, e: Expr) -> frozenset[str] | None:
         """The index variables that `e` depends on; None if on more than these and constant memory.

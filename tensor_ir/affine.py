@@ -78,7 +78,7 @@ class Var:
     key: tuple[int, str]
     """What atoms are ordered by."""
 
-    def __new__(cls, name: str) -> Var:
+    def __new__(cls, name: str) -> Self:
         """The variable of that name."""
         found = _KNOWN.get(name)
         if found is None:

@@ -292,18 +292,60 @@ def _transformed(e: Expr, f: Callable[[Expr], Expr], done: dict[int, Expr]) -> E
 
 
 def map_index(e: Expr, f: Callable[[Index], Index]) -> Expr:
-    """`e` with `f` applied to every index expression in it."""
+    """`e` with `f` applied to every index expression in it; `e` itself if that changes none.
 
-    def visit(x: Expr) -> Expr:
-        if isinstance(x, IndexValue):
-            index = f(x.index)
-            return x if index == x.index else IndexValue(index)
-        if isinstance(x, Read):
-            coords = tuple([(d, f(c) if isinstance(c, Index) else c) for d, c in x.coords])
-            return x if coords == x.coords else x.at(coords)
-        return x
+    `f` is asked about equal indices again.
+    """
+    for i in indices(e):
+        mapped = f(i)
+        if mapped is not i and mapped != i:
+            return _with_indices(e, f, {})
+    return e
 
-    return transform(e, visit)
+
+def _with_indices(e: Expr, f: Callable[[Index], Index], done: dict[int, Expr]) -> Expr:
+    """`map_index`, the operations in `done` by identity being mapped already."""
+    if isinstance(e, Apply):
+        known = done.get(id(e))
+        if known is None:
+            args = tuple([_with_indices(x, f, done) for x in e.args])
+            known = done[id(e)] = e if all(map(is_, args, e.args)) else Apply(e.op, args)
+        return known
+    if isinstance(e, Read):
+        coords = tuple(
+            [(d, f(c) if isinstance(c, Index) else _with_indices(c, f, done)) for d, c in e.coords]
+        )
+        return e if coords == e.coords else e.at(coords)
+    if isinstance(e, IndexValue):
+        index = f(e.index)
+        return e if index == e.index else IndexValue(index)
+    if isinstance(e, Cast | BitCast):
+        arg = _with_indices(e.arg, f, done)
+        return e if arg is e.arg else replace(e, arg=arg)
+    return e
+
+
+def indices(e: Expr) -> tuple[Index, ...]:
+    """The index expressions in `e`, equal ones once."""
+    match e:
+        case Read() if all(isinstance(c, Index) for _, c in e.coords):
+            return tuple([c for _, c in e.coords if isinstance(c, Index)])
+        case IndexValue(index):
+            return (index,)
+        case Lit() | Local():
+            return ()
+        case _:
+            pass
+    known: tuple[Index, ...] | None = e.__dict__.get("_indices")
+    if known is None:
+        found: dict[Index, None] = {}
+        for x in walk(e):
+            if isinstance(x, IndexValue):
+                found[x.index] = None
+            elif isinstance(x, Read):
+                found.update({c: None for _, c in x.coords if isinstance(c, Index)})
+        known = e.__dict__["_indices"] = tuple(found)
+    return known
 
 
 def substitute(e: Expr, env: Mapping[str, Index]) -> Expr:
@@ -318,15 +360,7 @@ def bind(e: Expr, env: Mapping[str, Expr]) -> Expr:
 
 def index_names(e: Expr) -> frozenset[str]:
     """The dims and symbols that occur in `e`'s index expressions."""
-    found: set[str] = set()
-    for x in walk(e):
-        if isinstance(x, IndexValue):
-            found |= x.index.names()
-        elif isinstance(x, Read):
-            for _, c in x.coords:
-                if isinstance(c, Index):
-                    found |= c.names()
-    return frozenset(found)
+    return frozenset().union(*[i.names() for i in indices(e)])
 
 
 def factors(e: Expr) -> list[Expr]:

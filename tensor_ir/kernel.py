@@ -33,7 +33,7 @@ from typing import assert_never
 from rutc.record import record
 from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Coord, Expr, map_index
+from rutc.tensor_ir.expr import Coord, Expr, indices, map_index
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.reducer import Reducer
 
@@ -205,10 +205,15 @@ def blocks(s: Stmt) -> tuple[tuple[Stmt, ...], ...]:
 
 def walk_stmts(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
     """All statements, outer ones first."""
-    for s in body:
+    waiting = list(body[::-1])
+    while waiting:
+        s = waiting.pop()
         yield s
-        for inner in blocks(s):
-            yield from walk_stmts(inner)
+        if isinstance(s, Loop):
+            waiting += s.body[::-1]
+        elif isinstance(s, Branch):
+            waiting += s.orelse[::-1]
+            waiting += s.then[::-1]
 
 
 def accesses(s: Stmt) -> tuple[Access, ...]:
@@ -239,6 +244,26 @@ def exprs(s: Stmt) -> tuple[Expr, ...]:
             return ()
         case _:
             assert_never(s)
+
+
+def own_indices(s: Stmt) -> tuple[Index, ...]:
+    """The index expressions of a statement, those of statements in it left out; equal ones once."""
+    if isinstance(s, Loop):
+        return s.lo, s.hi
+    if isinstance(s, Branch):
+        return s.left, s.right
+    if isinstance(s, Prefetch):
+        return (s.address,)
+    # Statements never change, and every step asks for those of all that it leaves as they are.
+    known: tuple[Index, ...] | None = s.__dict__.get("_indices")
+    if known is None:
+        found: dict[Index, None] = {}
+        for c in [c for a in accesses(s) for _, c in a.coords]:
+            found |= {c: None} if isinstance(c, Index) else dict.fromkeys(indices(c))
+        for e in exprs(s):
+            found |= dict.fromkeys(indices(e))
+        known = s.__dict__["_indices"] = tuple(found)
+    return known
 
 
 def with_symbols(kernel: Kernel, symbols: Mapping[str, Range]) -> Kernel:
@@ -277,14 +302,23 @@ def rewrite(
         return on_expr(map_index(e, on_index) if index else e)
 
     def fix_access(a: Access) -> Access:
-        return on_access(replace(a, coords=tuple((d, fix_coord(c)) for d, c in a.coords)))
+        coords = tuple([(d, fix_coord(c)) for d, c in a.coords])
+        return on_access(a if coords == a.coords else replace(a, coords=coords))
+
+    indices_only = expr is None and access is None
 
     def fix(s: Stmt) -> Stmt:
+        if isinstance(s, Loop):
+            inner = tuple(map(fix, s.body))
+            return Loop(s.var, on_index(s.lo), on_index(s.hi), s.kind, inner)
+        if indices_only and not isinstance(s, Branch):
+            kept = True
+            for i in own_indices(s):
+                mapped = on_index(i)
+                kept &= mapped is i or mapped == i
+            if kept:
+                return s
         match s:
-            case Loop():
-                return replace(
-                    s, lo=on_index(s.lo), hi=on_index(s.hi), body=tuple(map(fix, s.body))
-                )
             case Assign():
                 return Assign(fix_access(s.target), fix_expr(s.value))
             case Put():

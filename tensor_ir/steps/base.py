@@ -23,6 +23,7 @@ from rutc.tensor_ir.kernel import (
     Update,
     accesses,
     exprs,
+    own_indices,
     rewrite,
     walk_stmts,
 )
@@ -261,7 +262,7 @@ def replace_loop(
         if isinstance(s, Loop) and s.var == var:
             result += f(s)
         elif isinstance(s, Loop):
-            result.append(replace(s, body=replace_loop(s.body, var, f)))
+            result.append(Loop(s.var, s.lo, s.hi, s.kind, replace_loop(s.body, var, f)))
         elif isinstance(s, Branch):
             then = replace_loop(s.then, var, f)
             result.append(replace(s, then=then, orelse=replace_loop(s.orelse, var, f)))
@@ -286,7 +287,7 @@ def simplified(body: tuple[Stmt, ...], ranges: Mapping[str, Range]) -> tuple[Stm
             low, high = lo.bounds(ranges), hi.bounds(ranges)
             if low is not None and high is not None:
                 inner[s.var] = (low[0], max(high[1] - 1, low[0]))
-            result.append(replace(s, lo=lo, hi=hi, body=simplified(s.body, inner)))
+            result.append(Loop(s.var, lo, hi, s.kind, simplified(s.body, inner)))
         elif isinstance(s, Branch):
             left, right = s.left.simplify(ranges), s.right.simplify(ranges)
             difference = (left - right).bounds(ranges)
@@ -297,6 +298,9 @@ def simplified(body: tuple[Stmt, ...], ranges: Mapping[str, Range]) -> tuple[Stm
             else:
                 then = simplified(s.then, ranges)
                 result.append(Branch(left, right, then, simplified(s.orelse, ranges)))
+        elif all(i.is_polynomial for i in own_indices(s)):
+            # Without divisions there is nothing to simplify.
+            result.append(s)
         else:
             result += rewrite((s,), index=lambda i: i.simplify(ranges))
     return tuple(result)
