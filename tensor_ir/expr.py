@@ -248,6 +248,8 @@ def _walked(e: Expr) -> tuple[Expr, ...]:
 
 def reads(e: Expr) -> Iterator[Read]:
     """All reads in `e`, those inside coordinates included, outermost first."""
+    if isinstance(e, Read) and _reads_plainly(e):
+        return iter((e,))
     if not isinstance(e, Apply | Cast):
         return (x for x in walk(e) if isinstance(x, Read))
     known: tuple[Read, ...] | None = e.__dict__.get("_reads")
@@ -267,28 +269,32 @@ def transform(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
 def _transformed(e: Expr, f: Callable[[Expr], Expr], done: dict[int, Expr]) -> Expr:
     """`transform`, the operations in `done` by identity being so already."""
     # No closure that calls itself: only the search for cycles would find that to be garbage.
-    match e:
-        case Apply():
-            known = done.get(id(e))
-            if known is None:
-                args = tuple([_transformed(x, f, done) for x in e.args])
-                same = all(map(is_, args, e.args))
-                known = done[id(e)] = f(e if same else Apply(e.op, args))
-            return known
-        case Read():
-            if all(isinstance(c, Index) for _, c in e.coords):
-                return f(e)
-            coords = tuple(
-                [(d, c if isinstance(c, Index) else _transformed(c, f, done)) for d, c in e.coords]
-            )
-            return f(e if coords == e.coords else e.at(coords))
-        case Lit() | IndexValue() | Local():
+    if isinstance(e, Apply):
+        known = done.get(id(e))
+        if known is None:
+            args = tuple([_transformed(x, f, done) for x in e.args])
+            known = done[id(e)] = f(e if all(map(is_, args, e.args)) else Apply(e.op, args))
+        return known
+    if isinstance(e, Read):
+        if _reads_plainly(e):
             return f(e)
-        case Cast() | BitCast():
-            arg = _transformed(e.arg, f, done)
-            return f(e if arg is e.arg else replace(e, arg=arg))
-        case _:
-            assert_never(e)
+        coords = tuple(
+            [(d, c if isinstance(c, Index) else _transformed(c, f, done)) for d, c in e.coords]
+        )
+        return f(e if coords == e.coords else e.at(coords))
+    if isinstance(e, Cast | BitCast):
+        arg = _transformed(e.arg, f, done)
+        return f(e if arg is e.arg else replace(e, arg=arg))
+    return f(e)
+
+
+def _reads_plainly(r: Read) -> bool:
+    """Whether all coordinates are index expressions: none depends on data."""
+    # All reads are asked again and again; a generator would take twice as long.
+    for _, c in r.coords:  # noqa: SIM110
+        if not isinstance(c, Index):
+            return False
+    return True
 
 
 def map_index(e: Expr, f: Callable[[Index], Index]) -> Expr:
@@ -328,7 +334,7 @@ def _with_indices(e: Expr, f: Callable[[Index], Index], done: dict[int, Expr]) -
 def indices(e: Expr) -> tuple[Index, ...]:
     """The index expressions in `e`, equal ones once."""
     match e:
-        case Read() if all(isinstance(c, Index) for _, c in e.coords):
+        case Read() if _reads_plainly(e):
             return tuple([c for _, c in e.coords if isinstance(c, Index)])
         case IndexValue(index):
             return (index,)

@@ -345,10 +345,12 @@ class Graph:
 
 def outs(n: Node) -> tuple[Value, ...]:
     """The values that a node gives to the nodes after it."""
+    if isinstance(n, Nest):
+        return n.outs
     match n:
         case Input() | Const() | Scatter() | Bind():
             return (n.out,)
-        case Nest() | Scan() | If() | While() | Call():
+        case Scan() | If() | While() | Call():
             return n.outs
         case _:
             assert_never(n)
@@ -356,12 +358,14 @@ def outs(n: Node) -> tuple[Value, ...]:
 
 def bodies(n: Node) -> tuple[tuple[Node, ...], ...]:
     """The node lists nested in a node."""
+    if isinstance(n, Nest):
+        return ()
     match n:
         case Scan() | While():
             return (n.body,)
         case If():
             return (n.then.nodes, n.orelse.nodes)
-        case Input() | Const() | Nest() | Scatter() | Call() | Bind():
+        case Input() | Const() | Scatter() | Call() | Bind():
             return ()
         case _:
             assert_never(n)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -188,8 +188,24 @@ def dense(
     made a line longer, or else the same column of neighbouring rows would fall into few cache sets.
     Rows are made a multiple of `whole` elements long.
     """
-    halo, blocks = halo or {}, blocks or {}
-    sizes = {d: extents[d] + sum(halo.get(d, (0, 0))) for d in order}
+    own = tuple([(d, extents[d]) for d in order])
+    around = tuple([(d, halo[d]) for d in sorted(halo)]) if halo else ()
+    inner = tuple(blocks.items()) if blocks else ()
+    return _dense(own, around, fill, inner, line, whole)
+
+
+@lru_cache(maxsize=1 << 12)
+def _dense(
+    extents: tuple[tuple[str, Size], ...],
+    halos: tuple[tuple[str, tuple[int, int]], ...],
+    fill: Lit | None,
+    inner: tuple[tuple[str, int], ...],
+    line: int,
+    whole: int,
+) -> Layout:
+    """`dense` of one shape: most values of a model have that of others."""
+    halo, blocks, order = dict(halos), dict(inner), [d for d, _ in extents]
+    sizes = {d: size + sum(halo.get(d, (0, 0))) for d, size in extents}
     last = sizes[order[-1]] if order else 0
     if line and len(order) > 1 and isinstance(last, int) and last % (ALIASING_LINES * line) == 0:
         sizes[order[-1]] = last + line
@@ -203,8 +219,7 @@ def dense(
         axes.append(Axis(d, extent, stride, div, whole))
         stride = plain(stride * (max(extent, 1) if isinstance(extent, int) else extent))
     kept = tuple((d, *halo[d]) for d in sorted(halo) if halo[d] != (0, 0))
-    own = tuple((d, extents[d]) for d in sorted(order))
-    return Layout(tuple(reversed(axes)), kept, fill if kept else None, own)
+    return Layout(tuple(reversed(axes)), kept, fill if kept else None, tuple(sorted(extents)))
 
 
 def pack(array: np.ndarray, axes: Sequence[str], layout: Layout) -> np.ndarray:
