@@ -50,47 +50,44 @@ def main() -> int:
     chosen = parser.parse_args()
     targets = chosen.target or list(TARGETS)
     if chosen.write:
-        chosen.write.write_text(_file(digests(chosen.parts, targets, chosen.jobs, chosen.texts)))
+        chosen.write.write_text(recorded(digests(chosen.parts, targets, chosen.jobs, chosen.texts)))
         return 0
     with tempfile.TemporaryDirectory() as folder:
         texts = Path(folder) / "after" if chosen.texts else None
         now = digests(chosen.parts, targets, chosen.jobs, texts)
         if chosen.update:
             known = json.loads(RECORDED.read_text()) if RECORDED.exists() and chosen.parts else {}
-            write_atomically(RECORDED, _file({**known, **now}).encode())
+            write_atomically(RECORDED, recorded({**known, **now}).encode())
             return 0
         if chosen.against:
             before = Path(folder) / "before" if chosen.texts else None
             then = _of_commit(chosen.against, chosen.parts, targets, chosen.jobs, before)
+        elif not RECORDED.exists():
+            parser.error("nothing is recorded yet: --update records, --against COMMIT needs none")
         else:
             everything: Digests = json.loads(RECORDED.read_text())
             then = {name: everything[name] for name in now if name in everything}
-        differing = _tell(then, now)
+        lines = differences(then, now)
+        print("\n".join([*lines, f"{len(lines)} of {len(now)} differ"]))
         if texts and chosen.against:
             _write_differing(Path(folder), chosen.texts)
-    return 1 if differing else 0
+    return 1 if lines else 0
 
 
-def _tell(then: Digests, now: Digests) -> int:
-    """Prints what differs, and returns in how many models."""
-    differing = 0
+def differences(then: Digests, now: Digests) -> list[str]:
+    """What differs, a line for each model and target: which kinds of its texts."""
+    found: list[str] = []
     for key, own in now.items():
         if key not in then:
-            print(f"new: {key}")
-            differing += 1
+            found.append(f"new: {key}")
             continue
         kinds = [k for k in KINDS if own.get(k) != then[key].get(k)]
         if kinds:
-            print(f"{key}: {', '.join(kinds)}")
-            differing += 1
-    for key in then.keys() - now.keys():
-        print(f"gone: {key}")
-        differing += 1
-    print(f"{differing} of {len(now)} differ")
-    return differing
+            found.append(f"{key}: {', '.join(kinds)}")
+    return found + [f"gone: {key}" for key in sorted(then.keys() - now.keys())]
 
 
-def _file(every: Digests) -> str:
+def recorded(every: Digests) -> str:
     """The digests as JSON, a line each."""
     lines = (f"{json.dumps(key)}: {json.dumps(each)}" for key, each in sorted(every.items()))
     return "{\n" + ",\n".join(lines) + "\n}\n"
