@@ -89,7 +89,7 @@ class Var:
                     found.name = name
                     found.names = frozenset((name,))
                     found.key = (0, quoted(name))
-        assert isinstance(found, Var)
+        assert isinstance(found, cls)
         return found
 
     def __reduce__(self) -> tuple[type[Var], tuple[str]]:
