@@ -15,6 +15,7 @@ _ROUNDING = frozenset(
         "QuantizeLinear",
     }
 )
+_FINER = frozenset({"DynamicQuantizeLSTM"})
 _PRODUCTS = frozenset({"ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "QAttention"})
 
 
@@ -34,6 +35,19 @@ def multiplies_bytes(path: Path) -> bool:
         UserError: The file is no model.
     """
     return _has(path, _ROUNDING | _PRODUCTS)
+
+
+def rounds_rows_more(path: Path) -> frozenset[str]:
+    """Nodes by whose definition rows are rounded to 8 bits that rutc rounds to more.
+
+    Named as the graph does: by their names, or by an output.
+
+    Raises:
+        UserError: The file is no model.
+    """
+    model = load(path)
+    nodes = [n for g in subgraphs(model.graph) for n in g.node if n.op_type in _FINER]
+    return frozenset(n.name or next(filter(None, n.output), "") for n in nodes)
 
 
 def _has(path: Path, operators: frozenset[str]) -> bool:

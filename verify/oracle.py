@@ -11,6 +11,7 @@ import numpy as np
 
 from rutc.errors import UserError
 from rutc.importer import import_model
+from rutc.importer.quantised import rounds_rows_more
 from rutc.record import record
 from rutc.runtime import InferenceSession
 from rutc.runtime.bundles import Bundle, bundles
@@ -79,7 +80,7 @@ class Oracle:
         self._spent_s = 0.0
         self._last_s = inf
         self.refused = ""
-        self._given = None if graph is None else _WholeTruth(graph)
+        self._given = None if graph is None else _WholeTruth(graph, rounds_rows_more(model))
         self._imported: tuple[Shapes, _WholeTruth] | None = None
         self.traits: Mapping[str, Traits] = {} if graph is None else output_traits(graph)
 
@@ -143,7 +144,7 @@ class Oracle:
                 sizes.update(_numbers(bundle, shapes))
             graph = import_model(self._model, shapes=shapes, dims=sizes, values=held)
             self.traits = output_traits(graph)
-            self._imported = key, _WholeTruth(graph)
+            self._imported = key, _WholeTruth(graph, rounds_rows_more(self._model))
         return self._imported[1]
 
 
@@ -168,8 +169,8 @@ class _WholeTruth(Truth):
     Which tensors make up a sequence may differ from import to import, and from the artifact.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        super().__init__(graph)
+    def __init__(self, graph: Graph, finer: frozenset[str]) -> None:
+        super().__init__(graph, finer)
         self._ports = ports_of(graph)
 
     def outputs(

@@ -81,6 +81,9 @@ MODEL_LAYERS: Final = 64
 MODEL_REDUCTION: Final = MODEL_LAYERS * 4096
 """Layers times products per sum of a typical deep network."""
 
+ROW_STEPS: Final = 2.0
+"""The width, in steps of 8 bits, over which noise moves what is rounded to them: rounding moves by
+half a step at most."""
 MULTIPLE: Final = 8.0
 """How many times as far from the truth as another correct runtime a result may be in a slice."""
 

@@ -27,16 +27,18 @@ from rutc.tensor_ir import (
     Graph,
     Nest,
     Node,
+    Read,
     Reducer,
     Scan,
     Scatter,
 )
+from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.evaluate import Block, Env, blocks, evaluate_expr
 from rutc.tensor_ir.expr import factors, index_names, walk
 from rutc.tensor_ir.graph import bound_symbols, outs, used_deep, walk_nodes
 from rutc.tensor_ir.interpret import POINTS, Run, State
 from rutc.verify.compare import Array
-from rutc.verify.tolerance import IN_ORDER, STORED, roundings, unit_roundoff
+from rutc.verify.tolerance import IN_ORDER, ROW_STEPS, STORED, roundings, unit_roundoff
 from rutc.verify.widen import NARROW, WIDE, widened
 
 Wide = npt.NDArray[np.float64]
@@ -85,8 +87,10 @@ class TooMuchWork(Exception):
 class Truth:
     """A graph that runs in float64."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, finer: frozenset[str] = frozenset()) -> None:
+        """Widen a graph; in noise, rows of the ONNX nodes `finer` are rounded to 8 bits."""
         self.work_s = 0.0
+        self._finer = rounded_rows(graph, finer)
         self._declared = {v.name: v.dtype for n in walk_nodes(graph.nodes) for v in outs(n)}
         self.graph = widened(graph)
 
@@ -120,7 +124,7 @@ class Truth:
         """
         self.work_s = 0.0
         random = None if noise is None else np.random.default_rng(noise)
-        run = _WideRun(self.graph, inputs, self._declared, random, most_s)
+        run = _WideRun(self.graph, inputs, self._declared, random, most_s, self._finer)
         try:
             self._check(run, most_s)
             for n, dying in zip(self.graph.nodes, self._dying, strict=True):
@@ -180,6 +184,21 @@ def _work_of_nest(n: Nest, points: Callable[[Sequence[str]], int]) -> float:
     return count * operations / ELEMENTS_PER_S
 
 
+def rounded_rows(graph: Graph, origins: frozenset[str]) -> dict[str, Read]:
+    """The rows in fixed point of ONNX nodes, by value: `round(x / scale)`, and the read scale."""
+    found: dict[str, Read] = {}
+    for n in walk_nodes(graph.nodes):
+        if not isinstance(n, Nest) or origins.isdisjoint(n.origin) or not n.out.dtype.is_int:
+            continue
+        for e in walk(n.body[0]):
+            match e:
+                case Apply(op="round", args=(Apply(op="div", args=(_, Read() as scale)),)):
+                    found[n.out.name] = scale
+                case _:
+                    pass
+    return found
+
+
 class _WideRun(Run):
     """A run of a widened graph that rounds as the model's types ask, and multiplies by BLAS."""
 
@@ -190,8 +209,10 @@ class _WideRun(Run):
         declared: Mapping[str, DType],
         random: np.random.Generator | None,
         most_s: float,
+        finer: Mapping[str, Read],
     ) -> None:
         super().__init__(graph, inputs, {})
+        self.finer = finer
         self.declared = declared
         self.random = random
         self.work = 0.0
@@ -202,6 +223,8 @@ class _WideRun(Run):
         results = super().node(n)
         if not isinstance(n, Nest) or n.is_view:
             return results
+        if self.random is not None and n.out.name in self.finer:
+            return [self.coarse(n, results[0])]
         summed = n.reducer is not None and n.reducer.name == "sum"
         products = prod(self.shape(n.bound)) if summed else 1
         pairs = zip(n.outs, results, strict=True)
@@ -232,6 +255,34 @@ class _WideRun(Run):
             exact = _is_exact(part, dtype, products)
             result[start : start + CACHED] = np.where(exact, part, other)
         return result.reshape(x.shape)
+
+    def coarse(self, n: Nest, whole: Array) -> Array:
+        """Rows in fixed point, moved as far as rounding all of them to 8 bits may move them.
+
+        The step is that of `DynamicQuantizeLinear`: a 255th of the range of all rows, and of 0.
+        """
+        assert self.random is not None
+        scale = self.finer[n.out.name]
+        factor = self.at_dims(scale, n.out.dims)
+        rows = whole * factor
+        step = (rows.max(initial=0.0) - rows.min(initial=0.0)) / 255
+        moved = rows + ROW_STEPS * step * (self.random.random(rows.shape) - 0.5)
+        limits = np.iinfo(whole.dtype)
+        with np.errstate(all="ignore"):
+            return np.clip(np.rint(moved / factor), limits.min, limits.max).astype(whole.dtype)
+
+    def at_dims(self, r: Read, dims: Sequence[str]) -> Array:
+        """A value that is read at a part of the dims, with an axis for each of them."""
+        coords = dict(r.coords)
+        own = [i.as_var if isinstance(i, Index) else None for i in map(coords.get, self.dims_of(r))]
+        kept = sorted((d for d in own if d is not None), key=list(dims).index)
+        whole = self.values[r.value].transpose([own.index(d) for d in kept])
+        extents = dict(zip(kept, whole.shape, strict=True))
+        return whole.reshape([extents.get(d, 1) for d in dims])
+
+    def dims_of(self, r: Read) -> tuple[str, ...]:
+        """The dims of what is read, in the order of its axes."""
+        return self.graph.values[r.value].dims
 
     def spend(self, n: Node) -> None:
         """Counts the work of a node.
