@@ -153,8 +153,8 @@ class _Pair:
         raise NotImplementedError
 
 
-class FloorDiv(_Pair):
-    """`num // den`, rounded toward minus infinity; `den` is positive."""
+class _Division(_Pair):
+    """A division of two expressions."""
 
     __match_args__ = ("num", "den")
     __slots__ = ()
@@ -168,26 +168,21 @@ class FloorDiv(_Pair):
     def den(self) -> Index:
         """By what."""
         return self.b
+
+
+class FloorDiv(_Division):
+    """`num // den`, rounded toward minus infinity; `den` is positive."""
+
+    __slots__ = ()
 
     def _written(self) -> str:
         return f"{_paren(self.a)} // {_paren(self.b)}"
 
 
-class Mod(_Pair):
+class Mod(_Division):
     """`num % den`, in [0, den); `den` is positive."""
 
-    __match_args__ = ("num", "den")
     __slots__ = ()
-
-    @property
-    def num(self) -> Index:
-        """What is divided."""
-        return self.a
-
-    @property
-    def den(self) -> Index:
-        """By what."""
-        return self.b
 
     def _written(self) -> str:
         return f"{_paren(self.a)} % {_paren(self.b)}"

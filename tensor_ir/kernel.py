@@ -209,11 +209,8 @@ def walk_stmts(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
     while waiting:
         s = waiting.pop()
         yield s
-        if isinstance(s, Loop):
-            waiting += s.body[::-1]
-        elif isinstance(s, Branch):
-            waiting += s.orelse[::-1]
-            waiting += s.then[::-1]
+        for inner in reversed(blocks(s)):
+            waiting += inner[::-1]
 
 
 def accesses(s: Stmt) -> tuple[Access, ...]:

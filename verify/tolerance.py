@@ -84,6 +84,7 @@ MODEL_REDUCTION: Final = MODEL_LAYERS * 4096
 ROW_STEPS: Final = 2.0
 """The width, in steps of 8 bits, over which noise moves what is rounded to them: rounding moves by
 half a step at most."""
+
 MULTIPLE: Final = 8.0
 """How many times as far from the truth as another correct runtime a result may be in a slice."""
 

@@ -263,26 +263,24 @@ class _WideRun(Run):
         """
         assert self.random is not None
         scale = self.finer[n.out.name]
-        factor = self.at_dims(scale, n.out.dims)
-        rows = whole * factor
+        factor = self.at_dims(scale, n.out.dims).astype(np.float64)
+        rows = whole.astype(np.float64) * factor
         step = (rows.max(initial=0.0) - rows.min(initial=0.0)) / 255
         moved = rows + ROW_STEPS * step * (self.random.random(rows.shape) - 0.5)
-        limits = np.iinfo(whole.dtype)
+        limits = np.iinfo(n.out.dtype.numpy)
         with np.errstate(all="ignore"):
-            return np.clip(np.rint(moved / factor), limits.min, limits.max).astype(whole.dtype)
+            numbers: Array = np.clip(np.rint(moved / factor), limits.min, limits.max)
+        return numbers.astype(whole.dtype)
 
     def at_dims(self, r: Read, dims: Sequence[str]) -> Array:
         """A value that is read at a part of the dims, with an axis for each of them."""
         coords = dict(r.coords)
-        own = [i.as_var if isinstance(i, Index) else None for i in map(coords.get, self.dims_of(r))]
+        places = map(coords.get, self.graph.values[r.value].dims)
+        own = [i.as_var if isinstance(i, Index) else None for i in places]
         kept = sorted((d for d in own if d is not None), key=list(dims).index)
         whole = self.values[r.value].transpose([own.index(d) for d in kept])
         extents = dict(zip(kept, whole.shape, strict=True))
         return whole.reshape([extents.get(d, 1) for d in dims])
-
-    def dims_of(self, r: Read) -> tuple[str, ...]:
-        """The dims of what is read, in the order of its axes."""
-        return self.graph.values[r.value].dims
 
     def spend(self, n: Node) -> None:
         """Counts the work of a node.
