@@ -18,6 +18,7 @@ from rutc.importer.open_sizes import SizeFoundError
 from rutc.importer.overflow import LONGEST
 from rutc.importer.proto import dtype_of, shape_of
 from rutc.importer.relations import relations
+from rutc.importer.solutions import Solutions
 from rutc.importer.tensor import Axis, Item, Tensor
 from rutc.tensor_ir import Data, DType, Index, Input, Value
 from rutc.tensor_ir.affine import ONE, ZERO, Range
@@ -30,7 +31,7 @@ LONGEST_FORMULA = 200
 """The characters of a size's name that is read as a formula."""
 
 Shapes = Mapping[str, tuple[int, ...]]
-Learned = Mapping[str, Index | Range]
+Learned = Mapping[str, Index | tuple[int, ...]]
 """What the model's symbolic sizes are, in terms of others of its names, or their ranges."""
 
 
@@ -50,6 +51,7 @@ class Inputs:
     learned: Learned
     least: int = 0
     symbols: dict[str, str] = field(default_factory=dict)
+    steps: dict[str, int] = field(default_factory=dict)
     common: dict[str, int] = field(default_factory=dict)
     ports: list[Input] = field(default_factory=list)
     relations: Mapping[str, Index] = field(default_factory=dict)
@@ -78,9 +80,14 @@ class Inputs:
         """What the model says of a size, for the next import."""
         names = {symbol: param for param, symbol in self.symbols.items()}
         param = names[found.symbol]
-        if found.meaning is None:
-            return {param: (self.least, found.most)}
-        return {param: found.meaning.subs({s: Index.of(p) for s, p in names.items()})}
+        step = self.steps.get(found.symbol, 1)
+        if isinstance(found.meaning, Solutions):
+            s = found.meaning
+            if s.least == s.most:
+                return {param: Index.of(s.least * step)}
+            return {param: (s.least * step, s.most * step, s.step * step)}
+        sizes = {s: Index.of(p) // self.steps.get(s, 1) for s, p in names.items()}
+        return {param: found.meaning.subs(sizes) * step}
 
     def _check_names(self) -> None:
         inputs = [port.name for port in self.ports]
@@ -265,8 +272,9 @@ class Inputs:
         self.b.ranges[symbol] = (low, high)
         if common is not None:
             self.common[symbol] = common // step
-        if not stated and found is None:
+        if not stated:
             self.b.open_sizes[symbol] = None
+            self.steps[symbol] = step
         return Index.of(symbol) * step
 
 

@@ -7,14 +7,17 @@ size is refused. Nothing is concluded from what a branch or a loop holds, which 
     Conv of x{n, c, ..} with 3 channels         c = 3
     keys {n, past} and {n, new} in a row of n' = total positions        total = past + new
     a text of seq words plus the first min(512, seq) rows of a table    seq <= 512
+    (h + 15) // 48 rows of w columns, reshaped to one row of w          33 <= h <= 80
+    x{h} beside itself halved, h upwards rounded, and doubled           h = 2, 4, 6, ..
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rutc.importer.solutions import Solutions, solutions
 from rutc.tensor_ir import Index
-from rutc.tensor_ir.affine import Min, minimum
+from rutc.tensor_ir.affine import ONE, ZERO, Min, floordiv, minimum
 from rutc.tensor_ir.division import extreme_operands
 
 if TYPE_CHECKING:
@@ -22,14 +25,13 @@ if TYPE_CHECKING:
 
 
 class SizeFoundError(Exception):
-    """The model says what a size is, or the most that it can be."""
+    """The model says what a size is, or which values it can have."""
 
-    def __init__(self, symbol: str, meaning: Index | None, most: int = 0) -> None:
-        """The size, and what it is; without a meaning the most that it can be."""
-        super().__init__(symbol, meaning, most)
+    def __init__(self, symbol: str, meaning: Index | Solutions) -> None:
+        """The size, and what it is or which values it can have."""
+        super().__init__(symbol, meaning)
         self.symbol = symbol
         self.meaning = meaning
-        self.most = most
 
 
 def must_equal(b: Builder, x: Index, y: Index) -> None:
@@ -47,15 +49,38 @@ def must_equal(b: Builder, x: Index, y: Index) -> None:
                 raise SizeFoundError(symbol, q // times[0])
     at_most(b, x, y)
     at_most(b, y, x)
+    _solve(b, x, y)
+
+
+def _solve(b: Builder, x: Index, y: Index) -> None:
+    """Raises SizeFoundError where x = y holds for some values only of a size that nobody stated.
+
+    What both sides have as a factor is taken to be none of a run's zeros. A size that was found to
+    be one of two alike counts as the first of them.
+    """
+    while alike := {n: b.alike[n][0] for n in (x - y).names() if n in b.alike}:
+        x, y = x.subs(alike), y.subs(alike)
+    apart = x - y
+    for p, q in ((x, y), (y, x)):
+        times = floordiv(p, q, b.ranges) if q != ZERO else ZERO
+        if times * q == p:
+            apart = times - ONE
+    names = apart.names()
+    symbol = next(iter(names), "")
+    if len(names) == 1 and symbol in b.open_sizes:
+        found = solutions(apart, symbol, b.ranges[symbol])
+        if found is not None:
+            raise SizeFoundError(symbol, found)
 
 
 def at_most(b: Builder, x: Index, y: Index) -> None:
     """Raises SizeFoundError where x = min(512, y) is equal to y, a size that nobody stated."""
     if b.depth or y.as_var not in b.open_sizes or y.as_var is None:
         return
+    least, largest = b.ranges[y.as_var]
     for most in (p.const for p in extreme_operands(x, Min) if p.is_const and p.const > 1):
-        if minimum(most, y) == x:
-            raise SizeFoundError(y.as_var, None, most)
+        if minimum(most, y) == x and most < largest:
+            raise SizeFoundError(y.as_var, Solutions(least, most))
 
 
 def _open(b: Builder, x: Index) -> str | None:

@@ -35,6 +35,7 @@ from rutc.verify.sizes import (
     extents_at,
     session_common_sizes,
     sizes_of,
+    sizes_text,
 )
 from rutc.verify.tolerance import Level, is_float
 
@@ -46,8 +47,9 @@ class Verification:
     `inputs` says where the inputs came from (`brief` after others), `values` are they. `rutc_s`
     and `reference_s` are the seconds of the one run of each, which is no benchmark. `truth` says
     why float64 judged nothing or not all; `runs` is how many inputs there were, `with_truth` for
-    how many of them it did. `skipped` says of each case of a folder that was not run why, `lossy`
-    of each layer whose filtering costs accuracy on `values` how (see `filtering`).
+    how many of them it did. `skipped` says of each case of a folder that was not run why, `refused`
+    what rutc said of generated inputs that ONNX Runtime runs, `lossy` of each layer whose filtering
+    costs accuracy on `values` how (see `filtering`).
     """
 
     model: Path
@@ -65,6 +67,7 @@ class Verification:
     runs: int = 1
     with_truth: int = 0
     skipped: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     lossy: tuple[str, ...] = ()
 
     @property
@@ -75,7 +78,8 @@ class Verification:
     @property
     def unverified(self) -> tuple[str, ...]:
         """What was not checked, or not by float64, a sentence each."""
-        found = [f"{o.name!r}: {o.remark}" for o in self.outputs if o.remark]
+        found = [f"refused at {text}" for text in self.refused]
+        found += [f"{o.name!r}: {o.remark}" for o in self.outputs if o.remark]
         return (*found, f"float64: {self.truth}") if self.truth else tuple(found)
 
     def summary(self) -> str:
@@ -206,9 +210,12 @@ class Verifier:
 
         Raises:
             UserError: ONNX Runtime runs the model on none of them, or there are no such sizes.
+            ModelError: The compiled model refuses all that ONNX Runtime runs.
         """
         found: list[Verification] = []
         refused = ""
+        own: list[str] = []
+        failure: ModelError | None = None
         ran: Sizes | None = None
         chosen = draws(self.session, seed, dims)
         for number, draw in enumerate(chosen):
@@ -217,7 +224,11 @@ class Verifier:
                 if ran is None or not self.oracle.affords_more:
                     continue
                 draw = replace(draw, sizes=ran)
-            told = self.add(found, draw)
+            try:
+                told = self.add(found, draw)
+            except ModelError as error:
+                failure, told = error, str(error)
+                own.append(f"{sizes_text(draw.sizes)}: {told}")
             if told:
                 refused = told
                 continue
@@ -225,7 +236,8 @@ class Verifier:
             if any(not o.passed and not o.contradicted for o in found[-1].outputs):
                 return found
         if ran is None:
-            raise UserError(f"{refused} {self.advice()}")
+            raise failure or UserError(f"{refused} {self.advice()}")
+        found[0] = replace(found[0], refused=tuple(own))
         return [*found, *self.louder(found, seed, ran)]
 
     def add(self, found: list[Verification], draw: Draw) -> str:
@@ -453,6 +465,7 @@ def together(found: Sequence[Verification]) -> Verification:
         runs=len(found),
         with_truth=sum(v.with_truth for v in found),
         skipped=tuple(text for v in found for text in v.skipped),
+        refused=tuple(text for v in found for text in v.refused),
     )
 
 

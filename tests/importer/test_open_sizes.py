@@ -323,3 +323,38 @@ def test_old_broadcasts_of_symbolic_sizes(tmp_path, rng):
     assert [s for s, _ in g.symbols] == ["n", "m", "k"]
     x, c = rng.standard_normal((2, 3, 4)).astype("f4"), rng.standard_normal(4).astype("f4")
     np.testing.assert_array_equal(interpret(g, {"x": x, "c": c})["y"], x + c)
+
+
+ROWS = [
+    helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[48, 1], strides=[48, 1]),
+    helper.make_node("Reshape", ["p", "s"], ["y"]),
+]
+HALVED = [
+    helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[2, 1], strides=[2, 1]),
+    helper.make_node("Resize", ["p", "", "by"], ["q"], mode="nearest"),
+    helper.make_node("Concat", ["x", "q"], ["y"], axis=1),
+]
+TWICE = [
+    helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[2, 1], strides=[2, 1]),
+    helper.make_node("MaxPool", ["p"], ["r"], kernel_shape=[2, 1], strides=[2, 1]),
+    helper.make_node("Resize", ["r", "", "by"], ["q"], mode="nearest"),
+    helper.make_node("Concat", ["p", "q"], ["s"], axis=1),
+    helper.make_node("Resize", ["s", "", "by"], ["u"], mode="nearest"),
+    helper.make_node("Concat", ["x", "u"], ["y"], axis=1),
+]
+SOLVED = {
+    "a range": (ROWS, {"s": i64(3, 5)}, {"h": (48, 95)}, 64),
+    "a step": (HALVED, {"by": np.array([1, 1, 2, 1], "f4")}, {"h/2": (0, 1 << 30)}, 6),
+    "two steps": (TWICE, {"by": np.array([1, 1, 2, 1], "f4")}, {"h/4": (0, 1 << 29)}, 12),
+}
+
+
+@pytest.mark.parametrize("case", SOLVED)
+def test_equal_extents_tell_which_sizes_a_model_takes(case, tmp_path, rng):
+    nodes, constants, expected, h = SOLVED[case]
+    path = told(tmp_path / "m.onnx", nodes, {"x": [1, 3, "h", 5]}, **constants)
+    g = import_model(path)
+    assert without_common(dict(g.symbols)) == expected
+    feed = {"x": rng.standard_normal((1, 3, h, 5)).astype("f4")}
+    (want,) = onnxruntime.InferenceSession(path).run(None, feed)
+    np.testing.assert_array_equal(interpret(g, feed)["y"], want)

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rutc.compiler import Options, compile_model
 from rutc.importer import import_model
+from rutc.runtime import ModelError
 from rutc.tensor_ir import Lit, Nest, apply
 from rutc.verify import THOROUGH, Effort, Verification, verify_model
 from rutc.verify.informative import says_nothing
@@ -179,3 +180,24 @@ def test_louder_inputs_have_sizes_that_the_model_takes(tmp_path: Path) -> None:
     assert found.passed
     assert found.unverified == ()
     assert found.outputs[0].shape == (64 + 12,)
+
+
+def test_sizes_that_the_artifact_refuses_are_told(tmp_path: Path) -> None:
+    """ONNX Runtime gives a window that does not fit an element; rutc refuses what it makes."""
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[48, 1], strides=[48, 1]),
+        helper.make_node("Reshape", ["p", "s"], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, "h", 5])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    shape = numpy_helper.from_array(np.array([3, 5]), "s")
+    graph = helper.make_graph(nodes, "g", [x], [y], [shape])
+    model = tmp_path / "m.onnx"
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), model)
+    library = compile_model(model, tmp_path / "m.so", Options(dims={"h": (1, 95)})).library
+    found = verify_model(model, library)
+    assert found.passed
+    assert found.unverified[0].startswith("refused at h=5: ")
+    with pytest.raises(ModelError, match="cannot be reshaped"):
+        verify_model(model, library, dims={"h": 5})
