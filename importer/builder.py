@@ -64,6 +64,9 @@ MOST = (1 << 31) - 1
 
 FEW = 64
 """So many operands are chosen from, or combined, one after the other in one expression."""
+MANY = 8
+"""An extent of more symbolic sizes is computed once and is a size of its own: otherwise a kernel
+that needs it is told all the sizes in it, and can be told so many only."""
 
 
 class OperatorError(ValueError):
@@ -102,7 +105,8 @@ class Builder:
     scope: dict[str, Item] = field(default_factory=dict)
     run_graph: Callable[..., tuple[Item, ...]] | None = None
     equal: dict[tuple[Index, Index], Index] = field(default_factory=dict)
-    """Extents that are checked to be equal where the import stands, as one."""
+    """Extents that are checked to be equal where the import stands, as one; (e, e) has what stands
+    for an extent of many sizes."""
     alike: dict[str, tuple[Index, Index]] = field(default_factory=dict)
     """The sizes that stand for two extents that are checked to be equal."""
     steps: dict[tuple[Index, Index], Index] = field(default_factory=dict)
@@ -472,6 +476,19 @@ class Builder:
         if made.as_var is not None:
             self.alike[made.as_var] = a, b
         return made
+
+    def total(self, extent: Index) -> Index:
+        """An extent; one of many sizes as a size of its own, which the program computes first."""
+        if len(extent.names()) <= MANY:
+            return extent
+        if (extent, extent) not in self.equal:
+            least, most = extent.bounds(self.ranges) or (0, LONGEST)
+            found = self.nest((), IndexValue(extent))
+            made = self.size(found, "total", min(most, LONGEST), max(least, 0))
+            self.equal[extent, extent] = made
+            if made.as_var is not None:
+                self.alike[made.as_var] = extent, extent
+        return self.equal[extent, extent]
 
     def number(self, extent: Index, value: int, what: str) -> int:
         """`value`, which an extent must be. Raises OperatorError where it is not known to be."""

@@ -24,6 +24,7 @@ from rutc.tensor_ir import Data, DType, Index, Input, Value
 from rutc.tensor_ir.affine import ONE, ZERO, Range
 from rutc.tensor_ir.interface import Bundle
 from rutc.tensor_ir.parse import parse_index
+from rutc.tensor_ir.ranges import COMMON_SIZE
 
 MOST_SIZE = 1 << 31
 """No size that nothing fixes may be larger."""
@@ -270,8 +271,10 @@ class Inputs:
         name = clean_dim(param) if step == 1 else f"{clean_dim(param)}/{step}"
         symbol = self.symbols.setdefault(param, name)
         self.b.ranges[symbol] = (low, high)
+        if common is None and not stated and step > 1:
+            common = COMMON_SIZE
         if common is not None:
-            self.common[symbol] = common // step
+            self.common[symbol] = min(max(common // step, low), high)
         if not stated:
             self.b.open_sizes[symbol] = None
             self.steps[symbol] = step

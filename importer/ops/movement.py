@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rutc.importer.builder import FEW, Builder, OperatorError, lit
+from rutc.importer.builder import FEW, MANY, Builder, OperatorError, lit
 from rutc.importer.open_sizes import must_equal
 from rutc.importer.ops.control import unless
 from rutc.importer.ops.dynamic import (
@@ -253,8 +253,10 @@ def concat(b: Builder, *parts: Tensor, axis: int) -> Tensor:
     """The parts one after the other along an axis, as a choice on the position along it."""
     if not parts:
         raise OperatorError("no operand")
-    while len(parts) > FEW:
-        runs = [parts[k : k + FEW] for k in range(0, len(parts), FEW)]
+    sizes = {n for t in parts for e in t.shape for n in e.names()}
+    few = FEW if len(sizes) <= MANY else 2 * MANY
+    while len(parts) > few:
+        runs = [parts[k : k + few] for k in range(0, len(parts), few)]
         parts = tuple(concat(b, *run, axis=axis) for run in runs)
     at = axis_of(axis, parts[0].rank)
     filled = [t for t in parts if t.shape[at] != ZERO] or [parts[0]]
@@ -270,7 +272,7 @@ def concat(b: Builder, *parts: Tensor, axis: int) -> Tensor:
                 shape[i] = b.same(p, q)
     if len(filled) == 1:
         return first
-    shape[at] = sum((t.shape[at] for t in filled), ZERO)
+    shape[at] = b.total(sum((t.shape[at] for t in filled), ZERO))
     axes = b.axes(shape)
     if any(e == ZERO for e in shape):
         return b.nest(axes, lit(0, first.dtype))

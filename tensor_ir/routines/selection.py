@@ -76,15 +76,15 @@ def non_max_suppression(job: Job) -> Sequence[np.ndarray]:
     for batch in range(scores.shape[0]):
         corners = _corners(boxes[batch], centered=bool(job.integer("center_point_box")))
         for kind in range(scores.shape[1]):
-            keys = order_keys(scores[batch, kind])
+            order = np.argsort(~order_keys(scores[batch, kind]), kind="stable")
+            if job.integer("filtered"):
+                order = order[scores[batch, kind, order] > least]
+            left = corners[order].T
             kept: list[int] = []
-            for box in np.argsort(~keys, kind="stable").tolist():
-                if len(kept) >= int(most):
-                    break
-                if job.integer("filtered") and not scores[batch, kind, box] > least:
-                    continue
-                if not any(_overlap(corners[box], corners[k]) > overlap for k in kept):
-                    kept.append(box)
+            while len(order) and len(kept) < int(most):
+                kept.append(int(order[0]))
+                remain = ~(_overlaps(left[:, 0], left[:, 1:]) > overlap)
+                order, left = order[1:][remain], left[:, 1:][:, remain]
             rows += [(batch, kind, box) for box in kept]
     room = job.results[0].shape[0]
     if len(rows) > room:
@@ -104,11 +104,15 @@ def _corners(boxes: np.ndarray, *, centered: bool) -> np.ndarray:
     return np.concatenate([np.minimum(low, high), np.maximum(low, high)], axis=1)
 
 
-def _overlap(a: np.ndarray, b: np.ndarray) -> np.float32:
-    """The intersection of two boxes as a part of their union; 0 where a box is empty."""
-    sides = np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2])
-    inside, first, second = sides[0] * sides[1], *((x[2] - x[0]) * (x[3] - x[1]) for x in (a, b))
-    union = first + second - inside
-    if not (sides > 0).all() or min(inside, first, second, union) <= 0:
-        return np.float32(0)
-    return np.float32(inside / union)
+def _overlaps(box: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """{k}: intersections of a box {4} and others {4, k} by their unions; 0 with empty boxes."""
+    top, left, bottom, right = others
+    with np.errstate(all="ignore"):
+        height = np.minimum(box[2], bottom) - np.maximum(box[0], top)
+        width = np.minimum(box[3], right) - np.maximum(box[1], left)
+        inside = height * width
+        first, second = ((y2 - y1) * (x2 - x1) for y1, x1, y2, x2 in (box, others))
+        union = first + second - inside
+        share = inside / union
+        empty = (inside <= 0) | (first <= 0) | (second <= 0) | (union <= 0)
+    return np.where((height > 0) & (width > 0) & ~empty, share, np.float32(0))

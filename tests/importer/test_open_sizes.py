@@ -7,12 +7,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rutc
+from rutc.emit.program_source import MAX_SYMBOLS
 from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.importer.registry import OPERATORS
 from rutc.runtime import ModelError
 from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.ranges import without_common
+from rutc.tensor_ir.ranges import COMMON_SIZE, common_sizes, without_common
 
 TABLE = np.arange(33 * 4, dtype="f4").reshape(33, 4)
 
@@ -358,3 +359,32 @@ def test_equal_extents_tell_which_sizes_a_model_takes(case, tmp_path, rng):
     feed = {"x": rng.standard_normal((1, 3, h, 5)).astype("f4")}
     (want,) = onnxruntime.InferenceSession(path).run(None, feed)
     np.testing.assert_array_equal(interpret(g, feed)["y"], want)
+
+
+def test_a_learned_step_leaves_what_sizes_commonly_are(tmp_path):
+    nodes, constants, *_ = SOLVED["two steps"]
+    path = told(tmp_path / "m.onnx", nodes, {"x": [1, 3, "h", 5]}, **constants)
+    assert common_sizes(dict(import_model(path).symbols)) == {"h/4": COMMON_SIZE // 4}
+
+
+def test_a_row_of_more_parts_than_a_kernel_can_be_told_sizes(tmp_path, rng):
+    """As detectors join what they found of each class."""
+    count = MAX_SYMBOLS + 6
+    nodes = [helper.make_node("Split", ["x"], [f"x{i}" for i in range(count)], num_outputs=count)]
+    for i in range(count):
+        nodes.append(helper.make_node("NonZero", [f"x{i}"], [f"p{i}"]))
+        nodes.append(helper.make_node("Cast", [f"p{i}"], [f"q{i}"], to=TensorProto.FLOAT))
+    for part, name in (("p", "y"), ("q", "z")):
+        parts = [f"{part}{i}" for i in range(count)]
+        nodes.append(helper.make_node("Concat", parts, [name], axis=1))
+    nodes.append(helper.make_node("Cast", ["y"], ["r"], to=TensorProto.FLOAT))
+    nodes.append(helper.make_node("Add", ["r", "z"], ["s"]))
+    path = told(tmp_path / "m.onnx", nodes, {"x": [count, 7]}, opset=18)
+    model = onnx.load(path)
+    model.graph.output[0].name = "s"
+    onnx.save(model, path)
+    rutc.compile(path, tmp_path / "m.so", verify=False)
+    x = (rng.random((count, 7)) < 0.5).astype("f4")
+    (want,) = onnxruntime.InferenceSession(path).run(None, {"x": x})
+    with rutc.load(tmp_path / "m.so") as session:
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], want)
