@@ -20,7 +20,7 @@ from rutc.runtime.ports import NodeArg, Ports, undamaged
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, Size, plain, quoted, typical
 from rutc.tensor_ir.parse import parse_index
-from rutc.tensor_ir.ranges import Range, common_size, common_sizes
+from rutc.tensor_ir.ranges import Range, common_size, common_sizes, multiple
 from rutc.verify.sizes import Sizes, planned_ranges, sizes_lines
 from rutc.verify.verify import run_values
 
@@ -159,8 +159,8 @@ def _input_sizes(manifest: Mapping[str, object]) -> dict[str, Range]:
 def _open_sizes(sizes: Mapping[str, Range]) -> list[str]:
     """A line on the sizes that a run chooses, if there are some."""
     each = [
-        f"{quoted(name)} ({_range(limits)}, planned for {common_size(limits)})"
-        for name, limits in sizes.items()
+        f"{quoted(name)} ({_range(limits, step)}, planned for {step * common_size(limits)})"
+        for (name, step), limits in ((multiple(s), limits) for s, limits in sizes.items())
     ]
     return [f"sizes that a run chooses: {', '.join(each)}"] if each else []
 
@@ -223,9 +223,10 @@ def _extent(size: Size) -> int | str:
     return size if isinstance(size, int) else str(size)
 
 
-def _range(limits: Range) -> str:
-    low, high = limits
-    return f"from {low} on" if high == MOST_SIZE else f"{low}..{high}"
+def _range(limits: Range, step: int) -> str:
+    low, high = (step * size for size in limits)
+    steps = f" in steps of {step}" if step > 1 else ""
+    return (f"from {low} on" if high >= MOST_SIZE else f"{low}..{high}") + steps
 
 
 def _sizes(graph: Graph) -> dict[str, Range]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Self
 
@@ -75,3 +76,9 @@ def range_text(limits: Range) -> str:
     low, high = limits
     common = f"@{limits.common}" if isinstance(limits, CommonRange) else ""
     return f"{low}..{high}{common}"
+
+
+def multiple(symbol: str) -> tuple[str, int]:
+    """The size that a symbol stands for, and what it is divided by there: `height/16`."""
+    found = re.fullmatch(r"(.+)/([1-9]\d*)", symbol)
+    return (found[1], int(found[2])) if found else (symbol, 1)

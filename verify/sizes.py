@@ -9,7 +9,7 @@ from rutc.errors import UserError
 from rutc.runtime import InferenceSession
 from rutc.runtime.dtypes import dtype_of_type
 from rutc.tensor_ir.parse import parse_index
-from rutc.tensor_ir.ranges import CommonRange, Range, common_size, without_common
+from rutc.tensor_ir.ranges import CommonRange, Range, common_size, multiple, without_common
 
 Sizes = dict[str, int]
 Ranges = Mapping[str, tuple[int, int]]
@@ -47,7 +47,7 @@ def session_symbols(session: InferenceSession) -> dict[str, tuple[int, int]]:
 def advice(session: InferenceSession) -> str:
     """Returns what may help where generated inputs are none that a model takes."""
     real = "Give real inputs with --input NAME=FILE"
-    symbols = list(session_symbols(session))
+    symbols = [multiple(symbol)[0] for symbol in session_symbols(session)]
     if not symbols:
         return real
     sizes = " ".join(f"--dim {name}=SIZE" for name in symbols)
@@ -79,11 +79,19 @@ def sizes_of(session: InferenceSession, values: Mapping[str, object]) -> Sizes:
         if not isinstance(value, np.ndarray):
             continue
         for extent, size in zip(port.shape, value.shape, strict=False):
-            if isinstance(extent, str) and found.setdefault(extent, size) != size:
-                raise UserError(
-                    f"input {port.name!r} has {extent}={size}, and another {found[extent]}"
-                )
+            if not isinstance(extent, str):
+                continue
+            name = _size_named(extent)
+            if found.setdefault(name, size) != size:
+                raise UserError(f"input {port.name!r} has {name}={size}, and another {found[name]}")
     return found
+
+
+def _size_named(extent: str) -> str:
+    """What an extent is called: `height` for `16*'height/16'`."""
+    times, symbol = parse_index(extent).as_multiple or (0, "")
+    name, step = multiple(symbol)
+    return name if times == step else extent
 
 
 def common_sizes(symbols: Ranges, planned: Mapping[str, int] | None = None) -> Sizes:
@@ -164,8 +172,9 @@ def sample_sizes(
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
-    """Returns sizes as one line: `batch=5 seq=7`."""
-    return " ".join(f"{name}={size}" for name, size in sizes.items())
+    """Returns sizes as one line: `batch=5 height=112` for a batch of 5 and a height/16 of 7."""
+    told = ((*multiple(name), size) for name, size in sizes.items())
+    return " ".join(f"{name}={size * step}" for name, step, size in told)
 
 
 def sizes_lines(sizes: Mapping[str, int]) -> list[str]:
@@ -176,15 +185,25 @@ def sizes_lines(sizes: Mapping[str, int]) -> list[str]:
 def narrowed(symbols: Ranges, dims: Mapping[str, int]) -> dict[str, tuple[int, int]]:
     """Returns the ranges of symbols, those of `dims` with one size.
 
+    A size that is a multiple goes by its own name: `height=112` where the symbol is `height/16`.
+
     Raises:
         UserError: there is no such symbol, or the size is out of its range.
     """
+    told = {multiple(symbol): symbol for symbol in symbols}
+    steps = {name: (step, symbol) for (name, step), symbol in told.items()}
+    found: dict[str, tuple[int, int]] = {}
     for name, size in dims.items():
-        low, high = symbols.get(name, (0, -1))
-        if not low <= size <= high:
-            ranges = (f"{n}={a}..{b}" for n, (a, b) in symbols.items())
+        step, symbol = steps.get(name, (1, name))
+        low, high = symbols.get(symbol, (0, -1))
+        if size % step or not low <= size // step <= high:
+            listed = " ".join(
+                f"{n}={a * k}..{b * k}" + (f" in steps of {k}" if k > 1 else "")
+                for (n, k), (a, b) in zip(told, symbols.values(), strict=True)
+            )
             raise UserError(
                 f"--dim {name}={size}: the compiled model has no such size; it runs at "
-                + (" ".join(ranges) or "one size only")
+                + (listed or "one size only")
             )
-    return {**symbols, **{name: (size, size) for name, size in dims.items()}}
+        found[symbol] = size // step, size // step
+    return {**symbols, **found}

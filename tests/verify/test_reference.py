@@ -127,3 +127,15 @@ def test_types_that_numpy_alone_has_not_may_come_without_axes(kind: int, tmp_pat
     assert isinstance(y_value, np.ndarray)
     assert y_value.shape == ()
     assert y_value == 3
+
+
+def test_an_output_may_have_another_shape_than_is_declared(tmp_path: Path) -> None:
+    """As exporters write the lengths of their example into outputs."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [5, 3])
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, tmp_path / "m.onnx")
+    given = np.ones((4, 3), np.float32)
+    run = Reference(tmp_path / "m.onnx").bound({"x": given}, {"y": np.empty_like(given)})
+    run()

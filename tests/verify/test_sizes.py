@@ -13,9 +13,11 @@ from rutc.tensor_ir.ranges import common_size
 from rutc.verify.sizes import (
     common_sizes,
     modest,
+    narrowed,
     planned_ranges,
     sample_sizes,
     session_symbols,
+    sizes_of,
 )
 from rutc.verify.verify import session_values, verify_model
 
@@ -159,6 +161,10 @@ def test_a_range_may_have_a_step(tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", np.ones((1, 1, 6, 10), np.float32))
         values = session_values(session, [f"x={tmp_path / 'x.npy'}"])
         assert session.run(None, values)[0].shape == (1, 1, 6, 10)
+        assert sizes_of(session, values) == {"h": 6, "w": 10}
+        assert narrowed(session_symbols(session), {"h": 8}) == {"h/2": (4, 4), "w/2": (1, 32)}
+        with pytest.raises(UserError, match=r"it runs at h=2..100 in steps of 2 w=2..64 in steps"):
+            narrowed(session_symbols(session), {"h": 7})
 
 
 def test_sizes_of_generated_inputs_are_chosen_beside_a_library(tmp_path: Path) -> None:
