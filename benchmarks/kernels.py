@@ -174,7 +174,7 @@ def _section(title: str, entries: Sequence[Entry]) -> list[str]:
         )
         lines.append(
             f"| {_case(entry)}{layout.marks(entry)} | {us['rutc']} | {rate:.1f} | {native} |"
-            f"{others} {_bound(entry)} |{shares} {layout.origin(entry)} |"
+            f"{others} {entry['bound_by']} |{shares} {layout.origin(entry)} |"
         )
     return [*lines, "", *_summary(measured, peers), ""]
 
@@ -184,7 +184,7 @@ def _summary(entries: Sequence[Entry], peers: Sequence[str]) -> list[str]:
         return []
     lines = []
     for bound in ("compute", "memory"):
-        own = [entry for entry in entries if _bound(entry) == bound]
+        own = [entry for entry in entries if str(entry["bound_by"]) == bound]
         if own:
             shares = {n: [_share(e, n) for e in own if n in times_of(e)] for n in ("rutc", *peers)}
             means = ", ".join(
@@ -213,11 +213,6 @@ def _summary(entries: Sequence[Entry], peers: Sequence[str]) -> list[str]:
 def _slowdown(entry: Entry, peers: Sequence[str]) -> float:
     us = times_of(entry)
     return us["rutc"] / min(us[n] for n in peers if n in us)
-
-
-def _bound(entry: Entry) -> str:
-    """What bounds a case; entries of the earlier protocol have it under another name."""
-    return str(entry["bound_by"] if "bound_by" in entry else entry["bound"])
 
 
 def key(entry: Entry) -> str:

@@ -8,9 +8,7 @@ Table = Callable[[Sequence[Entry]], list[str]]
 
 METHOD = (
     "Every peer has a process of its own and is stopped while another one's turn lasts; inputs",
-    "and outputs are bound before, for all of them or (`unbound`) for none. By an earlier",
-    "protocol, where it is named, all took turns in one process, with little bound, so that",
-    "threads which wait by spinning slowed the others.",
+    "and outputs are bound before, for all of them or (`unbound`) for none.",
 )
 VECTORS = (("amx", "AMX"), ("avx512f", "AVX-512"), ("avx2", "AVX2 only"))
 
@@ -75,7 +73,7 @@ def measured_on(entries: Sequence[Entry], *, timed: bool) -> list[str]:
         assert isinstance(versions, dict)
         named = ", ".join(f"{name} {version}" for name, version in versions.items())
         line = f"- rutc at commit {entry['commit']}; {entry['cpus']} CPUs; {named}; {entry['date']}"
-        protocol = f"; {entry.get('protocol', 'an earlier protocol')}" if timed else ""
+        protocol = f"; {entry['protocol']}" if timed else ""
         lines.append(f"{line}{protocol}.")
     return list(dict.fromkeys(lines))
 

@@ -13,7 +13,7 @@ from rutc.emit.targets.select import host_features, host_processor
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ("onnxruntime", "openvino", "iree-base-compiler", "apache-tvm", "torch")
 PROTOCOL = "processes in turns"
-"""How entries are measured (`benchmarks.protocol`); those without it took turns in one process."""
+"""How entries are measured (`benchmarks.protocol`)."""
 FEATURES = ("avx2", "avxvnni", "avx512f", "avx512vnni", "avx512bf16", "amx-bf16", "amx-int8")
 """What tells processors apart whose code differs."""
 UNMEASURED = ("benchmarks/results", "docs", "README.md", "tests")

@@ -26,7 +26,7 @@ def table(entries: Sequence[Entry]) -> str:
             cells.append(f"{1 / geometric_mean(ratios):.1f}x (n={len(ratios)})" if many else "")
         if not any(cells):
             continue
-        how = {str(e.get("protocol", "in one process, an earlier protocol")) for e in own}
+        how = {str(e["protocol"]) for e in own}
         when = max(str(e.get("date")) for e in own)
         said = f"{when}, {' and '.join(sorted(how))}"
         lines.append(f"| {machine_title(own[0])} | {' | '.join(cells)} | {said} |")
