@@ -367,18 +367,19 @@ def _whole(value: object) -> int:
 
 
 def profile_table(times: Sequence[StepTime]) -> Table:
-    """Returns one row per step, the slowest first."""
+    """Returns one row per step, the slowest first; rates where some are known."""
     total = sum(time.us for time in times) or 1.0
-    table = Table("kernel", "computes", "us", "share", "GFLOP/s", "GB/s")
+    rated = any(time.flops is not None for time in times)
+    table = Table("kernel", "computes", "us", "share", *(("GFLOP/s", "GB/s") if rated else ()))
     for time in sorted(times, key=lambda time: -time.us):
         table.add_row(
             time.name,
             time.origin,
             f"{time.us:.2f}",
             f"{100 * time.us / total:.1f} %",
-            *("" if rate is None else f"{rate:.1f}" for rate in (time.gflops, time.gbytes)),
+            *("" if r is None else f"{r:.1f}" for r in (time.gflops, time.gbytes) if rated),
         )
-    table.add_row("total", "", f"{total:.2f}", "", "", "")
+    table.add_row("total", "", f"{total:.2f}")
     return table
 
 
