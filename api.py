@@ -91,7 +91,7 @@ class _Given:
     ) -> Mapping[str, Value] | None:
         """All inputs of a compiled model, if there are items; generated ones at some sizes."""
         from rutc.runtime import load
-        from rutc.verify.verify import session_values
+        from rutc.verify.session_values import session_values
 
         if not self.inputs:
             return None

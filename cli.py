@@ -225,8 +225,8 @@ def run(
         from rutc.arguments import check_npz, parse_sizes
         from rutc.runtime import load
         from rutc.verify.npz import save_npz
+        from rutc.verify.session_values import run_values
         from rutc.verify.sizes import sizes_lines
-        from rutc.verify.verify import run_values
 
         if output is not None:
             check_npz(output)
@@ -356,8 +356,8 @@ def bench(
         from rutc.arguments import check_bench, parse_sizes
         from rutc.runtime import load
         from rutc.verify.bench import bench as measure
+        from rutc.verify.session_values import run_values
         from rutc.verify.sizes import sizes_lines
-        from rutc.verify.verify import run_values
 
         check_bench(against, model, seconds)
         dims = parse_sizes(dim)

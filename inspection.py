@@ -21,8 +21,8 @@ from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, Size, plain, quoted, typical
 from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.ranges import Range, common_size, common_sizes, multiple
+from rutc.verify.session_values import run_values
 from rutc.verify.sizes import Sizes, planned_ranges, sizes_lines
-from rutc.verify.verify import run_values
 
 LIBRARY_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"MZ")
 PROFILE_RUNS = 20

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from rutc.importer.boxes import flattened, reshaped_box
-from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError
 from rutc.importer.tensor import Boxed, Item, Tensor, TensorType, ints_of, known_ints
 from rutc.tensor_ir import DType
 from rutc.tensor_ir.affine import ZERO

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from rutc.importer.builder import MOST, Builder, OperatorError
+from rutc.importer.builder import MOST, Builder
+from rutc.importer.expressions import OperatorError
 from rutc.importer.tensor import (
     Absent,
     Boxed,

@@ -14,9 +14,9 @@ from math import prod
 import numpy as np
 
 from rutc.importer.broadcast import broadcast, broadcast_to
+from rutc.importer.expressions import OperatorError, check_rank, elements_of, lit, literal
 from rutc.importer.open_sizes import must_equal
 from rutc.importer.overflow import LONGEST, equal
-from rutc.importer.proto import MAX_RANK
 from rutc.importer.tensor import (
     Axis,
     Item,
@@ -62,21 +62,9 @@ MAX_ELEMENTS = 1 << 40
 MOST = (1 << 31) - 1
 """What a size that nothing else limits may be."""
 
-FEW = 64
-"""So many operands are chosen from, or combined, one after the other in one expression."""
 MANY = 8
 """An extent of more symbolic sizes is computed once and is a size of its own: otherwise a kernel
 that needs it is told all the sizes in it, and can be told so many only."""
-
-
-class OperatorError(ValueError):
-    """An operator cannot be imported as it is used; the message says why."""
-
-
-def check_rank(rank: int) -> None:
-    """Raises OperatorError where a tensor would have more axes than any may have."""
-    if rank > MAX_RANK:
-        raise OperatorError(f"a tensor would have {rank} axes; rutc takes at most {MAX_RANK}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +167,7 @@ class Builder:
             origin = (self.hints[t.name],)
             self.consts.append(Const(out, tuple(named), Data(array), origin))
             return
-        self.nodes.append(Nest((out,), (), None, (_elements(t),), self.origin))
+        self.nodes.append(Nest((out,), (), None, (elements_of(t),), self.origin))
 
     # -- reading --------------------------------------------------------------------------------
     def read(self, t: Tensor, coords: Sequence[CoordLike], fill: Lit | None = None) -> Expr:
@@ -200,7 +188,7 @@ class Builder:
         named = sorted(along, key=lambda dc: dc[0])
         element: Expr
         if t.known is not None and t.known.size == 1:
-            element = _literal(t.known.reshape(-1)[0], t.dtype)
+            element = literal(t.known.reshape(-1)[0], t.dtype)
         else:
             self._materialize(t)
             element = Read(t.name, tuple(named), t.dtype, fill if named else None)
@@ -565,45 +553,3 @@ def _dims(axes: Sequence[Axis]) -> tuple[str, ...]:
 def computing(kind: DType) -> DType:
     """The type in which several operations on elements of a type are chained."""
     return DType.F32 if kind.is_float and kind.bits < 32 else kind
-
-
-def lit(value: float, like: DType) -> Lit:
-    """`value` as a literal of a type; the 0 of strings is ""."""
-    if like is DType.STRING and value == 0:
-        return Lit("", like)
-    if like.is_float:
-        return Lit(float(value), like)
-    return Lit(bool(value) if like is DType.BOOL else int(value), like)
-
-
-def _literal(element: object, dtype: DType) -> Expr:
-    if isinstance(element, Index):
-        return cast(IndexValue(element), dtype)
-    if dtype is DType.STRING:
-        return Lit(element.decode() if isinstance(element, bytes) else str(element), dtype)
-    number: float = element.item() if isinstance(element, np.generic) else element  # type: ignore[assignment]
-    return lit(number, dtype)
-
-
-def _elements(t: Tensor) -> Expr:
-    """The element of a tensor of index expressions as a choice over its row-major position."""
-    assert t.known is not None
-    position = ZERO
-    for a in t.axes:
-        position = position * a.extent + a.index
-    items = t.known.reshape(-1).tolist()
-    return _chosen(position, [_literal(e, t.dtype) for e in items], 0)
-
-
-def _chosen(position: Index, items: Sequence[Expr], first: int) -> Expr:
-    """The item at a position, of which the first one is `first`; not deep where there are many."""
-    if len(items) > FEW:
-        half = len(items) // 2
-        low = apply("lt", IndexValue(position), Lit(first + half, DType.I64))
-        halves = (items[:half], first), (items[half:], first + half)
-        return apply("select", low, *(_chosen(position, part, at) for part, at in halves))
-    chosen = items[-1]
-    for k in range(len(items) - 2, -1, -1):
-        here = apply("eq", IndexValue(position), Lit(first + k, DType.I64))
-        chosen = apply("select", here, items[k], chosen)
-    return chosen

@@ -10,52 +10,41 @@ from pathlib import Path
 
 import numpy as np
 from onnx import (
-    IR_VERSION,
     GraphProto,
     NodeProto,
-    TensorProto,
-    TypeProto,
-    ValueInfoProto,
-    checker,
-    defs,
     helper,
-    numpy_helper,
-    shape_inference,
 )
 
 from rutc.errors import InternalError, UserError
 from rutc.importer import ops
 from rutc.importer.any_rank import NeedsRank, is_any_rank, on_any_rank
 from rutc.importer.assembly import assembled
-from rutc.importer.builder import Builder, OperatorError, Place
+from rutc.importer.builder import Builder, Place
 from rutc.importer.bundles import bundled_output
 from rutc.importer.common import with_common_sizes
-from rutc.importer.conversion_errors import reason_of
-from rutc.importer.convert import OPSET, prepare
+from rutc.importer.convert import prepare
+from rutc.importer.declared import check_declared, check_node, given_text, needed
 from rutc.importer.dims import clean_dim
+from rutc.importer.expressions import OperatorError
 from rutc.importer.external import ModelFolder
 from rutc.importer.fixed import fixed_elements, kind_of
-from rutc.importer.functions import function_body, is_function, tensor_type
+from rutc.importer.functions import function_body, is_function
 from rutc.importer.inputs import Inputs, Learned, Shapes
-from rutc.importer.isolated import EndedError, isolated
 from rutc.importer.open_sizes import SizeFoundError
 from rutc.importer.ops.control import branched
-from rutc.importer.order import names_read, title
+from rutc.importer.order import title
 from rutc.importer.proto import (
     ElementTypeError,
     array_of,
     attribute_value,
     dense_of,
-    graphs_of,
     load,
-    onnx_type,
     subgraphs,
-    type_name,
 )
 from rutc.importer.registry import OPERATORS, Key
 from rutc.importer.relations import Dims
 from rutc.importer.shapes import folded
-from rutc.importer.tensor import SMALL, Item, Tensor
+from rutc.importer.tensor import Item, Tensor
 from rutc.importer.types import check_types
 from rutc.importer.wellformed import check_model
 from rutc.tensor_ir import Graph
@@ -135,11 +124,6 @@ def _check_supported(graph: GraphProto, path: Path) -> None:
     raise UserError(f"{path.name}: operators that are not supported:\n" + "\n".join(lines))
 
 
-def _given(node: NodeProto, inputs: Sequence[Item | None]) -> str:
-    """The operands by name, with their types and shapes."""
-    return ", ".join(f"{i or '-'}: {t}" for i, t in zip(node.input, inputs, strict=True))
-
-
 @dataclass
 class _Importer:
     """One import: where external data lies, the builder, and how deep in functions it is."""
@@ -178,7 +162,7 @@ class _Importer:
         for o in graph.output:
             if o.name not in env:
                 raise UserError(f"output {o.name!r} is not computed by any node")
-            _check_declared(o, env[o.name])
+            check_declared(o, env[o.name])
             bundle, made = bundled_output(o.name, env[o.name], o.type, self.b)
             if o.type.WhichOneof("value") == "optional_type" and bundle.kind != "optional":
                 bundle = Bundle("optional", parts=(bundle,))
@@ -193,7 +177,7 @@ class _Importer:
         if twice:
             raise UserError(f"the value {twice[0]!r} is computed by more than one node")
         wanted = list(wanted)
-        self.sequence(_needed(graph, wanted), env, wanted)
+        self.sequence(needed(graph, wanted), env, wanted)
 
     def sequence(self, nodes: Sequence[NodeProto], env: Environment, wanted: Sequence[str]) -> None:
         """Imports nodes in order; their values, at least the wanted ones, are entered in `env`.
@@ -242,7 +226,7 @@ class _Importer:
                 if o
             ]
             # As one sequence, so that an if in the branch may part what follows, too.
-            self.sequence([*_needed(branch, given), *copies, *rest], inner, wanted)
+            self.sequence([*needed(branch, given), *copies, *rest], inner, wanted)
             return tuple(inner[w] for w in wanted)
 
         saved = self.b.origin
@@ -286,7 +270,7 @@ class _Importer:
         except OperatorError as e:
             if isinstance(e, NeedsRank) and e.__cause__ is not None:
                 raise
-            given = _given(node, inputs)
+            given = given_text(node, inputs)
             tensors = [t for t in inputs if isinstance(t, Tensor)]
             sizes = sorted({n for t in tensors for x in t.shape for n in x.names()})
             hint = ""
@@ -302,10 +286,10 @@ class _Importer:
         except ElementTypeError as e:
             raise UserError(f"{node.op_type} (node {title(node)!r}) cannot be compiled: {e}") from e
         except ZeroDivisionError as e:
-            _check_node(node, inputs)
+            check_node(node, inputs)
             raise UserError(
                 f"{node.op_type} (node {title(node)!r}) cannot be compiled: an extent or an "
-                f"attribute by which it divides is 0 [{_given(node, inputs)}]"
+                f"attribute by which it divides is 0 [{given_text(node, inputs)}]"
             ) from e
         except RecursionError as e:
             raise UserError(
@@ -320,7 +304,7 @@ class _Importer:
             TypeError,
             ValueError,
         ) as e:
-            _check_node(node, inputs)
+            check_node(node, inputs)
             raise InternalError(
                 f"{node.op_type} (node {title(node)!r}) cannot be imported: {e!r}"
             ) from e
@@ -430,76 +414,3 @@ class _Importer:
             data = dense_of(sparse, self.folder)
             env[name] = self.b.constant(data, kind_of(data), name)
         return env
-
-
-def _check_declared(output: ValueInfoProto, item: Item) -> None:
-    """Raises UserError where an output has another element type than the model says it has."""
-    declared = output.type.tensor_type.elem_type
-    if not isinstance(item, Tensor) or not declared:
-        return
-    computed = onnx_type(item.dtype)
-    if computed != declared:
-        raise UserError(
-            f"output {output.name!r} is declared as {type_name(declared).lower()}, and what "
-            f"computes it gives {type_name(computed).lower()}: its types contradict each other"
-        )
-
-
-def _check_node(node: NodeProto, inputs: Sequence[Item | None]) -> None:
-    """Raises UserError where a node breaks the standard's rules for its operator.
-
-    These are those for attributes and arity, and what its inference of types and shapes demands.
-    """
-    operands = dict(zip(node.input, inputs, strict=True))
-    tensors = {n: t for n, t in operands.items() if isinstance(t, Tensor)}
-    types = {n: tensor_type(t) for n, t in tensors.items()}
-    known = {
-        n: numpy_helper.from_array(t.array, n)
-        for n, t in tensors.items()
-        if t.array is not None and t.array.size <= SMALL
-    }
-    try:
-        isolated(_check_rules, node, types, known, len(tensors) == len(operands))
-    except (checker.ValidationError, shape_inference.InferenceError, EndedError) as e:
-        raise UserError(
-            f"{node.op_type} (node {title(node)!r}) is malformed: {reason_of(e)} "
-            f"[{_given(node, inputs)}]"
-        ) from e
-
-
-def _check_rules(
-    node: NodeProto,
-    types: Mapping[str, TypeProto],
-    known: Mapping[str, TensorProto],
-    plain: bool,
-) -> None:
-    """The standard's check of one node, and, where it has plain operands, its inference.
-
-    The latter is left out for nodes that have graphs in them.
-    """
-    context = checker.C.CheckerContext()
-    context.ir_version = IR_VERSION
-    context.opset_imports = {"": OPSET, node.domain: OPSET}
-    checker.check_node(node, context)
-    nested = any(map(graphs_of, node.attribute))
-    if plain and not nested and defs.has(node.op_type, node.domain):
-        schema = defs.get_schema(node.op_type, node.domain)
-        shape_inference.infer_node_outputs(schema, node, dict(types), dict(known))
-
-
-def _needed(graph: GraphProto, wanted: Iterable[str]) -> list[NodeProto]:
-    """The nodes that the wanted values need, in order."""
-    live = _live(graph, set(wanted))
-    return [n for n, needed in zip(graph.node, live, strict=True) if needed]
-
-
-def _live(graph: GraphProto, wanted: set[str]) -> list[bool]:
-    """Which nodes the wanted values need."""
-    live = [False] * len(graph.node)
-    for k in range(len(graph.node) - 1, -1, -1):
-        node = graph.node[k]
-        if wanted.isdisjoint(node.output):
-            continue
-        live[k] = True
-        wanted.update(names_read(node))
-    return live

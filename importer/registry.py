@@ -17,7 +17,8 @@ from typing import TypeVar
 import numpy as np
 from onnx import GraphProto
 
-from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError
 from rutc.importer.tensor import Item, Tensor
 from rutc.record import record
 

@@ -12,7 +12,7 @@ from math import ceil, isfinite
 
 import numpy as np
 
-from rutc.importer.builder import OperatorError
+from rutc.importer.expressions import OperatorError
 from rutc.importer.overflow import LONGEST
 from rutc.importer.proto import dtype_of
 from rutc.importer.tensor import SMALL, Tensor, is_symbolic

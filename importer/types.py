@@ -8,8 +8,8 @@ from functools import lru_cache
 
 from onnx.defs import OpSchema, SchemaError, get_schema
 
-from rutc.importer.builder import OperatorError
 from rutc.importer.convert import OPSET
+from rutc.importer.expressions import OperatorError
 from rutc.importer.proto import ELEMENT_TYPES, onnx_type, type_name
 from rutc.importer.tensor import Tensor
 

@@ -4,7 +4,8 @@ from rutc.verify.compare import OutputComparison, compare_outputs, compare_value
 from rutc.verify.filtering import Refusal, refusals
 from rutc.verify.oracle import BRIEF, THOROUGH, Effort
 from rutc.verify.tolerance import Level, Tolerance, tolerance
-from rutc.verify.verify import Verification, VerificationFailed, verify_model
+from rutc.verify.verification import Verification, VerificationFailed
+from rutc.verify.verify import verify_model
 
 __all__ = [
     "BRIEF",

@@ -27,7 +27,7 @@ from rutc.record import record
 from rutc.runtime import load
 from rutc.verify.compare import Value
 from rutc.verify.reference import Reference
-from rutc.verify.verify import session_values
+from rutc.verify.session_values import session_values
 
 Energy = npt.NDArray[np.float64]
 """The sum of squares of all channels at each place of each image."""

@@ -1,17 +1,14 @@
 """Checks a compiled model against float64 and ONNX Runtime on real or generated inputs."""
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 
-from rutc.errors import CheckFailed, UserError
-from rutc.importer.quantised import is_quantised
+from rutc.errors import UserError
 from rutc.progress import Progress, nobody
-from rutc.record import record
 from rutc.runtime import InferenceSession, ModelError, load
 from rutc.tensor_ir import DType, Graph
 from rutc.verify.compare import (
@@ -23,104 +20,25 @@ from rutc.verify.compare import (
 )
 from rutc.verify.dataset import read_sample, sample_paths
 from rutc.verify.informative import says_nothing
-from rutc.verify.inputs import gather
 from rutc.verify.judge import judged, judged_by_reference
 from rutc.verify.oracle import THOROUGH, Answer, Effort, Oracle, leaves
-from rutc.verify.ports import input_specs
-from rutc.verify.reference import Reference, comparable, reference_version
+from rutc.verify.reference import Reference, comparable
 from rutc.verify.rounds import Draw, Round, draws, others
+from rutc.verify.session_values import session_level
 from rutc.verify.sizes import (
     Sizes,
     advice,
-    extents_at,
-    session_common_sizes,
-    sizes_of,
     sizes_text,
 )
 from rutc.verify.tolerance import Level, is_float
-
-
-@record
-class Verification:
-    """The outputs of a compiled model beside those of float64 and of ONNX Runtime.
-
-    `inputs` says where the inputs came from (`brief` after others), `values` are they. `rutc_s`
-    and `reference_s` are the seconds of the one run of each, which is no benchmark. `truth` says
-    why float64 judged nothing or not all; `runs` is how many inputs there were, `with_truth` for
-    how many of them it did. `skipped` says of each case of a folder that was not run why, `refused`
-    what rutc said of generated inputs that ONNX Runtime runs, `lossy` of each layer whose filtering
-    costs accuracy on `values` how (see `filtering`).
-    """
-
-    model: Path
-    library: Path
-    level: Level
-    inputs: str
-    brief: str
-    threads: int | None
-    outputs: tuple[OutputComparison, ...]
-    rutc_s: float
-    reference_s: float
-    reference_version: str = field(default_factory=reference_version)
-    values: Mapping[str, Value] = field(default_factory=dict, repr=False, compare=False)
-    truth: str = ""
-    runs: int = 1
-    with_truth: int = 0
-    skipped: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
-    lossy: tuple[str, ...] = ()
-
-    @property
-    def passed(self) -> bool:
-        """Whether every output is within its tolerance."""
-        return all(output.passed for output in self.outputs)
-
-    @property
-    def unverified(self) -> tuple[str, ...]:
-        """What was not checked, or not by float64, a sentence each."""
-        found = [f"refused at {text}" for text in self.refused]
-        found += [f"{o.name!r}: {o.remark}" for o in self.outputs if o.remark]
-        return (*found, f"float64: {self.truth}") if self.truth else tuple(found)
-
-    def summary(self) -> str:
-        """Returns one line: how many outputs agree with what, and the largest errors."""
-        agreeing = sum(output.passed for output in self.outputs)
-        with_what = "float64 and " if self.with_truth else ""
-        return (
-            f"{agreeing} of {len(self.outputs)} outputs agree with {with_what}ONNX Runtime "
-            f"{self.reference_version} ({self.inputs}); {self._errors()}"
-        )
-
-    def _errors(self) -> str:
-        known = [o for o in self.outputs if o.error is not None]
-        if not known:
-            worst = max((o.max_abs / (o.largest or 1.0) for o in self.outputs), default=0)
-            return f"largest difference {worst:.2g} of the output's largest magnitude"
-        floats = [o for o in known if "float" in o.dtype]
-        ours = max((o.error or 0.0 for o in floats), default=0.0)
-        theirs = max((o.reference_error or 0.0 for o in floats), default=0.0)
-        others = max((o.error or 0.0 for o in known if "float" not in o.dtype), default=0.0)
-        nearest = max(known, key=lambda o: o.share)
-        text = f"largest error from float64 {ours:.2g} of the output's largest magnitude"
-        text += f", ONNX Runtime's {theirs:.2g}"
-        if others:
-            text += f"; {others:.0%} of an output's integers are not float64's"
-        if not nearest.share:
-            return text
-        where = f"{nearest.group} of {nearest.name!r}"
-        where += f", {nearest.case}" if nearest.case else ""
-        return f"{text}; nearest to its limit, at {nearest.share:.0%}: {where}"
-
-
-class VerificationFailed(CheckFailed):
-    """A compiled model does not agree with ONNX Runtime; `verification` holds the details."""
-
-    def __init__(self, message: str, verification: Verification) -> None:
-        super().__init__(message)
-        self.verification = verification
-
-    def __reduce__(self) -> tuple[type[Self], tuple[str, Verification]]:
-        return type(self), (str(self), self.verification)
+from rutc.verify.verification import (
+    SILENT,
+    Verification,
+    confirmed_outputs,
+    keep,
+    settled,
+    together,
+)
 
 
 def verify_model(
@@ -416,68 +334,6 @@ FRESH = 1000
 
 RANDOM = "drawn at random: only its type and shape are compared"
 
-SILENT = "says nothing:"
-"""What the remark of an output begins with that a wrong model would give as well."""
-
-
-def confirmed_outputs(found: Sequence[Verification]) -> frozenset[str]:
-    """The outputs that float64 and ONNX Runtime agree on somewhere, with nothing to remark."""
-    every = (o for v in found for o in v.outputs)
-    sure = (o for o in every if o.passed and o.judged.startswith("float64") and not o.remark)
-    return frozenset(o.name for o in sure)
-
-
-def settled(verification: Verification, confirmed: Collection[str]) -> Verification:
-    """Returns a verification whose contradictions are ONNX Runtime's where the reading is sure."""
-    outputs = []
-    for o in verification.outputs:
-        if o.contradicted and o.name in confirmed:
-            remark = (
-                f"{o.reason.partition(':')[0]}: ONNX Runtime differs from float64, rutc does not"
-            )
-            o = replace(o, passed=True, reason="", contradicted=False, share=0.0, remark=remark)
-        outputs.append(o)
-    return replace(verification, outputs=tuple(outputs))
-
-
-def together(found: Sequence[Verification]) -> Verification:
-    """Returns one verification for several inputs: of each output, where it is worst.
-
-    An output says nothing if it does so for all inputs; what else is remarked of it for some is
-    told. The values are those of the worst case.
-    """
-    if len(found) == 1:
-        return found[0]
-    outputs = []
-    for name in dict.fromkeys(o.name for v in found for o in v.outputs):
-        seen = [o for v in found for o in v.outputs if o.name == name]
-        heard = [o for o in seen if not o.remark.startswith(SILENT)] or seen[:1]
-        outputs.append(_with_remarks(max(heard, key=_badness), heard))
-    worst = max(found, key=_worst)
-    same = len({v.inputs for v in found}) == 1
-    briefs = [] if same else [v.brief for v in found[1:]]
-    lacking = [v.truth for v in found if v.truth]
-    return replace(
-        worst,
-        outputs=tuple(outputs),
-        inputs="; ".join([found[0].inputs, *briefs]),
-        truth=f"{lacking[0]} (for {len(lacking)} of {len(found)} inputs)" if lacking else "",
-        runs=len(found),
-        with_truth=sum(v.with_truth for v in found),
-        skipped=tuple(text for v in found for text in v.skipped),
-        refused=tuple(text for v in found for text in v.refused),
-    )
-
-
-def _with_remarks(worst: OutputComparison, seen: Sequence[OutputComparison]) -> OutputComparison:
-    """The comparison of an output where it is worst, with what is remarked of it elsewhere."""
-    told = {worst.remark: ""} if worst.remark else {}
-    for o in seen:
-        if o.remark:
-            told.setdefault(o.remark, o.case)
-    texts = [f"{remark} ({case})" if case else remark for remark, case in told.items()]
-    return replace(worst, remark="; ".join(texts))
-
 
 def expected(
     outputs: Sequence[OutputComparison],
@@ -532,74 +388,5 @@ def _silence(made: Array, truth: Array | None) -> str:
     return says_nothing(made if truth is None or lost else truth)
 
 
-def _badness(output: OutputComparison) -> tuple[bool, float, float]:
-    """How near an output is to failing, or how far beyond."""
-    return not output.passed, output.share, output.max_abs / (output.largest or 1.0)
-
-
-def _worst(verification: Verification) -> tuple[bool, float, float]:
-    """How near the output of a case that is nearest to failing is to it."""
-    return max(map(_badness, verification.outputs), default=(False, 0.0, 0.0))
-
-
-def keep(found: list[Verification], new: Verification) -> None:
-    """Adds a case; inputs are only kept of what may be the worst case at the end (`together`).
-
-    Where ONNX Runtime contradicts, other cases decide what passes: such a case keeps its own.
-    """
-    found.append(new)
-    sure = [
-        number
-        for number, v in enumerate(found)
-        if v.values and not any(o.contradicted for o in v.outputs)
-    ]
-    worst = max(sure, key=lambda number: _worst(found[number]), default=None)
-    for number in sure:
-        if number != worst:
-            found[number] = replace(found[number], values={})
-
-
-def session_values(
-    session: InferenceSession,
-    sources: Sequence[str],
-    seed: int = 0,
-    dims: Mapping[str, int] | None = None,
-) -> dict[str, Value]:
-    """Returns all inputs of a compiled model from `NAME=SOURCE` items, as `inputs.gather` does.
-
-    What is generated has the sizes of what is given, or else those of `dims` and common ones.
-
-    Raises:
-        UserError: an item or a size does not fit the model.
-    """
-    specs = input_specs(session)
-    common = session_common_sizes(session, dims or {})
-    given = gather(specs, sources, seed, extents_at(session, common))
-    return session.bundled(given)
-
-
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
-
-
-def run_values(
-    session: InferenceSession, sources: Sequence[str], dims: Mapping[str, int]
-) -> tuple[dict[str, Value], Sizes]:
-    """Returns all inputs of a run as `session_values` does, and the sizes that they have.
-
-    Raises:
-        UserError: an item or a size does not fit the model, or what is given has other sizes.
-    """
-    values = session_values(session, sources, dims=dims)
-    sizes = sizes_of(session, values)
-    for name, size in dims.items():
-        if sizes.get(name, size) != size:
-            raise UserError(f"--dim {name}={size}: what --input gives has {name}={sizes[name]}")
-    return values, sizes
-
-
-def session_level(session: InferenceSession, model: Path) -> Level:
-    """Returns how strictly a compiled model is compared with ONNX Runtime alone."""
-    if session.manifest.get("precision", "fp32") != "fp32":
-        return Level.REDUCED
-    return Level.QUANTISED if is_quantised(model) else Level.MODEL

@@ -8,6 +8,7 @@ FAMILIES = (
     "contraction",
     "control",
     "convolution",
+    "cuts",
     "deformable",
     "early",
     "elementwise",

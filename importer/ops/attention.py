@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf, sqrt
 
-from rutc.importer.builder import Builder, OperatorError, computing, lit
+from rutc.importer.builder import Builder, computing
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import add, scaled
 from rutc.importer.ops.contraction import sum_products
-from rutc.importer.ops.movement import concat, transpose
+from rutc.importer.ops.cuts import concat
+from rutc.importer.ops.movement import transpose
 from rutc.importer.ops.normalization import softmax_over
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reductions import reduced

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rutc.importer.builder import Builder, OperatorError, computing, lit
+from rutc.importer.builder import Builder, computing
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Expr, Index, apply, cast

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder, lit
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import lit
 from rutc.importer.ops.loops import repeated, scanned
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Index, IndexValue, apply

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder, OperatorError, computing, lit
+from rutc.importer.builder import Builder, computing
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.convolution import grouped_product, kernel_of, with_bias
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import reshape

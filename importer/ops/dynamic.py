@@ -10,7 +10,8 @@ from functools import partial, reduce
 import numpy as np
 
 from rutc.importer.broadcast import learn_step
-from rutc.importer.builder import MOST, Builder, OperatorError, check_rank, lit
+from rutc.importer.builder import MOST, Builder
+from rutc.importer.expressions import OperatorError, check_rank, lit
 from rutc.importer.ops.control import unless
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import linear

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder, OperatorError, computing
+from rutc.importer.builder import Builder, computing
+from rutc.importer.expressions import OperatorError
 from rutc.importer.ops.activations import scaled, shifted, softplus_of, thresholded_relu
-from rutc.importer.ops.movement import slice_of
-from rutc.importer.ops.movement import split as split_of
+from rutc.importer.ops.cuts import slice_of
+from rutc.importer.ops.cuts import split as split_of
 from rutc.importer.ops.normalization import batch_affine
 from rutc.importer.ops.normalization import mean_variance_normalization as normalized
 from rutc.importer.ops.operands import array, axis_of, ints

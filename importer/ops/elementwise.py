@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ml_dtypes
 
-from rutc.importer.builder import FEW, Builder, OperatorError, computing, lit
+from rutc.importer.builder import Builder, computing
+from rutc.importer.expressions import FEW, OperatorError, lit
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Item, Tensor

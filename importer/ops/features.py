@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder, OperatorError, lit
-from rutc.importer.ops.movement import concat, gather
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.ops.cuts import concat
+from rutc.importer.ops.movement import gather
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reductions import reduced
 from rutc.importer.ops.reshape import reshape

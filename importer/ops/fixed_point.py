@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder, lit
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import lit
 from rutc.importer.ops.reductions import reduced
 from rutc.importer.tensor import Axis, Tensor
 from rutc.record import record

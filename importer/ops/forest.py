@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rutc.importer.builder import OperatorError
+from rutc.importer.expressions import OperatorError
 from rutc.record import record
 
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")

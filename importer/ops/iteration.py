@@ -11,11 +11,12 @@ from onnx import GraphProto
 from rutc.errors import UserError
 from rutc.importer.any_rank import NeedsRank
 from rutc.importer.boxes import inserted, length_of, type_of
-from rutc.importer.builder import MOST, Builder, OperatorError, lit
+from rutc.importer.builder import MOST, Builder
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.control import check_condition, tensors
+from rutc.importer.ops.cuts import concat
 from rutc.importer.ops.dynamic import nothing, number
 from rutc.importer.ops.loops import Carried, carries, counted, states_after
-from rutc.importer.ops.movement import concat
 from rutc.importer.ops.operands import indices
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Boxed, Item, ListType, Tensor, known_ints

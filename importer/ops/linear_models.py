@@ -7,7 +7,8 @@ from itertools import combinations
 
 import numpy as np
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import sigmoid_of
 from rutc.importer.ops.contraction import matmul_of
 from rutc.importer.ops.coupling import coupled

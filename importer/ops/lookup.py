@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.control import unless
 from rutc.importer.ops.scores import ML
 from rutc.importer.registry import operator

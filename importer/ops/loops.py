@@ -22,7 +22,8 @@ from rutc.importer.boxes import (
     type_of,
     unpacked,
 )
-from rutc.importer.builder import MOST, Builder, OperatorError, lit
+from rutc.importer.builder import MOST, Builder
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.operands import axis_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import (

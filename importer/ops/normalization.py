@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder, OperatorError, computing, lit
+from rutc.importer.builder import Builder, computing
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import shifted
 from rutc.importer.ops.operands import axis_of, static
 from rutc.importer.ops.reductions import reduced

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rutc.importer.builder import OperatorError
+from rutc.importer.expressions import OperatorError
 from rutc.importer.tensor import Tensor, ints_of
 from rutc.tensor_ir import Index
 

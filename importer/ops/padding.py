@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rutc.importer.builder import MOST, Builder, OperatorError, lit
+from rutc.importer.builder import MOST, Builder
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.dynamic import bound, elements, nothing, number
 from rutc.importer.ops.dynamic import sizes as sizes_of
 from rutc.importer.ops.operands import axes_of, ints

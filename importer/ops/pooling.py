@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder, computing, lit
+from rutc.importer.builder import Builder, computing
+from rutc.importer.expressions import lit
 from rutc.importer.ops.reductions import divided, reduced
 from rutc.importer.ops.window import Window, kernel_roles, spatial_roles, window
 from rutc.importer.registry import operator

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.open_sizes import at_most
 from rutc.importer.ops.operands import axis_of, indices
 from rutc.importer.ops.value_range import definition, inside

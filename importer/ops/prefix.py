@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder, lit
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import lit
 from rutc.importer.ops.loops import scanned
 from rutc.importer.ops.operands import array, axis_of
 from rutc.importer.ops.reshape import linear

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import ml_dtypes
 
-from rutc.importer.builder import Builder, OperatorError, computing, lit
+from rutc.importer.builder import Builder, computing
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import clamped
 from rutc.importer.ops.contraction import matmul_of
 from rutc.importer.ops.convolution import conv_integer

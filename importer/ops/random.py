@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.prefix import running
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator

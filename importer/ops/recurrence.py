@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import sqrt
 
-from rutc.importer.builder import Builder, OperatorError, computing, lit
+from rutc.importer.builder import Builder, computing
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import add, mul, scaled, sigmoid_of
 from rutc.importer.ops.attention import split_heads
 from rutc.importer.ops.contraction import sum_products
+from rutc.importer.ops.cuts import concat
 from rutc.importer.ops.fit import of_shape
 from rutc.importer.ops.loops import scanned
-from rutc.importer.ops.movement import concat, transpose
+from rutc.importer.ops.movement import transpose
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.registry import operator

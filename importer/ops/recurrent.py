@@ -12,22 +12,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder, OperatorError, lit
-from rutc.importer.ops.activations import (
-    clamped,
-    elu_of,
-    hard_sigmoid_of,
-    leaky_relu_of,
-    relu_of,
-    scaled,
-    shifted,
-    sigmoid_of,
-    softplus_of,
-)
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.contraction import sum_products
+from rutc.importer.ops.cuts import concat
 from rutc.importer.ops.fixed_point import Stored
+from rutc.importer.ops.gate_functions import Function, gate_functions
 from rutc.importer.ops.loops import scanned
-from rutc.importer.ops.movement import concat, reversed_within, transpose
+from rutc.importer.ops.movement import reversed_within, transpose
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.positions import checked_lengths
 from rutc.importer.registry import operator
@@ -36,77 +28,7 @@ from rutc.record import record
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
 from rutc.tensor_ir.affine import ONE
 
-Function = Callable[[Expr], Expr]
 Step = Callable[[Index, Sequence[Tensor]], tuple[Tensor, ...]]
-
-
-def _function(name: str, alpha: float | None, beta: float | None) -> Function:
-    def value(given: float | None, default: float) -> float:
-        return default if given is None else given
-
-    match name.lower():
-        case "sigmoid":
-            return sigmoid_of
-        case "tanh":
-            return lambda e: apply("tanh", e)
-        case "relu":
-            return relu_of
-        case "affine":
-            return lambda e: shifted(scaled(e, value(alpha, 1.0)), value(beta, 0.0))
-        case "leakyrelu":
-            return lambda e: leaky_relu_of(e, value(alpha, 0.01))
-        case "thresholdedrelu":
-            limit = value(alpha, 1.0)
-            return lambda e: apply(
-                "select", apply("gt", e, lit(limit, e.dtype)), e, lit(0, e.dtype)
-            )
-        case "scaledtanh":
-            return lambda e: scaled(apply("tanh", scaled(e, value(beta, 1.0))), value(alpha, 1.0))
-        case "hardsigmoid":
-            return lambda e: hard_sigmoid_of(e, value(alpha, 0.2), value(beta, 0.5))
-        case "elu":
-            return lambda e: elu_of(e, value(alpha, 1.0))
-        case "softsign":
-            return lambda e: apply("div", e, shifted(apply("abs", e), 1))
-        case "softplus":
-            return softplus_of
-        case _:
-            raise OperatorError(f"activation {name!r} is unknown")
-
-
-def _clipped(function: Function, clip: float | None) -> Function:
-    """The function of its operand within [-clip, clip]; None or 0 is no limit."""
-    if not clip:
-        return function
-    return lambda e: function(clamped(e, -clip, clip))
-
-
-def _functions(
-    names: Sequence[str],
-    alphas: Sequence[float],
-    betas: Sequence[float],
-    defaults: Sequence[str],
-    directions: int,
-    clip: float | None,
-) -> list[list[Function]]:
-    """The activation functions of each direction, the gates' operands within [-clip, clip].
-
-    The third function, of an LSTM's cell state, is not limited.
-    """
-    given = list(names) or list(defaults) * directions
-    if len(given) != len(defaults) * directions:
-        raise OperatorError(f"{len(given)} activations, expected {len(defaults) * directions}")
-    with_alpha = {"affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"}
-    left_alpha, left_beta = list(alphas), list(betas)
-    made: list[Function] = []
-    size = len(defaults)
-    for name in given:
-        alpha = left_alpha.pop(0) if name.lower() in with_alpha and left_alpha else None
-        has_beta = name.lower() in {"affine", "scaledtanh", "hardsigmoid"}
-        beta = left_beta.pop(0) if has_beta and left_beta else None
-        place = len(made) % size
-        made.append(_clipped(_function(name, alpha, beta), clip if place < 2 else None))
-    return [made[i * size : (i + 1) * size] for i in range(directions)]
 
 
 @record
@@ -379,7 +301,7 @@ def lstm_of(
     """LSTM of its operands."""
     b, peepholes = shared.b, shared.peepholes
     ways = 2 if shared.direction == "bidirectional" else 1
-    functions = _functions(
+    functions = gate_functions(
         gates.activations, gates.alpha, gates.beta, ("Sigmoid", "Tanh", "Tanh"), ways, gates.clip
     )
 
@@ -443,7 +365,7 @@ def gru(
     """Gated recurrent units: gates z, r, h; outputs Y and the last state."""
     shared = Operands(b, x, w, r, bias, sequence_lens, 3, hidden_size, direction, layout)
     ways = 2 if direction == "bidirectional" else 1
-    functions = _functions(
+    functions = gate_functions(
         activations, activation_alpha, activation_beta, ("Sigmoid", "Tanh"), ways, clip
     )
 
@@ -516,7 +438,9 @@ def rnn(
     """`h` = f(x W' + h R' + bias); outputs Y and the last state."""
     shared = Operands(b, x, w, r, bias, sequence_lens, 1, hidden_size, direction, layout)
     ways = 2 if direction == "bidirectional" else 1
-    functions = _functions(activations, activation_alpha, activation_beta, ("Tanh",), ways, clip)
+    functions = gate_functions(
+        activations, activation_alpha, activation_beta, ("Tanh",), ways, clip
+    )
 
     def cell(layer: Layer, fn: Sequence[Function]) -> tuple[Tensor, list[Tensor]]:
         inputs = layer.projected()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.tensor import Shape, Tensor, shape_text
 from rutc.tensor_ir import DType, Index, Lit
 from rutc.tensor_ir.affine import ONE, ZERO, floordiv, mod, product

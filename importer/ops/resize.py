@@ -9,7 +9,8 @@ from math import inf
 
 import numpy as np
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import scaled
 from rutc.importer.ops.dynamic import bound, number
 from rutc.importer.ops.dynamic import sizes as sizes_of

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import scaled, shifted
 from rutc.importer.ops.dynamic import bound, number
 from rutc.importer.tensor import Tensor

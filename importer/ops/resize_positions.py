@@ -14,7 +14,7 @@ from math import ceil, floor, lcm
 
 import numpy as np
 
-from rutc.importer.builder import OperatorError
+from rutc.importer.expressions import OperatorError
 from rutc.record import record
 
 HALF = Fraction(1, 2)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError
 from rutc.importer.ops.activations import mul
 from rutc.importer.ops.attention import merge_heads, split_heads
 from rutc.importer.ops.control import unless
+from rutc.importer.ops.cuts import concat
 from rutc.importer.ops.dynamic import number
-from rutc.importer.ops.movement import concat
 from rutc.importer.ops.operands import static
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor

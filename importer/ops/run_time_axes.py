@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import MOST, Builder, OperatorError, check_rank
+from rutc.importer.builder import MOST, Builder
+from rutc.importer.expressions import OperatorError, check_rank
 from rutc.importer.ops.dynamic import bound, cut_by, elements, most_of, number
 from rutc.importer.tensor import Shape, Tensor
 from rutc.record import record

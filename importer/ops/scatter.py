@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.dynamic import bound, checked, number, sizes
 from rutc.importer.ops.fit import of_shape
 from rutc.importer.ops.operands import axis_of, static

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import MOST, Builder, OperatorError, lit
+from rutc.importer.builder import MOST, Builder
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.operands import axis_of
 from rutc.importer.ops.positions import gathered
 from rutc.importer.ops.reshape import reshape

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rutc.importer.builder import Builder, lit
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import lit
 from rutc.importer.ops.operands import axis_of
 from rutc.importer.ops.selection import most
 from rutc.importer.registry import operator

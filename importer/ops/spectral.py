@@ -6,7 +6,8 @@ from math import log
 
 import numpy as np
 
-from rutc.importer.builder import Builder, OperatorError, computing, lit
+from rutc.importer.builder import Builder, computing
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.dynamic import sizes
 from rutc.importer.ops.operands import array, axis_of, static
 from rutc.importer.ops.reshape import linear

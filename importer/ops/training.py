@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import add, mul, scaled, shifted
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor

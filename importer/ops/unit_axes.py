@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rutc.errors import UserError
 from rutc.importer.broadcast import may_be_one
-from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError
 from rutc.importer.ops.control import branched, tensors, unless
 from rutc.importer.ops.dynamic import elements
 from rutc.importer.ops.operands import axes_of, ints

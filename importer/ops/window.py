@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError
 from rutc.importer.tensor import Axis, Shape
 from rutc.record import record
 from rutc.tensor_ir import Index

@@ -16,7 +16,7 @@ from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.ranges import CommonRange, common_size, common_sizes, with_common
-from rutc.verify.verify import session_values
+from rutc.verify.session_values import session_values
 
 Shapes = Mapping[str, list[str | int]]
 

@@ -15,7 +15,7 @@ from rutc.importer import import_model
 from rutc.importer.relations import relations
 from rutc.runtime import ModelError
 from rutc.tensor_ir.affine import Index
-from rutc.verify.verify import session_values
+from rutc.verify.session_values import session_values
 
 
 @pytest.fixture

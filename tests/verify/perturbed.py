@@ -54,7 +54,8 @@ from rutc.verify.oracle import RUNS
 from rutc.verify.slices import slices
 from rutc.verify.traits import value_traits
 from rutc.verify.truth import Truth
-from rutc.verify.verify import Verification, verify_model
+from rutc.verify.verification import Verification
+from rutc.verify.verify import verify_model
 
 Arrays = Mapping[str, np.ndarray]
 MODELS = ("digits", "ppocr_cls", "magika", "light_squeezenet", "light_shufflenet", "mobilenet_v2")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rutc.verify.compare import OutputComparison, Value, compare_outputs, compare_values
 from rutc.verify.tolerance import Level
-from rutc.verify.verify import Verification
+from rutc.verify.verification import Verification
 
 
 def _one(ours: Value, reference: Value, level: Level = Level.MODEL) -> OutputComparison:

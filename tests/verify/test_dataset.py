@@ -15,8 +15,9 @@ from rutc.importer.tensor_file import read_value
 from rutc.verify.compare import OutputComparison, Value
 from rutc.verify.dataset import sample_paths
 from rutc.verify.tolerance import Level
+from rutc.verify.verification import Verification, keep, together
 from rutc.verify.verify import RANDOM as RANDOM_OUTPUT
-from rutc.verify.verify import Verification, expected, keep, together
+from rutc.verify.verify import expected
 from tests.verify.damaged import ARCHIVES
 
 W = np.arange(6, dtype=np.float32).reshape(3, 2)

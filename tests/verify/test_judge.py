@@ -10,7 +10,7 @@ from rutc.verify.compare import Array, OutputComparison, compare_values
 from rutc.verify.judge import judged, judged_by_reference
 from rutc.verify.slices import slices
 from rutc.verify.tolerance import Level
-from rutc.verify.verify import Verification
+from rutc.verify.verification import Verification
 
 MODEL = Level.MODEL
 RANDOM = np.random.default_rng(11)

@@ -13,7 +13,7 @@ from rutc.runtime import load
 from rutc.verify import Verification
 from rutc.verify.inputs import check_sources
 from rutc.verify.ports import input_specs, ports_of
-from rutc.verify.verify import session_values
+from rutc.verify.session_values import session_values
 from tests.run_time_structure.models import (
     BOOL,
     PAIRS,

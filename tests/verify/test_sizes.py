@@ -10,6 +10,7 @@ from rutc.api import compile, verify
 from rutc.errors import UserError
 from rutc.runtime import load
 from rutc.tensor_ir.ranges import common_size
+from rutc.verify.session_values import session_values
 from rutc.verify.sizes import (
     common_sizes,
     modest,
@@ -19,7 +20,7 @@ from rutc.verify.sizes import (
     session_symbols,
     sizes_of,
 )
-from rutc.verify.verify import session_values, verify_model
+from rutc.verify.verify import verify_model
 
 
 def _model(folder: Path) -> Path:

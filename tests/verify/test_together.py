@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rutc.verify.compare import OutputComparison
 from rutc.verify.tolerance import Level
-from rutc.verify.verify import SILENT, Verification, confirmed_outputs, settled, together
+from rutc.verify.verification import SILENT, Verification, confirmed_outputs, settled, together
 
 REMARK = "the whole: ONNX Runtime differs from float64, rutc does not"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from rutc.importer.builder import Builder, OperatorError, computing
+from rutc.importer.builder import Builder, computing
+from rutc.importer.expressions import OperatorError
 from rutc.importer.ops.activations import (
     add,
     clamped,

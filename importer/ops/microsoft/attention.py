@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import add, mul
 from rutc.importer.ops.attention import (
     biased,
@@ -17,8 +18,8 @@ from rutc.importer.ops.attention import (
     weights_of,
 )
 from rutc.importer.ops.contraction import centered, matmul_of
+from rutc.importer.ops.cuts import concat
 from rutc.importer.ops.microsoft import DOMAIN
-from rutc.importer.ops.movement import concat
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.registry import operator

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import add, mul, scaled, tanh_gelu_of
 from rutc.importer.ops.contraction import centered, gemm, matmul_of
 from rutc.importer.ops.convolution import conv

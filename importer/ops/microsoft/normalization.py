@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import add, mul, sigmoid_of
 from rutc.importer.ops.microsoft import DOMAIN
 from rutc.importer.ops.microsoft.contraction import with_channels_first, with_channels_last

@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError
 from rutc.importer.ops.activations import add, leaky_relu_of, mul, scaled, sigmoid_of
 from rutc.importer.ops.contraction import centered, matmul_of
+from rutc.importer.ops.cuts import concat
 from rutc.importer.ops.elementwise import where
 from rutc.importer.ops.microsoft import DOMAIN
 from rutc.importer.ops.microsoft.contraction import with_channels_first, with_channels_last
-from rutc.importer.ops.movement import concat, flatten, transpose
+from rutc.importer.ops.movement import flatten, transpose
 from rutc.importer.ops.normalization import softmax
 from rutc.importer.ops.operands import axes_of, axis_of
 from rutc.importer.ops.pooling import average_pool, global_average_pool, max_pool

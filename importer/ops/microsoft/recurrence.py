@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError
 from rutc.importer.ops.activations import mul
 from rutc.importer.ops.fixed_point import stored
 from rutc.importer.ops.microsoft import DOMAIN

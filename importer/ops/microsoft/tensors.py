@@ -7,7 +7,8 @@ from math import inf
 
 import numpy as np
 
-from rutc.importer.builder import Builder, OperatorError, lit
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.elementwise import trilu
 from rutc.importer.ops.loops import scanned
 from rutc.importer.ops.microsoft import DOMAIN

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder, OperatorError
+from rutc.importer.builder import Builder
+from rutc.importer.expressions import OperatorError
 from rutc.importer.ops.microsoft import DOMAIN
 from rutc.importer.regex import RegexError, program_of
 from rutc.importer.registry import operator

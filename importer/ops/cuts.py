@@ -1,0 +1,230 @@
+"""Operators that cut tensors into parts, and join parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rutc.importer.builder import MANY, Builder
+from rutc.importer.expressions import FEW, OperatorError, lit
+from rutc.importer.ops.dynamic import (
+    cut_dynamic,
+    elements,
+    most_of,
+    nothing,
+    number,
+    split_dynamic,
+)
+from rutc.importer.ops.operands import axes_of, axis_of, indices, ints
+from rutc.importer.ops.run_time_axes import sliced
+from rutc.importer.registry import operator
+from rutc.importer.tensor import Tensor
+from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply
+from rutc.tensor_ir.affine import ONE, ZERO, floordiv, maximum, minimum
+
+
+@operator("Slice")
+def slice_of(
+    b: Builder,
+    x: Tensor,
+    starts: Tensor,
+    ends: Tensor,
+    axes: Tensor | None = None,
+    steps: Tensor | None = None,
+) -> Tensor:
+    """x[start:end:step] along the named axes."""
+    begin, end = elements(b, starts, "starts"), elements(b, ends, "ends")
+    if any(t is not None and t.known is None for t in (axes, steps)):
+        places = (
+            elements(b, axes, "axes") if axes is not None else list(map(number, range(len(begin))))
+        )
+        by = elements(b, steps, "steps") if steps is not None else [number(1)] * len(begin)
+        if not len(begin) == len(end) == len(places) == len(by):
+            raise OperatorError("starts, ends, axes and steps differ in length")
+        extents, firsts, jumps = sliced(b, x, begin, end, places, by)
+
+        def found(*out: Index) -> Sequence[Index]:
+            return [o * s + f for o, s, f in zip(out, jumps, firsts, strict=True)]
+
+        return b.view(x, extents, found, fill=nothing(x.dtype))
+    named = ints(axes, "axes") if axes is not None else tuple(range(len(begin)))
+    chosen = axes_of(named, x.rank)
+    step = ints(steps, "steps") if steps is not None else (1,) * len(begin)
+    if not len(begin) == len(end) == len(chosen) == len(step):
+        raise OperatorError("starts, ends, axes and steps differ in length")
+    shape = list(x.shape)
+    first: dict[int, Index] = {}
+    strides: dict[int, int] = {}
+    fill: Lit | None = None
+    for a, lo, hi, given in zip(chosen, begin, end, step, strict=True):
+        s = _limited(b, x.shape[a], given)
+        cut = _cut(b, x.shape[a], lo, hi, s)
+        if cut is None:
+            fill = nothing(x.dtype)
+            cut = cut_dynamic(b, x.shape[a], lo, hi, s)
+        first[a], shape[a] = cut
+        strides[a] = s
+    if shape == list(x.shape) and all(s == 1 for s in strides.values()):
+        return x
+
+    def coords(*out: Index) -> Sequence[Index]:
+        return [o * strides[i] + first[i] if i in first else o for i, o in enumerate(out)]
+
+    return b.view(x, shape, coords, fill=fill)
+
+
+def _limited(b: Builder, n: Index, step: int) -> int:
+    """A step that does among n elements what the given one does, and is no longer than they are."""
+    longest = max(most_of(b, n), 1)
+    return max(min(step, longest), -longest)
+
+
+def _cut(b: Builder, n: Index, begin: Expr, stop: Expr, step: int) -> tuple[Index, Index] | None:
+    """The first element and the extent of [begin:stop:step] of n elements, if they can be told."""
+    if step == 0:
+        raise OperatorError("a step of 0")
+    known = [_index(e) for e in (begin, stop)]
+    if any(i is None or not _has_sign(i, b) for i in known):
+        return None
+    start, end = (i for i in known if i is not None)
+
+    def wrapped(i: Index) -> Index:
+        bounds = i.bounds(b.ranges)
+        assert bounds is not None
+        return i + n if bounds[1] < 0 else i
+
+    def clamped(i: Index, low: int, high: Index) -> Index:
+        return minimum(maximum(i, low, b.ranges), high, b.ranges)
+
+    if step > 0:
+        first, last = clamped(wrapped(start), 0, n), clamped(wrapped(end), 0, n)
+        count = floordiv(last - first + (step - 1), Index.of(step), b.ranges)
+    else:
+        first, last = clamped(wrapped(start), 0, n - 1), clamped(wrapped(end), -1, n - 1)
+        count = floordiv(first - last + (-step - 1), Index.of(-step), b.ranges)
+    return first, maximum(count, 0, b.ranges)
+
+
+def _index(e: Expr) -> Index | None:
+    """What an element is, where it is known at import."""
+    if isinstance(e, IndexValue):
+        return e.index
+    return Index.of(int(e.value)) if isinstance(e, Lit) else None
+
+
+def _has_sign(i: Index, b: Builder) -> bool:
+    bounds = i.bounds(b.ranges)
+    return bounds is not None and not bounds[0] < 0 <= bounds[1]
+
+
+@operator("Split")
+def split(
+    b: Builder,
+    x: Tensor,
+    sizes: Tensor | None = None,
+    *,
+    axis: int = 0,
+    num_outputs: int | None = None,
+) -> tuple[Tensor, ...]:
+    """`x` cut along an axis into parts of given or equal sizes."""
+    at = axis_of(axis, x.rank)
+    fill: Lit | None = None
+    if sizes is not None and sizes.known is None:
+        parts: Sequence[Index] = split_dynamic(b, x.shape[at], sizes, len(b.outputs))
+        fill = nothing(x.dtype)
+    elif sizes is not None:
+        parts = _parts(b, indices(sizes, "split"), x.shape[at])
+    else:
+        parts = _equal_parts(b, x.shape[at], num_outputs or len(b.outputs))
+    out: list[Tensor] = []
+    start = ZERO
+    for size in parts:
+        out.append(_part(b, x, at, start, size, fill))
+        start = start + size
+    return tuple(out)
+
+
+def _equal_parts(b: Builder, whole: Index, count: int) -> Sequence[Index]:
+    """The parts of an extent n, each of ceil(n / count) elements as long as there are so many."""
+    part = floordiv(whole + (count - 1), Index.of(count), b.ranges)
+    span = whole.bounds(b.ranges)
+    ends = [part * i for i in range(count)]
+    # From so many elements on, all parts but the last are whole ones.
+    if count > 2 and part * count != whole and (span is None or span[0] < (count - 1) ** 2):
+        ends = [minimum(end, whole, b.ranges) for end in ends]
+    return tuple(end - start for start, end in zip(ends, [*ends[1:], whole], strict=True))
+
+
+def _parts(b: Builder, parts: Sequence[Index], whole: Index) -> Sequence[Index]:
+    """The parts, which make up the whole."""
+    total = sum(parts, ZERO)
+    if total == whole:
+        return parts
+    if total.is_const and whole.is_const:
+        raise OperatorError(f"the parts {tuple(map(str, parts))} do not sum up to {whole}")
+    # The last part is there only where the two are found to be the same.
+    return (*parts[:-1], parts[-1] + b.same(whole, total) - total)
+
+
+def _part(b: Builder, x: Tensor, axis: int, start: Index, size: Index, fill: Lit | None) -> Tensor:
+    shape = [size if i == axis else e for i, e in enumerate(x.shape)]
+    if shape == list(x.shape):
+        return x
+    if x.known is not None and start.is_const and size.is_const:
+        cut = [slice(None)] * x.rank
+        cut[axis] = slice(start.const, start.const + size.const)
+        return b.constant(x.known[tuple(cut)], x.dtype)
+    return b.view(
+        x,
+        shape,
+        lambda *out: [o + start if i == axis else o for i, o in enumerate(out)],
+        fill=fill,
+    )
+
+
+@operator("Concat")
+def concat(b: Builder, *parts: Tensor, axis: int) -> Tensor:
+    """The parts one after the other along an axis, as a choice on the position along it."""
+    if not parts:
+        raise OperatorError("no operand")
+    sizes = {n for t in parts for e in t.shape for n in e.names()}
+    few = FEW if len(sizes) <= MANY else 2 * MANY
+    while len(parts) > few:
+        runs = [parts[k : k + few] for k in range(0, len(parts), few)]
+        parts = tuple(concat(b, *run, axis=axis) for run in runs)
+    at = axis_of(axis, parts[0].rank)
+    filled = [t for t in parts if t.shape[at] != ZERO] or [parts[0]]
+    first = filled[0]
+    shape = list(first.shape)
+    for t in filled[1:]:
+        if t.rank != first.rank:
+            raise OperatorError(f"{first} and {t} do not fit along axis {at}")
+        for i, (p, q) in enumerate(zip(shape, t.shape, strict=True)):
+            if i != at and p != q:
+                if p.is_const and q.is_const:
+                    raise OperatorError(f"{first} and {t} do not fit along axis {at}")
+                shape[i] = b.same(p, q)
+    if len(filled) == 1:
+        return first
+    shape[at] = b.total(sum((t.shape[at] for t in filled), ZERO))
+    axes = b.axes(shape)
+    if any(e == ZERO for e in shape):
+        return b.nest(axes, lit(0, first.dtype))
+    here = axes[at].index
+    fill = nothing(first.dtype)
+    starts = [ZERO]
+    for t in filled:
+        starts.append(starts[-1] + t.shape[at])
+    body: Expr | None = None
+    for t, start, end in reversed(list(zip(filled, starts, starts[1:], strict=False))):
+        unit = t.shape[at] == ONE
+        coords = [
+            (ZERO if unit else here - start) if i == at else a.index for i, a in enumerate(axes)
+        ]
+        element = b.read(t, coords, fill)
+        if body is None:
+            body = element
+        else:
+            before = apply("lt", IndexValue(here - end), lit(0, DType.I64))
+            body = apply("select", before, element, body)
+    assert body is not None
+    return b.nest(axes, body)

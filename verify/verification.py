@@ -1,0 +1,188 @@
+"""What a comparison of a compiled model with float64 and with ONNX Runtime found."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field, replace
+from pathlib import Path
+from typing import Self
+
+from rutc.errors import CheckFailed
+from rutc.record import record
+from rutc.verify.compare import (
+    OutputComparison,
+    Value,
+)
+from rutc.verify.reference import reference_version
+from rutc.verify.tolerance import Level
+
+
+@record
+class Verification:
+    """The outputs of a compiled model beside those of float64 and of ONNX Runtime.
+
+    `inputs` says where the inputs came from (`brief` after others), `values` are they. `rutc_s`
+    and `reference_s` are the seconds of the one run of each, which is no benchmark. `truth` says
+    why float64 judged nothing or not all; `runs` is how many inputs there were, `with_truth` for
+    how many of them it did. `skipped` says of each case of a folder that was not run why, `refused`
+    what rutc said of generated inputs that ONNX Runtime runs, `lossy` of each layer whose filtering
+    costs accuracy on `values` how (see `filtering`).
+    """
+
+    model: Path
+    library: Path
+    level: Level
+    inputs: str
+    brief: str
+    threads: int | None
+    outputs: tuple[OutputComparison, ...]
+    rutc_s: float
+    reference_s: float
+    reference_version: str = field(default_factory=reference_version)
+    values: Mapping[str, Value] = field(default_factory=dict, repr=False, compare=False)
+    truth: str = ""
+    runs: int = 1
+    with_truth: int = 0
+    skipped: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    lossy: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every output is within its tolerance."""
+        return all(output.passed for output in self.outputs)
+
+    @property
+    def unverified(self) -> tuple[str, ...]:
+        """What was not checked, or not by float64, a sentence each."""
+        found = [f"refused at {text}" for text in self.refused]
+        found += [f"{o.name!r}: {o.remark}" for o in self.outputs if o.remark]
+        return (*found, f"float64: {self.truth}") if self.truth else tuple(found)
+
+    def summary(self) -> str:
+        """Returns one line: how many outputs agree with what, and the largest errors."""
+        agreeing = sum(output.passed for output in self.outputs)
+        with_what = "float64 and " if self.with_truth else ""
+        return (
+            f"{agreeing} of {len(self.outputs)} outputs agree with {with_what}ONNX Runtime "
+            f"{self.reference_version} ({self.inputs}); {self._errors()}"
+        )
+
+    def _errors(self) -> str:
+        known = [o for o in self.outputs if o.error is not None]
+        if not known:
+            worst = max((o.max_abs / (o.largest or 1.0) for o in self.outputs), default=0)
+            return f"largest difference {worst:.2g} of the output's largest magnitude"
+        floats = [o for o in known if "float" in o.dtype]
+        ours = max((o.error or 0.0 for o in floats), default=0.0)
+        theirs = max((o.reference_error or 0.0 for o in floats), default=0.0)
+        others = max((o.error or 0.0 for o in known if "float" not in o.dtype), default=0.0)
+        nearest = max(known, key=lambda o: o.share)
+        text = f"largest error from float64 {ours:.2g} of the output's largest magnitude"
+        text += f", ONNX Runtime's {theirs:.2g}"
+        if others:
+            text += f"; {others:.0%} of an output's integers are not float64's"
+        if not nearest.share:
+            return text
+        where = f"{nearest.group} of {nearest.name!r}"
+        where += f", {nearest.case}" if nearest.case else ""
+        return f"{text}; nearest to its limit, at {nearest.share:.0%}: {where}"
+
+
+class VerificationFailed(CheckFailed):
+    """A compiled model does not agree with ONNX Runtime; `verification` holds the details."""
+
+    def __init__(self, message: str, verification: Verification) -> None:
+        super().__init__(message)
+        self.verification = verification
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, Verification]]:
+        return type(self), (str(self), self.verification)
+
+
+SILENT = "says nothing:"
+"""What the remark of an output begins with that a wrong model would give as well."""
+
+
+def confirmed_outputs(found: Sequence[Verification]) -> frozenset[str]:
+    """The outputs that float64 and ONNX Runtime agree on somewhere, with nothing to remark."""
+    every = (o for v in found for o in v.outputs)
+    sure = (o for o in every if o.passed and o.judged.startswith("float64") and not o.remark)
+    return frozenset(o.name for o in sure)
+
+
+def settled(verification: Verification, confirmed: Collection[str]) -> Verification:
+    """Returns a verification whose contradictions are ONNX Runtime's where the reading is sure."""
+    outputs = []
+    for o in verification.outputs:
+        if o.contradicted and o.name in confirmed:
+            remark = (
+                f"{o.reason.partition(':')[0]}: ONNX Runtime differs from float64, rutc does not"
+            )
+            o = replace(o, passed=True, reason="", contradicted=False, share=0.0, remark=remark)
+        outputs.append(o)
+    return replace(verification, outputs=tuple(outputs))
+
+
+def together(found: Sequence[Verification]) -> Verification:
+    """Returns one verification for several inputs: of each output, where it is worst.
+
+    An output says nothing if it does so for all inputs; what else is remarked of it for some is
+    told. The values are those of the worst case.
+    """
+    if len(found) == 1:
+        return found[0]
+    outputs = []
+    for name in dict.fromkeys(o.name for v in found for o in v.outputs):
+        seen = [o for v in found for o in v.outputs if o.name == name]
+        heard = [o for o in seen if not o.remark.startswith(SILENT)] or seen[:1]
+        outputs.append(_with_remarks(max(heard, key=_badness), heard))
+    worst = max(found, key=_worst)
+    same = len({v.inputs for v in found}) == 1
+    briefs = [] if same else [v.brief for v in found[1:]]
+    lacking = [v.truth for v in found if v.truth]
+    return replace(
+        worst,
+        outputs=tuple(outputs),
+        inputs="; ".join([found[0].inputs, *briefs]),
+        truth=f"{lacking[0]} (for {len(lacking)} of {len(found)} inputs)" if lacking else "",
+        runs=len(found),
+        with_truth=sum(v.with_truth for v in found),
+        skipped=tuple(text for v in found for text in v.skipped),
+        refused=tuple(text for v in found for text in v.refused),
+    )
+
+
+def _with_remarks(worst: OutputComparison, seen: Sequence[OutputComparison]) -> OutputComparison:
+    """The comparison of an output where it is worst, with what is remarked of it elsewhere."""
+    told = {worst.remark: ""} if worst.remark else {}
+    for o in seen:
+        if o.remark:
+            told.setdefault(o.remark, o.case)
+    texts = [f"{remark} ({case})" if case else remark for remark, case in told.items()]
+    return replace(worst, remark="; ".join(texts))
+
+
+def _badness(output: OutputComparison) -> tuple[bool, float, float]:
+    """How near an output is to failing, or how far beyond."""
+    return not output.passed, output.share, output.max_abs / (output.largest or 1.0)
+
+
+def _worst(verification: Verification) -> tuple[bool, float, float]:
+    """How near the output of a case that is nearest to failing is to it."""
+    return max(map(_badness, verification.outputs), default=(False, 0.0, 0.0))
+
+
+def keep(found: list[Verification], new: Verification) -> None:
+    """Adds a case; inputs are only kept of what may be the worst case at the end (`together`).
+
+    Where ONNX Runtime contradicts, other cases decide what passes: such a case keeps its own.
+    """
+    found.append(new)
+    sure = [
+        number
+        for number, v in enumerate(found)
+        if v.values and not any(o.contradicted for o in v.outputs)
+    ]
+    worst = max(sure, key=lambda number: _worst(found[number]), default=None)
+    for number in sure:
+        if number != worst:
+            found[number] = replace(found[number], values={})
