@@ -12,7 +12,7 @@ from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Lit
 from rutc.tensor_ir.kernel import Buffer
-from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
+from rutc.tensor_ir.machine import NARROWEST_MASKED, NEAR_STRIDES, Machine
 
 BOOL = ir.IntType(1)
 
@@ -58,6 +58,9 @@ class MemoryEmitter:
             place = self.place(buffer, start)
             if mask is None or (guard is None and self._may_read_on(buffer, start, lanes)):
                 return b.load(place, type_=vector, align=align(buffer))
+            if self._is_better_whole(buffer, start, lanes):
+                whole = b.load(place, type_=vector, align=align(buffer))
+                return b.select(mask, whole, other)
             return self.masked_load(buffer, place, vector, mask, other)
         apart = self._apart(address, lane)
         active = [True] * lanes if mask is None else constant_lanes(mask)
@@ -197,6 +200,11 @@ class MemoryEmitter:
         """
         plain = buffer.dtype in (DType.F32, DType.F64)
         return plain and self.machine.has_masks and self._inside(buffer, start, lanes)
+
+    def _is_better_whole(self, buffer: Buffer, start: Index, lanes: int) -> bool:
+        """Whether idle lanes are better loaded and left out then: else each has its own load."""
+        masked = self.machine.has_masks or buffer.dtype.bytes >= NARROWEST_MASKED
+        return not masked and self._inside(buffer, start, lanes)
 
     def _inside(self, buffer: Buffer, start: Index, count: int) -> bool:
         """Whether so many elements from a place on are known to be the buffer's."""

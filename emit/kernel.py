@@ -23,7 +23,7 @@ from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import I32, I64, IndexEmitter, Lane, Unrolled, chunk, i64, is_vector
 from rutc.emit.matrix import MatrixEmitter, matrix_shapes
 from rutc.emit.memory import memory_type
-from rutc.emit.opaque import opaque_count, opaque_mask
+from rutc.emit.opaque import opaque, opaque_count, opaque_mask, vector_register
 from rutc.emit.put import emit_put
 from rutc.emit.vector_math import POLYNOMIALS
 from rutc.errors import InternalError
@@ -50,6 +50,7 @@ from rutc.tensor_ir.kernel import (
     walk_stmts,
 )
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.products import narrow_factors
 
 MOST_STACK_BYTES = 32 << 10
 """Larger buffers on the stack lie in the scratch that the host gives each thread."""
@@ -440,12 +441,22 @@ class _KernelEmitter:
         lane = self.index.lane
         for a, before, after in zip(s.states, old, new, strict=True):
             kept = after
+            if self._adds_pairs(s) and is_vector(kept) and kept.lanes == self.machine.width:
+                # LLVM would add up products of several steps first, and spill the others.
+                kept = opaque(self.builder, kept, vector_register(self.machine))
             if s.lanes is not None and lane is not None and lane.mask is not None:
                 wide = self.expressions.memory.widen(after, lane.lanes)
                 old_wide = self.expressions.memory.widen(before, lane.lanes)
                 mask = opaque_mask(self.builder, lane.mask, self.machine)
                 kept = self.builder.select(mask, wide, old_wide)
             self.expressions.store(a, kept)
+
+    def _adds_pairs(self, s: Update) -> bool:
+        """Whether an update adds products that LLVM makes of pairs of factors in 16 bits."""
+        pair = narrow_factors(s)
+        if pair is None or self.machine.adds_products:
+            return False
+        return self.machine.products(*(r.dtype for r in pair)) > 1
 
     def _dot_update(self, s: Update, loop: DotLoop) -> None:
         """All iterations of a dot loop at once, or one by one where no instruction does that."""

@@ -10,6 +10,9 @@ from rutc.tensor_ir.dtype import DType
 NEAR_STRIDES = range(2, 5)
 """How far apart elements may lie that are loaded with all between them, and sorted in registers."""
 
+NARROWEST_MASKED = 4
+"""Bytes of the narrowest elements for which every machine has masked loads."""
+
 PAIR = 2
 """Products of neighbours that instructions for factors of 16 bits add up."""
 

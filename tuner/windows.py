@@ -14,10 +14,11 @@ from rutc.record import record
 from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.expr import Read, walk
 from rutc.tensor_ir.kernel import Kernel, Kind
-from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
+from rutc.tensor_ir.machine import NARROWEST_MASKED, NEAR_STRIDES, Machine
 from rutc.tensor_ir.steps import (
     Mark,
     Part,
+    Overlap,
     PrefetchBlock,
     Reorder,
     Split,
@@ -100,7 +101,7 @@ def windows(
 
 
 def _pass(kernel: Kernel, shape: Shape, machine: Machine, constants: frozenset[str]) -> Pass | None:
-    if len(shape.reductions) != 1 or products_together(shape, machine) > 1:
+    if len(shape.reductions) != 1:
         return None
     (r,) = shape.reductions
     extents = shape.extents
@@ -122,6 +123,9 @@ def _pass(kernel: Kernel, shape: Shape, machine: Machine, constants: frozenset[s
     if vector is None:
         return None
     passing = Pass(shape, r, reads, found, vector)
+    # Elsewhere pairs of products take what LLVM multiplies one by one, of neighbouring lanes.
+    if products_together(shape, machine) > 1 and (machine.adds_products or passing.strided):
+        return None
     if shape.symbolic.isdisjoint(found.values()) or _rows(passing, machine) is not None:
         return passing
     return None
@@ -231,6 +235,8 @@ def _schedule(
     steps.append(Reorder((*outer, *inside)))
     # Where rows lie is found once for all vectors of them, if that takes the run's sizes.
     steps += shared_out(outer[:-1] if shape.symbolic and len(outer) > 1 else outer, shape, machine)
+    if vector in factors and extents[vector] % width and _lanes_apart(shape, machine):
+        steps.append(Overlap((f"{vector}.o",)))
     steps += _parts(kernel, found, others, factors)
     if found.strided and rows is not None:
         # One row after the other, each stored at once.
@@ -254,6 +260,12 @@ def _schedule(
         if t.packed
     }
     return steps, packs
+
+
+def _lanes_apart(shape: Shape, machine: Machine) -> bool:
+    """Whether a vector with idle lanes is loaded or stored lane by lane, or in small pieces."""
+    narrow = any(t.bytes < NARROWEST_MASKED for t in shape.touches if not t.packed)
+    return narrow and not machine.has_masks
 
 
 def _ahead(kernel: Kernel, found: Pass, others: list[str]) -> Iterator[Step]:

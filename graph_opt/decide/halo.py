@@ -9,7 +9,7 @@ from rutc.tensor_ir.affine import Index, Range, Size, typical
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.graph import Nest, Value
 from rutc.tensor_ir.lower import beyond
-from rutc.tensor_ir.machine import NEAR_STRIDES
+from rutc.tensor_ir.machine import NARROWEST_MASKED, NEAR_STRIDES
 from rutc.tensor_ir.outside import adds_nothing
 from rutc.tensor_ir.windows import (
     FEW_STEPS,
@@ -28,8 +28,6 @@ MOST_HALO_ELEMENTS = 4096
 """and so many elements."""
 UNKNOWN = 8
 """What a dim has where no window goes along it and the run tells how many indices: more than 1."""
-NARROWEST_MASKED = 4
-"""Bytes of the narrowest elements for which every machine has masked loads."""
 
 
 def masked_at_edges(

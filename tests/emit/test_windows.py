@@ -28,7 +28,7 @@ from tests.machines import RUNNABLE, V4, on_machines
 pytestmark = pytest.mark.sampled(4)
 
 VECTOR_LOAD = re.compile(r"^\tv(?!broad)\w+\t-?\w*\((?!%rip)[^)]*\), .*%[yz]mm", re.MULTILINE)
-LEAST = {"f32": "-inf", "f64": "-inf", "i32": "-2147483648", "i16": "-32768"}
+LEAST = {"f32": "-inf", "f64": "-inf", "i32": "-2147483648", "i16": "-32768", "i8": "-128"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,10 @@ def window(
     channels_last: bool = False,
     halo: bool = False,
 ) -> Case:
-    """A reduction over windows of the axes, outermost first; sums are of products with weights."""
+    """A reduction over windows of the axes, outermost first; sums are of products with weights.
+
+    The products of `u8` with weights of `i8` are summed in `i32`.
+    """
     numbers = range(len(axes))
     x, k, i = ([f"{letter}{n}" for n in numbers] for letter in "xki")
     sizes = {"c": channels}
@@ -72,12 +75,17 @@ def window(
     fill = ("0.0" if dtype[0] == "f" else "0") if how == "sum" else LEAST[dtype]
     factor = f" * %w[{', '.join(['c', *k])}]" if how == "sum" else ""
     element = f"%v[{', '.join(['c', *at])} else {fill}]{factor}"
+    weights, result = dtype, dtype
+    if dtype == "u8":
+        weights, result = "i8", "i32"
+        element = " * ".join(f"i32({e})" for e in element.split(" * %w"))
+        element = element.replace("i32([", "i32(%w[")
     graph = parse(f"""
         graph "windows"
         dims {", ".join(f"{d} = {n}" for d, n in sizes.items())}
         %v : {dtype}{{{",".join(sorted(["c", *i]))}}} = input "v" [{", ".join(["c", *i])}]
-        %w : {dtype}{{{",".join(sorted(["c", *k]))}}} = input "w" [{", ".join(["c", *k])}]
-        %o : {dtype}{{{",".join(sorted(["c", *x]))}}} = {how}{{{",".join(k)}}} {element}
+        %w : {weights}{{{",".join(sorted(["c", *k]))}}} = input "w" [{", ".join(["c", *k])}]
+        %o : {result}{{{",".join(sorted(["c", *x]))}}} = {how}{{{",".join(k)}}} {element}
         output "o" [{", ".join(["c", *x])}] = %o
         """)
     (nest,) = (n for n in graph.nodes if isinstance(n, Nest))
@@ -125,7 +133,23 @@ def test_windows(machine: Machine, data: st.DataObject) -> None:
         data.draw(axes(3, 22)),
         channels=data.draw(st.sampled_from([1, 2, 5, 17])),
         how=data.draw(st.sampled_from(["sum", "max"])),
-        dtype=data.draw(st.sampled_from(["f32", "f32", "f64", "i32", "i16"])),
+        dtype=data.draw(st.sampled_from(["f32", "f32", "f64", "i32", "i16", "i8"])),
+        channels_last=data.draw(st.booleans()),
+        halo=data.draw(st.booleans()),
+    )
+    if prod(case.extents[d] for n in case.group.stages for d in n.dims) > 60_000:
+        return
+    check(case, machine, parts=data.draw(st.integers(1, 3)))
+
+
+@on_machines
+@examples(20)
+@given(data=st.data())
+def test_windows_of_bytes_summed_in_words(machine: Machine, data: st.DataObject) -> None:
+    case = window(
+        data.draw(axes(2, 22)),
+        channels=data.draw(st.sampled_from([1, 2, 17])),
+        dtype="u8",
         channels_last=data.draw(st.booleans()),
         halo=data.draw(st.booleans()),
     )
@@ -158,12 +182,15 @@ SHAPES = {
 
 
 @on_machines
-@pytest.mark.parametrize(("how", "fence"), [("sum", "begin"), ("max", "end")])
+@pytest.mark.parametrize(
+    ("how", "dtype", "fence"),
+    [("sum", "f32", "begin"), ("max", "f32", "end"), ("max", "i8", "end")],
+)
 @pytest.mark.parametrize("name", SHAPES)
 def test_nothing_beyond_the_operands_is_read(
-    machine: Machine, name: str, how: str, fence: str
+    machine: Machine, name: str, how: str, dtype: str, fence: str
 ) -> None:
-    check(window(SHAPES[name], how=how), machine, fence=fence)
+    check(window(SHAPES[name], how=how, dtype=dtype), machine, fence=fence)
 
 
 def _loops(kernel: Kernel, var: str) -> list[Loop]:
