@@ -502,9 +502,22 @@ class IRBuilder:
         function = self.module.declared(full, type_, [type_] * len(args))
         return self.call(function, args, fastmath=fastmath)
 
-    def asm(self, type_: Type, code: str, constraint: str, args: Sequence[Value]) -> Instruction:
-        """The result of inline assembly that does nothing else."""
-        text = f'call {type_.text} asm "{code}", "{constraint}"({", ".join(map(str, args))})'
+    def asm(
+        self,
+        type_: Type,
+        code: str,
+        constraint: str,
+        args: Sequence[Value],
+        *,
+        in_order: bool = False,
+    ) -> Instruction:
+        """The result of inline assembly that does nothing else.
+
+        The code generator keeps it `in_order` with loads around it and with other such assembly.
+        """
+        kind, after = ("asm sideeffect", " nounwind memory(none)") if in_order else ("asm", "")
+        operands = ", ".join(map(str, args))
+        text = f'call {type_.text} {kind} "{code}", "{constraint}"({operands}){after}'
         return self._add(type_, "asm", text, tuple(args))
 
     def branch(self, block: Block) -> None:

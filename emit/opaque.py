@@ -21,9 +21,15 @@ def vector_register(machine: Machine) -> str:
     return "v" if "avx512f" in machine.features else "x"
 
 
-def opaque(builder: ir.IRBuilder, value: ir.Value, register: str = ANY_REGISTER) -> ir.Value:
-    """The value, of which nothing is known."""
-    return builder.asm(value.type, "", f"={register},0", [value])
+def opaque(
+    builder: ir.IRBuilder,
+    value: ir.Value,
+    register: str = ANY_REGISTER,
+    *,
+    in_order: bool = False,
+) -> ir.Value:
+    """The value, of which nothing is known; `in_order` with loads around it."""
+    return builder.asm(value.type, "", f"={register},0", [value], in_order=in_order)
 
 
 def opaque_count(builder: ir.IRBuilder, count: ir.Value, machine: Machine) -> ir.Value:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rutc.emit import ir
-from rutc.emit.access import BOOL, MemoryEmitter, align, constant_lanes
+from rutc.emit.access import BOOL, MemoryEmitter, align, constant_lanes, pieces
 from rutc.emit.index import I32, Lane, is_vector
 from rutc.emit.memory import memory_type, to_memory
 from rutc.emit.transpose import transposable, transposed
@@ -18,6 +18,8 @@ from rutc.tensor_ir.machine import NEAR_STRIDES
 
 MIN_SHARED = 4
 """Vectors across memory that share loads, below which gathers are no slower."""
+WORD_BITS = 32
+"""Bits of a lane in which numbers that are stored in fewer are computed."""
 INTERLEAVED = range(2, MIN_SHARED)
 """Vectors that are stored element by element in turn."""
 
@@ -129,6 +131,9 @@ class SquareEmitter:
             if s.apart:
                 self._store_interleaved(s, [s.vectors.get(i, idle) for i in range(s.apart)])
                 continue
+            if not self.memory.machine.has_masks and _are_truncated(s):
+                self._store_words(s)
+                continue
             vectors = [s.vectors.get(i, idle) for i in range(lanes)]
             rows = transposed(self.builder, vectors, s.buffer.dtype.bytes)
             mask = ir.Constant(ir.VectorType(BOOL, lanes), [i in s.vectors for i in range(lanes)])
@@ -141,6 +146,47 @@ class SquareEmitter:
                     self.builder.store(row, place, align=align(s.buffer))
                 else:
                     self.memory.masked_store(s.buffer, row, place, mask)
+
+    def _store_words(self, s: Square) -> None:
+        """Put neighbours together in the lanes in which they were computed, and store each lane.
+
+        Lanes are narrowed by the way. Where masks tell the lanes there are instructions for that;
+        elsewhere it takes more operations than to put a word together.
+        """
+        b, lanes = self.builder, s.lane.lanes
+        bits = 8 * s.buffer.dtype.bytes
+        most = WORD_BITS // bits
+        active = [i in s.vectors for i in range(lanes)]
+        for first, count in _in_pieces(active, 2 * most):
+            words = self._word([s.vectors[i] for i in range(first, first + min(count, most))], bits)
+            if count > most:
+                high = self._word([s.vectors[i] for i in range(first + most, first + count)], bits)
+                words = self._joined(words, high)
+            for number in range(lanes):
+                if _is_idle(s.lane, number):
+                    continue
+                word = b.extract_element(words, ir.Constant(I32, number))
+                if count < most:
+                    word = b.trunc(word, ir.IntType(count * bits))
+                at = s.start.subs({s.lane.var: Index.of(s.lane.base + number)}) + first
+                b.store(word, self.memory.place(s.buffer, at), align=align(s.buffer))
+
+    def _word(self, vectors: Sequence[ir.Value], bits: int) -> ir.Value:
+        """The elements of all vectors in each lane of one, the first one in the lowest bits."""
+        b, wide = self.builder, ir.VectorType(I32, vectors[0].lanes)
+        word = b.zext(vectors[0], wide)
+        for i, vector in enumerate(vectors[1:], 1):
+            shift = ir.Constant(wide, [bits * i] * wide.count)
+            word = b.or_(word, b.shl(b.zext(vector, wide), shift))
+        return word
+
+    def _joined(self, low: ir.Value, high: ir.Value) -> ir.Value:
+        """Lanes of two words each, of the lanes of two vectors."""
+        lanes = low.lanes
+        picks = [k for i in range(lanes) for k in (i, lanes + i)]
+        order = ir.Constant(ir.VectorType(I32, 2 * lanes), picks)
+        both = self.builder.shuffle_vector(low, high, order)
+        return self.builder.bitcast(both, ir.VectorType(ir.IntType(2 * WORD_BITS), lanes))
 
     def _store_interleaved(self, s: Square, vectors: list[ir.Value]) -> None:
         """Element k of each vector in turn, then element k + 1: as many whole vectors of memory."""
@@ -259,6 +305,23 @@ class SquareEmitter:
                 self.memory.masked_load(buffer, place, vector, mask, ir.Constant(vector, None))
             )
         return transposed(self.builder, rows, buffer.dtype.bytes)
+
+
+def _in_pieces(active: Sequence[bool], most: int) -> Iterator[tuple[int, int]]:
+    """Runs of active lanes as (first, number), of `most` at most, a power of two."""
+    for first, count in pieces(active):
+        for part in range(first, first + count, most):
+            yield part, min(most, count)
+
+
+def _are_truncated(s: Square) -> bool:
+    """Whether all vectors are the low bits of words."""
+    return all(
+        isinstance(v, ir.Instruction)
+        and v.op == "trunc"
+        and v.operands[0].type == ir.VectorType(ir.IntType(WORD_BITS), v.lanes)
+        for v in s.vectors.values()
+    )
 
 
 def _is_idle(lane: Lane, number: int) -> bool:

@@ -62,6 +62,10 @@ def copy_kernel(
     return lower(group, {"a": a, "b": b}, layouts, extents, symbols)
 
 
+ACROSS = "reorder([n, c, x]); tile([c, x], [unroll, vector])"
+"""Vectors that lie across the memory of what they are copied to."""
+
+
 def masked_stores(kernel: Kernel, machine: Machine) -> int:
     """How many stores of vectors leave lanes out."""
     return emit_kernel(kernel, machine).text.count("call void @llvm.masked.store")
@@ -87,19 +91,28 @@ def test_copies(machine: Machine, size: tuple[int, int], dtype: DType) -> None:
 
 
 @on_machines
-@pytest.mark.parametrize("size", [(11, 3), (9, 2), (3, 11), (33, 17)], ids=str)
+@pytest.mark.parametrize("size", [(11, 3), (9, 2), (3, 11), (33, 17), (16, 13), (8, 7)], ids=str)
+@pytest.mark.parametrize("dtype", [DType.U8, DType.I16], ids=str)
 @pytest.mark.parametrize("given", [DType.I32, DType.I64], ids=str)
 def test_truncated_copies_end_where_they_end(
-    machine: Machine, size: tuple[int, int], given: DType
+    machine: Machine, size: tuple[int, int], dtype: DType, given: DType
 ) -> None:
     """LLVM 22 stores a truncated lane that is alone in a masked store in its full width."""
-    kernel = copy_kernel(*size, DType.U8, given)
-    values = np.random.default_rng(0).integers(0, 100, (2, *size[::-1])).astype(given.numpy)
-    tiled = parse_schedule("reorder([n, c, x]); tile([c, x], [unroll, vector])")
-    for schedule in (choose(kernel, machine, frozenset()).schedule, tiled):
-        out = np.zeros(values.size, np.uint8)
-        run_kernel(apply_schedule(kernel, schedule), machine, {"a": values.reshape(-1), "b": out})
-        np.testing.assert_array_equal(out.reshape(2, *size), values.transpose(0, 2, 1))
+    kernel = copy_kernel(*size, dtype, given)
+    values = np.random.default_rng(0).integers(-70_000, 70_000, (2, *size[::-1]))
+    given_values = values.astype(given.numpy).reshape(-1)
+    wanted = values.transpose(0, 2, 1).astype(dtype.numpy)
+    for schedule in (choose(kernel, machine, frozenset()).schedule, parse_schedule(ACROSS)):
+        out = np.zeros(values.size, dtype.numpy)
+        run_kernel(apply_schedule(kernel, schedule), machine, {"a": given_values, "b": out})
+        np.testing.assert_array_equal(out.reshape(2, *size), wanted)
+
+
+def test_narrowed_lanes_are_stored_as_words_where_no_instruction_narrows_them() -> None:
+    kernel = apply_schedule(copy_kernel(16, 5, DType.U8, DType.I32), parse_schedule(ACROSS))
+    words = {m.name: emit_kernel(kernel, m).text.count("store i32") for m in (V3, V4)}
+    assert words[V3.name] == 16
+    assert words[V4.name] == 0
 
 
 @on_machines
