@@ -165,7 +165,7 @@ class SquareEmitter:
             for number in range(lanes):
                 if _is_idle(s.lane, number):
                     continue
-                word = b.extract_element(words, ir.Constant(I32, number))
+                word: ir.Value = b.extract_element(words, ir.Constant(I32, number))
                 if count < most:
                     word = b.trunc(word, ir.IntType(count * bits))
                 at = s.start.subs({s.lane.var: Index.of(s.lane.base + number)}) + first
@@ -174,7 +174,7 @@ class SquareEmitter:
     def _word(self, vectors: Sequence[ir.Value], bits: int) -> ir.Value:
         """The elements of all vectors in each lane of one, the first one in the lowest bits."""
         b, wide = self.builder, ir.VectorType(I32, vectors[0].lanes)
-        word = b.zext(vectors[0], wide)
+        word: ir.Value = b.zext(vectors[0], wide)
         for i, vector in enumerate(vectors[1:], 1):
             shift = ir.Constant(wide, [bits * i] * wide.count)
             word = b.or_(word, b.shl(b.zext(vector, wide), shift))

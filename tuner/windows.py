@@ -17,8 +17,8 @@ from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.machine import NARROWEST_MASKED, NEAR_STRIDES, Machine
 from rutc.tensor_ir.steps import (
     Mark,
-    Part,
     Overlap,
+    Part,
     PrefetchBlock,
     Reorder,
     Split,
