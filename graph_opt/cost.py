@@ -22,6 +22,10 @@ LANES = 16
 BROADCAST = 0.15
 APART = 1.5
 """A broadcast of elements that would go into one instruction, if they were neighbours."""
+OTHER_LINE = 0.25
+"""What a broadcast adds where each step of a long sum reads another line than the one before."""
+LINES_HELD = 256
+"""Lines, half of a first cache: a sum over fewer finds them at hand when it is the next tile's."""
 PACKED = 0.5
 CONTIGUOUS = 1.0
 APART_BY_ONE = 1.5
@@ -151,8 +155,6 @@ class NestCost:
 
         They are the same for all lanes of `vector`.
         """
-        if not self.grouped:
-            return ()
         vectors = self.points / self.extents[vector] * self._vectors(vector)
         return tuple(
             (u.read, d)
@@ -160,9 +162,18 @@ class NestCost:
             if not u.is_const
             and vector not in u.moves
             and (d := self.neighbours(u)) is not None
-            and d != inner.get(u.read.value)
-            and vectors * (APART - BROADCAST) > u.touched * COPY
+            and vectors * self._away(u, inner) > u.touched * COPY
         )
+
+    def _away(self, u: ReadUse, inner: Mapping[str, str | None]) -> float:
+        """What a broadcast costs more than if the longest bound loop went along memory."""
+        along = inner.get(u.read.value)
+        if self.neighbours(u) == along:
+            return 0.0
+        if self.grouped:
+            return APART - BROADCAST
+        others = (d for d in self.nest.bound if d in u.moves and u.moves[d] != along)
+        return OTHER_LINE if prod(self.extents[d] for d in others) >= LINES_HELD else 0.0
 
     def best(self, inner: Mapping[str, str | None]) -> tuple[float, str | None]:
         """(cycles, vector loop) given each value's innermost dim."""
@@ -202,11 +213,9 @@ class NestCost:
         copied: set[str] = set()
         for u in self.uses:
             if v not in u.moves:
-                near = not self.grouped or inner.get(u.read.value) == self.neighbours(u)
-                shared = vectors * BROADCAST
-                if not near and not u.is_const:
-                    shared = min(vectors * APART, shared + u.touched * COPY)
-                total += shared
+                total += vectors * BROADCAST
+                if not u.is_const:
+                    total += min(vectors * self._away(u, inner), u.touched * COPY)
             elif u.is_const:
                 total += vectors * PACKED
             elif u.moves[v] is not None and u.moves[v] == inner.get(u.read.value):

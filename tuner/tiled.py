@@ -458,6 +458,7 @@ def _reduction_block(
     reduction = shape.reductions[0]
     if len(reduction.update.states) != 1:
         return None
+    partial = f"{reduction.update.states[0].buffer}.partial"
     step = sum(
         tile.vectors * machine.width * t.bytes for t in reduction.reads if t.depends(tile.vector)
     )
@@ -471,7 +472,6 @@ def _reduction_block(
     if lines and step + lines > BUSY_SHARE * busy * machine.l2_bytes_per_cycle:
         fit = int(machine.l1 * LINES_SHARE) // ((step + lines) * around)
         length = _even_block(extent, fit, around * tile.size)
-        partial = f"{reduction.update.states[0].buffer}.partial"
         return None if length is None else (length, partial)
     output = _output(kernel)
     if output is None:
@@ -484,7 +484,9 @@ def _reduction_block(
     if step * around * extent < machine.l2 // 8 or tiles > FEW_TILES:
         return None
     length = _even_block(extent, most, around * tile.size)
-    return None if length is None else (length, output)
+    # Lanes that lie apart in the output are put there once, not after each block.
+    apart = any(t.is_store and not t.unit(tile.vector) for t in shape.touches)
+    return None if length is None else (length, partial if apart else output)
 
 
 def _tiles_at_once(shape: Shape, tile: RegisterTile, machine: Machine) -> int:

@@ -263,3 +263,49 @@ def test_a_sum_over_strided_windows_lies_as_its_operand_does() -> None:
     assert innermost(plan, "s") == "x"
     # No copy with a halo: masks at the edges.
     assert len(kernels(plan)) == 1
+
+
+PLANES = """
+graph "planes"
+dims c = 256, y = 14, x = 14, p = 28, q = 28, o = 256, k = 3, l = 3
+%i : f32{c,p,q} = input "i" [c, p, q]
+%w : f32{c,k,l,o} = input "w" [c, k, l, o]
+%r : f32{o,x,y} = sum{c,k,l} %i[c, p=2*y+k-1, q=2*x+l-1 else 0.0] * %w[c, k, l, o]
+output "r" [o, y, x] = %r
+"""
+
+PIXELS = """
+graph "pixels"
+dims c = 512, p = 196, o = 256
+%i : f32{c,p} = input "i" [c, p]
+%w : f32{c,o} = input "w" [c, o]
+%r : f32{o,p} = sum{c} %i[c, p] * %w[c, o]
+output "r" [o, p] = %r
+"""
+
+
+@pytest.mark.parametrize("text", [PLANES, PIXELS])
+def test_channels_of_planes_that_long_sums_go_over_are_laid_side_by_side(text: str) -> None:
+    plan = plan_of(text)
+    (copy,) = [n.out.name for n in plan.graph.nodes if isinstance(n, Nest) and n.is_view]
+    assert innermost(plan, copy) == "c"
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "fewer"),
+    [(PLANES, "c = 256", "c = 3"), (PIXELS, "c = 512", "c = 64"), (PIXELS, "o = 256", "o = 64")],
+)
+def test_planes_of_few_channels_or_few_uses_stay_as_they_are(
+    text: str, sizes: str, fewer: str
+) -> None:
+    plan = plan_of(text.replace(sizes, fewer))
+    assert all(layout.axes[-1].dim != "c" for layout in plan.layouts.values())
+
+
+def test_a_value_that_is_computed_is_stored_as_long_sums_read_it() -> None:
+    computed = PIXELS.replace("%i[c, p] *", "%a[c, p] *").replace(
+        "%r : f32", "%a : f32{c,p} = tanh(%i[c, p])\n%r : f32"
+    )
+    plan = plan_of(computed)
+    assert innermost(plan, "a") == "c"
+    assert not [n for n in plan.graph.nodes if isinstance(n, Nest) and n.is_view]

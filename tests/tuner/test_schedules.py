@@ -220,7 +220,7 @@ def test_fewer_rows_that_fit_a_chunk_of_packed_ones_take_more_vectors() -> None:
 
 LINES_SHARED = """
 graph "few pixels"
-dims p = 49, ci = 320, co = 1280
+dims p = 49, ci = 320, co = 64
 %x : f32{ci,p} = input "x" [ci, p]
 %w : f32{ci,co} = input "w" [co, ci]
 %y : f32{co,p} = sum{ci} %x[ci, p] * %w[ci, co]
@@ -241,6 +241,19 @@ def test_lines_that_tiles_share_stay_in_the_first_cache(ci: int, blocked: bool) 
         assert all(b.name != s.output for b in kernel.args)
         assert s.factor * (64 * 2 + 20) < x86.avx2().l1 // 2
         apply_schedule(kernel, choice.schedule)
+
+
+@pytest.mark.parametrize(("axes", "apart"), [("p, co", False), ("co, p", True)])
+def test_sums_whose_lanes_lie_apart_are_stored_once(axes: str, apart: bool) -> None:
+    """Blocks of panels that are used by few tiles pass sums on: in the result, or beside it."""
+    text = LINES_SHARED.replace("[ci, p]\n", "[p, ci]\n").replace("[co, ci]\n", "[ci, co]\n")
+    text = text.replace("ci = 320", "ci = 4096").replace('"y" [co, p]', f'"y" [{axes}]')
+    kernel, _ = lowered(text)
+    tile = RegisterTile("co", 2, (("p", 6),), 0.0)
+    choice = tiled(kernel, analyse(kernel, frozenset({"w"})), tile, x86.avx2(), frozenset({"w"}))
+    (found,) = [s for s in choice.schedule if isinstance(s, BlockReduction)]
+    assert (found.output not in {b.name for b in kernel.args}) == apart
+    apply_schedule(kernel, choice.schedule)
 
 
 def test_rows_lie_apart_by_a_distance_that_is_known() -> None:
