@@ -34,7 +34,7 @@ from rutc.tuner.access import Reduction, Shape, Touch, leaves_rest, never_longer
 from rutc.tuner.choice import Choice, shared_out
 from rutc.tuner.dot import dot_steps, products_together
 from rutc.tuner.packing import grouped_packing, packing
-from rutc.tuner.prepare import prepared_operands
+from rutc.tuner.prepare import operations_on_vectors, prepared_operands
 from rutc.tuner.tiles import (
     LINE_BYTES,
     LONGEST_UNROLLED,
@@ -101,7 +101,8 @@ def tiled(
     if block is not None and (block % group or (group > 1 and extents[bound[-1]] % block)):
         block = None
     carried = any(b.name == holder for b in kernel.args)
-    chunk = None if carried else _row_chunk(shape, tile, batch, machine)
+    made = 0 if group > 1 else operations_on_vectors(shape, tile)
+    chunk = None if carried else _row_chunk(shape, tile, batch, made, machine)
     if chunk is not None:
         fitting = _even_rows(shape, tile, *chunk, machine)
         chunk, tile = (None, tile) if fitting is None else (chunk, fitting)
@@ -146,7 +147,9 @@ def tiled(
     apart = [*batch, *([f"{chunk[0]}.o"] if chunk is not None else [])]
     blocked = [*apart, *panels]
     order = [*blocked, *(v for v in (*rest, *loops) if v not in blocked)]
-    prepared = None if group > 1 else prepared_operands(shape, tile, order, extents, machine)
+    prepared = (
+        None if group > 1 else prepared_operands(shape, tile, order, extents, machine, original)
+    )
     if block is None and prepared is None and _whole_rows(kernel, shape, tile, machine):
         order = [*apart, *(v for v in (*rest, *loops) if v not in apart)]
     steps.append(Reorder((*order, *(v for v, _ in moved))))
@@ -381,12 +384,13 @@ def _batch(shape: Shape, tile: RegisterTile) -> list[str]:
 
 
 def _row_chunk(
-    shape: Shape, tile: RegisterTile, batch: list[str], machine: Machine
+    shape: Shape, tile: RegisterTile, batch: list[str], made: int, machine: Machine
 ) -> tuple[str, int] | None:
     """(loop, factor) by which to split rows; None where their operand is small as a whole.
 
     The part of the operand that goes with one factor stays in the second cache while all blocks
-    of the vector pass by. All of it goes by anew for each iteration of the `batch` loops.
+    of the vector pass by. All of it goes by anew for each iteration of the `batch` loops, and as
+    many operations as are `made` of each element are done again.
     """
     runs = prod(shape.extents[v] for v in batch)
     vector_blocks = -(-shape.extents[tile.vector] // (tile.vectors * machine.width))
@@ -395,12 +399,15 @@ def _row_chunk(
     if vector_blocks < 2 or size <= machine.l2 // 2:
         return None
     chunks = -(-size // (machine.l2 // 2))
-    streamed = sum(
-        prod(shape.extents[v] for v in t.loops if t.depends(v) and v not in batch) * t.bytes
+    passing = [
+        (t.bytes, prod(shape.extents[v] for v in t.loops if t.depends(v) and v not in batch))
         for r in shape.reductions
         for t in r.reads
         if t.depends(tile.vector)
-    )
+    ]
+    # Operations count as what the second cache gives meanwhile.
+    each = made / machine.fma_per_cycle / machine.width * machine.l2_bytes_per_cycle
+    streamed = sum(b * n for b, n in passing) + each * max(n for _, n in passing)
     # Every chunk reads the vector operand anew; without chunks every block reads the rows anew.
     if chunks * streamed >= vector_blocks * size:
         return None

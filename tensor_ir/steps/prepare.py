@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from rutc.record import record
@@ -111,7 +112,7 @@ class Prepare(Step):
         return next(iter(found))
 
 
-def computed_of(e: Expr, buffer: str, others: set[str]) -> Expr | None:
+def computed_of(e: Expr, buffer: str, others: AbstractSet[str]) -> Expr | None:
     """The largest expression in `e` that is made of a buffer and depends on no loop of `others`.
 
     None where that is no more than a read.

@@ -477,6 +477,20 @@ def test_weights_of_many_tiles_are_computed_once(m: int, prepared: bool, machine
     assert any(isinstance(step, Prepare) for step in schedule) is prepared
 
 
+@pytest.mark.parametrize("machine", [x86.avx2(), x86.avx512()], ids=str)
+def test_weights_are_computed_once_for_more_rows_than_the_second_cache_holds(
+    machine: Machine,
+) -> None:
+    rows = 2 * machine.l2 // (4096 * 4)
+    text = PACKED.replace("g = 4, k = 128", "g = 128, k = 4096").format(m=rows)
+    kernel = kernel_of(text.replace("n = 96", "n = 1024"))
+    found = apply_schedule(kernel, choose(kernel, machine, frozenset(["w", "s"])).schedule)
+    (columns,) = found.body
+    assert isinstance(columns, Loop)
+    assert columns.var == "n.o"
+    assert any(b.name == "w.prepared" for b in found.locals)
+
+
 def test_weights_that_are_read_as_they_are_need_no_preparation() -> None:
     text = PACKED.format(m=40).replace("((f32(%w[k, n]) - 8.0) * %s[g=k // 32, n])", "%w[k, n]")
     kernel = kernel_of(text.replace("%w : u4", "%w : f32"))
