@@ -166,7 +166,11 @@ class NestCost:
         )
 
     def _away(self, u: ReadUse, inner: Mapping[str, str | None]) -> float:
-        """What a broadcast costs more than if the longest bound loop went along memory."""
+        """What a broadcast costs more than if the longest bound loop went along memory.
+
+        Only for narrow products is that a part of the cost by which layouts are chosen: elsewhere
+        the choice may well be between this and a copy that joins the kernel before.
+        """
         along = inner.get(u.read.value)
         if self.neighbours(u) == along:
             return 0.0
@@ -213,9 +217,11 @@ class NestCost:
         copied: set[str] = set()
         for u in self.uses:
             if v not in u.moves:
-                total += vectors * BROADCAST
-                if not u.is_const:
-                    total += min(vectors * self._away(u, inner), u.touched * COPY)
+                near = not self.grouped or inner.get(u.read.value) == self.neighbours(u)
+                shared = vectors * BROADCAST
+                if not near and not u.is_const:
+                    shared = min(vectors * APART, shared + u.touched * COPY)
+                total += shared
             elif u.is_const:
                 total += vectors * PACKED
             elif u.moves[v] is not None and u.moves[v] == inner.get(u.read.value):

@@ -209,7 +209,7 @@ class _Decider:
         `lanes` is the dim to be innermost in the copy, if that matters.
         """
         assert r.fill is not None
-        inner = lanes or self.inner.get(r.value)
+        inner = self.inner.get(r.value)
         halo = needed_halo(n, r, self.sizes, self.values, self.symbols, inner, self._is_finite)
         if not halo or r.value in self.constants:
             return body

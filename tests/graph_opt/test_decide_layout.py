@@ -302,10 +302,28 @@ def test_planes_of_few_channels_or_few_uses_stay_as_they_are(
     assert all(layout.axes[-1].dim != "c" for layout in plan.layouts.values())
 
 
-def test_a_value_that_is_computed_is_stored_as_long_sums_read_it() -> None:
+def test_a_computed_value_is_stored_once_as_long_sums_read_it() -> None:
     computed = PIXELS.replace("%i[c, p] *", "%a[c, p] *").replace(
         "%r : f32", "%a : f32{c,p} = tanh(%i[c, p])\n%r : f32"
     )
     plan = plan_of(computed)
-    assert innermost(plan, "a") == "c"
-    assert not [n for n in plan.graph.nodes if isinstance(n, Nest) and n.is_view]
+    (kept, _) = (g.stored for g in plan.groups())
+    assert [innermost(plan, v) for v in kept] == ["c"]
+
+
+FAR_WINDOWS = """
+graph "far windows"
+dims c = 86, y = 16, x = 16, p = 16, q = 16, o = 96, k = 3, l = 3
+%i : f32{c,p,q} = input "i" [c, p, q]
+%w : f32{c,k,l,o} = const [c, k, l, o] data "w"
+%r : f32{o,x,y} = sum{c,k,l} %i[c, p=y+6*k-6, q=x+6*l-6 else 0.0] * %w[c, k, l, o]
+output "r" [o, y, x] = %r
+"""
+
+
+def test_copies_with_channels_side_by_side_have_the_halo_of_planes() -> None:
+    """Rows of far windows are not read outside of the planes; along them the halo stays."""
+    plan = plan_of(constants(FAR_WINDOWS, w=(86, 3, 3, 96)))
+    (layout,) = [x for x in plan.layouts.values() if x.halo]
+    assert layout.halo == (("q", 6, 6),)
+    assert layout.axes[-1].dim == "c"
