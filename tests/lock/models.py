@@ -12,6 +12,7 @@ import onnx
 
 from benchmarks.cases import CASES as KERNELS
 from benchmarks.cases import MORE
+from benchmarks.layers import MODELS as LAYERS
 from benchmarks.operator_cases import CASES as OPERATORS
 from rutc.models.dynamic import DynamicModel, dynamic_models
 from rutc.models.zoo import Model, zoo
@@ -52,5 +53,6 @@ def models(parts: Sequence[str] = ()) -> list[Locked]:
     known += [Locked(f"{m.name}, ranges", m, dims=m.dims) for m in dynamic_models()]
     single = [(f"kernel {c.name}", c) for c in (*KERNELS, *MORE)]
     single += [(f"operator {c.name}", c) for c in OPERATORS]
+    single += [(f"layer {c.name}", c) for c in LAYERS]
     known += [Locked(name, case) for name, case in single]
     return [m for m in known if not parts or any(part in m.name for part in parts)]
