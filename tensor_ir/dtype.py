@@ -9,6 +9,12 @@ import ml_dtypes
 import numpy as np
 
 
+def _bits(name: str) -> int:
+    """What one stored element takes: for most types the first number in their names."""
+    known = {"string": 128, "tensor": 64, "bool": 8}
+    return known[name] if name in known else int(re.findall("[0-9]+", name)[0])
+
+
 @unique
 class DType(Enum):
     """An element type; the value is its name in the text form.
@@ -46,8 +52,33 @@ class DType(Enum):
     STRING = "string"
     TENSOR = "tensor"
 
+    is_opaque: bool
+    """Whether elements are no numbers: they are moved, and only routines look into them."""
+    is_float: bool
+    """Whether the type is a floating-point kind, narrow ones included."""
+    is_int: bool
+    """Whether the type is a signed or unsigned integer (bool is neither)."""
+    is_signed: bool
+    """Whether the type has negative values."""
+    bits: int
+    """Bits of one stored element; a string is an address and a length, a box an address."""
+    bytes: int
+    """Bytes of one stored element in a buffer (sub-byte kinds take a whole byte)."""
+
+    def __init__(self, name: str) -> None:
+        """Note what the name tells: all this is asked of every expression, again and again."""
+        self.is_opaque = name in ("string", "tensor")
+        self.is_float = name.startswith(("f", "bf"))
+        self.is_int = name[0] in "iu"
+        self.is_signed = name[0] in "ifb" and name != "bool"
+        self.bits = _bits(name)
+        self.bytes = max(1, self.bits // 8)
+
     def __str__(self) -> str:
-        return self.value
+        return str(self._value_)
+
+    # Members are objects of their own, and keys of many tables.
+    __hash__ = object.__hash__
 
     @property
     def numpy(self) -> np.dtype:
@@ -55,39 +86,9 @@ class DType(Enum):
         return _NUMPY[self]
 
     @property
-    def bits(self) -> int:
-        """Bits of one stored element; a string is an address and a length, a box an address."""
-        return _BITS[self]
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of one stored element in a buffer (sub-byte kinds take a whole byte)."""
-        return max(1, self.bits // 8)
-
-    @property
-    def is_opaque(self) -> bool:
-        """Whether elements are no numbers: they are moved, and only routines look into them."""
-        return self in (DType.STRING, DType.TENSOR)
-
-    @property
     def stored_name(self) -> str:
         """The type as artifacts name it: as numpy does, where it has elements of the type."""
-        return self.value if self.is_opaque else self.numpy.name
-
-    @property
-    def is_float(self) -> bool:
-        """Whether the type is a floating-point kind, narrow ones included."""
-        return self.value.startswith(("f", "bf"))
-
-    @property
-    def is_int(self) -> bool:
-        """Whether the type is a signed or unsigned integer (bool is neither)."""
-        return self.value[0] in "iu"
-
-    @property
-    def is_signed(self) -> bool:
-        """Whether the type has negative values."""
-        return self.value[0] in "ifb" and self is not DType.BOOL
+        return str(self) if self.is_opaque else self.numpy.name
 
     @staticmethod
     def of(dtype: np.dtype | type) -> DType:
@@ -98,14 +99,6 @@ class DType(Enum):
         return _OF_NUMPY[resolved]
 
 
-def _bits(dtype: DType) -> int:
-    """What one stored element takes: for most types the first number in their names."""
-    if dtype.is_opaque:
-        return 128 if dtype is DType.STRING else 64
-    return 8 if dtype is DType.BOOL else int(re.findall("[0-9]+", dtype.value)[0])
-
-
-_BITS = {dtype: _bits(dtype) for dtype in DType}
 _NUMPY: dict[DType, np.dtype] = {
     DType.BOOL: np.dtype(np.bool_),
     DType.I2: np.dtype(ml_dtypes.int2),

@@ -20,6 +20,7 @@ for a data-dependent coordinate the reader clamps; of a value without elements i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from ctypes import c_float
 from dataclasses import replace
 from math import inf
 from operator import is_
@@ -102,6 +103,8 @@ def _as_element(x: float | bool | str, dtype: DType) -> int | float | bool | str
         return bool(x)
     if dtype is DType.F64:
         return float(x)
+    if dtype is DType.F32:
+        return c_float(x).value
     if dtype.is_float:
         with np.errstate(over="ignore"):
             return float(np.asarray(float(x)).astype(dtype.numpy))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import product
 from math import ceil, log2, prod
 
@@ -201,13 +202,16 @@ def filters_of(windows: list[Window], editor: Editor) -> Iterator[dict[Window, F
             yield chosen
 
 
-def _filters(taps: int, stride: int) -> Iterator[Filter]:
-    """The filters of windows of such a stride: a few outputs at a time, of several taps."""
+@cache
+def _filters(taps: int, stride: int) -> tuple[Filter, ...]:
+    """The filters of windows of such a stride: a few outputs at a time, of several taps.
+
+    They are the same objects each time, which have computed their matrices once.
+    """
     if stride == 1:
-        yield from (Filter(n - taps + 1, taps) for n in UNIT_POINTS if 2 <= taps < n)
-    elif stride < taps < 2 * stride + 1:
-        # Every phase has two taps at most.
-        yield Filter(2, taps, stride)
+        return tuple(Filter(n - taps + 1, taps) for n in UNIT_POINTS if 2 <= taps < n)
+    # Every phase has two taps at most.
+    return (Filter(2, taps, stride),) if stride < taps < 2 * stride + 1 else ()
 
 
 @record
