@@ -158,13 +158,16 @@ class Builder:
 
     def _made(self, every: Sequence[Pending]) -> Iterator[Made]:
         """Yields what becomes of each of the kernels."""
-        known: dict[Recipe, int] = {}
-        numbers = [known.setdefault(p.recipe, len(known)) for p in every]
-        recipes = list(known)
+        known: dict[str, Recipe] = {}
+        names = [key(p.recipe, self.machine) for p in every]
+        for name, pending in zip(names, every, strict=True):
+            known.setdefault(name, pending.recipe)
+        keys, recipes = list(known), list(known.values())
+        place = {name: number for number, name in enumerate(keys)}
+        numbers = [place[name] for name in names]
         if not self.code:
             yield from self._drafted(every, recipes, numbers)
             return
-        keys = [key(r, self.machine) for r in recipes]
         found: dict[int, Made] = {}
         for number, name in enumerate(keys):
             data = cache.lookup(name)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rutc.record import record
 from rutc.tensor_ir.affine import Index, Size
-from rutc.tensor_ir.expr import Coord, Expr, Read, transform
+from rutc.tensor_ir.expr import Coord, Read
 from rutc.tensor_ir.kernel import (
     Access,
     Branch,
@@ -84,8 +84,8 @@ def _apart(
             names[name] |= {d: f"{prefix}{d}" for d, _ in pairs}
         return tuple((names[name].get(d, d), c) for d, c in pairs)
 
-    def read(e: Expr) -> Expr:
-        return e.at(coords(e.value, e.coords)) if isinstance(e, Read) else e
+    def read(r: Read) -> Read:
+        return r.at(coords(r.value, r.coords))
 
     def buffer(b: Buffer) -> Buffer:
         dims = (*(a.dim for a in b.layout.axes), *dict(b.layout.extents))
@@ -94,8 +94,8 @@ def _apart(
 
     body = rewrite(
         renamed(kernel, loops, {}).body,
-        expr=lambda e: transform(e, read),
-        access=lambda a: replace(a, coords=coords(a.buffer, a.coords)),
+        read=read,
+        access=lambda a: Access(a.buffer, coords(a.buffer, a.coords)),
     )
     owned |= {b.name: names[b.name] for b in kernel.args}
     for table in (loops, *names.values()):
@@ -112,20 +112,13 @@ def _renamed_all(kernel: Kernel, buffers: dict[str, str], dims: dict[str, str]) 
         named = ((dims.setdefault(d, f"d{len(dims)}"), c) for d, c in pairs)
         return tuple(sorted(named, key=lambda p: p[0]))
 
-    def rename_read(e: Expr) -> Expr:
-        return transform(
-            e,
-            lambda x: (
-                replace(x, value=buffers[x.value], coords=coords(x.coords))
-                if isinstance(x, Read)
-                else x
-            ),
-        )
+    def rename_read(r: Read) -> Read:
+        return Read(buffers[r.value], coords(r.coords), r.dtype, r.fill)
 
     def rename_access(a: Access) -> Access:
         return Access(buffers[a.buffer], coords(a.coords))
 
-    body = rewrite(kernel.body, index=lambda i: i.subs(env), expr=rename_read, access=rename_access)
+    body = rewrite(kernel.body, index=lambda i: i.subs(env), read=rename_read, access=rename_access)
     return replace(
         kernel,
         name="kernel",
@@ -147,17 +140,15 @@ def renamed(kernel: Kernel, loops: Mapping[str, str], buffers: Mapping[str, str]
     """The kernel with some of its loops and buffers renamed; layouts keep the names of dims."""
     env = {old: Index.of(new) for old, new in loops.items()}
 
-    def rename_read(e: Expr) -> Expr:
-        return transform(
-            e,
-            lambda x: replace(x, value=buffers.get(x.value, x.value)) if isinstance(x, Read) else x,
-        )
+    def rename_read(r: Read) -> Read:
+        name = buffers.get(r.value)
+        return r if name is None else Read(name, r.coords, r.dtype, r.fill)
 
     body = rewrite(
         kernel.body,
         index=lambda i: i.subs(env),
-        expr=rename_read,
-        access=lambda a: replace(a, buffer=buffers.get(a.buffer, a.buffer)),
+        read=rename_read if buffers else None,
+        access=lambda a: Access(buffers.get(a.buffer, a.buffer), a.coords),
     )
     return replace(
         kernel,

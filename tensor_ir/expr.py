@@ -303,33 +303,43 @@ def _reads_plainly(r: Read) -> bool:
 def map_index(e: Expr, f: Callable[[Index], Index]) -> Expr:
     """`e` with `f` applied to every index expression in it; `e` itself if that changes none.
 
-    `f` is asked about equal indices again.
+    `f` is asked about equal indices once.
     """
-    for i in indices(e):
-        mapped = f(i)
-        if mapped is not i and mapped != i:
-            return _with_indices(e, f, {})
-    return e
+    mapped = {i: f(i) for i in indices(e)}
+    if all(i is new or i == new for i, new in mapped.items()):
+        return e
+    return _mapped(e, mapped.__getitem__, None, {})
 
 
-def _with_indices(e: Expr, f: Callable[[Index], Index], done: dict[int, Expr]) -> Expr:
-    """`map_index`, the operations in `done` by identity being mapped already."""
+def map_reads(e: Expr, f: Callable[[Index], Index], read: Callable[[Read], Expr]) -> Expr:
+    """`e` with `f` applied to every index expression in it, and `read` to every read after that."""
+    return _mapped(e, f, read, {})
+
+
+def _mapped(
+    e: Expr,
+    f: Callable[[Index], Index],
+    read: Callable[[Read], Expr] | None,
+    done: dict[int, Expr],
+) -> Expr:
+    """`map_index` or `map_reads`, the operations in `done` by identity being mapped already."""
     if isinstance(e, Apply):
         known = done.get(id(e))
         if known is None:
-            args = tuple([_with_indices(x, f, done) for x in e.args])
+            args = tuple([_mapped(x, f, read, done) for x in e.args])
             known = done[id(e)] = e if all(map(is_, args, e.args)) else Apply(e.op, args)
         return known
     if isinstance(e, Read):
         coords = tuple(
-            [(d, f(c) if isinstance(c, Index) else _with_indices(c, f, done)) for d, c in e.coords]
+            [(d, f(c) if isinstance(c, Index) else _mapped(c, f, read, done)) for d, c in e.coords]
         )
-        return e if coords == e.coords else e.at(coords)
+        moved = e if coords == e.coords else e.at(coords)
+        return moved if read is None else read(moved)
     if isinstance(e, IndexValue):
         index = f(e.index)
         return e if index == e.index else IndexValue(index)
     if isinstance(e, Cast | BitCast):
-        arg = _with_indices(e.arg, f, done)
+        arg = _mapped(e.arg, f, read, done)
         return e if arg is e.arg else replace(e, arg=arg)
     return e
 

@@ -33,7 +33,7 @@ from typing import assert_never
 from rutc.record import record
 from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Coord, Expr, indices, map_index
+from rutc.tensor_ir.expr import Coord, Expr, Read, indices, map_index, map_reads
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.reducer import Reducer
 
@@ -209,8 +209,12 @@ def walk_stmts(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
     while waiting:
         s = waiting.pop()
         yield s
-        for inner in reversed(blocks(s)):
-            waiting += inner[::-1]
+        # Every step looks at all statements, and few of them have others inside.
+        if isinstance(s, Loop):
+            waiting += s.body[::-1]
+        elif isinstance(s, Branch):
+            waiting += s.orelse[::-1]
+            waiting += s.then[::-1]
 
 
 def accesses(s: Stmt) -> tuple[Access, ...]:
@@ -281,28 +285,32 @@ def rewrite(
     body: tuple[Stmt, ...],
     *,
     index: Callable[[Index], Index] | None = None,
+    read: Callable[[Read], Expr] | None = None,
     expr: Callable[[Expr], Expr] | None = None,
     access: Callable[[Access], Access] | None = None,
 ) -> tuple[Stmt, ...]:
-    """`body` with functions applied to every index, then expression, then target.
+    """`body` with functions applied to every index, then read, then expression, then target.
 
     Indices that are equal are given to `index` once.
     """
     on_index = cache(index) if index else (lambda i: i)
-    on_expr = expr or (lambda e: e)
     on_access = access or (lambda a: a)
 
     def fix_coord(c: Coord) -> Coord:
         return on_index(c) if isinstance(c, Index) else fix_expr(c)
 
     def fix_expr(e: Expr) -> Expr:
-        return on_expr(map_index(e, on_index) if index else e)
+        if read:
+            e = map_reads(e, on_index, read)
+        elif index:
+            e = map_index(e, on_index)
+        return expr(e) if expr else e
 
     def fix_access(a: Access) -> Access:
         coords = tuple([(d, fix_coord(c)) for d, c in a.coords])
         return on_access(a if coords == a.coords else replace(a, coords=coords))
 
-    indices_only = expr is None and access is None
+    indices_only = read is None and expr is None and access is None
 
     def fix(s: Stmt) -> Stmt:
         if isinstance(s, Loop):

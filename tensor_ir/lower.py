@@ -236,13 +236,10 @@ def _within_slices(
 
         return tuple((d, within(d, c)) for d, c in coords)
 
-    def visit(x: Expr) -> Expr:
-        return x.at(wrapped(x.value, x.coords)) if isinstance(x, Read) else x
-
     moved = rewrite(
         tuple(body),
-        expr=lambda e: transform(e, visit),
-        access=lambda a: replace(a, coords=wrapped(a.buffer, a.coords)),
+        read=lambda r: r.at(wrapped(r.value, r.coords)) if room.get(r.value) else r,
+        access=lambda a: Access(a.buffer, wrapped(a.buffer, a.coords)),
     )
     own: list[Buffer] = []
     for b in args:
@@ -306,6 +303,8 @@ def _store(
 
 def _local_reads(e: Expr, places: Mapping[str, Buffer]) -> Expr:
     """`e` with reads of values kept by the group directed to their registers or stack."""
+    if not places:
+        return e
 
     def visit(x: Expr) -> Expr:
         if isinstance(x, Read) and x.value in places:
@@ -345,7 +344,8 @@ def _within_halo(
                 return x
         return replace(x, fill=None)
 
-    return transform(e, visit)
+    kept = all(visit(r) is r for r in reads(e))
+    return e if kept else transform(e, visit)
 
 
 def beyond(
