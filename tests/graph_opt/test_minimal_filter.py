@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.minimal_filter import POINTS, Filter
 from rutc.graph_opt.pipeline import optimize
 from rutc.graph_opt.rewrite import Sweep, why_not
-from rutc.graph_opt.rules.filtering import MOST_GROWTH, MinimalFiltering
+from rutc.graph_opt.rules.filtering import MOST_GROWTH, MinimalFiltering, Window, filters_of
 from rutc.tensor_ir import (
     Const,
     Data,
@@ -176,3 +177,13 @@ def test_it_is_left_where_it_does_not_pay(sizes: tuple[int, int], options: dict[
 def test_it_is_used_where_it_pays(size: int, channels: int) -> None:
     graph = convolution((size, size), (3, 3), (1, 1), (1, 1), channels=channels, outputs=channels)
     assert why_not(MinimalFiltering(), graph, "y") is None
+
+
+def test_equal_windows_share_a_filter() -> None:
+    """Its matrices are computed once, however many sums have such windows."""
+    windows = [Window("k", "z", "x", -1, "k"), Window("l", "y", "v", 0, "l")]
+    graph = Graph("g", (("k", Index.of(3)), ("l", Index.of(3))), (), ())
+    chosen = [filters_of([w], Editor(graph)) for w in windows]
+    first, second = ([f for each in c for f in each.values()] for c in chosen)
+    assert len(first) > 1
+    assert all(a is b for a, b in zip(first, second, strict=True))

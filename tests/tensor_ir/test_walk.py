@@ -1,14 +1,21 @@
 """Walking and rebuilding expressions: every shared operation once, and what is the same stays."""
 
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
     Apply,
     Cast,
+    Expr,
     IndexValue,
     Lit,
     Read,
     map_index,
+    map_reads,
     reads,
     transform,
     walk,
@@ -51,3 +58,46 @@ def test_what_nothing_changes_is_the_same_object() -> None:
     changed = map_index(e, lambda i: i.subs({"i": Index.of("k")}))
     assert changed != e
     assert len(list(walk(changed))) == len(list(walk(e)))
+
+
+def test_reads_are_mapped_after_the_indices_in_them() -> None:
+    inner = Read("p", (("j", Index.of("i")),), DType.I64)
+    gathered = Read("x", (("i", inner), ("k", Index.of("i"))), DType.F32)
+    e = Apply("add", (SHARED, gathered))
+    seen: list[Read] = []
+
+    def renamed(r: Read) -> Read:
+        seen.append(r)
+        return Read(f"{r.value}2", r.coords, r.dtype)
+
+    def moved(i: Index) -> Index:
+        return i + 1
+
+    def in_turn(x: Expr) -> Expr:
+        return renamed(x) if isinstance(x, Read) else x
+
+    found = map_reads(e, moved, renamed)
+    once = list(seen)
+    assert found == transform(map_index(e, moved), in_turn)
+    assert once == seen[len(once) :]
+    assert map_reads(e, lambda i: i, lambda r: r) is e
+
+
+@given(st.floats(width=64))
+@example(3.4028235677973366e38)
+@example(-7e-46)
+def test_literals_of_f32_are_rounded_as_numpy_rounds(x: float) -> None:
+    with np.errstate(all="ignore"):
+        wanted = float(np.float64(x).astype(np.float32))
+    found = Lit(x, DType.F32).value
+    assert isinstance(found, float)
+    assert repr(found) == repr(wanted)
+
+
+@pytest.mark.parametrize("dtype", [d for d in DType if not d.is_opaque], ids=str)
+def test_types_know_what_numpy_knows_of_them(dtype: DType) -> None:
+    kind = dtype.numpy.kind
+    assert dtype.bytes == dtype.numpy.itemsize
+    assert dtype.is_int == (kind in "iu" or dtype in (DType.I2, DType.U2, DType.I4, DType.U4))
+    assert dtype.is_float == (not dtype.is_int and dtype is not DType.BOOL)
+    assert {dtype: 1}[DType(str(dtype))] == 1
