@@ -71,6 +71,7 @@ class ExpressionEmitter:
         self._ordered: dict[int, tuple[Expr, tuple[str, ...] | None]] = {}
         self._fresh = 0
         self._sites: dict[object, Site] = {}
+        self._same_sites: dict[tuple[str, int, int], tuple[object, object, Site]] = {}
         self._held: dict[ir.Block, dict[ir.Value, ir.Value]] = {}
         """What the registers of a block hold that it has read or written, by their stack slots."""
         # Registers that the vector loop at hand writes: every lane has its own.
@@ -94,21 +95,22 @@ class ExpressionEmitter:
     # -- expressions ----------------------------------------------------------------------------
     def emit(self, e: Expr) -> ir.Value:
         """The value of `e`: a scalar where it is the same for all lanes, else a vector."""
+        # Most are operations, then reads.
         match e:
+            case Apply():
+                return self._shared(e)
+            case Read():
+                return self._read(e)
             case Lit():
                 return emit_literal(self.builder, e)
             case IndexValue():
                 return self.index.emit(self.index.resolve(e.index))
             case Local():
                 return self.locals[e.name]
-            case Read():
-                return self._read(e)
             case Cast():
                 return self._cast(e)
             case BitCast():
                 return emit_bit_cast(self.builder, self.emit(e.arg), e.arg.dtype, e.dtype)
-            case Apply():
-                return self._shared(e)
             case _:
                 assert_never(e)
 
@@ -157,8 +159,9 @@ class ExpressionEmitter:
 
         The table keeps the expression, so that nothing else gets its identity.
         """
-        if id(e) in self._needs:
-            return self._needs[id(e)][1]
+        known = self._needs.get(id(e))
+        if known is not None:
+            return known[1]
         found: frozenset[str] | None = frozenset()
         match e:
             case IndexValue():
@@ -354,11 +357,17 @@ class ExpressionEmitter:
     def _site(
         self, places: tuple[tuple[str, Coord], ...], buffer: Buffer, fill: Lit | None
     ) -> Site:
-        key = buffer.name, places, fill
-        found = self._sites.get(key)
-        if found is None:
-            found = self._sites[key] = Site.of(places, buffer)
-        return found
+        """What is known of a place; the table keeps it, so that nothing else gets its identity."""
+        # Looking it up by what it is takes the hashes of all coordinates.
+        same = buffer.name, id(places), id(fill)
+        known = self._same_sites.get(same)
+        if known is None:
+            key = buffer.name, places, fill
+            found = self._sites.get(key)
+            if found is None:
+                found = self._sites[key] = Site.of(places, buffer)
+            known = self._same_sites[same] = places, fill, found
+        return known[2]
 
     def _tested(
         self,

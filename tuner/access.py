@@ -144,6 +144,11 @@ class Shape:
     symbolic: frozenset[str] = frozenset()
     shared_extents: Mapping[str, int] = field(default_factory=dict)
 
+    @cached_property
+    def tile_cycles(self) -> dict[Machine, dict[object, float]]:
+        """Cycles of the register tiles that were asked about: many tiles have the same parts."""
+        return {}
+
     @property
     def private(self) -> list[str]:
         """Loops inside the shared ones that belong to no reduction."""

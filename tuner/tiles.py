@@ -280,7 +280,13 @@ def _cost_inside(
             unknown *= 1 + UNKNOWN * f / extent
         parts = _parts(extent, f)
         pieces = [(n * m, k, (*done, (v, g))) for n, k, done in pieces for m, g in parts]
-    cycles = sum(n * _tile_cycles(shape, vector, k, part, shares, machine) for n, k, part in pieces)
+    known = shape.tile_cycles.setdefault(machine, {})
+    cycles = 0.0
+    for n, k, part in pieces:
+        key = vector, k, part, tuple(shares.items())
+        if key not in known:
+            known[key] = _tile_cycles(shape, vector, k, part, shares, machine)
+        cycles += n * known[key]
     if any(r.tested - shares.keys() for r in shape.reductions):
         cycles *= TESTED
     return RegisterTile(vector, vectors, rows, cycles * unknown / wanted, tuple(shares))
