@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rutc.api import Compiled, compile
+    from rutc.driver.api import Compiled, compile
     from rutc.errors import UserError
     from rutc.runtime import InferenceSession, ModelError, load
     from rutc.verify import VerificationFailed
@@ -30,12 +30,12 @@ __all__ = [
 ]
 
 _HOME = {
-    "Compiled": "rutc.api",
+    "Compiled": "rutc.driver.api",
     "InferenceSession": "rutc.runtime",
     "ModelError": "rutc.runtime",
     "UserError": "rutc.errors",
     "VerificationFailed": "rutc.verify",
-    "compile": "rutc.api",
+    "compile": "rutc.driver.api",
     "load": "rutc.runtime",
 }
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import rutc
-from rutc.console import Screen, command, standard_streams, survived
 from rutc.emit import interrupts
 from rutc.errors import CheckFailed, UserError
+from rutc.report.console import Screen, command, standard_streams, survived
 
 if TYPE_CHECKING:
     from rutc.verify import Verification
@@ -152,8 +152,8 @@ def compile_command(
 ) -> None:
     """Compile a model into a shared library and a C header, and check what it computes."""
     with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
-        from rutc.api import compile
-        from rutc.arguments import parse_dims, parse_shapes, parse_values
+        from rutc.driver.api import compile
+        from rutc.report.arguments import parse_dims, parse_shapes, parse_values
 
         try:
             with screen.progress() as on_progress:
@@ -177,7 +177,7 @@ def compile_command(
                     on_progress=on_progress,
                 )
         except CheckFailed as failure:
-            from rutc import views
+            from rutc.report import views
             from rutc.verify import VerificationFailed
 
             if not isinstance(failure, VerificationFailed):
@@ -190,7 +190,7 @@ def compile_command(
                     views.verification_text(failure.verification),
                 )
             raise screen.fail(str(failure), failure.exit_status, details) from failure
-        from rutc import views
+        from rutc.report import views
 
         checked = compiled.verification
         screen.result(
@@ -221,8 +221,8 @@ def run(
 ) -> None:
     """Run a compiled model once and show a summary of its outputs."""
     with command(as_json=as_json, debug=debug) as screen:
-        from rutc import views
-        from rutc.arguments import check_npz, parse_sizes
+        from rutc.report import views
+        from rutc.report.arguments import check_npz, parse_sizes
         from rutc.runtime import load
         from rutc.verify.npz import save_npz
         from rutc.verify.session_values import run_values
@@ -272,9 +272,9 @@ def verify(
 ) -> None:
     """Compare a compiled model with float64 and ONNX Runtime, output by output."""
     with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
-        from rutc import views
-        from rutc.api import verify as verify_now
-        from rutc.arguments import parse_dims, parse_shapes, parse_values
+        from rutc.driver.api import verify as verify_now
+        from rutc.report import views
+        from rutc.report.arguments import parse_dims, parse_shapes, parse_values
 
         with screen.progress() as on_progress:
             verification = verify_now(
@@ -315,8 +315,8 @@ def _bisected(
     debug: bool,
 ) -> tuple[dict[str, object], str]:
     """Returns where a model diverges as JSON and as text, or why that could not be found."""
-    from rutc import views
-    from rutc.api import limited
+    from rutc.driver.api import limited
+    from rutc.report import views
     from rutc.verify.bisect import bisect
 
     v = verification
@@ -352,8 +352,8 @@ def bench(
 ) -> None:
     """Measure latency and throughput, in turns with ONNX Runtime if asked for."""
     with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
-        from rutc import views
-        from rutc.arguments import check_bench, parse_sizes
+        from rutc.report import views
+        from rutc.report.arguments import check_bench, parse_sizes
         from rutc.runtime import load
         from rutc.verify.bench import bench as measure
         from rutc.verify.session_values import run_values
@@ -402,8 +402,8 @@ def inspect(
 ) -> None:
     """Show what is inside an artifact (kernels, memory, time) or a model (inputs, operators)."""
     with command(as_json=as_json, debug=debug) as screen:
-        from rutc.arguments import parse_dims, parse_shapes, parse_sizes, parse_values
-        from rutc.inspection import inspect_library, inspect_model, is_library
+        from rutc.report.arguments import parse_dims, parse_shapes, parse_sizes, parse_values
+        from rutc.report.inspection import inspect_library, inspect_model, is_library
 
         if is_library(path):
             payload, shown = inspect_library(
@@ -444,9 +444,9 @@ def explain(
 ) -> None:
     """Show what became of a node: its kernels, layouts and schedules, and why it did not fuse."""
     with command(as_json=as_json, debug=debug) as screen:
-        from rutc import views
-        from rutc.arguments import parse_dims, parse_shapes, parse_values
-        from rutc.explain import explain as explain_node
+        from rutc.report import views
+        from rutc.report.arguments import parse_dims, parse_shapes, parse_values
+        from rutc.report.explain import explain as explain_node
 
         explanation = explain_node(
             model,
@@ -464,7 +464,7 @@ def explain(
 def doctor(as_json: AsJson = False, debug: Debug = False) -> None:
     """Show what rutc finds on this machine: compiler, CPU features, versions, cache."""
     with command(as_json=as_json, debug=debug) as screen:
-        from rutc.doctor import examine
+        from rutc.report.doctor import examine
 
         findings = examine()
         width = max(len(finding.name) for finding in findings)
@@ -488,8 +488,8 @@ def cache(
 ) -> None:
     """Show how large the cache of compiled parts is, or clear it."""
     with command(as_json=as_json, debug=debug) as screen:
-        from rutc import views
         from rutc.emit import cache as objects
+        from rutc.report import views
 
         if clear:
             objects.clear()

@@ -14,7 +14,7 @@ from benchmarks import layout
 from benchmarks.machine import provenance
 from benchmarks.protocol import Page, case_of, write
 from benchmarks.store import Entry
-from rutc.compiler import Options, compile_model
+from rutc.driver.compiler import Options, compile_model
 from rutc.models.zoo import find, zoo
 from rutc.runtime import load
 from rutc.verify.compare import OutputComparison, Value, compare_outputs

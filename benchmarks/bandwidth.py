@@ -22,7 +22,7 @@ from benchmarks.native import run_calls
 from benchmarks.peak import run_traffic
 from benchmarks.protocol import OPERATOR_S, Page, case_of, compiled, medians, timed, told, write
 from benchmarks.store import Entry
-from rutc.compiler import Options
+from rutc.driver.compiler import Options
 from rutc.errors import UserError
 from rutc.verify.turns import Job
 

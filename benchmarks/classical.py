@@ -20,7 +20,7 @@ from benchmarks import layout
 from benchmarks.peers import peer_jobs
 from benchmarks.protocol import Page, case_of, medians, timed, told, write
 from benchmarks.store import Entry
-from rutc.compiler import Options, compile_model
+from rutc.driver.compiler import Options, compile_model
 from rutc.verify.bench import room_for, rutc_job
 from rutc.verify.verify import verify_model
 

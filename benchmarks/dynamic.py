@@ -16,7 +16,7 @@ from benchmarks import layout
 from benchmarks.peers import peer_jobs
 from benchmarks.protocol import Page, medians, timed, told, write
 from benchmarks.store import Entry
-from rutc.compiler import Options, compile_model
+from rutc.driver.compiler import Options, compile_model
 from rutc.models.dynamic import Case, DynamicModel, dynamic_models
 from rutc.models.stateful import Run
 from rutc.runtime import InferenceSession, load

@@ -20,7 +20,7 @@ from benchmarks.peak import measured_peaks, run_fed, run_peak, run_traffic
 from benchmarks.peers import peer_jobs
 from benchmarks.protocol import OPERATOR_S, Page, compiled, medians, timed, told, write
 from benchmarks.store import Entry
-from rutc.compiler import Options
+from rutc.driver.compiler import Options
 from rutc.errors import UserError
 from rutc.verify.bench import rutc_job
 from rutc.verify.turns import Job

@@ -70,7 +70,7 @@ def child(peer: str, model: str, inputs: Path, threads: int) -> dict[str, int]:
 def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     """Returns the entry of one model and thread count; how long it runs does not matter."""
     from benchmarks.zoo import CASES, write_static
-    from rutc.compiler import Options, compile_model
+    from rutc.driver.compiler import Options, compile_model
     from rutc.models.zoo import find
     from rutc.verify.npz import save_npz
 

@@ -19,7 +19,7 @@ from benchmarks import layout
 from benchmarks.peers import peer_jobs
 from benchmarks.protocol import OPERATOR_S, Page, case_of, compiled, medians, timed, told, write
 from benchmarks.store import Entry
-from rutc.compiler import Options
+from rutc.driver.compiler import Options
 from rutc.verify.bench import rutc_job
 
 DOMAINS = {"": 21, "ai.onnx.ml": 3, "com.microsoft": 1}

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks import store
 from benchmarks.machine import ROOT, provenance
 from benchmarks.store import Entry
-from rutc.compiler import Options, compile_model
+from rutc.driver.compiler import Options, compile_model
 from rutc.errors import RutcError, UserError
 from rutc.runtime import ModelError, load
 from rutc.verify.bench import Inputs, Room, room_for

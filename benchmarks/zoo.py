@@ -25,7 +25,7 @@ from benchmarks.plot import draw
 from benchmarks.protocol import Page, compiled, medians, timed, told, write
 from benchmarks.store import Entry
 from benchmarks.zoo_page import page
-from rutc.compiler import Options
+from rutc.driver.compiler import Options
 from rutc.errors import RutcError, UserError
 from rutc.models.zoo import Model, find, zoo
 from rutc.runtime import ModelError

@@ -12,7 +12,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rutc.record import record
+from rutc.base.record import record
 
 PIECE_BYTES = 16 << 20
 BLOCK_BYTES = 4 << 20

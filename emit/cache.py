@@ -24,10 +24,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from rutc.base.record import record
 from rutc.emit.files import TEMPORARY, remove_folder, shown, sweep, write_atomically
 from rutc.emit.toolchain import cache_directory
 from rutc.errors import UserError
-from rutc.record import record
 
 LIMIT_VARIABLE = "RUTC_CACHE_MIB"
 DEFAULT_LIMIT_MIB = 4096

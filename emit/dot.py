@@ -10,6 +10,7 @@ by all lanes where the operand does not vary with them, else put together from s
 
 from __future__ import annotations
 
+from rutc.base.record import record
 from rutc.emit import ir
 from rutc.emit.access import align
 from rutc.emit.cast import emit_cast
@@ -17,7 +18,6 @@ from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import I32, Lane, is_vector, splat
 from rutc.emit.memory import memory_type
 from rutc.emit.opaque import opaque, vector_register
-from rutc.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read

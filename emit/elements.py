@@ -1,7 +1,7 @@
 """How the elements of a model's inputs and outputs are described to its callers (DLPack)."""
 
+from rutc.base.record import record
 from rutc.errors import InternalError
-from rutc.record import record
 
 
 @record

@@ -17,8 +17,8 @@ from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 
+from rutc.base.record import record
 from rutc.errors import InternalError
-from rutc.record import record
 
 NOTE_SOURCE = """\
     .section .note.rutc,"a",%note

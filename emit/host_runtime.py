@@ -8,13 +8,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from rutc.base.record import record
 from rutc.emit import cache
 from rutc.emit.elf import is_object
 from rutc.emit.files import Workplace, sweep, temporary_folder
 from rutc.emit.interrupts import uninterrupted
 from rutc.emit.toolchain import Running, Toolchain
 from rutc.errors import UserError
-from rutc.record import record
 
 HOST_SOURCES = Path(__file__).resolve().parent.parent / "runtime" / "host"
 """The folder of the host runtime's C sources."""

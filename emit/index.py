@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from functools import cached_property, lru_cache, reduce
 from typing import assert_never
 
+from rutc.base.record import record
 from rutc.emit import ir
 from rutc.emit.opaque import opaque
-from rutc.record import record
 from rutc.tensor_ir.affine import Atom, FloorDiv, Index, Max, Min, Mod, Range, Var
 
 I32 = ir.IntType(32)

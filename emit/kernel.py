@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import assert_never
 
+from rutc.base.record import record
 from rutc.emit import ir
 from rutc.emit.dot import DotEmitter, DotLoop
 from rutc.emit.expression import ExpressionEmitter
@@ -27,7 +28,6 @@ from rutc.emit.opaque import opaque, opaque_count, opaque_mask, vector_register
 from rutc.emit.put import emit_put
 from rutc.emit.vector_math import POLYNOMIALS
 from rutc.errors import InternalError
-from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Size, plain, product
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, Expr, Read, bind, walk

@@ -6,6 +6,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Literal, assert_never
 
+from rutc.base.record import record
 from rutc.emit.elf import append_segment, seal, write_chunks
 from rutc.emit.files import Workplace, cannot_write
 from rutc.emit.header import header_source
@@ -22,7 +23,6 @@ from rutc.emit.program_source import (
 from rutc.emit.toolchain import Toolchain, find_toolchain
 from rutc.emit.weights import WeightImage, weight_image
 from rutc.errors import InternalError, UserError
-from rutc.record import record
 
 WeightPlacement = Literal["auto", "embed", "external"]
 

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from itertools import product
 from math import prod
 
+from rutc.base.record import record
 from rutc.emit import ir
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import i64
 from rutc.errors import InternalError
-from rutc.record import record
 from rutc.tensor_ir.affine import ONE, Index, maximum
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read

@@ -23,8 +23,8 @@ from typing import Literal, assert_never
 import numpy as np
 import numpy.typing as npt
 
+from rutc.base.record import record
 from rutc.errors import InternalError
-from rutc.record import record
 from rutc.tensor_ir.affine import Index, Range, Size, plain, quoted
 
 Space = Literal["arena", "weights", "block", "input", "output"]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
+from rutc.base.record import record
 from rutc.emit.call_source import MAX_NDIM, call_tables, routine_declarations
 from rutc.emit.elements import element_of
 from rutc.emit.elf import NOTE_SOURCE
@@ -30,7 +31,6 @@ from rutc.emit.program import (
 from rutc.emit.size_source import LARGEST_BYTES, SizeTable
 from rutc.emit.text import c_comment, c_string
 from rutc.errors import InternalError, UserError
-from rutc.record import record
 from rutc.tensor_ir.affine import Index, Size, plain, product
 
 MAX_SYMBOLS = 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Coord
 from rutc.tensor_ir.kernel import Buffer

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import platformdirs
 
+from rutc.base.record import record
 from rutc.emit.files import shown
 from rutc.emit.interrupts import uninterrupted
 from rutc.errors import InternalError, UserError
-from rutc.record import record
 
 NO_SPACE = (
     os.strerror(errno.ENOSPC),

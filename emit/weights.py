@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from rutc.base.record import record
 from rutc.emit.program import Program, WeightData
-from rutc.record import record
 
 PAGE_BYTES = 4096
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rutc.base.record import record
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import is_plain
 from rutc.graph_opt.rounding import elements, in_f64, is_representable
 from rutc.graph_opt.sum_weights import WIDE
-from rutc.record import record
 from rutc.tensor_ir import Apply, Cast, DType, Expr, Lit, Read, apply, cast
 from rutc.tensor_ir.expr import index_names, walk
 

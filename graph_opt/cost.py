@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from functools import cached_property
 from math import ceil, prod
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import ONE, Index
 from rutc.tensor_ir.expr import Apply, IndexValue, Read, index_names, reads, walk
 from rutc.tensor_ir.graph import Nest

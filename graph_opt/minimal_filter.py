@@ -28,7 +28,7 @@ from math import lcm, prod, sqrt
 
 import numpy as np
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir import Apply, DType, Expr, Index, IndexValue, Lit, apply
 
 Row = tuple[Fraction, ...]

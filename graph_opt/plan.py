@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import Size, quoted
 from rutc.tensor_ir.graph import Bind, Call, Carry, Graph, Scatter, Value
 from rutc.tensor_ir.layout import Layout

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from rutc.base.record import record
 from rutc.errors import InternalError
 from rutc.graph_opt.editor import Editor, key_of
 from rutc.graph_opt.kinds import KINDS, Kind, kinds_of
-from rutc.record import record
 from rutc.tensor_ir import Graph, Node
 
 MOST_ROUNDS = 64

@@ -16,9 +16,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from rutc.base.record import record
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.rewrite import Reason
-from rutc.record import record
 from rutc.tensor_ir import DType, Expr, Lit, Read, cast
 from rutc.tensor_ir.evaluate import evaluate_expr
 from rutc.tensor_ir.expr import index_names, reads, transform

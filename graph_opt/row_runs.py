@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import ceil, prod
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir import Index, Nest, Read
 from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.products import terms_of

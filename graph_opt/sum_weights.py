@@ -7,10 +7,10 @@ from math import inf, log2, sqrt
 
 import numpy as np
 
+from rutc.base.record import record
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rounding import Change
-from rutc.record import record
 from rutc.tensor_ir import Const, DType, Expr, Index, Nest, Read, apply
 from rutc.tensor_ir.expr import factors
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from rutc.base.record import record
 from rutc.graph_opt.pipeline import FILTERING, PARTS, OnStep, optimize, pipeline_for
 from rutc.graph_opt.rules.filtering import MinimalFiltering
-from rutc.record import record
 from rutc.tensor_ir import Call, Graph
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.graph import bound_symbols, walk_nodes

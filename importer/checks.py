@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 
+from rutc.base.record import record
 from rutc.errors import UserError
 from rutc.importer.builder import Builder
 from rutc.importer.fitting import room_of
 from rutc.importer.overflow import exact
-from rutc.record import record
 from rutc.tensor_ir import (
     Coord,
     DType,

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 
+from rutc.base.record import record
 from rutc.importer.external import ModelFolder
 from rutc.importer.proto import dtype_of, load, subgraphs
-from rutc.record import record
 from rutc.tensor_ir import DType
 
 

@@ -15,9 +15,9 @@ from onnx import (
     numpy_helper,
 )
 
+from rutc.base.record import record
 from rutc.errors import UserError
 from rutc.importer.order import names_read, sort_nodes
-from rutc.record import record
 
 Array = npt.NDArray[np.generic]
 

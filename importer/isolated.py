@@ -19,8 +19,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar, cast
 
+from rutc.base.processes import end_with_parent
 from rutc.errors import UserError
-from rutc.processes import end_with_parent
 
 T = TypeVar("T")
 

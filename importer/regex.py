@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rutc.base.record import record
 from rutc.importer.characters import (
     ALL,
     PERL,
@@ -23,7 +24,6 @@ from rutc.importer.characters import (
     merged,
     unicode_class,
 )
-from rutc.record import record
 from rutc.tensor_ir.regex import (
     ANY,
     END,

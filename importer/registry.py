@@ -17,10 +17,10 @@ from typing import TypeVar
 import numpy as np
 from onnx import GraphProto
 
+from rutc.base.record import record
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError
 from rutc.importer.tensor import Item, Tensor
-from rutc.record import record
 
 Result = Item | tuple[Item, ...]
 Function = Callable[..., Result]

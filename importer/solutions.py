@@ -13,7 +13,7 @@ from math import gcd, lcm
 
 import numpy as np
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir import Index
 from rutc.tensor_ir.affine import ZERO, FloorDiv, Max, Min, Mod, Range
 from rutc.tensor_ir.division import parts_of

@@ -21,12 +21,12 @@ from onnx import (
 )
 from onnx.defs import SchemaError, get_schema
 
+from rutc.base.record import record
 from rutc.errors import UserError
 from rutc.importer.convert import OPSET
 from rutc.importer.order import title
 from rutc.importer.proto import MAX_ELEMENTS, MAX_RANK, graphs_of, shape_of, type_name
 from rutc.importer.wire import INSIDE, PLACED
-from rutc.record import record
 
 _NEWEST = (1 << 31) - 1
 """The largest version of a domain that is not ONNX's own."""

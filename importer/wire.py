@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from onnx import StringStringEntryProto, TensorProto
 
-from rutc.record import record
+from rutc.base.record import record
 
 INSIDE = "\0"
 """The location of elements in the model's own file; no other file has such a name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, Size
 from rutc.tensor_ir.expr import Coord, Read
 from rutc.tensor_ir.kernel import (

@@ -15,8 +15,8 @@ from typing import assert_never
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from rutc.base.record import record
 from rutc.errors import InternalError
-from rutc.record import record
 from rutc.tensor_ir.affine import Index, Var
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (

@@ -28,7 +28,7 @@ from typing import assert_never
 
 import numpy as np
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 

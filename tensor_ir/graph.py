@@ -43,7 +43,7 @@ from typing import assert_never
 
 import numpy as np
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Coord, Expr, IndexValue, Read, operations, reads, walk

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rutc.record import record
+from rutc.base.record import record
 
 Key = int | str
 

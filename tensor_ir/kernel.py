@@ -30,7 +30,7 @@ from enum import Enum
 from functools import cache
 from typing import assert_never
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Coord, Expr, Read, indices, map_index, map_reads

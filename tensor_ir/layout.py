@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, collect, floordiv, mod, plain
 from rutc.tensor_ir.expr import Lit
 

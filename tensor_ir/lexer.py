@@ -6,8 +6,8 @@ import json
 import re
 from enum import Enum, unique
 
+from rutc.base.record import record
 from rutc.errors import UserError
-from rutc.record import record
 
 
 class ParseError(UserError):

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import cache, cached_property
 from math import gcd
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, minimum, plain
 from rutc.tensor_ir.division import without_quotients
 from rutc.tensor_ir.expr import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.dtype import DType
 
 NEAR_STRIDES = range(2, 5)

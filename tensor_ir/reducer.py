@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, Expr, Lit, Local, apply
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, maximum, minimum
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read, index_names
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from hypothesis import reject
 
-from rutc.build import Alternative, Builder
+from rutc.driver.build import Alternative, Builder
 from rutc.emit.library import build_library
 from rutc.errors import UserError
 from rutc.graph_opt import optimize

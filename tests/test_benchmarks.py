@@ -23,7 +23,7 @@ from benchmarks.protocol import Page, case_of
 from benchmarks.readme import README, table, with_table
 from benchmarks.zoo import PAGE as ZOO
 from benchmarks.zoo_page import page
-from rutc.compiler import Options, compile_model
+from rutc.driver.compiler import Options, compile_model
 from rutc.errors import UserError
 from rutc.verify.turns import Run
 

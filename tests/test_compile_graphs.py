@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import rutc.build
+import rutc.driver.build
 import rutc.tuner.choice
-from rutc.build import Alternative
+from rutc.driver.build import Alternative
 from rutc.emit.targets import target_named
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
@@ -76,7 +76,7 @@ def _most_turns(launches: Sequence[Shared], machine: Machine) -> list[Size]:
 @given(graphs(exact=True), st.integers(0, 2**16))
 def test_graphs_whose_threads_share_every_turn(graph: Graph, seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rutc.build, "share", _most_turns)
+        patch.setattr(rutc.driver.build, "share", _most_turns)
         check(graph, seed)
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from rutc.crew import done_by_crew
+from rutc.driver.crew import done_by_crew
 from rutc.errors import InternalError, UserError
 
 

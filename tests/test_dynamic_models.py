@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from rutc.compiler import Options, compile_model
+from rutc.driver.compiler import Options, compile_model
 from rutc.errors import UserError
 from rutc.models import documents, tokens
 from rutc.models.dynamic import DynamicModel, find

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from rutc.compiler import Options, compile_model
+from rutc.driver.compiler import Options, compile_model
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.pipeline import PIPELINE

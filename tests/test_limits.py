@@ -17,9 +17,9 @@ import pytest
 from onnx import parser
 
 import rutc
+from rutc.base.progress import Progress
+from rutc.driver.limits import LimitExceeded, Limits, parse_size, size_text, within
 from rutc.errors import InternalError, UserError
-from rutc.limits import LimitExceeded, Limits, parse_size, size_text, within
-from rutc.progress import Progress
 from tests.cli.conftest import write_small
 from tests.signals import as_in_foreground, is_gone
 
@@ -91,7 +91,7 @@ def test_sizes_that_no_machine_has_are_no_limit() -> None:
 def test_a_limit_that_is_there_already_stays() -> None:
     limits = f"({1 << 30}, {1 << 30})"
     begin = f"import resource; resource.setrlimit(resource.RLIMIT_DATA, {limits})"
-    code = f"{begin}\nfrom rutc.limits import *\nfrom tests.test_limits import hard_limit\n"
+    code = f"{begin}\nfrom rutc.driver.limits import *\nfrom tests.test_limits import hard_limit\n"
     code += "for size in ('512M', '8G'): print(within(Limits.of(60, size), None, hard_limit))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.split() == [str(1 << 29), str(1 << 30)], done.stderr
@@ -122,7 +122,7 @@ def test_time_of_a_process_that_does_not_listen() -> None:
 
 WAITING = """
 from pathlib import Path
-from rutc.limits import Limits, within
+from rutc.driver.limits import Limits, within
 from tests.test_limits import wait
 within(Limits.of(600, None), None, wait, Path({folder!r}))
 """
@@ -244,6 +244,6 @@ def test_a_model_that_never_ends_is_given_up_by_verify(tmp_path: Path) -> None:
 
 def test_verify_within_limits(tmp_path: Path) -> None:
     model = write_small(tmp_path / "m.onnx")
-    found = rutc.api.verify(model, limit_time=300, limit_memory="4G")
+    found = rutc.driver.api.verify(model, limit_time=300, limit_memory="4G")
     assert found.passed
     assert found.values

@@ -12,13 +12,13 @@ import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from benchmarks.capsules import Layer, spellings
-from rutc.build import Builder
-from rutc.compiler import Options, compile_model
+from rutc.driver.build import Builder
+from rutc.driver.compiler import Options, compile_model
+from rutc.driver.recipe import Draft
 from rutc.graph_opt import EXACT, PIPELINE, optimize, pipeline_for
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.rules.parts import HIGHEST, MultiplyParts, parts_of
 from rutc.importer import import_model
-from rutc.recipe import Draft
 from rutc.runtime import load
 from rutc.tensor_ir import Const, DType, Graph
 from rutc.tensor_ir.interpret import interpret

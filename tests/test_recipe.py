@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from rutc.driver.recipe import Argument, Made, Packing, Recipe, key, make, sources_digest
 from rutc.emit.cache import lookup
 from rutc.emit.targets import target_named
 from rutc.graph_opt.decide import decide
-from rutc.recipe import Argument, Made, Packing, Recipe, key, make, sources_digest
 from rutc.tensor_ir.affine import Index, plain
 from rutc.tensor_ir.canonical import canonical
 from rutc.tensor_ir.kernel import Kernel
@@ -89,7 +89,7 @@ def test_code_depends_on_the_recipe_alone() -> None:
 def test_the_key_names_the_compilers_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     found = recipe(kernel())
     before = key(found, NATIVE)
-    monkeypatch.setattr("rutc.recipe.sources_digest", lambda: "other sources")
+    monkeypatch.setattr("rutc.driver.recipe.sources_digest", lambda: "other sources")
     assert key(found, NATIVE) != before
     assert lookup(key(found, NATIVE)) is None
     assert len(sources_digest()) == 64

@@ -10,7 +10,7 @@ from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, r
 
 import pytest
 
-from rutc.record import record
+from rutc.base.record import record
 
 
 @record

@@ -14,12 +14,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rutc
-from rutc import reuse
+from rutc.driver import reuse
+from rutc.driver.options import Options, Report
+from rutc.driver.reuse import Entry, entry
 from rutc.emit import archive, cache
 from rutc.emit.toolchain import Toolchain, find_toolchain
 from rutc.errors import UserError
-from rutc.options import Options, Report
-from rutc.reuse import Entry, entry
 from rutc.runtime import load
 
 

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from benchmarks.operator_case import Array, Case, Fixed
-from rutc.compiler import Options, compile_model
+from rutc.driver.compiler import Options, compile_model
 from rutc.verify.verify import verify_model
 
 RANDOM = np.random.default_rng(7)

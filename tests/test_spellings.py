@@ -7,7 +7,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from benchmarks.capsules import Layer, spellings
-from rutc.compiler import compile_model
+from rutc.driver.compiler import compile_model
 from rutc.runtime import load
 from tests.kernels import assert_agree
 

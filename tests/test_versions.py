@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 
-import rutc.compiler
-from rutc.build import Alternative, Builder, Built
-from rutc.compiler import Options, compile_model
+import rutc.driver.compiler
+from rutc.driver.build import Alternative, Builder, Built
+from rutc.driver.compiler import Options, compile_model
 from rutc.emit import program as host
 from rutc.emit.library import build_library
 from rutc.emit.targets import target_named
@@ -19,13 +19,13 @@ from rutc.errors import InternalError
 from rutc.graph_opt import Version, optimize
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.pipeline import OnStep
-from rutc.inspection import inspect_library
+from rutc.report.inspection import inspect_library
+from rutc.report.views import step_times
 from rutc.runtime import load
 from rutc.tensor_ir import Graph, Index
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
 from rutc.verify.reference import Reference
-from rutc.views import step_times
 
 NATIVE = target_named("native").machine
 N = Index.of("n")
@@ -187,7 +187,7 @@ def test_a_model_in_two_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         many, few = (optimize(graph, on_step=on_step, limit=n) for n in (None, 2))
         return Version(many, N // 3), Version(few)
 
-    monkeypatch.setattr(rutc.compiler, "versions", two)
+    monkeypatch.setattr(rutc.driver.compiler, "versions", two)
     path, dump = tmp_path / "model.onnx", tmp_path / "dump"
     _save(path)
     options = Options(dims={"n": (0, 8, 1, 4)}, dump=dump)

@@ -9,13 +9,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from rutc.compiler import Options, compile_model
+from rutc.driver.compiler import Options, compile_model
 from rutc.emit.targets import target_named
-from rutc.explain import explain
 from rutc.graph_opt import optimize, pipeline, pipeline_for
 from rutc.graph_opt.pipeline import PIPELINE
 from rutc.graph_opt.rewrite import Reason, rule_name
 from rutc.importer import import_model
+from rutc.report.explain import explain
 from rutc.tensor_ir import Data, Graph, expr, graph, kernel
 from rutc.tensor_ir import text as text_form
 from rutc.tensor_ir.interpret import interpret

@@ -8,12 +8,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from rutc.build import Builder
+from rutc.driver.build import Builder
+from rutc.driver.plan_steps import KernelFacts
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model
-from rutc.plan_steps import KernelFacts
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from tests.compiled import build, run

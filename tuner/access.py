@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from functools import cached_property
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, typical
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Expr, Read, index_names, walk

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from math import prod
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.kernel import Kind
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import Mark, Schedule, Step

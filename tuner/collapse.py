@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import Size, plain
 from rutc.tensor_ir.steps import Fuse, Reorder, Step
 from rutc.tuner.access import Shape, Touch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts

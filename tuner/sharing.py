@@ -21,7 +21,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, Range, Size, plain, product, typical
 from rutc.tensor_ir.expr import Coord, Read, index_names, walk
 from rutc.tensor_ir.kernel import Buffer, Kernel, Loop, accesses, exprs, walk_stmts

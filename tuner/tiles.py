@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from math import ceil, gcd, log2, prod
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.machine import NEAR_STRIDES, PAIR, QUAD, Machine
 from rutc.tensor_ir.steps.tile import MOST_EXACT
 from rutc.tensor_ir.windows import FEW_STEPS, LEAST_GAIN, share_inside

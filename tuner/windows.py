@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import ceil, prod
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.expr import Read, walk
 from rutc.tensor_ir.kernel import Kernel, Kind

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rutc.progress import Progress
-from rutc.record import record
+from rutc.base.progress import Progress
+from rutc.base.record import record
 from rutc.runtime import ModelError, load
 from rutc.verify.compare import Value
 from rutc.verify.reference import Reference

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from rutc.compiler import Options, Report, compile_model
+from rutc.base.progress import Progress, nobody
+from rutc.base.record import record
+from rutc.driver.compiler import Options, Report, compile_model
 from rutc.emit.files import Workplace, write_file
 from rutc.errors import RutcError, UserError
 from rutc.importer.extract import ModelParts, NodeInfo
-from rutc.progress import Progress, nobody
-from rutc.record import record
 from rutc.runtime import ModelError, load
 from rutc.verify.compare import Array, OutputComparison, Value, compare_outputs
 from rutc.verify.judge import judged_by_reference

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.verify.tolerance import EXACT, Level, Tolerance, is_float, tolerance
 
 Array = npt.NDArray[np.generic]

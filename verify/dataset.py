@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from rutc.base.record import record
 from rutc.errors import UserError
-from rutc.record import record
 from rutc.runtime import InferenceSession, NodeArg
 from rutc.runtime.ports import Ports
 from rutc.verify.compare import Array, Value

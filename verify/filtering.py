@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
+from rutc.base.record import record
 from rutc.emit.files import Workplace
 from rutc.errors import UserError
 from rutc.importer.extract import MOST_BYTES, ModelParts, NodeInfo
-from rutc.record import record
 from rutc.runtime import load
 from rutc.verify.compare import Value
 from rutc.verify.reference import Reference

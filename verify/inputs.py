@@ -21,8 +21,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from rutc.base.record import record
 from rutc.errors import UserError
-from rutc.record import record
 from rutc.tensor_ir.parse import parse_index
 from rutc.verify.compare import Array
 from rutc.verify.npz import NUMPY_ERRORS, numpy_says, open_npz

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from rutc.base.record import record
 from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.importer.quantised import rounds_rows_more
-from rutc.record import record
 from rutc.runtime import InferenceSession
 from rutc.runtime.bundles import Bundle, bundles
 from rutc.tensor_ir import Graph

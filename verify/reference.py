@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rutc.base.record import record
 from rutc.emit.targets.select import host_features
 from rutc.errors import UserError
 from rutc.importer.quantised import multiplies_bytes
-from rutc.record import record
 from rutc.verify.compare import Array, Value
 from rutc.verify.inputs import ONNX_DTYPES
 

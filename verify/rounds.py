@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.runtime import InferenceSession
 from rutc.verify.compare import Value
 from rutc.verify.inputs import STANDARD, Spread, generate

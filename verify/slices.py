@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from rutc.record import record
+from rutc.base.record import record
 
 Numbers = npt.NDArray[np.float64]
 

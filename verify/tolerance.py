@@ -58,7 +58,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from rutc.record import record
+from rutc.base.record import record
 
 SAFETY: Final = 4.0
 """Factor over the expected error: two results err, and magnitudes differ between layers."""

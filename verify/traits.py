@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from rutc.base.record import record
 from rutc.graph_opt.versions import RANDOM
-from rutc.record import record
 from rutc.tensor_ir import Call, DType, Graph, Input, Node, Scan, While
 from rutc.tensor_ir.graph import bodies, outs, used, used_deep, walk_nodes
 from rutc.verify.widen import NARROW

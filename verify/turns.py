@@ -24,9 +24,9 @@ from typing import Self
 
 import numpy as np
 
+from rutc.base.processes import end_with_parent
+from rutc.base.record import record
 from rutc.errors import UserError
-from rutc.processes import end_with_parent
-from rutc.record import record
 
 TURN_S = 0.2
 """A turn takes about so long, or one run."""

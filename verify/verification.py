@@ -5,8 +5,8 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Self
 
+from rutc.base.record import record
 from rutc.errors import CheckFailed
-from rutc.record import record
 from rutc.verify.compare import (
     OutputComparison,
     Value,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from rutc.base.progress import Progress, nobody
 from rutc.errors import UserError
-from rutc.progress import Progress, nobody
 from rutc.runtime import InferenceSession, ModelError, load
 from rutc.tensor_ir import DType, Graph
 from rutc.verify.compare import (

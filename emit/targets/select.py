@@ -9,9 +9,9 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
+from rutc.base.record import record
 from rutc.emit.targets import aarch64, x86
 from rutc.errors import UserError
-from rutc.record import record
 from rutc.tensor_ir.machine import Machine
 
 

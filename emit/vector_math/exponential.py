@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 
+from rutc.base.record import record
 from rutc.emit.vector_math import avx512, coefficients
 from rutc.emit.vector_math.lanes import Real, polynomial
-from rutc.record import record
 
 LOG2_E = 1 / math.log(2)
 # The sums of each pair equal log(2) to twice the width. Both parts are positive, so that an

@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from rutc.base.record import record
 from rutc.emit import ir
-from rutc.record import record
 
 I1 = ir.IntType(1)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from rutc.base.record import record
 from rutc.emit.vector_math import avx512, coefficients
 from rutc.emit.vector_math.exponential import LN2_HIGH, LN2_LOW
 from rutc.emit.vector_math.lanes import Real, Whole, polynomial
-from rutc.record import record
 
 INFINITY = math.inf
 # Above these, sqrt(x*x +- 1) rounds to x.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
+from rutc.base.record import record
 from rutc.emit import ir
 from rutc.emit.vector_math import coefficients
 from rutc.emit.vector_math.exponential import Reduced, exp_of_sum, times_power_of_two
 from rutc.emit.vector_math.lanes import Mask, Real, polynomial
 from rutc.emit.vector_math.logarithm import split, with_log_limits
-from rutc.record import record
 
 I32 = ir.IntType(32)
 # log(2) in two floats; the first has 33 bits, so that its product with an exponent is exact.

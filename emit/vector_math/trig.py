@@ -8,10 +8,10 @@ of 2/pi that matter to it [Payne & Hanek 1983].
 
 from __future__ import annotations
 
+from rutc.base.record import record
 from rutc.emit.vector_math import coefficients
 from rutc.emit.vector_math.lanes import Real, Whole, polynomial
 from rutc.emit.vector_math.payne_hanek import emit_reduce_large
-from rutc.record import record
 
 TWO_OVER_PI = 0.6366197723675814
 # Three floats whose sum is pi/2 to three times the width.

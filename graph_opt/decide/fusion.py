@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from rutc.base.record import record
 from rutc.graph_opt.cost import NestCost
 from rutc.graph_opt.plan import Refusal
-from rutc.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.graph import (

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from rutc.base.record import record
 from rutc.graph_opt.decide.names import fresh
-from rutc.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.graph import (

@@ -13,8 +13,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import prod
 
+from rutc.base.record import record
 from rutc.graph_opt.cost import NestCost, ReadUse
-from rutc.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Expr, Lit, Read, reads, transform
 from rutc.tensor_ir.graph import (

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from rutc.base.record import record
 from rutc.graph_opt.decide.names import fresh
 from rutc.graph_opt.decide.searches import Searches, searched
-from rutc.record import record
 from rutc.tensor_ir import (
     Bind,
     Body,

@@ -24,10 +24,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import lcm, prod
 
+from rutc.base.record import record
 from rutc.graph_opt.decide.fusion import MOST_OPERATIONS
 from rutc.graph_opt.plan import FillHalo, PlanStep, Repeat, Run
 from rutc.graph_opt.row_runs import matrix_factors, rows_of_sum
-from rutc.record import record
 from rutc.tensor_ir.affine import (
     ONE,
     FloorDiv,

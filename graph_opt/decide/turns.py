@@ -20,6 +20,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import field, replace
 from math import prod
 
+from rutc.base.record import record
 from rutc.graph_opt.decide.memory import Lifetimes, place_fixed
 from rutc.graph_opt.decide.slices import (
     AGAIN_BYTES,
@@ -32,7 +33,6 @@ from rutc.graph_opt.decide.slices import (
     Slicer,
 )
 from rutc.graph_opt.plan import FillHalo, InTurn, Near, Place, PlanStep, Repeat, Run, groups_of
-from rutc.record import record
 from rutc.tensor_ir.affine import Index, Size
 from rutc.tensor_ir.expr import IndexValue, reads, walk
 from rutc.tensor_ir.graph import Nest

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from rutc.base.record import record
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import map_expressions, node_reads
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.record import record
 from rutc.tensor_ir import Const, Data, Expr, Index, Nest, Node, Read, Value
 from rutc.tensor_ir.affine import Range
 from rutc.tensor_ir.expr import transform

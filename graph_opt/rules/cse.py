@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import replace
 
+from rutc.base.record import record
 from rutc.graph_opt.editor import Editor, merge_origins, rename_uses
 from rutc.graph_opt.exprs import indices, node_reads
-from rutc.record import record
 from rutc.tensor_ir import (
     Bind,
     Call,

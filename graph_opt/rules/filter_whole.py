@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from rutc.base.record import record
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.minimal_filter import transform_weights
@@ -21,7 +22,6 @@ from rutc.graph_opt.rules.filtering import (
 )
 from rutc.graph_opt.rules.narrow import Quantised, quantised
 from rutc.graph_opt.weighted import weighted_reads
-from rutc.record import record
 from rutc.tensor_ir import Apply, Cast, Const, DType, Expr, Lit, Nest, Node, Read
 
 PAIRED = 1.45

@@ -7,6 +7,7 @@ from functools import cache
 from itertools import product
 from math import ceil, log2, prod
 
+from rutc.base.record import record
 from rutc.graph_opt.cost import LANES, NEAR_BYTES
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
@@ -21,7 +22,6 @@ from rutc.graph_opt.minimal_filter import (
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rounding import rounds
 from rutc.graph_opt.weighted import weighted
-from rutc.record import record
 from rutc.tensor_ir import (
     Const,
     Data,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rutc.base.record import record
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import as_view, node_reads, point
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.narrow import quantised
-from rutc.record import record
 from rutc.tensor_ir import Const, Data, Graph, If, Lit, Nest, Node, Read
 from rutc.tensor_ir.expr import index_names
 from rutc.tensor_ir.graph import mentioned, outs

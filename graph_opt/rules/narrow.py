@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from rutc.base.record import record
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import at_point, index_coords, is_plain, wrapped
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rounding import elements, is_representable, rounds
-from rutc.record import record
 from rutc.tensor_ir import Apply, Cast, DType, Expr, Index, Lit, Nest, Node, Read, Value, apply
 from rutc.tensor_ir.affine import product
 from rutc.tensor_ir.expr import Coord, factors, index_names, reads, substitute, transform

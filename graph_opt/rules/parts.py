@@ -20,6 +20,7 @@ from math import ceil
 import ml_dtypes
 import numpy as np
 
+from rutc.base.record import record
 from rutc.graph_opt.cost import LANES, NEAR_BYTES
 from rutc.graph_opt.decide.layout import fixed_orders, order_dims
 from rutc.graph_opt.decide.slices import stays_near
@@ -30,7 +31,6 @@ from rutc.graph_opt.rounding import rounds
 from rutc.graph_opt.row_runs import Rows, rows_in_use
 from rutc.graph_opt.rules.row_groups import Orders, in_phases, row_choices
 from rutc.graph_opt.weighted import weighted
-from rutc.record import record
 from rutc.tensor_ir import (
     Cast,
     Const,

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
+from rutc.base.record import record
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.sum_weights import product_of
-from rutc.record import record
 from rutc.tensor_ir import Apply, DType, Expr, Index, IndexValue, Lit, Nest, Node, Read, apply
 from rutc.tensor_ir.affine import ZERO, Mod, floordiv, mod
 from rutc.tensor_ir.expr import factors, map_index, substitute, walk

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from rutc.base.record import record
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
-from rutc.record import record
 from rutc.tensor_ir import Index, Local, Nest, Node, Read, Value
 from rutc.tensor_ir.windows import partners
 

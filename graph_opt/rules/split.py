@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from rutc.base.record import record
 from rutc.graph_opt.editor import Editor, key_of
 from rutc.graph_opt.exprs import as_view, atoms, divisions, indices, node_reads
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.views import can_leave
-from rutc.record import record
 from rutc.tensor_ir import Expr, Index, Nest, Node, Read, Value
 from rutc.tensor_ir.affine import ZERO, FloorDiv, Mod, Range, floordiv, mod
 from rutc.tensor_ir.expr import map_index, substitute

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rutc.base.record import record
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import at_point, is_plain, node_reads
 from rutc.graph_opt.kinds import matches
@@ -11,7 +12,6 @@ from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.contraction import inlined
 from rutc.graph_opt.rules.fold import FoldConstants
 from rutc.graph_opt.sum_weights import product_of
-from rutc.record import record
 from rutc.tensor_ir import Cast, DType, Expr, Index, Lit, Nest, Node, Read, Value
 from rutc.tensor_ir.expr import factors, index_names
 

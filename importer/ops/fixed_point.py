@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rutc.base.record import record
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import lit
 from rutc.importer.ops.reductions import reduced
 from rutc.importer.tensor import Axis, Tensor
-from rutc.record import record
 from rutc.tensor_ir import DType, Expr, Index, apply, cast
 from rutc.tensor_ir.affine import ONE, ZERO
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rutc.base.record import record
 from rutc.importer.expressions import OperatorError
-from rutc.record import record
 
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
 """The comparisons of a branch; a mode is a position in this list."""

@@ -8,6 +8,7 @@ from typing import Self
 
 from onnx import GraphProto
 
+from rutc.base.record import record
 from rutc.importer.boxes import (
     Leaf,
     boxed,
@@ -37,7 +38,6 @@ from rutc.importer.tensor import (
     TensorType,
     Type,
 )
-from rutc.record import record
 from rutc.tensor_ir import Carry, DType, Index, IndexValue, Scan, While, apply
 from rutc.tensor_ir.affine import ONE, ZERO
 

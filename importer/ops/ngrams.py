@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rutc.base.record import record
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
-from rutc.record import record
 from rutc.tensor_ir import DType, Expr, IndexValue, Lit, apply, cast
 from rutc.tensor_ir.affine import ZERO
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from rutc.base.record import record
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.contraction import sum_products
@@ -24,7 +25,6 @@ from rutc.importer.ops.operands import static
 from rutc.importer.ops.positions import checked_lengths
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
-from rutc.record import record
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
 from rutc.tensor_ir.affine import ONE
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rutc.base.record import record
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import scaled, shifted
@@ -15,7 +16,6 @@ from rutc.importer.ops.dynamic import number
 from rutc.importer.ops.positions import column, element_at, position_in
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
-from rutc.record import record
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
 from rutc.tensor_ir.reducer import lowest
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
 
+from rutc.base.record import record
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import scaled, shifted
 from rutc.importer.ops.dynamic import bound, number
 from rutc.importer.tensor import Tensor
-from rutc.record import record
 from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, Lit, apply, cast
 
 REAL = DType.F32

@@ -14,8 +14,8 @@ from math import ceil, floor, lcm
 
 import numpy as np
 
+from rutc.base.record import record
 from rutc.importer.expressions import OperatorError
-from rutc.record import record
 
 HALF = Fraction(1, 2)
 Scale = Fraction | float

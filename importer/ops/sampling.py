@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rutc.base.record import record
 from rutc.importer.builder import Builder, computing
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import scaled, shifted
@@ -12,7 +13,6 @@ from rutc.importer.ops.operands import static
 from rutc.importer.ops.window import spatial_roles
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
-from rutc.record import record
 from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, apply, cast
 
 _CUBIC = -0.75

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rutc.base.record import record
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError
 from rutc.importer.tensor import Axis, Shape
-from rutc.record import record
 from rutc.tensor_ir import Index
 from rutc.tensor_ir.affine import ZERO, floordiv, maximum, minimum
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.routines.job import Job, Routine
 
 

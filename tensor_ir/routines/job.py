@@ -7,8 +7,8 @@ from typing import NoReturn
 
 import numpy as np
 
+from rutc.base.record import record
 from rutc.errors import UserError
-from rutc.record import record
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.graph import Attribute, Origin
 

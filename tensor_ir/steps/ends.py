@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import ONE, ZERO, Index, Min, Range, floordiv, maximum, minimum
 from rutc.tensor_ir.canonical import renamed
 from rutc.tensor_ir.expr import reads

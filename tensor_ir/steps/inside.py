@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import reduce
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import FloorDiv, Index, Max, Min, Range, Var, floordiv, maximum, minimum
 from rutc.tensor_ir.division import extreme_operands, without_quotients
 from rutc.tensor_ir.expr import Expr, Read, reads, transform

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import assert_never
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index, floordiv, mod
 from rutc.tensor_ir.kernel import (
     Branch,

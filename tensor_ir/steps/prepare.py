@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index
 from rutc.tensor_ir.expr import Expr, Read, index_names, reads, transform, walk
 from rutc.tensor_ir.kernel import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index, minimum
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read, reads

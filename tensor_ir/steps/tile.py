@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import assert_never
 
-from rutc.record import record
+from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index, maximum, minimum
 from rutc.tensor_ir.expr import Expr, IndexValue, Read, transform, walk
 from rutc.tensor_ir.kernel import (

@@ -186,7 +186,7 @@ def test_output_folder_is_not_writable(
     rutc: Rutc, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Permissions do not stop the super-user, so the answer of the system is replaced.
-    monkeypatch.setattr("rutc.arguments.os.access", lambda path, mode: not mode & os.W_OK)
+    monkeypatch.setattr("rutc.report.arguments.os.access", lambda path, mode: not mode & os.W_OK)
     result = rutc("compile", model, "-o", tmp_path / "out.so")
     assert result.status == 2
     assert "not writable" in result.stderr
@@ -350,7 +350,10 @@ def test_bad_options_of_bench(rutc: Rutc, artifact: Path, options: list[str], to
 
 @pytest.mark.parametrize(
     ("command", "place"),
-    [("compile", "rutc.compiler.decide"), ("inspect", "rutc.inspection.import_model")],
+    [
+        ("compile", "rutc.driver.compiler.decide"),
+        ("inspect", "rutc.report.inspection.import_model"),
+    ],
 )
 def test_what_is_nested_too_deep(
     rutc: Rutc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, place: str

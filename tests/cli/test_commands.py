@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rutc as package
-from rutc.console import Screen
+from rutc.report.console import Screen
 from rutc.verify import OutputComparison, Verification, verify_model
 from tests.cli.conftest import Rutc
 from tests.signals import as_in_foreground
@@ -204,7 +204,7 @@ def test_inspect_shows_an_artifact(rutc: Rutc, artifact: Path) -> None:
 def test_more_kernels_than_a_screen_holds_are_listed_on_request(
     rutc: Rutc, artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rutc.inspection.MOST_LISTED", 0)
+    monkeypatch.setattr("rutc.report.inspection.MOST_LISTED", 0)
     shown = rutc("inspect", artifact).stdout
     assert "kernels: --kernels lists them, --profile runs and times them" in shown
     assert "FLOP" not in shown
@@ -288,7 +288,7 @@ def test_doctor_tells_the_features_that_code_is_made_for(
     rutc: Rutc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     present = frozenset(["avx2", "sse4.2", "movbe"])
-    monkeypatch.setattr("rutc.doctor.host_features", lambda: present)
+    monkeypatch.setattr("rutc.report.doctor.host_features", lambda: present)
     assert rutc("doctor", "--json").json["CPU features"] == "avx2 sse4.2"
 
 

@@ -9,11 +9,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from rutc.emit.targets import target_named
-from rutc.explain import explain
 from rutc.graph_opt import versions
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Repeat
 from rutc.importer import import_model
+from rutc.report.explain import explain
 from tests.cli.conftest import Rutc, build, weight
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from rutc.bars import Watch, bar
+from rutc.report.bars import Watch, bar
 from tests.cli.conftest import Rutc
 
 

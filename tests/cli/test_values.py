@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.arguments import parse_values
 from rutc.errors import UserError
+from rutc.report.arguments import parse_values
 
 
 def test_what_is_written_becomes_arrays(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
-from rutc.compiler import Options, Report, compile_model
-from rutc.inspection import inspect_library
+from rutc.driver.compiler import Options, Report, compile_model
+from rutc.report.inspection import inspect_library
+from rutc.report.views import BYTES, quantity, report_text, step_times
 from rutc.runtime import ProfileEntry
 from rutc.tensor_ir.parse import parse_index
-from rutc.views import BYTES, quantity, report_text, step_times
 
 
 @pytest.mark.parametrize(

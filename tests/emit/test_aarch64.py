@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from rutc.compiler import Options, compile_model
+from rutc.driver.compiler import Options, compile_model
 from rutc.models.zoo import find
 from rutc.runtime import ModelError, load
 from rutc.verify.compare import compare_outputs

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import rutc as package
+from rutc.driver.recipe import Made
 from rutc.emit import archive, cache
 from rutc.emit.bulk import digest_of
 from rutc.errors import UserError
-from rutc.recipe import Made
 from tests.cli.conftest import invoke, write_small
 
 KEY = "00" + 62 * "7"

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from rutc.build import Builder
+from rutc.driver.build import Builder
 from rutc.emit.library import build_library
 from rutc.emit.targets import target_named
 from rutc.errors import UserError

@@ -28,8 +28,8 @@ from pathlib import Path
 from random import Random
 from time import monotonic
 
-from rutc.api import compile
-from rutc.build import Alternative, Builder
+from rutc.driver.api import compile
+from rutc.driver.build import Alternative, Builder
 from rutc.emit.targets import target_named
 from rutc.errors import CheckFailed, UserError
 from rutc.graph_opt import versions

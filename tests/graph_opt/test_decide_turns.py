@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rutc import build as building
+from rutc.driver import build as building
 from rutc.emit.targets import target_named
 from rutc.graph_opt.decide import decide, slices, turns
 from rutc.graph_opt.plan import FillHalo, InTurn, Plan, groups_of

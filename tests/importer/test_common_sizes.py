@@ -9,11 +9,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rutc
-from rutc.api import compile
-from rutc.arguments import parse_dims
-from rutc.compiler import Options, compile_model
+from rutc.driver.api import compile
+from rutc.driver.compiler import Options, compile_model
 from rutc.errors import UserError
 from rutc.importer import import_model
+from rutc.report.arguments import parse_dims
 from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.ranges import CommonRange, common_size, common_sizes, with_common
 from rutc.verify.session_values import session_values

@@ -11,7 +11,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from onnx.helper import make_node
 
 import rutc
-from rutc.api import compile
+from rutc.driver.api import compile
 from rutc.errors import UserError
 from rutc.importer import import_model
 

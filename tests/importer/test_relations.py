@@ -8,11 +8,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rutc
-from rutc.api import compile
-from rutc.arguments import parse_dims
+from rutc.driver.api import compile
 from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.importer.relations import relations
+from rutc.report.arguments import parse_dims
 from rutc.runtime import ModelError
 from rutc.tensor_ir.affine import Index
 from rutc.verify.session_values import session_values

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rutc.build import Builder
-from rutc.compiler import planned
+from rutc.driver.build import Builder
+from rutc.driver.compiler import planned
 from rutc.emit.targets import aarch64, x86
 from rutc.errors import RutcError
 from rutc.graph_opt import versions
 from rutc.importer import import_model
 
 if TYPE_CHECKING:
-    from rutc.plan_steps import Pending
-    from rutc.recipe import Draft, Made
+    from rutc.driver.plan_steps import Pending
+    from rutc.driver.recipe import Draft, Made
     from tests.lock.models import Locked
 
 TARGETS = {

@@ -33,7 +33,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from rutc.compiler import Options, compile_model
+from rutc.driver.compiler import Options, compile_model
 from rutc.importer import import_model
 from rutc.models.zoo import find
 from rutc.tensor_ir import (
@@ -225,7 +225,7 @@ def verified(
     how = Options(shapes=subject.shapes, target=target)
     if graph is not None:
         library = folder / f"{subject.name}.wrong.so"
-        with patch("rutc.compiler.import_model", lambda *_, **__: graph):
+        with patch("rutc.driver.compiler.import_model", lambda *_, **__: graph):
             compile_model(subject.path, library, how, None)
     elif not library.exists():
         compile_model(subject.path, library, how, None)

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from rutc.compiler import Options, Report, compile_model
+from rutc.driver.compiler import Options, Report, compile_model
 from rutc.runtime import ModelError
 from rutc.verify.bisect import Divergence, bisect
 from rutc.verify.compare import Value

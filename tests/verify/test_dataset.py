@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from rutc.api import compile, verify
+from rutc.driver.api import compile, verify
 from rutc.errors import UserError
 from rutc.importer.tensor_file import read_value
 from rutc.verify.compare import OutputComparison, Value

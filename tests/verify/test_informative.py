@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from rutc.api import compile
+from rutc.driver.api import compile
 from rutc.verify import Verification
 from rutc.verify.informative import says_nothing
 from rutc.verify.verify import RANDOM

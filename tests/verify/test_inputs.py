@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from rutc.api import compile, verify
+from rutc.driver.api import compile, verify
 from rutc.errors import UserError
 from rutc.verify.inputs import InputSpec, gather, generate, read, spec
 from rutc.verify.npz import open_npz

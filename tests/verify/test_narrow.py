@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from rutc.compiler import Options, compile_model
+from rutc.driver.compiler import Options, compile_model
 from rutc.importer import import_model
 from rutc.tensor_ir import Lit, Nest, apply
 from rutc.verify import THOROUGH, Effort, Verification, verify_model
@@ -52,7 +52,7 @@ def _verified(
         changed = Nest(nest.outs, nest.bound, nest.reducer, (body,), nest.origin)
         nodes = tuple(changed if n is nest else n for n in graph.nodes)
         object.__setattr__(graph, "nodes", nodes)
-    with patch("rutc.compiler.import_model", lambda *_, **__: graph):
+    with patch("rutc.driver.compiler.import_model", lambda *_, **__: graph):
         compile_model(path, library, Options(), None)
     return verify_model(path, library, effort=effort)
 

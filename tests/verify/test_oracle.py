@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from rutc.api import compile
+from rutc.driver.api import compile
 from rutc.importer import import_model
 from rutc.runtime import load
 from rutc.tensor_ir import Graph

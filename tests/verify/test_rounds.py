@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from rutc.compiler import Options, compile_model
+from rutc.driver.compiler import Options, compile_model
 from rutc.importer import import_model
 from rutc.runtime import ModelError
 from rutc.tensor_ir import Lit, Nest, apply
@@ -48,7 +48,7 @@ def _verified(
         changed = Nest(nest.outs, nest.bound, nest.reducer, (body,), nest.origin)
         nodes = tuple(changed if n is nest else n for n in graph.nodes)
         object.__setattr__(graph, "nodes", nodes)
-    with patch("rutc.compiler.import_model", lambda *_, **__: graph):
+    with patch("rutc.driver.compiler.import_model", lambda *_, **__: graph):
         compile_model(path, path.with_suffix(".so"), Options(), None)
     return verify_model(path, path.with_suffix(".so"), effort=effort)
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 from benchmarks.layers import quantised_lstm
-from rutc.compiler import Options, compile_model
+from rutc.driver.compiler import Options, compile_model
 from rutc.importer import import_model
 from rutc.importer.quantised import rounds_rows_more
 from rutc.verify.truth import Truth, rounded_rows

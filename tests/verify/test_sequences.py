@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import GraphProto, helper, numpy_helper
 
-from rutc.api import compile, verify
+from rutc.driver.api import compile, verify
 from rutc.importer import import_model
 from rutc.runtime import load
 from rutc.verify import Verification

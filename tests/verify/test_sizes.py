@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, save
 
-from rutc.api import compile, verify
+from rutc.driver.api import compile, verify
 from rutc.errors import UserError
 from rutc.runtime import load
 from rutc.tensor_ir.ranges import common_size

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from rutc.compiler import Options, compile_model
+from rutc.driver.compiler import Options, compile_model
 from rutc.errors import UserError
 from rutc.verify.bench import aligned, allocated, room_for, run_onnxruntime, run_rutc
 from rutc.verify.turns import ROUNDS, Job, Run, require, take_turns

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
+from rutc.base.record import record
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import add, mul
@@ -24,7 +25,6 @@ from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
-from rutc.record import record
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast
 from rutc.tensor_ir.affine import ONE, ZERO
 

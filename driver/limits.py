@@ -28,12 +28,12 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import NoReturn, Self, TypeVar, cast
 
+from rutc.base.processes import end_with_parent
+from rutc.base.progress import Progress, nobody
+from rutc.base.record import record
 from rutc.emit import interrupts
 from rutc.emit.files import Workplace
 from rutc.errors import CheckFailed, InternalError, OutOfMemory, UserError
-from rutc.processes import end_with_parent
-from rutc.progress import Progress, nobody
-from rutc.record import record
 
 T = TypeVar("T")
 
@@ -112,7 +112,7 @@ def within(
         told = place.path / "stderr.txt"
         with told.open("wb") as stderr:
             process = subprocess.Popen(
-                [sys.executable, "-c", "from rutc.limits import serve; serve()"],
+                [sys.executable, "-c", "from rutc.driver.limits import serve; serve()"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,

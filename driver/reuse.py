@@ -19,6 +19,7 @@ from threading import Thread
 
 import numpy as np
 
+from rutc.driver.options import Options, Report
 from rutc.emit import archive
 from rutc.emit.bulk import THREADS, digest_of
 from rutc.emit.cache import key_of, limit_bytes
@@ -26,10 +27,9 @@ from rutc.emit.files import cannot_write
 from rutc.emit.targets import target_named
 from rutc.emit.toolchain import Toolchain
 from rutc.errors import UserError
-from rutc.options import Options, Report
 
-ROOT = Path(__file__).resolve().parent
-FOLDERS = ("tensor_ir", "importer", "graph_opt", "tuner", "emit", "runtime")
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("base", "driver", "tensor_ir", "importer", "graph_opt", "tuner", "emit", "runtime")
 SUFFIXES = frozenset({".py", ".c", ".h"})
 PACKAGES = ("numpy", "ml_dtypes", "onnx", "protobuf", "llvmlite", "scipy")
 SAMPLE_BYTES = 1 << 16

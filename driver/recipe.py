@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from rutc.base.record import record
 from rutc.emit.cache import key_of
 from rutc.emit.codegen import VERSION, compile_object
 from rutc.emit.elf import is_object
 from rutc.emit.kernel import ENTRY, emit_kernel, parallel_loops
 from rutc.errors import InternalError, RutcError
-from rutc.record import record
 from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.canonical import renamed
 from rutc.tensor_ir.chain import chain
@@ -30,8 +30,8 @@ from rutc.tensor_ir.steps import MatrixTile, NotApplicable, Schedule, apply_sche
 from rutc.tuner import choose, partial_sums
 from rutc.tuner.sharing import Way, stored, ways
 
-ROOT = Path(__file__).resolve().parent
-SOURCES = ("recipe.py", "record.py", "tensor_ir", "tuner", "emit")
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ("driver/recipe.py", "base/record.py", "tensor_ir", "tuner", "emit")
 """The sources that decide what code a recipe becomes."""
 
 

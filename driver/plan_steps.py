@@ -10,6 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
+from rutc.base.record import record
+from rutc.driver.plan_cost import work_of
+from rutc.driver.recipe import Made, Recipe, Slices
+from rutc.driver.weights import Weights
 from rutc.emit import program as host
 from rutc.errors import UserError
 from rutc.graph_opt.plan import (
@@ -28,9 +32,6 @@ from rutc.graph_opt.plan import (
     Write,
     fails,
 )
-from rutc.plan_cost import work_of
-from rutc.recipe import Made, Recipe, Slices
-from rutc.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, product, typical
 from rutc.tensor_ir.canonical import Canonical, canonical
 from rutc.tensor_ir.dtype import DType
@@ -42,7 +43,6 @@ from rutc.tensor_ir.lower import Group, halo_kernel, lower, lower_scatter
 from rutc.tensor_ir.outside import finite_operands
 from rutc.tensor_ir.products import small_factors
 from rutc.tuner.sharing import Operand, Shared
-from rutc.weights import Weights
 
 Symbols = Mapping[str, Range]
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from rutc.base.record import record
+from rutc.driver.recipe import scheduled_kernel
 from rutc.emit.targets import target_named
 from rutc.errors import UserError
 from rutc.graph_opt import versions
@@ -23,8 +25,6 @@ from rutc.graph_opt.rounding import OverBudget, rounding_of
 from rutc.graph_opt.versions import FEW_ROWS
 from rutc.importer import import_model
 from rutc.importer.extract import ModelParts, NodeInfo
-from rutc.recipe import scheduled_kernel
-from rutc.record import record
 from rutc.tensor_ir import Const, Graph, Input, Node
 from rutc.tensor_ir.affine import Index, Range, Size, plain
 from rutc.tensor_ir.graph import outs, walk_nodes

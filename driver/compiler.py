@@ -14,8 +14,12 @@ from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 
-from rutc.arguments import check_writable
-from rutc.build import Alternative, Builder
+from rutc.base.progress import Progress
+from rutc.driver.build import Alternative, Builder
+from rutc.driver.options import Options, Report
+from rutc.driver.plan_steps import Pending
+from rutc.driver.recipe import Draft, Made
+from rutc.driver.reuse import Entry
 from rutc.emit.files import make_folder, write_file
 from rutc.emit.host_runtime import HostRuntime, calling_units
 from rutc.emit.library import build_library
@@ -29,11 +33,7 @@ from rutc.graph_opt.plan import Plan
 from rutc.graph_opt.versions import Version
 from rutc.importer import import_model
 from rutc.importer.external import ModelFolder
-from rutc.options import Options, Report
-from rutc.plan_steps import Pending
-from rutc.progress import Progress
-from rutc.recipe import Draft, Made
-from rutc.reuse import Entry
+from rutc.report.arguments import check_writable
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, typical
 

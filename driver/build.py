@@ -12,22 +12,22 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from rutc.crew import done_by_crew
+from rutc.base.record import record
+from rutc.driver.crew import done_by_crew
+from rutc.driver.plan_cost import cycles_of
+from rutc.driver.plan_steps import KernelFacts, Pending, PlanSteps
+from rutc.driver.recipe import Draft, Made, Recipe, draft, key, made_of, make
+from rutc.driver.weights import Weights
 from rutc.emit import cache
 from rutc.emit import program as host
 from rutc.errors import InternalError
 from rutc.graph_opt.plan import Plan
-from rutc.plan_cost import cycles_of
-from rutc.plan_steps import KernelFacts, Pending, PlanSteps
-from rutc.recipe import Draft, Made, Recipe, draft, key, made_of, make
-from rutc.record import record
 from rutc.tensor_ir.affine import ONE, Index, Size, maximum, minimum, plain, typical
 from rutc.tensor_ir.graph import bound_symbols
 from rutc.tensor_ir.kernel import walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import without_common
 from rutc.tuner.sharing import share
-from rutc.weights import Weights
 
 SMALL_MODEL_CYCLES = 400_000
 """A model estimated below this (about 0.15 ms) runs on one thread: waking another takes longer."""

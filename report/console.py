@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 
 import rutc
+from rutc.base.progress import Progress, nobody
 from rutc.emit import interrupts
 from rutc.errors import TOO_DEEP, InternalError, RutcError, UserError
-from rutc.progress import Progress, nobody
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -102,7 +102,7 @@ class Screen:
             return
         from rich.console import Console
 
-        from rutc.bars import bar
+        from rutc.report.bars import bar
 
         console = Console(stderr=True, highlight=False)
         if console.is_dumb_terminal:

@@ -7,7 +7,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rutc.record import record
+from rutc.base.record import record
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,14 +18,14 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
-from rutc.arguments import check_folder, check_number, check_writable
+from rutc.base.progress import Progress
+from rutc.base.record import record
+from rutc.driver.options import Options, Report
 from rutc.emit.files import COMPANIONS, Workplace, cannot_write, check_replaceable, shown, sweep
 from rutc.emit.host_runtime import HostRuntime
 from rutc.emit.toolchain import find_toolchain
 from rutc.errors import TOO_DEEP, OutOfMemory, UserError
-from rutc.options import Options, Report
-from rutc.progress import Progress
-from rutc.record import record
+from rutc.report.arguments import check_folder, check_number, check_writable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -201,7 +201,7 @@ def limited(
     """
     if seconds is None and memory is None:
         return call(*args, on_progress)
-    from rutc.limits import Limits, within
+    from rutc.driver.limits import Limits, within
 
     return within(Limits.of(seconds, memory), on_progress, call, *args)
 
@@ -312,7 +312,7 @@ def _artifact(
     on_import: Callable[[Graph], None],
 ) -> Report:
     """Writes the artifact, which is all that its folder holds: one made before, or a new one."""
-    from rutc.reuse import entry
+    from rutc.driver.reuse import entry
 
     start = perf_counter()
     place = entry(source, output.name, options, host.toolchain)
@@ -321,7 +321,7 @@ def _artifact(
         if on_progress is not None:
             on_progress("found in the cache", 1, 1)
         return replace(found, seconds={"cache": perf_counter() - start})
-    from rutc.compiler import compile_model
+    from rutc.driver.compiler import compile_model
 
     return compile_model(source, output, options, on_progress, host, place, on_import)
 

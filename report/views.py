@@ -10,9 +10,9 @@ import numpy as np
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from rutc.driver.options import Report
     from rutc.emit.cache import Usage
-    from rutc.explain import Apart, Explanation, Part
-    from rutc.options import Report
+    from rutc.report.explain import Apart, Explanation, Part
     from rutc.runtime import NodeArg, ProfileEntry
     from rutc.verify import Verification
     from rutc.verify.bench import Timing

@@ -11,9 +11,9 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
 
+from rutc.base.processes import end_with_parent
 from rutc.emit.interrupts import ignore, uninterrupted
 from rutc.errors import InternalError, RutcError, UserError
-from rutc.processes import end_with_parent
 
 Work = Callable[[int], bytes]
 """Does the task of a number."""

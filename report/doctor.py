@@ -8,11 +8,11 @@ import subprocess
 from pathlib import Path
 
 import rutc
+from rutc.base.record import record
 from rutc.emit import cache
 from rutc.emit.targets.select import host_features
 from rutc.emit.toolchain import cache_directory, find_toolchain
 from rutc.errors import UserError
-from rutc.record import record
 
 PACKAGES = ("numpy", "onnx", "onnxruntime", "llvmlite", "scipy", "ml_dtypes", "typer", "rich")
 OPTIONAL_PACKAGES = ("ziglang", "catboost", "pycuda", "torch", "pillow")

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from rich.console import RenderableType
 
-from rutc import views
 from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.importer.contents import contents
 from rutc.importer.inputs import MOST_SIZE
+from rutc.report import views
 from rutc.runtime import load
 from rutc.runtime.artifact import open_artifact
 from rutc.runtime.dtypes import onnx_type

@@ -18,8 +18,8 @@ from rich import progress
 from rich.console import Console
 from rich.table import Column
 
-from rutc.progress import Progress
-from rutc.record import record
+from rutc.base.progress import Progress
+from rutc.base.record import record
 
 SHORT_COLUMNS = 60
 """Narrower terminals have no room for a bar."""

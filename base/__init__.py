@@ -1,0 +1,1 @@
+"""What every folder but `runtime` may use: frozen records, processes, progress."""

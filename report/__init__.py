@@ -1,0 +1,1 @@
+"""What a person sees: arguments, tables, progress, and answers on models and artifacts."""
