@@ -31,8 +31,9 @@ from rutc.tuner.pointwise import pointwise
 from rutc.tuner.puts import puts
 from rutc.tuner.repeats import apart
 from rutc.tuner.rows import rows
+from rutc.tuner.tile_cost import passed_inside
 from rutc.tuner.tiled import tiled
-from rutc.tuner.tiles import choose_tile, passed_inside
+from rutc.tuner.tiles import choose_tile
 from rutc.tuner.windows import windows
 
 

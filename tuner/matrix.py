@@ -12,10 +12,10 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.products import terms_of
 from rutc.tensor_ir.steps import Balance, MatrixTile, PrefetchBlock, Reorder, Split, Step
 from rutc.tuner.access import Shape, Touch, dim_of_loop
+from rutc.tuner.blocking import comes_from_afar
 from rutc.tuner.choice import Choice, shared_out
 from rutc.tuner.dot import dot_packing
-from rutc.tuner.tiled import comes_from_afar
-from rutc.tuner.tiles import LINE_BYTES
+from rutc.tuner.tile_loads import LINE_BYTES
 
 ROWS = 16
 COLUMNS = 16

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from math import ceil, inf, prod
+from math import prod
 
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.kernel import Assign, Init, Kernel, Kind, Space, walk_stmts
+from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import (
     BlockReduction,
@@ -21,7 +21,6 @@ from rutc.tensor_ir.steps import (
     Mark,
     Peel,
     PrefetchBlock,
-    PrefetchLater,
     PrefetchResult,
     Prepare,
     Reorder,
@@ -29,59 +28,39 @@ from rutc.tensor_ir.steps import (
     Step,
     Tile,
 )
-from rutc.tensor_ir.steps.tile import MOST_EXACT
-from rutc.tuner.access import Reduction, Shape, Touch, leaves_rest, never_longer
+from rutc.tuner.access import Reduction, Shape, leaves_rest, never_longer
+from rutc.tuner.blocking import (
+    ask_far_rows,
+    batch_loops,
+    comes_from_afar,
+    goes_over_panels,
+    panel_loop,
+    reduction_block,
+    row_chunk,
+    takes_one_more,
+    tiles_at_once,
+    whole_rows,
+    with_even_rows,
+)
 from rutc.tuner.choice import Choice, shared_out
 from rutc.tuner.dot import dot_steps, products_together
 from rutc.tuner.packing import grouped_packing, packing
 from rutc.tuner.prepare import operations_on_vectors, prepared_operands
-from rutc.tuner.tiles import (
-    LINE_BYTES,
-    LONGEST_UNROLLED,
-    RegisterTile,
-    bound_order,
-    crowded,
-    even_tile,
-    inside_shares,
-    multiplications,
-    state_registers,
-)
+from rutc.tuner.tile_cost import LONGEST_UNROLLED, bound_order, crowded, multiplications
+from rutc.tuner.tile_loads import LINE_BYTES, RegisterTile
 
-PANEL_SHARE = 0.6
-"""Share of the first cache that the vector operand of a blocked reduction may take."""
-LINES_SHARE = 0.4
-"""Share of the first cache for that operand and for lines that several tiles share."""
-BUSY_SHARE = 0.6
-"""Share of a step's cycles from which on it shows that lines come from the second cache."""
 REUSE = 8
 """Tiles that use a block of the vector operand before the next is loaded."""
 STREAM_BYTES = 16 << 10
 """How far ahead to ask for an operand that is read once: beyond the hardware's own prefetching."""
 NEAR_LINES = 16
 """Lines ahead to ask for an operand that streams from the second cache."""
-NEAR_STEPS = 8
-"""Steps of the reduction ahead to ask for rows of an operand that lie far apart."""
-FAR_BYTES = 1024
-"""From this distance on, the hardware does not know the next row from the one before."""
 FEW_STEPS = 8
 """Reductions shorter than this are over before lines come that were asked for at their start."""
 MOST_BETWEEN = 1 << 14
 """Iterations of a loop of symbolic size whose sums may be kept between blocks of a reduction."""
 MOST_LINES = 64
 """What follows a reduction is asked for if it is in so many lines."""
-FEW_TILES = 16
-"""Up to so many tiles use the vector operand again: waiting for it from memory then shows."""
-FEWEST_TILES = 4
-"""So few tiles at least use a block of the vector operand before the next is loaded."""
-FEW_USES = 8
-"""Each element of an operand is used at least so often if its lines are asked for in any case."""
-FEW_LINES = 2
-"""Pieces of rows of so many lines or fewer are stored side by side: of 96 bytes, of 1,000 rows of
-1,933 sums of 20 products, they took half as long as one below the other (Zen 4, AVX2)."""
-MOST_UNEVEN = 1.2
-"""The most that a tile may cost that fits evenly into a chunk of packed rows, over the best one."""
-SHORTEST_BLOCK = 400
-"""Multiply-adds per register tile below which carrying partial sums costs more than it gains."""
 
 
 def tiled(
@@ -94,17 +73,17 @@ def tiled(
     steps: list[Step] = []
     extents = dict(shape.extents)
     bound = bound_order(shape, tile.inside)
-    batch = _batch(shape, tile)
+    batch = batch_loops(shape, tile)
     group = products_together(shape, machine)
-    found = _reduction_block(kernel, shape, tile, bound, machine)
+    found = reduction_block(kernel, shape, tile, bound, machine)
     block, holder = found if found is not None else (None, "")
     if block is not None and (block % group or (group > 1 and extents[bound[-1]] % block)):
         block = None
     carried = any(b.name == holder for b in kernel.args)
     made = 0 if group > 1 else operations_on_vectors(shape, tile)
-    chunk = None if carried else _row_chunk(shape, tile, batch, made, machine)
+    chunk = None if carried else row_chunk(shape, tile, batch, made, machine)
     if chunk is not None:
-        fitting = _even_rows(shape, tile, *chunk, machine)
+        fitting = with_even_rows(shape, tile, *chunk, machine)
         chunk, tile = (None, tile) if fitting is None else (chunk, fitting)
     original: dict[str, str] = {}
     if chunk is not None:
@@ -143,14 +122,14 @@ def tiled(
         rest = [f"{v}.i" if x == v else x for x in rest if x != v or f"{v}.i" not in tiled]
     panels: list[str] = []
     if f"{tile.vector}.o" in loops:
-        panels = [*(v for v in rest if _goes_over_panels(shape, tile, v)), f"{tile.vector}.o"]
+        panels = [*(v for v in rest if goes_over_panels(shape, tile, v)), f"{tile.vector}.o"]
     apart = [*batch, *([f"{chunk[0]}.o"] if chunk is not None else [])]
     blocked = [*apart, *panels]
     order = [*blocked, *(v for v in (*rest, *loops) if v not in blocked)]
     prepared = (
         None if group > 1 else prepared_operands(shape, tile, order, extents, machine, original)
     )
-    if block is None and prepared is None and _whole_rows(kernel, shape, tile, machine):
+    if block is None and prepared is None and whole_rows(kernel, shape, tile, machine):
         order = [*apart, *(v for v in (*rest, *loops) if v not in apart)]
     steps.append(Reorder((*order, *(v for v, _ in moved))))
     outer = order
@@ -160,7 +139,7 @@ def tiled(
         block, outer = None, order[:at]
     inner: list[str] = []
     even = {
-        f"{v}.o": Even(f"{v}.o", int(block is None and _takes_one_more(shape, tile, v, machine)))
+        f"{v}.o": Even(f"{v}.o", int(block is None and takes_one_more(shape, tile, v, machine)))
         for v, _ in tile.rows
         if v in shape.symbolic
     }
@@ -173,7 +152,7 @@ def tiled(
         at = next((i for i, v in enumerate(order) if v in even), len(order))
         if carried and at == len(order) - 1:
             # However many rows there are, those of a chunk stay in the second cache.
-            v, tiles = order[at], _tiles_at_once(shape, tile, machine)
+            v, tiles = order[at], tiles_at_once(shape, tile, machine)
             steps += [*([even[v]] if v in edges else []), Split(v, tiles)]
             extents |= {f"{v}.o": -(-extents[v] // tiles), f"{v}.i": min(tiles, extents[v])}
             outer = [*batch, f"{v}.o", *order[len(batch) : at]]
@@ -219,7 +198,7 @@ def tiled(
         for t in r.reads:
             if not t.packed:
                 if group == 1 and len(r.reads) > 1:
-                    steps += _far_rows(t, tile, order, wanted, unrolled, extents, machine)
+                    steps += ask_far_rows(t, tile, order, wanted, unrolled, extents, machine)
             else:
                 asked = prepared is None or t.buffer not in prepared[0]
                 packs[t.buffer] = (
@@ -237,7 +216,7 @@ def tiled(
                 elif batch and (t.strides.get(batch[-1]) or 0) > 0:
                     panel = f"{tile.vector}.o" if f"{tile.vector}.o" in order else batch[-1]
                     steps.append(PrefetchBlock(t.buffer, panel, 0, line))
-                elif (over := _panel(t, tile, order)) and comes_from_afar(t, shape, machine):
+                elif (over := panel_loop(t, tile, order)) and comes_from_afar(t, shape, machine):
                     alone = all(extents.get(v, 1) == 1 for v in order if v != over)
                     ahead = STREAM_BYTES // t.bytes if alone else 0
                     steps.append(PrefetchBlock(t.buffer, over, ahead, line))
@@ -258,27 +237,6 @@ def tiled(
     return Choice(tuple(steps), packs)
 
 
-def comes_from_afar(t: Touch, shape: Shape, machine: Machine) -> bool:
-    """Whether an operand is better asked for than waited for.
-
-    One that the second cache could hold may have left it for other kernels' operands since the
-    last run. To ask for it costs little if it is used often.
-    """
-    if t.buffer_bytes > machine.l2 // 2:
-        return True
-    uses = prod(shape.extents[x.var] for x in shape.shared if not t.depends(x.var))
-    return t.buffer_bytes > machine.l1 and uses >= FEW_USES
-
-
-def _panel(t: Touch, tile: RegisterTile, order: list[str]) -> str | None:
-    """The loop around the rows from one panel of the vector operand to the next."""
-    if f"{tile.vector}.o" in order:
-        return f"{tile.vector}.o"
-    rows = {x for v, _ in tile.rows for x in (v, f"{v}.o")}
-    around = (v for v in reversed(order) if v not in rows)
-    return next((v for v in around if t.depends(v) and t.strides[v] is not None), None)
-
-
 def _results(shape: Shape, tile: RegisterTile, machine: Machine) -> list[Step]:
     """Steps that ask for what a tile stores or reads after its reduction, line by line."""
     if min(prod(shape.extents[x.var] for x in r.loops) for r in shape.reductions) < FEW_STEPS:
@@ -297,260 +255,6 @@ def _results(shape: Shape, tile: RegisterTile, machine: Machine) -> list[Step]:
             if rows * far * lines <= MOST_LINES:
                 found[t.buffer] = PrefetchResult(t.buffer, LINE_BYTES // t.bytes)
     return list(found.values())
-
-
-def _far_rows(
-    t: Touch,
-    tile: RegisterTile,
-    order: list[str],
-    bound: list[str],
-    unrolled: list[Step],
-    extents: Mapping[str, int],
-    machine: Machine,
-) -> list[Step]:
-    """Steps that ask for the vector operand in time where each step of the reduction reads far off.
-
-    The hardware prefetches along memory; here memory goes on with the next panel, not with the
-    next step.
-    """
-    last = bound[-1]
-    if t.gathered or not t.unit(tile.vector) or not t.depends(last):
-        return []
-    if (t.strides[last] or 0) * t.bytes < FAR_BYTES:
-        return []
-    line = LINE_BYTES // t.bytes
-    steps: list[Step] = []
-    panel = f"{tile.vector}.o"
-    if t.buffer_bytes > machine.l2 // 4 and panel in order:
-        turns = [v for v in order if not t.depends(v.removesuffix(".o")) and extents[v] > 1]
-        inner = [v for v in turns if order.index(v) > order.index(panel)]
-        steps.append(PrefetchLater(t.buffer, panel, 1, line, 2, tuple(inner[-1:])))
-    rows = prod(extents[v] for v in bound if t.depends(v))
-    whole = Mark(last, Kind.UNROLL) in unrolled
-    if not whole and rows * tile.vectors * machine.width * t.bytes > machine.l1 // 2:
-        each = next((s.factor for s in unrolled if isinstance(s, Split) and s.var == last), 1)
-        name = f"{last}.o" if each > 1 else last
-        steps.append(PrefetchLater(t.buffer, name, -(-NEAR_STEPS // each), line, 1))
-    return steps
-
-
-def _goes_over_panels(shape: Shape, tile: RegisterTile, var: str) -> bool:
-    """Whether a loop leads from panels of a packed vector operand to others.
-
-    It goes around the loop over the blocks of the vector: panels are then read in the order in
-    which they lie in memory, and what is asked for ahead is what is read next.
-    """
-    reads = [t for r in shape.reductions for t in r.reads]
-    return any(t.packed and t.depends(tile.vector) and t.depends(var) for t in reads)
-
-
-def _whole_rows(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machine) -> bool:
-    """Whether tiles beside each other come before those of the next rows.
-
-    Otherwise each panel goes over all rows, and stores a piece of every row after the lines that
-    the piece begins in have left the cache. It is worth while to read all panels from the second
-    cache again for each tile, if arithmetic hides that.
-    """
-    width = tile.vectors * machine.width
-    panels = [t for r in shape.reductions for t in r.reads if t.depends(tile.vector)]
-    step = sum(width * t.bytes for t in panels)
-    busy = tile.size / machine.fma_per_cycle
-    if (
-        any(t.gathered for t in panels)
-        or sum(t.buffer_bytes for t in panels) > machine.l2 // 2
-        or step > BUSY_SHARE * busy * machine.l2_bytes_per_cycle
-    ):
-        return False
-    stores = [t for t in shape.touches if t.is_store]
-    if any(not t.unit(tile.vector) or width * t.bytes > FEW_LINES * LINE_BYTES for t in stores):
-        return False
-    symbols = dict(kernel.symbols)
-    stored = 0.0
-    for t in stores:
-        most = (Index.of(shape.sizes[x.var]).bounds(symbols) for x in shape.shared)
-        stored += t.bytes * prod(inf if m is None else m[1] for m in most)
-    return stored > machine.l2 // 2
-
-
-def _batch(shape: Shape, tile: RegisterTile) -> list[str]:
-    """The loops between whose iterations no operand is used again: they go around all others."""
-    tiled = {v for v, _ in tile.rows} | {tile.vector}
-    reads = [t for r in shape.reductions for t in r.reads]
-    return [
-        x.var
-        for x in shape.shared
-        if x.var not in tiled and shape.extents[x.var] > 1 and all(t.depends(x.var) for t in reads)
-    ]
-
-
-def _row_chunk(
-    shape: Shape, tile: RegisterTile, batch: list[str], made: int, machine: Machine
-) -> tuple[str, int] | None:
-    """(loop, factor) by which to split rows; None where their operand is small as a whole.
-
-    The part of the operand that goes with one factor stays in the second cache while all blocks
-    of the vector pass by. All of it goes by anew for each iteration of the `batch` loops, and as
-    many operations as are `made` of each element are done again.
-    """
-    runs = prod(shape.extents[v] for v in batch)
-    vector_blocks = -(-shape.extents[tile.vector] // (tile.vectors * machine.width))
-    reads = [t for r in shape.reductions for t in r.reads if not t.depends(tile.vector)]
-    size = sum(t.buffer_bytes for t in reads) // runs
-    if vector_blocks < 2 or size <= machine.l2 // 2:
-        return None
-    chunks = -(-size // (machine.l2 // 2))
-    passing = [
-        (t.bytes, prod(shape.extents[v] for v in t.loops if t.depends(v) and v not in batch))
-        for r in shape.reductions
-        for t in r.reads
-        if t.depends(tile.vector)
-    ]
-    # Operations count as what the second cache gives meanwhile.
-    each = made / machine.fma_per_cycle / machine.width * machine.l2_bytes_per_cycle
-    streamed = sum(b * n for b, n in passing) + each * max(n for _, n in passing)
-    # Every chunk reads the vector operand anew; without chunks every block reads the rows anew.
-    if chunks * streamed >= vector_blocks * size:
-        return None
-    rows = [x.var for x in shape.shared if x.var != tile.vector]
-    rows = [v for v in rows if all(t.depends(v) for t in reads) and shape.extents[v] > 1]
-    rows = [v for v in rows if v not in shape.symbolic and v not in batch]
-    if not rows:
-        return None
-    factors = dict(tile.rows)
-    v = max(rows, key=lambda x: max(abs(t.strides.get(x) or 0) for t in reads))
-    extent = shape.extents[v]
-    most = max(extent // chunks, factors.get(v, 1))
-    for f in range(most, most // 2, -1):
-        if extent % f == 0 and f < extent:
-            return v, f
-    return None
-
-
-def _even_rows(
-    shape: Shape, tile: RegisterTile, var: str, chunk: int, machine: Machine
-) -> RegisterTile | None:
-    """The tile, its rows along `var` so many that chunks of that loop consist of whole tiles.
-
-    Blocks of a packed operand must not begin in one chunk and end in the next. Fewer rows may take
-    more vectors. None where that costs far more.
-    """
-    if not any(t.packed and t.depends(var) for r in shape.reductions for t in r.reads):
-        return tile
-    even = even_tile(shape, tile, var, chunk, machine)
-    return even if even.cost <= MOST_UNEVEN * tile.cost else None
-
-
-def _takes_one_more(shape: Shape, tile: RegisterTile, var: str, machine: Machine) -> bool:
-    """Whether the registers hold a tile of one more row along `var`, which has code of its own.
-
-    The last block may then take the only row of a block that is saved, and with it one more pass
-    over the vector operand. That one comes from the first cache where the reduction has blocks.
-    """
-    more = dict(tile.rows)[var] + 1
-    rows = tuple((v, more if v == var else f) for v, f in tile.rows)
-    size = tile.vectors * prod(f for _, f in rows) * max(map(state_registers, shape.reductions))
-    return more <= MOST_EXACT and size + tile.vectors + 1 <= machine.registers
-
-
-def _reduction_block(
-    kernel: Kernel, shape: Shape, tile: RegisterTile, bound: list[str], machine: Machine
-) -> tuple[int, str] | None:
-    """(length, holder of the sums): how much of the innermost reduction loop to do at a time.
-
-    The vector operand's part then stays in the first cache while tiles use it again, and so do the
-    lines of which each tile uses a part only. None where all of it fits.
-    """
-    if len(shape.reductions) != 1 or not tile.rows or bound[-1] in shape.symbolic:
-        return None
-    reduction = shape.reductions[0]
-    if len(reduction.update.states) != 1:
-        return None
-    partial = f"{reduction.update.states[0].buffer}.partial"
-    step = sum(
-        tile.vectors * machine.width * t.bytes for t in reduction.reads if t.depends(tile.vector)
-    )
-    width = tile.vectors * machine.width
-    shares = inside_shares(shape, {**dict(tile.rows), tile.vector: width}) if tile.inside else {}
-    around = ceil(prod(shape.extents[v] * shares.get(v, 1.0) for v in bound[:-1]))
-    most = int(machine.l1 * PANEL_SHARE) // max(step * around, 1)
-    extent = shape.extents[bound[-1]]
-    lines = _shared_lines(reduction, tile, bound[-1])
-    busy = tile.size / machine.fma_per_cycle
-    if lines and step + lines > BUSY_SHARE * busy * machine.l2_bytes_per_cycle:
-        fit = int(machine.l1 * LINES_SHARE) // ((step + lines) * around)
-        length = _even_block(extent, fit, around * tile.size)
-        return None if length is None else (length, partial)
-    output = _output(kernel)
-    if output is None:
-        return None
-    tiles = prod(
-        -(-shape.extents[x.var] // dict(tile.rows).get(x.var, 1))
-        for x in shape.shared
-        if x.var != tile.vector and x.var not in shape.symbolic
-    )
-    if step * around * extent < machine.l2 // 8 or tiles > FEW_TILES:
-        return None
-    length = _even_block(extent, most, around * tile.size)
-    # Lanes that lie apart in the output are put there once, not after each block.
-    apart = any(t.is_store and not t.unit(tile.vector) for t in shape.touches)
-    return None if length is None else (length, partial if apart else output)
-
-
-def _tiles_at_once(shape: Shape, tile: RegisterTile, machine: Machine) -> int:
-    """The tiles, one below the other, of whose rows the second cache holds all operands."""
-    rows = dict(tile.rows)
-    taken = sum(
-        prod(rows.get(v, shape.extents[v]) for v in t.strides if t.depends(v)) * t.bytes
-        for r in shape.reductions
-        for t in r.reads
-        if not t.depends(tile.vector)
-    )
-    return max(machine.l2 // 2 // max(taken, 1), FEWEST_TILES)
-
-
-def _even_block(extent: int, most: int, work: int) -> int | None:
-    """The longest of about equal blocks of a loop; None for one block, or very short ones.
-
-    `work` are the multiply-adds of an iteration.
-    """
-    if most >= extent or most * work < SHORTEST_BLOCK or most < 4:
-        return None
-    even = -(-extent // -(-extent // most))
-    for b in range(even, max(even // 2, 4), -1):
-        if extent % b == 0:
-            return b
-    return even
-
-
-def _shared_lines(r: Reduction, tile: RegisterTile, inner: str) -> int:
-    """Bytes of lines that a step reads of rows, of which the tiles beside read the rest.
-
-    They are those of rows near each other, where every step goes on to other lines.
-    """
-    found = 0
-    for t in r.reads:
-        if t.packed or t.gathered or t.depends(tile.vector):
-            continue
-        if abs(t.strides.get(inner) or 0) * t.bytes < LINE_BYTES:
-            continue
-        for v, f in tile.rows:
-            step = abs(t.strides.get(v) or 0) * t.bytes
-            if 0 < step < LINE_BYTES:
-                found += LINE_BYTES + (f - 1) * step
-    return found
-
-
-def _output(kernel: Kernel) -> str | None:
-    """The only buffer that the kernel stores to, if it can hold the only reduction's state."""
-    stored = [
-        kernel.buffer(s.target.buffer)
-        for s in walk_stmts(kernel.body)
-        if isinstance(s, Assign) and kernel.buffer(s.target.buffer).space is Space.MEMORY
-    ]
-    states = [s.reducer.state for s in walk_stmts(kernel.body) if isinstance(s, Init)]
-    if len(stored) != 1 or states != [(stored[0].dtype,)]:
-        return None
-    return stored[0].name
 
 
 def _reuse_loops(

@@ -32,7 +32,8 @@ from rutc.tuner.choice import Choice, shared_out
 from rutc.tuner.collapse import collapse
 from rutc.tuner.dot import products_together
 from rutc.tuner.packing import packing
-from rutc.tuner.tiles import LINE_BYTES, RegisterTile, state_registers
+from rutc.tuner.tile_cost import state_registers
+from rutc.tuner.tile_loads import LINE_BYTES, RegisterTile
 
 MOST_WRITTEN_OUT = 160
 """Elements of windows that a tile takes in: their code, once for each edge, has to stay small."""

@@ -18,8 +18,10 @@ from rutc.tensor_ir.steps import BlockReduction, PrefetchBlock, Prepare, apply_s
 from rutc.tuner import choose
 from rutc.tuner.access import analyse
 from rutc.tuner.arms import choosing_loops, turns
+from rutc.tuner.tile_cost import product_registers
+from rutc.tuner.tile_loads import RegisterTile
 from rutc.tuner.tiled import tiled
-from rutc.tuner.tiles import RegisterTile, choose_tile, even_tile, product_registers
+from rutc.tuner.tiles import choose_tile, even_tile
 from tests.graph_opt.plans import plan_of
 from tests.tensor_ir.test_steps import kernel_of
 

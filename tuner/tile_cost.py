@@ -1,0 +1,352 @@
+"""The cycles of a register tile: what is loaded, computed and stored for it, in what order."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from math import ceil, log2, prod
+
+from rutc.tensor_ir.machine import PAIR, QUAD, Machine
+from rutc.tensor_ir.windows import FEW_STEPS, LEAST_GAIN, share_inside
+from rutc.tuner.access import Reduction, Shape
+from rutc.tuner.tile_loads import (
+    APART,
+    EVICTED_CYCLES,
+    FAR,
+    LINE_BYTES,
+    LOAD_BITS,
+    SHORTEST_ROW,
+    UNKNOWN,
+    RegisterTile,
+    evicted_rows,
+    far_load,
+    lines_loaded,
+    loads_of_step,
+    sorted_vectors,
+    spread_bytes,
+    widening_cycles,
+)
+
+SPARE = 10
+"""One register in so many is better left to the allocator."""
+TIGHT = 0.03
+"""Slow-down for every register that it is short of."""
+LOOP_CYCLES = 1.0
+"""What a short loop costs that is not unrolled."""
+TESTED = 2.0
+"""Slow-down by tests of where a window is, as there is no halo: about as much work as products."""
+LONGEST_UNROLLED = 16
+TOGETHER = 5
+"""How sharply the longer of the times that hide each other prevails."""
+SPILL = 0.25
+"""Slow-down for every register that does not exist."""
+STREAM_SHARE = 0.2
+"""Share of the second cache's transfer time that is not hidden behind arithmetic."""
+LANE_LOAD = 1.3
+"""Cycles per load, doubled, of reductions over lanes."""
+LANE_STREAM_SHARE = 0.35
+"""What `STREAM_SHARE` is, of reductions over lanes."""
+
+
+def bound_order(shape: Shape, inside: Collection[str] = ()) -> list[str]:
+    """Reduction loops, the one along which operands are nearest in memory innermost.
+
+    Those `inside`, whose iterations are few and not known, go around the others.
+    """
+    names: dict[str, int] = {}
+    for r in shape.reductions:
+        for x in r.loops:
+            strides = [abs(t.strides.get(x.var) or 0) for t in r.reads if not t.packed]
+            names[x.var] = max(strides, default=0)
+    return sorted(names, key=lambda v: (v not in inside, -names[v]))
+
+
+def crowded(
+    r: Reduction,
+    vectors: int,
+    rows: tuple[tuple[str, int], ...],
+    inner: str,
+    extent: int,
+    machine: Machine,
+) -> bool:
+    """Whether no registers are left to unroll the reduction's loop `inner`.
+
+    A step's loads are moved up among the arithmetic of the one before; and what a window reads
+    again in a later step is kept: its every place until the row before has used it.
+    """
+    size = vectors * prod(f for _, f in rows)
+    size += product_registers(r, machine)
+    if size + vectors + 1 > machine.registers:
+        return True
+    kept = 0
+    for v, f in rows:
+        for t in r.reads:
+            row, step = t.strides.get(v), t.strides.get(inner)
+            if row and step and not t.packed and row % step == 0 and abs(row // step) < extent:
+                kept = max(kept, f * abs(row // step))
+    return size + vectors + kept > machine.registers
+
+
+def state_registers(r: Reduction) -> int:
+    """Registers that hold one vector of a reduction's states: two for 8 bytes a lane."""
+    return sum(max(1, t.bytes // 4) for t in r.update.reducer.state)
+
+
+def multiplications(r: Reduction, machine: Machine) -> int:
+    """Multiplications of a step of a sum: pairs of sums are added up by a second one."""
+    return r.together(machine) // PAIR if r.adds_apart(machine) else 1
+
+
+def product_registers(r: Reduction, machine: Machine) -> int:
+    """Registers that hold sums of products until they are added: as many as a cycle computes.
+
+    Pairs of sums in 16 bits are multiplied by ones, which take another.
+    """
+    if not r.adds_apart(machine):
+        return 0
+    return ceil(machine.fma_per_cycle) + (r.together(machine) == QUAD)
+
+
+def row_factors(extent: int, most: int) -> Iterator[int]:
+    """The numbers of rows that a tile may have along a loop."""
+    yield from range(2, min(extent, most) + 1)
+
+
+def costed(
+    shape: Shape,
+    vector: str,
+    vectors: int,
+    rows: tuple[tuple[str, int], ...],
+    machine: Machine,
+) -> RegisterTile:
+    """The tile, at its cycles per element wanted, shorter tiles at the edges included."""
+    whole = _cost_inside(shape, vector, vectors, rows, {}, machine)
+    shares = inside_shares(shape, {**dict(rows), vector: vectors * machine.width})
+    if not shares:
+        return whole
+    inside = _cost_inside(shape, vector, vectors, rows, shares, machine)
+    return inside if inside.cost < LEAST_GAIN * whole.cost else whole
+
+
+def inside_shares(shape: Shape, tile: Mapping[str, int]) -> dict[str, float]:
+    """The share of their iterations that loops over windows do for tiles of such sizes.
+
+    Loops that do all of theirs are left out, and so are those inside of no longer one.
+    """
+    shares: dict[str, float] = {}
+    for r in shape.reductions:
+        moved = {w.bound for w in r.windows}
+        if (
+            max((shape.extents[x.var] for x in r.loops if x.var not in moved), default=0)
+            < FEW_STEPS
+        ):
+            continue
+        for w in r.windows:
+            turns, extent = shape.extents[w.bound], shape.extents[w.free]
+            share = share_inside(w, turns, extent, tile.get(w.free, 1))
+            if share < shares.get(w.bound, 1.0):
+                shares[w.bound] = share
+    return shares
+
+
+def passed_inside(shape: Shape) -> frozenset[str]:
+    """The free loops along which windows had better go over what is inside of their values.
+
+    Each has to stay a loop of its own.
+    """
+    shares = inside_shares(shape, {})
+    tested = {b for r in shape.reductions for b in r.tested}
+    gain = {b for b, share in shares.items() if b in tested or share < LEAST_GAIN}
+    return frozenset(w.free for r in shape.reductions for w in r.windows if w.bound in gain)
+
+
+def _cost_inside(
+    shape: Shape,
+    vector: str,
+    vectors: int,
+    rows: tuple[tuple[str, int], ...],
+    shares: Mapping[str, float],
+    machine: Machine,
+) -> RegisterTile:
+    """The tile, its loops over windows doing such shares of their iterations."""
+    lanes = machine.width
+    pieces: list[tuple[float, int, tuple[tuple[str, int], ...]]] = [
+        (count, chunk, ()) for count, chunk in _parts(-(-shape.extents[vector] // lanes), vectors)
+    ]
+    wanted, unknown = shape.extents[vector], 1.0
+    for v, f in rows:
+        extent = shape.extents[v]
+        wanted *= extent
+        if v in shape.symbolic:
+            unknown *= 1 + UNKNOWN * f / extent
+        parts = _parts(extent, f)
+        pieces = [(n * m, k, (*done, (v, g))) for n, k, done in pieces for m, g in parts]
+    known = shape.tile_cycles.setdefault(machine, {})
+    cycles = 0.0
+    for n, k, part in pieces:
+        key = vector, k, part, tuple(shares.items())
+        if key not in known:
+            known[key] = _tile_cycles(shape, vector, k, part, shares, machine)
+        cycles += n * known[key]
+    if any(r.tested - shares.keys() for r in shape.reductions):
+        cycles *= TESTED
+    return RegisterTile(vector, vectors, rows, cycles * unknown / wanted, tuple(shares))
+
+
+def _parts(extent: int, factor: int) -> list[tuple[int, int]]:
+    """(number, size) of the tiles along a loop: whole ones, and a shorter one at the end.
+
+    _parts(14, 4) == [(3, 4), (1, 2)]
+    """
+    whole, rest = divmod(extent, factor)
+    return [(n, size) for n, size in ((whole, factor), (1, rest)) if n and size]
+
+
+def _tile_cycles(
+    shape: Shape,
+    vector: str,
+    vectors: int,
+    rows: tuple[tuple[str, int], ...],
+    shares: Mapping[str, float],
+    machine: Machine,
+) -> float:
+    """Cycles of one tile: its reductions and what follows them.
+
+    Loops do such `shares` of their iterations, or all.
+    """
+    width = machine.width
+    size = vectors * prod(f for _, f in rows)
+    cycles = 0.0
+    length = 0.0
+    order = bound_order(shape, shares)
+    inner = order[-1:]
+    for r in shape.reductions:
+        steps = prod(shape.extents[x.var] * shares.get(x.var, 1.0) for x in r.loops)
+        apart = r.adds_apart(machine)
+        if apart:
+            steps = ceil(steps / r.together(machine))
+        unrolled = {
+            v: shape.extents[v]
+            for v in inner
+            if shape.extents[v] <= LONGEST_UNROLLED
+            and v not in shape.symbolic
+            and not crowded(r, vectors, rows, v, shape.extents[v], machine)
+        }
+        scalar_loads = sum(
+            loads_of_step(t, vector, vectors, rows, width, unrolled)
+            for t in r.reads
+            if not t.depends(vector)
+        )
+        vector_loads = sum(
+            loads_of_step(t, vector, vectors, rows, width, unrolled)
+            for t in r.reads
+            if t.depends(vector)
+        )
+        width_each = state_registers(r)
+        wide = width_each / len(r.update.states)
+        # Sums of pairs wait for an addition of integers only, which takes a cycle.
+        latency = 1 if apart else machine.fma_latency
+        work = max(
+            _both(size * wide * multiplications(r, machine) / machine.fma_per_cycle, latency),
+            vector_loads * wide / machine.loads_per_cycle
+            + scalar_loads * wide / machine.scalar_loads_per_cycle,
+        )
+        work += machine.sort_cycles * sorted_vectors(r, vector, vectors, rows) * wide
+        loads = scalar_loads + (1 + machine.vector_bits / LOAD_BITS) * vector_loads
+        work += machine.load_cycles * loads * wide
+        work += widening_cycles(r, vector, vectors, rows, machine)
+        work += APART * sum(
+            f
+            for t in r.reads
+            if not t.packed
+            for v, f in rows
+            if t.depends(v) and not isinstance(t.exact.get(v, 0), int)
+        )
+        # The vector operand streams past for every tile: from the second cache, unless it fits
+        # the first beside the rows.
+        panel = sum(
+            loads_of_step(t, vector, 1, rows, 1) * vectors * width * t.bytes
+            for t in r.reads
+            if t.depends(vector)
+        )
+        spread = max((spread_bytes(t, r, machine) for t in r.reads if t.depends(vector)), default=1)
+        if max(panel, spread) * steps > machine.l1 // 2:
+            work += STREAM_SHARE * panel / machine.l2_bytes_per_cycle
+        # So do the rows' lines, one after the other where the first cache does not hold them.
+        lines = sum(
+            lines_loaded(t, r, shape, rows, order, machine)
+            for t in r.reads
+            if not t.depends(vector)
+        )
+        work += STREAM_SHARE * lines * LINE_BYTES / machine.l2_bytes_per_cycle
+        # One operand's part of a step is held, the others pass by one at a time.
+        held = min((loads_of_step(t, vector, vectors, rows, width) for t in r.reads), default=0.0)
+        registers = size * width_each + max(held, vectors) * wide + 1
+        registers += product_registers(r, machine)
+        spare = machine.registers - registers
+        wanted = machine.registers // SPARE
+        if spare < wanted:
+            work *= 1 + TIGHT * (wanted - max(spare, 0))
+        if spare < 0:
+            work *= 1 - SPILL * spare
+        for v in inner:
+            turns = shape.extents[v]
+            if turns <= LONGEST_UNROLLED and crowded(r, vectors, rows, v, turns, machine):
+                work += LOOP_CYCLES / turns
+        cycles += steps * work
+        length += steps
+    epilogue = [t for t in shape.touches if len(t.loops) == len(shape.shared)]
+    for t in epilogue:
+        stride = t.strides.get(vector, 0)
+        each = 0.0 if stride == 0 else 1.0 if stride == 1 or t.packed else float(width)
+        row = max((f for v, f in rows if t.unit(v)), default=1)
+        if each > 1.0 and row >= SHORTEST_ROW:
+            # Vectors across memory are transposed in squares, and stored row by row.
+            each = 2.0 * width * ceil(row / width) / row
+        cycles += each * size
+        if not t.gathered:
+            # Lines may be gone before they are written.
+            along = () if stride == 1 else ((vector, vectors * width),)
+            cycles += EVICTED_CYCLES * evicted_rows(t, (*rows, *along), machine, 1)
+    cycles += 4.0 + 2 * len(rows)
+    # Rows that lie far apart share cache sets and take more pages.
+    far = [
+        abs(t.strides.get(v) or 0) * t.bytes * (f - 1)
+        for r in shape.reductions
+        for t in r.reads
+        if not t.packed
+        for v, f in rows
+    ]
+    cycles *= 1 + FAR * log2(1 + max(far, default=0))
+    return cycles
+
+
+def _both(busy: float, latency: float) -> float:
+    """Cycles of multiply-adds that keep their units busy for some, and wait for each other.
+
+    A little more than the larger of the two: where they are about equal, neither hides the other.
+    """
+    return float((busy**TOGETHER + latency**TOGETHER) ** (1 / TOGETHER))
+
+
+def lanes_cost(shape: Shape, machine: Machine) -> float:
+    """Cycles per element when every reduction runs over lanes of its own innermost memory."""
+    total = 0.0
+    for r in shape.reductions:
+        bound = [x.var for x in r.loops]
+        best = float("inf")
+        for v in bound:
+            n = shape.extents[v]
+            if n == 1:
+                continue
+            steps = prod(shape.extents[x] for x in bound)
+            vectors = ceil(n / machine.width) * steps / n
+            loads = sum(
+                LANE_LOAD if t.near(v) else far_load(t.strides.get(v), machine.width)
+                for t in r.reads
+            )
+            merge = 12.0 * len(r.update.states) + 10
+            streamed = sum(t.bytes * machine.width for t in r.reads if t.packed)
+            wait = LANE_STREAM_SHARE * streamed / machine.l2_bytes_per_cycle
+            best = min(best, vectors * (max(loads / 2, 1.0) + wait) + merge)
+        total += best
+    return total

@@ -1,0 +1,176 @@
+"""What the loads of a register tile and the lines of its rows cost."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Mapping
+from math import gcd, prod
+
+from rutc.base.record import record
+from rutc.tensor_ir.machine import NEAR_STRIDES, PAIR, Machine
+from rutc.tuner.access import Reduction, Shape, Touch
+
+LOAD_BITS = 512
+"""A hidden load of so many bits costs twice what one of an element does."""
+LINE_BYTES = 64
+LINES_ANEW = 0.5
+"""Share of the rows' lines that the tile before has not left in the first cache."""
+EVICTED_CYCLES = 10.0
+"""What it costs to get a line from the second cache before it is written to."""
+SHORTEST_ROW = 4
+"""Rows of a tile along memory from which on vectors across it are transposed."""
+FAR = 0.008
+"""Slow-down for every doubling of the bytes that a tile's rows lie apart."""
+UNKNOWN = 0.25
+"""Slow-down by rows that are a whole loop of symbolic extent, which may well have fewer."""
+APART = 0.35
+"""Cycles to find where a row lies whose distance from the one before is known in the run only."""
+
+
+@record
+class RegisterTile:
+    """`vectors` registers along the loop `vector`, for every point of the `rows` (loop, factor).
+
+    The loops `inside` go over what lies inside of the values that they read.
+    """
+
+    vector: str
+    vectors: int
+    rows: tuple[tuple[str, int], ...]
+    cost: float
+    inside: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Registers that accumulate."""
+        return self.vectors * prod(f for _, f in self.rows)
+
+
+def reuses(shape: Shape, var: str) -> bool:
+    """Whether rows along `var` share an operand."""
+    return any(not t.depends(var) for r in shape.reductions for t in r.reads)
+
+
+def spread_bytes(t: Touch, r: Reduction, machine: Machine) -> int:
+    """Bytes of the first cache that a step of the reduction takes, as its sets are not all used."""
+    longest = max(r.loops, key=lambda x: abs(t.strides.get(x.var) or 0), default=None)
+    stride = 0 if longest is None or t.packed else t.strides.get(longest.var) or 0
+    return gcd(stride * t.bytes, machine.l1_way_bytes) if stride else 1
+
+
+def lines_loaded(
+    t: Touch,
+    r: Reduction,
+    shape: Shape,
+    rows: tuple[tuple[str, int], ...],
+    order: list[str],
+    machine: Machine,
+) -> float:
+    """Lines that the rows take from the second cache, a step of the reduction."""
+    lost = evicted_rows(t, rows, machine)
+    if lost or t.packed or t.buffer_bytes <= machine.l1 // 2:
+        return lost
+    lines = 1.0
+    for v, f in rows:
+        step = abs(t.strides.get(v) or 0) * t.bytes
+        lines *= f if step >= LINE_BYTES else 1 + (f - 1) * step / LINE_BYTES
+    own = {x.var for x in r.loops}
+    for v in reversed([v for v in order if v in own]):
+        # A line serves all steps that stay in it.
+        step, extent = abs(t.strides.get(v) or 0) * t.bytes, shape.extents[v]
+        lines /= min(extent, max(1.0, LINE_BYTES / step)) if step else extent
+        if step * extent >= LINE_BYTES:
+            break
+    return lines * LINES_ANEW
+
+
+def evicted_rows(
+    t: Touch, rows: tuple[tuple[str, int], ...], machine: Machine, others: int = 0
+) -> int:
+    """How many of the rows lie in sets of the first cache that cannot hold all of theirs.
+
+    They hold `others` lines of something else, too.
+    """
+    if t.packed:
+        return 0
+    steps = ((f, (t.strides.get(v) or 0) * t.bytes) for v, f in rows)
+    moving = tuple((f, step) for f, step in steps if step)
+    return _crammed(moving, machine.l1 // machine.l1_way_bytes, machine.l1_way_bytes, others)
+
+
+@functools.lru_cache(maxsize=4096)
+def _crammed(steps: tuple[tuple[int, int], ...], ways: int, way_bytes: int, others: int) -> int:
+    """Lines at all multiples of the steps, fewer than each one's count, in sets that overflow."""
+    if prod(f for f, _ in steps) + others <= ways:
+        return 0
+    places = {0}
+    for f, step in steps:
+        places = {p + i * step for p in places for i in range(f)}
+    lines = {p // LINE_BYTES for p in places}
+    sets = Counter(line % (way_bytes // LINE_BYTES) for line in lines)
+    return sum(n for n in sets.values() if n + others > ways)
+
+
+def loads_of_step(
+    t: Touch,
+    vector: str,
+    vectors: int,
+    rows: tuple[tuple[str, int], ...],
+    width: int,
+    unrolled: Mapping[str, int] | None = None,
+) -> float:
+    """Loads of a step of the reduction; of `unrolled` loops of it, windows are loaded once."""
+    count = 1.0
+    for v, f in rows:
+        if t.depends(v):
+            count *= _window(t, v, f, unrolled or {})
+    stride = t.strides.get(vector, 0)
+    if stride == 0:
+        return count
+    if t.near(vector):
+        return count * vectors
+    return count * vectors * far_load(stride, width)
+
+
+def sorted_vectors(
+    r: Reduction, vector: str, vectors: int, rows: tuple[tuple[str, int], ...]
+) -> float:
+    """Vectors that are loaded with what lies between their elements, a step of the reduction."""
+    return sum(
+        vectors * prod(f for v, f in rows if t.depends(v))
+        for t in r.reads
+        if not t.packed and t.strides.get(vector) in NEAR_STRIDES
+    )
+
+
+def widening_cycles(
+    r: Reduction, vector: str, vectors: int, rows: tuple[tuple[str, int], ...], machine: Machine
+) -> float:
+    """Cycles to make i16 of vectors of bytes, a step of a sum of pairs."""
+    if r.together(machine) != PAIR:
+        return 0.0
+    bytes_ = (t for t in r.reads if t.bytes == 1 and t.depends(vector))
+    return sum(loads_of_step(t, vector, vectors, rows, machine.width) for t in bytes_) / 2
+
+
+def _window(t: Touch, row: str, rows: int, unrolled: Mapping[str, int]) -> float:
+    """Places along a row loop per step of the reduction, those of neighbours' windows once."""
+    stride = t.strides.get(row)
+    for v, turns in unrolled.items():
+        step = t.strides.get(v)
+        if (
+            stride
+            and step
+            and not t.packed
+            and stride % step == 0
+            and stride // step in range(turns)
+        ):
+            return ((rows - 1) * (stride // step) + turns) / turns
+    return rows
+
+
+def far_load(stride: int | None, width: int) -> float:
+    """Loads that take as long as one of elements that are no neighbours."""
+    near = stride is not None and stride in NEAR_STRIDES
+    return 1.5 * stride if near and stride is not None else 1.5 * width
