@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from rutc.base.record import record
@@ -10,31 +9,20 @@ from rutc.emit.call_source import MAX_NDIM, call_tables, routine_declarations
 from rutc.emit.elements import element_of
 from rutc.emit.elf import NOTE_SOURCE
 from rutc.emit.program import (
-    Bind,
-    Branch,
-    Call,
-    Copy,
-    Fail,
-    InTurn,
     Launch,
     Port,
     Program,
     Ref,
-    Repeat,
-    Reserve,
-    Step,
-    While,
     counters,
     told_by,
     walk,
 )
 from rutc.emit.size_source import LARGEST_BYTES, SizeTable
+from rutc.emit.step_tables import Tables
 from rutc.emit.text import c_comment, c_string
-from rutc.errors import InternalError, UserError
-from rutc.tensor_ir.affine import Index, Size, plain, product
+from rutc.errors import InternalError
+from rutc.tensor_ir.affine import Size, plain, product
 
-MAX_SYMBOLS = 64
-"""The most sizes that the host runtime hands to a kernel."""
 MANIFEST_SYMBOL = "rutc_manifest"
 
 _HIDDEN = '__attribute__((visibility("hidden")))'
@@ -58,162 +46,6 @@ def symbol_prefix(name: str) -> str:
     return f"model_{identifier.lstrip('_')}" if reserved else identifier
 
 
-@record
-class _Row:
-    """One entry of the flattened steps; fields as in `rutc_step`."""
-
-    op: str
-    kernel: str = ""
-    buffer: int = 0
-    count: int = 0
-    target: int = 0
-    symbol: int = 0
-    symbols: int = 0
-    name: str = ""
-    origin: str = ""
-
-    def __str__(self) -> str:
-        fields = [f"RUTC_{self.op}", self.kernel or "NULL"]
-        fields += map(str, (self.buffer, self.count, self.target, self.symbol, self.symbols))
-        fields += [c_string(self.name), c_string(self.origin)]
-        return f"{{{', '.join(fields)}}}"
-
-
-@dataclass
-class _Tables:
-    """The flattened program while it is being built."""
-
-    sizes: SizeTable
-    rows: list[_Row] = field(default_factory=list)
-    buffers: list[Ref] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-    launch_symbols: list[int] = field(default_factory=list)
-    turns: list[str] = field(default_factory=list)
-    nears: list[str] = field(default_factory=list)
-    bound: dict[str, int] = field(default_factory=dict)
-
-    def add_buffers(self, *refs: Ref) -> int:
-        first = len(self.buffers)
-        self.buffers.extend(refs)
-        return first
-
-    def reserve(self) -> int:
-        """Takes the place of a row whose target is not known yet."""
-        self.rows.append(_Row("JUMP"))
-        return len(self.rows) - 1
-
-    def add_steps(self, steps: tuple[Step, ...]) -> None:
-        for step in steps:
-            match step:
-                case Launch():
-                    first = self.add_buffers(*step.args)
-                    origin = ", ".join(step.origin)
-                    if len(step.symbols) > MAX_SYMBOLS:
-                        raise UserError(
-                            f"{origin} needs {len(step.symbols)} symbolic sizes, and no more than "
-                            f"{MAX_SYMBOLS} can be told to one kernel: fix some with --dim"
-                        )
-                    row = _Row(
-                        "LAUNCH",
-                        step.kernel,
-                        first,
-                        self.sizes.code(step.tasks),
-                        self.sizes.code(step.turns),
-                        symbol=len(self.launch_symbols),
-                        symbols=len(step.symbols),
-                    )
-                    self.launch_symbols += [self.sizes.places[s] for s in step.symbols]
-                    self.rows.append(_with_names(row, step.kernel, origin))
-                case InTurn():
-                    self.add_turns(step)
-                case Copy():
-                    first = self.add_buffers(step.dst, step.src)
-                    self.rows.append(
-                        _with_names(
-                            _Row("COPY", "", first, self.sizes.code(step.bytes)), "copy", ""
-                        )
-                    )
-                case Branch():
-                    self.add_branch(step)
-                case Repeat():
-                    self.add_repeat(step)
-                case While():
-                    self.add_while(step)
-                case Call():
-                    refs = [o.ref for o in (*step.args, *step.results)]
-                    origin = ", ".join(step.origin)
-                    first, number = self.add_buffers(*refs), len(self.calls)
-                    self.calls.append(step)
-                    name = step.routine
-                    row = _Row("CALL", buffer=first, target=number, symbol=step.depth)
-                    self.rows.append(_with_names(row, name, origin))
-                case Bind():
-                    place = self.sizes.places[step.symbol]
-                    first = self.add_buffers(step.source)
-                    row = _Row("BIND", buffer=first, target=self.bound[step.symbol], symbol=place)
-                    self.rows.append(_with_names(row, step.symbol, ", ".join(step.origin)))
-                case Reserve():
-                    if isinstance(step.bytes, Index):
-                        self.sizes.reserved[step.bytes] = None
-                    count = self.sizes.code(step.bytes)
-                    self.rows.append(_Row("RESERVE", count=count, target=step.block))
-                case Fail():
-                    self.rows.append(_Row("FAIL", name=step.message))
-                case _:
-                    assert_never(step)
-
-    def add_turns(self, step: InTurn) -> None:
-        """`in turn n; launches` -> `IN_TURN n, L; launches; L:`."""
-        place, first, near = self.reserve(), len(self.buffers), len(self.nears)
-        for launch in step.body:
-            assert isinstance(launch, Launch)
-            begin = len(self.buffers) - first
-            self.nears += [f"{{{begin + n.argument}, {n.offset}, {n.bytes}}}" for n in launch.near]
-            self.add_steps((launch,))
-        row = _Row("IN_TURN", "", first, self.sizes.code(step.trips), len(self.rows))
-        self.rows[place] = replace(row, symbol=len(self.turns))
-        self.turns.append(f"{{{step.buffer_count}, {near}, {len(self.nears) - near}}}")
-
-    def add_branch(self, step: Branch) -> None:
-        """`branch c; then; else; orelse` -> `BRANCH c, L1; then; JUMP L2; L1: orelse; L2:`.
-
-        On a size it is `UNLESS`, which goes on at L1 as `BRANCH` does.
-        """
-        if isinstance(step.cond, Ref):
-            row = _Row("BRANCH", buffer=self.add_buffers(step.cond))
-        else:
-            row = _Row("UNLESS", count=self.sizes.code(step.cond))
-        branch = self.reserve()
-        self.add_steps(step.then)
-        if step.orelse:
-            jump = self.reserve()
-            self.rows[branch] = replace(row, target=len(self.rows))
-            self.add_steps(step.orelse)
-            self.rows[jump] = _Row("JUMP", target=len(self.rows))
-        else:
-            self.rows[branch] = replace(row, target=len(self.rows))
-
-    def add_repeat(self, step: Repeat) -> None:
-        """`repeat s n; body` -> `REPEAT s, n, L2; L1: body; NEXT s, n, L1; L2:`."""
-        repeat = self.reserve()
-        self.add_steps(step.body)
-        trips, symbol = self.sizes.code(step.trips), self.sizes.places[step.symbol]
-        self.rows.append(_Row("NEXT", count=trips, target=repeat + 1, symbol=symbol))
-        self.rows[repeat] = _Row("REPEAT", count=trips, target=len(self.rows), symbol=symbol)
-
-    def add_while(self, step: While) -> None:
-        """`while c; body` -> `L1: BRANCH c, L2; body; JUMP L1; L2:`."""
-        condition = self.add_buffers(step.cond)
-        branch = self.reserve()
-        self.add_steps(step.body)
-        self.rows.append(_Row("JUMP", target=branch))
-        self.rows[branch] = _Row("BRANCH", "", condition, 0, len(self.rows))
-
-
-def _with_names(row: _Row, name: str, origin: str) -> _Row:
-    return replace(row, name=name, origin=origin)
-
-
 def program_source(program: Program, number: int, weights_offset: int) -> str:
     """Returns `program<number>.c`: the tables that the host runtime executes.
 
@@ -223,7 +55,7 @@ def program_source(program: Program, number: int, weights_offset: int) -> str:
     symbols = [name for name, _ in program.symbols]
     bound = [name for name, _ in program.bound]
     sizes = SizeTable((*symbols, *bound, *counters(program.steps)))
-    tables = _Tables(sizes, bound={name: number for number, name in enumerate(bound)})
+    tables = Tables(sizes, bound={name: number for number, name in enumerate(bound)})
     tables.add_steps(program.steps)
     body = [
         *_port_tables(program, tables),
@@ -330,7 +162,7 @@ def _symbol_table(program: Program) -> Iterator[str]:
         yield from _array(f"static const rutc_symbol {table}[]", rows, "{0}")
 
 
-def _port_tables(program: Program, tables: _Tables) -> Iterator[str]:
+def _port_tables(program: Program, tables: Tables) -> Iterator[str]:
     """Yields the ports with, for each, the numbers of the buffers that lie in it."""
     rows: list[str] = []
     patches: list[int] = []
@@ -381,7 +213,7 @@ def _port_fields(port: Port, shape: str, sizes: SizeTable) -> list[str | int]:
     return fields
 
 
-def _buffer_table(program: Program, tables: _Tables) -> Iterator[str]:
+def _buffer_table(program: Program, tables: Tables) -> Iterator[str]:
     def row(ref: Ref) -> str:
         offset = tables.sizes.code(ref.offset)
         match ref.space:
@@ -401,7 +233,7 @@ def _buffer_table(program: Program, tables: _Tables) -> Iterator[str]:
     yield from _array("static const rutc_ref buffers[]", map(row, tables.buffers), "{0}")
 
 
-def _step_table(tables: _Tables) -> Iterator[str]:
+def _step_table(tables: Tables) -> Iterator[str]:
     yield from _array("static const int64_t launch_symbols[]", map(str, tables.launch_symbols), "0")
     yield from _array("static const rutc_near nears[]", tables.nears, "{0}")
     yield from _array("static const rutc_turns turns[]", tables.turns, "{0}")
@@ -423,7 +255,7 @@ def _array(declaration: str, rows: Iterator[str] | list[str], empty: str) -> Ite
 
 
 def _program_struct(
-    program: Program, tables: _Tables, number: int, weights_offset: int
+    program: Program, tables: Tables, number: int, weights_offset: int
 ) -> Iterator[str]:
     yield f"extern const rutc_program rutc_program_{number} {_HIDDEN};"
     yield f"const rutc_program rutc_program_{number} = {{"

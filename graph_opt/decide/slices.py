@@ -25,14 +25,13 @@ from dataclasses import replace
 from math import lcm, prod
 
 from rutc.base.record import record
+from rutc.graph_opt.decide.chains import Chain, Member, Sliced, has_period, loop_of, moves
 from rutc.graph_opt.decide.fusion import MOST_OPERATIONS
 from rutc.graph_opt.plan import FillHalo, PlanStep, Repeat, Run
 from rutc.graph_opt.row_runs import matrix_factors, rows_of_sum
 from rutc.tensor_ir.affine import (
     ONE,
-    FloorDiv,
     Index,
-    Mod,
     Range,
     Size,
     maximum,
@@ -40,7 +39,6 @@ from rutc.tensor_ir.affine import (
     plain,
     typical,
 )
-from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.graph import Value
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group, Slice
@@ -71,60 +69,6 @@ MOST_CHAINED = 4 * MOST_OPERATIONS
 """Operations of a chain's bodies: its code is made by one process."""
 FEWEST_SLICES = 4
 """Threads share the slices: with fewer, threads would have nothing to do."""
-
-
-@record
-class Member:
-    """A kernel of a chain: its slice holds `ratios` indices of `dims` for each of the first one's.
-
-    Only the last dim is cut into slices of several indices.
-    """
-
-    step: int
-    group: Group
-    dims: tuple[str, ...]
-    ratios: tuple[int, ...]
-
-    @functools.cached_property
-    def moved(self) -> Mapping[str, frozenset[str]]:
-        """Of each value that is read, the dims that what is read of it depends on."""
-        found: dict[str, frozenset[str]] = {}
-        for r in self.group.reads:
-            own = frozenset(d for d in self.dims if _moves(r, d))
-            found[r.value] = found.get(r.value, frozenset()) | own
-        return found
-
-
-@record
-class Chain:
-    """Kernels over slices of `size` indices of the first one's last dim.
-
-    Slices may be `blocks`: parts of an index of another dim, or of lines. Others may be `crowded`:
-    they cannot be so short that what passes between the kernels takes no more than it may.
-    """
-
-    members: tuple[Member, ...]
-    size: int
-    gain: float
-    blocks: bool
-    crowded: bool
-
-    def gives_way_to(self, later: Chain | None) -> bool:
-        """Whether a chain that begins with a later kernel of this one is the better one."""
-        if later is None:
-            return False
-        instead = self.crowded and later.blocks
-        return later.gain > self.gain or (
-            instead and later.members[-1].step >= self.members[-1].step
-        )
-
-
-@record
-class Sliced:
-    """The steps with chains in repeats, and the layouts with the values stored in part."""
-
-    steps: tuple[PlanStep, ...]
-    layouts: dict[str, Layout]
 
 
 @record
@@ -243,7 +187,7 @@ class Slicer:
             if own is None:
                 continue
             coords = dict(r.coords)
-            loops = [_loop(coords.get(d)) for d in own.dims]
+            loops = [loop_of(coords.get(d)) for d in own.dims]
             if r.fill is not None:
                 return None
             found.add(tuple((x[0], k * x[1]) for x, k in zip(loops, own.ratios, strict=True) if x))
@@ -271,9 +215,9 @@ class Slicer:
         if not innermost.isdisjoint(member.dims[:-1]):
             return False
         for d, size in zip(member.dims, member.ratios, strict=True):
-            if any(r.value in self.constants and _moves(r, d) for r in group.reads_outside):
+            if any(r.value in self.constants and moves(r, d) for r in group.reads_outside):
                 return False
-            if not all(_has_period(i, d, size) for i in group.indices if d in i.names()):
+            if not all(has_period(i, d, size) for i in group.indices if d in i.names()):
                 return False
         return True
 
@@ -493,29 +437,3 @@ def stays_near(between: float, again: float, count: int) -> bool:
     if count < FEWEST_SLICES or between > count * MOST_RING_BYTES:
         return False
     return again <= AGAIN_BYTES or 2 * between > REREAD * (count - 1) * again
-
-
-def _has_period(i: Index, d: str, size: int) -> bool:
-    match i.terms:
-        case (((Mod(p, q),), _),) if p.as_var == d and q.is_const:
-            return size % q.value == 0
-        case _:
-            return False
-
-
-def _loop(c: object) -> tuple[str, int] | None:
-    """(loop, k) of the coordinates `loop` and `loop // k`."""
-    if not isinstance(c, Index):
-        return None
-    if c.as_var is not None:
-        return c.as_var, 1
-    match c.terms:
-        case (((FloorDiv(p, q),), 1),) if p.as_var is not None and q.is_const and c.const == 0:
-            return p.as_var, q.value
-        case _:
-            return None
-
-
-def _moves(r: Read, d: str) -> bool:
-    """Whether the place that is read depends on the loop over `d`."""
-    return any(not isinstance(c, Index) or d in c.names() for _, c in r.coords)

@@ -21,6 +21,7 @@ from dataclasses import field, replace
 from math import prod
 
 from rutc.base.record import record
+from rutc.graph_opt.decide.chains import Sliced
 from rutc.graph_opt.decide.memory import Lifetimes, place_fixed
 from rutc.graph_opt.decide.slices import (
     AGAIN_BYTES,
@@ -29,7 +30,6 @@ from rutc.graph_opt.decide.slices import (
     NEAR_BYTES,
     REREAD,
     UNHIDDEN,
-    Sliced,
     Slicer,
 )
 from rutc.graph_opt.plan import FillHalo, InTurn, Near, Place, PlanStep, Repeat, Run, groups_of

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rutc
-from rutc.emit.program_source import MAX_SYMBOLS
+from rutc.emit.step_tables import MAX_SYMBOLS
 from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.importer.registry import OPERATORS

@@ -1,0 +1,187 @@
+"""A program's steps as rows of tables in C."""
+
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from rutc.base.record import record
+from rutc.emit.program import (
+    Bind,
+    Branch,
+    Call,
+    Copy,
+    Fail,
+    InTurn,
+    Launch,
+    Ref,
+    Repeat,
+    Reserve,
+    Step,
+    While,
+)
+from rutc.emit.size_source import SizeTable
+from rutc.emit.text import c_string
+from rutc.errors import UserError
+from rutc.tensor_ir.affine import Index
+
+MAX_SYMBOLS = 64
+"""The most sizes that the host runtime hands to a kernel."""
+
+
+@record
+class Row:
+    """One entry of the flattened steps; fields as in `rutc_step`."""
+
+    op: str
+    kernel: str = ""
+    buffer: int = 0
+    count: int = 0
+    target: int = 0
+    symbol: int = 0
+    symbols: int = 0
+    name: str = ""
+    origin: str = ""
+
+    def __str__(self) -> str:
+        fields = [f"RUTC_{self.op}", self.kernel or "NULL"]
+        fields += map(str, (self.buffer, self.count, self.target, self.symbol, self.symbols))
+        fields += [c_string(self.name), c_string(self.origin)]
+        return f"{{{', '.join(fields)}}}"
+
+
+@dataclass
+class Tables:
+    """The flattened program while it is being built."""
+
+    sizes: SizeTable
+    rows: list[Row] = field(default_factory=list)
+    buffers: list[Ref] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    launch_symbols: list[int] = field(default_factory=list)
+    turns: list[str] = field(default_factory=list)
+    nears: list[str] = field(default_factory=list)
+    bound: dict[str, int] = field(default_factory=dict)
+
+    def add_buffers(self, *refs: Ref) -> int:
+        """Adds places of memory; returns the number of the first one."""
+        first = len(self.buffers)
+        self.buffers.extend(refs)
+        return first
+
+    def reserve(self) -> int:
+        """Takes the place of a row whose target is not known yet."""
+        self.rows.append(Row("JUMP"))
+        return len(self.rows) - 1
+
+    def add_steps(self, steps: tuple[Step, ...]) -> None:
+        """Adds the rows of steps, those of bodies and branches in their places.
+
+        Raises:
+            UserError: a kernel needs more sizes than one can be told.
+        """
+        for step in steps:
+            match step:
+                case Launch():
+                    first = self.add_buffers(*step.args)
+                    origin = ", ".join(step.origin)
+                    if len(step.symbols) > MAX_SYMBOLS:
+                        raise UserError(
+                            f"{origin} needs {len(step.symbols)} symbolic sizes, and no more than "
+                            f"{MAX_SYMBOLS} can be told to one kernel: fix some with --dim"
+                        )
+                    row = Row(
+                        "LAUNCH",
+                        step.kernel,
+                        first,
+                        self.sizes.code(step.tasks),
+                        self.sizes.code(step.turns),
+                        symbol=len(self.launch_symbols),
+                        symbols=len(step.symbols),
+                    )
+                    self.launch_symbols += [self.sizes.places[s] for s in step.symbols]
+                    self.rows.append(_with_names(row, step.kernel, origin))
+                case InTurn():
+                    self.add_turns(step)
+                case Copy():
+                    first = self.add_buffers(step.dst, step.src)
+                    self.rows.append(
+                        _with_names(Row("COPY", "", first, self.sizes.code(step.bytes)), "copy", "")
+                    )
+                case Branch():
+                    self.add_branch(step)
+                case Repeat():
+                    self.add_repeat(step)
+                case While():
+                    self.add_while(step)
+                case Call():
+                    refs = [o.ref for o in (*step.args, *step.results)]
+                    origin = ", ".join(step.origin)
+                    first, number = self.add_buffers(*refs), len(self.calls)
+                    self.calls.append(step)
+                    name = step.routine
+                    row = Row("CALL", buffer=first, target=number, symbol=step.depth)
+                    self.rows.append(_with_names(row, name, origin))
+                case Bind():
+                    place = self.sizes.places[step.symbol]
+                    first = self.add_buffers(step.source)
+                    row = Row("BIND", buffer=first, target=self.bound[step.symbol], symbol=place)
+                    self.rows.append(_with_names(row, step.symbol, ", ".join(step.origin)))
+                case Reserve():
+                    if isinstance(step.bytes, Index):
+                        self.sizes.reserved[step.bytes] = None
+                    count = self.sizes.code(step.bytes)
+                    self.rows.append(Row("RESERVE", count=count, target=step.block))
+                case Fail():
+                    self.rows.append(Row("FAIL", name=step.message))
+                case _:
+                    assert_never(step)
+
+    def add_turns(self, step: InTurn) -> None:
+        """`in turn n; launches` -> `IN_TURN n, L; launches; L:`."""
+        place, first, near = self.reserve(), len(self.buffers), len(self.nears)
+        for launch in step.body:
+            assert isinstance(launch, Launch)
+            begin = len(self.buffers) - first
+            self.nears += [f"{{{begin + n.argument}, {n.offset}, {n.bytes}}}" for n in launch.near]
+            self.add_steps((launch,))
+        row = Row("IN_TURN", "", first, self.sizes.code(step.trips), len(self.rows))
+        self.rows[place] = replace(row, symbol=len(self.turns))
+        self.turns.append(f"{{{step.buffer_count}, {near}, {len(self.nears) - near}}}")
+
+    def add_branch(self, step: Branch) -> None:
+        """`branch c; then; else; orelse` -> `BRANCH c, L1; then; JUMP L2; L1: orelse; L2:`.
+
+        On a size it is `UNLESS`, which goes on at L1 as `BRANCH` does.
+        """
+        if isinstance(step.cond, Ref):
+            row = Row("BRANCH", buffer=self.add_buffers(step.cond))
+        else:
+            row = Row("UNLESS", count=self.sizes.code(step.cond))
+        branch = self.reserve()
+        self.add_steps(step.then)
+        if step.orelse:
+            jump = self.reserve()
+            self.rows[branch] = replace(row, target=len(self.rows))
+            self.add_steps(step.orelse)
+            self.rows[jump] = Row("JUMP", target=len(self.rows))
+        else:
+            self.rows[branch] = replace(row, target=len(self.rows))
+
+    def add_repeat(self, step: Repeat) -> None:
+        """`repeat s n; body` -> `REPEAT s, n, L2; L1: body; NEXT s, n, L1; L2:`."""
+        repeat = self.reserve()
+        self.add_steps(step.body)
+        trips, symbol = self.sizes.code(step.trips), self.sizes.places[step.symbol]
+        self.rows.append(Row("NEXT", count=trips, target=repeat + 1, symbol=symbol))
+        self.rows[repeat] = Row("REPEAT", count=trips, target=len(self.rows), symbol=symbol)
+
+    def add_while(self, step: While) -> None:
+        """`while c; body` -> `L1: BRANCH c, L2; body; JUMP L1; L2:`."""
+        condition = self.add_buffers(step.cond)
+        branch = self.reserve()
+        self.add_steps(step.body)
+        self.rows.append(Row("JUMP", target=branch))
+        self.rows[branch] = Row("BRANCH", "", condition, 0, len(self.rows))
+
+
+def _with_names(row: Row, name: str, origin: str) -> Row:
+    return replace(row, name=name, origin=origin)
