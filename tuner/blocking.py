@@ -174,7 +174,7 @@ def row_chunk(
     ]
     # Operations count as what the second cache gives meanwhile.
     each = made / machine.fma_per_cycle / machine.width * machine.l2_bytes_per_cycle
-    streamed = sum(b * n for b, n in passing) + each * max(n for _, n in passing)
+    streamed = sum(b * n for b, n in passing) + each * max((n for _, n in passing), default=0)
     # Every chunk reads the vector operand anew; without chunks every block reads the rows anew.
     if chunks * streamed >= vector_blocks * size:
         return None

@@ -543,3 +543,18 @@ def test_bytes_that_are_widened_in_the_loop_are_shared_by_more_rows() -> None:
         assert tile is not None
         rows[dtype] = prod(f for _, f in tile.rows)
     assert rows["i8"] >= 2 * rows["i16"]
+
+
+ONE_ROW = """
+graph "one row"
+dims t = 4096, j = 1000, k = 768
+%x : f32{k,t} = input "x" [t, k]
+%y : f32{j} = sum{k} %x[k, t=3] * 0.0
+output "y" [j] = %y
+"""
+
+
+def test_a_large_operand_may_pass_by_where_none_depends_on_the_vector() -> None:
+    """As weights of zeros leave of a product: nothing is streamed, and no rows are split."""
+    loops = [s.var for s in walk_stmts(scheduled(ONE_ROW).body) if isinstance(s, Loop)]
+    assert {v.partition(".")[0] for v in loops} == {"j", "k"}
