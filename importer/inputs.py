@@ -25,7 +25,7 @@ from rutc.tensor_ir import Data, DType, Index, Input, Value
 from rutc.tensor_ir.affine import ONE, ZERO, Range
 from rutc.tensor_ir.interface import Bundle
 from rutc.tensor_ir.parse import parse_index
-from rutc.tensor_ir.ranges import COMMON_SIZE
+from rutc.tensor_ir.ranges import COMMON_SIZE, multiple, stepped
 
 MOST_SIZE = 1 << 31
 """No size that nothing fixes may be larger."""
@@ -53,7 +53,6 @@ class Inputs:
     learned: Learned
     least: int = 0
     symbols: dict[str, str] = field(default_factory=dict)
-    steps: dict[str, int] = field(default_factory=dict)
     common: dict[str, int] = field(default_factory=dict)
     ports: list[Input] = field(default_factory=list)
     relations: Mapping[str, Index] = field(default_factory=dict)
@@ -82,13 +81,13 @@ class Inputs:
         """What the model says of a size, for the next import."""
         names = {symbol: param for param, symbol in self.symbols.items()}
         param = names[found.symbol]
-        step = self.steps.get(found.symbol, 1)
+        step = multiple(found.symbol)[1]
         if isinstance(found.meaning, Solutions):
             s = found.meaning
             if s.least == s.most:
                 return {param: Index.of(s.least * step)}
             return {param: (s.least * step, s.most * step, s.step * step)}
-        sizes = {s: Index.of(p) // self.steps.get(s, 1) for s, p in names.items()}
+        sizes = {s: Index.of(p) // multiple(s)[1] for s, p in names.items()}
         return {param: found.meaning.subs(sizes) * step}
 
     def _check_names(self) -> None:
@@ -269,7 +268,7 @@ class Inputs:
             raise UserError(f"the size {param!r}: no multiple of {step} lies in its range")
         if low == high:
             return Index.of(low * step)
-        name = clean_dim(param) if step == 1 else f"{clean_dim(param)}/{step}"
+        name = stepped(clean_dim(param), step)
         symbol = self.symbols.setdefault(param, name)
         self.b.ranges[symbol] = (low, high)
         if common is None and not stated and step > 1:
@@ -278,7 +277,6 @@ class Inputs:
             self.common[symbol] = min(max(common // step, low), high)
         if not stated:
             self.b.open_sizes[symbol] = None
-            self.steps[symbol] = step
         return Index.of(symbol) * step
 
 

@@ -47,8 +47,6 @@ def must_equal(b: Builder, x: Index, y: Index) -> None:
             assert times is not None
             if bounds is not None and bounds[0] >= 0 and (times[0] == 1 or _divides(times[0], q)):
                 raise SizeFoundError(symbol, q // times[0])
-    at_most(b, x, y)
-    at_most(b, y, x)
     _solve(b, x, y)
 
 

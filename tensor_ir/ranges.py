@@ -78,7 +78,12 @@ def range_text(limits: Range) -> str:
     return f"{low}..{high}{common}"
 
 
+def stepped(name: str, step: int) -> str:
+    """The symbol of a size that is a multiple of a step: `height/16`."""
+    return name if step == 1 else f"{name}/{step}"
+
+
 def multiple(symbol: str) -> tuple[str, int]:
-    """The size that a symbol stands for, and what it is divided by there: `height/16`."""
+    """The size and the step that `stepped` made a symbol of."""
     found = re.fullmatch(r"(.+)/([1-9]\d*)", symbol)
     return (found[1], int(found[2])) if found else (symbol, 1)

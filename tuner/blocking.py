@@ -16,8 +16,9 @@ from rutc.tensor_ir.steps import (
 )
 from rutc.tensor_ir.steps.tile import MOST_EXACT
 from rutc.tuner.access import Reduction, Shape, Touch
+from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import inside_shares, state_registers
-from rutc.tuner.tile_loads import LINE_BYTES, RegisterTile
+from rutc.tuner.tile_loads import LINE_BYTES
 from rutc.tuner.tiles import even_tile
 
 PANEL_SHARE = 0.6

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tuner.access import Touch, dim_of_loop
 from rutc.tuner.dot import dot_packing
-from rutc.tuner.tile_loads import RegisterTile
+from rutc.tuner.register_tile import RegisterTile
 
 
 def packing(

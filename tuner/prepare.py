@@ -10,8 +10,8 @@ from rutc.tensor_ir.expr import Expr, index_names, operations, reads
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps.prepare import computed_of
 from rutc.tuner.access import Shape
+from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import STREAM_SHARE
-from rutc.tuner.tile_loads import RegisterTile
 
 
 def prepared_operands(

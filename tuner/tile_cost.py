@@ -8,6 +8,7 @@ from math import ceil, log2, prod
 from rutc.tensor_ir.machine import PAIR, QUAD, Machine
 from rutc.tensor_ir.windows import FEW_STEPS, LEAST_GAIN, share_inside
 from rutc.tuner.access import Reduction, Shape
+from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_loads import (
     APART,
     EVICTED_CYCLES,
@@ -16,7 +17,6 @@ from rutc.tuner.tile_loads import (
     LOAD_BITS,
     SHORTEST_ROW,
     UNKNOWN,
-    RegisterTile,
     evicted_rows,
     far_load,
     lines_loaded,

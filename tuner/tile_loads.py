@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from math import gcd, prod
 
-from rutc.base.record import record
 from rutc.tensor_ir.machine import NEAR_STRIDES, PAIR, Machine
 from rutc.tuner.access import Reduction, Shape, Touch
 
@@ -26,25 +25,6 @@ UNKNOWN = 0.25
 """Slow-down by rows that are a whole loop of symbolic extent, which may well have fewer."""
 APART = 0.35
 """Cycles to find where a row lies whose distance from the one before is known in the run only."""
-
-
-@record
-class RegisterTile:
-    """`vectors` registers along the loop `vector`, for every point of the `rows` (loop, factor).
-
-    The loops `inside` go over what lies inside of the values that they read.
-    """
-
-    vector: str
-    vectors: int
-    rows: tuple[tuple[str, int], ...]
-    cost: float
-    inside: tuple[str, ...] = ()
-
-    @property
-    def size(self) -> int:
-        """Registers that accumulate."""
-        return self.vectors * prod(f for _, f in self.rows)
 
 
 def reuses(shape: Shape, var: str) -> bool:

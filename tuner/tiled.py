@@ -46,8 +46,9 @@ from rutc.tuner.choice import Choice, shared_out
 from rutc.tuner.dot import dot_steps, products_together
 from rutc.tuner.packing import grouped_packing, packing
 from rutc.tuner.prepare import operations_on_vectors, prepared_operands
+from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import LONGEST_UNROLLED, bound_order, crowded, multiplications
-from rutc.tuner.tile_loads import LINE_BYTES, RegisterTile
+from rutc.tuner.tile_loads import LINE_BYTES
 
 REUSE = 8
 """Tiles that use a block of the vector operand before the next is loaded."""

@@ -8,8 +8,9 @@ from math import ceil
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps.tile import MOST_EXACT
 from rutc.tuner.access import Shape
+from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import costed, lanes_cost, product_registers, row_factors, state_registers
-from rutc.tuner.tile_loads import RegisterTile, reuses
+from rutc.tuner.tile_loads import reuses
 
 MOST_VECTORS = 8
 

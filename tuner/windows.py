@@ -32,8 +32,9 @@ from rutc.tuner.choice import Choice, shared_out
 from rutc.tuner.collapse import collapse
 from rutc.tuner.dot import products_together
 from rutc.tuner.packing import packing
+from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import state_registers
-from rutc.tuner.tile_loads import LINE_BYTES, RegisterTile
+from rutc.tuner.tile_loads import LINE_BYTES
 
 MOST_WRITTEN_OUT = 160
 """Elements of windows that a tile takes in: their code, once for each edge, has to stay small."""

@@ -1,4 +1,4 @@
-"""Operators that move elements and compute none: views, cuts, joins, gathers."""
+"""Operators that move elements and compute none: views, gathers, and tensors of given elements."""
 
 from __future__ import annotations
 

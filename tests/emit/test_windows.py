@@ -125,6 +125,12 @@ def axes(draw: st.DrawFn, most: int, longest: int) -> tuple[Axis, ...]:
     return tuple(found)
 
 
+def check_small(case: Case, machine: Machine, data: st.DataObject) -> None:
+    """Checks a case that the interpreter evaluates in little time, its loops cut into parts."""
+    if prod(case.extents[d] for n in case.group.stages for d in n.dims) <= 60_000:
+        check(case, machine, parts=data.draw(st.integers(1, 3)))
+
+
 @on_machines
 @examples(60)
 @given(data=st.data())
@@ -137,9 +143,7 @@ def test_windows(machine: Machine, data: st.DataObject) -> None:
         channels_last=data.draw(st.booleans()),
         halo=data.draw(st.booleans()),
     )
-    if prod(case.extents[d] for n in case.group.stages for d in n.dims) > 60_000:
-        return
-    check(case, machine, parts=data.draw(st.integers(1, 3)))
+    check_small(case, machine, data)
 
 
 @on_machines
@@ -153,9 +157,7 @@ def test_windows_of_bytes_summed_in_words(machine: Machine, data: st.DataObject)
         channels_last=data.draw(st.booleans()),
         halo=data.draw(st.booleans()),
     )
-    if prod(case.extents[d] for n in case.group.stages for d in n.dims) > 60_000:
-        return
-    check(case, machine, parts=data.draw(st.integers(1, 3)))
+    check_small(case, machine, data)
 
 
 @on_machines

@@ -18,8 +18,8 @@ from rutc.tensor_ir.steps import BlockReduction, PrefetchBlock, Prepare, apply_s
 from rutc.tuner import choose
 from rutc.tuner.access import analyse
 from rutc.tuner.arms import choosing_loops, turns
+from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import product_registers
-from rutc.tuner.tile_loads import RegisterTile
 from rutc.tuner.tiled import tiled
 from rutc.tuner.tiles import choose_tile, even_tile
 from tests.graph_opt.plans import plan_of
