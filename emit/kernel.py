@@ -26,11 +26,10 @@ from rutc.emit.matrix import MatrixEmitter, matrix_shapes
 from rutc.emit.memory import memory_type
 from rutc.emit.opaque import opaque, opaque_count, opaque_mask, vector_register
 from rutc.emit.put import emit_put
-from rutc.emit.vector_math import POLYNOMIALS
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import ZERO, Index, Size, plain, product
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Apply, Expr, Read, bind, walk
+from rutc.tensor_ir.expr import ELEMENTARY, Apply, Expr, Read, bind, walk
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -332,7 +331,7 @@ class _KernelEmitter:
                 if isinstance(x, Read) and self._is_register(x.value) and x.coords:
                     return 1
                 if isinstance(x, Apply):
-                    found |= x.op in POLYNOMIALS and x.dtype is DType.F32
+                    found |= x.op in ELEMENTARY and x.dtype is DType.F32
         return 2 if found else 1
 
     def _is_register(self, name: str) -> bool:

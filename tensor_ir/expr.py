@@ -55,6 +55,8 @@ UNARY_FLOAT = frozenset(
         "round",
     ]
 )
+ELEMENTARY = (UNARY_FLOAT - {"sqrt", "floor", "ceil", "round"}) | {"pow"}
+"""Functions whose values are sums of many terms: tens of operations, each waiting for another."""
 UNARY = UNARY_FLOAT | frozenset(["neg", "abs", "sign", "not", "bitnot", "isnan", "isinf"])
 ARITHMETIC = frozenset(["add", "sub", "mul", "div", "mod", "fmod", "pow", "min", "max"])
 LOGIC = frozenset(["and", "or", "xor"])

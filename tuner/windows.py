@@ -7,15 +7,18 @@ so every part of the loops that touches an edge has code of its own, and the ins
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from math import ceil, prod
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, Range
-from rutc.tensor_ir.expr import Read, walk
-from rutc.tensor_ir.kernel import Kernel, Kind
+from rutc.tensor_ir.expr import ELEMENTARY, Apply, Read, walk
+from rutc.tensor_ir.kernel import Assign, Kernel, Kind, exprs, walk_stmts
 from rutc.tensor_ir.machine import NARROWEST_MASKED, NEAR_STRIDES, Machine
+from rutc.tensor_ir.outside import adds_nothing
 from rutc.tensor_ir.steps import (
+    Inside,
     Mark,
     Overlap,
     Part,
@@ -239,7 +242,8 @@ def _schedule(
     steps += shared_out(outer[:-1] if shape.symbolic and len(outer) > 1 else outer, shape, machine)
     if vector in factors and extents[vector] % width and _lanes_apart(shape, machine):
         steps.append(Overlap((f"{vector}.o",)))
-    steps += _parts(kernel, found, others, factors)
+    looped = _looped(kernel, found, tiled) if rows is not None else ()
+    steps += _parts(kernel, found, others, factors, looped)
     if found.strided and rows is not None:
         # One row after the other, each stored at once.
         steps += [Tile((inside[1],), (Kind.VECTOR,)), Mark(inside[0], Kind.UNROLL)]
@@ -253,7 +257,9 @@ def _schedule(
         steps.append(Reorder((*bound[:-1], inside[0], bound[-1], inside[-1])))
     elif bound != own:
         steps.append(Reorder((*(v for v in own if v not in bound), *bound)))
-    steps += [Mark(v, Kind.UNROLL) for v in own if extents[v] > 1]
+    steps += [Mark(v, Kind.UNROLL) for v in own if extents[v] > 1 and v not in looped]
+    if looped:
+        steps.append(Inside(looped))
     steps += _ahead(kernel, found, others)
     tile = RegisterTile(vector, vectors, (), 0.0)
     packs = {
@@ -304,13 +310,49 @@ def _bound_order(found: Pass, rows: tuple[str, int] | None) -> list[str]:
     return sorted(found.partners, key=rank)
 
 
+def _looped(kernel: Kernel, found: Pass, tiled: AbstractSet[str]) -> tuple[str, ...]:
+    """Loops over a window that stay loops, over what lies inside: those across a tile's rows.
+
+    A tile needs no code of its own where it touches an edge that lies across its rows. Only where
+    what lies outside adds nothing, and where long functions follow the sum: their code is repeated
+    for no edge then, and the loop's own time is lost beside theirs.
+    """
+    after = (e for s in walk_stmts(kernel.body) if isinstance(s, Assign) for e in exprs(s))
+    if not any(isinstance(x, Apply) and x.op in ELEMENTARY for e in after for x in walk(e)):
+        return ()
+    update = found.reduction.update
+
+    def finite(name: str) -> bool:
+        return kernel.buffer(name).finite
+
+    def stays(b: str) -> bool:
+        filled = [
+            r
+            for r in found.reads
+            if r.fill is not None
+            and any(isinstance(c, Index) and b in c.names() for _, c in r.coords)
+        ]
+        return bool(filled) and all(
+            adds_nothing(update.reducer, update.elements, r, finite) for r in filled
+        )
+
+    return tuple(b for b, v in sorted(found.partners.items()) if v not in tiled and stays(b))
+
+
 def _parts(
-    kernel: Kernel, found: Pass, others: list[str], factors: Mapping[str, int]
+    kernel: Kernel,
+    found: Pass,
+    others: list[str],
+    factors: Mapping[str, int],
+    looped: Collection[str],
 ) -> Iterator[Step]:
     """Steps that give the edges of the loops around a tile code of their own."""
     extents = found.shape.extents
-    moved = set(found.partners.values())
-    ranges = {b: (0, extents[b] - 1) for b in found.partners}
+    moved = {v for b, v in found.partners.items() if b not in looped}
+    ranges: dict[str, Range] = {
+        **dict(kernel.symbols),
+        **{v: (0, n - 1) for v, n in extents.items()},
+    }
     copies = 1
     names = [*factors, *(v for v in reversed(others) if v in moved)]
     for v in names:

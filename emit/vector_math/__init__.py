@@ -16,7 +16,7 @@ from rutc.emit import ir
 from rutc.emit.vector_math import exponential, inverse_trig, logarithm, power, trig
 from rutc.emit.vector_math.lanes import Lanes, Real
 
-__all__ = ["BINARY_OPS", "POLYNOMIALS", "ULP_BOUNDS", "UNARY_OPS", "emit_binary", "emit_unary"]
+__all__ = ["BINARY_OPS", "ULP_BOUNDS", "UNARY_OPS", "emit_binary", "emit_unary"]
 
 
 def _intrinsic(name: str) -> Callable[[Real], Real]:
@@ -81,9 +81,6 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "tan": (4, 4),
     "tanh": (2.5, 4),
 }
-POLYNOMIALS = frozenset(op for op, bounds in _BOUNDS.items() if min(bounds) > _EXACT)
-"""Functions in which one operation waits for another, over and over."""
-
 # Largest error of each op, in units in the last place of the exact result, by (op, bits).
 ULP_BOUNDS: Mapping[tuple[str, int], float] = {
     (op, bits): bound
