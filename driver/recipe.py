@@ -27,6 +27,7 @@ from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.steps import MatrixTile, NotApplicable, Schedule, apply_schedule
+from rutc.tensor_ir.steps.inside import without_fills
 from rutc.tuner import choose, partial_sums
 from rutc.tuner.sharing import Way, stored, ways
 
@@ -249,7 +250,10 @@ def draft(recipe: Recipe, machine: Machine) -> Draft:
             parts.append(renamed(part, {}, names))
             schedule += steps
         slices = recipe.slices
-        scheduled = chain("kernel", parts, slices.counters, frozenset(slices.private))
+        # Around the parts there are loops now, which tell more of what is read.
+        scheduled = without_fills(
+            chain("kernel", parts, slices.counters, frozenset(slices.private))
+        )
     emitted = emit_kernel(scheduled, machine)
     return Draft(scheduled, schedule, packings, emitted.text, emitted.tasks, emitted.thread_bytes)
 

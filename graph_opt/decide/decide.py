@@ -114,7 +114,10 @@ class _Decider:
         bound = frozenset(bound_symbols(graph.nodes))
         outside = homes | self.fixed.keys() | self.constants | outputs
         free = slicer.free | (self.halo.keys() - outside)
-        sliced = Turns(slicer, free, homes, bound).slice(steps)
+        first = (layouts[i.name].axes[:1] for i in graph.inputs if i.name in layouts)
+        sizes = (a.extent for axes in first for a in axes)
+        batches = frozenset(n for n in sizes if isinstance(n, int) and n > 1)
+        sliced = Turns(slicer, free, homes, bound, batches).slice(steps)
         steps, layouts = sliced.steps, sliced.layouts
         places, arena = place_values(graph, steps, self.values, layouts, self.homes)
         return Plan(graph, self.values, steps, layouts, places, arena, tuple(self.refusals))

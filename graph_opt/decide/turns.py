@@ -1,4 +1,4 @@
-"""Kernels that take turns over the indices of a dim whose size only the run knows.
+"""Kernels that take turns over the indices of a dim: over the images of a batch, mostly.
 
     run a over all images             for each image t:  run a over image t
     run b over all images      ->                        run b over image t
@@ -66,7 +66,7 @@ class Grown:
     """
 
     gain: float
-    trips: Index
+    trips: Size
     dims: Mapping[str, str]
     end: int
     idle: int
@@ -83,7 +83,9 @@ class Turns:
     """The values that share memory with others."""
     bound: frozenset[str]
     """The symbols that the program computes."""
-    known: dict[tuple[str, Index], str | None] = field(default_factory=dict)
+    batches: frozenset[int]
+    """The sizes of outermost dims of the model's inputs, of more than one index."""
+    known: dict[tuple[str, Size], str | None] = field(default_factory=dict)
     """(group, trips) -> the dim that the group may go along alone."""
 
     def slice(self, steps: tuple[PlanStep, ...]) -> Sliced:
@@ -123,21 +125,26 @@ class Turns:
         first = next((s for s in ahead if not isinstance(s, FillHalo)), None)
         if not isinstance(first, Run):
             return None, start + 1
-        extents = (self.slicer.extents[d] for d in first.group.shared)
-        found = [
-            self._grown(steps, start, e)
-            for e in dict.fromkeys(e for e in extents if isinstance(e, Index) and e.as_var)
-            if self.bound.isdisjoint(e.names())
-        ]
+        extents = dict.fromkeys(self.slicer.extents[d] for d in first.group.shared)
+        found = [self._grown(steps, start, e) for e in extents if self._may_turn(e)]
         best = max(found, key=lambda x: x.gain, default=None)
         if best is None or best.end == start:
             # What moves too little as a whole does so in parts.
             return None, min((x.idle for x in found), default=start + 1)
         return Section(steps[start : best.end], best.trips, best.dims), best.end
 
-    def _grown(self, steps: tuple[PlanStep, ...], start: int, trips: Index) -> Grown:
+    def _may_turn(self, trips: Size) -> bool:
+        """Whether kernels may take turns over a dim of so many indices.
+
+        It is one whose size only the run knows, or that of a model's inputs that is outermost.
+        """
+        if isinstance(trips, int):
+            return trips in self.batches
+        return trips.as_var is not None and self.bound.isdisjoint(trips.names())
+
+    def _grown(self, steps: tuple[PlanStep, ...], start: int, trips: Size) -> Grown:
         """The section over so many indices that saves most, of no steps if none does."""
-        bounds = trips.bounds(self.slicer.symbols)
+        bounds = Index.of(trips).bounds(self.slicer.symbols)
         many = min(SOME, bounds[1]) if bounds is not None else SOME
         weight = _Weight(self.slicer, self.free, many)
         dims: dict[str, str] = {}
@@ -159,7 +166,7 @@ class Turns:
                 best, end = weight.gain, at + 1
         return Grown(best, trips, dims, end, last if weight.moves_little else start + 1)
 
-    def _dim(self, group: Group, trips: Index, own: Mapping[str, str]) -> str | None:
+    def _dim(self, group: Group, trips: Size, own: Mapping[str, str]) -> str | None:
         """The dim of so many indices that a kernel may go along; None where it may not.
 
         `own` are the values that kernels before it store a part of, each with its dim.
@@ -176,20 +183,21 @@ class Turns:
                 return None
         return d
 
-    def _dim_alone(self, group: Group, trips: Index) -> str | None:
-        """The dim that a kernel may go along whatever is before it."""
+    def _dim_alone(self, group: Group, trips: Size) -> str | None:
+        """The dim that a kernel may go along whatever is before it: what it stores has it first."""
         extents = self.slicer.extents
-        found = {d for s in group.stages for d in (*s.dims, *s.bound) if extents[d] == trips}
-        if len(found) != 1:
+        stored = [self.slicer.layouts[v].axes for v in group.stored if v not in self.homes]
+        found = {axes[0].dim if axes else None for axes in stored}
+        if len(found) != 1 or len(stored) < len(group.stored):
             return None
         (d,) = found
-        others = {x for s in group.stages for x in (*s.dims, *s.bound)} - found
-        if d not in group.shared or not all(isinstance(extents[x], int) for x in others):
+        if d is None or extents[d] != trips or d not in group.shared:
             return None
-        for v in group.stored:
-            axes = self.slicer.layouts[v].axes
-            if v in self.homes or axes[0].dim != d or any(a.dim == d for a in axes[1:]):
-                return None
+        others = {x for s in group.stages for x in (*s.dims, *s.bound)} - found
+        if not all(isinstance(extents[x], int) for x in others):
+            return None
+        if any(a.dim == d for axes in stored for a in axes[1:]):
+            return None
         for r in group.reads:
             if r.value in self.slicer.constants and _moves(dict(r.coords).values(), d):
                 return None
@@ -201,7 +209,8 @@ class Turns:
     def _in_turn(self, section: Section) -> tuple[list[PlanStep], dict[str, Layout]]:
         """The section's steps, and the layouts of values of which a kernel keeps a part only."""
         runs = tuple(s for s in section.steps if isinstance(s, Run))
-        single = self._single(section.trips)
+        turned = _turned(runs, section.dims)
+        single = self._single(turned)
         sliced = single.slice(runs)
         symbol = f"{runs[0].group.name}.turn"
         halos = {s.value for s in section.steps if isinstance(s, FillHalo)}
@@ -222,31 +231,22 @@ class Turns:
             origin = s.origin if isinstance(s, Repeat) else _origin(s.group)
             repeat(_within(s, symbol, section.dims), origin, parts)
         rings = {v: x for v, x in sliced.layouts.items() if x is not single.layouts[v]}
-        narrow = {v: self._narrow(v, x, section.trips) for v, x in rings.items()}
+        narrow = {v: _narrow(x, turned) for v, x in rings.items()}
         stored = {v for r in runs for v in r.group.stored} - rings.keys()
         near, room = self._near(tuple(steps), runs, stored)
         return [InTurn(symbol, section.trips, tuple(steps), near, room)], narrow
 
-    def _single(self, trips: Size) -> Slicer:
-        """The slicer of a model of one index only."""
+    def _single(self, turned: AbstractSet[str]) -> Slicer:
+        """The slicer of a model with one index of these dims."""
         slicer = self.slicer
-        extents = {d: 1 if e == trips else e for d, e in slicer.extents.items()}
+        extents = {d: 1 if d in turned else e for d, e in slicer.extents.items()}
 
         def single(layout: Layout) -> Layout:
-            one = (replace(a, extent=1) if a.extent == trips else a for a in layout.axes)
-            axes = tuple(one)
+            axes = tuple(replace(a, extent=1) if a.dim in turned else a for a in layout.axes)
             return layout if axes == layout.axes else replace(layout, axes=axes)
 
         layouts = {v: single(x) for v, x in slicer.layouts.items()}
         return replace(slicer, extents=extents, layouts=layouts)
-
-    def _narrow(self, v: str, layout: Layout, trips: Size) -> Layout:
-        """A layout with room for a part of one index, as the whole value's indices see it."""
-        axes = tuple(
-            replace(a, whole=False) if self.slicer.extents[a.dim] == trips else a
-            for a in layout.axes
-        )
-        return replace(layout, axes=axes)
 
     def _near(
         self, steps: tuple[PlanStep, ...], runs: Sequence[Run], stored: AbstractSet[str]
@@ -343,6 +343,23 @@ class _Weight:
             return 0.0
         again = self.unhidden if self.again > AGAIN_BYTES else 0.0
         return self.moved - REREAD * (self.many - 1) * again
+
+
+def _turned(runs: Sequence[Run], dims: Mapping[str, str]) -> frozenset[str]:
+    """The dims, of kernels and of values that they read, along which kernels take turns."""
+    found = set(dims.values())
+    for group in (r.group for r in runs):
+        own = dims[group.name]
+        found |= {
+            e for r in group.reads for e, c in r.coords if isinstance(c, Index) and c.as_var == own
+        }
+    return frozenset(found)
+
+
+def _narrow(layout: Layout, turned: AbstractSet[str]) -> Layout:
+    """A layout with room for a part of one index, as the whole value's indices see it."""
+    axes = (replace(a, whole=False) if a.dim in turned else a for a in layout.axes)
+    return replace(layout, axes=tuple(axes))
 
 
 def _index_bytes(slicer: Slicer, v: str) -> int | None:

@@ -54,7 +54,7 @@ class Inside(Step):
         for var in self.loops:
             find_loops(kernel, var)
             body = replace_loop(body, var, lambda loop: (self._narrow(kernel, loop, ranges),))
-        return replace(kernel, body=_without_fills(kernel, body, ()))
+        return without_fills(replace(kernel, body=body))
 
     def _narrow(self, kernel: Kernel, loop: Loop, ranges: Mapping[str, Range]) -> Loop:
         if loop.kind is not Kind.SERIAL:
@@ -178,8 +178,13 @@ def _direction(x: Index, var: str) -> int | None:
     return ways.pop() if len(ways) == 1 else None
 
 
+def without_fills(kernel: Kernel) -> Kernel:
+    """The kernel with reads of no fill where the loops around leave nothing outside."""
+    return replace(kernel, body=_without_fills(kernel, kernel.body, ()))
+
+
 def _without_fills(kernel: Kernel, body: tuple[Stmt, ...], around: Around) -> tuple[Stmt, ...]:
-    """The statements with reads of no fill where the loops around leave nothing outside."""
+    """The statements of `without_fills`, inside of some loops."""
     ranges = ranges_of(around, dict(kernel.symbols))
 
     def visit(x: Expr) -> Expr:
