@@ -8,7 +8,7 @@ from rutc.emit import ir
 from rutc.emit.index import I32, IndexEmitter, Lane, i64, is_vector, splat
 from rutc.emit.memory import emit_literal, memory_type, to_memory
 from rutc.errors import InternalError
-from rutc.tensor_ir.affine import ZERO, Index
+from rutc.tensor_ir.affine import ZERO, Index, Monomial
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Lit
 from rutc.tensor_ir.kernel import Buffer
@@ -349,10 +349,16 @@ class MemoryEmitter:
         return self.builder.gep(self.pointer(buffer), [offset], type_=element)
 
     def _places(self, buffer: Buffer, address: Index, lanes: int) -> ir.Value:
-        offsets = self.widen(self.index.emit(address), lanes)
+        """The addresses of one element for each lane; what all have in common is added once."""
+        alike = Index(tuple(t for t in address.terms if not self._differs(t)), address.const)
+        offsets = self.widen(self.index.emit(address - alike), lanes)
         element = memory_type(buffer.dtype)
-        base = splat(self.builder, self.pointer(buffer), lanes)
+        base = splat(self.builder, self.place(buffer, alike), lanes)
         return self.builder.gep(base, [offsets], type_=element)
+
+    def _differs(self, term: tuple[Monomial, int]) -> bool:
+        """Whether a term of an address is another for each lane."""
+        return self.index.varies(Index((term,)))
 
 
 def constant_lanes(mask: ir.Value) -> list[bool] | None:

@@ -147,9 +147,42 @@ def test_launches_in_turn_have_times_of_their_own(library: Path, threads: int) -
     assert all(e.calls > 0 for e in entries)
 
 
-def test_kernels_of_known_sizes_take_no_turns() -> None:
-    text = NETWORK.replace("symbols batch = 0..64@1\n", "").replace("n = batch", "n = 8")
-    assert not sections(planned(text))
+def fixed(batch: int) -> str:
+    """The network for one size of the batch."""
+    return NETWORK.replace("symbols batch = 0..64@1\n", "").replace("n = batch", f"n = {batch}")
+
+
+@pytest.mark.parametrize("batch", [2, 3, 4, 5, 6, 7, 8])
+def test_images_of_a_known_number_take_turns(batch: int) -> None:
+    """Whatever else is as long: other dims of the network are of 3 to 7 indices."""
+    plan = planned(fixed(batch))
+    assert {"a", "b", "p"} & near(plan)
+    assert all(s.trips == batch for s in sections(plan))
+    given = inputs_for(batch)
+    wanted = interpret(plan.graph, given)
+    for name, got in run_plan(plan, given).items():
+        assert_agree(name, got, wanted[name], exact=True)
+
+
+def test_a_single_image_takes_no_turns() -> None:
+    assert not sections(planned(fixed(1)))
+
+
+def test_dims_within_the_models_inputs_take_no_turns() -> None:
+    assert not sections(planned(fixed(8).replace('"x" [n, y, x, c]', '"x" [y, n, x, c]')))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_images_of_a_known_number_compute_the_same(tmp_path: Path, threads: int) -> None:
+    plan = planned(fixed(5))
+    assert sections(plan)
+    given = inputs_for(5)
+    wanted = interpret(plan.graph, given)
+    library = build(plan, target_named("native").machine, tmp_path)
+    with InferenceSession(library, threads=threads) as session:
+        names = [o.name for o in session.get_outputs()]
+        for name, got in zip(names, session.run(None, given), strict=True):
+            assert_agree(name, got, wanted[name], exact=True)
 
 
 def test_what_reads_another_image_takes_no_turns_with_it() -> None:
