@@ -18,12 +18,12 @@ from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.steps import Part
+from rutc.tensor_ir.steps import Inside, Part, Schedule
 from tests.emit.run_kernel import run_kernel
 from tests.emit.test_kernels import tuned
 from tests.examples import examples
 from tests.kernels import Case
-from tests.machines import RUNNABLE, V4, on_machines
+from tests.machines import RUNNABLE, V3, V4, on_machines
 
 pytestmark = pytest.mark.sampled(4)
 
@@ -61,10 +61,11 @@ def window(
     *,
     channels_last: bool = False,
     halo: bool = False,
+    then: str | None = None,
 ) -> Case:
     """A reduction over windows of the axes, outermost first; sums are of products with weights.
 
-    The products of `u8` with weights of `i8` are summed in `i32`.
+    The products of `u8` with weights of `i8` are summed in `i32`. A function may follow: `then`.
     """
     numbers = range(len(axes))
     x, k, i = ([f"{letter}{n}" for n in numbers] for letter in "xki")
@@ -80,15 +81,19 @@ def window(
         weights, result = "i8", "i32"
         element = " * ".join(f"i32({e})" for e in element.split(" * %w"))
         element = element.replace("i32([", "i32(%w[")
+    out, stored = f"{{{','.join(sorted(['c', *x]))}}}", "o" if then is None else "r"
+    following = f"%r : {result}{out} = {then}(%o[{', '.join(sorted(['c', *x]))}])" if then else ""
     graph = parse(f"""
         graph "windows"
         dims {", ".join(f"{d} = {n}" for d, n in sizes.items())}
         %v : {dtype}{{{",".join(sorted(["c", *i]))}}} = input "v" [{", ".join(["c", *i])}]
         %w : {weights}{{{",".join(sorted(["c", *k]))}}} = input "w" [{", ".join(["c", *k])}]
-        %o : {result}{{{",".join(sorted(["c", *x]))}}} = {how}{{{",".join(k)}}} {element}
-        output "o" [{", ".join(["c", *x])}] = %o
+        %o : {result}{out} = {how}{{{",".join(k)}}} {element}
+        {following}
+        output "o" [{", ".join(["c", *x])}] = %{stored}
         """)
-    (nest,) = (n for n in graph.nodes if isinstance(n, Nest))
+    nests = tuple(n for n in graph.nodes if isinstance(n, Nest))
+    nest = nests[0]
     read = next(r for r in walk(nest.body[0]) if isinstance(r, Read) and r.value == "v")
     beyond = {
         i[n]: (a.before, max(a.stride * (a.out - 1) + a.reach - a.before - a.size + 1, 0))
@@ -101,9 +106,9 @@ def window(
     layouts = {
         "v": dense(order(i), sizes, halo=beyond if halo else None, fill=read.fill),
         "w": dense(["c", *k], sizes),
-        "o": dense(order(x), sizes),
+        stored: dense(order(x), sizes),
     }
-    return Case(graph, Group("g", (nest,), tuple(order(x)), ("o",)), layouts, True, 0)
+    return Case(graph, Group("g", nests, tuple(order(x)), (stored,)), layouts, then is None, 0)
 
 
 def check(case: Case, machine: Machine, *, parts: int = 1, fence: str | None = None) -> None:
@@ -142,6 +147,21 @@ def test_windows(machine: Machine, data: st.DataObject) -> None:
         dtype=data.draw(st.sampled_from(["f32", "f32", "f64", "i32", "i16", "i8"])),
         channels_last=data.draw(st.booleans()),
         halo=data.draw(st.booleans()),
+    )
+    check_small(case, machine, data)
+
+
+@on_machines
+@examples(40)
+@given(data=st.data())
+def test_windows_that_a_function_follows(machine: Machine, data: st.DataObject) -> None:
+    case = window(
+        data.draw(axes(3, 22)),
+        channels=data.draw(st.sampled_from([1, 2, 5, 17])),
+        how=data.draw(st.sampled_from(["sum", "max"])),
+        channels_last=data.draw(st.booleans()),
+        halo=data.draw(st.booleans()),
+        then="tanh",
     )
     check_small(case, machine, data)
 
@@ -244,6 +264,21 @@ def test_only_the_edges_have_tests() -> None:
         Part("x0.o", (1, 4)),
         Part("x1.o", (1, 4)),
     }
+
+
+def test_rows_of_windows_stay_a_loop_where_a_long_function_follows() -> None:
+    """Then only the edges along the tile's rows have code of their own, and copies of it."""
+    pictures = [Axis(32, 3, before=1, after=1)] * 2
+
+    def schedule(then: str | None) -> Schedule:
+        case = window(pictures, 16, channels_last=True, then=then)
+        return tuned(case, V3, frozenset({"w"}))[1]
+
+    assert Inside(("k1",)) in schedule("erf")
+    assert {s.var for s in schedule("erf") if isinstance(s, Part)} == {"x0.o"}
+    for short in (None, "sqrt"):
+        assert not [s for s in schedule(short) if isinstance(s, Inside)]
+        assert {s.var for s in schedule(short) if isinstance(s, Part)} == {"x0.o", "x1"}
 
 
 def test_what_a_halo_holds_needs_no_tests() -> None:

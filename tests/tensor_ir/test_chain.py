@@ -1,5 +1,7 @@
 """Kernels over slices, composed into one kernel."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,8 +15,10 @@ from rutc.tensor_ir.graph import Graph
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import Kernel, Kind, Loop, Prefetch, Space, accesses, walk_stmts
-from rutc.tensor_ir.lower import lower
+from rutc.tensor_ir.lower import Slice, lower
 from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.steps import Inside, apply_schedule
+from rutc.tensor_ir.steps.inside import without_fills
 from tests.emit.run_kernel import run_kernel
 from tests.strategies import random_inputs
 
@@ -105,3 +109,32 @@ def test_renaming_reaches_prefetches(monkeypatch: pytest.MonkeyPatch) -> None:
     hinted = Kernel("k", kernel.args, kernel.locals, (Prefetch("q", Index.of("i")),))
     (hint,) = renamed(hinted, {"i": "j"}, {"q": "p"}).body
     assert hint == Prefetch("p", Index.of("j"))
+
+
+def test_loops_around_a_part_tell_that_it_reads_nothing_outside() -> None:
+    """A counter is any number where a part is scheduled alone, and within the images in a chain."""
+    graph = parse("""
+graph "the largest of windows that mostly lie outside"
+symbols batch = 0..64
+dims n = batch, x = 4, k = 3
+%a : f32{n,x} = input "a" [n, x]
+%y : f32{n,x} = max{k} %a[n, x=x + 3*k - 3 else -inf]
+output "y" [n, x] = %y
+""")
+    plan = decide(graph)
+    (step,) = plan.steps
+    assert isinstance(step, Run)
+    group = replace(step.group, slices=(Slice("n", "t", 1, loop=False),))
+    extents = dict(plan.graph.dims)
+    symbols = {**dict(graph.symbols), "t": (0, 1 << 31)}
+    part = lower(group, plan.values, plan.layouts, extents, symbols)
+    narrow = apply_schedule(part, (Inside(("k",)),))
+    assert "else" in str(narrow)
+    whole = chain("chain", [narrow], [("t", extents["n"])], frozenset())
+    found = without_fills(whole)
+    assert "else" in str(whole)
+    assert "else" not in str(found)
+    given = {"a": np.arange(12, dtype=np.float32).reshape(3, 4)}
+    buffers = {"a": given["a"].ravel(), "y": np.zeros(12, np.float32)}
+    interpret_kernel(found, buffers, {"batch": 3})
+    assert np.array_equal(buffers["y"].reshape(3, 4), interpret(graph, given)["y"])
