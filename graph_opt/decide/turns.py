@@ -93,16 +93,23 @@ class Turns:
         result: list[PlanStep] = []
         layouts = dict(self.slicer.layouts)
         for part in self._sections(steps):
-            if isinstance(part, Section):
+            if isinstance(part, Section) and not self._is_chain(part):
                 sliced, inside = self._in_turn(part)
                 result += sliced
                 layouts |= inside
             else:
-                found = self.slicer.slice(part)
+                found = self.slicer.slice(part.steps if isinstance(part, Section) else part)
                 result += found.steps
                 changed = self.slicer.layouts
                 layouts |= {v: x for v, x in found.layouts.items() if x is not changed[v]}
         return Sliced(tuple(result), layouts)
+
+    def _is_chain(self, section: Section) -> bool:
+        """Whether slices hold all of a section already: one chain, of more tasks than images."""
+        if not isinstance(section.trips, int):
+            return False
+        steps = self.slicer.slice(section.steps).steps
+        return not any(isinstance(s, Run) for s in steps)
 
     def _sections(self, steps: tuple[PlanStep, ...]) -> Iterator[Section | tuple[PlanStep, ...]]:
         """The sections, and what is between them."""

@@ -9,7 +9,7 @@ import pytest
 from rutc.driver import build as building
 from rutc.emit.targets import target_named
 from rutc.graph_opt.decide import decide, slices, turns
-from rutc.graph_opt.plan import FillHalo, InTurn, Plan, groups_of
+from rutc.graph_opt.plan import FillHalo, InTurn, Plan, Repeat, groups_of
 from rutc.runtime import InferenceSession
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.parse import parse
@@ -235,3 +235,21 @@ def test_chains_of_an_image_are_not_cut_into_images_again(monkeypatch: pytest.Mo
     assert sections(planned(NETWORK))
     assert tried
     assert not any(tried)
+
+
+def test_what_one_chain_holds_takes_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its slices are tasks of all images at once, which more threads share."""
+    monkeypatch.setattr(slices, "NEAR_BYTES", 0)
+    monkeypatch.setattr(slices, "RING_BYTES", 1024)
+    plan = planned("""
+graph "attention"
+dims h = 6, k = 5, n = 4, s = 8, t = 7
+%q : f32{h,k,s} = input "q" [h, s, k]
+%r : f32{h,k,t} = input "r" [h, t, k]
+%v : f32{h,n,t} = input "v" [h, t, n]
+%scores : f32{h,s,t} = sum{k} %q[h, k, s] * %r[h, k, t]
+%y : f32{h,n,s} = sum{t} %scores[h, s, t] * %v[h, n, t]
+output "y" [h, s, n] = %y
+""")
+    assert not sections(plan)
+    assert isinstance(plan.steps[0], Repeat)
