@@ -1,8 +1,9 @@
 """The schedule of sums over windows: depthwise convolutions, pooling.
 
 A vector along memory, and rows of the output one above the other that share what they read: rows of
-a window overlap. All of a window is written out. What lies outside of the input is told by masks,
-so every part of the loops that touches an edge has code of its own, and the inside has none.
+a window overlap. A window is written out, but for loops across the tile where a long function
+follows: they go over what lies inside. What else lies outside of the input is told by masks, so
+every part of the loops that touches an edge has code of its own, and the inside has none.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.expr import ELEMENTARY, Apply, Read, walk
 from rutc.tensor_ir.kernel import Assign, Kernel, Kind, exprs, walk_stmts
 from rutc.tensor_ir.machine import NARROWEST_MASKED, NEAR_STRIDES, Machine
-from rutc.tensor_ir.outside import adds_nothing
 from rutc.tensor_ir.steps import (
     Inside,
     Mark,
@@ -29,6 +29,7 @@ from rutc.tensor_ir.steps import (
     Tile,
     apply_schedule,
 )
+from rutc.tensor_ir.steps.inside import windows_of
 from rutc.tensor_ir.windows import MOST_TAPS, partners
 from rutc.tuner.access import Reduction, Shape, analyse, memory_order
 from rutc.tuner.choice import Choice, shared_out
@@ -321,22 +322,8 @@ def _looped(kernel: Kernel, found: Pass, tiled: AbstractSet[str]) -> tuple[str, 
     if not any(isinstance(x, Apply) and x.op in ELEMENTARY for e in after for x in walk(e)):
         return ()
     update = found.reduction.update
-
-    def finite(name: str) -> bool:
-        return kernel.buffer(name).finite
-
-    def stays(b: str) -> bool:
-        filled = [
-            r
-            for r in found.reads
-            if r.fill is not None
-            and any(isinstance(c, Index) and b in c.names() for _, c in r.coords)
-        ]
-        return bool(filled) and all(
-            adds_nothing(update.reducer, update.elements, r, finite) for r in filled
-        )
-
-    return tuple(b for b, v in sorted(found.partners.items()) if v not in tiled and stays(b))
+    across = (b for b, v in sorted(found.partners.items()) if v not in tiled)
+    return tuple(b for b in across if any(windows_of(kernel, update, b)))
 
 
 def _parts(

@@ -81,6 +81,7 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "tan": (4, 4),
     "tanh": (2.5, 4),
 }
+
 # Largest error of each op, in units in the last place of the exact result, by (op, bits).
 ULP_BOUNDS: Mapping[tuple[str, int], float] = {
     (op, bits): bound

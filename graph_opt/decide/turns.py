@@ -93,23 +93,21 @@ class Turns:
         result: list[PlanStep] = []
         layouts = dict(self.slicer.layouts)
         for part in self._sections(steps):
-            if isinstance(part, Section) and not self._is_chain(part):
-                sliced, inside = self._in_turn(part)
-                result += sliced
-                layouts |= inside
+            if isinstance(part, Section):
+                found = self._chained(part) or self._in_turn(part)
             else:
-                found = self.slicer.slice(part.steps if isinstance(part, Section) else part)
-                result += found.steps
-                changed = self.slicer.layouts
-                layouts |= {v: x for v, x in found.layouts.items() if x is not changed[v]}
+                found = self.slicer.slice(part)
+            result += found.steps
+            changed = self.slicer.layouts
+            layouts |= {v: x for v, x in found.layouts.items() if x is not changed[v]}
         return Sliced(tuple(result), layouts)
 
-    def _is_chain(self, section: Section) -> bool:
-        """Whether slices hold all of a section already: one chain, of more tasks than images."""
+    def _chained(self, section: Section) -> Sliced | None:
+        """A section that slices hold all of already, as more tasks than images; else None."""
         if not isinstance(section.trips, int):
-            return False
-        steps = self.slicer.slice(section.steps).steps
-        return not any(isinstance(s, Run) for s in steps)
+            return None
+        found = self.slicer.slice(section.steps)
+        return None if any(isinstance(s, Run) for s in found.steps) else found
 
     def _sections(self, steps: tuple[PlanStep, ...]) -> Iterator[Section | tuple[PlanStep, ...]]:
         """The sections, and what is between them."""
@@ -213,7 +211,7 @@ class Turns:
         return None if numbered else d
 
     # -- steps ----------------------------------------------------------------------------------
-    def _in_turn(self, section: Section) -> tuple[list[PlanStep], dict[str, Layout]]:
+    def _in_turn(self, section: Section) -> Sliced:
         """The section's steps, and the layouts of values of which a kernel keeps a part only."""
         runs = tuple(s for s in section.steps if isinstance(s, Run))
         turned = _turned(runs, section.dims)
@@ -241,7 +239,7 @@ class Turns:
         narrow = {v: _narrow(x, turned) for v, x in rings.items()}
         stored = {v for r in runs for v in r.group.stored} - rings.keys()
         near, room = self._near(tuple(steps), runs, stored)
-        return [InTurn(symbol, section.trips, tuple(steps), near, room)], narrow
+        return Sliced((InTurn(symbol, section.trips, tuple(steps), near, room),), narrow)
 
     def _single(self, turned: AbstractSet[str]) -> Slicer:
         """The slicer of a model with one index of these dims."""

@@ -136,48 +136,49 @@ def check_small(case: Case, machine: Machine, data: st.DataObject) -> None:
         check(case, machine, parts=data.draw(st.integers(1, 3)))
 
 
+def drawn(
+    data: st.DataObject,
+    most: int = 3,
+    *,
+    how: str = "sum",
+    dtype: str = "f32",
+    then: str | None = None,
+) -> Case:
+    """Windows of up to `most` dims: any number of channels, order of dims, and halo or none."""
+    return window(
+        data.draw(axes(most, 22)),
+        channels=data.draw(st.sampled_from([1, 2, 5, 17])),
+        how=how,
+        dtype=dtype,
+        channels_last=data.draw(st.booleans()),
+        halo=data.draw(st.booleans()),
+        then=then,
+    )
+
+
+HOW = st.sampled_from(["sum", "max"])
+
+
 @on_machines
 @examples(60)
 @given(data=st.data())
 def test_windows(machine: Machine, data: st.DataObject) -> None:
-    case = window(
-        data.draw(axes(3, 22)),
-        channels=data.draw(st.sampled_from([1, 2, 5, 17])),
-        how=data.draw(st.sampled_from(["sum", "max"])),
-        dtype=data.draw(st.sampled_from(["f32", "f32", "f64", "i32", "i16", "i8"])),
-        channels_last=data.draw(st.booleans()),
-        halo=data.draw(st.booleans()),
-    )
-    check_small(case, machine, data)
+    dtype = data.draw(st.sampled_from(["f32", "f32", "f64", "i32", "i16", "i8"]))
+    check_small(drawn(data, how=data.draw(HOW), dtype=dtype), machine, data)
 
 
 @on_machines
 @examples(40)
 @given(data=st.data())
 def test_windows_that_a_function_follows(machine: Machine, data: st.DataObject) -> None:
-    case = window(
-        data.draw(axes(3, 22)),
-        channels=data.draw(st.sampled_from([1, 2, 5, 17])),
-        how=data.draw(st.sampled_from(["sum", "max"])),
-        channels_last=data.draw(st.booleans()),
-        halo=data.draw(st.booleans()),
-        then="tanh",
-    )
-    check_small(case, machine, data)
+    check_small(drawn(data, how=data.draw(HOW), then="tanh"), machine, data)
 
 
 @on_machines
 @examples(20)
 @given(data=st.data())
 def test_windows_of_bytes_summed_in_words(machine: Machine, data: st.DataObject) -> None:
-    case = window(
-        data.draw(axes(2, 22)),
-        channels=data.draw(st.sampled_from([1, 2, 17])),
-        dtype="u8",
-        channels_last=data.draw(st.booleans()),
-        halo=data.draw(st.booleans()),
-    )
-    check_small(case, machine, data)
+    check_small(drawn(data, 2, dtype="u8"), machine, data)
 
 
 @on_machines

@@ -17,6 +17,7 @@ from rutc.tensor_ir.verify import verify
 from tests.compiled import build
 from tests.graph_opt.plan_runner import run_plan
 from tests.kernels import assert_agree
+from tests.tensor_ir.test_chain import TEXT as CHAIN
 
 NETWORK = """
 graph "products and a window of images, of which the last are summed up"
@@ -241,15 +242,6 @@ def test_what_one_chain_holds_takes_no_turns(monkeypatch: pytest.MonkeyPatch) ->
     """Its slices are tasks of all images at once, which more threads share."""
     monkeypatch.setattr(slices, "NEAR_BYTES", 0)
     monkeypatch.setattr(slices, "RING_BYTES", 1024)
-    plan = planned("""
-graph "attention"
-dims h = 6, k = 5, n = 4, s = 8, t = 7
-%q : f32{h,k,s} = input "q" [h, s, k]
-%r : f32{h,k,t} = input "r" [h, t, k]
-%v : f32{h,n,t} = input "v" [h, t, n]
-%scores : f32{h,s,t} = sum{k} %q[h, k, s] * %r[h, k, t]
-%y : f32{h,n,s} = sum{t} %scores[h, s, t] * %v[h, n, t]
-output "y" [h, s, n] = %y
-""")
+    plan = planned(CHAIN)
     assert not sections(plan)
     assert isinstance(plan.steps[0], Repeat)
