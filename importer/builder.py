@@ -126,8 +126,10 @@ class Builder:
         extent = Index.of(extent)
         self.extents[name] = extent
         bounds = extent.bounds(self.ranges)
-        if max(abs(extent.const), *(abs(c) for _, c in extent.terms), 0) > LONGEST:
-            raise OperatorError("an axis would get an extent that is too large")
+        largest = max(abs(extent.const), *(abs(c) for _, c in extent.terms), 0)
+        if largest > LONGEST:
+            told = f"the extent {extent}, which" if largest < 1 << 64 else "an extent that"
+            raise OperatorError(f"an axis would get {told} is too large")
         if bounds is not None:
             if bounds[0] > LONGEST:
                 raise OperatorError(f"an axis would get the extent {extent}, which is too large")

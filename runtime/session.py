@@ -133,6 +133,11 @@ class InferenceSession:
         """Returns the model's outputs."""
         return self._ports.get_outputs()
 
+    @property
+    def ports(self) -> Ports:
+        """The tensors that the library takes and gives, as its manifest describes them."""
+        return self._ports
+
     def get_ports(self) -> list[NodeArg]:
         """Returns the tensors that the inputs are made of; of a model of tensors the inputs.
 

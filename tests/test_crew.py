@@ -1,33 +1,73 @@
 """Work shared out to processes: results, errors and deaths."""
 
+import functools
+import multiprocessing
 import os
 import signal
 import threading
 import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import ParamSpec
 
 import pytest
 
 from rutc.driver.crew import done_by_crew
 from rutc.errors import InternalError, UserError
 
+P = ParamSpec("P")
+
+
+def alone(test: Callable[P, None]) -> Callable[P, None]:
+    """The test in a process of its own, which has one thread whatever runs the tests has."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        def body(ending: Connection) -> None:
+            try:
+                test(*args, **kwargs)
+            except BaseException:
+                ending.send(traceback.format_exc())
+            else:
+                ending.send("")
+
+        context = multiprocessing.get_context("fork")
+        mine, others = context.Pipe(duplex=False)
+        process = context.Process(target=body, args=(others,))
+        process.start()
+        others.close()
+        try:
+            failed = mine.recv()
+        except EOFError:
+            failed = "the process of the test ended"
+        process.join()
+        assert not failed, failed
+
+    return run
+
 
 @pytest.mark.parametrize("jobs", [1, 2, 7])
+@alone
 def test_every_task_is_done_once(jobs: int) -> None:
     done = list(done_by_crew(range(5), lambda n: f"{n}".encode(), jobs))
     assert sorted(done) == [(n, f"{n}".encode()) for n in range(5)]
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
+@alone
 def test_no_tasks_are_done_at_once(jobs: int) -> None:
     assert list(done_by_crew([], lambda n: b"", jobs)) == []
 
 
+@alone
 def test_tasks_run_in_processes_of_their_own() -> None:
     processes = {data for _, data in done_by_crew([1, 2], lambda n: f"{os.getpid()}".encode(), 2)}
     assert len(processes) == 2
     assert f"{os.getpid()}".encode() not in processes
 
 
+@alone
 def test_a_process_with_threads_is_not_forked() -> None:
     end = threading.Event()
     thread = threading.Thread(target=end.wait)
@@ -42,6 +82,7 @@ def test_a_process_with_threads_is_not_forked() -> None:
         thread.join()
 
 
+@alone
 def test_an_error_of_a_task_is_raised_with_its_traceback() -> None:
     def work(number: int) -> bytes:
         if number == 2:
@@ -53,6 +94,7 @@ def test_an_error_of_a_task_is_raised_with_its_traceback() -> None:
     assert "in work" in raised.value.__notes__[0]
 
 
+@alone
 def test_a_death_is_told_and_ends_the_others() -> None:
     def work(number: int) -> bytes:
         if number == 1:
@@ -66,6 +108,7 @@ def test_a_death_is_told_and_ends_the_others() -> None:
     assert time.monotonic() - start < 30
 
 
+@alone
 def test_a_kill_is_the_want_of_memory() -> None:
     def work(number: int) -> bytes:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -75,6 +118,7 @@ def test_a_kill_is_the_want_of_memory() -> None:
         list(done_by_crew([1, 2], work, 2))
 
 
+@alone
 def test_signals_to_a_group_are_answered_by_one() -> None:
     """What a terminal sends comes to all processes; the first alone ends the others."""
 
@@ -86,6 +130,7 @@ def test_signals_to_a_group_are_answered_by_one() -> None:
     assert sorted(done_by_crew([1, 2], work, 2)) == [(1, b"done"), (2, b"done")]
 
 
+@alone
 def test_fewer_processes_do_it_where_no_more_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     fork, allowed = os.fork, [1]
 

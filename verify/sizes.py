@@ -7,7 +7,6 @@ import numpy as np
 
 from rutc.errors import UserError
 from rutc.runtime import InferenceSession
-from rutc.runtime.dtypes import dtype_of_type
 from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.ranges import CommonRange, Range, common_size, multiple, without_common
 
@@ -130,11 +129,11 @@ def modest(session: InferenceSession, sizes: Sizes) -> bool:
 def _held_bytes(session: InferenceSession, sizes: Sizes) -> int:
     """The bytes of memory, inputs and outputs of a run, but for outputs whose sizes it computes."""
     total = int(parse_index(str(session.manifest.get("arena_bytes"))).evaluate(sizes))
-    for port in (*session.get_inputs(), *session.get_outputs()):
-        shape = [parse_index(str(extent)) for extent in port.shape]
+    for tensor in (*session.ports.inputs, *session.ports.outputs):
+        shape = [parse_index(str(extent)) for extent in tensor.shape]
         if all(extent.names() <= sizes.keys() for extent in shape):
             elements = prod(int(extent.evaluate(sizes)) for extent in shape)
-            total += elements * dtype_of_type(port.type).itemsize
+            total += elements * tensor.dtype.itemsize
     return total
 
 

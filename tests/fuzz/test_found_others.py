@@ -364,7 +364,8 @@ SHORT = {
     ),
     "GatherElements of computed sizes": (
         "float[n] x, float[m] w",
-        "p = NonZero (x) q = NonZero (w) at = Sub (q, q) y = GatherElements <axis = 0> (p, at)",
+        "p = NonZero (x) q = NonZero (w) at = Sub (q, q) g = GatherElements <axis = 0> (p, at)"
+        " y = Cast <to = 1> (g)",
         {"x": (1,), "w": (9,)},
         TOO_SHORT,
     ),
