@@ -34,7 +34,12 @@ Threads = Annotated[
     int | None, typer.Option("--threads", min=1, help="Threads of a run; default: all CPUs.")
 ]
 Target = Annotated[
-    str, typer.Option(help="native, x86-64-v4, x86-64-v3 or aarch64: what to compile for.")
+    str,
+    typer.Option(
+        metavar="NAME|FILE.json",
+        help="native, x86-64-v4, x86-64-v3, aarch64 or a file of doctor --save-target: "
+        "what to compile for.",
+    ),
 ]
 Precision = Annotated[str, typer.Option(help="Precision of the computation: fp32.")]
 Dims = Annotated[
@@ -461,12 +466,24 @@ def explain(
 
 
 @app.command()
-def doctor(as_json: AsJson = False, debug: Debug = False) -> None:
-    """Show what rutc finds on this machine: compiler, CPU features, versions, cache."""
+def doctor(
+    remeasure: Annotated[
+        bool, typer.Option("--remeasure", help="Measure the processor's rates anew.")
+    ] = False,
+    save_target: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json", help="Write what describes this processor, for compile --target."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show what rutc finds on this machine: compiler, CPU features and rates, versions, cache."""
     with command(as_json=as_json, debug=debug) as screen:
         from rutc.report.doctor import examine
 
-        findings = examine()
+        findings = examine(remeasure=remeasure, save_target=save_target)
         width = max(len(finding.name) for finding in findings)
         screen.result(
             {finding.name: finding.value for finding in findings}

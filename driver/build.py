@@ -29,8 +29,8 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import without_common
 from rutc.tuner.sharing import share
 
-SMALL_MODEL_CYCLES = 400_000
-"""A model estimated below this (about 0.15 ms) runs on one thread: waking another takes longer."""
+WAKES = 4
+"""A model estimated to take less than it takes to wake threads so often runs on one thread."""
 MOST_CYCLES = 1 << 62
 """More are not counted in a run."""
 
@@ -78,7 +78,7 @@ class Builder:
         plans = [*(a.plan for a in self.alternatives), self.plan]
         cycles = [cycles_of(p, self.machine) for p in plans]
         many = without_common(dict(self.plan.graph.symbols))
-        if max(typical(c, many) for c in cycles) < SMALL_MODEL_CYCLES:
+        if max(typical(c, many) for c in cycles) < self._small:
             self.machine = replace(self.machine, cores=1)
         weights = Weights()
         parts = [PlanSteps(p, weights, number) for number, p in enumerate(plans)]
@@ -125,6 +125,11 @@ class Builder:
             steps = (host.Branch(alternative.where, instead, steps),)
         return steps
 
+    @property
+    def _small(self) -> int:
+        """Cycles of a run from which on several threads pay."""
+        return max(1, WAKES * self.machine.wake_cycles)
+
     def _large(self, cycles: Index) -> Index:
         """1 where a run is large enough for several threads, and 0 where it is not.
 
@@ -134,13 +139,13 @@ class Builder:
         bound = bound_symbols(self.plan.graph.nodes)
         most = cycles.bounds(sizes)
         if (
-            typical(cycles, sizes) >= SMALL_MODEL_CYCLES
+            typical(cycles, sizes) >= self._small
             or not cycles.names().isdisjoint(bound)
             or most is None
             or most[1] > MOST_CYCLES
         ):
             return ONE
-        return minimum(ONE, cycles // SMALL_MODEL_CYCLES, sizes)
+        return minimum(ONE, cycles // self._small, sizes)
 
     def _arena_bytes(self, plans: Sequence[Plan]) -> Size:
         """What the plan asks for that asks for most: one runs at a time."""

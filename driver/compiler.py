@@ -36,6 +36,7 @@ from rutc.importer.external import ModelFolder
 from rutc.report.arguments import check_writable
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, typical
+from rutc.tensor_ir.machine import Machine
 
 __all__ = ["Options", "Report", "compile_model"]
 
@@ -115,7 +116,7 @@ def compile_model(
                 )
             with stage("plan"):
                 graph = found[-1].graph
-                plan, alternatives = planned(found)
+                plan, alternatives = planned(found, machine)
         if options.dump is not None:
             write_file(options.dump / "plan.txt", _plans_text(plan, alternatives).encode())
         with stage("kernels"):
@@ -173,10 +174,10 @@ def compile_model(
     return report
 
 
-def planned(found: Sequence[Version]) -> tuple[Plan, tuple[Alternative, ...]]:
+def planned(found: Sequence[Version], machine: Machine) -> tuple[Plan, tuple[Alternative, ...]]:
     """The plan of the last of the versions, and of those that run instead where they may."""
-    return decide(found[-1].graph), tuple(
-        Alternative(decide(v.graph), v.where) for v in found if v.where is not None
+    return decide(found[-1].graph, machine), tuple(
+        Alternative(decide(v.graph, machine), v.where) for v in found if v.where is not None
     )
 
 

@@ -53,7 +53,8 @@ from rutc.tensor_ir.products import narrow_factors
 
 MOST_STACK_BYTES = 32 << 10
 """Larger buffers on the stack lie in the scratch that the host gives each thread."""
-LINE_BYTES = 64
+STACK_ALIGNMENT = 64
+"""Where buffers in a thread's scratch begin."""
 MANY_REGISTERS = 32
 """Registers of a machine that keep the coefficients of a polynomial and two arguments."""
 ENTRY = "rutc_kernel"
@@ -568,7 +569,11 @@ def _scratch(kernel: Kernel) -> dict[str, int]:
         bounds = Index.of(b.layout.size).bounds(symbols)
         if b.space is Space.STACK and bounds is not None:
             sizes[b.name] = bounds[1] * b.dtype.bytes
-    return {n: -(-s // LINE_BYTES) * LINE_BYTES for n, s in sizes.items() if s > MOST_STACK_BYTES}
+    return {
+        n: -(-s // STACK_ALIGNMENT) * STACK_ALIGNMENT
+        for n, s in sizes.items()
+        if s > MOST_STACK_BYTES
+    }
 
 
 def _read(a: Access, dtype: object) -> Read:

@@ -1,7 +1,8 @@
 """What accesses cost: the numbers that layout decisions weigh, in cycles per vector.
 
-The model counts vector operations: a load of neighbours costs 1, of one element for all lanes a
-fraction, of scattered elements one step per lane. Constants can be packed as a kernel likes.
+The model counts operations on vectors as wide as the machine's: a load of neighbours costs 1, of
+one element for all lanes a fraction, of scattered elements a step per lane. Constants can be packed
+as a kernel likes.
 """
 
 from __future__ import annotations
@@ -9,40 +10,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from functools import cached_property
-from math import ceil, prod
+from math import ceil, log2, prod
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import ONE, Index
 from rutc.tensor_ir.expr import Apply, IndexValue, Read, index_names, reads, walk
 from rutc.tensor_ir.graph import Nest
-from rutc.tensor_ir.machine import NEAR_STRIDES
+from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.products import factors_of, terms_of
 
-LANES = 16
 BROADCAST = 0.15
 APART = 1.5
 """A broadcast of elements that would go into one instruction, if they were neighbours."""
 OTHER_LINE = 0.25
 """What a broadcast adds where each step of a long sum reads another line than the one before."""
-LINES_HELD = 256
-"""Lines, half of a first cache: a sum over fewer finds them at hand when it is the next tile's."""
+HELD = 0.5
+"""Share of the first cache: a sum over fewer lines finds them there for the next tile, too."""
 PACKED = 0.5
 CONTIGUOUS = 1.0
 APART_BY_ONE = 1.5
 """Loads and permutations per element from one lane of a window to the next, where that is near."""
-SCATTERED = 10.0
-STORE_CROSSED = 12.0
-"""A vector of an elementwise nest: squares are transposed in registers."""
-STORE_SCATTERED = 30.0
-"""A vector of sums, which go to memory lane by lane."""
-STORE_TURNED = 4.0
-"""A vector of a block of sums that are transposed on their way to memory."""
+SCATTERED = 0.625
+"""A lane of scattered elements."""
+STORE_CROSSED = 0.75
+"""A lane of an elementwise nest: squares are transposed in registers."""
+STORE_SCATTERED = 1.875
+"""A lane of sums, which go to memory lane by lane."""
+STORE_TURNED = 0.25
+"""A lane of a block of sums that are transposed on their way to memory."""
 COPY = 1.2
 """Cycles per element of copying a value into another layout."""
-MERGE = 24.0
-"""Cycles to join the lanes of a reduction."""
-NEAR_BYTES = 1 << 20
-"""What is nearer than memory, and costs nothing to move, from one kernel to the next."""
+MERGE = 6.0
+"""Cycles of each of the steps that join the lanes of a reduction, which halve them."""
 
 
 @record
@@ -72,6 +71,7 @@ class NestCost:
         nest: Nest,
         extents: Mapping[str, int],
         constants: frozenset[str],
+        machine: Machine,
         steps: frozenset[str] = frozenset(),
         varying: AbstractSet[str] = frozenset(),
     ) -> None:
@@ -79,6 +79,8 @@ class NestCost:
 
         Extents of dims in `varying` are what is common.
         """
+        self.machine = machine
+        self.lanes = machine.width
         self.steps = steps
         self.nest = nest
         self.extents = extents
@@ -177,7 +179,8 @@ class NestCost:
         if self.grouped:
             return APART - BROADCAST
         others = (d for d in self.nest.bound if d in u.moves and u.moves[d] != along)
-        return OTHER_LINE if prod(self.extents[d] for d in others) >= LINES_HELD else 0.0
+        held = HELD * self.machine.l1 / self.machine.line_bytes
+        return OTHER_LINE if prod(self.extents[d] for d in others) >= held else 0.0
 
     def best(self, inner: Mapping[str, str | None]) -> tuple[float, str | None]:
         """(cycles, vector loop) given each value's innermost dim."""
@@ -202,12 +205,12 @@ class NestCost:
     def _store_apart(self) -> float:
         """What a vector costs whose lanes do not lie side by side in memory."""
         if self.in_parts:
-            return STORE_TURNED
-        return STORE_SCATTERED if self.nest.bound else STORE_CROSSED
+            return STORE_TURNED * self.lanes
+        return (STORE_SCATTERED if self.nest.bound else STORE_CROSSED) * self.lanes
 
     def _vectors(self, v: str) -> int:
         """Vectors along a loop; one that varies ends in one that is mostly idle."""
-        return ceil(self.extents[v] / LANES) + (v in self.varying)
+        return ceil(self.extents[v] / self.lanes) + (v in self.varying)
 
     def _cost(self, v: str, inner: Mapping[str, str | None]) -> float:
         extent = self.extents[v]
@@ -228,7 +231,7 @@ class NestCost:
                 total += vectors * CONTIGUOUS
             else:
                 steps = u.steps(v, inner) if self.nest.bound and not self.grouped else 0
-                scattered = vectors * (steps * APART_BY_ONE or SCATTERED)
+                scattered = vectors * (steps * APART_BY_ONE or SCATTERED * self.lanes)
                 packed = vectors * CONTIGUOUS
                 if u.read.value not in copied:
                     packed += u.touched * COPY
@@ -237,7 +240,7 @@ class NestCost:
                     copied.add(u.read.value)
                 total += min(scattered, packed) if self.nest.bound or window else scattered
         if v in self.nest.bound:
-            total += self.points / extent * MERGE + self.stored * 0.5
+            total += self.points / extent * MERGE * log2(self.lanes) + self.stored * 0.5
         else:
             stores = self.stored / extent * each
             same = all(inner.get(o.name) in (v, None) for o in self.nest.outs)

@@ -10,7 +10,7 @@ from pathlib import Path
 import rutc
 from rutc.base.record import record
 from rutc.emit import cache
-from rutc.emit.targets.select import host_features
+from rutc.emit.targets.select import host_features, native_target, remeasured, save_native
 from rutc.emit.toolchain import cache_directory, find_toolchain
 from rutc.errors import UserError
 
@@ -29,14 +29,25 @@ class Finding:
     problem: str = ""
 
 
-def examine() -> tuple[Finding, ...]:
-    """Returns what rutc finds on this machine."""
+def examine(*, remeasure: bool = False, save_target: Path | None = None) -> tuple[Finding, ...]:
+    """Returns what rutc finds on this machine.
+
+    `remeasure` measures the processor's rates anew, `save_target` is a file to describe it in.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    if remeasure:
+        remeasured()
+    if save_target is not None:
+        save_native(save_target)
     return (
         Finding("rutc", rutc.__version__),
         Finding("Python", f"{platform.python_version()} on {platform.platform()}"),
         Finding("CPU", cpu_name()),
         Finding("CPUs of this process", str(len(os.sched_getaffinity(0)))),
         Finding("CPU features", " ".join(cpu_features())),
+        *_target(),
         _compiler(),
         Finding("GPU", _gpu()),
         _cache(),
@@ -73,6 +84,30 @@ def _cpuinfo(key: str) -> str | None:
         if name.strip() == key:
             return value.strip()
     return None
+
+
+def _target() -> tuple[Finding, ...]:
+    """What decisions know about this machine's processor."""
+    try:
+        target = native_target()
+    except UserError as error:
+        return (Finding("target", "none", str(error)),)
+    m = target.machine
+    caches = f"{m.l1 >> 10} and {m.l2 >> 10} KiB a core, lines of {m.line_bytes} bytes"
+    return (
+        Finding("target", f"{target.name}: {target.describe}"),
+        Finding("caches", caches),
+        Finding(
+            "in a cycle",
+            f"{m.fma_per_cycle:g} multiply-adds and {m.loads_per_cycle:g} loads of "
+            f"{m.vector_bits} bits, {m.l2_bytes_per_cycle:g} bytes from the second cache",
+        ),
+        Finding(
+            "cycles",
+            f"{m.fma_latency} until a multiply-add has its result, {m.divide_cycles:g} from one "
+            "division to the next",
+        ),
+    )
 
 
 def _compiler() -> Finding:

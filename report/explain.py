@@ -139,7 +139,8 @@ def explain(
         for rule in rules.get(step.removesuffix(FEW_ROWS), ()):
             refused[rule_name(rule)] = _refusals(rule, after, name)
 
-    plan = decide(versions(graph, machine, exact=exact_algorithms, on_step=note)[-1].graph)
+    found = versions(graph, machine, exact=exact_algorithms, on_step=note)
+    plan = decide(found[-1].graph, machine)
     return _explanation(
         plan,
         machine,

@@ -22,16 +22,21 @@ QUAD = 4
 
 @record
 class Machine:
-    """One target.
+    """One target: all that decisions may know about the processor that code is for.
 
     `vector_bits` is the width of a vector register, `registers` their number; `fma_per_cycle` and
     `loads_per_cycle` are vector operations, `scalar_loads_per_cycle` loads of single elements, into
     all lanes too. `load_cycles` is what a load adds that is hidden behind arithmetic: on some
     processors many of them lower the clock; `sort_cycles` is what a vector adds whose elements are
     sorted out of their neighbours; `divide_cycles` is the time from one division of vectors to the
-    next. Caches are bytes per core; addresses that differ by multiples of
-    `l1_way_bytes` share the lines of one set of the first one. With `cores` 1 no kernel is split
-    among threads; otherwise their number is left to the time of running.
+    next, `fma_latency` the cycles until a multiply-add has its result. Caches are bytes per core;
+    addresses that differ by multiples of `l1_way_bytes` share the lines of one set of the first
+    one. `l2_bytes_per_cycle` and `memory_bytes_per_cycle` arrive at one thread that reads in order,
+    `foreign_bytes_per_cycle` where another core has just written them.
+
+    With `cores` 1 no kernel is split among threads; otherwise their number is left to the time of
+    running. `launch_cycles` is what it takes to start threads that wait for it, and to wait for
+    them; `wake_cycles` until a thread runs that has slept.
     """
 
     name: str
@@ -50,7 +55,15 @@ class Machine:
     l1_way_bytes: int = 4 << 10
     l2: int = 1 << 20
     l2_bytes_per_cycle: float = 32.0
+    line_bytes: int = 64
+    memory_bytes_per_cycle: float = 8.0
+    foreign_bytes_per_cycle: float = 3.0
     cores: int = 2
+    launch_cycles: int = 3000
+    wake_cycles: int = 100_000
+
+    def __repr__(self) -> str:
+        return f"Machine({self.name!r})"
 
     def __str__(self) -> str:
         """All fields on one line, the same in every process."""

@@ -15,12 +15,13 @@ from rutc.graph_opt.plan import Plan
 from rutc.runtime import InferenceSession
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.machine import Machine
+from tests.machines import NATIVE
 
 
 def plan_or_reject(graph: Graph, limit: int | None = None) -> Plan:
     """The optimized graph's plan; rejects the example if it holds what no code is made for yet."""
     try:
-        return decide(optimize(graph, limit=limit))
+        return decide(optimize(graph, limit=limit), NATIVE)
     except UserError as error:
         if "cannot generate code for" not in str(error):
             raise

@@ -15,9 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rutc.driver.build
-import rutc.tuner.choice
 from rutc.driver.build import Alternative
-from rutc.emit.targets import target_named
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.runtime import InferenceSession, ModelError
@@ -28,21 +26,22 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verify import verify
 from rutc.tuner.sharing import Shared
+from tests import machines
 from tests.compiled import build, plan_or_reject, run
 from tests.examples import examples
 from tests.graph_opt.plan_runner import run_plan
 from tests.kernels import assert_agree
+from tests.machines import eager
 from tests.strategies import graphs, random_inputs
 
-NATIVE = target_named("native").machine
-V3 = target_named("x86-64-v3").machine
+NATIVE = eager(machines.NATIVE)
+V3 = eager(machines.V3)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _parallel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """However small a kernel is, threads share it; objects are cached for the tests alone."""
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Objects are cached for the tests alone."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(rutc.tuner.choice, "PARALLEL_CYCLES", 0)
     patch.setenv("RUTC_CACHE", str(tmp_path_factory.mktemp("cache")))
     yield
     patch.undo()
@@ -431,7 +430,7 @@ def test_plans_of_computed_sizes(name: str) -> None:
     graph = parse(f'graph "case"\n{CASES[name]}')
     inputs = random_inputs(graph, 0)
     expected = interpret(graph, inputs)
-    got = run_plan(decide(optimize(graph)), inputs)
+    got = run_plan(decide(optimize(graph), NATIVE), inputs)
     for output, array in expected.items():
         np.testing.assert_array_equal(got[output], array, err_msg=output)
 
@@ -448,7 +447,7 @@ output "y" [f] = %y
 
 
 def test_sizes_outside_of_their_range_end_the_run(tmp_path: Path) -> None:
-    library = build(decide(optimize(parse(OVER))), NATIVE, tmp_path)
+    library = build(decide(optimize(parse(OVER)), NATIVE), NATIVE, tmp_path)
     with InferenceSession(library) as session:
         for size in (4, 1, 3):
             np.testing.assert_array_equal(session.run(None, {"n": np.array(size)})[0], range(size))
@@ -458,7 +457,7 @@ def test_sizes_outside_of_their_range_end_the_run(tmp_path: Path) -> None:
 
 
 def test_outputs_of_computed_shapes_go_to_the_caller_too(tmp_path: Path) -> None:
-    library = build(decide(optimize(parse(OVER))), NATIVE, tmp_path)
+    library = build(decide(optimize(parse(OVER)), NATIVE), NATIVE, tmp_path)
     with InferenceSession(library) as session:
         wide = np.full((3, 2), 9)
         session.run_into({"n": np.array(3)}, {"y": wide[:, 1]})

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import rutc.tuner.choice
 from rutc.graph_opt.plan import Write
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interpret import interpret
@@ -21,17 +20,16 @@ from rutc.tensor_ir.verify import verify
 from tests.compiled import build, plan_or_reject, run
 from tests.examples import examples
 from tests.graph_opt.plans import plan_of
-from tests.machines import RUNNABLE, on_machines
+from tests.machines import RUNNABLE, eager, on_machines
 
 LENGTHS = (0, 1, 2, 3, 7, 13, 17, 37, 67)
 TYPES = ("f32", "f64", "i64", "i32", "u8", "bf16", "f16", "bool")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _parallel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """However small a kernel is, threads share it; objects are cached for the tests alone."""
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Objects are cached for the tests alone."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(rutc.tuner.choice, "PARALLEL_CYCLES", 0)
     patch.setenv("RUTC_CACHE", str(tmp_path_factory.mktemp("cache")))
     yield
     patch.undo()
@@ -46,7 +44,7 @@ def check(graph: Graph, folder: Path, machine: Machine, seed: int) -> None:
         low, high = (-1, 2 + graph.extent("m")) if n.name == "at" else (0, 5)
         inputs[n.name] = rng.integers(low, high, shape).astype(n.out.dtype.numpy)
     expected = interpret(graph, inputs)
-    library = build(plan_or_reject(graph), machine, folder)
+    library = build(plan_or_reject(graph), eager(machine), folder)
     for threads in (1, 2):
         got = run(library, inputs, threads)
         for name, array in expected.items():

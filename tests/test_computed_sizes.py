@@ -17,6 +17,7 @@ from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from rutc.runtime import InferenceSession, ModelError
+from tests.machines import NATIVE
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -47,7 +48,7 @@ def model_of(
 def compiled(model: onnx.ModelProto, folder: Path) -> InferenceSession:
     """A session of the model's library."""
     onnx.save(model, folder / "m.onnx")
-    plan = decide(optimize(import_model(folder / "m.onnx")))
+    plan = decide(optimize(import_model(folder / "m.onnx")), NATIVE)
     built = Builder(plan, target_named("native").machine, "m", 1).build()
     build_library(built.program, built.objects, folder / "m.so", {})
     return InferenceSession(folder / "m.so", threads=2)

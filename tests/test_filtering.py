@@ -80,7 +80,7 @@ def test_filtered_convolutions_agree(
     graph = optimize(import_model(path), pipeline=(*PIPELINE, filtering))
     # Dims of extent 1 are no windows: the importer takes them out of the sum.
     assert any(v.endswith(".points") for v in graph.values) or 1 in shape[2:]
-    library = build(decide(graph), machine, tmp_path)
+    library = build(decide(graph, machine), machine, tmp_path)
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     (wanted,) = Reference(path, 1).run({"x": x}).values()
     wanted = np.asarray(wanted, np.float64)
@@ -114,7 +114,7 @@ def test_pictures_of_all_sizes_are_filtered(
     filtering = Sweep("filter", (MinimalFiltering(inf, -inf),))
     graph = optimize(import_model(path, dims=dims), pipeline=(*PIPELINE, filtering))
     assert any(v.endswith(".points") for v in graph.values)
-    library = build(decide(graph), machine, tmp_path)
+    library = build(decide(graph, machine), machine, tmp_path)
     reference = Reference(path, 1)
     allowed = tolerance(Level.KERNEL, np.float32, 5 * 3 * 3)
     rng = np.random.default_rng(1)

@@ -106,7 +106,7 @@ def _calls(path: Path) -> int:
     sys.setprofile(called)
     try:
         for version in versions(import_model(path), V4):
-            decide(version.graph)
+            decide(version.graph, V4)
     finally:
         sys.setprofile(None)
         gc.enable()

@@ -20,6 +20,7 @@ from rutc.runtime import InferenceSession, ModelError
 from rutc.tensor_ir import DType
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.routines import ROUTINES, Job, Result
+from tests.machines import NATIVE
 
 RNG = np.random.default_rng(0)
 NOISE = RNG.integers(0, 256, (13, 21, 3), np.uint8)
@@ -56,7 +57,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> InferenceSession:
     """A compiled decoder of streams of any length."""
     folder = tmp_path_factory.mktemp("images")
     library = folder / "m.so"
-    plan = decide(optimize(import_model(saved(folder, "RGB"))))
+    plan = decide(optimize(import_model(saved(folder, "RGB"))), NATIVE)
     built = Builder(plan, target_named("native").machine, "m", 1).build()
     build_library(built.program, built.objects, library, {})
     return InferenceSession(library)

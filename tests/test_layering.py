@@ -134,7 +134,7 @@ def test_one_module_asks_linux_to_end_processes_with_their_parents():
 
 MOST_LINES = 500
 LONGER = {
-    "cli.py": 520,
+    "cli.py": 535,
     "emit/expression.py": 590,
     "emit/ir.py": 550,
     "emit/kernel.py": 595,

@@ -74,7 +74,9 @@ def check_with(
         for n in graph.nodes
     )
     graph = replace(graph, nodes=nodes)
-    plans = [decide(optimize(graph, pipeline=p)) for p in (PIPELINE, pipeline_for(machine))]
+    plans = [
+        decide(optimize(graph, pipeline=p), machine) for p in (PIPELINE, pipeline_for(machine))
+    ]
     # As they are, and in 16 bits where the machine multiplies pairs of those.
     for plan in plans[plans[0] == plans[1] :]:
         got = run(build(plan, machine, folder), arrays, 1)
@@ -142,7 +144,7 @@ def test_sums_wrap(machine: Machine, tmp_path: Path) -> None:
     graph = parse(text)
     total = (255 * 255 * k + (1 << 31)) % (1 << 32) - (1 << 31)
     for pipeline in (PIPELINE, pipeline_for(machine)):
-        plan = decide(optimize(graph, pipeline=pipeline))
+        plan = decide(optimize(graph, pipeline=pipeline), NATIVE)
         got = run(build(plan, machine, tmp_path), {"x": x, "w": w}, 1)
         np.testing.assert_array_equal(got["y"], np.full((2, 17), total, np.int32))
 

@@ -121,13 +121,13 @@ def test_parts_of_finite_numbers_are_finite(tmp_path: Path, top: float, machine:
     allowed = 32 * 2.0**-24 * (np.abs(x).astype(float) @ np.abs(weights).astype(float))
     for y in (
         interpret(graph, {"x": x})["y"],
-        run(build(decide(graph), machine, tmp_path), {"x": x}, 1)["y"],
+        run(build(decide(graph, machine), machine, tmp_path), {"x": x}, 1)["y"],
     ):
         assert (np.abs(y - exact) <= allowed).all()
 
 
 def agrees(path: Path, graph: Graph, machine: Machine, shape: tuple[int, ...], terms: int) -> None:
-    library = build(decide(graph), machine, path.parent)
+    library = build(decide(graph, machine), machine, path.parent)
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     (wanted,) = Reference(path, 1).run({"x": x}).values()
     wanted = np.asarray(wanted, np.float64)
@@ -258,7 +258,7 @@ def test_parts_are_as_exact_as_sums_in_f32(tmp_path: Path) -> None:
     for name, graph in (("parts", parted(path)), ("f32", optimize(import_model(path)))):
         folder = tmp_path / name
         folder.mkdir()
-        got = run(build(decide(graph), V3, folder), {"x": x}, 1)["y"]
+        got = run(build(decide(graph, V3), V3, folder), {"x": x}, 1)["y"]
         errors[name] = float(np.abs(got - exact).mean())
     # Products of parts are exact. On this machine they are added one by one, as those of f32 are.
     assert errors["parts"] < 2 * errors["f32"]
@@ -344,7 +344,7 @@ def test_what_has_parts_goes_into_matrix_registers(
     convolution(path, shape, outputs, window, stride)
     graph = parted(path)
     assert any(v.endswith(".mid") for v in graph.values)
-    builder = Builder(decide(graph), able(), "model", 1, keep_subnormals=False)
+    builder = Builder(decide(graph, able()), able(), "model", 1, keep_subnormals=False)
     kernels: list[str] = []
     builder.on_draft = lambda pending, made, draft: kernels.append(str(draft.kernel))
     builder.build()
@@ -382,7 +382,7 @@ def test_bf16_rounds_to_nearest(tmp_path: Path, machine: Machine) -> None:
         helper.make_node("Cast", ["b"], ["y"], to=TensorProto.FLOAT),
     ]
     save(path, (999,), nodes)
-    library = build(decide(optimize(import_model(path))), machine, tmp_path)
+    library = build(decide(optimize(import_model(path)), machine), machine, tmp_path)
     got = run(library, {"x": x}, 1)["y"]
     with np.errstate(invalid="ignore"):
         wanted = x.astype(ml_dtypes.bfloat16).astype(np.float32)
@@ -445,7 +445,7 @@ def test_registers_hold_rows_of_two_loops_one_image_at_a_time(
     """Places along an image times rows of a pose; the image's parts stay near."""
     path = tmp_path / "model.onnx"
     onnx.save(spellings(layer)["product"], path)
-    plan = decide(optimize(import_model(path), pipeline=pipeline_for(able())))
+    plan = decide(optimize(import_model(path), pipeline=pipeline_for(able())), able())
     assert plan.arena_bytes == bytes_
     builder = Builder(plan, able(), "model", 1, keep_subnormals=False)
     kernels: list[str] = []
@@ -469,7 +469,7 @@ def test_results_go_along_memory(tmp_path: Path, layer: NodeProto, kind: Kind) -
     path = tmp_path / "model.onnx"
     w = np.random.default_rng(0).standard_normal((64, 64, 3, 3)).astype(np.float32)
     save(path, (1, 64, 28, 28), [layer], w=w)
-    builder = Builder(decide(parted(path)), able(), "model", 1, keep_subnormals=False)
+    builder = Builder(decide(parted(path), able()), able(), "model", 1, keep_subnormals=False)
     kinds: list[Kind] = []
 
     def note(_pending: object, _made: object, draft: Draft) -> None:
@@ -484,7 +484,7 @@ def test_long_sums_in_matrix_registers_are_one(tmp_path: Path) -> None:
     """Their instructions add to what the registers hold: there is no part to begin."""
     path = tmp_path / "model.onnx"
     product(path, (64,), 4096, 64)
-    builder = Builder(decide(parted(path)), able(), "model", 1, keep_subnormals=False)
+    builder = Builder(decide(parted(path), able()), able(), "model", 1, keep_subnormals=False)
     found: list[type[Step]] = []
 
     def note(_pending: object, _made: object, draft: Draft) -> None:

@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-import rutc.tuner.choice
-from rutc.emit.targets import target_named
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.runtime import InferenceSession
@@ -23,19 +21,20 @@ from rutc.tensor_ir import Bind, DType, Graph, Index, IndexValue, Input, Nest, N
 from rutc.tensor_ir.expr import apply, cast
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.verify import verify
+from tests import machines
 from tests.compiled import build
 from tests.examples import examples
 from tests.graph_opt.plan_runner import run_plan
+from tests.machines import eager
 from tests.strategies import graphs, random_inputs
 
-NATIVE = target_named("native").machine
+NATIVE = eager(machines.NATIVE)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _parallel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """However small a kernel is, threads share it; objects are cached for the tests alone."""
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Objects are cached for the tests alone."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(rutc.tuner.choice, "PARALLEL_CYCLES", 0)
     patch.setenv("RUTC_CACHE", str(tmp_path_factory.mktemp("cache")))
     yield
     patch.undo()
@@ -71,7 +70,7 @@ def literal_of(value: int) -> IndexValue:
 @given(graphs(exact=True, symbolic=True))
 def test_graphs_of_computed_sizes(graph: Graph) -> None:
     made = bound(graph)
-    plan = decide(optimize(made))
+    plan = decide(optimize(made), NATIVE)
     with (
         TemporaryDirectory() as folder,
         InferenceSession(build(plan, NATIVE, Path(folder)), threads=2) as session,

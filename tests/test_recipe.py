@@ -28,7 +28,7 @@ output "y" [{m}, {n}] = %{y}
 
 def kernel(m: str = "m", n: str = "n", x: str = "x", y: str = "y") -> Kernel:
     """The kernel of a product, its names as given."""
-    plan = decide(parse(TEXT.format(m=m, n=n, x=x, y=y)))
+    plan = decide(parse(TEXT.format(m=m, n=n, x=x, y=y)), NATIVE)
     (group,) = plan.groups()
     extents = {d: plain(e) for d, e in plan.graph.dims}
     return lower(group, plan.values, plan.layouts, extents, {})

@@ -15,6 +15,7 @@ import rutc
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
+from tests.machines import NATIVE
 
 RNG = np.random.default_rng(0)
 KINDS = {"f": TensorProto.FLOAT, "i": TensorProto.INT64}
@@ -129,7 +130,7 @@ def test_sizes_that_may_be_zero_cost_nothing(tmp_path: Path) -> None:
     inputs: dict = {"x": ("f", ["n", 3, "h", "w"])}
     path = saved(tmp_path / "m.onnx", PYRAMID, inputs, "scores")
     plans = [
-        str(decide(optimize(import_model(path, dims=dict.fromkeys("nhw", (low, 1 << 31))))))
+        str(decide(optimize(import_model(path, dims=dict.fromkeys("nhw", (low, 1 << 31)))), NATIVE))
         for low in (0, 1)
     ]
     kernels = [re.findall(r"^ *g\d+ for .*? ->", plan, re.MULTILINE) for plan in plans]

@@ -63,8 +63,8 @@ def twice(rows: int) -> Graph:
 
 def built(few: Graph, *many: tuple[Graph, Index]) -> Built:
     """The parts of an artifact with the plans of graphs, which are left as they are."""
-    others = tuple(Alternative(decide(graph), where) for graph, where in many)
-    return Builder(decide(few), NATIVE, "m", 1, alternatives=others).build()
+    others = tuple(Alternative(decide(graph, NATIVE), where) for graph, where in many)
+    return Builder(decide(few, NATIVE), NATIVE, "m", 1, alternatives=others).build()
 
 
 def library(parts: Built, folder: Path) -> Path:

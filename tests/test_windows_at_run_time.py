@@ -31,7 +31,7 @@ def test_every_window_is_summed_whatever_the_width(
     side: int, machine: Machine, tmp_path: Path
 ) -> None:
     source = SOURCE.replace("SIDE", str(side)).replace("REACH", str(side // 2))
-    library = build(decide(optimize(parse(source))), machine, tmp_path)
+    library = build(decide(optimize(parse(source)), machine), machine, tmp_path)
     rng = np.random.default_rng(0)
     k = rng.integers(-4, 5, (side, side, CHANNELS)).astype(np.float32)
     for n, m in ((1, 0), (1, 1), (2, 2), (1, 4), (3, 5), (1, 17), (2, 40)):

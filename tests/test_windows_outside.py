@@ -17,7 +17,7 @@ from rutc.importer import import_model
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from tests.compiled import build, run
-from tests.machines import V3, on_native_and_v3
+from tests.machines import NATIVE, V3, on_native_and_v3
 
 CONVOLUTIONS: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, list[int] | int]]] = {
     # input, weights, attributes
@@ -70,7 +70,7 @@ def numbers(shape: tuple[int, ...], seed: int) -> np.ndarray:
 def check(path: Path, machine: Machine, folder: Path, *inputs: np.ndarray) -> None:
     """Compare what a model computes with what its graph means."""
     graph = import_model(path)
-    library = build(decide(optimize(graph)), machine, folder)
+    library = build(decide(optimize(graph), machine), machine, folder)
     for x in inputs:
         with np.errstate(all="ignore"):
             expected = interpret(graph, {"x": x})["y"]
@@ -133,7 +133,7 @@ def test_sizes_of_the_run_agree_with_their_meaning(machine: Machine, tmp_path: P
     node = helper.make_node("Conv", ["x", "w"], ["y"], dilations=[60, 50], pads=[60, 50, 60, 50])
     save(tmp_path / "model.onnx", node, (1, 8, "h", "w"), numbers((18, 8, 3, 3), 0))
     graph = import_model(tmp_path / "model.onnx")
-    plan = decide(optimize(graph))
+    plan = decide(optimize(graph), NATIVE)
     assert any("inside(" in f.schedule for f in _facts(plan))
     library = build(plan, machine, tmp_path)
     for h, w in ((1, 1), (7, 3), (64, 51), (13, 121), (0, 5)):
@@ -151,7 +151,7 @@ def test_windows_are_narrowed_where_rows_ask_for_what_others_read(
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1])
     save(tmp_path / "model.onnx", node, ("n", 65, "h"), numbers((128, 65, 3), 0))
     graph = import_model(tmp_path / "model.onnx", dims={"n": (0, 1 << 20, 1, 1), "h": (0, 4, 1, 1)})
-    plan = decide(optimize(graph))
+    plan = decide(optimize(graph), NATIVE)
     schedules = [f.schedule for f in _facts(plan)]
     assert any("inside(" in s and "prefetch_block(" in s for s in schedules), schedules
     library = build(plan, machine, tmp_path)
@@ -209,4 +209,4 @@ def _convolution(extent: int, dilation: int, folder: Path) -> Plan:
     )
     save(folder / "model.onnx", node, (1, 32, extent, extent), numbers((24, 32, 3, 3), 0))
     graph = import_model(folder / "model.onnx")
-    return decide(optimize(graph))
+    return decide(optimize(graph), NATIVE)

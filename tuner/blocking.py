@@ -18,7 +18,6 @@ from rutc.tensor_ir.steps.tile import MOST_EXACT
 from rutc.tuner.access import Reduction, Shape, Touch
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import inside_shares, state_registers
-from rutc.tuner.tile_loads import LINE_BYTES
 from rutc.tuner.tiles import even_tile
 
 PANEL_SHARE = 0.6
@@ -86,7 +85,7 @@ def ask_far_rows(
         return []
     if (t.strides[last] or 0) * t.bytes < FAR_BYTES:
         return []
-    line = LINE_BYTES // t.bytes
+    line = machine.line_bytes // t.bytes
     steps: list[Step] = []
     panel = f"{tile.vector}.o"
     if t.buffer_bytes > machine.l2 // 4 and panel in order:
@@ -130,7 +129,9 @@ def whole_rows(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machin
     ):
         return False
     stores = [t for t in shape.touches if t.is_store]
-    if any(not t.unit(tile.vector) or width * t.bytes > FEW_LINES * LINE_BYTES for t in stores):
+    if any(
+        not t.unit(tile.vector) or width * t.bytes > FEW_LINES * machine.line_bytes for t in stores
+    ):
         return False
     symbols = dict(kernel.symbols)
     stored = 0.0
@@ -242,7 +243,7 @@ def reduction_block(
     around = ceil(prod(shape.extents[v] * shares.get(v, 1.0) for v in bound[:-1]))
     most = int(machine.l1 * PANEL_SHARE) // max(step * around, 1)
     extent = shape.extents[bound[-1]]
-    lines = _shared_lines(reduction, tile, bound[-1])
+    lines = _shared_lines(reduction, tile, bound[-1], machine.line_bytes)
     busy = tile.size / machine.fma_per_cycle
     if lines and step + lines > BUSY_SHARE * busy * machine.l2_bytes_per_cycle:
         fit = int(machine.l1 * LINES_SHARE) // ((step + lines) * around)
@@ -290,21 +291,22 @@ def _even_block(extent: int, most: int, work: int) -> int | None:
     return even
 
 
-def _shared_lines(r: Reduction, tile: RegisterTile, inner: str) -> int:
-    """Bytes of lines that a step reads of rows, of which the tiles beside read the rest.
+def _shared_lines(r: Reduction, tile: RegisterTile, inner: str, line: int) -> int:
+    """Bytes of lines that a step reads of rows, while the tiles beside read the rest of them.
 
-    They are those of rows near each other, where every step goes on to other lines.
+    They are those of rows near each other, where every step goes on to other lines. A line has so
+    many bytes.
     """
     found = 0
     for t in r.reads:
         if t.packed or t.gathered or t.depends(tile.vector):
             continue
-        if abs(t.strides.get(inner) or 0) * t.bytes < LINE_BYTES:
+        if abs(t.strides.get(inner) or 0) * t.bytes < line:
             continue
         for v, f in tile.rows:
             step = abs(t.strides.get(v) or 0) * t.bytes
-            if 0 < step < LINE_BYTES:
-                found += LINE_BYTES + (f - 1) * step
+            if 0 < step < line:
+                found += line + (f - 1) * step
     return found
 
 

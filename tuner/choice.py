@@ -12,8 +12,8 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import Mark, Schedule, Step
 from rutc.tuner.access import Shape
 
-PARALLEL_CYCLES = 30_000
-"""Kernels estimated below this many cycles run on one thread: sharing costs microseconds."""
+LAUNCHES = 10
+"""Kernels estimated to take less than so many launches of threads run on one."""
 
 
 @record
@@ -38,7 +38,7 @@ def shared_out(
 
 def pays(cycles: float, machine: Machine) -> bool:
     """Whether so much work is worth the start of other threads."""
-    return machine.cores > 1 and cycles > PARALLEL_CYCLES
+    return machine.cores > 1 and cycles > LAUNCHES * machine.launch_cycles
 
 
 def _cycles(shape: Shape, machine: Machine) -> float:

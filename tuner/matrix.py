@@ -15,7 +15,6 @@ from rutc.tuner.access import Shape, Touch, dim_of_loop
 from rutc.tuner.blocking import comes_from_afar
 from rutc.tuner.choice import Choice, shared_out
 from rutc.tuner.dot import dot_packing
-from rutc.tuner.tile_loads import LINE_BYTES
 
 ROWS = 16
 COLUMNS = 16
@@ -90,7 +89,7 @@ def matrix(
     packs = {}
     for t in block.rights:
         if blocks > wide and comes_from_afar(t, shape, machine):
-            steps.append(PrefetchBlock(t.buffer, f"{column}.o.o", 0, LINE_BYTES // t.bytes))
+            steps.append(PrefetchBlock(t.buffer, f"{column}.o.o", 0, machine.line_bytes // t.bytes))
         of_loop = dim_of_loop(kernel, t.buffer)
         dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
         reduced = [of_loop[v] for v in bound if v in of_loop]

@@ -28,18 +28,12 @@ from rutc.tensor_ir.kernel import Buffer, Kernel, Loop, accesses, exprs, walk_st
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse_index
 
-FOREIGN_BYTES = 3.0
-"""Bytes per cycle that a thread gets of what lies in another core's cache."""
-STREAM_BYTES = 8.0
-"""Bytes per cycle that a thread gets of constants that its caches do not hold."""
 SPILL_BYTES = 128
 """What prefetching and shared lines move too much at each end of a piece."""
 TURN_CYCLES = 60
 """What it costs a thread to go on to the next turn."""
 CACHE_BYTES = 16.0
 """Bytes per cycle that kernels bound by their own thread's caches take in and give."""
-LAUNCH_CYCLES = 3000
-"""What it costs to start other threads, and to wait for them."""
 LEAST_CYCLES = 20_000
 """What a kernel with parallel loops takes at least: schedules make none of them in smaller ones."""
 EFFICIENCY = 0.75
@@ -210,6 +204,7 @@ class _Problem:
         self.launches = launches
         self.machine = machine
         self.threads = machine.cores
+        self.foreign = machine.foreign_bytes_per_cycle
         constants = {o.value: o.bytes for x in launches for o in x.operands if o.constant}
         self.streams = sum(constants.values()) > machine.l2
         self.links: list[tuple[int, int, int, int]] = []
@@ -259,12 +254,12 @@ class _Problem:
         cycles = self._work(x)
         if not way.alone:
             cycles *= way.largest / self.threads
-            cycles += LAUNCH_CYCLES + TURN_CYCLES * (way.count - 1)
+            cycles += self.machine.launch_cycles + TURN_CYCLES * (way.count - 1)
         for o, piece in zip(x.operands, way.pieces, strict=True):
             if o.constant and self.streams:
-                cycles += self._needed(o, piece) / STREAM_BYTES
+                cycles += self._needed(o, piece) / self.machine.memory_bytes_per_cycle
             elif o.stored and piece is not None:
-                cycles += 2 * self._needed(o, piece) * _spilled(piece) / FOREIGN_BYTES
+                cycles += 2 * self._needed(o, piece) * _spilled(piece) / self.foreign
         return cycles
 
     def _work(self, x: Shared) -> float:
@@ -280,10 +275,10 @@ class _Problem:
         there, here = source.pieces[q], reader.pieces[j]
         operand = self.launches[i].operands[j]
         if source.alone:
-            return 0.0 if reader.alone else self._needed(operand, here) / FOREIGN_BYTES
+            return 0.0 if reader.alone else self._needed(operand, here) / self.foreign
         near = here is not None and there is not None and here.dim == there.dim
         share = _spilled(here) if here is not None and near else 1 - 1 / self.threads
-        return self._needed(operand, here) * share / FOREIGN_BYTES
+        return self._needed(operand, here) * share / self.foreign
 
     def _needed(self, o: Operand, piece: Piece | None) -> float:
         return o.bytes if piece is None else o.bytes / self.threads

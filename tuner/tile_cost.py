@@ -13,7 +13,6 @@ from rutc.tuner.tile_loads import (
     APART,
     EVICTED_CYCLES,
     FAR,
-    LINE_BYTES,
     LOAD_BITS,
     SHORTEST_ROW,
     UNKNOWN,
@@ -277,7 +276,7 @@ def _tile_cycles(
             for t in r.reads
             if not t.depends(vector)
         )
-        work += STREAM_SHARE * lines * LINE_BYTES / machine.l2_bytes_per_cycle
+        work += STREAM_SHARE * lines * machine.line_bytes / machine.l2_bytes_per_cycle
         # One operand's part of a step is held, the others pass by one at a time.
         held = min((loads_of_step(t, vector, vectors, rows, width) for t in r.reads), default=0.0)
         registers = size * width_each + max(held, vectors) * wide + 1

@@ -12,7 +12,6 @@ from rutc.tuner.access import Reduction, Shape, Touch
 
 LOAD_BITS = 512
 """A hidden load of so many bits costs twice what one of an element does."""
-LINE_BYTES = 64
 LINES_ANEW = 0.5
 """Share of the rows' lines that the tile before has not left in the first cache."""
 EVICTED_CYCLES = 10.0
@@ -51,16 +50,17 @@ def lines_loaded(
     lost = evicted_rows(t, rows, machine)
     if lost or t.packed or t.buffer_bytes <= machine.l1 // 2:
         return lost
+    line = machine.line_bytes
     lines = 1.0
     for v, f in rows:
         step = abs(t.strides.get(v) or 0) * t.bytes
-        lines *= f if step >= LINE_BYTES else 1 + (f - 1) * step / LINE_BYTES
+        lines *= f if step >= line else 1 + (f - 1) * step / line
     own = {x.var for x in r.loops}
     for v in reversed([v for v in order if v in own]):
         # A line serves all steps that stay in it.
         step, extent = abs(t.strides.get(v) or 0) * t.bytes, shape.extents[v]
-        lines /= min(extent, max(1.0, LINE_BYTES / step)) if step else extent
-        if step * extent >= LINE_BYTES:
+        lines /= min(extent, max(1.0, line / step)) if step else extent
+        if step * extent >= line:
             break
     return lines * LINES_ANEW
 
@@ -76,19 +76,20 @@ def evicted_rows(
         return 0
     steps = ((f, (t.strides.get(v) or 0) * t.bytes) for v, f in rows)
     moving = tuple((f, step) for f, step in steps if step)
-    return _crammed(moving, machine.l1 // machine.l1_way_bytes, machine.l1_way_bytes, others)
+    return _crammed(moving, machine, others)
 
 
 @functools.lru_cache(maxsize=4096)
-def _crammed(steps: tuple[tuple[int, int], ...], ways: int, way_bytes: int, others: int) -> int:
+def _crammed(steps: tuple[tuple[int, int], ...], machine: Machine, others: int) -> int:
     """Lines at all multiples of the steps, fewer than each one's count, in sets that overflow."""
+    ways = machine.l1 // machine.l1_way_bytes
     if prod(f for f, _ in steps) + others <= ways:
         return 0
     places = {0}
     for f, step in steps:
         places = {p + i * step for p in places for i in range(f)}
-    lines = {p // LINE_BYTES for p in places}
-    sets = Counter(line % (way_bytes // LINE_BYTES) for line in lines)
+    lines = {p // machine.line_bytes for p in places}
+    sets = Counter(line % (machine.l1_way_bytes // machine.line_bytes) for line in lines)
     return sum(n for n in sets.values() if n + others > ways)
 
 

@@ -48,7 +48,6 @@ from rutc.tuner.packing import grouped_packing, packing
 from rutc.tuner.prepare import operations_on_vectors, prepared_operands
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import LONGEST_UNROLLED, bound_order, crowded, multiplications
-from rutc.tuner.tile_loads import LINE_BYTES
 
 REUSE = 8
 """Tiles that use a block of the vector operand before the next is loaded."""
@@ -211,7 +210,7 @@ def tiled(
                     continue
                 if not t.depends(tile.vector) or not t.depends(bound[-1]):
                     continue
-                line = LINE_BYTES // t.bytes
+                line = machine.line_bytes // t.bytes
                 if block is not None:
                     steps.append(PrefetchBlock(t.buffer, f"{bound[-1]}.b", 0, line))
                 elif batch and (t.strides.get(batch[-1]) or 0) > 0:
@@ -252,9 +251,9 @@ def _results(shape: Shape, tile: RegisterTile, machine: Machine) -> list[Step]:
             rows = prod(f for v, f in tile.rows if v != along and t.depends(v))
             lanes = tile.vectors * machine.width
             far = lanes if along != tile.vector and t.depends(tile.vector) else 1
-            lines = -(-lanes * t.bytes // LINE_BYTES) if along == tile.vector else 1
+            lines = -(-lanes * t.bytes // machine.line_bytes) if along == tile.vector else 1
             if rows * far * lines <= MOST_LINES:
-                found[t.buffer] = PrefetchResult(t.buffer, LINE_BYTES // t.bytes)
+                found[t.buffer] = PrefetchResult(t.buffer, machine.line_bytes // t.bytes)
     return list(found.values())
 
 

@@ -38,7 +38,6 @@ from rutc.tuner.dot import products_together
 from rutc.tuner.packing import packing
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import state_registers
-from rutc.tuner.tile_loads import LINE_BYTES
 
 MOST_WRITTEN_OUT = 160
 """Elements of windows that a tile takes in: their code, once for each edge, has to stay small."""
@@ -261,7 +260,7 @@ def _schedule(
     steps += [Mark(v, Kind.UNROLL) for v in own if extents[v] > 1 and v not in looped]
     if looped:
         steps.append(Inside(looped))
-    steps += _ahead(kernel, found, others)
+    steps += _ahead(kernel, found, others, machine.line_bytes)
     tile = RegisterTile(vector, vectors, (), 0.0)
     packs = {
         t.buffer: packing(kernel, t, bound, tile, width, extents, None, {})
@@ -277,7 +276,7 @@ def _lanes_apart(shape: Shape, machine: Machine) -> bool:
     return narrow and not machine.has_masks
 
 
-def _ahead(kernel: Kernel, found: Pass, others: list[str]) -> Iterator[Step]:
+def _ahead(kernel: Kernel, found: Pass, others: list[str], line: int) -> Iterator[Step]:
     """Steps that ask for the next images' or channels' rows while those at hand are computed.
 
     The tiles of one plane read, and store, here and there in it, which no hardware foresees.
@@ -292,7 +291,7 @@ def _ahead(kernel: Kernel, found: Pass, others: list[str]) -> Iterator[Step]:
         )
         if t.packed or t.gathered or not planes or not apart or t.buffer_bytes < AHEAD_BYTES:
             continue
-        yield PrefetchBlock(t.buffer, planes[-1], AHEAD_BYTES // t.bytes, LINE_BYTES // t.bytes, 1)
+        yield PrefetchBlock(t.buffer, planes[-1], AHEAD_BYTES // t.bytes, line // t.bytes, 1)
 
 
 def _bound_order(found: Pass, rows: tuple[str, int] | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,6 +12,8 @@ import llvmlite.binding as llvm
 
 from rutc.base.record import record
 from rutc.emit.targets import aarch64, x86
+from rutc.emit.targets.measured import with_measured_rates
+from rutc.emit.targets.saved import load_machine, save_machine
 from rutc.errors import UserError
 from rutc.tensor_ir.machine import Machine
 
@@ -34,27 +37,69 @@ TARGETS = ("native", *_MAKERS)
 
 
 def target_named(name: str) -> Target:
-    """The target of that name. Raises UserError for an unknown one."""
+    """The target of that name, or the one that a file describes: `FOLDER/FILE` or `FILE.json`.
+
+    A named target is the same everywhere; the native one has the caches and rates of this machine.
+
+    Raises:
+        UserError: there is none, or the file describes none.
+    """
     if name == "native":
         return native_target()
+    if name.endswith(".json") or "/" in name:
+        bases = {base: make() for base, (make, _) in _MAKERS.items()}
+        return Target(name, load_machine(Path(name), bases, x86.OPTIONAL_FEATURES), name)
     if name not in _MAKERS:
         known = ", ".join(TARGETS)
-        raise UserError(f"unknown target {name!r}: rutc compiles for {known}")
+        raise UserError(
+            f"unknown target {name!r}: rutc compiles for {known}, or for what a file describes "
+            "that `rutc doctor --save-target FILE.json` has written"
+        )
     make, describe = _MAKERS[name]
-    machine = make()
-    return Target(name, _here(make) if _is_native(machine) else machine, describe)
+    return Target(name, make(), describe)
 
 
+@functools.cache
 def native_target() -> Target:
-    """The best target that this machine's CPU features allow, by feature flags alone."""
+    """The best target that this machine's CPU features allow, at the rates of this machine.
+
+    Raises:
+        UserError: no target fits it.
+    """
+    return _native(again=False)
+
+
+def remeasured() -> Target:
+    """The native target, whose rates are measured anew.
+
+    Raises:
+        UserError: no target fits this machine.
+    """
+    native_target.cache_clear()
+    return _native(again=True)
+
+
+def save_native(path: Path) -> None:
+    """Writes the description of this machine, which `target_named` reads.
+
+    Raises:
+        UserError: no target fits this machine, or the file cannot be written.
+    """
+    target = native_target()
+    save_machine(target.machine, _MAKERS[target.name][0](), path)
+
+
+def _native(*, again: bool) -> Target:
     present = host_features()
     missing: set[str] = set()
     for name, (make, describe) in _MAKERS.items():
-        machine = _here(make)
+        machine = make(*_caches())
         if not _is_native(machine):
             continue
         missing = set(machine.features - present)
         if not missing:
+            machine = with_measured_rates(machine, again=again)
+            machine = x86.with_costs(machine, host_processor())
             more = x86.OPTIONAL_FEATURES & present
             return Target(name, replace(machine, features=machine.features | more), describe)
     lacks = (
@@ -81,11 +126,6 @@ def host_processor() -> str:
 def _is_native(machine: Machine) -> bool:
     """Whether this machine's processor is of that family."""
     return machine.architecture == platform.machine()
-
-
-def _here(make: Callable[..., Machine]) -> Machine:
-    """A machine with the caches and rates of this one."""
-    return x86.with_rates(make(*_caches()), host_processor())
 
 
 def _caches() -> tuple[int, int]:

@@ -43,23 +43,12 @@ def avx512(l1: int = 32 << 10, l2: int = 1 << 20) -> Machine:
     return Machine("x86-64-v4", TRIPLE, V4_FEATURES, 512, 32, l1=l1, l2=l2)
 
 
-def with_rates(machine: Machine, processor: str) -> Machine:
-    """The machine at the rates of a processor, by its name to LLVM, where they are not common.
+def with_costs(machine: Machine, processor: str) -> Machine:
+    """The machine with what no loop measures yet, by a processor's name to LLVM.
 
-    Costs may depend on them, but never what is legal: names can be wrong.
+    Costs may depend on it, but never what is legal: names can be wrong.
     """
-    match processor, machine.vector_bits:
-        case "znver4", 512:
-            # Operations of 512 bits take their units for two cycles.
-            return replace(
-                machine,
-                fma_per_cycle=1.0,
-                loads_per_cycle=1.0,
-                load_cycles=0.0,
-                sort_cycles=6.0,
-                divide_cycles=6.6,
-            )
-        case "znver4", 256:
-            return replace(machine, divide_cycles=3.7)
-        case _:
-            return machine
+    if processor == "znver4" and machine.vector_bits == 512:
+        # Operations of 512 bits take their units for two cycles.
+        return replace(machine, load_cycles=0.0, sort_cycles=6.0)
+    return machine

@@ -60,23 +60,28 @@ from rutc.tensor_ir.graph import (
 )
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group
+from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.verify import verify
 
-CACHE_LINE_BYTES = 64
 NEIGHBOURS = 4
 """Rows of bytes are made so many times as long, so that all neighbours can be loaded together."""
 
 
-def decide(graph: Graph) -> Plan:
-    """The plan of an optimized graph. Raises UserError for what cannot be planned yet."""
+def decide(graph: Graph, machine: Machine) -> Plan:
+    """The plan of an optimized graph for a machine.
+
+    Raises:
+        UserError: it has what cannot be planned yet.
+    """
     found = numbered(graph)
-    plan = _Decider(with_interface_copies(found.graph)).plan()
+    plan = _Decider(with_interface_copies(found.graph), machine).plan()
     return replace(plan, strings=found.strings, boxes=found.boxes)
 
 
 @dataclass
 class _Decider:
     graph: Graph
+    machine: Machine
     halo: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
     fill: dict[str, Lit] = field(default_factory=dict)
     refusals: list[Refusal] = field(default_factory=list)
@@ -95,7 +100,13 @@ class _Decider:
         self.steps = frozenset(s for s, bounds in graph.symbols if bounds == (0, 1))
         self.checks = frozenset(s for s, (low, high) in graph.symbols if low == high)
         self.inner = choose_innermost(
-            graph.nodes, self.extents, self.fixed, self.homes, self.steps, self.varying
+            graph.nodes,
+            self.extents,
+            self.fixed,
+            self.homes,
+            self.machine,
+            self.steps,
+            self.varying,
         )
         self.copier = Copier(self.extents, set(graph.values), {})
         self.values = dict(graph.values)
@@ -160,7 +171,7 @@ class _Decider:
         copies: list[Nest] = []
         if n.reducer is None and all(r.fill is None for e in n.body for r in reads(e)):
             return n, copies
-        cost = NestCost(n, self.extents, self.constants, self.steps, self.varying)
+        cost = NestCost(n, self.extents, self.constants, self.machine, self.steps, self.varying)
         if n.reducer is None and not cost.windows:
             return n, copies
         _, vector = cost.best(self.inner)
@@ -248,7 +259,7 @@ class _Decider:
         layouts: dict[str, Layout] = {}
         for name, v in self.values.items():
             order = self.order.get(name, v.dims)
-            line = 0 if name in self.fixed else CACHE_LINE_BYTES // v.dtype.bytes
+            line = 0 if name in self.fixed else self.machine.line_bytes // v.dtype.bytes
             narrow = name not in self.fixed and v.dtype in (DType.I8, DType.U8)
             home = self.homes.get(name, name)
             layouts[name] = dense(
@@ -282,7 +293,16 @@ class _Decider:
         bound |= {o.value for o in graph.outputs}
         free = frozenset(self.values) - bound
         names = {v: frozenset(nodes) for v, nodes in users.items()}
-        return Slicer(self.values, layouts, self.sizes, names, free, self.constants, self.symbols)
+        return Slicer(
+            self.values,
+            layouts,
+            self.sizes,
+            names,
+            free,
+            self.constants,
+            self.symbols,
+            self.machine,
+        )
 
     # -- steps ----------------------------------------------------------------------------------
     def _steps(
@@ -296,6 +316,7 @@ class _Decider:
             self.constants,
             self.homes,
             self.graph.extents,
+            self.machine,
             self.steps,
             self.checks,
         )

@@ -35,9 +35,10 @@ from rutc.tensor_ir.graph import (
     walk_nodes,
 )
 from rutc.tensor_ir.lower import Group
+from rutc.tensor_ir.machine import Machine
 
-ROW_BYTES = 128 << 10
-"""The largest row that a group keeps: it has to stay in the nearest caches."""
+ROW_SHARE = 1 / 8
+"""The largest row that a group keeps, in second caches: it has to stay in the nearest ones."""
 MOST_OPERATIONS = 256
 """Of a kernel that elementwise nests join. Code of twice as many takes more than twice as long to
 make (1,000 mixed ones: 22 s of processor time in one kernel, 8 in kernels of 256, 7 of 128, on
@@ -87,6 +88,7 @@ class Fuser:
         constants: frozenset[str],
         homes: Mapping[str, str],
         sizes: Mapping[str, Index],
+        machine: Machine,
         steps: frozenset[str] = frozenset(),
         checks: frozenset[str] = frozenset(),
     ) -> None:
@@ -96,6 +98,8 @@ class Fuser:
         they are. What follows the bind of one of the `checks` runs after it.
         """
         self.checks = checks
+        self.machine = machine
+        self.row_bytes = int(ROW_SHARE * machine.l2)
         self.sizes = sizes
         self.steps = steps
         self.varying = frozenset(d for d, e in sizes.items() if not e.is_const)
@@ -171,7 +175,7 @@ class Fuser:
         return Draft(kind, [n], self._dims(n), position, operations=n.operations, dims=dims)
 
     def _cost(self, n: Nest) -> NestCost:
-        return NestCost(n, self.extents, self.constants, self.steps, self.varying)
+        return NestCost(n, self.extents, self.constants, self.machine, self.steps, self.varying)
 
     def _dims(self, n: Nest) -> frozenset[str]:
         """The dims that the nest has loops for: those of extent 1 need none."""
@@ -209,7 +213,7 @@ class Fuser:
         private = dims - draft.shared
         if private and self.inner.get(n.out.name) not in private:
             return "its rows are not contiguous in memory"
-        if self._row_bytes(draft, n) > ROW_BYTES:
+        if self._row_bytes(draft, n) > self.row_bytes:
             return "the rows are too large to keep"
         return None
 
@@ -234,7 +238,7 @@ class Fuser:
         _, vector = self._cost(n).best(self.inner)
         if vector in n.out.dims:
             return "it is faster vectorised along its rows"
-        if self._row_bytes(draft, n, dims) > ROW_BYTES:
+        if self._row_bytes(draft, n, dims) > self.row_bytes:
             return "the rows are too large to keep"
         return None
 

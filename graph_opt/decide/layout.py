@@ -32,6 +32,7 @@ from rutc.tensor_ir.graph import (
     outs,
     walk_nodes,
 )
+from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.products import terms_of
 
 SWEEPS = 4
@@ -85,6 +86,7 @@ def choose_innermost(
     extents: Mapping[str, int],
     fixed: Mapping[str, tuple[str, ...]],
     homes: Mapping[str, str],
+    machine: Machine,
     steps: frozenset[str] = frozenset(),
     varying: AbstractSet[str] = frozenset(),
 ) -> dict[str, str | None]:
@@ -94,7 +96,7 @@ def choose_innermost(
     """
     constants = frozenset(n.out.name for n in walk_nodes(nodes) if isinstance(n, Const))
     nests = [n for n in walk_nodes(nodes) if isinstance(n, Nest)]
-    costs = [NestCost(n, extents, constants, steps, varying) for n in nests]
+    costs = [NestCost(n, extents, constants, machine, steps, varying) for n in nests]
     touching: dict[str, list[NestCost]] = {}
     inner: dict[str, str | None] = {}
     values: dict[str, Value] = {}

@@ -42,11 +42,13 @@ from rutc.tensor_ir.affine import (
 from rutc.tensor_ir.graph import Value
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group, Slice
+from rutc.tensor_ir.machine import Machine
 
-RING_BYTES = 640 << 10
-"""What the values between the kernels of a chain may take while one slice is worked on."""
-MOST_RING_BYTES = 1400 << 10
-"""What they may take where slices cannot be shorter: it is still less than the second cache."""
+RING = 0.625
+"""What the values between the kernels of a chain may take while one slice is worked on, in second
+caches."""
+MOST_RING = 1.375
+"""What they may take where slices cannot be shorter: little of it is lost."""
 BLOCK = 64
 """Indices of a block: so many use what register tiles load of the other operand."""
 UNHIDDEN = 0.25
@@ -57,12 +59,10 @@ MOST_DIMS = 3
 """Slices are of so many dims at most."""
 FEWEST_KEPT = 0.75
 """Share of the rows of registers for matrices that slices leave."""
-LINE_BYTES = 64
-"""Slices of an innermost dim are whole lines: vectors run along it."""
-NEAR_BYTES = 1 << 20
-"""Values up to this size stay in the second cache as they are."""
-AGAIN_BYTES = 768 << 10
-"""What every slice reads again stays in the second cache up to this size."""
+NEAR = 1.0
+"""Values up to this size, in second caches, stay near as they are."""
+AGAIN = 0.75
+"""What every slice reads again stays near up to this size, in second caches."""
 MOST_MEMBERS = 16
 """Kernels of a chain: their code is one function, and each more is another chain to weigh."""
 MOST_CHAINED = 4 * MOST_OPERATIONS
@@ -85,6 +85,11 @@ class Slicer:
     free: frozenset[str]
     constants: frozenset[str]
     symbols: Mapping[str, Range]
+    machine: Machine
+
+    def near(self, share: float) -> int:
+        """Bytes of so many second caches."""
+        return int(share * self.machine.l2)
 
     def slice(self, steps: tuple[PlanStep, ...]) -> Sliced:
         """The steps with every chain that pays."""
@@ -129,7 +134,7 @@ class Slicer:
         first = steps[start]
         assert isinstance(first, Run)
         grown = self._grown(steps, start, dims)
-        room = RING_BYTES * prod(map(self.extent, dims))
+        room = self.near(RING) * prod(map(self.extent, dims))
         found: list[Chain] = []
         if len(dims) < MOST_DIMS and any(self._bytes_between(m) > room for m in grown):
             for e in self._cut(first.group):
@@ -172,7 +177,7 @@ class Slicer:
             if any(self._lose_rows(m, size) for m in members):
                 continue
             blocks = self._in_blocks(members)
-            room = RING_BYTES * self.extent(members[0].dims[-1])
+            room = self.near(RING) * self.extent(members[0].dims[-1])
             crowded = not blocks and self._bytes_between(members) * size > room
             found.append(Chain(members, size, gain, blocks, crowded))
         return found
@@ -284,24 +289,24 @@ class Slicer:
         """
         between = self._between(members)
         total = sum(map(self.bytes, between))
-        if sum(map(self._common_bytes, between)) <= NEAR_BYTES:
+        if sum(map(self._common_bytes, between)) <= self.near(NEAR):
             return None
         *outer, last = members[0].dims
         extent, around = self.extent(last), prod(map(self.extent, outer))
-        if total <= (RING_BYTES * around if outer else NEAR_BYTES):
+        if total <= (self.near(RING) * around if outer else self.near(NEAR)):
             return None
         line, blocks = self._line(members), self._in_blocks(members)
         most = extent * around // FEWEST_SLICES
         if blocks and min(extent - 1, most) < BLOCK:
             return None
         most = min(most, BLOCK) if blocks else most
-        room = MOST_RING_BYTES if blocks else RING_BYTES
+        room = self.near(MOST_RING) if blocks else self.near(RING)
         longest = min(most, room * extent * around // total) // line * line
         if not self._is_fixed(members):
             possible = line == 1 and longest > 0
             return longest if possible and self._fewest(members, longest) >= FEWEST_SLICES else None
         if longest == 0:
-            fits = line <= most and total * line <= MOST_RING_BYTES * extent * around
+            fits = line <= most and total * line <= self.near(MOST_RING) * extent * around
             return line if fits else None
         whole = max((r for r in range(line, longest + 1, line) if extent % r == 0), default=0)
         even = -(-extent // -(-extent // longest))
@@ -333,7 +338,7 @@ class Slicer:
         return len(members[0].dims) > 1 or self._line(members) > 1
 
     def _line(self, members: tuple[Member, ...]) -> int:
-        """Slices are multiples of so many indices of the first kernel's last dim.
+        """Slices are multiples of so many indices of the first kernel's last dim: of whole lines.
 
         Equal slices of a dim of any size are not: values of their own may begin within a line.
         """
@@ -343,7 +348,7 @@ class Slicer:
             for v in m.group.stored:
                 axes = self.layouts[v].axes
                 if axes and axes[-1].dim == m.dims[-1] and v not in own:
-                    whole = LINE_BYTES // self.values[v].dtype.bytes
+                    whole = self.machine.line_bytes // self.values[v].dtype.bytes
                     lines.append(lcm(whole, m.ratios[-1]) // m.ratios[-1])
         return lcm(*lines)
 
@@ -357,7 +362,7 @@ class Slicer:
         reread = 0.0
         for level, count in enumerate(trips):
             again = self._read_again(members, level)
-            if again > AGAIN_BYTES:
+            if again > self.near(AGAIN):
                 share = UNHIDDEN if blocks and level == len(trips) - 1 else 1.0
                 reread += share * prod(trips[:level]) * (count - 1) * again
         return saved - REREAD * reread
@@ -429,11 +434,11 @@ class Slicer:
         return replace(layout, axes=axes)
 
 
-def stays_near(between: float, again: float, count: int) -> bool:
-    """Whether `between` bytes pass from kernel to kernel in so many slices of a dim.
+def stays_near(between: float, again: float, count: int, cache: int) -> bool:
+    """Whether `between` bytes pass from kernel to kernel in so many slices of a dim, and stay near.
 
-    `again` bytes are read again for each slice.
+    `again` bytes are read again for each slice; `cache` are those of a second cache.
     """
-    if count < FEWEST_SLICES or between > count * MOST_RING_BYTES:
+    if count < FEWEST_SLICES or between > count * MOST_RING * cache:
         return False
-    return again <= AGAIN_BYTES or 2 * between > REREAD * (count - 1) * again
+    return again <= AGAIN * cache or 2 * between > REREAD * (count - 1) * again

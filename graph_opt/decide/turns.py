@@ -24,10 +24,10 @@ from rutc.base.record import record
 from rutc.graph_opt.decide.chains import Sliced
 from rutc.graph_opt.decide.memory import Lifetimes, place_fixed
 from rutc.graph_opt.decide.slices import (
-    AGAIN_BYTES,
+    AGAIN,
     BLOCK,
-    MOST_RING_BYTES,
-    NEAR_BYTES,
+    MOST_RING,
+    NEAR,
     REREAD,
     UNHIDDEN,
     Slicer,
@@ -305,7 +305,7 @@ class _Weight:
             self._reread(stage, group, d)
         for v in group.stored:
             size = _index_bytes(self.slicer, v)
-            if size is not None and size <= MOST_RING_BYTES:
+            if size is not None and size <= self.slicer.near(MOST_RING):
                 self.bytes[v] = size
         self.near = {v for v in self.bytes if self._is_inside(v)}
 
@@ -339,14 +339,14 @@ class _Weight:
     @property
     def moves_little(self) -> bool:
         """Whether what is passed stays near anyway."""
-        return self.moved <= 2 * NEAR_BYTES
+        return self.moved <= 2 * self.slicer.near(NEAR)
 
     @property
     def gain(self) -> float:
         """Bytes that need not be moved from farther caches, less what is read again."""
         if self.moves_little:
             return 0.0
-        again = self.unhidden if self.again > AGAIN_BYTES else 0.0
+        again = self.unhidden if self.again > self.slicer.near(AGAIN) else 0.0
         return self.moved - REREAD * (self.many - 1) * again
 
 

@@ -8,7 +8,6 @@ from itertools import product
 from math import ceil, log2, prod
 
 from rutc.base.record import record
-from rutc.graph_opt.cost import LANES, NEAR_BYTES
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.kinds import matches
@@ -40,6 +39,9 @@ from rutc.tensor_ir.affine import floordiv, mod
 
 PRODUCTS = 1.6
 """Vectors of products per cycle that sums reach."""
+LANES = 16
+NEAR_BYTES = 1 << 20
+"""What is nearer than memory, and costs nothing to move, from one kernel to the next."""
 FAR_BYTES_PER_CYCLE = 6.0
 """What is fetched ahead from beyond the second cache: weights arrive while others are used."""
 TRANSFORM_CYCLES = 3.5

@@ -21,7 +21,6 @@ import ml_dtypes
 import numpy as np
 
 from rutc.base.record import record
-from rutc.graph_opt.cost import LANES, NEAR_BYTES
 from rutc.graph_opt.decide.layout import fixed_orders, order_dims
 from rutc.graph_opt.decide.slices import stays_near
 from rutc.graph_opt.editor import ROOT, Editor
@@ -29,6 +28,7 @@ from rutc.graph_opt.exprs import at_point, index_coords, point
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rounding import rounds
 from rutc.graph_opt.row_runs import Rows, rows_in_use
+from rutc.graph_opt.rules.filtering import LANES, NEAR_BYTES
 from rutc.graph_opt.rules.row_groups import Orders, in_phases, row_choices
 from rutc.graph_opt.weighted import weighted
 from rutc.tensor_ir import (
@@ -287,7 +287,9 @@ def _cycles(n: Nest, source: Read, const: Const, rows: Rows, idle: float, editor
     bytes_ = taken * len(NAMES) * DType.BF16.bytes
     beside = [v for v in _plain_loops(source) if v in n.out.dims and v not in rows.loops]
     slices = (editor.typical((v,)) for v in beside)
-    if source.fill is None and any(stays_near(bytes_, weights, count) for count in slices):
+    if source.fill is None and any(
+        stays_near(bytes_, weights, count, NEAR_BYTES) for count in slices
+    ):
         return cycles
     return cycles + max(bytes_ - NEAR_BYTES, 0) / MOVED_PER_CYCLE
 

@@ -136,7 +136,8 @@ def test_kernels_of_slices_are_scheduled_for_one_thread(tmp_path: Path) -> None:
     path = tmp_path / "slices.onnx"
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     onnx.save(model, path)
-    plan = decide(versions(import_model(path), target_named("x86-64-v3").machine)[-1].graph)
+    machine = target_named("x86-64-v3").machine
+    plan = decide(versions(import_model(path), machine)[-1].graph, machine)
     assert any(isinstance(s, Repeat) and s.parts for s in plan.steps)
     kernels = explain(path, "scores", target="x86-64-v3").kernels
     assert kernels

@@ -32,6 +32,7 @@ from rutc.tensor_ir.interpret import interpret
 from tests.conformance.guarded import guarded, guarded_copy
 from tests.conformance.modes import MODES, Variants
 from tests.conformance.suite import Case, graph_inputs
+from tests.machines import NATIVE
 
 OnStage = Callable[[str], None]
 Feed = Mapping[str, object]
@@ -296,7 +297,7 @@ def _plan(
 ) -> tuple[Graph, Plan]:
     dims, shapes = _structure(onnx.load(path), feed, free=free)
     graph = import_model(path, values=values, dims=dims, shapes=shapes)
-    return graph, decide(optimize(graph))
+    return graph, decide(optimize(graph), NATIVE)
 
 
 def _trials(model: ModelProto, feed: Feed) -> list[dict[str, np.ndarray]]:

@@ -34,6 +34,7 @@ from rutc.tensor_ir.interpret import interpret
 from tests.conformance.adapter import SIZES_DIFFER
 from tests.conformance.guarded import guarded, guarded_copy
 from tests.fuzz.cases import Case
+from tests.machines import NATIVE
 
 CASES_PER_PROCESS = 200
 """A process ends after so many, to give back the libraries that it loaded."""
@@ -178,7 +179,7 @@ class _Work:
         if not build:
             return
         self.begin("plan")
-        plan = decide(optimize(graph))
+        plan = decide(optimize(graph), NATIVE)
         self.begin("build")
         machine = target_named("native").machine
         built = Builder(plan, machine, f"f{next(_numbers)}", 1, keep_subnormals=True).build()

@@ -38,6 +38,7 @@ from rutc.importer import import_model
 from tests.fuzz.child import describe
 from tests.fuzz.mutate import mutant, pool_of
 from tests.fuzz.seeds import seeds
+from tests.machines import NATIVE
 
 CASES_PER_PROCESS = 1000
 """A process ends after so many, to give back what it loaded."""
@@ -136,8 +137,8 @@ def _kernels(path: Path, begin: object) -> None:
     begin("optimize")
     found = versions(graph, machine)
     begin("plan")
-    plan = decide(found[-1].graph)
-    alternatives = tuple(Alternative(decide(v.graph), v.where) for v in found if v.where)
+    plan = decide(found[-1].graph, NATIVE)
+    alternatives = tuple(Alternative(decide(v.graph, NATIVE), v.where) for v in found if v.where)
     begin("kernels")
     Builder(plan, machine, "model", 1, alternatives=alternatives).build()
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from onnx import TensorProto, parser
 
-from rutc.emit.targets import target_named
 from rutc.errors import UserError
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
@@ -19,6 +18,7 @@ from rutc.runtime import ModelError
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interpret import interpret
 from tests.compiled import build, run
+from tests.machines import NATIVE
 
 HEADER = '<ir_version: {}, opset_import: ["" : {}]> '
 IR_VERSIONS = {9: 4, 10: 5, 11: 6, 12: 7, 13: 7}
@@ -35,7 +35,7 @@ def gives(
         path = Path(folder) / "model.onnx"
         path.write_bytes(parser.parse_model(header + text).SerializeToString())
         graph = import_model(path, dims=dims or {})
-        library = build(decide(optimize(graph)), target_named("native").machine, Path(folder))
+        library = build(decide(optimize(graph), NATIVE), NATIVE, Path(folder))
         for found in (interpret(graph, x), run(library, x, 1), run(library, x, 2)):
             for got, right in zip(found.values(), want, strict=True):
                 assert got.dtype == right.dtype
@@ -276,8 +276,8 @@ def test_sizes_beyond_a_list_of_scales_are_refused() -> None:
         { y = QuantizeLinear <axis = 0> (x, scale, zero) }
     """
     with TemporaryDirectory() as folder:
-        plan = decide(optimize(imported(text, {"n": (1, 20)})))
-        library = build(plan, target_named("native").machine, Path(folder))
+        plan = decide(optimize(imported(text, {"n": (1, 20)})), NATIVE)
+        library = build(plan, NATIVE, Path(folder))
         for n in (3, 20):
             x: dict[str, np.ndarray] = {"x": np.ones(n, "f4"), "zero": np.zeros(n, np.int8)}
             with pytest.raises(ModelError, match=f"5 and n|n is {n}|n = {n}"):
@@ -309,8 +309,8 @@ def test_an_output_of_less_than_no_extent_is_refused() -> None:
     g (uint8[1, 1, n] x, uint8[1, 1, 5] w) => (int32[1, 1, m] y) { y = ConvInteger (x, w) }
     """
     with TemporaryDirectory() as folder:
-        plan = decide(optimize(imported(text, {"n": (1, 20)})))
-        library = build(plan, target_named("native").machine, Path(folder))
+        plan = decide(optimize(imported(text, {"n": (1, 20)})), NATIVE)
+        library = build(plan, NATIVE, Path(folder))
         x = {"x": np.ones((1, 1, 2), np.uint8), "w": np.ones((1, 1, 5), np.uint8)}
         with pytest.raises(ModelError, match="'y' has no shape for these inputs"):
             run(library, x, 1)

@@ -11,13 +11,14 @@ from rutc.tensor_ir.graph import walk_nodes
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verify import verify
 from tests.examples import examples
+from tests.machines import V4
 
 
 def plan_of(text: str) -> Plan:
     """The plan of a graph's text, with no rewrite before it."""
     graph = parse(text)
     verify(graph)
-    return decide(graph)
+    return decide(graph, V4)
 
 
 def innermost(plan: Plan, value: str) -> str:

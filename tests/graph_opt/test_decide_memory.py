@@ -17,6 +17,7 @@ from rutc.graph_opt.plan import Choose, Fail, FillHalo, Plan, PlanStep, Repeat, 
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.graph import used
 from tests.graph_opt.plans import plan_of, planned, some_plans
+from tests.machines import V4
 from tests.strategies import graphs
 
 Event = tuple[str, str]
@@ -87,7 +88,7 @@ def test_no_value_is_overwritten_before_its_last_read(
     graph: Graph, branch: bool, optimized: bool
 ) -> None:
     planned(graph)
-    plan = decide(optimize(graph) if optimized else graph)
+    plan = decide(optimize(graph) if optimized else graph, V4)
     always = iter(lambda: branch, None)
     assert clobbered(plan, always) == [], str(plan)
     for place in plan.places.values():

@@ -14,13 +14,14 @@ from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.parse import parse
 from tests.graph_opt.plan_runner import PlanFailed, run_plan
 from tests.graph_opt.plans import kernels, plan_of, planned, some_plans
+from tests.machines import V4
 from tests.strategies import graphs, random_inputs
 
 
 def check_plan(graph: Graph, seed: int) -> None:
     """Compares what the graph and its plan compute. The graph's values must be exact."""
     inputs = random_inputs(graph, seed)
-    plan = decide(graph)
+    plan = decide(graph, V4)
     got = run_plan(plan, inputs)
     for name, array in interpret(graph, inputs).items():
         np.testing.assert_array_equal(got[name], array, err_msg=f"{name} of\n{graph}\n{plan}")
@@ -194,7 +195,7 @@ def test_memory_is_a_formula_of_symbolic_sizes() -> None:
         output "y" [n, s, i] = %y
         """
     )
-    plan = decide(graph)
+    plan = decide(graph, V4)
     first, *sizes = str(plan).splitlines()[:3]
     assert re.fullmatch(r"plan symbolic: arena .*batch\*seq\*seq.* bytes", first)
     assert sizes == ["  size batch = 0..100", "  size seq = 1..9"]
@@ -208,7 +209,7 @@ def test_memory_is_a_formula_of_symbolic_sizes() -> None:
 @given(graphs(exact=True, symbolic=True, most=4), st.data(), st.booleans())
 def test_one_plan_serves_all_sizes(graph: Graph, data: st.DataObject, optimized: bool) -> None:
     graph = optimize(graph) if optimized else graph
-    plan = decide(graph)
+    plan = decide(graph, V4)
     for seed in data.draw(st.lists(st.integers(0, 99), min_size=1, max_size=3, unique=True)):
         inputs = random_inputs(graph, seed)
         got = run_plan(plan, inputs)

@@ -16,6 +16,7 @@ from rutc.tensor_ir.verify import verify
 from tests.compiled import build, run
 from tests.graph_opt.plan_runner import run_plan
 from tests.kernels import assert_agree
+from tests.machines import V4
 from tests.strategies import random_inputs
 
 pytestmark = pytest.mark.sampled(16, whole=True)
@@ -64,8 +65,8 @@ output "y" [h, s, n] = %y
 @pytest.fixture(autouse=True)
 def _small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every value is too large to stay near."""
-    monkeypatch.setattr(slices, "NEAR_BYTES", 0)
-    monkeypatch.setattr(slices, "RING_BYTES", 2048)
+    monkeypatch.setattr(slices, "NEAR", 0)
+    monkeypatch.setattr(slices, "RING", 2048 / V4.l2)
     monkeypatch.setattr(slices, "FEWEST_SLICES", 2)
 
 
@@ -91,7 +92,7 @@ def check(text: str, folder: Path, inputs: Mapping[str, np.ndarray] | None = Non
     if inputs is None:
         inputs = random_inputs(graph, 0)
     wanted = interpret(graph, inputs)
-    plan = decide(graph)
+    plan = decide(graph, V4)
     got = run_plan(plan, inputs)
     library = build(plan, target_named("native").machine, folder)
     for threads in (1, 2):
@@ -126,7 +127,7 @@ def test_short_vectors_are_not_cut_into_slices(tmp_path: Path) -> None:
 @pytest.fixture
 def _smaller_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even one index of an outer dim stays near."""
-    monkeypatch.setattr(slices, "RING_BYTES", 256)
+    monkeypatch.setattr(slices, "RING", 256 / V4.l2)
     monkeypatch.setattr(slices, "BLOCK", 16)
 
 
@@ -209,7 +210,7 @@ def test_slices_of_a_dim_of_any_size(s: int, t: int, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_smaller_caches")
 def test_slices_of_nothing_take_no_memory() -> None:
     text = SYMBOLIC.replace("batch = 1..3, ", "").replace("rows = 1", "rows = 0")
-    plan = decide(parse(text.format(h=4, s="rows", t="m", k=3, n=5)))
+    plan = decide(parse(text.format(h=4, s="rows", t="m", k=3, n=5)), V4)
     sliced = [s for g in plan.groups() for s in g.slices if s.dim == "s"]
     assert sliced
     assert all(Index.of(s.size).evaluate({"rows": 0, "m": 1}) == 0 for s in sliced)
@@ -238,7 +239,7 @@ def test_slices_of_one_index_of_a_dim_of_any_size(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The last dim is cut as the outer one is, one index at a time."""
-    monkeypatch.setattr(slices, "MOST_RING_BYTES", 400)
+    monkeypatch.setattr(slices, "MOST_RING", 400 / V4.l2)
     monkeypatch.setattr(slices, "BLOCK", 1)
     text = SYMBOLIC.replace("batch = 1..3, ", "").format(h=4, s="rows", t="m", k=3, n=5)
     shapes = {"q": (4, 17, 3), "r": (4, 7, 3), "v": (4, 7, 5), "mask": (17, 7)}
@@ -274,10 +275,10 @@ def test_slices_of_a_dim_of_any_size_that_is_read_several_times(n: int, tmp_path
 def test_chains_of_dims_of_any_size_pay_at_common_sizes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(slices, "NEAR_BYTES", 4 * 50 * 70 * 4)
+    monkeypatch.setattr(slices, "NEAR", (4 * 50 * 70 * 4) / V4.l2)
     text = SYMBOLIC.replace("batch = 1..3, ", "").format(h=4, s="rows", t="m", k=3, n=5)
     graph = parse(text)
-    assert not repeats(decide(graph))
+    assert not repeats(decide(graph, V4))
 
 
 @pytest.mark.usefixtures("_smaller_caches")
@@ -317,16 +318,16 @@ def test_reads_of_other_slices_make_no_chain(old: str, new: str, tmp_path: Path)
 
 
 def test_what_fits_stays_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(slices, "NEAR_BYTES", 1 << 20)
+    monkeypatch.setattr(slices, "NEAR", (1 << 20) / V4.l2)
     assert not repeats(check(PRODUCTS, tmp_path))
 
 
 def test_reading_much_again_does_not_pay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(slices, "AGAIN_BYTES", 0)
+    monkeypatch.setattr(slices, "AGAIN", 0)
     text = PRODUCTS.replace("%r[h, k, t]", "%r[k, t]").replace("%v[h, n, t]", "%v[n, t]")
     text = text.replace("f32{h,k,t}", "f32{k,t}").replace("f32{h,n,t}", "f32{n,t}")
     text = text.replace('"r" [h, t, k]', '"r" [t, k]').replace('"v" [h, t, n]', '"v" [t, n]')
     assert repeats(check(text, tmp_path))
-    monkeypatch.setattr(slices, "RING_BYTES", 1024)
+    monkeypatch.setattr(slices, "RING", 1024 / V4.l2)
     text = text.replace("n = 16", "n = 160")
     assert not repeats(check(text, tmp_path))

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rutc.driver import build as building
 from rutc.emit.targets import target_named
 from rutc.graph_opt.decide import decide, slices, turns
 from rutc.graph_opt.plan import FillHalo, InTurn, Plan, Repeat, groups_of
@@ -17,6 +16,7 @@ from rutc.tensor_ir.verify import verify
 from tests.compiled import build
 from tests.graph_opt.plan_runner import run_plan
 from tests.kernels import assert_agree
+from tests.machines import V4, eager
 from tests.tensor_ir.test_chain import TEXT as CHAIN
 
 NETWORK = """
@@ -43,7 +43,7 @@ SHAPES = {"w": (3, 6), "k": (3, 3, 6, 7), "v": (7, 5)}
 
 @pytest.fixture(autouse=True)
 def _small_sections_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "NEAR_BYTES", 1 << 10)
+    monkeypatch.setattr(turns, "NEAR", (1 << 10) / V4.l2)
     monkeypatch.setattr(turns, "REREAD", 0.0)
 
 
@@ -57,7 +57,7 @@ def inputs_for(batch: int) -> dict[str, np.ndarray]:
 def planned(text: str) -> Plan:
     graph = parse(text)
     verify(graph)
-    return decide(graph)
+    return decide(graph, V4)
 
 
 def sections(plan: Plan) -> list[InTurn]:
@@ -109,12 +109,11 @@ def test_plans_compute_what_the_graph_means(batch: int) -> None:
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(turns, "NEAR_BYTES", 1 << 10)
+        patch.setattr(turns, "NEAR", (1 << 10) / V4.l2)
         patch.setattr(turns, "REREAD", 0.0)
-        patch.setattr(building, "SMALL_MODEL_CYCLES", 0)
         plan = planned(NETWORK)
         assert sections(plan)
-        return build(plan, target_named("native").machine, tmp_path_factory.mktemp("turns"))
+        return build(plan, eager(target_named("native").machine), tmp_path_factory.mktemp("turns"))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -206,7 +205,7 @@ def test_images_of_unknown_sizes_take_no_turns() -> None:
 
 def test_reading_much_again_for_each_image_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "REREAD", 1e6)
-    monkeypatch.setattr(turns, "AGAIN_BYTES", 0)
+    monkeypatch.setattr(turns, "AGAIN", 0)
     assert not sections(planned(NETWORK))
 
 
@@ -240,8 +239,8 @@ def test_chains_of_an_image_are_not_cut_into_images_again(monkeypatch: pytest.Mo
 
 def test_what_one_chain_holds_takes_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its slices are tasks of all images at once, which more threads share."""
-    monkeypatch.setattr(slices, "NEAR_BYTES", 0)
-    monkeypatch.setattr(slices, "RING_BYTES", 1024)
+    monkeypatch.setattr(slices, "NEAR", 0)
+    monkeypatch.setattr(slices, "RING", 1024 / V4.l2)
     plan = planned(CHAIN)
     assert not sections(plan)
     assert isinstance(plan.steps[0], Repeat)

@@ -54,7 +54,7 @@ def texts_of(model: Locked, target: str) -> Texts:
 def _texts_of(path: Path, model: Locked, target: str) -> Texts:
     machine = TARGETS[target]
     graph = import_model(path, shapes=model.shapes, dims=model.dims)
-    plan, alternatives = planned(versions(graph, machine))
+    plan, alternatives = planned(versions(graph, machine), machine)
     texts: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
     for number, each in enumerate((*(a.plan for a in alternatives), plan)):
         texts["plan"][f"plan {number}"] = f"{each}\n"

@@ -120,7 +120,7 @@ def test_operators(
 
     imported = import_model(path)
     expected = interpret(imported, inputs)
-    got = run(build(decide(optimize(imported)), machine, tmp_path), inputs, threads=1)
+    got = run(build(decide(optimize(imported), machine), machine, tmp_path), inputs, threads=1)
     for name, wanted in expected.items():
         assert got[name].dtype == wanted.dtype, name
         assert got[name].shape == wanted.shape, name

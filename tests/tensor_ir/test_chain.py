@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rutc.emit.targets import target_named
 from rutc.graph_opt.decide import decide, slices
 from rutc.graph_opt.plan import Repeat, Run
 from rutc.tensor_ir.affine import Index
@@ -20,9 +19,9 @@ from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import Inside, apply_schedule
 from rutc.tensor_ir.steps.inside import without_fills
 from tests.emit.run_kernel import run_kernel
+from tests.machines import NATIVE, V4
 from tests.strategies import random_inputs
 
-NATIVE = target_named("native").machine
 TEXT = """
 graph "chain"
 dims h = 6, k = 5, n = 4, s = 8, t = 7
@@ -37,10 +36,10 @@ output "y" [h, s, n] = %y
 
 def composed(monkeypatch: pytest.MonkeyPatch) -> tuple[Graph, Kernel]:
     """The graph, and one kernel of all that it computes."""
-    monkeypatch.setattr(slices, "NEAR_BYTES", 0)
-    monkeypatch.setattr(slices, "RING_BYTES", 1024)
+    monkeypatch.setattr(slices, "NEAR", 0)
+    monkeypatch.setattr(slices, "RING", 1024 / V4.l2)
     graph = parse(TEXT)
-    plan = decide(graph)
+    plan = decide(graph, V4)
     (repeat,) = plan.steps
     assert isinstance(repeat, Repeat)
     trips = Index.of(repeat.trips).value
@@ -121,7 +120,7 @@ dims n = batch, x = 4, k = 3
 %y : f32{n,x} = max{k} %a[n, x=x + 3*k - 3 else -inf]
 output "y" [n, x] = %y
 """)
-    plan = decide(graph)
+    plan = decide(graph, V4)
     (step,) = plan.steps
     assert isinstance(step, Run)
     group = replace(step.group, slices=(Slice("n", "t", 1, loop=False),))

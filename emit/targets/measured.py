@@ -1,0 +1,141 @@
+"""What this machine's processor does in a cycle: measured once, and kept in the user's cache.
+
+Rates are rounded to 1 or 1.5 times a power of two: two measurements then agree, and so does the
+code that is chosen by them. What disturbs a measurement only slows it down, so the fastest of several
+short runs counts. What a core shares with others (the last cache, memory, the time until another
+thread runs) depends on what they do, and is not measured.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import mmap
+import os
+import platform
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from math import log2
+from pathlib import Path
+from time import perf_counter_ns
+
+from rutc.emit.files import write_atomically
+from rutc.emit.toolchain import cache_directory, find_toolchain
+from rutc.errors import InternalError, UserError
+from rutc.tensor_ir.machine import Machine
+
+SOURCE = Path(__file__).with_name("rates.c")
+RUNS = 9
+COUNT = 48 * 1000
+"""Operations of a run: a multiple of what each loop does in one iteration."""
+RATES = ("fma_per_cycle", "loads_per_cycle", "divide_cycles", "fma_latency", "l2_bytes_per_cycle")
+"""The fields of a machine that are measured."""
+
+
+def with_measured_rates(machine: Machine, *, again: bool = False) -> Machine:
+    """Returns the machine, which is the one at hand, at its measured rates.
+
+    They are read from the user's cache, and measured (a fifth of a second) where they are not there
+    or `again` is set. Where nothing can be measured, as without a C compiler, the machine stays as
+    it is.
+    """
+    place = cache_directory() / "machines" / f"{_key(machine)}.json"
+    found = None if again else _known(place)
+    if found is None:
+        try:
+            found = measure(machine)
+        except (OSError, UserError, InternalError):
+            return machine
+        with suppress(OSError, UserError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(place, json.dumps(found, indent=2).encode())
+    return replace(machine, **found)
+
+
+def _key(machine: Machine) -> str:
+    """What tells measurements apart: the processor, the threads it may have, and the loops."""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        names = [line for line in lines if line.startswith(("model", "CPU part", "cpu family"))]
+        parts = [str(machine), *sorted(set(names)), str(len(os.sched_getaffinity(0)))]
+        return hashlib.sha256("\n".join([*parts, SOURCE.read_text()]).encode()).hexdigest()[:24]
+    return platform.machine()
+
+
+def _known(place: Path) -> dict[str, float] | None:
+    """What was measured before; None where that is not there, or no such thing."""
+    try:
+        found = json.loads(place.read_text())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(found, dict) or set(found) != set(RATES):
+        return None
+    fine = all(isinstance(x, int | float) and 0 < x < 1e9 for x in found.values())
+    return found if fine else None
+
+
+def measure(machine: Machine) -> dict[str, float]:
+    """Measures this machine's rates, with registers of the machine's width.
+
+    Returns:
+        Field of `Machine` -> value, each of `RATES`.
+
+    Raises:
+        UserError: there is no C compiler.
+        InternalError: it fails.
+        OSError: the loops cannot be written or loaded.
+    """
+    bytes_ = machine.vector_bits // 8
+    with tempfile.TemporaryDirectory(prefix="rutc-") as folder:
+        flags = ["-O2", "-march=native", "-ffp-contract=fast", f"-DBYTES={bytes_}"]
+        flags += ["-shared", "-fPIC", str(SOURCE), "-o", "rates.so"]
+        find_toolchain().run(flags, Path(folder))
+        loops = ctypes.CDLL(str(Path(folder) / "rates.so"))
+
+    def least(loop: Callable[..., object], *arguments: object) -> float:
+        found = []
+        for _ in range(RUNS):
+            start = perf_counter_ns()
+            loop(*arguments)
+            found.append(perf_counter_ns() - start)
+        return float(min(found))
+
+    def count(n: int) -> ctypes.c_long:
+        return ctypes.c_long(n)
+
+    near = machine.l2 // 2 // (8 * bytes_) * 8 * bytes_
+    # Pages of a map begin where vectors may.
+    with mmap.mmap(-1, near) as memory:
+        memory[:] = bytes(near)
+        view = (ctypes.c_char * near).from_buffer(memory)
+        array = ctypes.c_void_p(ctypes.addressof(view))
+        cycle = least(loops.additions, count(COUNT)) / COUNT
+
+        def cycles(name: str, *arguments: object) -> float:
+            """Those of one operation of a loop."""
+            return least(getattr(loops, name), *arguments, count(COUNT)) / COUNT / cycle
+
+        passes = 4
+        read = least(loops.reads, array, count(near // bytes_), count(passes))
+        found = {
+            "fma_per_cycle": 1 / cycles("fmas"),
+            "loads_per_cycle": 1 / cycles("loads", array),
+            "divide_cycles": cycles("divisions"),
+            "fma_latency": cycles("chained_fmas"),
+            "l2_bytes_per_cycle": near * passes * cycle / read,
+        }
+        del view
+    rounded = {name: coarse(rate) for name, rate in found.items()}
+    return {**rounded, "fma_latency": round(rounded["fma_latency"])}
+
+
+def coarse(rate: float) -> float:
+    """The nearest of 1, 1.5, 2, 3, 4, 6, 8 and so on, and of such parts of one.
+
+    `coarse(1.97)` -> 2.0, `coarse(0.71)` -> 0.75
+    """
+    power = 2.0 ** int(log2(rate) // 1)
+    return min((power, 1.5 * power, 2 * power), key=lambda x: abs(log2(rate / x)))

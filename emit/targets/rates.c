@@ -1,0 +1,68 @@
+/* Loops that measure what a core of this machine does in a cycle.
+
+   Compiled for the processor at hand, with BYTES the width of its vector registers. What a loop
+   computes passes through `keep`, so that no part of it can be left out. */
+typedef float vector __attribute__((vector_size(BYTES)));
+
+#if defined(__x86_64__)
+#define keep(x) __asm__ volatile("" : "+x"(x))
+#else
+#define keep(x) __asm__ volatile("" : "+w"(x))
+#endif
+#define EACH(k, count) _Pragma("GCC unroll 16") for (int k = 0; k < count; k++)
+
+/* Additions that wait for each other: one in each cycle. */
+void additions(long count) {
+  long x = 1;
+  for (long i = 0; i < count; i += 16) EACH(k, 16) __asm__ volatile("" : "+r"(x) : "r"(x += i));
+}
+
+/* Multiply-adds that wait for each other. */
+void chained_fmas(long count) {
+  vector a = (vector){} + 0.5f, b = (vector){} + 1.0f, c = b;
+  for (long i = 0; i < count; i += 16)
+    EACH(k, 16) {
+      c = c * a + b;
+      keep(c);
+    }
+}
+
+/* Multiply-adds of 12 chains, which hide how long each takes. */
+void fmas(long count) {
+  vector a = (vector){} + 0.5f, b = (vector){} + 1.0f, c[12];
+  EACH(k, 12) c[k] = b;
+  for (long i = 0; i < count; i += 12)
+    EACH(k, 12) {
+      c[k] = c[k] * a + b;
+      keep(c[k]);
+    }
+}
+
+/* Divisions of 8 chains. */
+void divisions(long count) {
+  vector a = (vector){} + 3.0f, c[8];
+  EACH(k, 8) c[k] = a;
+  for (long i = 0; i < count; i += 8)
+    EACH(k, 8) {
+      c[k] = a / c[k];
+      keep(c[k]);
+    }
+}
+
+/* Loads of 16 vectors, over and over. */
+void loads(const vector *from, long count) {
+  for (long i = 0; i < count; i += 16)
+    EACH(k, 16) {
+      vector x = *(const volatile vector *)(from + k);
+      keep(x);
+    }
+}
+
+/* Reads a multiple of 8 vectors, `times` times. */
+void reads(const vector *from, long vectors, long times) {
+  vector sum[8] = {};
+  for (long t = 0; t < times; t++) {
+    for (long i = 0; i < vectors; i += 8) EACH(k, 8) sum[k] += from[i + k];
+    EACH(k, 8) keep(sum[k]);
+  }
+}
