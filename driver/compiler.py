@@ -105,7 +105,7 @@ def compile_model(
             if options.dump is not None:
                 make_folder(options.dump)
                 dump = DumpFolder(options.dump, write_file)
-            algorithms = Algorithms(options.spread, dump)
+            algorithms = Algorithms(machine, options.spread, dump)
             with stage("optimize"):
                 found = versions(
                     graph,

@@ -18,6 +18,7 @@ from rutc.graph_opt.rules.parts import SMALLEST, MultiplyParts
 from rutc.graph_opt.versions import FEW_ROWS, FIXED_PARTS
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.graph import Origin
+from rutc.tensor_ir.machine import COMMON, Machine
 
 STEPS_OF_PARTS = {PARTS.name: PARTS, PARTS.name + FEW_ROWS: FIXED_PARTS}
 
@@ -50,6 +51,7 @@ class Algorithm:
 class Algorithms:
     """Collects the algorithms of a graph: give an instance as `on_step`; it calls `after`."""
 
+    machine: Machine = COMMON
     spread: tuple[str, ...] = ()
     after: OnStep | None = None
     found: dict[str, Algorithm] = field(default_factory=dict, init=False)
@@ -59,7 +61,7 @@ class Algorithms:
         """Note what a step chose."""
         if changed and self._before is not None:
             if name == FILTERING.name:
-                rule = MinimalFiltering(spread=self.spread)
+                rule = MinimalFiltering(spread=self.spread, machine=self.machine)
                 self.found.update((a.sum, a) for a in _filtered(rule, self._before))
             elif name in STEPS_OF_PARTS:
                 step = STEPS_OF_PARTS[name]

@@ -141,16 +141,21 @@ EXACT = tuple(_exact(PIPELINE))
 multiply-adds, it computes what the model states."""
 
 
-def pipeline_for(machine: Machine, *, exact: bool = False) -> tuple[Pass, ...]:
+def pipeline_for(
+    machine: Machine, *, exact: bool = False, spread: tuple[str, ...] = ()
+) -> tuple[Pass, ...]:
     """The steps for a machine: what its instructions do best decides which sums are taken.
 
-    With `exact`, those of `EXACT`.
+    With `exact`, those of `EXACT`. `spread` names sums for `MinimalFiltering`.
     """
     steps = tuple(_in_pairs(step, machine) for step in (EXACT if exact else PIPELINE))
-    if exact or not machine.has_matrices(DType.BF16):
+    if exact:
         return steps
-    after = steps.index(FILTERING) + 1
-    return (*steps[:after], PARTS, *steps[after:])
+    at = steps.index(FILTERING)
+    rule = MinimalFiltering(spread=spread, machine=machine)
+    filtering = replace(FILTERING, rules=(rule,))
+    parts = (PARTS,) if machine.has_matrices(DType.BF16) else ()
+    return (*steps[:at], filtering, *parts, *steps[at + 1 :])
 
 
 def _in_pairs(step: Pass, machine: Machine) -> Pass:
@@ -162,7 +167,7 @@ def _in_pairs(step: Pass, machine: Machine) -> Pass:
         return step
     # Before zero points become sums of their own.
     at = step.rules.index(sum_narrow)
-    filters = FilterWhole(vector_bits=machine.vector_bits)
+    filters = FilterWhole(machine=machine)
     pairs = (MultiplyPairs(machine, filters), filters)
     return replace(step, rules=(*step.rules[:at], *pairs, *step.rules[at:]))
 

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rutc.base.record import record
-from rutc.graph_opt.pipeline import FILTERING, PARTS, OnStep, optimize, pipeline_for
-from rutc.graph_opt.rules.filtering import MinimalFiltering
+from rutc.graph_opt.pipeline import PARTS, OnStep, optimize, pipeline_for
 from rutc.tensor_ir import Call, Graph
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.graph import bound_symbols, walk_nodes
@@ -66,10 +65,7 @@ def versions(
     Raises:
         InternalError: A step produced an invalid graph; the message names it.
     """
-    pipeline = pipeline_for(machine, exact=exact)
-    if spread:
-        step = replace(FILTERING, rules=(MinimalFiltering(spread=spread),))
-        pipeline = tuple(step if s is FILTERING else s for s in pipeline)
+    pipeline = pipeline_for(machine, exact=exact, spread=spread)
     if PARTS not in pipeline or not graph.symbols:
         return (Version(optimize(graph, on_step=on_step, pipeline=pipeline)),)
     at = pipeline.index(PARTS)

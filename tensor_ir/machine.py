@@ -127,3 +127,7 @@ class Machine:
         while lanes < min(extent, self.width):
             lanes *= 2
         return lanes
+
+
+COMMON = Machine("common", "", frozenset(), vector_bits=512, registers=32)
+"""What rules assume where no machine is named: the usual rates and caches."""

@@ -36,12 +36,10 @@ from rutc.tensor_ir import (
     cast,
 )
 from rutc.tensor_ir.affine import floordiv, mod
+from rutc.tensor_ir.machine import COMMON, Machine
 
-PRODUCTS = 1.6
-"""Vectors of products per cycle that sums reach."""
-LANES = 16
-NEAR_BYTES = 1 << 20
-"""What is nearer than memory, and costs nothing to move, from one kernel to the next."""
+REACHED = 0.8
+"""Share of the machine's multiply-adds that sums reach."""
 FAR_BYTES_PER_CYCLE = 6.0
 """What is fetched ahead from beyond the second cache: weights arrive while others are used."""
 TRANSFORM_CYCLES = 3.5
@@ -103,6 +101,7 @@ class MinimalFiltering:
     saving: float = 40_000.0
     bit: float = 0.02
     spread: tuple[str, ...] = ()
+    machine: Machine = COMMON
 
     def __str__(self) -> str:
         return "MinimalFiltering"
@@ -123,7 +122,7 @@ class MinimalFiltering:
         windows = windows_of(n, source, weights, editor)
         if not windows:
             return Reason("no bound dim is a window of unit stride")
-        work = Work(n, source, const, tuple(windows), editor)
+        work = Work(n, source, const, tuple(windows), editor, self.machine)
         direct = work.cycles({})
         choices = [
             (work.cycles(f), f)
@@ -218,17 +217,20 @@ def _filters(taps: int, stride: int) -> tuple[Filter, ...]:
 
 @record
 class Work:
-    """What the nest costs, in cycles of one core, with some of its windows filtered."""
+    """What the nest costs, in cycles of one core, with some of its windows filtered.
+
+    `faster` is how many products a sum makes for each one of f32.
+    """
 
     nest: Nest
     source: Read
     const: Const
     windows: tuple[Window, ...]
     editor: Editor
-    products: float = PRODUCTS
+    machine: Machine
+    faster: float = 1.0
     bytes: float = 4.0
     """Bytes of an element of what is transformed."""
-    transform: float = TRANSFORM_CYCLES
 
     def growth(self, filters: Mapping[Window, Filter]) -> float:
         """The transformed weights' size in sizes of the weights."""
@@ -248,20 +250,22 @@ class Work:
         deep = prod(loops[d] for d in self.nest.bound if d in kept)
         points = prod(f.points for f in filters.values())
         around = prod(loops.values()) / (wide * tiles * deep)
-        lanes = ceil(wide / LANES)
-        cycles = tiles * deep * around * lanes / self.products
+        width = self.machine.width
+        lanes = ceil(wide / width)
+        reached = REACHED * self.machine.fma_per_cycle * self.faster
+        cycles = tiles * deep * around * lanes / reached
         weights = self.const.data.array.nbytes * self.growth(filters)
         cycles = max(cycles, self._far(weights))
         if filters:
-            moved = tiles * (ceil(deep / LANES) + lanes)
-            cycles += moved * self.transform * points
+            moved = tiles * (ceil(deep / width) + lanes)
+            cycles += moved * TRANSFORM_CYCLES * points
             cycles += moved * (points + prod(f.outputs for f in filters.values()))
-            cycles += self._far(moved * points * LANES * self.bytes)
+            cycles += self._far(moved * points * width * self.bytes)
         return cycles
 
     def _far(self, size: float) -> float:
         """Cycles to move so many bytes if they do not fit the second cache."""
-        return max(size - NEAR_BYTES, 0.0) / FAR_BYTES_PER_CYCLE
+        return max(size - self.machine.l2, 0.0) / FAR_BYTES_PER_CYCLE
 
     def _least(self, d: str) -> int:
         """A dim's extent, the least one of a symbolic dim: what pays then always pays."""

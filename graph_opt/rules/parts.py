@@ -28,7 +28,7 @@ from rutc.graph_opt.exprs import at_point, index_coords, point
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rounding import rounds
 from rutc.graph_opt.row_runs import Rows, rows_in_use
-from rutc.graph_opt.rules.filtering import LANES, NEAR_BYTES
+from rutc.graph_opt.rules.filtering import REACHED
 from rutc.graph_opt.rules.row_groups import Orders, in_phases, row_choices
 from rutc.graph_opt.weighted import weighted
 from rutc.tensor_ir import (
@@ -48,6 +48,7 @@ from rutc.tensor_ir import (
 )
 from rutc.tensor_ir.affine import product
 from rutc.tensor_ir.expr import reads
+from rutc.tensor_ir.machine import COMMON
 from rutc.tensor_ir.windows import MOST_TAPS, partners
 
 NAMES = ("hi", "mid", "lo")
@@ -67,7 +68,7 @@ FEWEST_ROWS = 8
 SHORTEST, LONGEST = 16, 32
 """Products of a row and a column that one instruction does."""
 
-DIRECT_PER_CYCLE = 1.6 * LANES
+DIRECT_PER_CYCLE = REACHED * COMMON.fma_per_cycle * COMMON.width
 """Products per cycle that sums in f32 reach."""
 PER_CYCLE = 45.0
 """Products of f32 per cycle that sums of products of parts reach, in registers of many rows."""
@@ -288,10 +289,10 @@ def _cycles(n: Nest, source: Read, const: Const, rows: Rows, idle: float, editor
     beside = [v for v in _plain_loops(source) if v in n.out.dims and v not in rows.loops]
     slices = (editor.typical((v,)) for v in beside)
     if source.fill is None and any(
-        stays_near(bytes_, weights, count, NEAR_BYTES) for count in slices
+        stays_near(bytes_, weights, count, COMMON.l2) for count in slices
     ):
         return cycles
-    return cycles + max(bytes_ - NEAR_BYTES, 0) / MOVED_PER_CYCLE
+    return cycles + max(bytes_ - COMMON.l2, 0) / MOVED_PER_CYCLE
 
 
 def _plain_loops(r: Read) -> list[str]:
