@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 from rutc.base.record import record
@@ -77,9 +77,7 @@ class Builder:
         """
         plans = [*(a.plan for a in self.alternatives), self.plan]
         cycles = [cycles_of(p, self.machine) for p in plans]
-        many = without_common(dict(self.plan.graph.symbols))
-        if max(typical(c, many) for c in cycles) < self._small:
-            self.machine = replace(self.machine, cores=1)
+        self.machine = machine_of(plans, self.machine)
         weights = Weights()
         parts = [PlanSteps(p, weights, number) for number, p in enumerate(plans)]
         _check_alike(parts)
@@ -125,11 +123,6 @@ class Builder:
             steps = (host.Branch(alternative.where, instead, steps),)
         return steps
 
-    @property
-    def _small(self) -> int:
-        """Cycles of a run from which on several threads pay."""
-        return max(1, WAKES * self.machine.wake_cycles)
-
     def _large(self, cycles: Index) -> Index:
         """1 where a run is large enough for several threads, and 0 where it is not.
 
@@ -139,13 +132,13 @@ class Builder:
         bound = bound_symbols(self.plan.graph.nodes)
         most = cycles.bounds(sizes)
         if (
-            typical(cycles, sizes) >= self._small
+            typical(cycles, sizes) >= least_shared(self.machine)
             or not cycles.names().isdisjoint(bound)
             or most is None
             or most[1] > MOST_CYCLES
         ):
             return ONE
-        return minimum(ONE, cycles // self._small, sizes)
+        return minimum(ONE, cycles // least_shared(self.machine), sizes)
 
     def _arena_bytes(self, plans: Sequence[Plan]) -> Size:
         """What the plan asks for that asks for most: one runs at a time."""
@@ -214,6 +207,18 @@ class Builder:
             if self.on_draft is not None:
                 self.on_draft(pending, made, drafts[number])
             yield made
+
+
+def least_shared(machine: Machine) -> int:
+    """Cycles of a run from which on several threads pay."""
+    return max(1, WAKES * machine.wake_cycles)
+
+
+def machine_of(plans: Sequence[Plan], machine: Machine) -> Machine:
+    """The machine that kernels of a model are for: threads have no parts of a small one."""
+    many = without_common(dict(plans[-1].graph.symbols))
+    cycles = max(typical(cycles_of(p, machine), many) for p in plans)
+    return machine if cycles >= least_shared(machine) else machine.alone()
 
 
 def _check_alike(parts: Sequence[PlanSteps]) -> None:

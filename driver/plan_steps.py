@@ -6,6 +6,7 @@ completed, one kernel after the other: a kernel says how it wants constants pack
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -64,6 +65,11 @@ class Pending:
     flops: int
     origin: tuple[str, ...]
     near: Mapping[str, Near]
+
+    def named(self, step: str) -> str:
+        """The text of a step of a schedule, with the plan's names in the place of the recipe's."""
+        names = {**self.canonical.dims, **self.canonical.buffers}
+        return re.sub(r"\b[bd][0-9]+\b", lambda found: names.get(found[0], found[0]), step)
 
 
 @record
@@ -395,7 +401,7 @@ class PlanSteps:
                 pending.flops,
                 sum(o.bytes for o in operands),
                 common,
-                made.schedule,
+                pending.named(made.schedule),
                 read,
                 self.number,
             )

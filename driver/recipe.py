@@ -228,40 +228,50 @@ def made_of(made: Draft, machine: Machine, *, code: bool = True) -> Made:
     )
 
 
+@record
+class Scheduled:
+    """A kernel after its schedule, and the packing of those of its constants that get one."""
+
+    schedule: Schedule
+    packings: Mapping[str, Packing]
+    kernel: Kernel
+
+
+def scheduled(recipe: Recipe, machine: Machine) -> tuple[Scheduled, ...]:
+    """The kernels of a recipe, each with its schedule."""
+    # Kernels of a chain are whole tasks; those of a single one are shared out as well.
+    alone = machine.alone() if len(recipe.kernels) > 1 else machine
+    pairs = zip(recipe.kernels, recipe.constants, strict=True)
+    return tuple(_scheduled(kernel, constants, alone) for kernel, constants in pairs)
+
+
 def draft(recipe: Recipe, machine: Machine) -> Draft:
     """The scheduled kernel of a recipe, and its LLVM module."""
     packings: dict[str, tuple[str, Packing | None]] = {}
+    parts = scheduled(recipe, machine)
     if recipe.slices is None:
-        ((kernel,), (constants,)) = recipe.kernels, recipe.constants
-        schedule, packed, scheduled = scheduled_kernel(kernel, constants, machine)
-        packings = {b.name: (b.name, packed.get(b.name)) for b in scheduled.args}
+        (part,) = parts
+        kernel = part.kernel
+        packings = {b.name: (b.name, part.packings.get(b.name)) for b in kernel.args}
     else:
-        # Kernels of a chain are whole tasks; those of a single one are shared out as well.
-        alone = machine.alone() if len(recipe.kernels) > 1 else machine
-        parts: list[Kernel] = []
-        schedule = ()
-        for number, (kernel, constants) in enumerate(
-            zip(recipe.kernels, recipe.constants, strict=True)
-        ):
-            steps, packed, part = scheduled_kernel(kernel, constants, alone)
+        kernels: list[Kernel] = []
+        for number, (part, constants) in enumerate(zip(parts, recipe.constants, strict=True)):
             # Each part has its own packing of a constant.
             names = {name: f"{name}.{number}" for name in constants}
-            packings |= {names.get(b.name, b.name): (b.name, packed.get(b.name)) for b in part.args}
-            parts.append(renamed(part, {}, names))
-            schedule += steps
+            packed = part.packings
+            packings |= {
+                names.get(b.name, b.name): (b.name, packed.get(b.name)) for b in part.kernel.args
+            }
+            kernels.append(renamed(part.kernel, {}, names))
         slices = recipe.slices
         # Around the parts there are loops now, which tell more of what is read.
-        scheduled = without_fills(
-            chain("kernel", parts, slices.counters, frozenset(slices.private))
-        )
-    emitted = emit_kernel(scheduled, machine)
-    return Draft(scheduled, schedule, packings, emitted.text, emitted.tasks, emitted.thread_bytes)
+        kernel = without_fills(chain("kernel", kernels, slices.counters, frozenset(slices.private)))
+    schedule = tuple(step for part in parts for step in part.schedule)
+    emitted = emit_kernel(kernel, machine)
+    return Draft(kernel, schedule, packings, emitted.text, emitted.tasks, emitted.thread_bytes)
 
 
-def scheduled_kernel(
-    kernel: Kernel, constants: tuple[str, ...], machine: Machine
-) -> tuple[Schedule, Mapping[str, Packing], Kernel]:
-    """A kernel's schedule, the packing of those of its constants that get one, and the result."""
+def _scheduled(kernel: Kernel, constants: tuple[str, ...], machine: Machine) -> Scheduled:
     choice = choose(kernel, machine, frozenset(constants))
     extents = {d: e for b in kernel.args for d, e in b.layout.extents}
     packings = {name: Packing(*packing) for name, packing in choice.packing.items()}
@@ -272,7 +282,7 @@ def scheduled_kernel(
     )
     packed = replace(kernel, args=args)
     try:
-        sums, scheduled = partial_sums(apply_schedule(packed, choice.schedule))
+        sums, result = partial_sums(apply_schedule(packed, choice.schedule))
     except NotApplicable as e:
         raise InternalError(f"the default schedule does not apply: {e}\n{packed}") from e
-    return (*choice.schedule, *sums), packings, scheduled
+    return Scheduled((*choice.schedule, *sums), packings, result)

@@ -6,32 +6,32 @@ and planned as for compiling; no code is made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 
 from rutc.base.record import record
-from rutc.driver.recipe import scheduled_kernel
+from rutc.driver.build import machine_of
+from rutc.driver.compiler import planned
+from rutc.driver.plan_steps import PlanSteps
+from rutc.driver.recipe import scheduled
+from rutc.driver.weights import Weights
 from rutc.emit.targets import target_named
 from rutc.errors import UserError
 from rutc.graph_opt import versions
-from rutc.graph_opt.decide import decide
 from rutc.graph_opt.pipeline import pipeline_for
-from rutc.graph_opt.plan import Choose, InTurn, Plan, PlanStep, Repeat, RepeatWhile, Run
+from rutc.graph_opt.plan import Plan
 from rutc.graph_opt.rewrite import Pass, Rule, Sweep, rule_name, why_not
 from rutc.graph_opt.rounding import OverBudget, rounding_of
 from rutc.graph_opt.versions import FEW_ROWS
 from rutc.importer import import_model
 from rutc.importer.extract import ModelParts, NodeInfo
 from rutc.tensor_ir import Const, Graph, Input, Node
-from rutc.tensor_ir.affine import Index, Range, Size, plain
+from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.graph import outs, walk_nodes
-from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.outside import finite_operands
-from rutc.tensor_ir.products import small_factors
 from rutc.tensor_ir.text import node_lines
 
 
@@ -68,9 +68,13 @@ class Part:
 
 @record
 class Launch:
-    """A kernel that holds a part of the node: what it computes together, and its schedule."""
+    """A kernel that holds a part of the node: what it computes together, and its schedule.
+
+    `launch` is what the artifact's manifest calls it, alone or with the others of its chain.
+    """
 
     name: str
+    launch: str
     origin: tuple[str, ...]
     loops: tuple[str, ...]
     schedule: tuple[str, ...]
@@ -140,10 +144,10 @@ def explain(
             refused[rule_name(rule)] = _refusals(rule, after, name)
 
     found = versions(graph, machine, exact=exact_algorithms, on_step=note)
-    plan = decide(found[-1].graph, machine)
+    plan, alternatives = planned(found, machine)
     return _explanation(
         plan,
-        machine,
+        machine_of([*(a.plan for a in alternatives), plan], machine),
         name,
         "" if info is None else info.op,
         tuple(history),
@@ -223,8 +227,8 @@ def _explanation(
         text = "\n".join(node_lines(n))
         parts.append(Part(text, None if group is None else group.name, kept))
     groups = dict.fromkeys(home[v.name].name for n in nodes for v in outs(n) if v.name in home)
-    launches = {x[0].name: x for x in _launches(plan.steps, dict(plan.graph.symbols), machine)}
-    kernels = tuple(_launch(plan, *launches[g]) for g in groups)
+    found = launches(plan, machine, groups)
+    kernels = tuple(found[g] for g in groups)
     origin = {v.name: n.origin for n in walk_nodes(plan.graph.nodes) for v in outs(n)}
     apart = tuple(
         Apart(r.reader, origin[r.reader], r.value, origin[r.value], r.reason)
@@ -234,40 +238,25 @@ def _explanation(
     return Explanation(name, operator, history, tuple(parts), kernels, apart, refused)
 
 
-Symbols = Mapping[str, Range]
+def launches(
+    plan: Plan, machine: Machine, groups: Iterable[str] | None = None
+) -> dict[str, Launch]:
+    """How groups of a plan run, by their names: all of them, or some. As they are compiled.
 
-
-def _launches(
-    steps: tuple[PlanStep, ...], symbols: Symbols, machine: Machine
-) -> list[tuple[Group, Symbols, Machine]]:
-    """All groups with the counters and trips around them, and the machine as they see it."""
-    found: list[tuple[Group, Symbols, Machine]] = []
-    for s in steps:
-        if isinstance(s, Run):
-            found.append((s.group, symbols, machine))
-        elif isinstance(s, Repeat):
-            bounds = Index.of(s.trips).bounds(symbols)
-            last = max(bounds[1] - 1, 0) if bounds is not None else 1 << 62
-            inside = machine.alone() if _is_chain(s) else machine
-            found += _launches(s.steps, {**symbols, s.dim: (0, last)}, inside)
-        elif isinstance(s, RepeatWhile | InTurn):
-            found += _launches(s.steps, symbols, machine)
-        elif isinstance(s, Choose):
-            found += _launches((*s.then, *s.orelse), symbols, machine)
+    `machine` is that of `rutc.driver.build.machine_of`.
+    """
+    wanted = None if groups is None else frozenset(groups)
+    own = {g.name: g for g in plan.groups()}
+    found: dict[str, Launch] = {}
+    for pending in PlanSteps(plan, Weights()).pending:
+        names = [k.name for k in pending.kernels]
+        if not own.keys() & names or not (wanted is None or wanted & set(names)):
+            continue
+        for kernel, part in zip(pending.kernels, scheduled(pending.recipe, machine), strict=True):
+            if kernel.name in own:
+                schedule = tuple(pending.named(str(step)) for step in part.schedule)
+                shared = own[kernel.name].shared
+                found[kernel.name] = Launch(
+                    kernel.name, pending.name, kernel.origin, shared, schedule
+                )
     return found
-
-
-def _is_chain(s: Repeat) -> bool:
-    """Whether several kernels are one, whose slices are its tasks."""
-    return bool(s.parts) and not (len(s.steps) == 1 and isinstance(s.steps[0], Run))
-
-
-def _launch(plan: Plan, group: Group, symbols: Symbols, machine: Machine) -> Launch:
-    extents = {d: plain(e) for d, e in plan.graph.dims}
-    constants = {n.out.name: n for n in walk_nodes(plan.graph.nodes) if isinstance(n, Const)}
-    finite = finite_operands(group.reads, constants)
-    small = small_factors(group.stages, constants)
-    kernel = lower(group, plan.values, plan.layouts, extents, symbols, finite, small)
-    free = tuple(b.name for b in kernel.args if b.name in constants)
-    schedule, _, _ = scheduled_kernel(kernel, free, machine)
-    return Launch(group.name, kernel.origin, group.shared, tuple(map(str, schedule)))

@@ -1,0 +1,54 @@
+"""What `rutc explain` shows of a kernel is what compiling makes of it."""
+
+import pytest
+
+from rutc.driver.build import Builder, machine_of
+from rutc.driver.compiler import planned
+from rutc.driver.plan_steps import KernelFacts
+from rutc.graph_opt import versions
+from rutc.importer import import_model
+from rutc.models.zoo import zoo
+from rutc.report.explain import launches
+from tests.lock.models import Locked, models
+from tests.lock.texts import TARGETS
+
+SMALL = {m.name: m for m in models(["operator ", "kernel ", "layer "])}
+WHOLE = {m.name: m for m in models([model.name for model in zoo()])}
+
+
+def _same(model: Locked, target: str) -> None:
+    with model.file() as path:
+        graph = import_model(path, shapes=model.shapes, dims=model.dims)
+    plan, alternatives = planned(versions(graph, TARGETS[target]), TARGETS[target])
+    machine = machine_of([*(a.plan for a in alternatives), plan], TARGETS[target])
+    compiled: dict[str, KernelFacts] = {}
+    builder = Builder(plan, TARGETS[target], "m", 1, alternatives=alternatives, code=False)
+    for fact in builder.build().facts:
+        if fact.plan == len(alternatives):
+            assert fact.name not in compiled
+            compiled[fact.name] = fact
+    parts: dict[str, list[tuple[str, ...]]] = {}
+    shown = launches(plan, machine)
+    assert shown.keys() == {g.name for g in plan.groups()}
+    for launch in shown.values():
+        parts.setdefault(launch.launch, []).append(launch.schedule)
+    for name, schedules in parts.items():
+        steps = [step for schedule in schedules for step in schedule]
+        made = compiled[name].schedule.split("; ") if compiled[name].schedule else []
+        # Kernels that fill halos come first in some chains, and belong to no group.
+        assert steps == made[len(made) - len(steps) :]
+        assert len(steps) == len(made) or "halo" in name
+
+
+@pytest.mark.sampled(40)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", SMALL)
+def test_schedules_of_small_models_are_those_that_are_compiled(name: str, target: str) -> None:
+    _same(SMALL[name], target)
+
+
+@pytest.mark.sampled(120)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", WHOLE)
+def test_schedules_of_the_zoo_are_those_that_are_compiled(name: str, target: str) -> None:
+    _same(WHOLE[name], target)
