@@ -31,9 +31,14 @@ def shared_out(
 
     `accesses` weighs an iteration: kernels bound by memory take about that many cycles for it.
     """
-    if not pays(_cycles(shape, machine) * accesses, machine):
-        return []
-    return [Mark(v, Kind.PARALLEL) for v in loops]
+    return (
+        [Mark(v, Kind.PARALLEL) for v in loops] if worth_sharing(shape, machine, accesses) else []
+    )
+
+
+def worth_sharing(shape: Shape, machine: Machine, accesses: int = 1) -> bool:
+    """Whether a kernel's work is worth the start of other threads."""
+    return pays(_cycles(shape, machine) * accesses, machine)
 
 
 def pays(cycles: float, machine: Machine) -> bool:

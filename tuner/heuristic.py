@@ -32,7 +32,7 @@ from rutc.tuner.puts import puts
 from rutc.tuner.repeats import apart
 from rutc.tuner.rows import rows
 from rutc.tuner.tile_cost import passed_inside
-from rutc.tuner.tiled import tiled
+from rutc.tuner.tiled import default_tiling, tiled
 from rutc.tuner.tiles import choose_tile
 from rutc.tuner.windows import windows
 
@@ -63,7 +63,7 @@ def choose(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Choic
             return blocks
         tile = choose_tile(shape, machine, tiles_only=products_together(shape, machine) > 1)
         if tile is not None:
-            return tiled(kernel, shape, tile, machine, constants)
+            return tiled(kernel, shape, default_tiling(kernel, shape, tile, machine), machine)
     joined = collapse_bound(shape)
     if joined:
         kernel = apply_schedule(kernel, joined)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import prod
 
+from rutc.base.record import record
 from rutc.tensor_ir.expr import Expr, index_names, operations, reads
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps.prepare import computed_of
@@ -14,20 +15,28 @@ from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import STREAM_SHARE
 
 
+@record
+class Prepared:
+    """Operands of which something is computed once for all tiles, at a place in the loops' order.
+
+    That `gain`s cycles an element: its operations in all tiles but one, less a store and what tiles
+    then read instead of the operands.
+    """
+
+    operands: tuple[str, ...]
+    at: int
+    gain: float
+
+
 def prepared_operands(
     shape: Shape,
     tile: RegisterTile,
-    order: list[str],
+    order: Sequence[str],
     extents: Mapping[str, int],
     machine: Machine,
     original: Mapping[str, str],
-) -> tuple[list[str], int] | None:
-    """(operands, place in the loops' order) of what is computed once for all tiles from there on.
-
-    That saves its operations in all tiles but one, and takes a store, and what tiles then read
-    instead of the operands. None where it does not pay. `original` names the loop that a row's
-    loop is a part of.
-    """
+) -> Iterator[Prepared]:
+    """What may be computed once; `original` names the loop that a row's loop is a part of."""
     rows = {original.get(v, v) for v, _ in tile.rows}
     for e, names in _computed(shape, tile, rows):
         moved = index_names(e) - {x.var for r in shape.reductions for x in r.loops}
@@ -38,9 +47,7 @@ def prepared_operands(
         saved = (tiles - 1) * operations(e) / machine.fma_per_cycle
         lanes = machine.vector_bits // 8
         cost = 1 + tiles * STREAM_SHARE * lanes / machine.l2_bytes_per_cycle
-        if saved > cost:
-            return names, at
-    return None
+        yield Prepared(tuple(names), at, saved - cost)
 
 
 def operations_on_vectors(shape: Shape, tile: RegisterTile) -> int:

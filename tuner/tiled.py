@@ -6,11 +6,12 @@ register tile [Goto & van de Geijn 2008].
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import prod
 
+from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.machine import Machine
@@ -19,6 +20,7 @@ from rutc.tensor_ir.steps import (
     Even,
     Inside,
     Mark,
+    NotApplicable,
     Peel,
     PrefetchBlock,
     PrefetchResult,
@@ -37,12 +39,13 @@ from rutc.tuner.blocking import (
     panel_loop,
     reduction_block,
     row_chunk,
+    sole_output,
     takes_one_more,
     tiles_at_once,
     whole_rows,
     with_even_rows,
 )
-from rutc.tuner.choice import Choice, shared_out
+from rutc.tuner.choice import Choice, worth_sharing
 from rutc.tuner.dot import dot_steps, products_together
 from rutc.tuner.packing import grouped_packing, packing
 from rutc.tuner.prepare import operations_on_vectors, prepared_operands
@@ -63,31 +66,105 @@ MOST_LINES = 64
 """What follows a reduction is asked for if it is in so many lines."""
 
 
-def tiled(
-    kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machine, constants: frozenset[str]
-) -> Choice:
-    """Parallel blocks of the output; in each, blocks of the reduction; in each, register tiles.
+@record
+class Tiling:
+    """The parameters of a tiled schedule: any that fit the kernel compute the same.
 
-    `constants` may still be laid out.
+    Of the innermost reduction loop, `block` iterations are done at a time for `reuse` tiles, and
+    sums are kept in the buffer `holder` meanwhile; None does all of them for one tile after the
+    other. A `chunk` (loop, iterations) of rows goes around all blocks of the vector. What tiles
+    compute of the operand `prepare` is computed once. With `whole_rows`, tiles beside each other
+    come before those of the next rows. Threads share the outer loops of one that is `parallel`;
+    short reductions are written out where `unroll` is set, and what comes from afar is asked for
+    where `prefetch` is.
     """
-    steps: list[Step] = []
-    extents = dict(shape.extents)
+
+    tile: RegisterTile
+    block: int | None = None
+    holder: str = ""
+    chunk: tuple[str, int] | None = None
+    prepare: str | None = None
+    whole_rows: bool = False
+    reuse: int = REUSE
+    parallel: bool = True
+    unroll: bool = True
+    prefetch: bool = True
+
+
+@record
+class Loops:
+    """The loops of tiles before reductions have blocks.
+
+    `order` has those around a tile, of which `apart` go around all panels of the vector, and
+    `blocked` those too; `moved` are the tile's own. `edges` may end in smaller tiles. The `tile`
+    names the loops as they are after `steps`, `original` tells what parts were.
+    """
+
+    steps: tuple[Step, ...]
+    tile: RegisterTile
+    extents: Mapping[str, int]
+    order: tuple[str, ...]
+    apart: tuple[str, ...]
+    blocked: tuple[str, ...]
+    moved: tuple[tuple[str, Kind], ...]
+    edges: tuple[str, ...]
+    original: Mapping[str, str]
+    beside: tuple[str, ...]
+    """The order in which tiles beside each other come before those of the next rows."""
+
+
+def default_tiling(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machine) -> Tiling:
+    """The tiling with such a tile that the model of the machine prefers."""
     bound = bound_order(shape, tile.inside)
     batch = batch_loops(shape, tile)
     group = products_together(shape, machine)
     found = reduction_block(kernel, shape, tile, bound, machine)
     block, holder = found if found is not None else (None, "")
-    if block is not None and (block % group or (group > 1 and extents[bound[-1]] % block)):
+    if block is not None and (block % group or (group > 1 and shape.extents[bound[-1]] % block)):
         block = None
-    carried = any(b.name == holder for b in kernel.args)
     made = 0 if group > 1 else operations_on_vectors(shape, tile)
+    carried = any(b.name == holder for b in kernel.args)
     chunk = None if carried else row_chunk(shape, tile, batch, made, machine)
     if chunk is not None:
         fitting = with_even_rows(shape, tile, *chunk, machine)
         chunk, tile = (None, tile) if fitting is None else (chunk, fitting)
+    loops = loops_of(kernel, shape, tile, chunk, machine)
+    prepare = None
+    if group == 1:
+        found_operands = prepared_operands(
+            shape, loops.tile, loops.order, loops.extents, machine, loops.original
+        )
+        prepare = next((p.operands[0] for p in found_operands if p.gain > 0), None)
+    return Tiling(
+        tile,
+        None if prepare is not None else block,
+        holder,
+        chunk,
+        prepare,
+        block is None and prepare is None and whole_rows(kernel, shape, loops.tile, machine),
+        parallel=worth_sharing(shape, machine),
+    )
+
+
+def loops_of(
+    kernel: Kernel,
+    shape: Shape,
+    tile: RegisterTile,
+    chunk: tuple[str, int] | None,
+    machine: Machine,
+) -> Loops:
+    """The loops of tiles, and the steps that make them.
+
+    Raises:
+        NotApplicable: rows have no such chunk.
+    """
+    steps: list[Step] = []
+    extents = dict(shape.extents)
+    batch = batch_loops(shape, tile)
     original: dict[str, str] = {}
     if chunk is not None:
         v, f = chunk
+        _check_chunk(shape, tile, v, f, batch)
         original[f"{v}.i"] = v
         steps.append(Split(v, f))
         extents[f"{v}.o"], extents[f"{v}.i"] = extents[v] // f, f
@@ -126,17 +203,50 @@ def tiled(
     apart = [*batch, *([f"{chunk[0]}.o"] if chunk is not None else [])]
     blocked = [*apart, *panels]
     order = [*blocked, *(v for v in (*rest, *loops) if v not in blocked)]
-    prepared = (
-        None if group > 1 else prepared_operands(shape, tile, order, extents, machine, original)
+    beside = [*apart, *(v for v in (*rest, *loops) if v not in apart)]
+    return Loops(
+        tuple(steps),
+        tile,
+        extents,
+        tuple(order),
+        tuple(apart),
+        tuple(blocked),
+        tuple(moved),
+        tuple(edges),
+        original,
+        tuple(beside),
     )
-    if block is None and prepared is None and whole_rows(kernel, shape, tile, machine):
-        order = [*apart, *(v for v in (*rest, *loops) if v not in apart)]
+
+
+def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Choice:
+    """Parallel blocks of the output; in each, blocks of the reduction; in each, register tiles.
+
+    Raises:
+        NotApplicable: the tiling does not fit the kernel.
+    """
+    group = products_together(shape, machine)
+    loops = loops_of(kernel, shape, tiling.tile, tiling.chunk, machine)
+    steps: list[Step] = list(loops.steps)
+    tile, extents, moved = loops.tile, dict(loops.extents), loops.moved
+    edges, block, holder = list(loops.edges), tiling.block, tiling.holder
+    bound = bound_order(shape, tile.inside)
+    batch = batch_loops(shape, tiling.tile)
+    width = tile.vectors * machine.width
+    if block is not None:
+        _check_block(kernel, shape, tiling, bound, group)
+    carried = block is not None and any(b.name == holder for b in kernel.args)
+    prepared = None
+    if tiling.prepare is not None:
+        may_be = prepared_operands(shape, tile, loops.order, extents, machine, loops.original)
+        prepared = next((p for p in may_be if p.operands[0] == tiling.prepare), None)
+        if prepared is None or group > 1:
+            raise NotApplicable(f"nothing of {tiling.prepare} is the same for several tiles")
+    order = list(loops.beside if tiling.whole_rows else loops.order)
     steps.append(Reorder((*order, *(v for v, _ in moved))))
     outer = order
     if prepared is not None:
-        names, at = prepared
-        steps.append(Prepare(names[0], order[at], (*bound, moved[-1][0])))
-        block, outer = None, order[:at]
+        steps.append(Prepare(prepared.operands[0], order[prepared.at], (*bound, moved[-1][0])))
+        block, outer = None, order[: prepared.at]
     inner: list[str] = []
     even = {
         f"{v}.o": Even(f"{v}.o", int(block is None and takes_one_more(shape, tile, v, machine)))
@@ -160,17 +270,20 @@ def tiled(
             steps.append(Reorder((*outer, *inner)))
         else:
             # Nor are the blocks of a symbolic loop ever split again.
-            outer, inner, split = _reuse_loops(order, len(blocked), extents, whole)
+            outer, inner, split = _reuse_loops(
+                order, len(loops.blocked), extents, whole, tiling.reuse
+            )
             steps += split
         if inner:
             steps.append(BlockReduction(bound[-1], block, inner[0], holder))
         else:
             block = None
-    steps += shared_out(outer, shape, machine)
+    if tiling.parallel:
+        steps += [Mark(v, Kind.PARALLEL) for v in outer]
     around = order if prepared is not None else (*outer, *inner)
     steps += [even.get(v, Peel(v)) for v in reversed(around) if v in edges]
     steps.append(Tile(tuple(v for v, _ in moved), tuple(k for _, k in moved)))
-    if block is None:
+    if block is None and tiling.prefetch:
         steps += _results(shape, tile, machine)
     packs: dict[str, tuple[tuple[str, ...], Mapping[str, int]]] = {}
     if block is not None:
@@ -191,18 +304,18 @@ def tiled(
             wanted = [*wanted[:-1], f"{last}.o"]
         fixed = [v for v in wanted if v not in shape.symbolic and v not in tile.inside]
         short = fixed if wanted[-1:] == fixed[-1:] else []
-        unrolled = _unrolled(r, short, tile, extents, machine)
+        unrolled = _unrolled(r, short, tile, extents, machine) if tiling.unroll else []
         steps += unrolled
         parted |= {s.var for s in unrolled if isinstance(s, Split)}
         wanted = [*wanted[:-1], last]
         for t in r.reads:
             if not t.packed:
-                if group == 1 and len(r.reads) > 1:
+                if group == 1 and len(r.reads) > 1 and tiling.prefetch:
                     steps += ask_far_rows(t, tile, order, wanted, unrolled, extents, machine)
             else:
-                asked = prepared is None or t.buffer not in prepared[0]
+                asked = tiling.prefetch and (prepared is None or t.buffer not in prepared.operands)
                 packs[t.buffer] = (
-                    packing(kernel, t, wanted, tile, width, shape.extents, block, original)
+                    packing(kernel, t, wanted, tile, width, shape.extents, block, loops.original)
                     if group == 1
                     else grouped_packing(kernel, t, wanted, tile, width, group)
                 )
@@ -237,6 +350,41 @@ def tiled(
     return Choice(tuple(steps), packs)
 
 
+def _check_chunk(
+    shape: Shape, tile: RegisterTile, var: str, length: int, batch: Sequence[str]
+) -> None:
+    """Raises NotApplicable where rows along `var` have no chunks of that length."""
+    extent = shape.extents[var]
+    if var == tile.vector or var in batch or var in shape.symbolic or not 0 < length < extent:
+        raise NotApplicable(f"{var} has no chunks of {length}")
+    if extent % length:
+        raise NotApplicable(f"chunks of {length} are no equal parts of {var}")
+    packed = any(t.packed and t.depends(var) for r in shape.reductions for t in r.reads)
+    rows = dict(tile.rows).get(var, 1)
+    if packed and length % min(rows, length):
+        raise NotApplicable(f"tiles of {rows} rows end beyond a chunk of {length}")
+
+
+def _check_block(
+    kernel: Kernel, shape: Shape, tiling: Tiling, bound: Sequence[str], group: int
+) -> None:
+    """Raises NotApplicable where the reduction cannot be done in such blocks."""
+    block, last = tiling.block, bound[-1]
+    assert block is not None
+    if len(shape.reductions) != 1 or not tiling.tile.rows or last in shape.symbolic:
+        raise NotApplicable("only one reduction of known length, in tiles of rows, has blocks")
+    (reduction,) = shape.reductions
+    if len(reduction.update.states) != 1:
+        raise NotApplicable("a reduction with several states has no blocks")
+    if not 0 < block < shape.extents[last]:
+        raise NotApplicable(f"{last} has no blocks of {block}")
+    if block % group or (group > 1 and shape.extents[last] % block):
+        raise NotApplicable(f"blocks of {block} part products that are added together")
+    partial = f"{reduction.update.states[0].buffer}.partial"
+    if tiling.holder not in (partial, sole_output(kernel)):
+        raise NotApplicable(f"{tiling.holder!r} cannot hold the sums between blocks")
+
+
 def _results(shape: Shape, tile: RegisterTile, machine: Machine) -> list[Step]:
     """Steps that ask for what a tile stores or reads after its reduction, line by line."""
     if min(prod(shape.extents[x.var] for x in r.loops) for r in shape.reductions) < FEW_STEPS:
@@ -258,18 +406,18 @@ def _results(shape: Shape, tile: RegisterTile, machine: Machine) -> list[Step]:
 
 
 def _reuse_loops(
-    order: list[str], first: int, extents: dict[str, int], whole: AbstractSet[str]
+    order: list[str], first: int, extents: dict[str, int], whole: AbstractSet[str], reuse: int
 ) -> tuple[list[str], list[str], list[Step]]:
-    """(outer, inner, steps): the innermost loops that go around about `REUSE` tiles."""
+    """(outer, inner, steps): the innermost loops that go around about `reuse` tiles."""
     inner: list[str] = []
     tiles = 1
     for v in reversed(order[first:]):
-        if tiles * extents[v] <= 2 * REUSE:
+        if tiles * extents[v] <= 2 * reuse:
             inner.insert(0, v)
             tiles *= extents[v]
             continue
-        if tiles < REUSE and v not in whole:
-            factor = -(-REUSE // tiles)
+        if tiles < reuse and v not in whole:
+            factor = -(-reuse // tiles)
             parts = -(-extents[v] // factor)
             factor = -(-extents[v] // parts)
             if 1 < factor < extents[v] and extents[v] % factor == 0:

@@ -52,7 +52,7 @@ def with_measured_rates(machine: Machine, *, again: bool = False) -> Machine:
         with suppress(OSError, UserError):
             place.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(place, json.dumps(found, indent=2).encode())
-    return replace(machine, **found)
+    return replace(machine, **found)  # type: ignore[arg-type]
 
 
 def _key(machine: Machine) -> str:

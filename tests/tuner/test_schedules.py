@@ -16,11 +16,12 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import BlockReduction, PrefetchBlock, Prepare, apply_schedule
 from rutc.tuner import choose
-from rutc.tuner.access import analyse
+from rutc.tuner.access import Shape, analyse
 from rutc.tuner.arms import choosing_loops, turns
+from rutc.tuner.choice import Choice
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import product_registers
-from rutc.tuner.tiled import tiled
+from rutc.tuner.tiled import default_tiling, tiled
 from rutc.tuner.tiles import choose_tile, even_tile
 from tests.graph_opt.plans import plan_of
 from tests.tensor_ir.test_steps import kernel_of
@@ -51,6 +52,10 @@ dims b = 6, i = 64, j = 96, k = 64
 %y : f32{b,i,j} = sum{k} %x[b, i, k] * %w[b, j, k]
 output "y" [b, i, j] = %y
 """
+
+
+def tile_of(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machine) -> Choice:
+    return tiled(kernel, shape, default_tiling(kernel, shape, tile, machine), machine)
 
 
 def test_the_loop_without_reuse_goes_outermost() -> None:
@@ -185,7 +190,7 @@ def test_a_step_is_unrolled_where_its_operands_find_registers(
 ) -> None:
     kernel, constants = lowered(FAR_ROWS)
     tile = RegisterTile("p", vectors, (("co", rows),), 0.0)
-    choice = tiled(kernel, analyse(kernel, constants), tile, x86.avx2(), constants)
+    choice = tile_of(kernel, analyse(kernel, constants), tile, x86.avx2())
     loops = walk_stmts(apply_schedule(kernel, choice.schedule).body)
     unrolled = {s.var for s in loops if isinstance(s, Loop) and s.kind is Kind.UNROLL}
     assert ("ci.i" in unrolled) == room
@@ -236,7 +241,7 @@ def test_lines_that_tiles_share_stay_in_the_first_cache(ci: int, blocked: bool) 
     kernel, _ = lowered(LINES_SHARED.replace("ci = 320", f"ci = {ci}"))
     shape = analyse(kernel, frozenset({"w"}))
     tile = RegisterTile("co", 2, (("p", 6),), 0.0)
-    choice = tiled(kernel, shape, tile, x86.avx2(), frozenset({"w"}))
+    choice = tile_of(kernel, shape, tile, x86.avx2())
     found = [s for s in choice.schedule if isinstance(s, BlockReduction)]
     assert bool(found) == blocked
     for s in found:
@@ -252,7 +257,7 @@ def test_sums_whose_lanes_lie_apart_are_stored_once(axes: str, apart: bool) -> N
     text = text.replace("ci = 320", "ci = 4096").replace('"y" [co, p]', f'"y" [{axes}]')
     kernel, _ = lowered(text)
     tile = RegisterTile("co", 2, (("p", 6),), 0.0)
-    choice = tiled(kernel, analyse(kernel, frozenset({"w"})), tile, x86.avx2(), frozenset({"w"}))
+    choice = tile_of(kernel, analyse(kernel, frozenset({"w"})), tile, x86.avx2())
     (found,) = [s for s in choice.schedule if isinstance(s, BlockReduction)]
     assert (found.output not in {b.name for b in kernel.args}) == apart
     apply_schedule(kernel, choice.schedule)
@@ -324,10 +329,10 @@ def test_vectors_sorted_out_of_their_neighbours_are_avoided_where_that_takes_lon
 def test_weights_of_chunks_of_rows_are_packed_by_tiles() -> None:
     """What a tile reads at one step of the reduction lies together."""
     text = FAR_ROWS.replace("co = 64", "co = 256").replace("p = 3136", "p = 196")
-    kernel, constants = lowered(text.replace("ci = 256", "ci = 1024"))
+    kernel, _ = lowered(text.replace("ci = 256", "ci = 1024"))
     shape = analyse(kernel, frozenset({"w"}))
     tile = RegisterTile("p", 1, (("co", 26),), 1e9)
-    choice = tiled(kernel, shape, tile, MACHINE, constants)
+    choice = tile_of(kernel, shape, tile, MACHINE)
     order, blocks = choice.packing["w"]
     assert blocks == {"co": 8}
     assert order[-1] == "ci"
