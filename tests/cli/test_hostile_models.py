@@ -265,8 +265,10 @@ MODELS: dict[str, tuple[Bytes, list[str]]] = {
     ),
     "a kernel needs more sizes than it can be told": (
         text(
-            f"g ({', '.join(f'float[n{k}] x{k}' for k in range(65))}) => (float[m] y)"
-            f" {{ y = Concat <axis = 0> ({', '.join(f'x{k}' for k in range(65))}) }}"
+            f"g ({', '.join(f'float[n{k}] x{k}' for k in range(65))}) => (int64 y)"
+            f" {{ {' '.join(f's{k} = Size (x{k})' for k in range(65))}"
+            f" p0 = Identity (s0) {' '.join(f'p{k} = Add (p{k - 1}, s{k})' for k in range(1, 65))}"
+            " y = Identity (p64) }"
         ),
         ["65 symbolic sizes", "--dim"],
     ),
