@@ -29,6 +29,7 @@ from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.steps import MatrixTile, NotApplicable, Schedule, apply_schedule
 from rutc.tensor_ir.steps.inside import without_fills
 from rutc.tuner import choose, partial_sums
+from rutc.tuner.choice import Choice
 from rutc.tuner.sharing import Way, stored, ways
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -272,7 +273,11 @@ def draft(recipe: Recipe, machine: Machine) -> Draft:
 
 
 def _scheduled(kernel: Kernel, constants: tuple[str, ...], machine: Machine) -> Scheduled:
-    choice = choose(kernel, machine, frozenset(constants))
+    return with_schedule(kernel, choose(kernel, machine, frozenset(constants)))
+
+
+def with_schedule(kernel: Kernel, choice: Choice) -> Scheduled:
+    """A kernel after a schedule, its constants packed as that wants them."""
     extents = {d: e for b in kernel.args for d, e in b.layout.extents}
     packings = {name: Packing(*packing) for name, packing in choice.packing.items()}
     same = {d: d for d in extents}
@@ -284,5 +289,5 @@ def _scheduled(kernel: Kernel, constants: tuple[str, ...], machine: Machine) -> 
     try:
         sums, result = partial_sums(apply_schedule(packed, choice.schedule))
     except NotApplicable as e:
-        raise InternalError(f"the default schedule does not apply: {e}\n{packed}") from e
+        raise InternalError(f"the schedule does not apply: {e}\n{packed}") from e
     return Scheduled((*choice.schedule, *sums), packings, result)

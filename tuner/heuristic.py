@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from rutc.tensor_ir.kernel import Kernel, Loop, Put
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import apply_schedule
+from rutc.tensor_ir.steps import Schedule, apply_schedule
 from rutc.tuner.access import analyse
 from rutc.tuner.choice import Choice
 from rutc.tuner.collapse import collapse, collapse_bound
@@ -31,10 +31,29 @@ from rutc.tuner.pointwise import pointwise
 from rutc.tuner.puts import puts
 from rutc.tuner.repeats import apart
 from rutc.tuner.rows import rows
+from rutc.tuner.space import TilingSpace
 from rutc.tuner.tile_cost import passed_inside
 from rutc.tuner.tiled import default_tiling, tiled
 from rutc.tuner.tiles import choose_tile
 from rutc.tuner.windows import windows
+
+
+def tiling_space(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> TilingSpace | None:
+    """The space of tiled schedules of a freshly lowered kernel; None of one that has none."""
+    before: Schedule = ()
+    shape = analyse(kernel, constants)
+    while fused := collapse(shape, passed_inside(shape)) if shape.reductions else ():
+        kernel, before = apply_schedule(kernel, fused), (*before, *fused)
+        shape = analyse(kernel, constants)
+    if (
+        any(e == 0 for e in shape.sizes.values())
+        or any(isinstance(s, Put) for s in shape.body)
+        or not shape.reductions
+        or not all(r.loops for r in shape.reductions)
+        or shape.private
+    ):
+        return None
+    return TilingSpace(kernel, shape, machine, before)
 
 
 def choose(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Choice:

@@ -90,6 +90,21 @@ class Tiling:
     unroll: bool = True
     prefetch: bool = True
 
+    def __str__(self) -> str:
+        """What it has: `k x 2, m x 6; block 64 for 8 tiles in y, whole rows`."""
+        tile = self.tile
+        sizes = ((tile.vector, tile.vectors), *tile.rows)
+        said = [
+            f"block {self.block} for {self.reuse} tiles in {self.holder}" if self.block else "",
+            "" if self.chunk is None else f"chunk {self.chunk[0]} x {self.chunk[1]}",
+            f"prepare {self.prepare}" if self.prepare else "",
+            "whole rows" if self.whole_rows else "",
+            "" if self.unroll else "not unrolled",
+            "" if self.prefetch else "nothing asked for",
+        ]
+        what = ", ".join(filter(None, said))
+        return ", ".join(f"{v} x {n}" for v, n in sizes) + (f"; {what}" if what else "")
+
 
 @record
 class Loops:

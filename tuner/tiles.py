@@ -21,13 +21,18 @@ def choose_tile(shape: Shape, machine: Machine, *, tiles_only: bool = False) -> 
     With `tiles_only` these are not thought of.
     """
     best: RegisterTile | None = None
-    for v in _vector_loops(shape):
-        for tile in _tiles(shape, v, machine):
-            if best is None or tile.cost < best.cost:
-                best = tile
+    for tile in register_tiles(shape, machine):
+        if best is None or tile.cost < best.cost:
+            best = tile
     if best is None:
         return None
     return best if tiles_only or best.cost <= lanes_cost(shape, machine) else None
+
+
+def register_tiles(shape: Shape, machine: Machine) -> Iterator[RegisterTile]:
+    """All tiles that fit the machine's registers, with their costs."""
+    for v in _vector_loops(shape):
+        yield from _tiles(shape, v, machine)
 
 
 def even_tile(
