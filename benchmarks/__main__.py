@@ -24,6 +24,7 @@ from benchmarks import (
     memory,
     narrow,
     operators,
+    regret,
     zoo,
 )
 from benchmarks.protocol import Page, add_arguments
@@ -38,6 +39,7 @@ PAGES: tuple[Page, ...] = (
     narrow.PAGE,
     layers.PAGE,
     classical.PAGE,
+    regret.PAGE,
     bandwidth.PAGE,
     memory.pages(),
     compile_time.pages(),

@@ -177,10 +177,10 @@ def page(entries: Sequence[Entry]) -> str:
     """Returns the Markdown page of the entries."""
     said = (
         "Written by `python -m benchmarks.regret`. Default schedules against others of their",
-        f"spaces, {TRIALS} of each kernel, most of them neighbours of the best before. On one core,",
-        "with all operands near; the default and the best of the others in turns. The regret is",
-        "the default's time over the least, less 1. The search is short: what is best may be",
-        "better still.",
+        f"spaces, {TRIALS} of each kernel, most of them neighbours of the best before. On one",
+        "core, with all operands near; the default and the best of the others in turns. The regret",
+        "is the default's time over the least, less 1. The search is short: others may be better",
+        "still.",
         "",
     )
     return layout.page("Regret of default schedules", said, entries, _table, ())
