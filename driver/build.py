@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from rutc.base.record import record
 from rutc.driver.crew import done_by_crew
 from rutc.driver.plan_cost import cycles_of
 from rutc.driver.plan_steps import KernelFacts, Pending, PlanSteps
-from rutc.driver.recipe import Draft, Made, Recipe, draft, key, made_of, make
+from rutc.driver.recipe import Chooser, Draft, Made, Recipe, draft, key, made_of, make
 from rutc.driver.weights import Weights
 from rutc.emit import cache
 from rutc.emit import program as host
@@ -66,6 +66,8 @@ class Builder:
     on_routines: Callable[[Sequence[str]], None] = lambda routines: None
     on_draft: Callable[[Pending, Made, Draft], None] | None = None
     alternatives: tuple[Alternative, ...] = ()
+    chooser: Chooser | None = None
+    """Gives kernels other schedules than their default ones."""
     code: bool = True
     """Whether kernels become machine code: texts alone are drafted without it, all anew."""
 
@@ -157,6 +159,8 @@ class Builder:
     def _made(self, every: Sequence[Pending]) -> Iterator[Made]:
         """Yields what becomes of each of the kernels."""
         known: dict[str, Recipe] = {}
+        if self.chooser is not None:
+            every = [replace(p, recipe=p.recipe.chosen(self.chooser, self.machine)) for p in every]
         names = [key(p.recipe, self.machine) for p in every]
         for name, pending in zip(names, every, strict=True):
             known.setdefault(name, pending.recipe)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +37,10 @@ SOURCES = ("driver/recipe.py", "base/record.py", "tensor_ir", "tuner", "emit")
 """The sources that decide what code a recipe becomes."""
 
 
+Chooser = Callable[[Kernel, frozenset[str], Machine], Choice | None]
+"""A schedule for a kernel without names, with these constants, on a machine; None: the default."""
+
+
 @record
 class Slices:
     """Kernels that run one after the other for all values of some symbols.
@@ -53,12 +57,25 @@ class Slices:
 class Recipe:
     """Kernels without names of their own, and which buffers of each may be packed as it likes.
 
-    One kernel, or the parts of a chain, which have the same buffers where they share a name.
+    One kernel, or the parts of a chain, which have the same buffers where they share a name. Those
+    with a choice have that schedule, the others the default one.
     """
 
     kernels: tuple[Kernel, ...]
     constants: tuple[tuple[str, ...], ...]
     slices: Slices | None = None
+    choices: tuple[Choice | None, ...] = ()
+
+    def chosen(self, choose: Chooser, machine: Machine) -> Recipe:
+        """The same with the schedules that `choose` gives."""
+        alone = self.seen(machine)
+        pairs = zip(self.kernels, self.constants, strict=True)
+        choices = tuple(choose(kernel, frozenset(names), alone) for kernel, names in pairs)
+        return replace(self, choices=choices if any(choices) else ())
+
+    def seen(self, machine: Machine) -> Machine:
+        """The machine as the kernels see it: those of a chain are whole tasks."""
+        return machine.alone() if len(self.kernels) > 1 else machine
 
 
 @record
@@ -240,10 +257,12 @@ class Scheduled:
 
 def scheduled(recipe: Recipe, machine: Machine) -> tuple[Scheduled, ...]:
     """The kernels of a recipe, each with its schedule."""
-    # Kernels of a chain are whole tasks; those of a single one are shared out as well.
-    alone = machine.alone() if len(recipe.kernels) > 1 else machine
-    pairs = zip(recipe.kernels, recipe.constants, strict=True)
-    return tuple(_scheduled(kernel, constants, alone) for kernel, constants in pairs)
+    alone = recipe.seen(machine)
+    choices = recipe.choices or (None,) * len(recipe.kernels)
+    return tuple(
+        with_schedule(kernel, choice or choose(kernel, alone, frozenset(constants)))
+        for kernel, constants, choice in zip(recipe.kernels, recipe.constants, choices, strict=True)
+    )
 
 
 def draft(recipe: Recipe, machine: Machine) -> Draft:
@@ -270,10 +289,6 @@ def draft(recipe: Recipe, machine: Machine) -> Draft:
     schedule = tuple(step for part in parts for step in part.schedule)
     emitted = emit_kernel(kernel, machine)
     return Draft(kernel, schedule, packings, emitted.text, emitted.tasks, emitted.thread_bytes)
-
-
-def _scheduled(kernel: Kernel, constants: tuple[str, ...], machine: Machine) -> Scheduled:
-    return with_schedule(kernel, choose(kernel, machine, frozenset(constants)))
 
 
 def with_schedule(kernel: Kernel, choice: Choice) -> Scheduled:

@@ -7,6 +7,7 @@ import numpy as np
 from hypothesis import reject
 
 from rutc.driver.build import Alternative, Builder
+from rutc.driver.recipe import Chooser
 from rutc.emit.library import build_library
 from rutc.errors import UserError
 from rutc.graph_opt import optimize
@@ -29,9 +30,15 @@ def plan_or_reject(graph: Graph, limit: int | None = None) -> Plan:
         raise
 
 
-def build(plan: Plan, machine: Machine, folder: Path, *alternatives: Alternative) -> Path:
-    """The library of a plan, in a new file."""
-    builder = Builder(plan, machine, "model", 1, keep_subnormals=True)
+def build(
+    plan: Plan,
+    machine: Machine,
+    folder: Path,
+    *alternatives: Alternative,
+    chooser: Chooser | None = None,
+) -> Path:
+    """The library of a plan, in a new file; a `chooser` gives kernels other schedules."""
+    builder = Builder(plan, machine, "model", 1, keep_subnormals=True, chooser=chooser)
     builder.alternatives = alternatives
     built = builder.build()
     library = folder / "model.so"

@@ -1,0 +1,79 @@
+"""Libraries whose kernels have other schedules than their default ones."""
+
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rutc.driver.build import Builder
+from rutc.driver.recipe import Chooser
+from rutc.graph_opt import optimize
+from rutc.graph_opt.decide import decide
+from rutc.tensor_ir import Graph
+from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.parse import parse
+from rutc.tensor_ir.steps import parse_schedule
+from rutc.tuner.choice import Choice
+from rutc.tuner.heuristic import tiling_space
+from tests.compiled import build, plan_or_reject, run
+from tests.examples import examples
+from tests.machines import RUNNABLE, V4, eager
+from tests.strategies import graphs, random_inputs
+
+PRODUCT = """
+graph "product"
+dims i = 7, j = 40, k = 30
+%x : f32{i,k} = input "x" [i, k]
+%w : f32{j,k} = input "w" [k, j]
+%y : f32{i,j} = sum{k} %x[i, k] * %w[j, k]
+output "y" [i, j] = %y
+"""
+
+
+def at_random(seed: int) -> Chooser:
+    """Gives every kernel that has tiled schedules a random one of them."""
+    rng = Random(seed)
+
+    def choose(kernel: Kernel, constants: frozenset[str], machine: Machine) -> Choice | None:
+        space = tiling_space(kernel, machine, constants)
+        found = None if space is None else space.draw(rng)
+        return None if found is None else found[1]
+
+    return choose
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+@examples(60)
+@given(graphs(exact=True), st.integers(0, 2**16))
+def test_random_tilings_compute_the_same(name: str, graph: Graph, seed: int) -> None:
+    machine = eager(RUNNABLE[name])
+    inputs = random_inputs(graph, seed)
+    expected = interpret(graph, inputs)
+    plan = plan_or_reject(graph)
+    with TemporaryDirectory() as folder:
+        library = build(plan, machine, Path(folder), chooser=at_random(seed))
+        for threads in (1, 2):
+            for output, got in run(library, inputs, threads).items():
+                np.testing.assert_array_equal(got, expected[output], err_msg=output)
+
+
+def _schedules(chooser: Chooser | None) -> list[str]:
+    plan = decide(optimize(parse(PRODUCT)), V4)
+    built = Builder(plan, V4, "m", 1, chooser=chooser, code=False).build()
+    return [fact.schedule for fact in built.facts]
+
+
+def test_a_schedule_that_is_given_is_the_one_that_is_compiled() -> None:
+    """However it was found: here it is a text."""
+    text = "split(d1, 16); reorder([d1.o, d0, d1.i]); tile([d0, d1.i], [unroll, vector])"
+    choice = Choice(parse_schedule(text))
+    (usual,), (found,) = _schedules(None), _schedules(lambda kernel, constants, machine: choice)
+    assert found == text.replace("d0", "i").replace("d1", "j")
+    assert found != usual
+    assert _schedules(lambda kernel, constants, machine: None) == [usual]
