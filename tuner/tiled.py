@@ -295,7 +295,7 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
             block = None
     if tiling.parallel:
         steps += [Mark(v, Kind.PARALLEL) for v in outer]
-    around = order if prepared is not None else (*outer, *inner)
+    around = list(order) if prepared is not None else [*outer, *inner]
     steps += [even.get(v, Peel(v)) for v in reversed(around) if v in edges]
     steps.append(Tile(tuple(v for v, _ in moved), tuple(k for _, k in moved)))
     if block is None and tiling.prefetch:
@@ -326,7 +326,7 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
         for t in r.reads:
             if not t.packed:
                 if group == 1 and len(r.reads) > 1 and tiling.prefetch:
-                    steps += ask_far_rows(t, tile, order, wanted, unrolled, extents, machine)
+                    steps += ask_far_rows(t, tile, around, wanted, unrolled, extents, machine)
             else:
                 asked = tiling.prefetch and (prepared is None or t.buffer not in prepared.operands)
                 packs[t.buffer] = (
@@ -342,10 +342,10 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
                 if block is not None:
                     steps.append(PrefetchBlock(t.buffer, f"{bound[-1]}.b", 0, line))
                 elif batch and (t.strides.get(batch[-1]) or 0) > 0:
-                    panel = f"{tile.vector}.o" if f"{tile.vector}.o" in order else batch[-1]
+                    panel = f"{tile.vector}.o" if f"{tile.vector}.o" in around else batch[-1]
                     steps.append(PrefetchBlock(t.buffer, panel, 0, line))
-                elif (over := panel_loop(t, tile, order)) and comes_from_afar(t, shape, machine):
-                    alone = all(extents.get(v, 1) == 1 for v in order if v != over)
+                elif (over := panel_loop(t, tile, around)) and comes_from_afar(t, shape, machine):
+                    alone = all(extents.get(v, 1) == 1 for v in around if v != over)
                     ahead = STREAM_BYTES // t.bytes if alone else 0
                     steps.append(PrefetchBlock(t.buffer, over, ahead, line))
                 elif (
