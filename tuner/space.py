@@ -17,7 +17,7 @@ from random import Random
 from rutc.base.record import record
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import NotApplicable, Schedule
+from rutc.tensor_ir.steps import NotApplicable, Schedule, apply_schedule
 from rutc.tuner.access import Shape
 from rutc.tuner.blocking import sole_output
 from rutc.tuner.choice import Choice
@@ -86,6 +86,7 @@ class TilingSpace:
             NotApplicable: it does not fit the kernel.
         """
         found = tiled(self.kernel, self.shape, point, self.machine)
+        apply_schedule(self.kernel, found.schedule)
         return replace(found, schedule=(*self.before, *found.schedule))
 
     def draw(self, rng: Random) -> tuple[Tiling, Choice] | None:
