@@ -181,7 +181,6 @@ def page(entries: Sequence[Entry]) -> str:
         "core, with all operands near; the default and the best of the others in turns. The regret",
         "is the default's time over the least, less 1. The search is short: others may be better",
         "still.",
-        "",
     )
     return layout.page("Regret of default schedules", said, entries, _table, ())
 
