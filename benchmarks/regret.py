@@ -11,7 +11,7 @@ complete. Results go to benchmarks/results/regret.json and docs/regret.md.
 import ctypes
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -44,7 +44,10 @@ from rutc.tuner import choose
 from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import tiling_space
 
-BUILDERS = {case.name: case.build for case in (*CASES, *MORE, *MODELS)}
+BUILDERS: dict[str, Callable[[], onnx.ModelProto]] = {
+    **{case.name: case.build for case in (*CASES, *MORE)},
+    **{case.name: case.build for case in MODELS},
+}
 TRIALS = 60
 """Schedules that are tried of a kernel."""
 RANDOM_EVERY = 4

@@ -1,10 +1,13 @@
 """What `rutc explain` shows of a kernel is what compiling makes of it."""
 
+from contextlib import ExitStack
+
 import pytest
 
 from rutc.driver.build import Builder, machine_of
 from rutc.driver.compiler import planned
 from rutc.driver.plan_steps import KernelFacts
+from rutc.errors import UserError
 from rutc.graph_opt import versions
 from rutc.importer import import_model
 from rutc.models.zoo import zoo
@@ -17,7 +20,11 @@ WHOLE = {m.name: m for m in models([model.name for model in zoo()])}
 
 
 def _same(model: Locked, target: str) -> None:
-    with model.file() as path:
+    with ExitStack() as stack:
+        try:
+            path = stack.enter_context(model.file())
+        except UserError as error:
+            pytest.skip(f"the zoo's model cannot be had here: {error}")
         graph = import_model(path, shapes=model.shapes, dims=model.dims)
     plan, alternatives = planned(versions(graph, TARGETS[target]), TARGETS[target])
     machine = machine_of([*(a.plan for a in alternatives), plan], TARGETS[target])
