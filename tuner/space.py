@@ -23,10 +23,10 @@ from rutc.tuner.blocking import sole_output
 from rutc.tuner.choice import Choice
 from rutc.tuner.dot import products_together
 from rutc.tuner.tile_cost import bound_order
-from rutc.tuner.tiled import Tiling, default_tiling, tiled
+from rutc.tuner.tiled import REUSE, Tiling, default_tiling, tiled
 from rutc.tuner.tiles import choose_tile, register_tiles
 
-REUSES = (4, 8, 16, 32)
+REUSES = (4, REUSE, 16, 32)
 """For how many tiles a block of the reduction may be used."""
 MOST_LENGTHS = 8
 """Lengths of blocks, and of chunks of a loop, to choose from."""
@@ -58,7 +58,7 @@ class TilingSpace:
             "prepare": (None, *self._prepared()),
             "whole_rows": (False, True),
             "reuse": REUSES,
-            "parallel": (True,) if self.machine.cores > 1 else (False,),
+            "parallel": (True, False) if self.machine.cores > 1 else (False,),
             "unroll": (True, False),
             "prefetch": (True, False),
         }
@@ -117,7 +117,7 @@ class TilingSpace:
     def _point(values: dict[str, object]) -> Tiling:
         # What has no blocks has nothing that holds sums between them.
         if values["block"] is None:
-            values |= {"holder": "", "reuse": REUSES[0]}
+            values |= {"holder": "", "reuse": REUSE}
         return Tiling(**values)  # type: ignore[arg-type]
 
     def _blocks(self) -> Axis:

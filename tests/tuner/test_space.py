@@ -18,8 +18,8 @@ from rutc.tuner import choose, partial_sums
 from rutc.tuner.access import analyse
 from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import tiling_space
-from rutc.tuner.space import REUSES, TilingSpace
-from rutc.tuner.tiled import Tiling, default_tiling, tiled
+from rutc.tuner.space import TilingSpace
+from rutc.tuner.tiled import REUSE, Tiling, default_tiling, tiled
 from rutc.tuner.tiles import choose_tile
 from tests.emit.run_kernel import run_kernel
 from tests.examples import examples
@@ -78,9 +78,9 @@ def test_the_default_is_a_point(text: str, machine: Machine) -> None:
     assert chosen == choose(kernel, machine, constants)
     axes = space.axes
     assert default.tile in axes["tile"]
+    for name in ("reuse", "prepare", "whole_rows", "parallel", "unroll", "prefetch"):
+        assert getattr(default, name) in axes[name]
     assert default.holder in (*axes["holder"], "")
-    assert default.reuse in axes["reuse"]
-    assert default.prepare in axes["prepare"]
 
 
 def test_points_are_many_and_listed_once() -> None:
@@ -90,7 +90,7 @@ def test_points_are_many_and_listed_once() -> None:
     first = [point for point, _ in zip(space, range(500), strict=False)]
     assert all(isinstance(point, Tiling) for point in first)
     assert len(set(map(repr, first))) > 50
-    assert {p.reuse for p in first if p.block is None} <= {REUSES[0]}
+    assert {p.reuse for p in first if p.block is None} <= {REUSE}
 
 
 WRONG = {
