@@ -8,7 +8,6 @@ The regret of a kernel is the default's time over the least, less 1: a lower bou
 complete. Results go to benchmarks/results/regret.json and docs/regret.md.
 """
 
-import ctypes
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -31,13 +30,11 @@ from rutc.driver.compiler import planned
 from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.recipe import with_schedule
 from rutc.driver.weights import Weights
-from rutc.emit.jit import Code
-from rutc.emit.kernel import ENTRY, emit_kernel
+from rutc.emit.jit import KernelCode
 from rutc.emit.targets import native_target
 from rutc.errors import RutcError
 from rutc.graph_opt import versions
 from rutc.importer import import_model
-from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tuner import choose
@@ -68,18 +65,10 @@ class Timed:
     def __init__(self, kernel: Kernel, choice: Choice, machine: Machine) -> None:
         """Compile it, and fill its arguments."""
         scheduled = with_schedule(kernel, choice).kernel
-        emitted = emit_kernel(scheduled, machine)
-        self._code = Code(emitted.text, ENTRY, machine)
-        self._call = ctypes.CFUNCTYPE(
-            None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
-        )(self._code.address)
+        self._code = KernelCode(scheduled, machine)
         rng = np.random.default_rng(0)
         self._memory = [_filled(rng, b.dtype.numpy, b.layout.elements) for b in scheduled.args]
-        places = [_aligned(m) for m in self._memory]
-        self._pointers = (ctypes.c_void_p * max(len(places), 1))(*places)
-        self._scratch = np.zeros(emitted.thread_bytes + 128, np.uint8)
-        self._table = (ctypes.c_int64 * 1)(_aligned(self._scratch))
-        self._tasks = int(Index.of(emitted.tasks).evaluate({}))
+        (self._run,) = self._code.runs([_aligned(m) for m in self._memory], {})
 
     def once_ns(self) -> float:
         """The least time of a run, of as many as `TRIAL_NS` has."""
@@ -91,9 +80,6 @@ class Timed:
             took = perf_counter_ns() - start
             least, spent, runs = min(least, took), spent + took, runs + 1
         return least
-
-    def _run(self) -> None:
-        self._call(self._pointers, self._table, 0, self._tasks)
 
 
 def _filled(rng: np.random.Generator, dtype: np.dtype, elements: int) -> np.ndarray:

@@ -79,7 +79,7 @@ class Builder:
         """
         plans = [*(a.plan for a in self.alternatives), self.plan]
         cycles = [cycles_of(p, self.machine) for p in plans]
-        self.machine = machine_of(plans, self.machine)
+        self.machine = _machine_of(cycles, self.plan, self.machine)
         weights = Weights()
         parts = [PlanSteps(p, weights, number) for number, p in enumerate(plans)]
         _check_alike(parts)
@@ -220,9 +220,14 @@ def least_shared(machine: Machine) -> int:
 
 def machine_of(plans: Sequence[Plan], machine: Machine) -> Machine:
     """The machine that kernels of a model are for: threads have no parts of a small one."""
-    many = without_common(dict(plans[-1].graph.symbols))
-    cycles = max(typical(cycles_of(p, machine), many) for p in plans)
-    return machine if cycles >= least_shared(machine) else machine.alone()
+    return _machine_of([cycles_of(p, machine) for p in plans], plans[-1], machine)
+
+
+def _machine_of(cycles: Sequence[Index], plan: Plan, machine: Machine) -> Machine:
+    """The same, of plans that take so many cycles."""
+    many = without_common(dict(plan.graph.symbols))
+    large = max(typical(c, many) for c in cycles) >= least_shared(machine)
+    return machine if large else machine.alone()
 
 
 def _check_alike(parts: Sequence[PlanSteps]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -11,8 +13,12 @@ import numpy as np
 from rutc.emit import ir
 from rutc.emit.cast import llvm_type
 from rutc.emit.codegen import optimise, start, target_machine
+from rutc.emit.kernel import ENTRY as ENTRY_OF_KERNELS
+from rutc.emit.kernel import emit_kernel
 from rutc.emit.memory import from_memory, memory_type, to_memory
+from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 
 ENTRY = "elementwise"
@@ -38,6 +44,37 @@ class Code:
         self._linker = llvm.create_lljit_compiler(target, use_jit_link=True)
         self._linked = library.link(self._linker, entry)
         self.address = int(self._linked[entry])
+
+
+class KernelCode:
+    """A scheduled kernel as code of this process, which runs on memory at given addresses."""
+
+    def __init__(self, kernel: Kernel, machine: Machine) -> None:
+        """Compile it."""
+        self._emitted = emit_kernel(kernel, machine)
+        self._symbols = [name for name, _ in kernel.symbols]
+        self._code = Code(self._emitted.text, ENTRY_OF_KERNELS, machine)
+        self._scratch = np.empty(self._emitted.thread_bytes + 64, np.uint8)
+        words, places = (ctypes.c_int64,) * 2, (ctypes.c_void_p,) * 2
+        self._call = ctypes.CFUNCTYPE(None, *places, *words)(self._code.address)
+
+    def runs(
+        self, addresses: Sequence[int], symbols: Mapping[str, int], parts: int = 1
+    ) -> tuple[Callable[[], None], ...]:
+        """Returns what runs each part of the tasks, on arguments that begin at these addresses.
+
+        The addresses are multiples of 64.
+        """
+        pointers = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
+        words = [symbols[name] for name in self._symbols]
+        words.append(-(-self._scratch.ctypes.data // 64) * 64)
+        table = (ctypes.c_int64 * len(words))(*words)
+        tasks = int(Index.of(self._emitted.tasks).evaluate(dict(symbols)))
+        edges = [tasks * i // parts for i in range(parts + 1)]
+        return tuple(
+            functools.partial(self._call, pointers, table, first, end)
+            for first, end in pairwise(edges)
+        )
 
 
 Body = Callable[[ir.IRBuilder, Sequence[ir.Value]], ir.Value]

@@ -20,6 +20,8 @@ from rutc.tensor_ir.machine import Machine
 FIXED = frozenset({"name", "triple", "features", "vector_bits", "registers"})
 """Fields that the target decides."""
 LARGEST = 1e12
+NARROWEST_LINE = 16
+"""Bytes: the longest elements are half as long."""
 
 
 def save_machine(machine: Machine, base: Machine, path: Path) -> None:
@@ -49,7 +51,7 @@ def load_machine(path: Path, bases: Mapping[str, Machine], known: frozenset[str]
         data = json.loads(path.read_text())
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} describes no machine: it is not JSON ({error})") from error
     try:
         return _machine(data, bases, known)
@@ -69,7 +71,7 @@ def _machine(data: object, bases: Mapping[str, Machine], known: frozenset[str]) 
         raise _NoMachineError("it is not an object of names and values")
     given = dict(data)
     target, features = given.pop("target", None), given.pop("features", [])
-    if target not in bases:
+    if not isinstance(target, str) or target not in bases:
         raise _NoMachineError(f"its target must be one of {', '.join(bases)}, not {target!r}")
     if not isinstance(features, list) or not set(map(str, features)) <= known:
         raise _NoMachineError(f"its features must be a list of some of {', '.join(sorted(known))}")
@@ -92,4 +94,6 @@ def _machine(data: object, bases: Mapping[str, Machine], known: frozenset[str]) 
     machine = replace(base, features=base.features | set(features), **values)  # type: ignore[arg-type]
     if machine.l1_way_bytes % machine.line_bytes or machine.l1 % machine.l1_way_bytes:
         raise _NoMachineError("l1 must be a multiple of l1_way_bytes, and that one of line_bytes")
+    if machine.line_bytes < NARROWEST_LINE or machine.l2 < machine.l1:
+        raise _NoMachineError(f"lines have {NARROWEST_LINE} bytes or more, and l2 as many as l1")
     return machine

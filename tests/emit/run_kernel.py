@@ -6,9 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rutc.emit.jit import Code
-from rutc.emit.kernel import ENTRY, emit_kernel
-from rutc.tensor_ir.affine import Index
+from rutc.emit.jit import KernelCode
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from tests.machines import lacking, runnable
@@ -34,26 +32,15 @@ def run_kernel(
         AssertionError: This processor cannot run the code, or it wrote outside of the buffers.
     """
     assert runnable(machine), lacking(machine)
-    emitted = emit_kernel(kernel, machine)
-    code = Code(emitted.text, ENTRY, machine)
+    code = KernelCode(kernel, machine)
     if fence is None:
         memory = [_guarded(buffers[b.name]) for b in kernel.args]
     else:
         memory = [_fenced(buffers[b.name], fence) for b in kernel.args]
-    places = (m.ctypes.data + (GUARD if fence is None else 0) for m in memory)
-    pointers = (ctypes.c_void_p * max(len(memory), 1))(*places)
-    counters = [(symbols or {})[name] for name, _ in kernel.symbols]
-    scratch = np.empty(emitted.thread_bytes + 64, np.uint8)
-    counters.append(-(-scratch.ctypes.data // 64) * 64)
-    table = (ctypes.c_int64 * len(counters))(*counters)
-    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
-        code.address
-    )
-    tasks = int(Index.of(emitted.tasks).evaluate(dict(symbols or {})))
-    edges = [tasks * i // parts for i in range(parts + 1)]
+    places = [m.ctypes.data + (GUARD if fence is None else 0) for m in memory]
     # The last part first: tasks may run in any order.
-    for i in reversed(range(parts)):
-        call(pointers, table, edges[i], edges[i + 1])
+    for run in reversed(code.runs(places, symbols or {}, parts)):
+        run()
     for b, m in zip(kernel.args, memory, strict=True):
         array = buffers[b.name]
         if fence is not None:

@@ -133,6 +133,9 @@ WRONG = {
     "infinity": ('{"target": "x86-64-v3", "l1": Infinity}', "l1 must be a positive number"),
     "no number": ('{"target": "x86-64-v3", "divide_cycles": NaN}', "divide_cycles must be"),
     "a half": ('{"target": "x86-64-v3", "fma_latency": 2.5}', "a whole number, not 2.5"),
+    "a deep nest": ("[" * 100_000, "not JSON"),
+    "a small second cache": ('{"target": "x86-64-v3", "l2": 1}', "l2 as many as l1"),
+    "short lines": ('{"target": "x86-64-v3", "line_bytes": 1}', "16 bytes or more"),
     "lines in no way": ('{"target": "x86-64-v3", "line_bytes": 96}', "l1 must be a multiple"),
 }
 
