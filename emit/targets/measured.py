@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import replace
 from math import log2
 from pathlib import Path
+from statistics import median
 from time import perf_counter_ns
 
 from rutc.emit.files import write_atomically
@@ -28,7 +29,8 @@ from rutc.errors import InternalError, UserError
 from rutc.tensor_ir.machine import Machine
 
 SOURCE = Path(__file__).with_name("rates.c")
-RUNS = 9
+RUNS, WINDOWS = 5, 25
+"""The fastest of so many runs counts, and the median of so many such: the clock may change."""
 COUNT = 48 * 1000
 """Operations of a run: a multiple of what each loop does in one iteration."""
 RATES = ("fma_per_cycle", "loads_per_cycle", "divide_cycles", "fma_latency", "l2_bytes_per_cycle")
@@ -106,26 +108,35 @@ def measure(machine: Machine) -> dict[str, float]:
     def count(n: int) -> ctypes.c_long:
         return ctypes.c_long(n)
 
-    near = machine.l2 // 2 // (8 * bytes_) * 8 * bytes_
+    # A quarter of the second cache: pages that lie anywhere in it do not push each other out.
+    near = machine.l2 // 4 // (8 * bytes_) * 8 * bytes_
     # Pages of a map begin where vectors may.
     with mmap.mmap(-1, near) as memory:
         memory[:] = bytes(near)
         view = (ctypes.c_char * near).from_buffer(memory)
         array = ctypes.c_void_p(ctypes.addressof(view))
-        cycle = least(loops.additions, count(COUNT)) / COUNT
+
+        def all_cycles(name: str, *arguments: object) -> float:
+            """Those of a run of a loop."""
+            found = []
+            for _ in range(WINDOWS):
+                cycle = least(loops.additions, count(COUNT)) / COUNT
+                found.append(least(getattr(loops, name), *arguments) / cycle)
+            return median(found)
 
         def cycles(name: str, *arguments: object) -> float:
             """Those of one operation of a loop."""
-            return least(getattr(loops, name), *arguments, count(COUNT)) / COUNT / cycle
+            return all_cycles(name, *arguments, count(COUNT)) / COUNT
 
-        passes = 4
-        read = least(loops.reads, array, count(near // bytes_), count(passes))
+        passes = 8
         found = {
             "fma_per_cycle": 1 / cycles("fmas"),
             "loads_per_cycle": 1 / cycles("loads", array),
             "divide_cycles": cycles("divisions"),
             "fma_latency": cycles("chained_fmas"),
-            "l2_bytes_per_cycle": near * passes * cycle / read,
+            "l2_bytes_per_cycle": near
+            * passes
+            / all_cycles("reads", array, count(near // bytes_), count(passes)),
         }
         del view
     rounded = {name: coarse(rate) for name, rate in found.items()}
