@@ -21,6 +21,10 @@ from rutc.tensor_ir.ranges import range_text
 from rutc.tensor_ir.text import value_name
 
 
+class Illegal(Exception):
+    """No plan has been assigned so; the message says why."""
+
+
 @record
 class Run:
     """Run the kernel of one fusion group."""

@@ -1,20 +1,52 @@
-"""Chains of kernels over slices of a dim, and the steps that run them."""
+"""Chains of kernels over slices of a dim: which there can be, and what they become.
+
+    run a: %u = ..              repeat t:  run a over its t-th slice of the dim: %u[y % 2] = ..
+    run b: %v = .. %u[y] ..  ->            run b over its t-th slice: %v = .. %u[y % 2] ..
+
+A value that only such a chain reads is stored for one slice at a time. Where slices go over blocks
+of a dim for one index of another one:
+
+    repeat h:  repeat t:  run a, run b over the t-th block of their part of index h
+    repeat h:             run a, run b over what the blocks leave over
+
+Of a dim of symbolic size, blocks are of one size that the run computes, and the last one does some
+indices again. Slices are as long as the largest sizes allow, which is what scratch must have room
+for.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from math import lcm
 
 from rutc.base.record import record
-from rutc.graph_opt.plan import PlanStep
+from rutc.graph_opt.assignment import Slicing
+from rutc.graph_opt.decide.fusion import MOST_OPERATIONS
+from rutc.graph_opt.plan import FillHalo, Illegal, PlanStep, Repeat, Run
 from rutc.tensor_ir.affine import (
+    ONE,
     FloorDiv,
     Index,
     Mod,
+    Range,
+    Size,
+    maximum,
+    minimum,
+    plain,
 )
 from rutc.tensor_ir.expr import Read
-from rutc.tensor_ir.layout import Layout
-from rutc.tensor_ir.lower import Group
+from rutc.tensor_ir.graph import Value
+from rutc.tensor_ir.layout import Layout, dense
+from rutc.tensor_ir.lower import Group, Slice
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.text import value_name
+
+MOST_MEMBERS = 16
+"""Kernels of a chain: their code is one function, and each more is another chain to weigh."""
+MOST_CHAINED = 4 * MOST_OPERATIONS
+"""Operations of a chain's bodies: its code is made by one process."""
 
 
 @record
@@ -64,7 +96,7 @@ class Chain:
 
 
 @record
-class Sliced:
+class Arranged:
     """The steps with chains in repeats, and the layouts with the values stored in part."""
 
     steps: tuple[PlanStep, ...]
@@ -96,3 +128,277 @@ def loop_of(c: object) -> tuple[str, int] | None:
 def moves(r: Read, d: str) -> bool:
     """Whether the place that is read depends on the loop over `d`."""
     return any(not isinstance(c, Index) or d in c.names() for _, c in r.coords)
+
+
+def leader(group: Group) -> str:
+    """The name by which assignments know a kernel: that of its first nest."""
+    return group.stages[0].out.name
+
+
+def kernels_at(
+    steps: tuple[PlanStep, ...], start: int, kernels: tuple[str, ...]
+) -> list[tuple[int, Group]] | None:
+    """(step, group) of kernels that follow each other from some step on; None if they do not.
+
+    Fills of halos may be between them.
+    """
+    found: list[tuple[int, Group]] = []
+    for number in range(start, len(steps)):
+        step = steps[number]
+        if isinstance(step, FillHalo):
+            continue
+        if isinstance(step, Run) and leader(step.group) == kernels[len(found)]:
+            found.append((number, step.group))
+            if len(found) == len(kernels):
+                return found
+        elif found:
+            return None
+    return None
+
+
+@record
+class Chains:
+    """What chains there can be in one step list, and what they become.
+
+    `users` names the nodes that use a value, `free` the values whose memory is the plan's own.
+    """
+
+    values: Mapping[str, Value]
+    layouts: Mapping[str, Layout]
+    extents: Mapping[str, Size]
+    users: Mapping[str, frozenset[str]]
+    free: frozenset[str]
+    constants: frozenset[str]
+    symbols: Mapping[str, Range]
+    machine: Machine
+
+    def arranged(self, steps: tuple[PlanStep, ...], slicings: Iterable[Slicing]) -> Arranged:
+        """The steps with these chains.
+
+        Raises:
+            Illegal: One is none; the message says why.
+        """
+        result: list[PlanStep] = []
+        layouts = dict(self.layouts)
+        at = 0
+        for slicing in slicings:
+            members = self._members(steps, at, slicing)
+            first, last = members[0].step, members[-1].step
+            result += steps[at:first]
+            result += [s for s in steps[first : last + 1] if isinstance(s, FillHalo)]
+            result += self._repeats(members, slicing.size)
+            for v in self.between(members):
+                layouts[v] = self._ring(v, members, slicing.size)
+            at = last + 1
+        return Arranged((*result, *steps[at:]), layouts)
+
+    def _members(
+        self, steps: tuple[PlanStep, ...], start: int, slicing: Slicing
+    ) -> tuple[Member, ...]:
+        """The kernels of a chain that begins at that step or later. Raises Illegal."""
+        if len(slicing.kernels) < 2 or not slicing.dims:
+            raise Illegal(f"`{slicing}`: a chain is of several kernels and of slices of a dim")
+        found = kernels_at(steps, start, slicing.kernels)
+        if found is None:
+            raise Illegal(f"`{slicing}`: these kernels do not follow each other")
+        (first, group), *others = found
+        if not set(slicing.dims) <= set(group.shared):
+            raise Illegal(f"`{slicing}`: the first kernel has no loops over these dims")
+        members: tuple[Member, ...] = (
+            Member(first, group, slicing.dims, (1,) * len(slicing.dims)),
+        )
+        if not self.alike(members[0]):
+            raise Illegal(f"`{slicing}`: not all slices do the same")
+        for number, _ in others:
+            following = self.follows(members, number, steps[number])
+            if following is None:
+                what = value_name(slicing.kernels[len(members)])
+                raise Illegal(f"`{slicing}`: the kernel of {what} reads other slices than its own")
+            members = (*members, following)
+        if reason := self._unfit(members, slicing.size):
+            raise Illegal(f"`{slicing}`: {reason}")
+        return members
+
+    def _unfit(self, members: tuple[Member, ...], size: int) -> str | None:
+        """Why there are no slices of that size; None if there are."""
+        if not self.between(members):
+            return "nothing is passed between these kernels alone"
+        if len(members) > MOST_MEMBERS or self.code(members) > MOST_CHAINED:
+            return "it is too much code for one kernel"
+        if not 1 <= size <= self.extent(members[0].dims[-1]):
+            return f"{members[0].dims[-1]} has no slices of {size}"
+        line = self.line(members)
+        if size % line or (line > 1 and not self.is_fixed(members)):
+            return "a slice ends within a line of memory"
+        return None
+
+    @staticmethod
+    def code(members: tuple[Member, ...]) -> int:
+        """The operations of a chain's bodies."""
+        return sum(m.group.operations for m in members)
+
+    def follows(self, members: tuple[Member, ...], number: int, step: PlanStep) -> Member | None:
+        """The step as a member of the chain, if each slice of it reads that slice of the others."""
+        if not isinstance(step, Run):
+            return None
+        found: set[tuple[tuple[str, int], ...]] = set()
+        for r in step.group.reads_outside:
+            own = next((m for m in members if r.value in m.group.stored), None)
+            if own is None:
+                continue
+            coords = dict(r.coords)
+            loops = [loop_of(coords.get(d)) for d in own.dims]
+            if r.fill is not None:
+                return None
+            found.add(tuple((x[0], k * x[1]) for x, k in zip(loops, own.ratios, strict=True) if x))
+        if len(found) != 1:
+            return None
+        (parts,) = found
+        dims, ratios = tuple(d for d, _ in parts), tuple(k for _, k in parts)
+        first = members[0].dims
+        if len(set(dims)) != len(first) or not set(dims) <= set(step.group.shared):
+            return None
+        wanted = [plain(Index.of(self.extents[d]) * k) for d, k in zip(first, ratios, strict=True)]
+        if [self.extents[d] for d in dims] != wanted:
+            return None
+        following = Member(number, step.group, dims, ratios)
+        return following if self.alike(following) else None
+
+    def alike(self, member: Member) -> bool:
+        """Whether slices of a multiple of so many indices of its dims all do the same.
+
+        Constants are packed in the order in which loops from 0 on read them, and vectors run along
+        the innermost dim.
+        """
+        group = member.group
+        innermost = {self.layouts[v].axes[-1].dim for v in group.stored if self.layouts[v].axes}
+        if not innermost.isdisjoint(member.dims[:-1]):
+            return False
+        for d, size in zip(member.dims, member.ratios, strict=True):
+            if any(r.value in self.constants and moves(r, d) for r in group.reads_outside):
+                return False
+            if not all(has_period(i, d, size) for i in group.indices if d in i.names()):
+                return False
+        return True
+
+    def between(self, members: tuple[Member, ...]) -> list[str]:
+        """The values that only the chain reads."""
+        inside = [m.group.computed for m in members]
+
+        def only(users: frozenset[str]) -> bool:
+            return bool(users) and all(any(u in own for own in inside) for u in users)
+
+        return [
+            v
+            for m in members[:-1]
+            for v in m.group.stored
+            if v in self.free and only(self.users[v])
+        ]
+
+    @functools.cached_property
+    def bytes(self) -> Callable[[str], int]:
+        """The size of a value, at most."""
+        return functools.cache(
+            lambda v: self.most(self.layouts[v].size) * self.values[v].dtype.bytes
+        )
+
+    @functools.cached_property
+    def extent(self) -> Callable[[str], int]:
+        """The indices of a dim, at most."""
+        return functools.cache(lambda d: self.most(self.extents[d]))
+
+    def most(self, size: Size) -> int:
+        """The largest that a size may be."""
+        bounds = Index.of(size).bounds(self.symbols)
+        assert bounds is not None, "every symbol has a range"
+        return bounds[1]
+
+    def is_fixed(self, members: tuple[Member, ...]) -> bool:
+        """Whether the dims that are cut have known sizes."""
+        return all(isinstance(self.extents[d], int) for m in members for d in m.dims)
+
+    def equal_slices(self, d: str, most: int) -> tuple[Index, Index]:
+        """(number, size) of equal slices of a dim."""
+        extent = Index.of(self.extents[d])
+        count = (extent + (most - 1)) // most
+        parts = maximum(count, ONE, self.symbols)
+        each = (extent + parts - 1) // parts
+        # The minimum holds by itself, but not by the bounds of its terms.
+        return count, minimum(Index.of(most), each, self.symbols).simplify(self.symbols)
+
+    def line(self, members: tuple[Member, ...]) -> int:
+        """Slices are multiples of so many indices of the first kernel's last dim: of whole lines.
+
+        Equal slices of a dim of any size are not: values of their own may begin within a line.
+        """
+        lines = [1]
+        own = () if self.is_fixed(members) else self.between(members)
+        for m in members:
+            for v in m.group.stored:
+                axes = self.layouts[v].axes
+                if axes and axes[-1].dim == m.dims[-1] and v not in own:
+                    whole = self.machine.line_bytes // self.values[v].dtype.bytes
+                    lines.append(lcm(whole, m.ratios[-1]) // m.ratios[-1])
+        return lcm(*lines)
+
+    def _repeats(self, members: tuple[Member, ...], most: int) -> list[Repeat]:
+        """The repeat of all whole slices, and that of what they leave over."""
+        if not self.is_fixed(members):
+            return [self._repeat(members, most, f"{members[0].group.name}.slice", None)]
+        whole, rest = divmod(self.extent(members[0].dims[-1]), most)
+        name = members[0].group.name
+        found = [self._repeat(members, most, f"{name}.slice", (whole, most, 0))]
+        if rest:
+            found.append(self._repeat(members, most, f"{name}.rest", (1, rest, whole * most)))
+        return found
+
+    def _repeat(
+        self,
+        members: tuple[Member, ...],
+        most: int,
+        symbol: str,
+        part: tuple[int, int, int] | None,
+    ) -> Repeat:
+        """The repeat of (count, size, first): so many slices, from that index on; or of all."""
+        *outer, last = members[0].dims
+        count: Size
+        size: Size
+        if part is None:
+            count, size = map(plain, self.equal_slices(last, most))
+            first = 0
+        else:
+            count, size, first = part
+        counters = [(f"{symbol}.{d}", self.extents[d]) for d in outer] + [(symbol, count)]
+        groups: list[Group] = []
+        for m in members:
+            slices = [
+                Slice(d, counter, k)
+                for d, (counter, _), k in zip(m.dims, counters, m.ratios, strict=True)
+            ]
+            k = m.ratios[-1]
+            end = self.extents[m.dims[-1]] if part is None else None
+            slices[-1] = replace(slices[-1], size=size * k, first=k * first, end=end)
+            suffix = ".rest" if first else ""
+            groups.append(replace(m.group, name=m.group.name + suffix, slices=tuple(slices)))
+        between = set(self.between(members))
+        parts = tuple(v for g in groups for v in g.stored if v not in between)
+        origin = tuple(dict.fromkeys(o for g in groups for s in g.stages for o in s.origin))
+        steps: tuple[PlanStep, ...] = tuple(map(Run, groups))
+        for counter, trips in reversed(counters):
+            steps = (Repeat(counter, trips, (), (), steps, (), origin, parts),)
+        (repeat,) = steps
+        assert isinstance(repeat, Repeat)
+        return repeat
+
+    def _ring(self, v: str, members: tuple[Member, ...], most: int) -> Layout:
+        """The value's layout with room for one slice."""
+        own = next(m for m in members if v in m.group.stored)
+        sizes: dict[str, Size] = dict(zip(own.dims, own.ratios, strict=True))
+        length: Size = most
+        if not self.is_fixed(members):
+            length = plain(self.equal_slices(members[0].dims[-1], most)[1])
+        sizes[own.dims[-1]] *= length
+        layout = self.layouts[v]
+        narrow = dense([a.dim for a in layout.axes], {**self.extents, **sizes})
+        axes = tuple(replace(a, whole=False) if a.dim in sizes else a for a in narrow.axes)
+        return replace(layout, axes=axes)

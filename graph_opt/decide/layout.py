@@ -1,22 +1,19 @@
-"""Which dim of every value is innermost in memory, the others' order, and what gets copied.
+"""Which dim of every value is innermost in memory, and the others' order.
 
 The innermost dim decides whether loads and stores move whole vectors. It is chosen for all values
 together by coordinate descent on the sum of the nests' costs (see `cost`): sweep over the values,
 give each the dim that is cheapest for its producer and readers as they stand, until nothing
-changes. A contraction may also ask for a copy of an operand in another layout and pays for it.
+changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from math import prod
 
-from rutc.base.record import record
-from rutc.graph_opt.cost import NestCost, ReadUse
+from rutc.graph_opt.cost import NestCost
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Expr, Lit, Read, reads, transform
+from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.graph import (
     Call,
     Const,
@@ -36,15 +33,6 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.products import terms_of
 
 SWEEPS = 4
-
-
-@record
-class Layouts:
-    """Dim orders (outermost first) and halos of all values that are not constants."""
-
-    order: Mapping[str, tuple[str, ...]]
-    halo: Mapping[str, Mapping[str, tuple[int, int]]]
-    fill: Mapping[str, Lit]
 
 
 def fixed_orders(
@@ -227,61 +215,3 @@ def _loop_order(r: Read, order: tuple[str, ...]) -> list[str]:
                     if name not in found:
                         found.append(name)
     return found
-
-
-@dataclass
-class Copier:
-    """Inserts copies of operands: in another layout, or with a halo."""
-
-    extents: Mapping[str, int]
-    taken: set[str]
-    copies: dict[tuple[object, ...], Nest]
-
-    def fresh(self, base: str) -> str:
-        """A value name that is not in use."""
-        number, name = 0, base
-        while name in self.taken:
-            number += 1
-            name = f"{base}.{number}"
-        self.taken.add(name)
-        return name
-
-    def packed(self, r: Read, own: tuple[str, ...], kind: str) -> tuple[Nest, Read]:
-        """A copy with one dim per loop of the read (no window, no fill), and the read of it."""
-        names: set[str] = set()
-        for _, c in r.coords:
-            if isinstance(c, Index):
-                names |= c.names()
-        dims = tuple(sorted(names & set(own)))
-        key = (kind, r, dims)
-        if key not in self.copies:
-            out = Value(self.fresh(f"{r.value}.{kind}"), r.dtype, dims)
-            self.copies[key] = Nest((out,), (), None, (r,))
-        copy = self.copies[key]
-        return copy, Read(copy.out.name, tuple((d, Index.of(d)) for d in dims), r.dtype)
-
-    def whole(self, value: Value, kind: str) -> Nest:
-        """A copy of all of a value."""
-        key = (kind, value.name)
-        if key not in self.copies:
-            out = Value(self.fresh(f"{value.name}.{kind}"), value.dtype, value.dims)
-            read = Read(value.name, tuple((d, Index.of(d)) for d in value.dims), value.dtype)
-            self.copies[key] = Nest((out,), (), None, (read,))
-        return self.copies[key]
-
-
-def wants_packing(u: ReadUse, nest: Nest, extents: Mapping[str, int]) -> bool:
-    """Whether a copy of the read's elements costs less than scattered loads."""
-    if u.read.fill is not None or not nest.bound:
-        return False
-    if any(not isinstance(c, Index) for _, c in u.read.coords):
-        return False
-    names = {v for _, c in u.read.coords if isinstance(c, Index) for v in c.names()}
-    size = prod(extents[d] for d in names if d in nest.dims)
-    points = prod(extents[d] for d in nest.dims)
-    return names <= set(nest.dims) and size * 4 <= points
-
-
-def replace_read(e: Expr, old: Read, new: Read) -> Expr:
-    """`e` with one read replaced by another."""
-    return transform(e, lambda x: new if x == old else x)

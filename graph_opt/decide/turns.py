@@ -21,7 +21,8 @@ from dataclasses import field, replace
 from math import prod
 
 from rutc.base.record import record
-from rutc.graph_opt.decide.chains import Sliced
+from rutc.graph_opt.assignment import Slicing, Turning
+from rutc.graph_opt.decide.chains import Arranged, kernels_at, leader
 from rutc.graph_opt.decide.memory import Lifetimes, place_fixed
 from rutc.graph_opt.decide.slices import (
     AGAIN,
@@ -32,12 +33,23 @@ from rutc.graph_opt.decide.slices import (
     UNHIDDEN,
     Slicer,
 )
-from rutc.graph_opt.plan import FillHalo, InTurn, Near, Place, PlanStep, Repeat, Run, groups_of
+from rutc.graph_opt.plan import (
+    FillHalo,
+    Illegal,
+    InTurn,
+    Near,
+    Place,
+    PlanStep,
+    Repeat,
+    Run,
+    groups_of,
+)
 from rutc.tensor_ir.affine import Index, Size
 from rutc.tensor_ir.expr import IndexValue, reads, walk
 from rutc.tensor_ir.graph import Nest
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.lower import Group, Slice
+from rutc.tensor_ir.text import value_name
 
 SOME = 8
 """Indices for which a section is weighed; of fewer, runs move little."""
@@ -56,6 +68,16 @@ class Section:
     trips: Size
     dims: Mapping[str, str]
     """Group -> the dim."""
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The steps that are kernels."""
+        return tuple(s for s in self.steps if isinstance(s, Run))
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The kernels' groups."""
+        return tuple(s.group for s in self.runs)
 
 
 @record
@@ -88,26 +110,97 @@ class Turns:
     known: dict[tuple[str, Size], str | None] = field(default_factory=dict)
     """(group, trips) -> the dim that the group may go along alone."""
 
-    def slice(self, steps: tuple[PlanStep, ...]) -> Sliced:
-        """The steps with every section and chain that pays."""
+    def chosen(
+        self, steps: tuple[PlanStep, ...]
+    ) -> tuple[tuple[Turning, ...], tuple[Slicing, ...]]:
+        """Every section and chain that pays."""
+        turns: list[Turning] = []
+        slices: list[Slicing] = []
+        for part in self._sections(steps):
+            if not isinstance(part, Section):
+                slices += self.slicer.chosen(part)
+            elif chained := self._chained(part):
+                slices += chained
+            else:
+                groups = part.groups
+                dims = tuple(part.dims[g.name] for g in groups)
+                turns.append(Turning(tuple(map(leader, groups)), dims))
+                slices += self._single(part).chosen(part.runs)
+        return tuple(turns), tuple(slices)
+
+    def arranged(
+        self,
+        steps: tuple[PlanStep, ...],
+        turns: Iterable[Turning],
+        slices: Iterable[Slicing],
+    ) -> Arranged:
+        """The steps with these sections and chains.
+
+        Raises:
+            Illegal: One is none; the message says why.
+        """
         result: list[PlanStep] = []
         layouts = dict(self.slicer.layouts)
-        for part in self._sections(steps):
-            if isinstance(part, Section):
-                found = self._chained(part) or self._in_turn(part)
-            else:
-                found = self.slicer.slice(part)
-            result += found.steps
-            changed = self.slicer.layouts
-            layouts |= {v: x for v, x in found.layouts.items() if x is not changed[v]}
-        return Sliced(tuple(result), layouts)
+        left = list(slices)
 
-    def _chained(self, section: Section) -> Sliced | None:
-        """A section that slices hold all of already, as more tasks than images; else None."""
+        def taken(part: tuple[PlanStep, ...]) -> list[Slicing]:
+            names = {leader(s.group) for s in part if isinstance(s, Run)}
+            own = [s for s in left if s.kernels and s.kernels[0] in names]
+            left[:] = [s for s in left if s not in own]
+            return own
+
+        def add(found: Arranged) -> None:
+            result.extend(found.steps)
+            before = self.slicer.layouts
+            layouts.update({v: x for v, x in found.layouts.items() if x is not before[v]})
+
+        at = 0
+        for turning in turns:
+            begin, section = self._section(steps, at, turning)
+            before = steps[at:begin]
+            add(self.slicer.arranged(before, taken(before)))
+            add(self._in_turn(section, taken(section.steps)))
+            at = begin + len(section.steps)
+        add(self.slicer.arranged(steps[at:], taken(steps[at:])))
+        if left:
+            raise Illegal(f"`{left[0]}`: these kernels do not follow each other")
+        return Arranged(tuple(result), layouts)
+
+    def _section(
+        self, steps: tuple[PlanStep, ...], start: int, turning: Turning
+    ) -> tuple[int, Section]:
+        """The section of a list from that step on, and where it begins. Raises Illegal."""
+        if not turning.kernels or len(turning.dims) != len(turning.kernels):
+            raise Illegal(f"`{turning}`: each kernel goes along one dim")
+        found = kernels_at(steps, start, turning.kernels)
+        if found is None:
+            raise Illegal(f"`{turning}`: these kernels do not follow each other")
+        trips = self.slicer.extents.get(turning.dims[0])
+        if trips is None or trips == 1:
+            raise Illegal(f"`{turning}`: there is no dim {turning.dims[0]} of several indices")
+        if isinstance(trips, Index) and not self.bound.isdisjoint(trips.names()):
+            raise Illegal(f"`{turning}`: the program computes how many turns there are")
+        own: dict[str, str] = {}
+        for (_, group), d in zip(found, turning.dims, strict=True):
+            if self._dim(group, trips, own) != d:
+                raise Illegal(
+                    f"`{turning}`: the kernel of {value_name(leader(group))} is not the same for "
+                    f"every index of {d}"
+                )
+            own |= dict.fromkeys(group.stored, d)
+        begin, end = found[0][0], found[-1][0] + 1
+        while begin > start and isinstance(steps[begin - 1], FillHalo):
+            begin -= 1
+        names = {group.name: d for (_, group), d in zip(found, turning.dims, strict=True)}
+        return begin, Section(steps[begin:end], trips, names)
+
+    def _chained(self, section: Section) -> tuple[Slicing, ...]:
+        """The chains of a section that hold all of it already, as more tasks than images."""
         if not isinstance(section.trips, int):
-            return None
-        found = self.slicer.slice(section.steps)
-        return None if any(isinstance(s, Run) for s in found.steps) else found
+            return ()
+        found = self.slicer.chosen(section.steps)
+        kernels = sum(len(s.kernels) for s in found)
+        return found if kernels == len(section.runs) else ()
 
     def _sections(self, steps: tuple[PlanStep, ...]) -> Iterator[Section | tuple[PlanStep, ...]]:
         """The sections, and what is between them."""
@@ -211,12 +304,12 @@ class Turns:
         return None if numbered else d
 
     # -- steps ----------------------------------------------------------------------------------
-    def _in_turn(self, section: Section) -> Sliced:
+    def _in_turn(self, section: Section, slices: Iterable[Slicing]) -> Arranged:
         """The section's steps, and the layouts of values of which a kernel keeps a part only."""
-        runs = tuple(s for s in section.steps if isinstance(s, Run))
+        runs = section.runs
         turned = _turned(runs, section.dims)
-        single = self._single(turned)
-        sliced = single.slice(runs)
+        single = self._single(section)
+        sliced = single.arranged(runs, slices)
         symbol = f"{runs[0].group.name}.turn"
         halos = {s.value for s in section.steps if isinstance(s, FillHalo)}
         assert halos <= {v for r in runs for v in r.group.stored}, "halos are filled just before"
@@ -239,11 +332,11 @@ class Turns:
         narrow = {v: _narrow(x, turned) for v, x in rings.items()}
         stored = {v for r in runs for v in r.group.stored} - rings.keys()
         near, room = self._near(tuple(steps), runs, stored)
-        return Sliced((InTurn(symbol, section.trips, tuple(steps), near, room),), narrow)
+        return Arranged((InTurn(symbol, section.trips, tuple(steps), near, room),), narrow)
 
-    def _single(self, turned: AbstractSet[str]) -> Slicer:
-        """The slicer of a model with one index of these dims."""
-        slicer = self.slicer
+    def _single(self, section: Section) -> Slicer:
+        """The slicer of a model with one index of the dims along which kernels take turns."""
+        slicer, turned = self.slicer, _turned(section.runs, section.dims)
         extents = {d: 1 if d in turned else e for d, e in slicer.extents.items()}
 
         def single(layout: Layout) -> Layout:

@@ -1,0 +1,256 @@
+"""An assignment: everything that is chosen about a graph, as printable data.
+
+    assignment  := "assignment" "name" line*
+    line        := %v arrangement
+                 | copy %c of %v for %y number          what the nest of %y reads there, from a copy
+                 | pack %c of %v for %y number          the same, of what it reads alone
+                 | group {dim, ...}: %y, ...            nests that share a kernel's loops over dims
+                 | slices {dim, ...} by number: %y, ... kernels that run over slices, one by one
+                 | turns {dim, ...}: %y, ...            kernels that take turns, each over its dim
+    arrangement := [axis, ...] (fill literal)?          outermost first
+    axis        := dim(+before+after)? | dim/block | dim%block
+
+Nests are named by their first results, kernels by their first nests, reads by their places among
+the different reads of the nest. A nest that no group has is a kernel by itself. An arrangement
+there is of every value whose memory is the plan's own, whether a kernel stores it or keeps it.
+
+`decide.realise` makes the plan of an assignment, or says why it is none for a graph.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import TypeVar
+
+from rutc.base.record import record
+from rutc.tensor_ir.affine import quoted
+from rutc.tensor_ir.expr import Lit
+from rutc.tensor_ir.lexer import Kind, tokenize
+from rutc.tensor_ir.syntax import Cursor
+from rutc.tensor_ir.text import print_literal, value_name
+
+T = TypeVar("T")
+
+
+@record
+class Arrangement:
+    """How a value lies in memory: its dims outermost first, and elements of a fill around it.
+
+    Of a dim in `blocks` there are blocks of so many indices, whose indices are innermost.
+    """
+
+    order: tuple[str, ...]
+    halo: tuple[tuple[str, int, int], ...] = ()
+    """(dim, elements before index 0, after the last one)."""
+    fill: Lit | None = None
+    blocks: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        around = {d: f"(+{lo}+{hi})" for d, lo, hi in self.halo}
+        blocks = dict(self.blocks)
+        axes = [
+            quoted(d) + (f"/{blocks[d]}" if d in blocks else "") + around.get(d, "")
+            for d in self.order
+        ]
+        axes += [f"{quoted(d)}%{n}" for d, n in self.blocks]
+        fill = "" if self.fill is None else f" fill {print_literal(self.fill, None)}"
+        return f"[{', '.join(axes)}]{fill}"
+
+
+@record
+class Copy:
+    """A copy of a value, from which the nest `reader` takes its read of that number.
+
+    It is of the whole value; if it is `packed`, of what is read alone, with the nest's loops as
+    its dims.
+    """
+
+    name: str
+    value: str
+    reader: str
+    number: int
+    packed: bool = False
+
+    def __str__(self) -> str:
+        kind = "pack" if self.packed else "copy"
+        names = (value_name(v) for v in (self.name, self.value, self.reader))
+        return "{} {} of {} for {} {}".format(kind, *names, self.number)
+
+
+@record
+class Grouping:
+    """Nests that share a kernel: all in one iteration of loops over the `shared` dims."""
+
+    shared: tuple[str, ...]
+    nests: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"group {_set(self.shared)}: {_values(self.nests)}"
+
+
+@record
+class Slicing:
+    """Kernels of which each does a slice of `size` indices of the first one's last dim in turn.
+
+    They do so for each index of the first one's other dims.
+    """
+
+    kernels: tuple[str, ...]
+    dims: tuple[str, ...]
+    size: int
+
+    def __str__(self) -> str:
+        return f"slices {_set(self.dims)} by {self.size}: {_values(self.kernels)}"
+
+
+@record
+class Turning:
+    """Kernels that take turns over the indices of a dim, which is another one's for each."""
+
+    kernels: tuple[str, ...]
+    dims: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"turns {_set(self.dims)}: {_values(self.kernels)}"
+
+
+@record
+class Assignment:
+    """What is chosen about a graph."""
+
+    name: str
+    arrangements: Mapping[str, Arrangement]
+    copies: tuple[Copy, ...] = ()
+    groups: tuple[Grouping, ...] = ()
+    slices: tuple[Slicing, ...] = ()
+    turns: tuple[Turning, ...] = field(default=())
+
+    def __str__(self) -> str:
+        lines = [f"assignment {json.dumps(self.name)}"]
+        lines += [f"{value_name(v)} {a}" for v, a in self.arrangements.items()]
+        lines += map(str, (*self.copies, *self.groups, *self.slices, *self.turns))
+        return "\n".join(lines) + "\n"
+
+
+def parse_assignment(text: str) -> Assignment:
+    """The assignment of a text: `parse_assignment(str(a)) == a`.
+
+    Raises:
+        ParseError: The text is none; the message shows the place.
+    """
+    return _Parser(Cursor(text, tokenize(text))).assignment()
+
+
+def _set(dims: tuple[str, ...]) -> str:
+    return f"{{{', '.join(map(quoted, dims))}}}"
+
+
+def _values(names: tuple[str, ...]) -> str:
+    return ", ".join(map(value_name, names))
+
+
+class _Parser:
+    def __init__(self, cursor: Cursor) -> None:
+        self.cursor = cursor
+
+    def assignment(self) -> Assignment:
+        c = self.cursor
+        c.expect("assignment")
+        name = c.of(Kind.STRING).text
+        arrangements: dict[str, Arrangement] = {}
+        copies: list[Copy] = []
+        groups: list[Grouping] = []
+        slices: list[Slicing] = []
+        turns: list[Turning] = []
+        while c.of(Kind.NEWLINE, Kind.END).kind is Kind.NEWLINE:
+            if c.ended:
+                continue
+            if c.token.kind is Kind.VALUE:
+                value = self.value()
+                arrangements[value] = self.arrangement()
+            elif c.at("copy") or c.at("pack"):
+                copies.append(self.copy(packed=c.take().text == "pack"))
+            elif c.accept("group"):
+                groups.append(Grouping(self.dims(), self.members()))
+            elif c.accept("slices"):
+                dims = self.dims()
+                c.expect("by")
+                size = self.number()
+                slices.append(Slicing(self.members(), dims, size))
+            elif c.accept("turns"):
+                dims = self.dims()
+                turns.append(Turning(self.members(), dims))
+            else:
+                raise c.fail(f"expected a line of an assignment but found {c.token}")
+        return Assignment(
+            name, arrangements, tuple(copies), tuple(groups), tuple(slices), tuple(turns)
+        )
+
+    def copy(self, *, packed: bool) -> Copy:
+        name = self.value()
+        self.cursor.expect("of")
+        value = self.value()
+        self.cursor.expect("for")
+        return Copy(name, value, self.value(), self.number(), packed)
+
+    def arrangement(self) -> Arrangement:
+        c = self.cursor
+        order: list[str] = []
+        halo: list[tuple[str, int, int]] = []
+        factors: dict[str, int] = {}
+        blocks: list[tuple[str, int]] = []
+
+        def axis() -> None:
+            d = c.name()
+            if c.accept("%"):
+                n = self.number()
+                if factors.get(d) != n:
+                    raise c.fail(f"{d} has no blocks of {n}")
+                blocks.append((d, n))
+                return
+            order.append(d)
+            if c.accept("/"):
+                factors[d] = self.number()
+            if c.accept("("):
+                c.expect("+")
+                before = self.number()
+                c.expect("+")
+                halo.append((d, before, self.number()))
+                c.expect(")")
+
+        c.expect("[")
+        self.several(axis, "]")
+        if len(blocks) != len(factors):
+            raise c.fail("blocks of a dim have no axis within them")
+        fill = c.literal() if c.accept("fill") else None
+        return Arrangement(tuple(order), tuple(halo), fill, tuple(blocks))
+
+    def dims(self) -> tuple[str, ...]:
+        self.cursor.expect("{")
+        return self.several(self.cursor.name, "}")
+
+    def members(self) -> tuple[str, ...]:
+        self.cursor.expect(":")
+        found = [self.value()]
+        while self.cursor.accept(","):
+            found.append(self.value())
+        return tuple(found)
+
+    def several(self, item: Callable[[], T], end: str) -> tuple[T, ...]:
+        found: list[T] = []
+        while not self.cursor.accept(end):
+            if found:
+                self.cursor.expect(",")
+            found.append(item())
+        return tuple(found)
+
+    def value(self) -> str:
+        return self.cursor.of(Kind.VALUE).text
+
+    def number(self) -> int:
+        at = self.cursor.of(Kind.NUMBER)
+        if not at.text.isdigit():
+            raise self.cursor.fail("expected a whole number", at)
+        return int(at.text)

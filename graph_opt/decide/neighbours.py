@@ -1,0 +1,228 @@
+"""Local changes to an assignment: what a search may try next.
+
+Each has a text that says what it changes. A change may be illegal, which its realisation tells;
+what depends on what is changed is changed with it, as far as it has to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+from rutc.base.record import record
+from rutc.graph_opt.assignment import Arrangement, Assignment, Copy, Grouping, Slicing, Turning
+from rutc.graph_opt.decide.chains import leader
+from rutc.graph_opt.decide.copies import packed_dims, reads_of
+from rutc.graph_opt.decide.realise import Realisation
+from rutc.graph_opt.plan import FillHalo, Illegal, PlanStep, Run
+from rutc.tensor_ir.graph import Nest, walk_nodes
+from rutc.tensor_ir.text import value_name
+
+BLOCKS = (8, 16)
+"""Indices of a block of a dim."""
+SIZES = (1, 4, 16, 64)
+"""Indices of a slice of kernels that run as a whole before."""
+
+
+@record
+class Neighbour:
+    """An assignment that differs in one choice."""
+
+    change: str
+    assignment: Assignment
+
+
+def neighbours(found: Realisation) -> Iterator[Neighbour]:
+    """Yields what differs from a legal assignment in one choice: some are not legal themselves."""
+    yield from _arranged(found)
+    yield from _copied(found)
+    yield from _grouped(found)
+    yield from _sliced(found)
+    yield from _turned(found)
+
+
+def legal(found: Realisation, neighbour: Neighbour) -> Realisation | None:
+    """The realisation of a neighbour; None if it has no plan."""
+    other = found.but(neighbour.assignment)
+    try:
+        other.plan  # noqa: B018
+    except Illegal:
+        return None
+    return other
+
+
+# -- layouts --------------------------------------------------------------------------------------
+def _arranged(found: Realisation) -> Iterator[Neighbour]:
+    """Another dim innermost, two dims the other way round, blocks, or no halo."""
+    given, known = found.assignment, found.prepared
+
+    def other(name: str, new: Arrangement) -> Neighbour:
+        arrangements = {**given.arrangements, name: new}
+        return Neighbour(f"{value_name(name)} {new}", replace(given, arrangements=arrangements))
+
+    for name, a in given.arrangements.items():
+        long = [d for d in a.order if known.sizes[d] != 1]
+        orders = {(*(x for x in a.order if x != d), d) for d in long}
+        for d, e in pairwise(long):
+            swap = {d: e, e: d}
+            orders.add(tuple(swap.get(x, x) for x in a.order))
+        for order in sorted(orders - {a.order}):
+            yield other(name, replace(a, order=order))
+        for d in long:
+            size = known.sizes[d]
+            for block in BLOCKS:
+                if isinstance(size, int) and size > block and not a.blocks:
+                    yield other(name, replace(a, blocks=((d, block),)))
+        if a.blocks:
+            yield other(name, replace(a, blocks=()))
+        if a.halo:
+            yield other(name, replace(a, halo=(), fill=None))
+
+
+# -- copies ---------------------------------------------------------------------------------------
+def _copied(found: Realisation) -> Iterator[Neighbour]:
+    """A nest reads a value itself, or a copy that has another dim innermost."""
+    given, known = found.assignment, found.prepared
+    for c in given.copies:
+        copies = tuple(x for x in given.copies if x != c)
+        names = {x.name for x in copies}
+        arrangements = {v: a for v, a in given.arrangements.items() if v != c.name or v in names}
+        without = replace(given, copies=copies, arrangements=arrangements)
+        if c.name not in names:
+            without = _without(without, c.name)
+        yield Neighbour(f"no `{c}`", without)
+    taken = found.graph.values.keys() | given.arrangements.keys()
+    fed = {(c.reader, c.number) for c in given.copies}
+    for n in walk_nodes(known.graph.nodes):
+        if not isinstance(n, Nest):
+            continue
+        for number, r in enumerate(reads_of(n)):
+            if (n.out.name, number) in fed or r.value in known.constants:
+                continue
+            dims = known.graph.values[r.value].dims
+            own = packed_dims(n, r)
+            kinds = [(False, dims, d) for d in dims if known.sizes[d] != 1]
+            if own is not None and own != dims:
+                kinds += [(True, own, d) for d in own if known.sizes[d] != 1]
+            for packed, all_, last in kinds:
+                name = f"{r.value}.{'packed' if packed else 'near'}.{n.out.name}.{number}"
+                if name in taken:
+                    continue
+                c = Copy(name, r.value, n.out.name, number, packed)
+                order = (*(d for d in all_ if d != last), last)
+                arrangements = {**given.arrangements, name: Arrangement(order)}
+                other = replace(given, copies=(*given.copies, c), arrangements=arrangements)
+                yield Neighbour(f"`{c}` {Arrangement(order)}", other)
+
+
+def _without(given: Assignment, nest: str) -> Assignment:
+    """The assignment without a nest that is there no more."""
+    groups: list[Grouping] = []
+    for g in given.groups:
+        rest = tuple(n for n in g.nests if n != nest)
+        if len(rest) > 1:
+            groups.append(replace(g, nests=rest))
+    return replace(given, groups=tuple(groups))
+
+
+# -- groups ---------------------------------------------------------------------------------------
+def _grouped(found: Realisation) -> Iterator[Neighbour]:
+    """A group in two, a nest on its own, or a kernel and one that reads its results as one."""
+    given = found.assignment
+    for g in given.groups:
+        others = tuple(x for x in given.groups if x != g)
+        for cut in range(1, len(g.nests)):
+            parts = g.nests[:cut], g.nests[cut:]
+            new = tuple(replace(g, nests=p) for p in parts if len(p) > 1)
+            change = f"{value_name(g.nests[cut])} begins a kernel"
+            yield Neighbour(change, replace(given, groups=(*others, *new)))
+    nests = {n.out.name: n for n in walk_nodes(found.graph.nodes) if isinstance(n, Nest)}
+    groups = {n: g for g in given.groups for n in g.nests}
+    position = {name: number for number, name in enumerate(nests)}
+
+    def alone(name: str) -> Grouping:
+        shared = (d for d in nests[name].out.dims if found.prepared.sizes[d] != 1)
+        return Grouping(tuple(shared), (name,))
+
+    tried: set[tuple[Grouping, Grouping]] = set()
+    computes = {v.name: name for name, n in nests.items() for v in n.outs}
+    for name, n in nests.items():
+        reader = groups.get(name) or alone(name)
+        for value in dict.fromkeys(r.value for r in reads_of(n)):
+            if value not in computes:
+                continue
+            maker = groups.get(computes[value]) or alone(computes[value])
+            if maker == reader or (maker, reader) in tried:
+                continue
+            tried.add((maker, reader))
+            shared = tuple(d for d in maker.shared if d in reader.shared)
+            members = sorted((*maker.nests, *reader.nests), key=position.__getitem__)
+            others = tuple(g for g in given.groups if g not in (maker, reader))
+            joined = Grouping(shared, tuple(members))
+            yield Neighbour(f"`{joined}`", replace(given, groups=(*others, joined)))
+
+
+# -- slices and turns -----------------------------------------------------------------------------
+def _kernels(steps: tuple[PlanStep, ...]) -> Iterator[tuple[Run, ...]]:
+    """Runs of kernels that follow each other."""
+    own: list[Run] = []
+    for s in steps:
+        if isinstance(s, Run):
+            own.append(s)
+        elif not isinstance(s, FillHalo):
+            yield tuple(own)
+            own = []
+    yield tuple(own)
+
+
+def _ordered(found: Realisation, slices: tuple[Slicing, ...]) -> tuple[Slicing, ...]:
+    """Slices in the order of their kernels."""
+    place = {leader(s.group): number for number, s in enumerate(found.steps) if isinstance(s, Run)}
+    return tuple(sorted(slices, key=lambda s: place.get(s.kernels[0], 0)))
+
+
+def _sliced(found: Realisation) -> Iterator[Neighbour]:
+    """A chain less or more, a kernel more or less in it, or slices of another size."""
+    given = found.assignment
+    for s in given.slices:
+        others = tuple(x for x in given.slices if x != s)
+        yield Neighbour(f"no `{s}`", replace(given, slices=others))
+        changed = [replace(s, size=n) for n in (s.size // 2, s.size * 2) if n > 0]
+        changed += [replace(s, kernels=s.kernels[:-1])]
+        for new in changed:
+            yield Neighbour(f"`{new}`", replace(given, slices=_ordered(found, (*others, new))))
+    sliced = {k for s in given.slices for k in s.kernels}
+    for run in _kernels(found.steps):
+        for first, second in pairwise(run):
+            kernels = leader(first.group), leader(second.group)
+            if not sliced.isdisjoint(kernels):
+                continue
+            for d in first.group.shared:
+                for size in SIZES:
+                    new = Slicing(kernels, (d,), size)
+                    slices = _ordered(found, (*given.slices, new))
+                    yield Neighbour(f"`{new}`", replace(given, slices=slices))
+
+
+def _turned(found: Realisation) -> Iterator[Neighbour]:
+    """A section less or more, or a shorter one."""
+    given, sizes = found.assignment, found.prepared.sizes
+    for t in given.turns:
+        others = tuple(x for x in given.turns if x != t)
+        yield Neighbour(f"no `{t}`", replace(given, turns=others))
+        if len(t.kernels) > 1:
+            new = replace(t, kernels=t.kernels[:-1], dims=t.dims[:-1])
+            turns = tuple(new if x == t else x for x in given.turns)
+            yield Neighbour(f"`{new}`", replace(given, turns=turns))
+    if given.turns:
+        return
+    for run in _kernels(found.steps):
+        for first, second in pairwise(run):
+            for d in first.group.shared:
+                same = [e for e in second.group.shared if sizes[e] == sizes[d]]
+                if sizes[d] == 1 or not same:
+                    continue
+                e = d if d in same else same[0]
+                new = Turning((leader(first.group), leader(second.group)), (d, e))
+                yield Neighbour(f"`{new}`", replace(given, turns=(new,)))

@@ -1,0 +1,171 @@
+"""Which operands get copied, and where values have a halo: chosen by what nests cost otherwise.
+
+A contraction may read a copy of an operand in another layout and pays for it. What is read outside
+of its extents has a halo of its fill, itself or in a copy, unless masks at the edges cost less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+from rutc.graph_opt.assignment import Copy
+from rutc.graph_opt.cost import NestCost, ReadUse
+from rutc.graph_opt.decide.copies import packed_dims, reads_of
+from rutc.graph_opt.decide.halo import masked_at_edges, needed_halo
+from rutc.graph_opt.decide.prepared import Prepared
+from rutc.tensor_ir.expr import Lit, Read
+from rutc.tensor_ir.graph import If, Nest, Node, Scan, While
+from rutc.tensor_ir.machine import Machine
+
+Halo = dict[str, tuple[int, int]]
+
+
+@dataclass
+class Operands:
+    """The choices for the nests of a graph whose values have these innermost dims.
+
+    `inner` gains the copies.
+    """
+
+    prepared: Prepared
+    machine: Machine
+    inner: dict[str, str | None]
+    copies: list[Copy] = field(default_factory=list)
+    halo: dict[str, Halo] = field(default_factory=dict)
+    """Of values and copies: what lies before and after each dim,"""
+    fill: dict[str, Lit] = field(default_factory=dict)
+    """and what that is."""
+
+    def __post_init__(self) -> None:
+        self._taken = set(self.prepared.graph.values)
+        self._names: dict[tuple[object, ...], str] = {}
+        self._counters: list[str] = []
+
+    def choose(self, nodes: tuple[Node, ...]) -> None:
+        """Choose for all nests of a scope. Copies that a body makes are not seen outside of it."""
+        for n in nodes:
+            if isinstance(n, Scan):
+                self._counters.append(n.dim)
+                self._inside(n.body)
+                self._counters.pop()
+            elif isinstance(n, While):
+                self._inside(n.body)
+            elif isinstance(n, If):
+                self._inside(n.then.nodes)
+                self._inside(n.orelse.nodes)
+            elif isinstance(n, Nest):
+                self._feed(n)
+
+    def _inside(self, nodes: tuple[Node, ...]) -> None:
+        outside = dict(self._names)
+        self.choose(nodes)
+        self._names = outside
+
+    def _feed(self, n: Nest) -> None:
+        own = reads_of(n)
+        if n.reducer is None and all(r.fill is None for r in own):
+            return
+        known = self.prepared
+        cost = NestCost(n, known.extents, known.constants, self.machine, known.steps, known.varying)
+        if n.reducer is None and not cost.windows:
+            return
+        _, vector = cost.best(self.inner)
+        places = {r: number for number, r in enumerate(own)}
+        taken: dict[str, str] = {}
+        """Value -> its copy that was made last."""
+        fed: set[int] = set()
+
+        def copy(r: Read, name: str, *, packed: bool = False) -> None:
+            self.copies.append(Copy(name, r.value, n.out.name, places[r], packed))
+            fed.add(places[r])
+            taken[r.value] = name
+
+        if vector is not None and vector in n.out.dims:
+            for u in cost.strided(vector, self.inner):
+                if wants_packing(u, n, known.extents):
+                    name = self._name(("packed", u.read, packed_dims(n, u.read)))
+                    copy(u.read, name, packed=True)
+                    self.inner[name] = vector
+        lanes = {
+            u.read.value: u.moves[vector]
+            for u in cost.uses
+            if u.read.value in cost.windows and vector is not None and u.moves.get(vector)
+        }
+        if vector is not None and vector in n.out.dims:
+            for r, d in cost.apart(vector, self.inner):
+                if r.fill is not None:
+                    lanes[r.value] = d
+                elif self._may_copy(r.value):
+                    name = self._name((f"near.{d}", r.value))
+                    copy(r, name)
+                    self.inner[name] = d
+        for r in own:
+            copied = self._with_halo(n, r, lanes.get(r.value)) if r.fill is not None else None
+            if copied is not None:
+                copy(r, copied)
+        # All of a window is read from one place, what lies inside of the value, too.
+        for r in own:
+            if r.value in cost.windows and r.value in taken and places[r] not in fed:
+                copy(r, taken[r.value])
+
+    def _may_copy(self, value: str) -> bool:
+        return set(self._counters).isdisjoint(self.prepared.graph.values[value].dims)
+
+    def _with_halo(self, n: Nest, r: Read, lanes: str | None) -> str | None:
+        """The copy with a halo that a read is from; None if it is from the value itself.
+
+        Either has a halo then, unless masks are better. `lanes` is the dim to be innermost in the
+        copy, if that matters.
+        """
+        assert r.fill is not None
+        known = self.prepared
+        inner = self.inner.get(r.value)
+        values, sizes = known.graph.values, known.sizes
+        halo = needed_halo(n, r, sizes, values, known.symbols, inner, known.is_finite)
+        if not halo or r.value in known.constants:
+            return None
+        if masked_at_edges(n, r, sizes, self.inner):
+            return None
+        home = known.home(r.value)
+        fill = self.fill.get(home)
+        strided = lanes is not None and self.inner.get(home) != lanes
+        copy = None
+        if home in known.fixed or strided or (fill is not None and fill != r.fill):
+            if not self._may_copy(home):
+                return None
+            slug = "".join(c if c.isalnum() else "_" for c in str(r.fill.value))
+            copy = self._name((f"halo{slug}" + (f".{lanes}" if strided else ""), r.value))
+            self.inner[copy] = lanes or self.inner.get(home)
+        name = copy or home
+        self.fill[name] = r.fill
+        wide = self.halo.setdefault(name, {})
+        for d, (lo, hi) in halo.items():
+            a, b = wide.get(d, (0, 0))
+            wide[d] = (max(a, lo), max(b, hi))
+        return copy
+
+    def _name(self, key: tuple[object, ...]) -> str:
+        """The name of a copy, which is that of an equal one in a scope around."""
+        if key not in self._names:
+            kind, what = key[0], key[1]
+            value = what.value if isinstance(what, Read) else what
+            base = name = f"{value}.{kind}"
+            number = 0
+            while name in self._taken:
+                number += 1
+                name = f"{base}.{number}"
+            self._taken.add(name)
+            self._names[key] = name
+        return self._names[key]
+
+
+def wants_packing(u: ReadUse, nest: Nest, extents: Mapping[str, int]) -> bool:
+    """Whether a copy of the read's elements costs less than scattered loads."""
+    dims = packed_dims(nest, u.read)
+    if not nest.bound or dims is None:
+        return False
+    size = prod(extents[d] for d in dims)
+    points = prod(extents[d] for d in nest.dims)
+    return size * 4 <= points

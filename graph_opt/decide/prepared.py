@@ -1,0 +1,106 @@
+"""What assignments are about: a graph in which nothing is left to arrange but by choice.
+
+Strings and boxes are numbers, what the caller and the host program fix has copies where it cannot
+lie as it has to, and every scatter has a base that it may write into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from rutc.base.record import record
+from rutc.graph_opt.decide.inplace import share_bases
+from rutc.graph_opt.decide.interface import with_interface_copies
+from rutc.graph_opt.decide.layout import fixed_orders
+from rutc.graph_opt.decide.numbering import numbered
+from rutc.tensor_ir.affine import Index, Range, Size, plain, typical
+from rutc.tensor_ir.graph import Const, Graph, walk_nodes
+from rutc.tensor_ir.verify import verify
+
+
+@record
+class Prepared:
+    """A graph, and what about its memory is not for choice.
+
+    `homes` names, for a value that lies in another one's memory, that one; `fixed` the orders of
+    values that an interface or the host program's copies fix; `strings` and `boxes` are those of
+    the plan.
+    """
+
+    graph: Graph
+    homes: Mapping[str, str]
+    fixed: Mapping[str, tuple[str, ...]]
+    strings: tuple[str, ...] = ()
+    boxes: frozenset[str] = frozenset()
+
+    @cached_property
+    def symbols(self) -> dict[str, Range]:
+        """The ranges of sizes."""
+        return dict(self.graph.symbols)
+
+    @cached_property
+    def sizes(self) -> dict[str, Size]:
+        """What the dims are."""
+        return {d: plain(e) for d, e in self.graph.dims}
+
+    @cached_property
+    def extents(self) -> dict[str, int]:
+        """What the dims commonly are: costs are weighed with it, nothing that must hold is."""
+        return {d: typical(e, self.symbols) for d, e in self.sizes.items()}
+
+    @cached_property
+    def limits(self) -> dict[str, int]:
+        """The most that every dim can be."""
+        found: dict[str, int] = {}
+        for d, size in self.sizes.items():
+            bounds = Index.of(size).bounds(self.symbols)
+            found[d] = bounds[1] if bounds is not None else 1 << 62
+        return found
+
+    @cached_property
+    def varying(self) -> frozenset[str]:
+        """The dims whose size only a run tells."""
+        return frozenset(d for d, e in self.sizes.items() if not isinstance(e, int))
+
+    @cached_property
+    def steps(self) -> frozenset[str]:
+        """The sizes that are 0 or 1."""
+        return frozenset(s for s, bounds in self.graph.symbols if bounds == (0, 1))
+
+    @cached_property
+    def checks(self) -> frozenset[str]:
+        """The sizes that have to be one number: what follows their bind runs after it."""
+        return frozenset(s for s, (low, high) in self.graph.symbols if low == high)
+
+    @cached_property
+    def data(self) -> dict[str, Const]:
+        """The constants."""
+        return {n.out.name: n for n in walk_nodes(self.graph.nodes) if isinstance(n, Const)}
+
+    @cached_property
+    def constants(self) -> frozenset[str]:
+        """The names of the constants."""
+        return frozenset(self.data)
+
+    def home(self, value: str) -> str:
+        """The value in whose memory one lies."""
+        return self.homes.get(value, value)
+
+    def is_finite(self, value: str) -> bool:
+        """Whether a value is a constant of finite numbers."""
+        return value in self.data and self.data[value].data.is_finite
+
+
+def prepare(graph: Graph) -> Prepared:
+    """An optimized graph, prepared for decisions.
+
+    Raises:
+        UserError: it has what cannot be planned yet.
+    """
+    found = numbered(graph)
+    before = with_interface_copies(found.graph)
+    shared = share_bases(before, fixed_orders(before.nodes, before.outputs))
+    if shared.graph is not before:
+        verify(shared.graph, since=before)
+    return Prepared(shared.graph, shared.homes, shared.fixed, found.strings, found.boxes)

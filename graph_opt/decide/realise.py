@@ -1,0 +1,337 @@
+"""The plan of an assignment: a pure function that makes no choice of its own.
+
+    copies -> layouts -> groups -> slices and turns -> places in memory
+
+Every assignment that is legal for a graph has a plan, and all of them compute the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+
+from rutc.base.record import record
+from rutc.errors import InternalError
+from rutc.graph_opt.assignment import Arrangement, Assignment, Grouping
+from rutc.graph_opt.decide.copies import with_copies
+from rutc.graph_opt.decide.groups import Groups, Operands, reads_at_its_own_place
+from rutc.graph_opt.decide.memory import place_values
+from rutc.graph_opt.decide.prepared import Prepared
+from rutc.graph_opt.decide.slices import Slicer
+from rutc.graph_opt.decide.turns import Turns
+from rutc.graph_opt.plan import (
+    Choose,
+    Fail,
+    FillHalo,
+    Illegal,
+    Invoke,
+    Learn,
+    Plan,
+    PlanStep,
+    Repeat,
+    RepeatWhile,
+    Run,
+    Write,
+    fails,
+)
+from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.expr import reads
+from rutc.tensor_ir.graph import (
+    Bind,
+    Call,
+    Graph,
+    If,
+    Nest,
+    Node,
+    Scan,
+    Scatter,
+    While,
+    bound_symbols,
+    outs,
+    used_deep,
+)
+from rutc.tensor_ir.layout import Layout, dense
+from rutc.tensor_ir.lower import Group
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.text import value_name
+from rutc.tensor_ir.verify import verify
+
+NEIGHBOURS = 4
+"""Rows of bytes are made so many times as long, so that all neighbours can be loaded together."""
+
+
+_STAGES = {
+    "graph": ("copies",),
+    "layouts": ("arrangements",),
+    "turns": (),
+    "steps": ("groups",),
+    "plan": ("slices", "turns"),
+}
+"""The stages in order, and what each adds to that on which those before it depend."""
+
+
+def realise(prepared: Prepared, assignment: Assignment, machine: Machine) -> Plan:
+    """The plan of an assignment.
+
+    Raises:
+        Illegal: The graph has no such plan; the message says why.
+    """
+    return Realisation(prepared, assignment, machine).plan
+
+
+@record
+class Realisation:
+    """What an assignment makes of a graph, stage by stage."""
+
+    prepared: Prepared
+    assignment: Assignment
+    machine: Machine
+
+    def but(self, assignment: Assignment) -> Realisation:
+        """That of another assignment; the stages for which it says the same are not done again."""
+        other = Realisation(self.prepared, assignment, self.machine)
+        before = self.assignment
+        for stage, said in _STAGES.items():
+            if any(getattr(before, name) != getattr(assignment, name) for name in said):
+                break
+            if stage in vars(self):
+                vars(other)[stage] = vars(self)[stage]
+        return other
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph with copies of operands."""
+        before = self.prepared.graph
+        nodes = with_copies(before.nodes, self.assignment.copies, before.values)
+        if nodes is before.nodes:
+            return before
+        graph = replace(before, nodes=nodes)
+        verify(graph, since=before)
+        return graph
+
+    @cached_property
+    def layouts(self) -> dict[str, Layout]:
+        """Where the elements of every value lie."""
+        known, values = self.prepared, self.graph.values
+        strange = self.assignment.arrangements.keys() - values.keys()
+        if strange:
+            raise Illegal(f"no value {value_name(min(strange))} is there to be arranged")
+        found: dict[str, Layout] = {}
+        for name, v in values.items():
+            if name in known.data:
+                axes = known.fixed.get(name, known.data[name].axes)
+                found[name] = dense(axes, known.sizes)
+                continue
+            given = self.arrangement(name)
+            fixed = name in known.fixed
+            narrow = not fixed and v.dtype in (DType.I8, DType.U8)
+            found[name] = dense(
+                given.order,
+                known.sizes,
+                halo={d: (lo, hi) for d, lo, hi in given.halo},
+                fill=given.fill,
+                blocks=dict(given.blocks),
+                line=0 if fixed else self.machine.line_bytes // v.dtype.bytes,
+                whole=NEIGHBOURS if narrow else 1,
+            )
+        return found
+
+    def arrangement(self, name: str) -> Arrangement:
+        """How a value that is no constant lies in memory.
+
+        Raises:
+            Illegal: That is not said, or does not fit the value.
+        """
+        known, v = self.prepared, self.graph.values[name]
+        home = known.home(name)
+        given = self.assignment.arrangements.get(home)
+        if home in known.fixed or name in known.fixed:
+            if given is not None:
+                raise Illegal(f"{value_name(home)} lies in memory as the interface says")
+            return Arrangement(tuple(known.fixed[name if name in known.fixed else home]))
+        if given is None:
+            raise Illegal(f"nothing says how {value_name(home)} lies in memory")
+        if home != name and name in self.assignment.arrangements:
+            raise Illegal(f"{value_name(name)} lies in the memory of {value_name(home)}")
+        if tuple(sorted(given.order)) != v.dims:
+            raise Illegal(f"{value_name(home)} {given}: its dims are {', '.join(v.dims)}")
+        inside = {d for d, _, _ in given.halo} | dict(given.blocks).keys()
+        if not inside <= set(v.dims):
+            raise Illegal(f"{value_name(home)} {given}: it has no dim {min(inside - set(v.dims))}")
+        if bool(given.halo) != (given.fill is not None):
+            raise Illegal(f"{value_name(home)} {given}: a halo has a fill")
+        if given.fill is not None and given.fill.dtype is not v.dtype:
+            raise Illegal(f"{value_name(home)} {given}: the fill is no {v.dtype}")
+        varying = dict(given.blocks).keys() & known.varying
+        if varying:
+            raise Illegal(
+                f"{value_name(home)} {given}: only a run tells the size of {min(varying)}"
+            )
+        return given
+
+    @cached_property
+    def steps(self) -> tuple[PlanStep, ...]:
+        """The steps before any are sliced or take turns."""
+        computed = {n for g in self.assignment.groups for n in g.nests}
+        if len(computed) < sum(len(g.nests) for g in self.assignment.groups):
+            raise Illegal("a nest is of one group")
+        outputs = {o.value for o in self.graph.outputs}
+        grouped: set[str] = set()
+        steps = self._steps(self.graph.nodes, outputs, "g", grouped)
+        if missing := computed - grouped:
+            raise Illegal(f"{value_name(min(missing))} is in a group and no nest of the graph")
+        return steps
+
+    @cached_property
+    def turns(self) -> Turns:
+        """What finds sections of steps that take turns, and steps that run over slices."""
+        known, graph, layouts = self.prepared, self.graph, self.layouts
+        users: dict[str, set[str]] = {v: set() for v in graph.values}
+        for n in graph.nodes:
+            for v in used_deep(n):
+                users[v].add(outs(n)[0].name)
+        outputs = {o.value for o in graph.outputs}
+        homes = frozenset({*known.homes, *known.homes.values()})
+        halos = {v for v, x in layouts.items() if x.halo}
+        bound = {*known.fixed, *homes, *known.constants, *outputs}
+        slicer = Slicer(
+            graph.values,
+            layouts,
+            known.sizes,
+            {v: frozenset(nodes) for v, nodes in users.items()},
+            frozenset(graph.values) - bound - halos,
+            known.constants,
+            known.symbols,
+            self.machine,
+        )
+        first = (layouts[i.name].axes[:1] for i in graph.inputs if i.name in layouts)
+        sizes = (a.extent for axes in first for a in axes)
+        batches = frozenset(n for n in sizes if isinstance(n, int) and n > 1)
+        computed = frozenset(bound_symbols(graph.nodes))
+        return Turns(slicer, frozenset(graph.values) - bound, homes, computed, batches)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The whole plan."""
+        known, graph = self.prepared, self.graph
+        given = self.assignment
+        arranged = self.turns.arranged(self.steps, given.turns, given.slices)
+        steps, layouts = arranged.steps, arranged.layouts
+        places, arena = place_values(graph, steps, graph.values, layouts, known.homes)
+        return Plan(
+            graph, graph.values, steps, layouts, places, arena, (), known.strings, known.boxes
+        )
+
+    # -- steps ----------------------------------------------------------------------------------
+    def _steps(
+        self, nodes: tuple[Node, ...], needed: set[str], prefix: str, grouped: set[str]
+    ) -> tuple[PlanStep, ...]:
+        order = {v: tuple(dict.fromkeys(a.dim for a in x.axes)) for v, x in self.layouts.items()}
+        groups = _Assigned(self.prepared, self._groupings)
+        groups.grow(nodes)
+        items = groups.finished(needed, order, prefix)
+        grouped.update(groups.home)
+        steps: list[PlanStep] = []
+        for item in items:
+            match item:
+                case Group():
+                    steps += [FillHalo(v) for v in item.stored if self.layouts[v].halo]
+                    steps.append(Run(item))
+                case Scatter():
+                    steps.append(Write(item))
+                case Scan():
+                    steps.append(self._repeat(item, f"{prefix}s{len(steps)}_", grouped))
+                case If():
+                    steps.append(self._choose(item, f"{prefix}i{len(steps)}_", grouped))
+                case Call(routine="fail"):
+                    steps.append(Fail(str(dict(item.attributes)["message"])))
+                    break
+                case Call():
+                    steps.append(Invoke(item))
+                case While():
+                    steps.append(self._repeat_while(item, f"{prefix}w{len(steps)}_", grouped))
+                case Bind():
+                    steps.append(Learn(item))
+                case _:
+                    raise InternalError(f"the plan has no step for {type(item).__name__}")
+        return tuple(steps)
+
+    @cached_property
+    def _groupings(self) -> dict[str, Grouping]:
+        return {n: g for g in self.assignment.groups for n in g.nests}
+
+    def _repeat(self, n: Scan, prefix: str, grouped: set[str]) -> Repeat:
+        needed = {c.next for c in n.carries} | set(n.collected)
+        steps = self._steps(n.body, needed, prefix, grouped)
+        count = len(n.carries)
+        collect = tuple(
+            (name, out.name) for name, out in zip(n.collected, n.outs[count:], strict=True)
+        )
+        results = tuple(v.name for v in n.outs[:count])
+        trips = self.prepared.sizes[n.dim]
+        return Repeat(n.dim, trips, n.carries, collect, steps, results, n.origin)
+
+    def _repeat_while(self, n: While, prefix: str, grouped: set[str]) -> RepeatWhile:
+        steps = self._steps(n.body, {c.next for c in n.carries}, prefix, grouped)
+        return RepeatWhile(n.cond, n.carries, steps, tuple(v.name for v in n.outs), n.origin)
+
+    def _choose(self, n: If, prefix: str, grouped: set[str]) -> Choose:
+        then = self._steps(n.then.nodes, set(n.then.results), f"{prefix}t", grouped)
+        orelse = self._steps(n.orelse.nodes, set(n.orelse.results), f"{prefix}e", grouped)
+        return Choose(
+            n.cond,
+            then,
+            () if fails(then) else n.then.results,
+            orelse,
+            () if fails(orelse) else n.orelse.results,
+            tuple(v.name for v in n.outs),
+            n.origin,
+        )
+
+
+class _Assigned(Groups):
+    """The groups of an assignment."""
+
+    def __init__(self, prepared: Prepared, groupings: dict[str, Grouping]) -> None:
+        """Group nests as `groupings` says, by the names of their first results."""
+        super().__init__(prepared)
+        self.groupings = groupings
+        self.begun_already: dict[Grouping, int] = {}
+
+    def joins(self, n: Nest, operands: Operands) -> int | None:
+        """The group that a nest is assigned to, if it has begun."""
+        grouping = self.groupings.get(n.out.name)
+        number = None if grouping is None else self.begun_already.get(grouping)
+        if number is not None:
+            self._check(n, number, operands)
+        return number
+
+    def begun(self, n: Nest, number: int) -> frozenset[str]:
+        """The assigned shared dims."""
+        grouping = self.groupings.get(n.out.name)
+        if grouping is None:
+            return self.dims(n)
+        self.begun_already[grouping] = number
+        self._check_dims(n, frozenset(grouping.shared))
+        return frozenset(grouping.shared)
+
+    def _check(self, n: Nest, number: int, operands: Operands) -> None:
+        """Raises Illegal where a nest cannot run within a group's loops."""
+        draft = self.drafts[number]
+        self._check_dims(n, draft.shared)
+        if any(h != number and self.leads_to(h, number) for h in operands.needs):
+            raise Illegal(
+                f"{value_name(n.out.name)} cannot join a group of whose results another of its "
+                "operands is computed"
+            )
+        for r in (r for e in n.body for r in reads(e)):
+            if self.home.get(r.value) == number and not reads_at_its_own_place(r, draft.shared):
+                raise Illegal(
+                    f"{value_name(n.out.name)} reads {value_name(r.value)}, of its own group, at "
+                    "another place than it writes"
+                )
+
+    def _check_dims(self, n: Nest, shared: frozenset[str]) -> None:
+        if not shared <= self.dims(n):
+            missing = min(shared - self.dims(n))
+            raise Illegal(f"{value_name(n.out.name)} has no loop over {missing}, as its group has")
