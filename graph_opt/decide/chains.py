@@ -202,7 +202,8 @@ class Chains:
         if found is None:
             raise Illegal(f"`{slicing}`: these kernels do not follow each other")
         (first, group), *others = found
-        if not set(slicing.dims) <= set(group.shared):
+        loops = {d for d in group.shared if self.extents[d] != 1}
+        if not set(slicing.dims) <= loops or len(set(slicing.dims)) < len(slicing.dims):
             raise Illegal(f"`{slicing}`: the first kernel has no loops over these dims")
         members: tuple[Member, ...] = (
             Member(first, group, slicing.dims, (1,) * len(slicing.dims)),

@@ -9,25 +9,16 @@ from hypothesis import strategies as st
 from rutc.graph_opt import optimize
 from rutc.graph_opt.assignment import parse_assignment
 from rutc.graph_opt.decide.greedy import greedy
-from rutc.graph_opt.decide.neighbours import legal, neighbours
 from rutc.graph_opt.decide.prepared import prepare
-from rutc.graph_opt.decide.realise import Realisation, realise
+from rutc.graph_opt.decide.realise import realise
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interpret import interpret
 from tests.examples import examples
 from tests.graph_opt.plan_runner import run_plan
 from tests.graph_opt.plans import planned
+from tests.graph_opt.walks import walked
 from tests.machines import V4
 from tests.strategies import graphs, random_inputs
-
-
-def walked(found: Realisation, rng: Random, steps: int) -> Realisation:
-    """A legal assignment so many random changes away, or fewer where there are no more."""
-    for _ in range(steps):
-        near = list(neighbours(found))
-        rng.shuffle(near)
-        found = next((x for n in near if (x := legal(found, n)) is not None), found)
-    return found
 
 
 @examples(100)
