@@ -119,6 +119,7 @@ def compile_model(
                 plan, alternatives = planned(found, machine)
         if options.dump is not None:
             write_file(options.dump / "plan.txt", _plans_text(plan, alternatives).encode())
+            write_file(options.dump / "assignment.txt", str(plan.assignment).encode())
         with stage("kernels"):
             builder = Builder(
                 plan,

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from rutc.base.record import record
+from rutc.graph_opt.assignment import Assignment
 from rutc.tensor_ir.affine import Size, quoted
 from rutc.tensor_ir.graph import Bind, Call, Carry, Graph, Scatter, Value
 from rutc.tensor_ir.layout import Layout
@@ -195,6 +196,8 @@ class Plan:
     """The strings that the graph's numbers name; empty where it has none."""
     boxes: frozenset[str] = frozenset()
     """The values whose elements are numbers of boxes."""
+    assignment: Assignment | None = None
+    """What was chosen of which this is the plan."""
 
     def groups(self) -> Iterator[Group]:
         """All fusion groups, those inside of bodies included."""

@@ -27,10 +27,17 @@ SIZES = (1, 4, 16, 64)
 
 @record
 class Neighbour:
-    """An assignment that differs in one choice."""
+    """An assignment that differs in one decision: about what, of which value or nest."""
 
+    kind: str
+    subject: str
     change: str
     assignment: Assignment
+
+    @property
+    def decision(self) -> str:
+        """What is decided otherwise."""
+        return f"{self.kind} of {value_name(self.subject)}"
 
 
 def neighbours(found: Realisation) -> Iterator[Neighbour]:
@@ -59,7 +66,7 @@ def _arranged(found: Realisation) -> Iterator[Neighbour]:
 
     def other(name: str, new: Arrangement) -> Neighbour:
         arrangements = {**given.arrangements, name: new}
-        return Neighbour(f"{value_name(name)} {new}", replace(given, arrangements=arrangements))
+        return Neighbour("layout", name, str(new), replace(given, arrangements=arrangements))
 
     for name, a in given.arrangements.items():
         long = [d for d in a.order if known.sizes[d] != 1]
@@ -91,7 +98,7 @@ def _copied(found: Realisation) -> Iterator[Neighbour]:
         without = replace(given, copies=copies, arrangements=arrangements)
         if c.name not in names:
             without = _without(without, c.name)
-        yield Neighbour(f"no `{c}`", without)
+        yield Neighbour("operands", c.reader, f"no `{c}`", without)
     taken = found.graph.values.keys() | given.arrangements.keys()
     fed = {(c.reader, c.number) for c in given.copies}
     for n in walk_nodes(known.graph.nodes):
@@ -113,7 +120,7 @@ def _copied(found: Realisation) -> Iterator[Neighbour]:
                 order = (*(d for d in all_ if d != last), last)
                 arrangements = {**given.arrangements, name: Arrangement(order)}
                 other = replace(given, copies=(*given.copies, c), arrangements=arrangements)
-                yield Neighbour(f"`{c}` {Arrangement(order)}", other)
+                yield Neighbour("operands", n.out.name, f"`{c}` {Arrangement(order)}", other)
 
 
 def _without(given: Assignment, nest: str) -> Assignment:
@@ -136,7 +143,7 @@ def _grouped(found: Realisation) -> Iterator[Neighbour]:
             parts = g.nests[:cut], g.nests[cut:]
             new = tuple(replace(g, nests=p) for p in parts if len(p) > 1)
             change = f"{value_name(g.nests[cut])} begins a kernel"
-            yield Neighbour(change, replace(given, groups=(*others, *new)))
+            yield Neighbour("kernel", g.nests[0], change, replace(given, groups=(*others, *new)))
     nests = {n.out.name: n for n in walk_nodes(found.graph.nodes) if isinstance(n, Nest)}
     groups = {n: g for g in given.groups for n in g.nests}
     position = {name: number for number, name in enumerate(nests)}
@@ -160,7 +167,8 @@ def _grouped(found: Realisation) -> Iterator[Neighbour]:
             members = sorted((*maker.nests, *reader.nests), key=position.__getitem__)
             others = tuple(g for g in given.groups if g not in (maker, reader))
             joined = Grouping(shared, tuple(members))
-            yield Neighbour(f"`{joined}`", replace(given, groups=(*others, joined)))
+            other = replace(given, groups=(*others, joined))
+            yield Neighbour("kernel", maker.nests[0], f"`{joined}`", other)
 
 
 # -- slices and turns -----------------------------------------------------------------------------
@@ -187,11 +195,12 @@ def _sliced(found: Realisation) -> Iterator[Neighbour]:
     given = found.assignment
     for s in given.slices:
         others = tuple(x for x in given.slices if x != s)
-        yield Neighbour(f"no `{s}`", replace(given, slices=others))
+        yield Neighbour("slices", s.kernels[0], f"no `{s}`", replace(given, slices=others))
         changed = [replace(s, size=n) for n in (s.size // 2, s.size * 2) if n > 0]
         changed += [replace(s, kernels=s.kernels[:-1])]
         for new in changed:
-            yield Neighbour(f"`{new}`", replace(given, slices=_ordered(found, (*others, new))))
+            other = replace(given, slices=_ordered(found, (*others, new)))
+            yield Neighbour("slices", s.kernels[0], f"`{new}`", other)
     sliced = {k for s in given.slices for k in s.kernels}
     for run in _kernels(found.steps):
         for first, second in pairwise(run):
@@ -202,7 +211,8 @@ def _sliced(found: Realisation) -> Iterator[Neighbour]:
                 for size in SIZES:
                     new = Slicing(kernels, (d,), size)
                     slices = _ordered(found, (*given.slices, new))
-                    yield Neighbour(f"`{new}`", replace(given, slices=slices))
+                    other = replace(given, slices=slices)
+                    yield Neighbour("slices", kernels[0], f"`{new}`", other)
 
 
 def _turned(found: Realisation) -> Iterator[Neighbour]:
@@ -210,11 +220,12 @@ def _turned(found: Realisation) -> Iterator[Neighbour]:
     given, sizes = found.assignment, found.prepared.sizes
     for t in given.turns:
         others = tuple(x for x in given.turns if x != t)
-        yield Neighbour(f"no `{t}`", replace(given, turns=others))
+        yield Neighbour("turns", t.kernels[0], f"no `{t}`", replace(given, turns=others))
         if len(t.kernels) > 1:
             new = replace(t, kernels=t.kernels[:-1], dims=t.dims[:-1])
             turns = tuple(new if x == t else x for x in given.turns)
-            yield Neighbour(f"`{new}`", replace(given, turns=turns))
+            other = replace(given, turns=turns)
+            yield Neighbour("turns", t.kernels[0], f"`{new}`", other)
     if given.turns:
         return
     for run in _kernels(found.steps):
@@ -225,4 +236,5 @@ def _turned(found: Realisation) -> Iterator[Neighbour]:
                     continue
                 e = d if d in same else same[0]
                 new = Turning((leader(first.group), leader(second.group)), (d, e))
-                yield Neighbour(f"`{new}`", replace(given, turns=(new,)))
+                other = replace(given, turns=(new,))
+                yield Neighbour("turns", new.kernels[0], f"`{new}`", other)

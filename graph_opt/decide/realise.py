@@ -219,7 +219,16 @@ class Realisation:
         steps, layouts = arranged.steps, arranged.layouts
         places, arena = place_values(graph, steps, graph.values, layouts, known.homes)
         return Plan(
-            graph, graph.values, steps, layouts, places, arena, (), known.strings, known.boxes
+            graph,
+            graph.values,
+            steps,
+            layouts,
+            places,
+            arena,
+            (),
+            known.strings,
+            known.boxes,
+            given,
         )
 
     # -- steps ----------------------------------------------------------------------------------
