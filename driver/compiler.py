@@ -177,8 +177,10 @@ def compile_model(
 
 def planned(found: Sequence[Version], machine: Machine) -> tuple[Plan, tuple[Alternative, ...]]:
     """The plan of the last of the versions, and of those that run instead where they may."""
-    return decide(found[-1].graph, machine), tuple(
-        Alternative(decide(v.graph, machine), v.where) for v in found if v.where is not None
+    return decide(found[-1].graph, machine, found[-1].assigned), tuple(
+        Alternative(decide(v.graph, machine, v.assigned), v.where)
+        for v in found
+        if v.where is not None
     )
 
 

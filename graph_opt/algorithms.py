@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, field
 from math import prod
 
 from rutc.base.record import record
+from rutc.graph_opt.alternatives.filtering import Filtered, MinimalFiltering
+from rutc.graph_opt.alternatives.split_precision import SMALLEST, MultiplyParts
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.pipeline import FILTERING, PARTS, OnStep
-from rutc.graph_opt.rules.filtering import Filtered, MinimalFiltering
-from rutc.graph_opt.rules.parts import SMALLEST, MultiplyParts
 from rutc.graph_opt.versions import FEW_ROWS, FIXED_PARTS
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.graph import Origin

@@ -1,27 +1,28 @@
 """An assignment: everything that is chosen about a graph, as printable data.
 
     assignment  := "assignment" "name" line*
-    line        := %v arrangement
+    line        := sum %y by "algorithm"               another one than the nest's own
+                 | %v arrangement
                  | copy %c of %v for %y number          what the nest of %y reads there, from a copy
                  | pack %c of %v for %y number          the same, of what it reads alone
                  | group {dim, ...}: %y, ...            nests that share a kernel's loops over dims
                  | slices {dim, ...} by number: %y, ... kernels that run over slices, one by one
                  | turns {dim, ...}: %y, ...            kernels that take turns, each over its dim
     arrangement := [axis, ...] (fill literal)?          outermost first
-    axis        := dim(+before+after)? | dim/block | dim%block
+    axis        := dim(+before+after)? | dim/block | dim % block
 
 Nests are named by their first results, kernels by their first nests, reads by their places among
 the different reads of the nest. A nest that no group has is a kernel by itself. An arrangement
 there is of every value whose memory is the plan's own, whether a kernel stores it or keeps it.
 
-`decide.realise` makes the plan of an assignment, or says why it is none for a graph.
+Algorithms are those of `alternatives`; what else is assigned is about the graph that they give.
+`decide.realise` makes its plan, or says why there is none.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import TypeVar
 
 from rutc.base.record import record
@@ -43,7 +44,7 @@ class Arrangement:
 
     order: tuple[str, ...]
     halo: tuple[tuple[str, int, int], ...] = ()
-    """(dim, elements before index 0, after the last one)."""
+    """(dim, elements before index 0, after the last one), by name."""
     fill: Lit | None = None
     blocks: tuple[tuple[str, int], ...] = ()
 
@@ -54,7 +55,7 @@ class Arrangement:
             quoted(d) + (f"/{blocks[d]}" if d in blocks else "") + around.get(d, "")
             for d in self.order
         ]
-        axes += [f"{quoted(d)}%{n}" for d, n in self.blocks]
+        axes += [f"{quoted(d)} % {n}" for d, n in self.blocks]
         fill = "" if self.fill is None else f" fill {print_literal(self.fill, None)}"
         return f"[{', '.join(axes)}]{fill}"
 
@@ -125,10 +126,13 @@ class Assignment:
     copies: tuple[Copy, ...] = ()
     groups: tuple[Grouping, ...] = ()
     slices: tuple[Slicing, ...] = ()
-    turns: tuple[Turning, ...] = field(default=())
+    turns: tuple[Turning, ...] = ()
+    algorithms: tuple[tuple[str, str], ...] = ()
+    """(value, algorithm) of sums that are computed otherwise than they stand."""
 
     def __str__(self) -> str:
         lines = [f"assignment {json.dumps(self.name)}"]
+        lines += [f"sum {value_name(v)} by {json.dumps(a)}" for v, a in self.algorithms]
         lines += [f"{value_name(v)} {a}" for v, a in self.arrangements.items()]
         lines += map(str, (*self.copies, *self.groups, *self.slices, *self.turns))
         return "\n".join(lines) + "\n"
@@ -164,6 +168,7 @@ class _Parser:
         groups: list[Grouping] = []
         slices: list[Slicing] = []
         turns: list[Turning] = []
+        algorithms: list[tuple[str, str]] = []
         while c.of(Kind.NEWLINE, Kind.END).kind is Kind.NEWLINE:
             if c.ended:
                 continue
@@ -172,6 +177,10 @@ class _Parser:
                 arrangements[value] = self.arrangement()
             elif c.at("copy") or c.at("pack"):
                 copies.append(self.copy(packed=c.take().text == "pack"))
+            elif c.accept("sum"):
+                value = self.value()
+                c.expect("by")
+                algorithms.append((value, c.of(Kind.STRING).text))
             elif c.accept("group"):
                 groups.append(Grouping(self.dims(), self.members()))
             elif c.accept("slices"):
@@ -185,7 +194,13 @@ class _Parser:
             else:
                 raise c.fail(f"expected a line of an assignment but found {c.token}")
         return Assignment(
-            name, arrangements, tuple(copies), tuple(groups), tuple(slices), tuple(turns)
+            name,
+            arrangements,
+            tuple(copies),
+            tuple(groups),
+            tuple(slices),
+            tuple(turns),
+            tuple(algorithms),
         )
 
     def copy(self, *, packed: bool) -> Copy:
@@ -225,7 +240,7 @@ class _Parser:
         if len(blocks) != len(factors):
             raise c.fail("blocks of a dim have no axis within them")
         fill = c.literal() if c.accept("fill") else None
-        return Arrangement(tuple(order), tuple(halo), fill, tuple(blocks))
+        return Arrangement(tuple(order), tuple(sorted(halo)), fill, tuple(blocks))
 
     def dims(self) -> tuple[str, ...]:
         self.cursor.expect("{")

@@ -8,6 +8,10 @@ from pathlib import Path
 from time import perf_counter
 
 from rutc.errors import InternalError
+from rutc.graph_opt.alternatives import Assigned
+from rutc.graph_opt.alternatives.filtering import MinimalFiltering
+from rutc.graph_opt.alternatives.separable import SeparateWindows
+from rutc.graph_opt.alternatives.split_precision import MultiplyParts
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.rewrite import DropDims, Pass, Rule, Sweep
 from rutc.graph_opt.rounding import rounding_of
@@ -21,7 +25,6 @@ from rutc.graph_opt.rules.contraction import (
 )
 from rutc.graph_opt.rules.cse import MergeEqual
 from rutc.graph_opt.rules.filter_whole import FilterWhole
-from rutc.graph_opt.rules.filtering import MinimalFiltering
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
 from rutc.graph_opt.rules.normalize import (
@@ -32,11 +35,9 @@ from rutc.graph_opt.rules.normalize import (
 )
 from rutc.graph_opt.rules.outside import drop_outside
 from rutc.graph_opt.rules.pairs import MultiplyPairs
-from rutc.graph_opt.rules.parts import MultiplyParts
 from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.rows import recompute_rows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
-from rutc.graph_opt.rules.separate import SeparateWindows
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
 from rutc.graph_opt.rules.widen import SumPacked, widen_operands
@@ -67,6 +68,9 @@ CLEAN = _clean(FoldConstants())
 
 EARLY = _clean(FoldConstants(keep_quantised=True))
 """The same, while quantised weights are still to be found."""
+
+SEPARATE = Sweep("reduce windows dim by dim", (SeparateWindows(), *CLEAN))
+"""The first of the steps that choose algorithms; those before it only normalise."""
 
 INTEGERS = Sweep(
     "work on quantised numbers as integers",
@@ -111,7 +115,7 @@ PIPELINE: tuple[Pass, ...] = (
     # After the splits, which are what makes a constant's dim a multiple of one loop plus another.
     Sweep("split constants", (SliceConstant(), split_constant), again=True),
     # Once dims are what they stay: a window of another dim would be none.
-    Sweep("reduce windows dim by dim", (SeparateWindows(), *CLEAN)),
+    SEPARATE,
     # After all that looks for sums of products, scales their weights or splits their dims. Several
     # filters may read one transformed input: before equal nodes are merged.
     FILTERING,
@@ -142,20 +146,31 @@ multiply-adds, it computes what the model states."""
 
 
 def pipeline_for(
-    machine: Machine, *, exact: bool = False, spread: tuple[str, ...] = ()
+    machine: Machine,
+    *,
+    exact: bool = False,
+    spread: tuple[str, ...] = (),
+    assigned: Assigned | None = None,
 ) -> tuple[Pass, ...]:
     """The steps for a machine: what its instructions do best decides which sums are taken.
 
-    With `exact`, those of `EXACT`. `spread` names sums for `MinimalFiltering`.
+    With `exact`, those of `EXACT`. `spread` names sums for `MinimalFiltering`. The last steps
+    choose algorithms, unless these are `assigned`.
     """
     steps = tuple(_in_pairs(step, machine) for step in (EXACT if exact else PIPELINE))
-    if exact:
-        return steps
-    at = steps.index(FILTERING)
-    rule = MinimalFiltering(spread=spread, machine=machine)
-    filtering = replace(FILTERING, rules=(rule,))
-    parts = (PARTS,) if machine.has_matrices(DType.BF16) else ()
-    return (*steps[:at], filtering, *parts, *steps[at + 1 :])
+    separate = SeparateWindows(assigned=assigned)
+    found: list[Pass] = []
+    for step in steps:
+        if step == SEPARATE:
+            found.append(replace(SEPARATE, rules=(separate, *CLEAN)))
+        elif step == FILTERING:
+            rule = MinimalFiltering(spread=spread, machine=machine, assigned=assigned)
+            found.append(replace(FILTERING, rules=(rule,)))
+            if machine.has_matrices(DType.BF16):
+                found.append(replace(PARTS, assigned=assigned))
+        else:
+            found.append(step)
+    return tuple(found)
 
 
 def _in_pairs(step: Pass, machine: Machine) -> Pass:

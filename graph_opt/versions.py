@@ -1,7 +1,8 @@
 """The versions of a graph that one artifact holds; most have one.
 
-Where sums have many rows it pays to take their factors apart (`rules/parts.py`), where they have
-few it costs. If only the inputs' shapes tell how many there are, an artifact holds both:
+Where sums have many rows it pays to take their factors apart
+(`alternatives/split_precision.py`), where they have few it costs. If only the inputs' shapes tell
+how many there are, an artifact holds both:
 
     where = batch*seq // 64    positive: the graph with parts    otherwise: the one without
 
@@ -15,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rutc.base.record import record
+from rutc.graph_opt.alternatives import DIRECT, Assigned
+from rutc.graph_opt.alternatives.choices import Chosen
 from rutc.graph_opt.pipeline import PARTS, OnStep, optimize, pipeline_for
 from rutc.tensor_ir import Call, Graph
 from rutc.tensor_ir.affine import Index
@@ -41,6 +44,8 @@ class Version:
 
     graph: Graph
     where: Index | None = None
+    assigned: Assigned = DIRECT
+    """The algorithms of its sums."""
 
 
 def versions(
@@ -66,29 +71,36 @@ def versions(
         InternalError: A step produced an invalid graph; the message names it.
     """
     pipeline = pipeline_for(machine, exact=exact, spread=spread)
+    chosen = Chosen(pipeline, on_step)
     if PARTS not in pipeline or not graph.symbols:
-        return (Version(optimize(graph, on_step=on_step, pipeline=pipeline)),)
+        found = optimize(graph, on_step=chosen, pipeline=pipeline)
+        return (Version(found, None, chosen.assigned),)
     at = pipeline.index(PARTS)
-    before = optimize(graph, on_step=on_step, pipeline=pipeline[:at])
+    before = optimize(graph, on_step=chosen, pipeline=pipeline[:at])
     many = replace(before, symbols=tuple(without_common(dict(before.symbols)).items()))
     pays = where(many)
     bounds = pays.bounds(dict(graph.symbols)) if pays is not None else None
     if pays is None or (bounds is not None and bounds[0] > 0):
-        return (Version(optimize(before, on_step=on_step, pipeline=pipeline[at:])),)
-    found = []
+        found = optimize(before, on_step=chosen, pipeline=pipeline[at:])
+        return (Version(found, None, chosen.assigned),)
+    others = []
+    direct = list(chosen.found)
     if not _has_state(graph):
-        apart = optimize(many, on_step=on_step, pipeline=pipeline[at:])
-        found.append(Version(apart, pays))
+        chosen(PARTS.name, many, False)
+        apart = optimize(many, on_step=chosen, pipeline=pipeline[at:])
+        others.append(Version(apart, pays, chosen.assigned))
 
     def on_other(name: str, other: Graph, changed: bool) -> None:
         if on_step is not None:
             on_step(name + FEW_ROWS, other, changed)
 
     on_other("leave factors whole", before, True)
-    whole = optimize(before, on_step=on_other, pipeline=(FIXED_PARTS, *pipeline[at + 1 :]))
+    few = (FIXED_PARTS, *pipeline[at + 1 :])
+    chosen = Chosen(few, on_other, direct, before)
+    whole = optimize(before, on_step=chosen, pipeline=few)
     # Parts may have too little room, or constants none that are finite.
     same = replace(whole, symbols=many.symbols)
-    return (*(v for v in found if v.graph != same), Version(whole))
+    return (*(v for v in others if v.graph != same), Version(whole, None, chosen.assigned))
 
 
 def _has_state(graph: Graph) -> bool:

@@ -18,11 +18,11 @@ from rutc.emit.files import TEMPORARY
 from rutc.errors import UserError
 from rutc.graph_opt import EXACT, optimize
 from rutc.graph_opt.algorithms import Algorithms
+from rutc.graph_opt.alternatives.filtering import Filtered, MinimalFiltering
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.minimal_filter import Filter as Algorithm
 from rutc.graph_opt.pipeline import FILTERING, PIPELINE
 from rutc.graph_opt.rewrite import Sweep
-from rutc.graph_opt.rules.filtering import Filtered, MinimalFiltering
 from rutc.importer import import_model
 from rutc.tensor_ir import Graph, Nest
 from rutc.tensor_ir.interpret import interpret

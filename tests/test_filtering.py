@@ -10,10 +10,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rutc.driver.compiler import Options, compile_model
 from rutc.graph_opt import optimize
+from rutc.graph_opt.alternatives.filtering import MinimalFiltering
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.pipeline import PIPELINE
 from rutc.graph_opt.rewrite import Sweep
-from rutc.graph_opt.rules.filtering import MinimalFiltering
 from rutc.importer import import_model
 from rutc.tensor_ir.machine import Machine
 from rutc.verify.reference import Reference

@@ -16,8 +16,8 @@ from rutc.driver.build import Builder
 from rutc.driver.compiler import Options, compile_model
 from rutc.driver.recipe import Draft
 from rutc.graph_opt import EXACT, PIPELINE, optimize, pipeline_for
+from rutc.graph_opt.alternatives.split_precision import HIGHEST, MultiplyParts, parts_of
 from rutc.graph_opt.decide import decide
-from rutc.graph_opt.rules.parts import HIGHEST, MultiplyParts, parts_of
 from rutc.importer import import_model
 from rutc.runtime import load
 from rutc.tensor_ir import Const, DType, Graph

@@ -7,11 +7,7 @@ from math import prod
 import numpy as np
 
 from rutc.base.record import record
-from rutc.graph_opt.editor import Editor
-from rutc.graph_opt.kinds import matches
-from rutc.graph_opt.minimal_filter import transform_weights
-from rutc.graph_opt.rewrite import Reason, Result
-from rutc.graph_opt.rules.filtering import (
+from rutc.graph_opt.alternatives.filtering import (
     MOST_GROWTH,
     Filtered,
     Work,
@@ -19,6 +15,10 @@ from rutc.graph_opt.rules.filtering import (
     filters_of,
     windows_of,
 )
+from rutc.graph_opt.editor import Editor
+from rutc.graph_opt.kinds import matches
+from rutc.graph_opt.minimal_filter import transform_weights
+from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.narrow import Quantised, quantised
 from rutc.graph_opt.weighted import weighted_reads
 from rutc.tensor_ir import Apply, Cast, Const, DType, Expr, Lit, Nest, Node, Read

@@ -12,12 +12,12 @@ from dataclasses import replace
 import numpy as np
 
 from rutc.base.record import record
+from rutc.graph_opt.alternatives.filtering import Filtered
 from rutc.graph_opt.editor import Editor, merge_origins
 from rutc.graph_opt.exprs import at_point
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.filter_whole import FilterWhole, largest_difference
-from rutc.graph_opt.rules.filtering import Filtered
 from rutc.graph_opt.rules.narrow import Quantised, quantised_sum
 from rutc.tensor_ir import (
     Cast,

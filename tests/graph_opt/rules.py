@@ -2,6 +2,8 @@
 
 from math import inf
 
+from rutc.graph_opt.alternatives.filtering import MinimalFiltering
+from rutc.graph_opt.alternatives.separable import SeparateWindows
 from rutc.graph_opt.rewrite import Rule, rule_name
 from rutc.graph_opt.rules.algebra import simplify_expressions
 from rutc.graph_opt.rules.constants import SliceConstant, split_constant
@@ -12,7 +14,6 @@ from rutc.graph_opt.rules.contraction import (
     fuse_sums,
 )
 from rutc.graph_opt.rules.filter_whole import FilterWhole
-from rutc.graph_opt.rules.filtering import MinimalFiltering
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
 from rutc.graph_opt.rules.normalize import (
@@ -26,7 +27,6 @@ from rutc.graph_opt.rules.pairs import MultiplyPairs
 from rutc.graph_opt.rules.phases import solve_phase
 from rutc.graph_opt.rules.rows import recompute_rows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
-from rutc.graph_opt.rules.separate import SeparateWindows
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
 from rutc.graph_opt.rules.widen import SumPacked, widen_operands

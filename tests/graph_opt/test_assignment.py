@@ -1,22 +1,31 @@
 """Assignments print and parse; legal ones compute the same, others say what is wrong."""
 
+import re
 from random import Random
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rutc.graph_opt import optimize
+from rutc.graph_opt import optimize, versions
+from rutc.graph_opt.alternatives import DIRECT
+from rutc.graph_opt.alternatives.choices import offers, with_algorithms
 from rutc.graph_opt.assignment import parse_assignment
 from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import realise
+from rutc.graph_opt.plan import Illegal
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.lexer import ParseError
+from rutc.tensor_ir.parse import parse
 from tests.examples import examples
+from tests.graph_opt.networks import NETWORKS, Net
 from tests.graph_opt.plan_runner import run_plan
 from tests.graph_opt.plans import planned
-from tests.graph_opt.walks import walked
+from tests.graph_opt.walks import check, walked
+from tests.lock.texts import TARGETS
 from tests.machines import V4
 from tests.strategies import graphs, random_inputs
 
@@ -43,3 +52,98 @@ def test_legal_assignments_compute_the_same(
         np.testing.assert_array_equal(
             got[name], array, err_msg=f"{name} of\n{graph}\n{found.assignment}\n{plan}"
         )
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "amx"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_assignments_of_networks_compute_the_same(name: str, target: str) -> None:
+    for seed in range(2):
+        said = check(name, TARGETS[target], seed, compiled=seed == 0).assignment
+        assert parse_assignment(str(said)) == said
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "amx"])
+@pytest.mark.parametrize("size", [14, 56])
+def test_graphs_with_the_chosen_algorithms_are_those_that_are_chosen(
+    target: str, size: int
+) -> None:
+    machine = TARGETS[target]
+    n = Net()
+    x = n.input(1, 64, size, size)
+    y = n("Relu", n("Conv", x, n.weight(64, 64, 3, 3), pads=[1] * 4))
+    y = n("MaxPool", y, kernel_shape=[5, 5], pads=[2] * 4)
+    graph = n.graph(n("Conv", y, n.weight(256, 64, 1, 1)), dims={})
+    (version,) = versions(graph, machine)
+    said = dict(version.assigned.algorithms)
+    assert any(a.startswith("filter") for a in said.values())
+    assert any(a.startswith("separate") for a in said.values())
+    assert (target == "amx" and size == 56) == ("split into bf16" in said.values())
+    assert with_algorithms(graph, machine, version.assigned) == version.graph
+    direct = with_algorithms(graph, machine, DIRECT)
+    assert direct != version.graph
+    offered = {(o.value, o.algorithm) for o in offers(graph, machine, version.assigned)}
+    assert set(version.assigned.algorithms) <= offered
+
+
+ATTENTION = """
+graph "two products and a copy"
+dims k = 8, m = 6, n = 16, o = 4
+%x : f32{k,m} = input "x" [m, k]
+%y : f32{k,n} = input "y" [k, n]
+%z : f32{n,o} = input "z" [n, o]
+%p : f32{m,n} = sum{k} %x[k, m] * %y[k, n]
+%r : f32{m,n} = max(%p[m, n], 0.0)
+%q : f32{m,o} = sum{n} %r[m, n] * %z[n, o]
+output "q" [m, o] = %q
+"""
+
+CHOSEN = """
+assignment "two products and a copy"
+%p [m, n]
+%r [m, n]
+group {m, n}: %p, %r
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("%r [m, n]\n", "", "nothing says how %r lies in memory"),
+        ("%r [m, n]", "%r [m, k]", "its dims are m, n"),
+        ("%r [m, n]", "%r [m(+1+0), n]", "a halo has a fill"),
+        ("%r [m, n]", "%r [m(+1+0), n] fill 0:i32", "the fill is no f32"),
+        ("%p [m, n]", "%p [m, n]\n%s [m]", "no value %s is there"),
+        ("%p [m, n]", "%p [m, n]\n%x [k, m]", "%x lies in memory as the interface says"),
+        ("%p, %r", "%p, %r, %q", "%q has no loop over n"),
+        ("{m, n}: %p, %r", "{m}: %p, %r, %s", "%s is in a group and no nest"),
+        ("%p, %r", "%p, %r\ngroup {m}: %r, %q", "a nest is of one group"),
+        ("%p, %r", "%p, %r\ncopy %c of %x for %q 0", "read of that number is not of %x"),
+        ("%p, %r", "%p, %r\ncopy %c of %x for %s 0", "no nest computes %s"),
+        ("%p, %r", "%p, %r\nslices {n} by 4: %p, %q", "reads other slices than its own"),
+        ("%p, %r", "%p, %r\nslices {m} by 9: %p, %q", "m has no slices of 9"),
+        ("%p, %r", "%p, %r\nslices {m} by 2: %q, %p", "do not follow each other"),
+        ("%p, %r", "%p, %r\nturns {m, n}: %p, %q", "is not the same for every index of n"),
+    ],
+)
+def test_what_is_no_plan_says_why(old: str, new: str, reason: str) -> None:
+    prepared = prepare(parse(ATTENTION))
+    said = parse_assignment(CHOSEN)
+    assert realise(prepared, said, V4).assignment == said
+    assert old in CHOSEN
+    with pytest.raises(Illegal, match=re.escape(reason)):
+        realise(prepared, parse_assignment(CHOSEN.replace(old, new)), V4)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("assignment", "expected a string"),
+        ('assignment "a"\n%x [c % 4]', "c has no blocks of 4"),
+        ('assignment "a"\n%x [c/4]', "blocks of a dim have no axis within them"),
+        ('assignment "a"\nkernel', "expected a line of an assignment"),
+    ],
+)
+def test_what_does_not_parse_shows_the_place(text: str, message: str) -> None:
+    with pytest.raises(ParseError, match=re.escape(message)):
+        parse_assignment(text)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rutc.graph_opt.alternatives.filtering import MOST_GROWTH, MinimalFiltering, Window, filters_of
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.minimal_filter import POINTS, Filter
 from rutc.graph_opt.pipeline import optimize
 from rutc.graph_opt.rewrite import Sweep, why_not
-from rutc.graph_opt.rules.filtering import MOST_GROWTH, MinimalFiltering, Window, filters_of
 from rutc.tensor_ir import (
     Const,
     Data,

@@ -21,6 +21,8 @@ import ml_dtypes
 import numpy as np
 
 from rutc.base.record import record
+from rutc.graph_opt.alternatives import Assigned, Offer
+from rutc.graph_opt.alternatives.filtering import REACHED
 from rutc.graph_opt.decide.layout import fixed_orders, order_dims
 from rutc.graph_opt.decide.slices import stays_near
 from rutc.graph_opt.editor import ROOT, Editor
@@ -28,7 +30,6 @@ from rutc.graph_opt.exprs import at_point, index_coords, point
 from rutc.graph_opt.rewrite import Reason
 from rutc.graph_opt.rounding import rounds
 from rutc.graph_opt.row_runs import Rows, rows_in_use
-from rutc.graph_opt.rules.filtering import REACHED
 from rutc.graph_opt.rules.row_groups import Orders, in_phases, row_choices
 from rutc.graph_opt.weighted import weighted
 from rutc.tensor_ir import (
@@ -57,6 +58,8 @@ TERMS = ((0, 2), (0, 1), (1, 1), (1, 0), (0, 0), (2, 0))
 the next, which registers then hold already."""
 HIGHEST = (2 - 2.0**-7) * 2.0**127
 """The largest number in bf16: less than the largest in f32, which would round to an infinity."""
+SAID = "split into bf16"
+"""The name of the algorithm."""
 LARGEST = 3.3e38
 """Constants that are not larger have parts that are finite."""
 SMALLEST = 2.0**-102
@@ -105,6 +108,8 @@ class Candidate:
     number: Index
     """How many rows there are, all dims together that the constant does not have."""
     saved: float
+    direct: float
+    """The cycles of the sum as it is."""
 
     @property
     def largest(self) -> float:
@@ -157,6 +162,8 @@ class MultiplyParts:
     saving: float = 40_000.0
     symbolic: bool = True
     name: str = "multiply parts of factors"
+    assigned: Assigned | None = None
+    """What to take apart, instead of what is weighed so."""
 
     def __str__(self) -> str:
         return self.name
@@ -168,6 +175,9 @@ class MultiplyParts:
 
     def chosen(self, editor: Editor) -> list[Candidate]:
         """The sums to take apart, those that gain most for each byte first."""
+        if self.assigned is not None:
+            found = self._found(editor, every=True)
+            return [c for c in found if self.assigned.has(c.nest.out.name, SAID)]
         found = self._found(editor)
         number = _most_saving(found)
         symbols = frozenset() if number is None else number.names()
@@ -182,6 +192,13 @@ class MultiplyParts:
                 taken.append(c)
         return taken
 
+    def offers(self, editor: Editor) -> tuple[Offer, ...]:
+        """Every sum that may be taken apart, and what it is estimated to take."""
+        return tuple(
+            Offer(c.nest.out.name, SAID, c.direct - c.saved, c.direct)
+            for c in self._found(editor, every=True)
+        )
+
     def many_rows(self, graph: Graph) -> Index | None:
         """The size that is positive where sums have so many rows that parts pay.
 
@@ -190,15 +207,18 @@ class MultiplyParts:
         number = _most_saving(self._found(Editor(graph)))
         return None if number is None else number // MANY_ROWS
 
-    def _found(self, editor: Editor) -> list[Candidate]:
+    def _found(self, editor: Editor, *, every: bool = False) -> list[Candidate]:
+        """The sums that take less time so, or `every` one that may be taken apart."""
         nodes, outputs = editor.graph.nodes, editor.graph.outputs
-        every = (editor.nodes[key] for key in editor.names())
-        sums = [n for n in every if isinstance(n, Nest) and n.reducer is not None]
+        known = (editor.nodes[key] for key in editor.names())
+        sums = [n for n in known if isinstance(n, Nest) and n.reducer is not None]
         orders = cache(lambda: order_dims(nodes, {}, fixed_orders(nodes, outputs), {}))
-        tried = (self.candidate(n, editor, orders) for n in sums)
+        tried = (self.candidate(n, editor, orders, every=every) for n in sums)
         return [c for c in tried if isinstance(c, Candidate)]
 
-    def candidate(self, n: Nest, editor: Editor, orders: Orders) -> Candidate | Reason:
+    def candidate(
+        self, n: Nest, editor: Editor, orders: Orders, *, every: bool = False
+    ) -> Candidate | Reason:
         """What there is to gain, or why nothing."""
         if n.reducer is None or n.reducer.name != "sum" or editor.block(n) != ROOT:
             return Reason("it is no sum that stands by itself")
@@ -221,11 +241,11 @@ class MultiplyParts:
         costs = [_cycles(n, source, const, rows, idle, editor) for rows in high]
         cycles, rows = min(zip(costs, high, strict=True), key=lambda choice: choice[0])
         saved = direct - cycles
-        if saved < self.saving or saved < self.least * direct:
+        if not every and (saved < self.saving or saved < self.least * direct):
             return Reason(f"it takes about {cycles:.0f} cycles instead of {direct:.0f}")
         weighed = _loops(weights)
         number = product(editor.extents[d] for d in n.out.dims if d not in weighed)
-        return Candidate(n, source, weights, const, rows, number, max(saved, 1.0))
+        return Candidate(n, source, weights, const, rows, number, max(saved, 1.0), direct)
 
 
 def _most_saving(found: Iterable[Candidate]) -> Index | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rutc.base.record import record
+from rutc.graph_opt.alternatives import Assigned, Offer
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.kinds import matches
@@ -28,9 +29,47 @@ class SeparateWindows:
     """
 
     share: float = 0.7
+    assigned: Assigned | None = None
+    """What to separate how, instead of what is weighed so."""
+
+    def __str__(self) -> str:
+        return "SeparateWindows"
 
     def __call__(self, n: Node, editor: Editor) -> Result:
         """The rows' nest and the one that reads it, or why not."""
+        found = self.choice(n, editor)
+        if isinstance(found, Reason):
+            return found
+        assert isinstance(n, Nest)
+        r = n.body[0]
+        assert isinstance(r, Read)
+        return _separated(n, r, _windows(n, r), found, editor)
+
+    def offers(self, n: Node, editor: Editor) -> tuple[Offer, ...]:
+        """Every window of a nest that may come first, and the steps that are left."""
+        found = self._taps(n, editor)
+        if isinstance(found, Reason) or not isinstance(n, Nest):
+            return ()
+        direct = self._direct(n, editor)
+        return tuple(Offer(n.out.name, said(tap), work, direct) for work, tap in found)
+
+    def choice(self, n: Node, editor: Editor) -> str | Reason:
+        """The window along which rows are reduced first, or why none."""
+        found = self._taps(n, editor)
+        if isinstance(found, Reason):
+            return found
+        assert isinstance(n, Nest)
+        work, tap = min(found)
+        if self.assigned is not None:
+            own = (t for _, t in found if self.assigned.has(n.out.name, said(t)))
+            return next(own, Reason("it is assigned another algorithm"))
+        direct = self._direct(n, editor)
+        if work > self.share * direct:
+            return Reason(f"it saves too little: {work:.0f} steps instead of {direct:.0f}")
+        return tap
+
+    def _taps(self, n: Node, editor: Editor) -> list[tuple[float, str]] | Reason:
+        """(steps, window) of each window that may come first."""
         if not isinstance(n, Nest) or n.reducer is None:
             return Reason("not a reduction")
         r = n.body[0]
@@ -44,11 +83,16 @@ class SeparateWindows:
         found = _windows(n, r)
         if len(found) < 2 or editor.size(n.bound) is None:
             return Reason("its windows have not several dims of known size")
-        whole = _points(n, editor) * _taps(n.bound, editor)
-        work, tap = min((_work(n, r, found, b, editor), b) for b in sorted(found))
-        if work > self.share * whole:
-            return Reason(f"it saves too little: {work:.0f} steps instead of {whole:.0f}")
-        return _separated(n, r, found, tap, editor)
+        return [(_work(n, r, found, b, editor), b) for b in sorted(found)]
+
+    @staticmethod
+    def _direct(n: Nest, editor: Editor) -> float:
+        return _points(n, editor) * _taps(n.bound, editor)
+
+
+def said(tap: str) -> str:
+    """The name of an algorithm: `separate kx` reduces rows along kx first."""
+    return f"separate {tap}"
 
 
 def _windows(n: Nest, r: Read) -> dict[str, str]:

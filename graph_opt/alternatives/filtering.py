@@ -8,6 +8,7 @@ from itertools import product
 from math import ceil, log2, prod
 
 from rutc.base.record import record
+from rutc.graph_opt.alternatives import Assigned, Offer
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.kinds import matches
@@ -102,6 +103,8 @@ class MinimalFiltering:
     bit: float = 0.02
     spread: tuple[str, ...] = ()
     machine: Machine = COMMON
+    assigned: Assigned | None = None
+    """What to filter how, instead of what is weighed so."""
 
     def __str__(self) -> str:
         return "MinimalFiltering"
@@ -111,8 +114,43 @@ class MinimalFiltering:
         found = self.choice(n, editor)
         return found if isinstance(found, Reason) else filtered(found, editor)
 
+    def offers(self, n: Node, editor: Editor) -> tuple[Offer, ...]:
+        """Every filter of a nest, and what it is estimated to take."""
+        found = self._filters(n, editor)
+        if isinstance(found, Reason):
+            return ()
+        return tuple(
+            Offer(found.nest.out.name, said(f), cycles, found.direct) for cycles, f in found.choices
+        )
+
     def choice(self, n: Node, editor: Editor) -> Filtered | Reason:
         """What is filtered how, or why nothing."""
+        found = self._filters(n, editor)
+        if isinstance(found, Reason):
+            return found
+        choices, direct = list(found.choices), found.direct
+        if self.assigned is not None:
+            name = found.nest.out.name
+            choices = [c for c in choices if self.assigned.has(name, said(c[1]))]
+            if not choices:
+                return Reason("it is assigned another algorithm")
+        else:
+            if found.nest.out.name in self.spread:
+                choices = [(c, f) for c, f in choices if all(x.reach == x.taps for x in f.values())]
+            least = min((cycles for cycles, _ in choices), default=direct)
+            most = min(self.share * direct, direct - self.saving)
+            choices = [c for c in choices if c[0] <= most]
+            if not choices:
+                return Reason(
+                    f"it saves too little: about {least:.0f} cycles instead of {direct:.0f}"
+                )
+        _, filters = min(choices, key=lambda c: c[0] * (1 + self.bit * _lost_bits(c[1])))
+        if not found.const.data.is_finite:
+            return Reason(f"not all of %{found.const.out.name} is finite")
+        return Filtered(found.nest, found.source, found.weights, found.const, filters)
+
+    def _filters(self, n: Node, editor: Editor) -> _Filters | Reason:
+        """The filters that there are, each with its estimated cycles, or why none."""
         if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
             return Reason("not a sum")
         operands = weighted(n, editor)
@@ -123,24 +161,31 @@ class MinimalFiltering:
         if not windows:
             return Reason("no bound dim is a window of unit stride")
         work = Work(n, source, const, tuple(windows), editor, self.machine)
-        direct = work.cycles({})
-        choices = [
+        choices = tuple(
             (work.cycles(f), f)
             for f in filters_of(windows, editor)
             if work.growth(f) <= MOST_GROWTH
-        ]
+        )
         if not choices:
             return Reason("its windows are too long")
-        if n.out.name in self.spread:
-            choices = [(c, f) for c, f in choices if all(x.reach == x.taps for x in f.values())]
-        least = min((cycles for cycles, _ in choices), default=direct)
-        choices = [c for c in choices if c[0] <= min(self.share * direct, direct - self.saving)]
-        if not choices:
-            return Reason(f"it saves too little: about {least:.0f} cycles instead of {direct:.0f}")
-        _, filters = min(choices, key=lambda c: c[0] * (1 + self.bit * _lost_bits(c[1])))
-        if not const.data.is_finite:
-            return Reason(f"not all of %{const.out.name} is finite")
-        return Filtered(n, source, weights, const, filters)
+        return _Filters(n, source, weights, const, work.cycles({}), choices)
+
+
+@record
+class _Filters:
+    """The filters of a sum, and the cycles that it takes directly."""
+
+    nest: Nest
+    source: Read
+    weights: Read
+    const: Const
+    direct: float
+    choices: tuple[tuple[float, Mapping[Window, Filter]], ...]
+
+
+def said(filters: Mapping[Window, Filter]) -> str:
+    """The name of an algorithm: `filter ky by 4, kx by 4` has 4 x 4 outputs a tile."""
+    return "filter " + ", ".join(f"{w.tap} by {f.outputs}" for w, f in filters.items())
 
 
 @record

@@ -1,0 +1,40 @@
+"""Other algorithms for sums and windows: each is offered for some nests, and one of them chosen.
+
+- `separable`: windows of several dims, dim by dim;
+- `filtering`: minimal filtering, the algorithm that convolutions know by the name of Winograd;
+- `split_precision`: products of f32 as products of parts in bf16.
+
+Each chooses by itself, or does what an assignment says (`Assigned`).
+"""
+
+from __future__ import annotations
+
+from rutc.base.record import record
+
+
+@record
+class Assigned:
+    """The algorithms of sums, by the values that they give; others are computed as they stand."""
+
+    algorithms: tuple[tuple[str, str], ...] = ()
+
+    def has(self, value: str, algorithm: str) -> bool:
+        """Whether a sum is computed so; windows of several dims may be separated several times."""
+        return (value, algorithm) in self.algorithms
+
+
+DIRECT = Assigned()
+"""Every sum as it stands."""
+
+
+@record
+class Offer:
+    """An algorithm for the nest of a value, and what it is estimated to take of `direct`."""
+
+    value: str
+    algorithm: str
+    cost: float
+    direct: float
+
+    def __str__(self) -> str:
+        return f"%{self.value} by {self.algorithm}: {self.cost:.0f} of {self.direct:.0f}"

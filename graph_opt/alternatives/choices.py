@@ -1,0 +1,113 @@
+"""Which algorithms a graph's sums have, which else they may have, and graphs that have others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rutc.graph_opt.alternatives import Assigned, Offer
+from rutc.graph_opt.alternatives.filtering import Filtered, MinimalFiltering, said
+from rutc.graph_opt.alternatives.separable import SeparateWindows
+from rutc.graph_opt.alternatives.separable import said as said_of_rows
+from rutc.graph_opt.alternatives.split_precision import SAID, MultiplyParts
+from rutc.graph_opt.editor import Editor, key_of
+from rutc.graph_opt.pipeline import OnStep, optimize, pipeline_for
+from rutc.graph_opt.rewrite import Pass, Reason, Sweep
+from rutc.tensor_ir import Graph
+from rutc.tensor_ir.machine import Machine
+
+
+def with_algorithms(
+    graph: Graph, machine: Machine, assigned: Assigned, *, exact: bool = False
+) -> Graph:
+    """An imported graph after all rewrites, its sums computed by these algorithms and no others."""
+    return optimize(graph, pipeline=pipeline_for(machine, exact=exact, assigned=assigned))
+
+
+def offers(
+    graph: Graph, machine: Machine, assigned: Assigned, *, exact: bool = False
+) -> tuple[Offer, ...]:
+    """The algorithms of an imported graph's sums that are `assigned`, and all others there are.
+
+    Some are of sums that those assigned make.
+    """
+    steps = pipeline_for(machine, exact=exact, assigned=assigned)
+    found: list[Offer] = []
+    for number, step in enumerate(steps):
+        for rule in _choosing(step):
+            editor = Editor(graph)
+            if isinstance(rule, MultiplyParts):
+                found += rule.offers(editor)
+            else:
+                for n in list(editor.nodes.values()):
+                    found += rule.offers(n, editor)
+        graph = optimize(graph, pipeline=steps[number : number + 1])
+    return tuple(found)
+
+
+Rule = SeparateWindows | MinimalFiltering | MultiplyParts
+
+
+def _choosing(step: Pass) -> Iterator[Rule]:
+    """The rules of a step that choose algorithms."""
+    if isinstance(step, MultiplyParts):
+        yield step
+    for rule in step.rules if isinstance(step, Sweep) else ():
+        if isinstance(rule, SeparateWindows | MinimalFiltering):
+            yield rule
+
+
+@dataclass
+class Chosen:
+    """Notes what the steps of a pipeline choose: give an instance as `on_step`; it calls `after`.
+
+    It is told the graph after every step, so the steps of a pipeline that are run have one before.
+    """
+
+    steps: tuple[Pass, ...]
+    after: OnStep | None = None
+    found: list[tuple[str, str]] = field(default_factory=list)
+    _before: Graph | None = None
+
+    def __call__(self, name: str, graph: Graph, changed: bool) -> None:
+        """Note what the step of that name has chosen."""
+        if changed and self._before is not None:
+            for step in self.steps:
+                if step.name == name:
+                    self._note(step, self._before)
+        self._before = graph
+        if self.after is not None:
+            self.after(name, graph, changed)
+
+    @property
+    def assigned(self) -> Assigned:
+        """What has been chosen."""
+        return Assigned(tuple(self.found))
+
+    def _note(self, step: Pass, graph: Graph) -> None:
+        for rule in _choosing(step):
+            editor = Editor(graph)
+            match rule:
+                case MultiplyParts():
+                    self.found += ((c.nest.out.name, SAID) for c in rule.chosen(editor))
+                case MinimalFiltering():
+                    choices = (rule.choice(n, editor) for n in editor.nodes.values())
+                    filtered = (c for c in choices if isinstance(c, Filtered))
+                    self.found += ((c.nest.out.name, said(c.filters)) for c in filtered)
+                case SeparateWindows():
+                    self._separated(rule, editor)
+
+    def _separated(self, rule: SeparateWindows, editor: Editor) -> None:
+        """Rows of windows of more than two dims are separated again."""
+        left = list(editor.nodes)
+        while left:
+            key = left.pop(0)
+            n = editor.nodes[key]
+            tap = rule.choice(n, editor)
+            if isinstance(tap, Reason):
+                continue
+            self.found.append((key, said_of_rows(tap)))
+            nodes = rule(n, editor)
+            assert isinstance(nodes, tuple)
+            editor.replace(n, nodes)
+            left += map(key_of, nodes)
