@@ -2,6 +2,7 @@
 
     assignment  := "assignment" "name" line*
     line        := sum %y by "algorithm"               another one than the nest's own
+                 | recompute %v, ...                    by every nest that reads it
                  | %v arrangement
                  | copy %c of %v for %y number          what the nest of %y reads there, from a copy
                  | pack %c of %v for %y number          the same, of what it reads alone
@@ -129,10 +130,13 @@ class Assignment:
     turns: tuple[Turning, ...] = ()
     algorithms: tuple[tuple[str, str], ...] = ()
     """(value, algorithm) of sums that are computed otherwise than they stand."""
+    recomputed: tuple[str, ...] = ()
+    """Values that every nest computes anew that reads them."""
 
     def __str__(self) -> str:
         lines = [f"assignment {json.dumps(self.name)}"]
         lines += [f"sum {value_name(v)} by {json.dumps(a)}" for v, a in self.algorithms]
+        lines += [f"recompute {_values(self.recomputed)}"] if self.recomputed else []
         lines += [f"{value_name(v)} {a}" for v, a in self.arrangements.items()]
         lines += map(str, (*self.copies, *self.groups, *self.slices, *self.turns))
         return "\n".join(lines) + "\n"
@@ -169,6 +173,7 @@ class _Parser:
         slices: list[Slicing] = []
         turns: list[Turning] = []
         algorithms: list[tuple[str, str]] = []
+        recomputed: list[str] = []
         while c.of(Kind.NEWLINE, Kind.END).kind is Kind.NEWLINE:
             if c.ended:
                 continue
@@ -181,6 +186,8 @@ class _Parser:
                 value = self.value()
                 c.expect("by")
                 algorithms.append((value, c.of(Kind.STRING).text))
+            elif c.accept("recompute"):
+                recomputed += self.values()
             elif c.accept("group"):
                 groups.append(Grouping(self.dims(), self.members()))
             elif c.accept("slices"):
@@ -201,6 +208,7 @@ class _Parser:
             tuple(slices),
             tuple(turns),
             tuple(algorithms),
+            tuple(recomputed),
         )
 
     def copy(self, *, packed: bool) -> Copy:
@@ -248,6 +256,9 @@ class _Parser:
 
     def members(self) -> tuple[str, ...]:
         self.cursor.expect(":")
+        return self.values()
+
+    def values(self) -> tuple[str, ...]:
         found = [self.value()]
         while self.cursor.accept(","):
             found.append(self.value())

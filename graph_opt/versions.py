@@ -86,7 +86,7 @@ def versions(
     others = []
     direct = list(chosen.found)
     if not _has_state(graph):
-        chosen(PARTS.name, many, False)
+        chosen = Chosen(pipeline, on_step, list(direct), many)
         apart = optimize(many, on_step=chosen, pipeline=pipeline[at:])
         others.append(Version(apart, pays, chosen.assigned))
 

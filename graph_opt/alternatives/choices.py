@@ -61,21 +61,21 @@ def _choosing(step: Pass) -> Iterator[Rule]:
 class Chosen:
     """Notes what the steps of a pipeline choose: give an instance as `on_step`; it calls `after`.
 
-    It is told the graph after every step, so the steps of a pipeline that are run have one before.
+    `before` is the graph before the first step that chooses, where no step runs before it.
     """
 
     steps: tuple[Pass, ...]
     after: OnStep | None = None
     found: list[tuple[str, str]] = field(default_factory=list)
-    _before: Graph | None = None
+    before: Graph | None = None
 
     def __call__(self, name: str, graph: Graph, changed: bool) -> None:
         """Note what the step of that name has chosen."""
-        if changed and self._before is not None:
+        if changed and self.before is not None:
             for step in self.steps:
                 if step.name == name:
-                    self._note(step, self._before)
-        self._before = graph
+                    self._note(step, self.before)
+        self.before = graph
         if self.after is not None:
             self.after(name, graph, changed)
 

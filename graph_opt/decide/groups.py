@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from rutc.base.record import record
 from rutc.graph_opt.decide.prepared import Prepared
+from rutc.graph_opt.plan import Illegal
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.graph import (
@@ -157,6 +158,9 @@ class Groups:
     ) -> tuple[Group | Node, ...]:
         """The groups and other nodes in running order.
 
+        Raises:
+            Illegal: There is none.
+
         `needed` are the values that something outside of the scope reads, `order` tells how values
         lie in memory.
         """
@@ -167,7 +171,10 @@ class Groups:
                 for v in used_deep(n):
                     readers.setdefault(v, set()).add(g)
         items: list[Group | Node] = []
-        for g in self._sorted():
+        running = self._sorted()
+        if len(running) < len(self.drafts):
+            raise Illegal("kernels need each other's results")
+        for g in running:
             d = self.drafts[g]
             if d.node is not None:
                 items.append(d.node)

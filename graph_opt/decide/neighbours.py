@@ -15,6 +15,7 @@ from rutc.graph_opt.assignment import Arrangement, Assignment, Copy, Grouping, S
 from rutc.graph_opt.decide.chains import leader
 from rutc.graph_opt.decide.copies import packed_dims, reads_of
 from rutc.graph_opt.decide.realise import Realisation
+from rutc.graph_opt.decide.recompute import recomputable
 from rutc.graph_opt.plan import FillHalo, Illegal, PlanStep, Run
 from rutc.tensor_ir.graph import Nest, walk_nodes
 from rutc.tensor_ir.text import value_name
@@ -43,6 +44,7 @@ class Neighbour:
 def neighbours(found: Realisation) -> Iterator[Neighbour]:
     """Yields what differs from a legal assignment in one choice: some are not legal themselves."""
     yield from _arranged(found)
+    yield from _recomputed(found)
     yield from _copied(found)
     yield from _grouped(found)
     yield from _sliced(found)
@@ -87,6 +89,44 @@ def _arranged(found: Realisation) -> Iterator[Neighbour]:
             yield other(name, replace(a, halo=(), fill=None))
 
 
+# -- values that are not stored --------------------------------------------------------------------
+def _recomputed(found: Realisation) -> Iterator[Neighbour]:
+    """A value is computed by the nests that read it, or is not any more."""
+    given, known = found.assignment, found.prepared
+    readers: dict[str, set[str]] = {}
+    for n in walk_nodes(found.computed.nodes):
+        if isinstance(n, Nest):
+            for r in reads_of(n):
+                readers.setdefault(r.value, set()).add(n.out.name)
+    for n in walk_nodes(found.computed.nodes):
+        if isinstance(n, Nest) and recomputable(known, n) and n.out.name in given.arrangements:
+            name = n.out.name
+            others = {v: a for v, a in given.arrangements.items() if v != name}
+            without = replace(given, arrangements=others, recomputed=(*given.recomputed, name))
+            without = _without(without, name)
+            fewer = _without_copies(without, {name, *readers.get(name, ())}, name)
+            yield Neighbour("computing", name, "by its readers", fewer)
+    for name in given.recomputed:
+        kept = tuple(v for v in given.recomputed if v != name)
+        dims = known.graph.values[name].dims
+        arrangements = {**given.arrangements, name: Arrangement(dims)}
+        other = replace(given, recomputed=kept, arrangements=arrangements)
+        # Who reads what is only known once it is computed.
+        every = {c.reader for c in given.copies}
+        yield Neighbour("computing", name, "once", _without_copies(other, every, name))
+
+
+def _without_copies(given: Assignment, readers: set[str], value: str) -> Assignment:
+    """The assignment without copies for these readers, or of a value."""
+    copies = tuple(c for c in given.copies if c.reader not in readers and c.value != value)
+    gone = {c.name for c in given.copies} - {c.name for c in copies}
+    arrangements = {v: a for v, a in given.arrangements.items() if v not in gone}
+    result = replace(given, copies=copies, arrangements=arrangements)
+    for name in sorted(gone):
+        result = _without(result, name)
+    return result
+
+
 # -- copies ---------------------------------------------------------------------------------------
 def _copied(found: Realisation) -> Iterator[Neighbour]:
     """A nest reads a value itself, or a copy that has another dim innermost."""
@@ -101,7 +141,7 @@ def _copied(found: Realisation) -> Iterator[Neighbour]:
         yield Neighbour("operands", c.reader, f"no `{c}`", without)
     taken = found.graph.values.keys() | given.arrangements.keys()
     fed = {(c.reader, c.number) for c in given.copies}
-    for n in walk_nodes(known.graph.nodes):
+    for n in walk_nodes(found.computed.nodes):
         if not isinstance(n, Nest):
             continue
         for number, r in enumerate(reads_of(n)):

@@ -1,6 +1,6 @@
 """The plan of an assignment: a pure function that makes no choice of its own.
 
-    copies -> layouts -> groups -> slices and turns -> places in memory
+    what is recomputed -> copies -> layouts -> groups -> slices and turns -> places in memory
 
 Every assignment that is legal for a graph has a plan, and all of them compute the same.
 """
@@ -17,6 +17,7 @@ from rutc.graph_opt.decide.copies import with_copies
 from rutc.graph_opt.decide.groups import Groups, Operands, reads_at_its_own_place
 from rutc.graph_opt.decide.memory import place_values
 from rutc.graph_opt.decide.prepared import Prepared
+from rutc.graph_opt.decide.recompute import without_recomputed
 from rutc.graph_opt.decide.slices import Slicer
 from rutc.graph_opt.decide.turns import Turns
 from rutc.graph_opt.plan import (
@@ -61,6 +62,7 @@ NEIGHBOURS = 4
 
 
 _STAGES = {
+    "computed": ("recomputed",),
     "graph": ("copies",),
     "layouts": ("arrangements",),
     "turns": (),
@@ -99,9 +101,20 @@ class Realisation:
         return other
 
     @cached_property
-    def graph(self) -> Graph:
-        """The graph with copies of operands."""
+    def computed(self) -> Graph:
+        """The graph without the values that are computed where they are read."""
         before = self.prepared.graph
+        nodes = without_recomputed(self.prepared, self.assignment.recomputed)
+        if nodes is before.nodes:
+            return before
+        graph = replace(before, nodes=nodes)
+        verify(graph, since=before)
+        return graph
+
+    @cached_property
+    def graph(self) -> Graph:
+        """That graph with copies of operands."""
+        before = self.computed
         nodes = with_copies(before.nodes, self.assignment.copies, before.values)
         if nodes is before.nodes:
             return before

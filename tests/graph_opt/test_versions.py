@@ -8,6 +8,8 @@ import pytest
 from rutc.emit.targets import target_named
 from rutc.graph_opt import EXACT, Version, optimize, pipeline_for, versions
 from rutc.graph_opt.algorithms import Algorithms
+from rutc.graph_opt.alternatives import Assigned
+from rutc.graph_opt.alternatives.split_precision import SAID
 from rutc.graph_opt.pipeline import PARTS
 from rutc.tensor_ir import Data, Graph, Index
 from rutc.tensor_ir.parse import parse
@@ -128,7 +130,9 @@ def test_sums_of_parts_are_told_of_in_any_version(graph: Graph, sums: set[str]) 
 def test_one_version_otherwise(graph: Graph) -> None:
     (apart,) = found(graph, None)
     assert has_parts(apart.graph)
-    assert apart == Version(optimize(graph, pipeline=pipeline_for(ABLE)))
+    assert apart.where is None
+    assert apart.graph == optimize(graph, pipeline=pipeline_for(ABLE))
+    assert apart.assigned == Assigned((("y", SAID),))
     assert found(graph, MANY + 1) == (apart,)
     assert found(graph, MANY, exact=True) == (Version(optimize(graph, pipeline=EXACT)),)
     assert versions(graph, PLAIN, where=lambda _: MANY) == (Version(optimize(graph)),)

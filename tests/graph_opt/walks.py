@@ -116,6 +116,7 @@ def main() -> None:
             print(f"{name} {machine.name} seed {args.seed + number}: {type(e).__name__}: {e}")
             continue
         counts["with algorithms"] += bool(said.algorithms)
+        counts["that recompute"] += bool(said.recomputed)
         counts["with copies"] += bool(said.copies)
         counts["with blocks"] += any(a.blocks for a in said.arrangements.values())
         counts["with slices"] += bool(said.slices)
