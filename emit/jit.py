@@ -49,11 +49,13 @@ class Code:
 class KernelCode:
     """A scheduled kernel as code of this process, which runs on memory at given addresses."""
 
-    def __init__(self, kernel: Kernel, machine: Machine) -> None:
-        """Compile it."""
+    def __init__(
+        self, kernel: Kernel, machine: Machine, change: Callable[[str], str] = lambda text: text
+    ) -> None:
+        """Compile it; `change` changes the text of the module before."""
         self._emitted = emit_kernel(kernel, machine)
         self._symbols = [name for name, _ in kernel.symbols]
-        self._code = Code(self._emitted.text, ENTRY_OF_KERNELS, machine)
+        self._code = Code(change(self._emitted.text), ENTRY_OF_KERNELS, machine)
         self._scratch = np.empty(self._emitted.thread_bytes + 64, np.uint8)
         words, places = (ctypes.c_int64,) * 2, (ctypes.c_void_p,) * 2
         self._call = ctypes.CFUNCTYPE(None, *places, *words)(self._code.address)

@@ -1,6 +1,7 @@
 """Graphs compiled into libraries and run."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,8 @@ from hypothesis import reject
 
 from rutc.driver.build import Alternative, Builder
 from rutc.driver.recipe import Chooser
+from rutc.emit.codegen import compile_object
+from rutc.emit.kernel import ENTRY
 from rutc.emit.library import build_library
 from rutc.errors import UserError
 from rutc.graph_opt import optimize
@@ -16,7 +19,9 @@ from rutc.graph_opt.plan import Plan
 from rutc.runtime import InferenceSession
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.machine import Machine
-from tests.machines import NATIVE
+from tests import tiles
+from tests.machines import NATIVE, emulated
+from tests.tiles import without_tiles
 
 
 def plan_or_reject(graph: Graph, limit: int | None = None) -> Plan:
@@ -37,12 +42,27 @@ def build(
     *alternatives: Alternative,
     chooser: Chooser | None = None,
 ) -> Path:
-    """The library of a plan, in a new file; a `chooser` gives kernels other schedules."""
+    """The library of a plan, in a new file; a `chooser` gives kernels other schedules.
+
+    What the processor lacks is emulated, as far as it can be.
+    """
     builder = Builder(plan, machine, "model", 1, keep_subnormals=True, chooser=chooser)
     builder.alternatives = alternatives
+    builder.code = not emulated(machine)
+    texts: dict[str, str] = {}
+    if not builder.code:
+        builder.on_draft = lambda _, made, draft: texts.update({made.symbol: draft.text})
     built = builder.build()
     library = folder / "model.so"
-    build_library(built.program, built.objects, library, {})
+    program, objects = built.program, built.objects
+    if not builder.code:
+        program = replace(program, features=tuple(sorted(without_tiles(machine))))
+        objects = [
+            compile_object(tiles.calling_functions(text), machine, symbol=symbol, entry=ENTRY)
+            for symbol, text in texts.items()
+        ]
+        objects.append(tiles.compiled())
+    build_library(program, objects, library, {})
     return library
 
 

@@ -11,9 +11,12 @@ import pytest
 
 from rutc.emit.targets import target_named
 from rutc.tensor_ir.machine import Machine
+from tests.tiles import FEATURES, without_tiles
 
 NATIVE = target_named("native").machine
 V3, V4 = (target_named(name).machine for name in ("x86-64-v3", "x86-64-v4"))
+TILES = replace(V4, features=V4.features | FEATURES)
+"""A machine with registers for matrices."""
 
 
 def eager(machine: Machine) -> Machine:
@@ -22,11 +25,16 @@ def eager(machine: Machine) -> Machine:
 
 
 def lacking(machine: Machine) -> str:
-    """Why this processor cannot run a machine's code; empty where it can."""
+    """Why this processor cannot run a machine's code; empty where it can, be it with functions."""
     if machine.architecture != NATIVE.architecture:
         return f"this processor is not of the family {machine.architecture}"
-    missing = machine.features - NATIVE.features
+    missing = without_tiles(machine) - NATIVE.features
     return f"this processor lacks {', '.join(sorted(missing))}" if missing else ""
+
+
+def emulated(machine: Machine) -> bool:
+    """Whether functions do what this processor lacks: instructions on tiles."""
+    return bool(machine.features & FEATURES - NATIVE.features)
 
 
 def runnable(machine: Machine) -> bool:

@@ -29,7 +29,7 @@ from rutc.tensor_ir.steps import MatrixTile, PartialSums, Step
 from rutc.verify.reference import Reference
 from rutc.verify.tolerance import Level, tolerance
 from tests.compiled import build, run
-from tests.machines import NATIVE, V3, V4
+from tests.machines import NATIVE, TILES, V3, V4, needs
 
 pytestmark = pytest.mark.sampled(16)
 
@@ -37,14 +37,7 @@ MATRICES = frozenset({"amx-tile", "amx-bf16"})
 ALWAYS = MultiplyParts(free=1 << 40, least=-inf, saving=-inf)
 MACHINES = [
     pytest.param(V3, id="x86-64-v3"),
-    pytest.param(
-        NATIVE,
-        id="native",
-        marks=pytest.mark.skipif(
-            not NATIVE.has_matrices(DType.BF16),
-            reason="this processor has no registers for matrices of bf16",
-        ),
-    ),
+    pytest.param(NATIVE if NATIVE.has_matrices(DType.BF16) else TILES, id="tiles", marks=needs(V4)),
 ]
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from rutc.emit.jit import KernelCode
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
-from tests.machines import lacking, runnable
+from tests.machines import emulated, lacking, runnable
+from tests.tiles import calling_functions, load
 
 GUARD = 256
 """Bytes on both sides of every buffer."""
@@ -32,7 +33,11 @@ def run_kernel(
         AssertionError: This processor cannot run the code, or it wrote outside of the buffers.
     """
     assert runnable(machine), lacking(machine)
-    code = KernelCode(kernel, machine)
+    if emulated(machine):
+        load()
+        code = KernelCode(kernel, machine, calling_functions)
+    else:
+        code = KernelCode(kernel, machine)
     if fence is None:
         memory = [_guarded(buffers[b.name]) for b in kernel.args]
     else:
