@@ -1,13 +1,20 @@
 """Plans of small graphs in text form, and what tests ask of them."""
 
+import re
 from collections.abc import Mapping
 
 from hypothesis import assume
 
+from rutc.graph_opt.assignment import parse_assignment
 from rutc.graph_opt.decide import decide
-from rutc.graph_opt.plan import Plan
+from rutc.graph_opt.decide.chains import leader
+from rutc.graph_opt.decide.greedy import greedy
+from rutc.graph_opt.decide.prepared import prepare
+from rutc.graph_opt.decide.realise import realise
+from rutc.graph_opt.plan import Plan, Run
 from rutc.tensor_ir import Call, Graph, While
 from rutc.tensor_ir.graph import walk_nodes
+from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verify import verify
 from tests.examples import examples
@@ -19,6 +26,26 @@ def plan_of(text: str) -> Plan:
     graph = parse(text)
     verify(graph)
     return decide(graph, V4)
+
+
+def assigned(text: str, *lines: str, machine: Machine = V4) -> Plan:
+    """The plan of a graph's text with these lines added to the assignment that is chosen.
+
+    In them, `%a .. %b` stands for all kernels from that of %a to that of %b.
+    """
+    graph = parse(text)
+    verify(graph)
+    prepared = prepare(graph)
+    found = greedy(prepared, machine).realisation
+    runs = [s.group for s in found.steps if isinstance(s, Run)]
+    number = {v: i for i, g in enumerate(runs) for v in g.computed}
+
+    def between(match: re.Match[str]) -> str:
+        first, last = (number[match[i]] for i in (1, 2))
+        return ", ".join(f"%{leader(g)}" for g in runs[first : last + 1])
+
+    given = [re.sub(r"%(\S+) \.\. %(\S+)", between, line) for line in lines]
+    return realise(prepared, parse_assignment("\n".join([str(found.assignment), *given])), machine)
 
 
 def innermost(plan: Plan, value: str) -> str:

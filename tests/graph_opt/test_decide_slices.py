@@ -1,20 +1,26 @@
 """Chains of kernels over slices of a dim: when they are made, and that they compute the same."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rutc.emit.kernel import MOST_STACK_BYTES
 from rutc.emit.targets import target_named
-from rutc.graph_opt.decide import decide, slices
-from rutc.graph_opt.plan import Plan, Repeat
+from rutc.graph_opt.decide import decide
+from rutc.graph_opt.decide.chains import Chain, Member
+from rutc.graph_opt.plan import Illegal, Plan, Repeat
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.lower import Group
+from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verify import verify
 from tests.compiled import build, run
 from tests.graph_opt.plan_runner import run_plan
+from tests.graph_opt.plans import assigned
 from tests.kernels import assert_agree
 from tests.machines import V4
 from tests.strategies import random_inputs
@@ -62,12 +68,8 @@ output "y" [h, s, n] = %y
 """
 
 
-@pytest.fixture(autouse=True)
-def _small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every value is too large to stay near."""
-    monkeypatch.setattr(slices, "NEAR", 0)
-    monkeypatch.setattr(slices, "RING", 2048 / V4.l2)
-    monkeypatch.setattr(slices, "FEWEST_SLICES", 2)
+SMALL = replace(V4, l2=4096)
+"""A machine with a small second cache: what passes between kernels does not stay near."""
 
 
 def repeats(plan: Plan) -> list[Repeat]:
@@ -85,14 +87,23 @@ def in_part(plan: Plan, value: str) -> bool:
     return any(not a.whole for a in plan.layouts[value].axes)
 
 
-def check(text: str, folder: Path, inputs: Mapping[str, np.ndarray] | None = None) -> Plan:
-    """The graph's plan, which computes what the graph says: interpreted and compiled."""
+def check(
+    text: str,
+    folder: Path,
+    *lines: str,
+    machine: Machine = V4,
+    inputs: Mapping[str, np.ndarray] | None = None,
+) -> Plan:
+    """The graph's plan, which computes what the graph says: interpreted and compiled.
+
+    The `lines` are assigned beside what is chosen.
+    """
     graph = parse(text)
     verify(graph)
     if inputs is None:
         inputs = random_inputs(graph, 0)
     wanted = interpret(graph, inputs)
-    plan = decide(graph, V4)
+    plan = assigned(text, *lines, machine=machine) if lines else decide(graph, machine)
     got = run_plan(plan, inputs)
     library = build(plan, target_named("native").machine, folder)
     for threads in (1, 2):
@@ -104,70 +115,73 @@ def check(text: str, folder: Path, inputs: Mapping[str, np.ndarray] | None = Non
 
 
 def test_a_value_between_two_products_is_stored_for_one_slice(tmp_path: Path) -> None:
-    plan = check(PRODUCTS, tmp_path)
+    plan = check(PRODUCTS, tmp_path, machine=SMALL)
     (repeat,) = repeats(plan)
     assert repeat.trips == 6
     assert in_part(plan, "scores")
     assert plan.places["scores"].bytes == 16 * 16 * 4
 
 
-def test_threads_have_scratch_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("rutc.emit.kernel.MOST_STACK_BYTES", 0)
-    plan = check(PRODUCTS, tmp_path)
+def test_threads_have_scratch_of_their_own(tmp_path: Path) -> None:
+    text = PRODUCTS.replace("s = 16", f"s = {MOST_STACK_BYTES // 32}")
+    plan = check(text, tmp_path, "slices {h} by 1: %scores .. %y")
     assert in_part(plan, "scores")
+    assert int(plan.places["scores"].bytes) > MOST_STACK_BYTES
 
 
 def test_short_vectors_are_not_cut_into_slices(tmp_path: Path) -> None:
     text = PRODUCTS.replace("h = 6", "h = 1").replace("s = 16", "s = 1").replace("t = 16", "t = 64")
-    plan = check(text, tmp_path)
+    plan = check(text, tmp_path, machine=replace(V4, l2=128))
     inner = {plan.layouts[v].axes[-1].dim for g in plan.groups() for v in g.stored}
     assert not inner & {s.dim for g in plan.groups() for s in g.slices}
 
 
-@pytest.fixture
-def _smaller_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even one index of an outer dim stays near."""
-    monkeypatch.setattr(slices, "RING", 256 / V4.l2)
-    monkeypatch.setattr(slices, "BLOCK", 16)
+def test_where_one_index_is_too_much_slices_are_blocks_of_another_dim() -> None:
+    plan = decide(parse(SOFTMAX.format(h=12, k=64, n=64, s=1024, t=1024)), V4)
+    (repeat,) = repeats(plan)
+    (inner,) = repeat.steps
+    assert isinstance(inner, Repeat)
+    assert (repeat.trips, inner.trips) == (12, 16)
+    assert slices_of(plan) == [{"h": (1, 0), "s": (64, 0)}] * len(slices_of(plan))
+    assert plan.places["m"].bytes == 64 * 1024 * 4
 
 
-@pytest.mark.usefixtures("_smaller_caches")
-def test_where_one_index_is_too_much_slices_are_blocks_of_another_dim(tmp_path: Path) -> None:
-    plan = check(PRODUCTS.replace("s = 16", "s = 48"), tmp_path)
+def test_blocks_of_another_dim_compute_the_same(tmp_path: Path) -> None:
+    text = PRODUCTS.replace("s = 16", "s = 48")
+    plan = check(text, tmp_path, "slices {h, s} by 16: %scores .. %y")
     (repeat,) = repeats(plan)
     (inner,) = repeat.steps
     assert isinstance(inner, Repeat)
     assert (repeat.trips, inner.trips) == (6, 3)
-    assert slices_of(plan) == [{"h": (1, 0), "s": (16, 0)}] * len(slices_of(plan))
-    assert plan.places["scores"].bytes == 16 * 16 * 4
 
 
-@pytest.mark.usefixtures("_smaller_caches")
 def test_what_blocks_leave_over_is_a_repeat_of_its_own(tmp_path: Path) -> None:
-    plan = check(PRODUCTS.replace("s = 16", "s = 37"), tmp_path)
+    text = PRODUCTS.replace("s = 16", "s = 37")
+    plan = check(text, tmp_path, "slices {h, s} by 13: %scores .. %y")
     whole, rest = repeats(plan)
     assert whole.parts == rest.parts == ("y",)
     assert {d["s"] for d in slices_of(plan)} == {(13, 0), (11, 26)}
     assert plan.places["scores"].bytes == 13 * 16 * 4
 
 
-@pytest.mark.usefixtures("_smaller_caches")
 def test_vectors_are_cut_at_lines(tmp_path: Path) -> None:
     text = PRODUCTS.replace("h = 6", "h = 1").replace("s = 16", "s = 80")
-    plan = check(text.replace('"q" [h, s, k]', '"q" [h, k, s]'), tmp_path)
+    text = text.replace('"q" [h, s, k]', '"q" [h, k, s]')
+    plan = check(text, tmp_path, "slices {s} by 16: %scores .. %y")
     inner = {plan.layouts[v].axes[-1].dim for g in plan.groups() for v in g.stored}
     assert "s" in inner
     assert {d["s"] for d in slices_of(plan)} == {(16, 0)}
+    with pytest.raises(Illegal, match="a slice ends within a line of memory"):
+        assigned(text, "slices {s} by 20: %scores .. %y")
 
 
-@pytest.mark.usefixtures("_smaller_caches")
 @pytest.mark.parametrize(
     ("h", "s", "t", "k", "n"),
     [
         (1, 70, 12, 3, 5),
         (2, 33, 17, 4, 1),
         (2, 37, 10, 2, 17),
-        (2, 1, 50, 4, 4),
+        (2, 16, 50, 4, 4),
         (3, 32, 9, 1, 4),
     ],
 )
@@ -178,21 +192,21 @@ def test_softmax_between_products_in_blocks(
     rng = np.random.default_rng(0)
     shapes = {"q": (h, s, k), "r": (h, t, k), "v": (h, t, n), "mask": (s, t)}
     inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    plan = check(text, tmp_path, inputs)
-    assert in_part(plan, "e") == (s > 1)
+    line = f"slices {{{'h, s' if h > 1 else 's'}}} by 16: %p .. %y"
+    plan = check(text, tmp_path, line, inputs=inputs)
+    assert in_part(plan, "m")
     # What one row holds stays in that row.
     inputs["q"][0, 0] = np.nan
     inputs["mask"][s // 2] = -np.inf
     inputs["mask"][-1, : t // 2] = -np.inf
     inputs["v"][0, 0, 0] = np.inf
     with np.errstate(invalid="ignore"):
-        check(text, tmp_path, inputs)
+        check(text, tmp_path, line, inputs=inputs)
 
 
 SYMBOLIC = SOFTMAX.replace("dims h", "symbols batch = 1..3, m = 1..50, rows = 1..70\ndims h")
 
 
-@pytest.mark.usefixtures("_smaller_caches")
 @pytest.mark.parametrize(
     ("s", "t"), [(1, 1), (16, 7), (17, 16), (32, 50), (33, 2), (47, 9), (70, 13)]
 )
@@ -202,22 +216,21 @@ def test_slices_of_a_dim_of_any_size(s: int, t: int, tmp_path: Path) -> None:
     shapes = {"q": (4, s, 3), "r": (4, t, 3), "v": (4, t, 5), "mask": (s, t)}
     inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     text = SYMBOLIC.replace("batch = 1..3, ", "").format(h=4, s="rows", t="m", k=3, n=5)
-    plan = check(text, tmp_path, inputs)
+    plan = check(text, tmp_path, "slices {h, s} by 16: %p .. %y", inputs=inputs)
     assert in_part(plan, "e")
     assert all(isinstance(s.end, Index) for g in plan.groups() for s in g.slices if s.dim == "s")
 
 
-@pytest.mark.usefixtures("_smaller_caches")
 def test_slices_of_nothing_take_no_memory() -> None:
     text = SYMBOLIC.replace("batch = 1..3, ", "").replace("rows = 1", "rows = 0")
-    plan = decide(parse(text.format(h=4, s="rows", t="m", k=3, n=5)), V4)
+    text = text.format(h=4, s="rows", t="m", k=3, n=5)
+    plan = assigned(text, "slices {h, s} by 16: %p .. %y")
     sliced = [s for g in plan.groups() for s in g.slices if s.dim == "s"]
     assert sliced
     assert all(Index.of(s.size).evaluate({"rows": 0, "m": 1}) == 0 for s in sliced)
     assert Index.of(plan.arena_bytes).evaluate({"rows": 0, "m": 1}) >= 0
 
 
-@pytest.mark.usefixtures("_smaller_caches")
 @pytest.mark.parametrize(("b", "s"), [(1, 20), (2, 33), (3, 70)])
 def test_slices_of_one_index_of_two_dims_and_a_block_of_a_third(
     b: int, s: int, tmp_path: Path
@@ -229,23 +242,18 @@ def test_slices_of_one_index_of_two_dims_and_a_block_of_a_third(
     rng = np.random.default_rng(0)
     shapes = {"q": (b, 4, s, 3), "r": (b, 4, s, 3), "v": (b, 4, s, 5), "mask": (s, s)}
     inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    plan = check(text, tmp_path, inputs)
+    plan = check(text, tmp_path, "slices {b, h, s} by 16: %p .. %y", inputs=inputs)
     assert in_part(plan, "e")
     assert {len(g.slices) for g in plan.groups() if g.slices} == {3}
 
 
-@pytest.mark.usefixtures("_smaller_caches")
-def test_slices_of_one_index_of_a_dim_of_any_size(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_slices_of_one_index_of_a_dim_of_any_size(tmp_path: Path) -> None:
     """The last dim is cut as the outer one is, one index at a time."""
-    monkeypatch.setattr(slices, "MOST_RING", 400 / V4.l2)
-    monkeypatch.setattr(slices, "BLOCK", 1)
     text = SYMBOLIC.replace("batch = 1..3, ", "").format(h=4, s="rows", t="m", k=3, n=5)
     shapes = {"q": (4, 17, 3), "r": (4, 7, 3), "v": (4, 7, 5), "mask": (17, 7)}
     rng = np.random.default_rng(0)
     inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    plan = check(text, tmp_path, inputs)
+    plan = check(text, tmp_path, "slices {h, s} by 1: %p .. %y", inputs=inputs)
     assert in_part(plan, "e")
     assert {(s.size, s.end is None) for g in plan.groups() for s in g.slices if s.dim == "h"} == {
         (1, True)
@@ -269,40 +277,45 @@ def test_slices_of_a_dim_of_any_size_that_is_read_several_times(n: int, tmp_path
     rng = np.random.default_rng(0)
     shapes = {"x": (n, 16), "w": (16, 16)}
     inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    assert in_part(check(text, tmp_path, inputs), "sums")
+    line = "slices {t} by 13: %sums .. %y"
+    assert in_part(check(text, tmp_path, line, inputs=inputs), "sums")
 
 
-def test_chains_of_dims_of_any_size_pay_at_common_sizes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(slices, "NEAR", (4 * 50 * 70 * 4) / V4.l2)
-    text = SYMBOLIC.replace("batch = 1..3, ", "").format(h=4, s="rows", t="m", k=3, n=5)
-    graph = parse(text)
-    assert not repeats(decide(graph, V4))
+def test_chains_of_dims_of_any_size_pay_at_common_sizes() -> None:
+    """The values may be larger than the second cache, but commonly are not."""
+    text = SYMBOLIC.replace("batch = 1..3, m = 1..50, ", "")
+    text = text.format(h=64, s="rows", t=64, k=3, n=5)
+    large, small = (text.replace("1..70", sizes) for sizes in ("1..640", "1..640@8"))
+    machine = replace(V4, l2=160 << 10)
+    assert repeats(decide(parse(large), machine))
+    assert not repeats(decide(parse(small), machine))
 
 
-@pytest.mark.usefixtures("_smaller_caches")
-def test_a_chain_that_begins_later_goes_first_where_it_can_be_cut_into_blocks(
-    tmp_path: Path,
-) -> None:
-    plan = check(PRODUCTS.replace("s = 16", "s = 48"), tmp_path)
-    first = next(iter(plan.groups()))
-    assert first.stored == ("r.packed",)
-    assert not first.slices
-    assert in_part(plan, "scores")
+def test_a_chain_that_begins_later_goes_first_where_it_is_cut_into_blocks_or_saves_more() -> None:
+    first, second, third = (Member(n, Group(f"g{n}", (), (), ()), ("h",), (1,)) for n in range(3))
+    crowded = Chain((first, second, third), 1, 10.0, False, True)
+    roomy = replace(crowded, crowded=False)
+    later = Chain((second, third), 16, 5.0, True, False)
+    assert crowded.gives_way_to(later)
+    assert not roomy.gives_way_to(later)
+    assert not crowded.gives_way_to(replace(later, blocks=False))
+    assert not crowded.gives_way_to(replace(later, members=(second,)))
+    assert roomy.gives_way_to(replace(later, gain=11.0))
+    assert not crowded.gives_way_to(None)
 
 
 def test_a_slice_of_tiles_is_a_longer_slice_of_outputs(tmp_path: Path) -> None:
-    plan = check(TILES, tmp_path)
+    plan = check(TILES, tmp_path, "slices {t} by 3: %sums .. %y")
     (repeat,) = repeats(plan)
     sizes = {s.dim: s.size for g in plan.groups() for s in g.slices}
     assert sizes == {"t": 3, "z": 9}
     assert repeat.parts == ("y",)
 
 
-def test_a_value_that_others_read_stays_whole(tmp_path: Path) -> None:
+def test_a_value_that_others_read_stays_whole() -> None:
     text = PRODUCTS.replace("output", 'output "scores" [h, s, t] = %scores\noutput')
-    assert not in_part(check(text, tmp_path), "scores")
+    with pytest.raises(Illegal, match="nothing is passed between these kernels alone"):
+        assigned(text, "slices {h} by 1: %scores .. %y")
 
 
 @pytest.mark.parametrize(
@@ -313,21 +326,22 @@ def test_a_value_that_others_read_stays_whole(tmp_path: Path) -> None:
     ],
     ids=["the first slice again", "backwards"],
 )
-def test_reads_of_other_slices_make_no_chain(old: str, new: str, tmp_path: Path) -> None:
-    assert not in_part(check(PRODUCTS.replace(old, new), tmp_path), "scores")
+def test_reads_of_other_slices_make_no_chain(old: str, new: str) -> None:
+    text = PRODUCTS.replace(old, new)
+    assert not in_part(decide(parse(text), SMALL), "scores")
+    with pytest.raises(Illegal, match="the kernel of %y reads other slices than its own"):
+        assigned(text, "slices {h} by 1: %scores .. %y")
 
 
-def test_what_fits_stays_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(slices, "NEAR", (1 << 20) / V4.l2)
-    assert not repeats(check(PRODUCTS, tmp_path))
+def test_what_fits_stays_whole() -> None:
+    assert not repeats(decide(parse(PRODUCTS), V4))
+    assert repeats(decide(parse(PRODUCTS), SMALL))
 
 
-def test_reading_much_again_does_not_pay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(slices, "AGAIN", 0)
+def test_reading_much_again_does_not_pay() -> None:
+    """Each slice reads all of %r and %v: little, then more than the second cache holds."""
     text = PRODUCTS.replace("%r[h, k, t]", "%r[k, t]").replace("%v[h, n, t]", "%v[n, t]")
     text = text.replace("f32{h,k,t}", "f32{k,t}").replace("f32{h,n,t}", "f32{n,t}")
     text = text.replace('"r" [h, t, k]', '"r" [t, k]').replace('"v" [h, t, n]', '"v" [t, n]')
-    assert repeats(check(text, tmp_path))
-    monkeypatch.setattr(slices, "RING", 1024 / V4.l2)
-    text = text.replace("n = 16", "n = 160")
-    assert not repeats(check(text, tmp_path))
+    assert repeats(decide(parse(text), SMALL))
+    assert not repeats(decide(parse(text.replace("n = 16", "n = 160")), SMALL))

@@ -1,20 +1,22 @@
 """Kernels that take turns over the images of a batch: when, and that they compute the same."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from rutc.emit.targets import target_named
-from rutc.graph_opt.decide import decide, slices, turns
-from rutc.graph_opt.plan import FillHalo, InTurn, Plan, Repeat, groups_of
+from rutc.graph_opt.decide import decide, turns
+from rutc.graph_opt.plan import FillHalo, Illegal, InTurn, Plan, Repeat, groups_of
 from rutc.runtime import InferenceSession
 from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verify import verify
 from tests.compiled import build
 from tests.graph_opt.plan_runner import run_plan
+from tests.graph_opt.plans import assigned
 from tests.kernels import assert_agree
 from tests.machines import V4, eager
 from tests.tensor_ir.test_chain import TEXT as CHAIN
@@ -41,10 +43,11 @@ BATCHES = (0, 1, 2, 3, 7, 8, 64)
 SHAPES = {"w": (3, 6), "k": (3, 3, 6, 7), "v": (7, 5)}
 
 
-@pytest.fixture(autouse=True)
-def _small_sections_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "NEAR", (1 << 10) / V4.l2)
-    monkeypatch.setattr(turns, "REREAD", 0.0)
+LINE = "turns {n, n, n, n}: %a .. %s"
+"""The section of the network's kernels."""
+LARGE = NETWORK.replace("x = 5, y = 4", "x = 24, y = 24")
+SMALL = replace(V4, l2=16 << 10)
+"""A machine in whose second cache what passes between kernels for a large image just stays."""
 
 
 def inputs_for(batch: int) -> dict[str, np.ndarray]:
@@ -54,10 +57,14 @@ def inputs_for(batch: int) -> dict[str, np.ndarray]:
     return {name: rng.integers(-2, 3, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def planned(text: str) -> Plan:
+def planned(text: str, *lines: str) -> Plan:
+    return assigned(text, *(lines or (LINE,)))
+
+
+def chosen(text: str, machine: Machine = SMALL) -> Plan:
     graph = parse(text)
     verify(graph)
-    return decide(graph, V4)
+    return decide(graph, machine)
 
 
 def sections(plan: Plan) -> list[InTurn]:
@@ -75,7 +82,7 @@ def near(plan: Plan) -> set[str]:
 def test_what_passes_between_kernels_is_near() -> None:
     plan = planned(NETWORK)
     (section,) = sections(plan)
-    assert {"b", "p", "q", "s"} <= in_turn(plan)
+    assert {"b", "p", "q", "s"} == in_turn(plan)
     assert near(plan) == {"b", "p"}
     assert any(isinstance(s, FillHalo) for r in section.steps for s in r.steps)
     for x in section.near:
@@ -108,12 +115,8 @@ def test_plans_compute_what_the_graph_means(batch: int) -> None:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(turns, "NEAR", (1 << 10) / V4.l2)
-        patch.setattr(turns, "REREAD", 0.0)
-        plan = planned(NETWORK)
-        assert sections(plan)
-        return build(plan, eager(target_named("native").machine), tmp_path_factory.mktemp("turns"))
+    plan, machine = planned(NETWORK), eager(target_named("native").machine)
+    return build(plan, machine, tmp_path_factory.mktemp("turns"))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -147,15 +150,15 @@ def test_launches_in_turn_have_times_of_their_own(library: Path, threads: int) -
     assert all(e.calls > 0 for e in entries)
 
 
-def fixed(batch: int) -> str:
-    """The network for one size of the batch."""
-    return NETWORK.replace("symbols batch = 0..64@1\n", "").replace("n = batch", f"n = {batch}")
+def fixed(text: str, batch: int) -> str:
+    """A network for one size of the batch."""
+    return text.replace("symbols batch = 0..64@1\n", "").replace("n = batch", f"n = {batch}")
 
 
 @pytest.mark.parametrize("batch", [2, 3, 4, 5, 6, 7, 8])
 def test_images_of_a_known_number_take_turns(batch: int) -> None:
     """Whatever else is as long: other dims of the network are of 3 to 7 indices."""
-    plan = planned(fixed(batch))
+    plan = planned(fixed(NETWORK, batch))
     assert {"a", "b", "p"} & near(plan)
     assert all(s.trips == batch for s in sections(plan))
     given = inputs_for(batch)
@@ -164,18 +167,29 @@ def test_images_of_a_known_number_take_turns(batch: int) -> None:
         assert_agree(name, got, wanted[name], exact=True)
 
 
+def test_turns_are_taken_where_what_passes_between_kernels_stays_near() -> None:
+    assert {"b", "p"} <= near(chosen(LARGE))
+    assert {"b", "p"} <= near(chosen(fixed(LARGE, 8)))
+    # All of it stays near.
+    assert not sections(chosen(LARGE, V4))
+    # Not even one image's does.
+    assert not sections(chosen(LARGE, replace(V4, l2=2 << 10)))
+
+
 def test_a_single_image_takes_no_turns() -> None:
-    assert not sections(planned(fixed(1)))
+    assert not sections(chosen(fixed(LARGE, 1)))
+    with pytest.raises(Illegal, match="there is no dim n of several indices"):
+        planned(fixed(NETWORK, 1))
 
 
 def test_dims_within_the_models_inputs_take_no_turns() -> None:
-    assert not sections(planned(fixed(8).replace('"x" [n, y, x, c]', '"x" [y, n, x, c]')))
+    text = fixed(LARGE, 8).replace('"x" [n, y, x, c]', '"x" [y, n, x, c]')
+    assert not sections(chosen(text))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_images_of_a_known_number_compute_the_same(tmp_path: Path, threads: int) -> None:
-    plan = planned(fixed(5))
-    assert sections(plan)
+    plan = planned(fixed(NETWORK, 5))
     given = inputs_for(5)
     wanted = interpret(plan.graph, given)
     library = build(plan, target_named("native").machine, tmp_path)
@@ -186,12 +200,15 @@ def test_images_of_a_known_number_compute_the_same(tmp_path: Path, threads: int)
 
 
 def test_what_reads_another_image_takes_no_turns_with_it() -> None:
-    text = NETWORK.replace("%p[e, n, x, y] * %v", "%p[e, n=batch - 1 - n, x, y] * %v")
-    plan = planned(text)
+    old, new = "%p[e, n, x, y] * %v", "%p[e, n=batch - 1 - n, x, y] * %v"
+    with pytest.raises(Illegal, match="the kernel of %q is not the same for every index of n"):
+        planned(NETWORK.replace(old, new))
+    plan = chosen(LARGE.replace(old, new))
     assert "b" in near(plan)
     assert "p" not in near(plan)
     (own,) = (s for s in sections(plan) if "p" in {v for g in groups_of(s.steps) for v in g.stored})
     assert "q" not in {v for g in groups_of(own.steps) for v in g.stored}
+    plan = planned(NETWORK.replace(old, new), "turns {n, n}: %a .. %p")
     given = inputs_for(3)
     wanted = interpret(plan.graph, given)
     for name, got in run_plan(plan, given).items():
@@ -199,14 +216,14 @@ def test_what_reads_another_image_takes_no_turns_with_it() -> None:
 
 
 def test_images_of_unknown_sizes_take_no_turns() -> None:
-    text = NETWORK.replace("0..64@1", "0..64@1, width = 1..9").replace("x = 5", "x = width")
-    assert not sections(planned(text))
+    text = LARGE.replace("0..64@1", "0..64@1, width = 1..9").replace("x = 24", "x = width")
+    assert not sections(chosen(text))
 
 
-def test_reading_much_again_for_each_image_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "REREAD", 1e6)
-    monkeypatch.setattr(turns, "AGAIN", 0)
-    assert not sections(planned(NETWORK))
+def test_reading_much_again_for_each_image_does_not_pay() -> None:
+    """Weights of a hundred times the size: not even then would they stay near."""
+    wide = LARGE.replace("d = 6, e = 7", "d = 60, e = 70").replace("x = 24, y = 24", "x = 8, y = 8")
+    assert not sections(chosen(wide))
 
 
 def test_what_does_not_fit_into_a_threads_memory_lies_in_the_arena(
@@ -223,24 +240,14 @@ def test_what_does_not_fit_into_a_threads_memory_lies_in_the_arena(
         assert_agree(name, got, wanted[name], exact=True)
 
 
-def test_chains_of_an_image_are_not_cut_into_images_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[tuple[str, ...]] = []
-    over = slices.Slicer._over
-
-    def noted(self: slices.Slicer, steps: Any, start: int, dims: tuple[str, ...]) -> Any:
-        tried.append(tuple(d for d in dims if self.extents[d] == 1))
-        return over(self, steps, start, dims)
-
-    monkeypatch.setattr(slices.Slicer, "_over", noted)
-    assert sections(planned(NETWORK))
-    assert tried
-    assert not any(tried)
+def test_chains_of_an_image_are_not_cut_into_images_again() -> None:
+    with pytest.raises(Illegal, match="the first kernel has no loops over these dims"):
+        planned(NETWORK, LINE, "slices {n} by 1: %p .. %q")
 
 
-def test_what_one_chain_holds_takes_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_one_chain_holds_takes_no_turns() -> None:
     """Its slices are tasks of all images at once, which more threads share."""
-    monkeypatch.setattr(slices, "NEAR", 0)
-    monkeypatch.setattr(slices, "RING", 1024 / V4.l2)
-    plan = planned(CHAIN)
+    text = CHAIN.replace("k = 5, n = 4, s = 8, t = 7", "k = 16, n = 16, s = 64, t = 64")
+    plan = chosen(text, replace(V4, l2=32 << 10))
     assert not sections(plan)
     assert isinstance(plan.steps[0], Repeat)

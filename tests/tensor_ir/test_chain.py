@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rutc.graph_opt.decide import decide, slices
+from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import Repeat, Run
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.canonical import renamed
@@ -19,6 +19,7 @@ from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import Inside, apply_schedule
 from rutc.tensor_ir.steps.inside import without_fills
 from tests.emit.run_kernel import run_kernel
+from tests.graph_opt.plans import assigned
 from tests.machines import NATIVE, V4
 from tests.strategies import random_inputs
 
@@ -34,13 +35,10 @@ output "y" [h, s, n] = %y
 """
 
 
-def composed(monkeypatch: pytest.MonkeyPatch) -> tuple[Graph, Kernel]:
+def composed() -> tuple[Graph, Kernel]:
     """The graph, and one kernel of all that it computes."""
-    monkeypatch.setattr(slices, "NEAR", 0)
-    monkeypatch.setattr(slices, "RING", 1024 / V4.l2)
     graph = parse(TEXT)
-    plan = decide(graph, V4)
-    (repeat,) = plan.steps
+    (repeat,) = (plan := assigned(TEXT, "slices {h} by 1: %q.packed .. %y")).steps
     assert isinstance(repeat, Repeat)
     trips = Index.of(repeat.trips).value
     groups = [s.group for s in repeat.steps if isinstance(s, Run)]
@@ -51,8 +49,8 @@ def composed(monkeypatch: pytest.MonkeyPatch) -> tuple[Graph, Kernel]:
     return graph, chain("chain", parts, [(repeat.dim, trips)], private)
 
 
-def test_the_parts_run_in_turn_for_every_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, kernel = composed(monkeypatch)
+def test_the_parts_run_in_turn_for_every_slice() -> None:
+    graph, kernel = composed()
     (loop,) = kernel.body
     assert isinstance(loop, Loop)
     assert loop.kind is Kind.PARALLEL
@@ -66,8 +64,8 @@ def test_the_parts_run_in_turn_for_every_slice(monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_allclose(memory["y"].reshape(wanted.shape), wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_several_counters_are_nested_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, kernel = composed(monkeypatch)
+def test_several_counters_are_nested_loops() -> None:
+    _, kernel = composed()
     (loop,) = kernel.body
     assert isinstance(loop, Loop)
     part = Kernel("part", kernel.args, kernel.locals, loop.body, (), ((loop.var, (0, 5)),))
@@ -78,8 +76,8 @@ def test_several_counters_are_nested_loops(monkeypatch: pytest.MonkeyPatch) -> N
     assert [x.var for x in outer.body if isinstance(x, Loop)] == [loop.var]
 
 
-def test_rooms_for_a_slice_are_used_from_their_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, kernel = composed(monkeypatch)
+def test_rooms_for_a_slice_are_used_from_their_beginning() -> None:
+    _, kernel = composed()
     (loop,) = kernel.body
     assert isinstance(loop, Loop)
     scores = kernel.buffer("scores")
@@ -94,7 +92,7 @@ def test_what_passes_between_the_parts_lies_on_the_stack_or_in_scratch(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr("rutc.emit.kernel.MOST_STACK_BYTES", most)
-    graph, kernel = composed(monkeypatch)
+    graph, kernel = composed()
     inputs = random_inputs(graph, 0)
     memory = {n: a.reshape(-1).copy() for n, a in inputs.items()}
     memory["y"] = np.zeros(6 * 8 * 4, np.float32)
@@ -103,8 +101,8 @@ def test_what_passes_between_the_parts_lies_on_the_stack_or_in_scratch(
     np.testing.assert_allclose(memory["y"].reshape(wanted.shape), wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_renaming_reaches_prefetches(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, kernel = composed(monkeypatch)
+def test_renaming_reaches_prefetches() -> None:
+    _, kernel = composed()
     hinted = Kernel("k", kernel.args, kernel.locals, (Prefetch("q", Index.of("i")),))
     (hint,) = renamed(hinted, {"i": "j"}, {"q": "p"}).body
     assert hint == Prefetch("p", Index.of("j"))
