@@ -116,17 +116,21 @@ class Turns:
         """Every section and chain that pays."""
         turns: list[Turning] = []
         slices: list[Slicing] = []
+        between: tuple[PlanStep, ...] = ()
         for part in self._sections(steps):
             if not isinstance(part, Section):
-                slices += self.slicer.chosen(part)
-            elif chained := self._chained(part):
-                slices += chained
+                between += part
+            elif self._is_chained(part):
+                # Chains may go on beyond it.
+                between += part.steps
             else:
+                slices += self.slicer.chosen(between)
+                between = ()
                 groups = part.groups
                 dims = tuple(part.dims[g.name] for g in groups)
                 turns.append(Turning(tuple(map(leader, groups)), dims))
                 slices += self._single(part).chosen(part.runs)
-        return tuple(turns), tuple(slices)
+        return tuple(turns), (*slices, *self.slicer.chosen(between))
 
     def arranged(
         self,
@@ -194,13 +198,12 @@ class Turns:
         names = {group.name: d for (_, group), d in zip(found, turning.dims, strict=True)}
         return begin, Section(steps[begin:end], trips, names)
 
-    def _chained(self, section: Section) -> tuple[Slicing, ...]:
-        """The chains of a section that hold all of it already, as more tasks than images."""
+    def _is_chained(self, section: Section) -> bool:
+        """Whether chains hold all of a section already, as more tasks than images."""
         if not isinstance(section.trips, int):
-            return ()
+            return False
         found = self.slicer.chosen(section.steps)
-        kernels = sum(len(s.kernels) for s in found)
-        return found if kernels == len(section.runs) else ()
+        return sum(len(s.kernels) for s in found) == len(section.runs)
 
     def _sections(self, steps: tuple[PlanStep, ...]) -> Iterator[Section | tuple[PlanStep, ...]]:
         """The sections, and what is between them."""

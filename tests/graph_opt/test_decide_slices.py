@@ -38,6 +38,8 @@ dims h = 6, k = 16, n = 16, s = 16, t = 16
 output "y" [h, s, n] = %y
 """
 
+SIZES = "h = 6, k = 16, n = 16, s = 16, t = 16"
+
 TILES = """
 graph "each output reads the tile that it lies in"
 dims c = 16, d = 16, o = 16, t = 6, u = 3, x = 18, z = 18
@@ -144,6 +146,15 @@ def test_where_one_index_is_too_much_slices_are_blocks_of_another_dim() -> None:
     assert (repeat.trips, inner.trips) == (12, 16)
     assert slices_of(plan) == [{"h": (1, 0), "s": (64, 0)}] * len(slices_of(plan))
     assert plan.places["m"].bytes == 64 * 1024 * 4
+
+
+def test_chains_go_on_beyond_what_could_take_turns() -> None:
+    """The first two kernels could take turns over h, and slices of h would hold them, too."""
+    plan = decide(parse(PRODUCTS.replace(SIZES, "h = 12, k = 64, n = 64, s = 1024, t = 1024")), V4)
+    assert plan.assignment is not None
+    (slicing,) = plan.assignment.slices
+    assert slicing.kernels == ("q.packed", "scores", "y")
+    assert (slicing.dims, slicing.size) == (("h", "s"), 64)
 
 
 def test_blocks_of_another_dim_compute_the_same(tmp_path: Path) -> None:
