@@ -7,24 +7,25 @@ from contextlib import contextmanager
 from typing import assert_never
 
 from rutc.emit import ir
-from rutc.emit.access import BOOL, MemoryEmitter, both, constant_lanes
+from rutc.emit.access import MemoryEmitter
 from rutc.emit.bf16 import narrowed
 from rutc.emit.cast import emit_clamped_cast
 from rutc.emit.division import divided_by_one
-from rutc.emit.index import I32, IndexEmitter, i64, is_vector, splat
+from rutc.emit.index import I32, IndexEmitter, is_vector
 from rutc.emit.memory import emit_literal, from_memory, zero
-from rutc.emit.scalar import emit_bit_cast, emit_cast, emit_op, llvm_type
+from rutc.emit.places import PlaceEmitter
+from rutc.emit.registers import RegisterEmitter
+from rutc.emit.scalar import emit_bit_cast, emit_cast, emit_op
 from rutc.emit.shift import ShiftEmitter
-from rutc.emit.site import Site
+from rutc.emit.site import Sites
 from rutc.emit.squares import SquareEmitter
 from rutc.errors import InternalError
-from rutc.tensor_ir.affine import Index, Size
+from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import (
     Apply,
     BitCast,
     Cast,
-    Coord,
     Expr,
     IndexValue,
     Lit,
@@ -59,7 +60,6 @@ class ExpressionEmitter:
         self.memory = MemoryEmitter(builder, index, pointer, machine)
         self.squares = SquareEmitter(self.memory)
         self.shifts = ShiftEmitter(builder, index, self.emit, self.kept, self.keep)
-        self.register = register
         self.machine = machine
         self.written = written
         self.locals: dict[str, ir.Value] = {}
@@ -69,13 +69,9 @@ class ExpressionEmitter:
         self._wide: dict[tuple[int, int], tuple[ir.Value, ir.Value]] = {}
         self._needs: dict[int, tuple[Expr, frozenset[str] | None]] = {}
         self._ordered: dict[int, tuple[Expr, tuple[str, ...] | None]] = {}
-        self._fresh = 0
-        self._sites: dict[object, Site] = {}
-        self._same_sites: dict[tuple[str, int, int], tuple[object, object, Site]] = {}
-        self._held: dict[ir.Block, dict[ir.Value, ir.Value]] = {}
-        """What the registers of a block hold that it has read or written, by their stack slots."""
-        # Registers that the vector loop at hand writes: every lane has its own.
-        self.private: frozenset[str] = frozenset()
+        sites = Sites()
+        self.places = PlaceEmitter(builder, index, sites, self.emit, self._same_width)
+        self.registers = RegisterEmitter(self.memory, sites, register)
 
     @contextmanager
     def region(self) -> Iterator[None]:
@@ -263,11 +259,11 @@ class ExpressionEmitter:
     def _read(self, r: Read) -> ir.Value:
         buffer = self.buffers[r.value]
         if buffer.space is Space.REGISTER:
-            return self._read_register(buffer, r.coords)
+            return self.registers.read(buffer, r.coords)
         self.squares.finish(buffer)
         if buffer.layout.size == 0 or self._gathers_nothing(r, buffer):
             return emit_literal(self.builder, r.fill or zero(buffer.dtype))
-        address, guard = self._located(r.coords, buffer, r.fill)
+        address, guard = self.places.located(r.coords, buffer, r.fill)
         if address is None:
             return emit_literal(self.builder, r.fill or zero(buffer.dtype))
         varies = self.index.varies(address)
@@ -312,7 +308,7 @@ class ExpressionEmitter:
         buffer = self.buffers[r.value]
         if buffer.space is Space.REGISTER:
             return None
-        address, guard = self._located(r.coords, buffer, r.fill, sure=True)
+        address, guard = self.places.located(r.coords, buffer, r.fill, sure=True)
         if address is None or guard is not None:
             return None
         self.squares.finish(buffer)
@@ -325,158 +321,6 @@ class ExpressionEmitter:
     def keep(self, key: tuple[object, ...], value: ir.Value) -> None:
         """Keep what was made of a buffer's memory until that may have changed."""
         self._loads.setdefault(key[0], {})[key] = value
-
-    def _located(
-        self,
-        places: tuple[tuple[str, Coord], ...],
-        buffer: Buffer,
-        fill: Lit | None,
-        *,
-        sure: bool = False,
-    ) -> tuple[Index | None, ir.Value | None]:
-        """The element number at coordinates, and the condition under which there is one.
-
-        None for coordinates that are never inside, or if `sure` for such as need a test of the
-        run: their variables need no values. Without a fill they always are inside.
-        """
-        site = self._site(places, buffer, fill)
-        at: tuple[object, ...] | None = None
-        if site.names is not None:
-            lane = self.index.lane
-            # Which lanes are inside depends on the lanes, too.
-            chunk = lane.key if fill is not None and lane is not None else None
-            at = (*self.index.at(site.names), chunk)
-        if at in site.addresses:
-            return site.addresses[at], None
-        coords, guard = self._tested(places, buffer, fill, guarded=fill is not None, sure=sure)
-        address = None if coords is None else buffer.layout.address(coords, self.index.ranges)
-        if at is not None and guard is None and not (sure and coords is None):
-            site.addresses[at] = address
-        return address, guard
-
-    def _site(
-        self, places: tuple[tuple[str, Coord], ...], buffer: Buffer, fill: Lit | None
-    ) -> Site:
-        """What is known of a place; the table keeps it, so that nothing else gets its identity."""
-        # Looking it up by what it is takes the hashes of all coordinates.
-        same = buffer.name, id(places), id(fill)
-        known = self._same_sites.get(same)
-        if known is None:
-            key = buffer.name, places, fill
-            found = self._sites.get(key)
-            if found is None:
-                found = self._sites[key] = Site.of(places, buffer)
-            known = self._same_sites[same] = places, fill, found
-        return known[2]
-
-    def _tested(
-        self,
-        places: tuple[tuple[str, Coord], ...],
-        buffer: Buffer,
-        fill: Lit | None,
-        *,
-        guarded: bool,
-        sure: bool = False,
-    ) -> tuple[dict[str, Index] | None, ir.Value | None]:
-        extents = dict(buffer.layout.extents)
-        coords: dict[str, Index] = {}
-        guard: ir.Value | None = None
-        for d, c in places:
-            if isinstance(c, Index):
-                index = self.index.resolve(c)
-            else:
-                index = self._data_index(self.emit(c), extents[d], guarded=guarded)
-            coords[d] = index
-            if not guarded:
-                continue
-            before, after = buffer.layout.room(d, fill)
-            low, high = -before, Index.of(extents[d]) + (after - 1)
-            bounds, last = index.bounds(self.index.ranges), high.bounds(self.index.ranges)
-            if bounds is not None and last is not None:
-                if low <= bounds[0] and bounds[1] <= last[0]:
-                    continue
-                if bounds[1] < low or bounds[0] > last[1]:
-                    return None, None
-            if bounds is not None and low <= bounds[0] and self._ends_before(index, high):
-                continue
-            inside = self._lanes_within(index, low, high)
-            if inside is None and sure:
-                return None, None
-            inside = inside or self._within(index, low, high)
-            lanes = constant_lanes(inside)
-            if lanes is not None and all(lanes):
-                continue
-            if lanes is not None and not any(lanes):
-                return None, None
-            guard = self._and(guard, inside)
-        return coords, guard
-
-    def _ends_before(self, index: Index, high: Index) -> bool:
-        """Whether an index is that of a loop that ends before `high` or at it."""
-        end = self.index.ends.get(index.as_var or "")
-        rest = (high - end + 1).bounds(self.index.ranges) if end is not None else None
-        return rest is not None and rest[0] >= 0
-
-    def _data_index(self, value: ir.Value, extent: Size, *, guarded: bool) -> Index:
-        """A fresh variable for a data-dependent coordinate, clamped unless a guard tests it."""
-        if not guarded:
-            value = self._clamp(value, extent)
-        self._fresh += 1
-        name = f"${self._fresh}"
-        self.index.values[name] = value
-        if not guarded:
-            most = Index.of(extent).bounds(self.index.ranges)
-            if most is not None:
-                self.index.ranges[name] = (0, max(most[1] - 1, 0))
-        return Index.of(name)
-
-    def _clamp(self, value: ir.Value, extent: Size) -> ir.Value:
-        b = self.builder
-        zero = ir.Constant(value.type, None) if is_vector(value) else i64(0)
-        high = self._limit(Index.of(extent) - 1, value)
-        value = b.select(b.icmp_signed("<", value, zero), zero, value)
-        return b.select(b.icmp_signed(">", value, high), high, value)
-
-    def _limit(self, limit: Index, value: ir.Value) -> ir.Value:
-        """A limit to compare `value` with."""
-        emitted = self.index.emit(limit)
-        return splat(self.builder, emitted, value.lanes) if is_vector(value) else emitted
-
-    def _within(self, index: Index, low: int, high: Index) -> ir.Value:
-        ranges = self.index.ranges
-        bounds, last = index.bounds(ranges), high.bounds(ranges)
-        value = self.index.emit(index)
-        condition: ir.Value | None = None
-        for op, limit, known in (
-            (">=", Index.of(low), bounds is not None and bounds[0] >= low),
-            ("<=", high, bounds is not None and last is not None and bounds[1] <= last[0]),
-        ):
-            if not known:
-                test = self.builder.icmp_signed(op, value, self._limit(limit, value))
-                condition = test if condition is None else self.builder.and_(condition, test)
-        assert condition is not None
-        return condition
-
-    def _lanes_within(self, index: Index, low: int, high: Index) -> ir.Value | None:
-        """The lanes whose coordinate is within, as a constant; None where they are not known.
-
-        Idle lanes count as their neighbours do.
-        """
-        lane = self.index.lane
-        if lane is None or not high.is_const or index.names() != {lane.var}:
-            return None
-        last = lane.lanes - 1
-        if lane.end.is_const:
-            last = min(last, lane.end.const - 1 - lane.base)
-        at = [index.subs({lane.var: Index.of(lane.base + min(i, last))}) for i in range(lane.lanes)]
-        inside = [low <= c.value <= high.const for c in at]
-        return ir.Constant(ir.VectorType(BOOL, lane.lanes), inside)
-
-    def _and(self, a: ir.Value | None, b: ir.Value) -> ir.Value:
-        if a is None:
-            return b
-        p, q = self._same_width([a, b])
-        return both(self.builder, p, q) if is_vector(p) else self.builder.and_(p, q)
 
     def prefetch(self, s: Prefetch) -> None:
         """Bring a line of memory into a cache; of a vector, that of its first lane."""
@@ -493,17 +337,12 @@ class ExpressionEmitter:
     def store(self, target: Access, value: ir.Value) -> None:
         """Put a value into a register or memory, one element or one per lane."""
         buffer = self.buffers[target.buffer]
-        lane = self.index.lane
         if buffer.space is Space.REGISTER:
-            key, varies = self._register_key(buffer, target.coords)
-            if varies and lane is not None:
-                value = self.memory.widen(value, lane.lanes)
-            slot = self.register(buffer, key, value.type)
-            self._held.setdefault(self.builder.block, {})[slot] = value
+            self.registers.write(buffer, target.coords, value)
             return
         if not all(isinstance(c, Index) for _, c in target.coords):
             raise InternalError(f"a store to {buffer.name} at a data-dependent place")
-        address, _ = self._located(target.coords, buffer, None)
+        address, _ = self.places.located(target.coords, buffer, None)
         assert address is not None
         if not self.squares.defer(target, buffer, address, value):
             self.memory.store(buffer, address, value)
@@ -515,7 +354,7 @@ class ExpressionEmitter:
         self, target: Access, buffer: Buffer
     ) -> tuple[dict[str, Index] | None, ir.Value | None]:
         """The coordinates of a put, and the condition under which there is such an element."""
-        return self._tested(target.coords, buffer, None, guarded=True)
+        return self.places.tested(target.coords, buffer, None, guarded=True)
 
     def element(self, buffer: Buffer, address: Index) -> ir.Value:
         """The element at an address of memory, or one for each lane; nothing is shared."""
@@ -527,58 +366,3 @@ class ExpressionEmitter:
         """Put a value at an address of memory, or one for each lane."""
         self.memory.store(buffer, address, value)
         self.forget_loads()
-
-    def _read_register(self, buffer: Buffer, coords: tuple[tuple[str, Coord], ...]) -> ir.Value:
-        key, varies = self._register_key(buffer, coords)
-        lane = self.index.lane
-        type_ = llvm_type(buffer.dtype)
-        if varies and lane is not None:
-            type_ = ir.VectorType(type_, lane.lanes)
-        slot = self.register(buffer, key, type_)
-        held = self._held.setdefault(self.builder.block, {})
-        if slot not in held:
-            held[slot] = self.builder.load(slot, type_=type_)
-        return held[slot]
-
-    def store_registers(self) -> None:
-        """Put what the registers hold at the end of each block there, once all blocks have ends."""
-        for block, held in self._held.items():
-            self.builder.position_at_end(block)
-            for slot, value in held.items():
-                if not (
-                    isinstance(value, ir.Instruction)
-                    and value.op == "load"
-                    and value.operands == (slot,)
-                ):
-                    self.builder.store(value, slot)
-
-    def _register_key(
-        self, buffer: Buffer, coords: tuple[tuple[str, Coord], ...]
-    ) -> tuple[tuple[object, ...], bool]:
-        """The register's number, and whether it has one element per lane."""
-        site = self._site(coords, buffer, None)
-        if site.names is None:
-            raise InternalError("a register at a data-dependent place")
-        lane = self.index.lane
-        at = (self.index.at(site.names), lane.key if lane is not None else None)
-        found = site.registers.get(at)
-        if found is None:
-            found = site.registers[at] = self._found_register(coords)
-        key, varies = found
-        return key, varies or (lane is not None and buffer.name in self.private)
-
-    def _found_register(
-        self, coords: tuple[tuple[str, Coord], ...]
-    ) -> tuple[tuple[object, ...], bool]:
-        """The register's number, and whether it differs between the lanes."""
-        lane = self.index.lane
-        key: list[object] = []
-        varies = False
-        for _, c in coords:
-            assert isinstance(c, Index)
-            index = self.index.resolve(c)
-            if lane is not None and lane.var in index.names():
-                varies = True
-                index = index.subs({lane.var: Index.of(lane.base)})
-            key.append(index.value)
-        return tuple(key), varies

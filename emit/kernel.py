@@ -13,28 +13,27 @@ equal loads and addresses in one expansion are emitted once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import assert_never
 
 from rutc.base.record import record
 from rutc.emit import ir
-from rutc.emit.dot import DotEmitter, DotLoop
+from rutc.emit.dot import DotLoop
 from rutc.emit.expression import ExpressionEmitter
-from rutc.emit.index import I32, I64, IndexEmitter, Lane, Unrolled, chunk, i64, is_vector
+from rutc.emit.frame import Frame, scratch_bytes
+from rutc.emit.index import I32, I64, IndexEmitter, Lane, Unrolled, chunk, i64
 from rutc.emit.matrix import MatrixEmitter, matrix_shapes
-from rutc.emit.memory import memory_type
-from rutc.emit.opaque import opaque, opaque_count, opaque_mask, vector_register
+from rutc.emit.opaque import opaque_count
 from rutc.emit.put import emit_put
+from rutc.emit.reduce import ReductionEmitter
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import ZERO, Index, Size, plain, product
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import ELEMENTARY, Apply, Expr, Read, bind, walk
+from rutc.tensor_ir.expr import ELEMENTARY, Apply, Read, walk
 from rutc.tensor_ir.kernel import (
-    Access,
     Assign,
     Branch,
-    Buffer,
     Init,
     Kernel,
     Kind,
@@ -49,12 +48,7 @@ from rutc.tensor_ir.kernel import (
     walk_stmts,
 )
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.products import narrow_factors
 
-MOST_STACK_BYTES = 32 << 10
-"""Larger buffers on the stack lie in the scratch that the host gives each thread."""
-STACK_ALIGNMENT = 64
-"""Where buffers in a thread's scratch begin."""
 MANY_REGISTERS = 32
 """Registers of a machine that keep the coefficients of a polynomial and two arguments."""
 ENTRY = "rutc_kernel"
@@ -100,7 +94,7 @@ def emit_kernel(kernel: Kernel, machine: Machine) -> EmittedKernel:
     builder.call(work, [*pointers, syms, begin, end], tail=True)
     builder.ret_void()
     tasks = product(loop.hi - loop.lo for loop in parallel_loops(kernel))
-    return EmittedKernel(str(module), plain(tasks), sum(_scratch(kernel).values()))
+    return EmittedKernel(str(module), plain(tasks), sum(scratch_bytes(kernel).values()))
 
 
 def _emit_work(module: ir.Module, kernel: Kernel, machine: Machine) -> ir.Function:
@@ -127,24 +121,20 @@ class _KernelEmitter:
         tiled = any(s.kind is Kind.UNROLL for s in loops)
         self.index = IndexEmitter(self.builder, hide_divisions=tiled)
         self.buffers = {b.name: b for b in (*kernel.args, *kernel.locals)}
-        self.pointers: dict[str, ir.Value] = {
-            b.name: a for b, a in zip(kernel.args, function.args, strict=False)
-        }
-        self.slots: dict[tuple[object, ...], ir.Value] = {}
+        frame = Frame(function, self.entry, kernel, self.index.ranges)
         # Loops over lanes that are merged all have the merge's vectors, however few lanes they use.
         self.merged = {s.var: s.extent for s in walk_stmts(kernel.body) if isinstance(s, Merge)}
         self.expressions = ExpressionEmitter(
             self.builder,
             self.index,
             self.buffers,
-            self._pointer,
-            self._register,
+            frame.pointer,
+            frame.register,
             machine,
             frozenset(a.buffer for s in walk_stmts(kernel.body) for a in accesses(s)),
         )
 
-        self.dot = DotEmitter(self.expressions)
-        self.dot_loop: DotLoop | None = None
+        self.reductions = ReductionEmitter(self.expressions)
         shapes = matrix_shapes(kernel)
         self.matrix = MatrixEmitter(self.expressions, shapes) if shapes else None
 
@@ -161,7 +151,7 @@ class _KernelEmitter:
             if self.matrix is not None:
                 self.matrix.end()
         self.builder.ret_void()
-        self.expressions.store_registers()
+        self.expressions.registers.store()
         body = self.function.blocks[1]
         ir.IRBuilder(self.entry).branch(body)
 
@@ -254,9 +244,9 @@ class _KernelEmitter:
                 assert self.matrix is not None
                 self.matrix.emit(loop)
             case Kind.DOT:
-                self.dot_loop = DotLoop(loop.var, hi.value)
+                self.reductions.dot_loop = DotLoop(loop.var, hi.value)
                 self._stmts(loop.body)
-                self.dot_loop = None
+                self.reductions.dot_loop = None
             case Kind.SERIAL | Kind.PARALLEL:
                 low, high = lo.bounds(self.index.ranges), hi.bounds(self.index.ranges)
                 bound = None
@@ -311,12 +301,12 @@ class _KernelEmitter:
                 mask = self._mask(end, base, lanes)
                 self.index.lane = Lane(loop.var, base, lanes, mask, hi)
             self.index.ranges[loop.var] = (first, first + extent - 1)
-            self.expressions.private = private
+            self.expressions.registers.private = private
             if base > first and skippable:
                 self._where(self.index.emit(hi), base, loop.body)
             else:
                 self._stmts(loop.body)
-            self.expressions.private = frozenset()
+            self.expressions.registers.private = frozenset()
             self.index.lane = None
             del self.index.ranges[loop.var]
 
@@ -378,12 +368,11 @@ class _KernelEmitter:
                     emit_put(self.expressions, s)
                     self.expressions.forget_loads()
                 case Init():
-                    for a, identity in zip(s.states, s.reducer.identity, strict=True):
-                        self.expressions.store(a, self.expressions.emit(identity))
+                    self.reductions.init(s)
                 case Update():
-                    self._update(s)
+                    self.reductions.update(s)
                 case Merge():
-                    self._merge(s)
+                    self.reductions.merge(s)
                 case Branch():
                     self._branch(s)
                 case Prefetch():
@@ -416,142 +405,6 @@ class _KernelEmitter:
         b.position_at_end(done)
         self.expressions.forget_loads()
 
-    def _update(self, s: Update) -> None:
-        if self.dot_loop is not None:
-            self._dot_update(s, self.dot_loop)
-            return
-        types = s.reducer.state
-        old = [self.expressions.emit(_read(a, t)) for a, t in zip(s.states, types, strict=True)]
-        env: dict[str, Expr] = {f"x{i}": e for i, e in enumerate(s.elements)}
-        lifted = [bind(e, env) for e in s.reducer.lift]
-        plain = len(types) == 1
-        state_env: dict[str, Expr] = {
-            f"a{i}": _read(a, t) for i, (a, t) in enumerate(zip(s.states, types, strict=True))
-        }
-        if plain:
-            merged = [bind(s.reducer.merge[0], {**state_env, "b0": lifted[0]})]
-            new = [self.expressions.emit(merged[0])]
-        else:
-            self.expressions.locals = {
-                **{f"a{i}": v for i, v in enumerate(old)},
-                **{f"b{i}": self.expressions.emit(e) for i, e in enumerate(lifted)},
-            }
-            new = [self.expressions.emit(e) for e in s.reducer.merge]
-            self.expressions.locals = {}
-        lane = self.index.lane
-        for a, before, after in zip(s.states, old, new, strict=True):
-            kept = after
-            if self._adds_pairs(s) and is_vector(kept) and kept.lanes == self.machine.width:
-                # LLVM would add up products of several steps first, and spill the others.
-                kept = opaque(self.builder, kept, vector_register(self.machine))
-            if s.lanes is not None and lane is not None and lane.mask is not None:
-                wide = self.expressions.memory.widen(after, lane.lanes)
-                old_wide = self.expressions.memory.widen(before, lane.lanes)
-                mask = opaque_mask(self.builder, lane.mask, self.machine)
-                kept = self.builder.select(mask, wide, old_wide)
-            self.expressions.store(a, kept)
-
-    def _adds_pairs(self, s: Update) -> bool:
-        """Whether an update adds products that LLVM makes of pairs of factors in 16 bits."""
-        pair = narrow_factors(s)
-        if pair is None or self.machine.adds_products:
-            return False
-        return self.machine.products(*(r.dtype for r in pair)) > 1
-
-    def _dot_update(self, s: Update, loop: DotLoop) -> None:
-        """All iterations of a dot loop at once, or one by one where no instruction does that."""
-        old = self.expressions.emit(_read(s.states[0], s.reducer.state[0]))
-        new = self.dot.update(s, loop, old)
-        if new is not None:
-            self.expressions.store(s.states[0], new)
-            return
-        self.dot_loop = None
-        for i in range(loop.extent):
-            with self.index.constant(loop.var, i):
-                self._update(s)
-        self.dot_loop = loop
-
-    def _merge(self, s: Merge) -> None:
-        """Join the lanes: vectors pairwise, then halves of one vector, then the running state."""
-        lanes = self.machine.lanes(s.extent)
-        chunks: list[list[ir.Value]] = []
-        for base in range(0, s.extent, lanes):
-            self.index.lane = Lane(s.var, base, lanes, None, Index.of(s.extent))
-            types = s.reducer.state
-            chunks.append(
-                [self.expressions.emit(_read(a, t)) for a, t in zip(s.sources, types, strict=True)]
-            )
-            self.index.lane = None
-        while len(chunks) > 1:
-            half = (len(chunks) + 1) // 2
-            joined = [
-                self._join(s, p, q) for p, q in zip(chunks[:half], chunks[half:], strict=False)
-            ]
-            chunks = joined + chunks[len(chunks) // 2 : half] * (len(chunks) % 2)
-        state = self._part(chunks[0], 0, lanes)
-        width = lanes
-        while width > 1:
-            width //= 2
-            low = self._part(state, 0, width)
-            high = self._part(state, width, width)
-            state = self._join(s, low, high)
-        types = s.reducer.state
-        old = [self.expressions.emit(_read(a, t)) for a, t in zip(s.states, types, strict=True)]
-        for a, value in zip(s.states, self._join(s, old, state), strict=True):
-            self.expressions.store(a, value)
-
-    def _part(self, state: list[ir.Value], start: int, width: int) -> list[ir.Value]:
-        """So many lanes from `start`; a single one without lanes."""
-        if width == 1:
-            number = ir.Constant(I32, start)
-            return [self.builder.extract_element(v, number) if is_vector(v) else v for v in state]
-        picks = ir.Constant(ir.VectorType(I32, width), [start + i for i in range(width)])
-        return [
-            self.builder.shuffle_vector(v, ir.Constant(v.type, ir.Undefined), picks) for v in state
-        ]
-
-    def _join(self, s: Merge, p: list[ir.Value], q: list[ir.Value]) -> list[ir.Value]:
-        self.expressions.locals = {
-            **{f"a{i}": v for i, v in enumerate(p)},
-            **{f"b{i}": v for i, v in enumerate(q)},
-        }
-        joined = [self.expressions.emit(e) for e in s.reducer.merge]
-        self.expressions.locals = {}
-        return joined
-
-    # -- memory ---------------------------------------------------------------------------------
-    def _pointer(self, buffer: Buffer) -> ir.Value:
-        """The address of a memory or stack buffer's first element."""
-        if buffer.name not in self.pointers:
-            scratch = _scratch(self.kernel)
-            if buffer.name in scratch:
-                self.pointers[buffer.name] = self._scratch_pointer(buffer, scratch)
-                return self.pointers[buffer.name]
-            bounds = Index.of(buffer.layout.size).bounds(self.index.ranges)
-            if bounds is None:
-                raise InternalError(f"%{buffer.name} on the stack has no bound")
-            size = max(bounds[1], 1)
-            element = memory_type(buffer.dtype)
-            slot = ir.IRBuilder(self.entry).alloca(ir.ArrayType(element, size), align=64)
-            self.pointers[buffer.name] = slot
-        return self.pointers[buffer.name]
-
-    def _scratch_pointer(self, buffer: Buffer, scratch: Mapping[str, int]) -> ir.Value:
-        """The address of a buffer in the thread's scratch, which follows the symbols."""
-        b = ir.IRBuilder(self.entry)
-        syms = self.function.args[-3]
-        place = b.gep(syms, [i64(len(self.kernel.symbols))], type_=I64, inbounds=True)
-        base = b.inttoptr(b.load(place, type_=I64), ir.PointerType())
-        offset = sum(scratch[n] for n in list(scratch)[: list(scratch).index(buffer.name)])
-        return b.gep(base, [i64(offset)], type_=ir.IntType(8), inbounds=True)
-
-    def _register(self, buffer: Buffer, key: tuple[object, ...], type_: ir.Type) -> ir.Value:
-        """The stack slot of one register."""
-        full = (buffer.name, *key, str(type_))
-        if full not in self.slots:
-            self.slots[full] = ir.IRBuilder(self.entry).alloca(type_)
-        return self.slots[full]
-
 
 def _chunks(first: int, end: int, lanes: int, together: int) -> Iterator[tuple[int, int]]:
     """(iteration, lanes) of the vectors of a loop: of `together` lanes where so many are left."""
@@ -559,25 +412,6 @@ def _chunks(first: int, end: int, lanes: int, together: int) -> Iterator[tuple[i
         width = together if end - first >= together else lanes
         yield first, width
         first += width
-
-
-def _scratch(kernel: Kernel) -> dict[str, int]:
-    """The stack buffers that are too large for a thread's stack: their bytes, in whole lines."""
-    symbols = dict(kernel.symbols)
-    sizes: dict[str, int] = {}
-    for b in kernel.locals:
-        bounds = Index.of(b.layout.size).bounds(symbols)
-        if b.space is Space.STACK and bounds is not None:
-            sizes[b.name] = bounds[1] * b.dtype.bytes
-    return {
-        n: -(-s // STACK_ALIGNMENT) * STACK_ALIGNMENT
-        for n, s in sizes.items()
-        if s > MOST_STACK_BYTES
-    }
-
-
-def _read(a: Access, dtype: object) -> Read:
-    return Read(a.buffer, a.coords, dtype)  # type: ignore[arg-type]
 
 
 Narrowed = tuple[str, tuple[int, int]] | None

@@ -6,7 +6,7 @@ from dataclasses import field
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Coord
+from rutc.tensor_ir.expr import Coord, Lit
 from rutc.tensor_ir.kernel import Buffer
 
 
@@ -30,3 +30,25 @@ class Site:
         if len(indices) < len(places):
             return Site(None)
         return Site(tuple(sorted(buffer.layout.names().union(*(c.names() for c in indices)))))
+
+
+class Sites:
+    """All coordinates of a kernel's buffers, each with what is known of it."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self._sites: dict[object, Site] = {}
+        self._same: dict[tuple[str, int, int], tuple[object, object, Site]] = {}
+
+    def at(self, places: tuple[tuple[str, Coord], ...], buffer: Buffer, fill: Lit | None) -> Site:
+        """What is known of a place; the table keeps it, so that nothing else gets its identity."""
+        # Looking it up by what it is takes the hashes of all coordinates.
+        same = buffer.name, id(places), id(fill)
+        known = self._same.get(same)
+        if known is None:
+            key = buffer.name, places, fill
+            found = self._sites.get(key)
+            if found is None:
+                found = self._sites[key] = Site.of(places, buffer)
+            known = self._same[same] = places, fill, found
+        return known[2]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rutc.emit.kernel import MOST_STACK_BYTES
+from rutc.emit.frame import MOST_STACK_BYTES
 from rutc.emit.targets import target_named
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.decide.chains import Chain, Member

@@ -91,7 +91,7 @@ def test_rooms_for_a_slice_are_used_from_their_beginning() -> None:
 def test_what_passes_between_the_parts_lies_on_the_stack_or_in_scratch(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr("rutc.emit.kernel.MOST_STACK_BYTES", most)
+    monkeypatch.setattr("rutc.emit.frame.MOST_STACK_BYTES", most)
     graph, kernel = composed()
     inputs = random_inputs(graph, 0)
     memory = {n: a.reshape(-1).copy() for n, a in inputs.items()}

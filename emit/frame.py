@@ -1,0 +1,89 @@
+"""Where a kernel's buffers and registers are: its arguments, its stack, its thread's scratch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rutc.emit import ir
+from rutc.emit.index import I64, i64
+from rutc.emit.memory import memory_type
+from rutc.errors import InternalError
+from rutc.tensor_ir.affine import Index, Range
+from rutc.tensor_ir.kernel import Buffer, Kernel, Space
+
+MOST_STACK_BYTES = 32 << 10
+"""Larger buffers on the stack lie in the scratch that the host gives each thread."""
+STACK_ALIGNMENT = 64
+"""Where buffers in a thread's scratch begin."""
+
+
+class Frame:
+    """The stack frame of a kernel's function, and what lies elsewhere."""
+
+    def __init__(
+        self,
+        function: ir.Function,
+        entry: ir.Block,
+        kernel: Kernel,
+        ranges: Mapping[str, Range],
+    ) -> None:
+        """The buffers of `kernel`, of which the function's arguments are the first.
+
+        Slots are made in the block `entry`; `ranges` are those of the code at hand.
+        """
+        self.function = function
+        self.entry = entry
+        self.kernel = kernel
+        self.ranges = ranges
+        self.scratch = scratch_bytes(kernel)
+        self.pointers: dict[str, ir.Value] = {
+            b.name: a for b, a in zip(kernel.args, function.args, strict=False)
+        }
+        self.slots: dict[tuple[object, ...], ir.Value] = {}
+
+    def pointer(self, buffer: Buffer) -> ir.Value:
+        """The address of a memory or stack buffer's first element."""
+        if buffer.name not in self.pointers:
+            if buffer.name in self.scratch:
+                self.pointers[buffer.name] = self._scratch_pointer(buffer)
+                return self.pointers[buffer.name]
+            bounds = Index.of(buffer.layout.size).bounds(self.ranges)
+            if bounds is None:
+                raise InternalError(f"%{buffer.name} on the stack has no bound")
+            size = max(bounds[1], 1)
+            element = memory_type(buffer.dtype)
+            slot = ir.IRBuilder(self.entry).alloca(ir.ArrayType(element, size), align=64)
+            self.pointers[buffer.name] = slot
+        return self.pointers[buffer.name]
+
+    def _scratch_pointer(self, buffer: Buffer) -> ir.Value:
+        """The address of a buffer in the thread's scratch, which follows the symbols."""
+        b = ir.IRBuilder(self.entry)
+        syms = self.function.args[-3]
+        place = b.gep(syms, [i64(len(self.kernel.symbols))], type_=I64, inbounds=True)
+        base = b.inttoptr(b.load(place, type_=I64), ir.PointerType())
+        names = list(self.scratch)
+        offset = sum(self.scratch[n] for n in names[: names.index(buffer.name)])
+        return b.gep(base, [i64(offset)], type_=ir.IntType(8), inbounds=True)
+
+    def register(self, buffer: Buffer, key: tuple[object, ...], type_: ir.Type) -> ir.Value:
+        """The stack slot of one register."""
+        full = (buffer.name, *key, str(type_))
+        if full not in self.slots:
+            self.slots[full] = ir.IRBuilder(self.entry).alloca(type_)
+        return self.slots[full]
+
+
+def scratch_bytes(kernel: Kernel) -> dict[str, int]:
+    """The stack buffers that are too large for a thread's stack: their bytes, in whole lines."""
+    symbols = dict(kernel.symbols)
+    sizes: dict[str, int] = {}
+    for b in kernel.locals:
+        bounds = Index.of(b.layout.size).bounds(symbols)
+        if b.space is Space.STACK and bounds is not None:
+            sizes[b.name] = bounds[1] * b.dtype.bytes
+    return {
+        n: -(-s // STACK_ALIGNMENT) * STACK_ALIGNMENT
+        for n, s in sizes.items()
+        if s > MOST_STACK_BYTES
+    }

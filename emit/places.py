@@ -1,0 +1,174 @@
+"""Where reads and stores are in memory, and the condition under which there is such a place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rutc.emit import ir
+from rutc.emit.access import BOOL, both, constant_lanes
+from rutc.emit.index import IndexEmitter, i64, is_vector, splat
+from rutc.emit.site import Sites
+from rutc.tensor_ir.affine import Index, Size
+from rutc.tensor_ir.expr import Coord, Expr, Lit
+from rutc.tensor_ir.kernel import Buffer
+
+
+class PlaceEmitter:
+    """Tells coordinates' element numbers, and tests those that may be outside."""
+
+    def __init__(
+        self,
+        builder: ir.IRBuilder,
+        index: IndexEmitter,
+        sites: Sites,
+        evaluate: Callable[[Expr], ir.Value],
+        same_width: Callable[[list[ir.Value]], list[ir.Value]],
+    ) -> None:
+        """Emit at `builder`'s place; `evaluate` gives the coordinates that are data."""
+        self.builder = builder
+        self.index = index
+        self.sites = sites
+        self.evaluate = evaluate
+        self.same_width = same_width
+        self._fresh = 0
+
+    def located(
+        self,
+        places: tuple[tuple[str, Coord], ...],
+        buffer: Buffer,
+        fill: Lit | None,
+        *,
+        sure: bool = False,
+    ) -> tuple[Index | None, ir.Value | None]:
+        """The element number at coordinates, and the condition under which there is one.
+
+        None for coordinates that are never inside, or if `sure` for such as need a test of the
+        run: their variables need no values. Without a fill they always are inside.
+        """
+        site = self.sites.at(places, buffer, fill)
+        at: tuple[object, ...] | None = None
+        if site.names is not None:
+            lane = self.index.lane
+            # Which lanes are inside depends on the lanes, too.
+            chunk = lane.key if fill is not None and lane is not None else None
+            at = (*self.index.at(site.names), chunk)
+        if at in site.addresses:
+            return site.addresses[at], None
+        coords, guard = self.tested(places, buffer, fill, guarded=fill is not None, sure=sure)
+        address = None if coords is None else buffer.layout.address(coords, self.index.ranges)
+        if at is not None and guard is None and not (sure and coords is None):
+            site.addresses[at] = address
+        return address, guard
+
+    def tested(
+        self,
+        places: tuple[tuple[str, Coord], ...],
+        buffer: Buffer,
+        fill: Lit | None,
+        *,
+        guarded: bool,
+        sure: bool = False,
+    ) -> tuple[dict[str, Index] | None, ir.Value | None]:
+        """The coordinates inside of the buffer, and the condition under which they are inside.
+
+        None as in `located`; without `guarded` what data give is clamped.
+        """
+        extents = dict(buffer.layout.extents)
+        coords: dict[str, Index] = {}
+        guard: ir.Value | None = None
+        for d, c in places:
+            if isinstance(c, Index):
+                index = self.index.resolve(c)
+            else:
+                index = self._data_index(self.evaluate(c), extents[d], guarded=guarded)
+            coords[d] = index
+            if not guarded:
+                continue
+            before, after = buffer.layout.room(d, fill)
+            low, high = -before, Index.of(extents[d]) + (after - 1)
+            bounds, last = index.bounds(self.index.ranges), high.bounds(self.index.ranges)
+            if bounds is not None and last is not None:
+                if low <= bounds[0] and bounds[1] <= last[0]:
+                    continue
+                if bounds[1] < low or bounds[0] > last[1]:
+                    return None, None
+            if bounds is not None and low <= bounds[0] and self._ends_before(index, high):
+                continue
+            inside = self._lanes_within(index, low, high)
+            if inside is None and sure:
+                return None, None
+            inside = inside or self._within(index, low, high)
+            lanes = constant_lanes(inside)
+            if lanes is not None and all(lanes):
+                continue
+            if lanes is not None and not any(lanes):
+                return None, None
+            guard = self._and(guard, inside)
+        return coords, guard
+
+    def _ends_before(self, index: Index, high: Index) -> bool:
+        """Whether an index is that of a loop that ends before `high` or at it."""
+        end = self.index.ends.get(index.as_var or "")
+        rest = (high - end + 1).bounds(self.index.ranges) if end is not None else None
+        return rest is not None and rest[0] >= 0
+
+    def _data_index(self, value: ir.Value, extent: Size, *, guarded: bool) -> Index:
+        """A fresh variable for a data-dependent coordinate, clamped unless a guard tests it."""
+        if not guarded:
+            value = self._clamp(value, extent)
+        self._fresh += 1
+        name = f"${self._fresh}"
+        self.index.values[name] = value
+        if not guarded:
+            most = Index.of(extent).bounds(self.index.ranges)
+            if most is not None:
+                self.index.ranges[name] = (0, max(most[1] - 1, 0))
+        return Index.of(name)
+
+    def _clamp(self, value: ir.Value, extent: Size) -> ir.Value:
+        b = self.builder
+        zero = ir.Constant(value.type, None) if is_vector(value) else i64(0)
+        high = self._limit(Index.of(extent) - 1, value)
+        value = b.select(b.icmp_signed("<", value, zero), zero, value)
+        return b.select(b.icmp_signed(">", value, high), high, value)
+
+    def _limit(self, limit: Index, value: ir.Value) -> ir.Value:
+        """A limit to compare `value` with."""
+        emitted = self.index.emit(limit)
+        return splat(self.builder, emitted, value.lanes) if is_vector(value) else emitted
+
+    def _within(self, index: Index, low: int, high: Index) -> ir.Value:
+        ranges = self.index.ranges
+        bounds, last = index.bounds(ranges), high.bounds(ranges)
+        value = self.index.emit(index)
+        condition: ir.Value | None = None
+        for op, limit, known in (
+            (">=", Index.of(low), bounds is not None and bounds[0] >= low),
+            ("<=", high, bounds is not None and last is not None and bounds[1] <= last[0]),
+        ):
+            if not known:
+                test = self.builder.icmp_signed(op, value, self._limit(limit, value))
+                condition = test if condition is None else self.builder.and_(condition, test)
+        assert condition is not None
+        return condition
+
+    def _lanes_within(self, index: Index, low: int, high: Index) -> ir.Value | None:
+        """The lanes whose coordinate is within, as a constant; None where they are not known.
+
+        Idle lanes count as their neighbours do.
+        """
+        lane = self.index.lane
+        if lane is None or not high.is_const or index.names() != {lane.var}:
+            return None
+        last = lane.lanes - 1
+        if lane.end.is_const:
+            last = min(last, lane.end.const - 1 - lane.base)
+        at = [index.subs({lane.var: Index.of(lane.base + min(i, last))}) for i in range(lane.lanes)]
+        inside = [low <= c.value <= high.const for c in at]
+        return ir.Constant(ir.VectorType(BOOL, lane.lanes), inside)
+
+    def _and(self, a: ir.Value | None, b: ir.Value) -> ir.Value:
+        if a is None:
+            return b
+        p, q = self.same_width([a, b])
+        return both(self.builder, p, q) if is_vector(p) else self.builder.and_(p, q)
