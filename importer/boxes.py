@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from rutc.importer.builder import MOST, Builder
+from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError
+from rutc.importer.size_builder import MOST
 from rutc.importer.tensor import (
     Absent,
     Boxed,

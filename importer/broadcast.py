@@ -12,19 +12,16 @@ result's, the run ends there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from rutc.importer.open_sizes import at_most
 from rutc.importer.overflow import equal
+from rutc.importer.size_builder import SizeBuilder
 from rutc.importer.tensor import Shape, shape_text
 from rutc.tensor_ir import DType, Index, IndexValue, Lit, apply
 from rutc.tensor_ir.affine import ONE, ZERO, Range, maximum, minimum
 
-if TYPE_CHECKING:
-    from rutc.importer.builder import Builder
 
-
-def broadcast(b: Builder, shapes: Sequence[Shape]) -> Shape | None:
+def broadcast(b: SizeBuilder, shapes: Sequence[Shape]) -> Shape | None:
     """The shape that all broadcast to, the steps to it bound; None where there is none."""
     rank = max(map(len, shapes), default=0)
     columns = [
@@ -36,7 +33,7 @@ def broadcast(b: Builder, shapes: Sequence[Shape]) -> Shape | None:
     return made if len(made) == rank else None
 
 
-def broadcast_to(b: Builder, shape: Shape, whole: Shape) -> bool:
+def broadcast_to(b: SizeBuilder, shape: Shape, whole: Shape) -> bool:
     """Whether a shape may broadcast to another one, of no lower rank; the steps to it are bound."""
     if len(shape) > len(whole):
         return False
@@ -50,7 +47,7 @@ def broadcast_to(b: Builder, shape: Shape, whole: Shape) -> bool:
     return True
 
 
-def _common(b: Builder, extents: list[Index], shapes: Sequence[Shape]) -> Index | None:
+def _common(b: SizeBuilder, extents: list[Index], shapes: Sequence[Shape]) -> Index | None:
     if len(extents) < 2:
         return extents[0] if extents else ONE
     for whole in extents:
@@ -74,12 +71,12 @@ def _common(b: Builder, extents: list[Index], shapes: Sequence[Shape]) -> Index 
     return whole
 
 
-def may_be_one(b: Builder, extent: Index) -> bool:
+def may_be_one(b: SizeBuilder, extent: Index) -> bool:
     """Whether a size may turn out to be 1."""
     return any(bounds is None or bounds[0] <= 1 <= bounds[1] for bounds in _cases(b, extent))
 
 
-def _cases(b: Builder, extent: Index) -> Iterator[Range | None]:
+def _cases(b: SizeBuilder, extent: Index) -> Iterator[Range | None]:
     """The bounds of a size where all that it follows from is some, and where one of these is 0."""
     names = sorted(n for n in extent.names() if b.ranges[n][0] < 1)
     yield extent.bounds({**b.ranges, **{n: (1, max(b.ranges[n][1], 1)) for n in names}})
@@ -87,7 +84,7 @@ def _cases(b: Builder, extent: Index) -> Iterator[Range | None]:
         yield extent.subs({name: ZERO}).bounds(b.ranges)
 
 
-def _largest(b: Builder, extents: Sequence[Index]) -> Index:
+def _largest(b: SizeBuilder, extents: Sequence[Index]) -> Index:
     """The largest of the sizes, or 0 where one is 0."""
     known = {b.equal.get((e, extents[0]), e) for e in extents}
     if len(known) == 1:
@@ -101,7 +98,7 @@ def _largest(b: Builder, extents: Sequence[Index]) -> Index:
     return whole * minimum(maximum(least, 0, b.ranges), 1, b.ranges)
 
 
-def _empty_together(b: Builder, extents: Sequence[Index]) -> bool:
+def _empty_together(b: SizeBuilder, extents: Sequence[Index]) -> bool:
     """Whether each size is 0 where one of the symbols in them is, and nowhere else."""
     names = {n for e in extents for n in e.names() if b.ranges[n][0] < 1}
     for e in extents:
@@ -111,7 +108,7 @@ def _empty_together(b: Builder, extents: Sequence[Index]) -> bool:
     return True
 
 
-def learn_step(b: Builder, extent: Index, whole: Index, shapes: Sequence[Shape]) -> None:
+def learn_step(b: SizeBuilder, extent: Index, whole: Index, shapes: Sequence[Shape]) -> None:
     """Binds the step from one element of an axis to the next where it is spread over `whole`."""
     if (extent, whole) in b.steps or (extent, whole) in b.equal or (whole, extent) in b.equal:
         return

@@ -15,8 +15,9 @@ from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, 
 
 from rutc.errors import UserError
 from rutc.importer.boxes import element_of, joined
-from rutc.importer.builder import MOST, Builder
+from rutc.importer.builder import Builder
 from rutc.importer.proto import dtype_of, onnx_type, type_name
+from rutc.importer.size_builder import MOST
 from rutc.importer.tensor import (
     Absent,
     Axis,

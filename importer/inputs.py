@@ -11,10 +11,11 @@ import numpy as np
 from onnx import GraphProto, TypeProto, ValueInfoProto
 
 from rutc.errors import UserError
-from rutc.importer.builder import MAX_ELEMENTS, Builder
+from rutc.importer.builder import Builder
 from rutc.importer.bundles import bundled_input, keys_asked_for
 from rutc.importer.dims import clean_dim
 from rutc.importer.expressions import OperatorError
+from rutc.importer.nest_builder import MAX_ELEMENTS
 from rutc.importer.open_sizes import SizeFoundError
 from rutc.importer.overflow import LONGEST
 from rutc.importer.proto import dtype_of, shape_of

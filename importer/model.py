@@ -19,7 +19,7 @@ from rutc.errors import InternalError, UserError
 from rutc.importer import ops
 from rutc.importer.any_rank import NeedsRank, is_any_rank, on_any_rank
 from rutc.importer.assembly import assembled
-from rutc.importer.builder import Builder, Place
+from rutc.importer.builder import Builder
 from rutc.importer.bundles import bundled_output
 from rutc.importer.common import with_common_sizes
 from rutc.importer.convert import prepare
@@ -30,6 +30,7 @@ from rutc.importer.external import ModelFolder
 from rutc.importer.fixed import fixed_elements, kind_of
 from rutc.importer.functions import function_body, is_function
 from rutc.importer.inputs import Inputs, Learned, Shapes
+from rutc.importer.nest_builder import Place
 from rutc.importer.open_sizes import SizeFoundError
 from rutc.importer.ops.control import branched
 from rutc.importer.order import title

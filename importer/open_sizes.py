@@ -13,15 +13,11 @@ size is refused. Nothing is concluded from what a branch or a loop holds, which 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from rutc.importer.nest_builder import NestBuilder
 from rutc.importer.solutions import Solutions, solutions
 from rutc.tensor_ir import Index
 from rutc.tensor_ir.affine import ONE, ZERO, Min, floordiv, minimum
 from rutc.tensor_ir.division import extreme_operands
-
-if TYPE_CHECKING:
-    from rutc.importer.builder import Builder
 
 
 class SizeFoundError(Exception):
@@ -34,7 +30,7 @@ class SizeFoundError(Exception):
         self.meaning = meaning
 
 
-def must_equal(b: Builder, x: Index, y: Index) -> None:
+def must_equal(b: NestBuilder, x: Index, y: Index) -> None:
     """Raises SizeFoundError where the equality of two extents tells a size that nobody stated."""
     if b.depth:
         return
@@ -50,7 +46,7 @@ def must_equal(b: Builder, x: Index, y: Index) -> None:
     _solve(b, x, y)
 
 
-def _solve(b: Builder, x: Index, y: Index) -> None:
+def _solve(b: NestBuilder, x: Index, y: Index) -> None:
     """Raises SizeFoundError where x = y holds for some values only of a size that nobody stated.
 
     What both sides have as a factor is taken to be none of a run's zeros. A size that was found to
@@ -71,7 +67,7 @@ def _solve(b: Builder, x: Index, y: Index) -> None:
             raise SizeFoundError(symbol, found)
 
 
-def at_most(b: Builder, x: Index, y: Index) -> None:
+def at_most(b: NestBuilder, x: Index, y: Index) -> None:
     """Raises SizeFoundError where x = min(512, y) is equal to y, a size that nobody stated."""
     if b.depth or y.as_var not in b.open_sizes or y.as_var is None:
         return
@@ -81,7 +77,7 @@ def at_most(b: Builder, x: Index, y: Index) -> None:
             raise SizeFoundError(y.as_var, Solutions(least, most))
 
 
-def _open(b: Builder, x: Index) -> str | None:
+def _open(b: NestBuilder, x: Index) -> str | None:
     found = x.as_multiple
     return found[1] if found is not None and found[1] in b.open_sizes else None
 

@@ -17,9 +17,10 @@ from rutc.importer.boxes import (
     type_of,
     unpacked,
 )
-from rutc.importer.builder import MOST, Builder
+from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError
 from rutc.importer.registry import operator
+from rutc.importer.size_builder import MOST
 from rutc.importer.tensor import Item, Tensor, TensorType, Type
 from rutc.tensor_ir import Body, Call, DType, If, Index, IndexValue, Node, apply
 from rutc.tensor_ir.affine import ONE

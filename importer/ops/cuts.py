@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import MANY, Builder
+from rutc.importer.builder import Builder
 from rutc.importer.expressions import FEW, OperatorError, lit
 from rutc.importer.ops.dynamic import (
     cut_dynamic,
@@ -17,6 +17,7 @@ from rutc.importer.ops.dynamic import (
 from rutc.importer.ops.operands import axes_of, axis_of, indices, ints
 from rutc.importer.ops.run_time_axes import sliced
 from rutc.importer.registry import operator
+from rutc.importer.size_builder import MANY
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply
 from rutc.tensor_ir.affine import ONE, ZERO, floordiv, maximum, minimum

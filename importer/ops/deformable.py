@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder, computing
+from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.nest_builder import computing
 from rutc.importer.ops.convolution import grouped_product, kernel_of, with_bias
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import reshape

@@ -10,12 +10,13 @@ from functools import partial, reduce
 import numpy as np
 
 from rutc.importer.broadcast import learn_step
-from rutc.importer.builder import MOST, Builder
+from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, check_rank, lit
 from rutc.importer.ops.control import unless
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import linear
 from rutc.importer.overflow import LONGEST, holds
+from rutc.importer.size_builder import MOST
 from rutc.importer.tensor import Tensor, ints_of
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, Lit, apply, cast
 

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rutc.importer.builder import Builder, computing
+from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError
+from rutc.importer.nest_builder import computing
 from rutc.importer.ops.activations import scaled, shifted, softplus_of, thresholded_relu
 from rutc.importer.ops.cuts import slice_of
 from rutc.importer.ops.cuts import split as split_of

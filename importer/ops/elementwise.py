@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ml_dtypes
 
-from rutc.importer.builder import Builder, computing
+from rutc.importer.builder import Builder
 from rutc.importer.expressions import FEW, OperatorError, lit
+from rutc.importer.nest_builder import computing
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Item, Tensor

@@ -11,7 +11,7 @@ from onnx import GraphProto
 from rutc.errors import UserError
 from rutc.importer.any_rank import NeedsRank
 from rutc.importer.boxes import inserted, length_of, type_of
-from rutc.importer.builder import MOST, Builder
+from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.control import check_condition, tensors
 from rutc.importer.ops.cuts import concat
@@ -19,6 +19,7 @@ from rutc.importer.ops.dynamic import nothing, number
 from rutc.importer.ops.loops import Carried, carries, counted, states_after
 from rutc.importer.ops.operands import indices
 from rutc.importer.registry import operator
+from rutc.importer.size_builder import MOST
 from rutc.importer.tensor import Boxed, Item, ListType, Tensor, known_ints
 from rutc.tensor_ir import DType, Expr, Index, Lit, Node, While, apply
 from rutc.tensor_ir.affine import ZERO

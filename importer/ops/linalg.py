@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import Builder, computing
+from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.nest_builder import computing
 from rutc.importer.ops.loops import scanned
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor

@@ -23,10 +23,11 @@ from rutc.importer.boxes import (
     type_of,
     unpacked,
 )
-from rutc.importer.builder import MOST, Builder
+from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.operands import axis_of
 from rutc.importer.registry import operator
+from rutc.importer.size_builder import MOST
 from rutc.importer.tensor import (
     Absent,
     Axis,

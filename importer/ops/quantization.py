@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import ml_dtypes
 
-from rutc.importer.builder import Builder, computing
+from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.nest_builder import computing
 from rutc.importer.ops.activations import clamped
 from rutc.importer.ops.contraction import matmul_of
 from rutc.importer.ops.convolution import conv_integer

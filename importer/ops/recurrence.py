@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import sqrt
 
-from rutc.importer.builder import Builder, computing
+from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.nest_builder import computing
 from rutc.importer.ops.activations import add, mul, scaled, sigmoid_of
 from rutc.importer.ops.attention import split_heads
 from rutc.importer.ops.contraction import sum_products

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rutc.importer.builder import Builder, computing
+from rutc.importer.builder import Builder
 from rutc.importer.expressions import lit
+from rutc.importer.nest_builder import computing
 from rutc.importer.ops.operands import axes_of, axis_of, ints
 from rutc.importer.ops.reshape import linear
 from rutc.importer.ops.run_time_axes import Named, named_axes

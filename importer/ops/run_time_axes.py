@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rutc.base.record import record
-from rutc.importer.builder import MOST, Builder
+from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, check_rank
 from rutc.importer.ops.dynamic import bound, cut_by, elements, most_of, number
+from rutc.importer.size_builder import MOST
 from rutc.importer.tensor import Shape, Tensor
 from rutc.tensor_ir import DType, Expr, Index, Lit, apply, cast
 from rutc.tensor_ir.affine import ONE

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rutc.base.record import record
-from rutc.importer.builder import Builder, computing
+from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.nest_builder import computing
 from rutc.importer.ops.activations import scaled, shifted
 from rutc.importer.ops.dynamic import sizes
 from rutc.importer.ops.operands import static

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rutc.importer.builder import MOST, Builder
+from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.operands import axis_of
 from rutc.importer.ops.positions import gathered
 from rutc.importer.ops.reshape import reshape
 from rutc.importer.registry import operator
+from rutc.importer.size_builder import MOST
 from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Index, Lit, apply, cast
 from rutc.tensor_ir.affine import ZERO, minimum

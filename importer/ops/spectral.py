@@ -6,8 +6,9 @@ from math import log
 
 import numpy as np
 
-from rutc.importer.builder import Builder, computing
+from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.nest_builder import computing
 from rutc.importer.ops.dynamic import sizes
 from rutc.importer.ops.operands import array, axis_of, static
 from rutc.importer.ops.reshape import linear

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from rutc.importer.builder import Builder, computing
+from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError
+from rutc.importer.nest_builder import computing
 from rutc.importer.ops.activations import (
     add,
     clamped,
