@@ -14,6 +14,23 @@ import rutc
 from rutc.emit import interrupts
 from rutc.errors import CheckFailed, UserError
 from rutc.report.console import Screen, command, standard_streams, survived
+from rutc.report.flags import (
+    AsJson,
+    Debug,
+    Dims,
+    Inputs,
+    Library,
+    LimitMemory,
+    LimitTime,
+    Model,
+    Precision,
+    Quiet,
+    Shapes,
+    Sizes,
+    Target,
+    Threads,
+    Values,
+)
 
 if TYPE_CHECKING:
     from rutc.verify import Verification
@@ -25,72 +42,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-
-Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model.")]
-Library = Annotated[Path, typer.Argument(metavar="OUT.so", help="What `rutc compile` wrote.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Write the result to stdout as JSON.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Threads = Annotated[
-    int | None, typer.Option("--threads", min=1, help="Threads of a run; default: all CPUs.")
-]
-Target = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME|FILE.json",
-        help="native, x86-64-v4, x86-64-v3, aarch64 or a file of doctor --save-target: "
-        "what to compile for.",
-    ),
-]
-Precision = Annotated[str, typer.Option(help="Precision of the computation: fp32.")]
-Dims = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--dim",
-        metavar="NAME=N|LOW..HIGH[/STEP][@COMMON]|SUM",
-        help="Extent of a symbolic dim, the range of its extents and the commonest of them, or "
-        "what it is of others, total=past+seq; repeatable.",
-    ),
-]
-Sizes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--dim",
-        metavar="NAME=N",
-        help="A size that the artifact leaves open, for what is generated; repeatable.",
-    ),
-]
-Shapes = Annotated[
-    list[str] | None,
-    typer.Option("--shape", metavar="NAME=1,3,...", help="Shape of an input; repeatable."),
-]
-Values = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--value",
-        metavar="NAME=1,2,...",
-        help="What an input holds in every run: numbers or a .npy file; repeatable.",
-    ),
-]
-Inputs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input",
-        metavar="NAME=SOURCE",
-        help="A .npy, .npz, .pb or image file, or random:SEED; repeatable. Without a name it "
-        "serves every input. What is not given is generated.",
-    ),
-]
-LimitTime = Annotated[
-    float | None,
-    typer.Option(metavar="SECONDS", help="End with an error if it takes longer."),
-]
-LimitMemory = Annotated[
-    str | None,
-    typer.Option(metavar="BYTES", help="End with an error if it takes more memory: 8G, 512M."),
-]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Show no progress, only the result and errors.")
-]
 
 
 def _version(asked: bool) -> None:

@@ -133,15 +133,7 @@ def test_one_module_asks_linux_to_end_processes_with_their_parents():
 
 
 MOST_LINES = 500
-LONGER = {
-    "cli.py": 535,
-    "emit/expression.py": 590,
-    "emit/ir.py": 550,
-    "emit/kernel.py": 595,
-    "importer/builder.py": 560,
-    "tensor_ir/affine.py": 605,
-}
-"""Files that are longer still, and how long they may be: none may grow, and none join them."""
+"""Lines of a source file, beyond which nobody reads it as a whole."""
 
 
 def test_files_are_short_enough_to_be_read():
@@ -149,6 +141,4 @@ def test_files_are_short_enough_to_be_read():
         str(p.relative_to(ROOT)): len(p.read_text(encoding="utf-8").splitlines())
         for p in _sources()
     }
-    long = {name: n for name, n in lengths.items() if n > LONGER.get(name, MOST_LINES)}
-    assert not long
-    assert all(lengths[name] > MOST_LINES for name in LONGER)
+    assert {name: n for name, n in lengths.items() if n > MOST_LINES} == {}
