@@ -10,7 +10,7 @@ from typing import assert_never
 from rutc.base.record import record
 from rutc.emit import ir
 from rutc.emit.opaque import opaque
-from rutc.tensor_ir.affine import Atom, FloorDiv, Index, Max, Min, Mod, Range, Var
+from rutc.tensor_ir.affine import Atom, Compound, FloorDiv, Index, Max, Min, Mod, Range, Var
 
 I32 = ir.IntType(32)
 I64 = ir.IntType(64)
@@ -287,7 +287,7 @@ class IndexEmitter:
         assert lane is not None
         return _counting(lane.base, lane.lanes)
 
-    def _compute(self, a: FloorDiv | Mod | Min | Max) -> ir.Value:
+    def _compute(self, a: Compound) -> ir.Value:
         b = self.builder
         match a:
             case FloorDiv(x, y) | Mod(x, y):

@@ -18,7 +18,6 @@ from rutc.importer.proto import dtype_of
 from rutc.importer.tensor import SMALL, Tensor, is_symbolic
 from rutc.tensor_ir import DType, Index
 from rutc.tensor_ir.affine import Range, Var, floordiv, maximum, minimum, mod
-from rutc.tensor_ir.division import parts_of
 
 Attributes = Mapping[str, object]
 Fold = Callable[[Sequence[np.ndarray | None], Attributes, Mapping[str, Range]], np.ndarray | None]
@@ -106,7 +105,7 @@ def _check_depth(found: np.ndarray) -> None:
 def _is_flat(e: Index, depth: int) -> bool:
     """Whether so many operations on sums, or fewer, are around each size."""
     return all(
-        isinstance(atom, Var) or (depth > 0 and all(_is_flat(x, depth - 1) for x in parts_of(atom)))
+        isinstance(atom, Var) or (depth > 0 and all(_is_flat(x, depth - 1) for x in atom.operands))
         for mono, _ in e.terms
         for atom in mono
     )

@@ -16,7 +16,6 @@ import numpy as np
 from rutc.base.record import record
 from rutc.tensor_ir import Index
 from rutc.tensor_ir.affine import ZERO, FloorDiv, Max, Min, Mod, Range
-from rutc.tensor_ir.division import parts_of
 
 MOST_LOOKS = 128
 """Ranges that are looked at for the least and for the largest solution."""
@@ -71,7 +70,7 @@ def _period(x: Index) -> int:
             if isinstance(atom, Min | Max):
                 return 0
             if isinstance(atom, FloorDiv | Mod):
-                inner, by = parts_of(atom)
+                inner, by = atom.operands
                 if not by.is_const:
                     return 0
                 found = lcm(found, by.const) * _period(inner)

@@ -10,22 +10,22 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from math import gcd
 
-from rutc.tensor_ir.affine import (
+from rutc.tensor_ir.atoms import FloorDiv, Max, Min, Mod, Var
+from rutc.tensor_ir.polynomial import (
     ONE,
     ZERO,
     Atom,
-    FloorDiv,
+    Compound,
     Index,
-    Max,
-    Min,
-    Mod,
     Monomial,
-    Range,
-    Var,
     collect,
+    of_atom,
 )
+from rutc.tensor_ir.ranges import Range
 
 Ranges = Mapping[str, Range]
+
+Extreme = type[Min[Index]] | type[Max[Index]]
 
 LONGEST_QUOTIENT = 16
 """Terms of a quotient by a sum, beyond which it is not looked for."""
@@ -100,12 +100,6 @@ def _simplified(x: Index, known: tuple[tuple[str, Range], ...]) -> Index:
             term = term * _simplify_atom(a, ranges)
         total = total + term
     return _join(total, ranges)
-
-
-@lru_cache(maxsize=1 << 16)
-def of_atom(atom: Atom) -> Index:
-    """The expression that is just `atom`; of equal atoms the same, which has its bounds already."""
-    return Index((((atom,), 1),))
 
 
 # -- by constants -------------------------------------------------------------------------------
@@ -255,7 +249,7 @@ def _below(rest: Index, b: Index, ranges: Ranges) -> bool:
 
 
 # -- extremes -----------------------------------------------------------------------------------
-def _extreme(a: Index, b: Index, ranges: Ranges, kind: type[Min | Max]) -> Index:
+def _extreme(a: Index, b: Index, ranges: Ranges, kind: Extreme) -> Index:
     kept: list[Index] = []
     for x in (*extreme_operands(a, kind), *extreme_operands(b, kind)):
         if not any(_beats(k, x, ranges, kind) for k in kept):
@@ -268,7 +262,7 @@ def _extreme(a: Index, b: Index, ranges: Ranges, kind: type[Min | Max]) -> Index
     return found
 
 
-def extreme_operands(x: Index, kind: type[Min | Max]) -> Iterator[Index]:
+def extreme_operands(x: Index, kind: Extreme) -> Iterator[Index]:
     """The operands of nested minima (or maxima), or `x` itself."""
     if x.const == 0 and len(x.terms) == 1:
         mono, c = x.terms[0]
@@ -279,7 +273,7 @@ def extreme_operands(x: Index, kind: type[Min | Max]) -> Iterator[Index]:
     yield x
 
 
-def _beats(a: Index, b: Index, ranges: Ranges, kind: type[Min | Max]) -> bool:
+def _beats(a: Index, b: Index, ranges: Ranges, kind: Extreme) -> bool:
     """Whether `a` is never worse than `b`, so that `b` does not count."""
     if a in extreme_operands(b, Max if kind is Min else Min):
         return True
@@ -293,16 +287,11 @@ def _beats(a: Index, b: Index, ranges: Ranges, kind: type[Min | Max]) -> bool:
 def _simplify_atom(a: Atom, ranges: Ranges) -> Index:
     if isinstance(a, Var):
         return of_atom(a)
-    x, y = (_inner(part, ranges) for part in parts_of(a))
+    x, y = (_inner(part, ranges) for part in a.operands)
     return rebuilt(a, x, y, ranges)
 
 
-def parts_of(a: FloorDiv | Mod | Min | Max) -> tuple[Index, Index]:
-    """The two operands of an atom."""
-    return a.a, a.b
-
-
-def rebuilt(a: FloorDiv | Mod | Min | Max, x: Index, y: Index, ranges: Ranges) -> Index:
+def rebuilt(a: Compound, x: Index, y: Index, ranges: Ranges) -> Index:
     """The atom's operation on other operands."""
     match a:
         case FloorDiv():
@@ -343,7 +332,7 @@ def _joined(x: Index, ranges: Ranges) -> Iterator[Index]:
             rest = mono[:i] + mono[i + 1 :]
             factor = Index(((rest, c),)) if rest else Index.of(c)
             others = x - Index(((mono, c),))
-            a, b = parts_of(atom)
+            a, b = atom.operands
             if isinstance(atom, Mod):
                 quotient = floordiv(a, b, ranges)
                 yield others + factor * a - factor * b * quotient
@@ -389,7 +378,7 @@ def _size(x: Index) -> int:
     total = 1 if x.const else 0
     for mono, _ in x.terms:
         for a in mono:
-            total += 1 if isinstance(a, Var) else 4 + sum(map(_size, parts_of(a)))
+            total += 1 if isinstance(a, Var) else 4 + sum(map(_size, a.operands))
     return total
 
 

@@ -147,7 +147,7 @@ def _phases(e: Expr) -> int:
     return prod(condition.den.const for condition, _ in found)
 
 
-def _chosen_by_remainder(e: Expr) -> tuple[Mod, Expr] | None:
+def _chosen_by_remainder(e: Expr) -> tuple[Mod[Index], Expr] | None:
     """(a % K, x) of `select(index(a % K) == 0, x, 0)`."""
     match e:
         case Apply(

@@ -1,0 +1,362 @@
+"""The class `Index`: a polynomial over atoms, as `affine` describes it.
+
+Quotients, remainders and extremes come out of the rules of `division`, which are written with the
+sums and products of this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from operator import attrgetter
+from typing import ClassVar, Protocol
+
+from rutc.tensor_ir.atoms import FloorDiv, Max, Min, Mod, Value, Var
+from rutc.tensor_ir.ranges import Range
+
+
+class Rules(Protocol):
+    """The canonical and short forms of what is no polynomial of variables."""
+
+    def floordiv(self, a: Index, b: Index, ranges: Mapping[str, Range], /) -> Index:
+        """`a // b`."""
+
+    def mod(self, a: Index, b: Index, ranges: Mapping[str, Range], /) -> Index:
+        """`a % b`."""
+
+    def rebuilt(self, a: Compound, x: Index, y: Index, ranges: Mapping[str, Range], /) -> Index:
+        """The atom's operation on other operands."""
+
+    def simplify(self, x: Index, ranges: Mapping[str, Range], /) -> Index:
+        """An equal expression over the ranges, with fewer and smaller atoms."""
+
+
+class Index:
+    """A canonical integer expression: `const` plus coefficient * product-of-atoms terms.
+
+    It is never changed, but it is no `record`: millions are made of a large model.
+    """
+
+    __slots__ = ("_hash", "_names", "_ordered", "_text", "const", "terms")
+
+    terms: tuple[tuple[Monomial, int], ...]
+    const: int
+    rules: ClassVar[Rules]
+    """The module `division`, which is written with this class: `affine` puts it here."""
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...] = (), const: int = 0) -> None:
+        """Make the sum of canonical terms and a constant."""
+        self.terms = terms
+        self.const = const
+        self._hash: int | None = None
+        self._names: frozenset[str] | None = None
+        self._ordered: tuple[str, ...] | None = None
+        self._text: str | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        # At the end of the process the module's names are gone before the table of atoms.
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        return self.const == other.const and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash((self.terms, self.const))
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Index], tuple[object, int]]:
+        # Hashes differ from process to process.
+        return Index, (self.terms, self.const)
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    # -- construction ---------------------------------------------------------------------------
+    @staticmethod
+    def of(x: Index | int | str) -> Index:
+        """`x` as an expression: an int is a constant, a string a variable."""
+        if isinstance(x, Index):
+            return x
+        return _variable(x) if isinstance(x, str) else Index((), int(x))
+
+    def __add__(self, other: Index | int) -> Index:
+        if not isinstance(other, Index):
+            return Index(self.terms, self.const + other)
+        if not other.terms:
+            return Index(self.terms, self.const + other.const)
+        if not self.terms:
+            return Index(other.terms, self.const + other.const)
+        return collect([*self.terms, *other.terms], self.const + other.const)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Index:
+        return self * -1
+
+    def __sub__(self, other: Index | int) -> Index:
+        if not isinstance(other, Index):
+            return Index(self.terms, self.const - other)
+        if not other.terms:
+            return Index(self.terms, self.const - other.const)
+        return self + other * -1
+
+    def __rsub__(self, other: Index | int) -> Index:
+        return Index.of(other) - self
+
+    def __mul__(self, other: Index | int) -> Index:
+        if not isinstance(other, Index):
+            other = Index.of(other)
+        if not other.terms:
+            k = other.const
+            if k == 0:
+                return ZERO
+            if not self.terms:
+                return Index((), self.const * k)
+            return Index(tuple([(m, c * k) for m, c in self.terms]), self.const * k)
+        if not self.terms:
+            return other * self.const
+        terms: list[tuple[Monomial, int]] = [(m, c * other.const) for m, c in self.terms]
+        terms += [(m, c * self.const) for m, c in other.terms]
+        for m, c in self.terms:
+            for n, d in other.terms:
+                terms.append((tuple(sorted((*m, *n), key=_KEY)), c * d))
+        return collect(terms, self.const * other.const)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Index | int) -> Index:
+        return self.rules.floordiv(self, Index.of(other), {})
+
+    def __rfloordiv__(self, other: Index | int) -> Index:
+        return self.rules.floordiv(Index.of(other), self, {})
+
+    def __mod__(self, other: Index | int) -> Index:
+        return self.rules.mod(self, Index.of(other), {})
+
+    # -- questions ------------------------------------------------------------------------------
+    @property
+    def is_const(self) -> bool:
+        """Whether no variable occurs."""
+        return not self.terms
+
+    @property
+    def is_polynomial(self) -> bool:
+        """Whether there are no atoms but variables."""
+        for mono, _ in self.terms:
+            for a in mono:
+                if not isinstance(a, Var):
+                    return False
+        return True
+
+    @property
+    def value(self) -> int:
+        """The constant's value. Raises ValueError when a variable occurs."""
+        if self.terms:
+            raise ValueError(f"{self} is not a constant")
+        return self.const
+
+    @property
+    def as_var(self) -> str | None:
+        """The variable's name when the expression is just one variable."""
+        if self.const == 0 and len(self.terms) == 1:
+            (mono, c) = self.terms[0]
+            if c == 1 and len(mono) == 1 and isinstance(mono[0], Var):
+                return mono[0].name
+        return None
+
+    @property
+    def as_multiple(self) -> tuple[int, str] | None:
+        """(k, name) when the expression is just k times one variable, k positive."""
+        if self.const == 0 and len(self.terms) == 1:
+            (mono, c) = self.terms[0]
+            if c > 0 and len(mono) == 1 and isinstance(mono[0], Var):
+                return c, mono[0].name
+        return None
+
+    def names(self) -> frozenset[str]:
+        """All variables that occur."""
+        if self._names is None:
+            self._names = frozenset().union(*[a.names for mono, _ in self.terms for a in mono])
+        return self._names
+
+    def ordered_names(self) -> tuple[str, ...]:
+        """All variables that occur, in the order of their names."""
+        if self._ordered is None:
+            self._ordered = tuple(sorted(self.names()))
+        return self._ordered
+
+    def coefficient(self, name: str) -> int | None:
+        """The constant c with self = c*name + rest, rest free of `name`; None if there is none."""
+        if len(self.terms) == 1:
+            ((mono, c),) = self.terms
+            if len(mono) == 1 and isinstance(mono[0], Var):
+                return c if mono[0].name == name else 0
+        found = 0
+        for mono, c in self.terms:
+            if len(mono) == 1 and isinstance(mono[0], Var):
+                if mono[0].name == name:
+                    found = c
+            elif any(name in a.names for a in mono):
+                return None
+        return found
+
+    def factor(self, name: str) -> Index | None:
+        """The f with self = f*name + rest, both free of `name`; None if there is none.
+
+        Unlike `coefficient`, f may hold other variables: of `n*i + j`, `i` has the factor `n`.
+        """
+        found: list[tuple[Monomial, int]] = []
+        for mono, c in self.terms:
+            own = [a for a in mono if name in a.names]
+            if not own:
+                continue
+            if own != [Var(name)]:
+                return None
+            found.append((tuple(a for a in mono if a != Var(name)), c))
+        const = sum(c for m, c in found if not m)
+        return collect([(m, c) for m, c in found if m], const)
+
+    def subs(self, env: Mapping[str, Index]) -> Index:
+        """The expression with variables replaced, canonical again."""
+        if not self.terms or env.keys().isdisjoint(self.names()):
+            return self
+        terms: list[tuple[Monomial, int]] = []
+        const = self.const
+        for mono, c in self.terms:
+            term = _subs_atom(mono[0], env)
+            for a in mono[1:]:
+                term = term * _subs_atom(a, env)
+            terms += [(m, k * c) for m, k in term.terms]
+            const += term.const * c
+        return collect(terms, const)
+
+    def evaluate(self, env: Mapping[str, Value]) -> Value:
+        """The value with every variable given, as an int or a (broadcast) integer array."""
+        total: Value = self.const
+        for mono, c in self.terms:
+            term: Value = c
+            for a in mono:
+                term = term * _evaluate_atom(a, env)
+            total = total + term
+        return total
+
+    def bounds(self, ranges: Mapping[str, Range]) -> Range | None:
+        """Inclusive bounds over the ranges of its variables, or None where one has no range."""
+        lo = hi = self.const
+        for mono, c in self.terms:
+            found = _atom_bounds(mono[0], ranges)
+            if found is None:
+                return None
+            mlo, mhi = found
+            for a in mono[1:]:
+                b = _atom_bounds(a, ranges)
+                if b is None:
+                    return None
+                corners = (mlo * b[0], mlo * b[1], mhi * b[0], mhi * b[1])
+                mlo, mhi = min(corners), max(corners)
+            if c < 0:
+                mlo, mhi = mhi, mlo
+            lo += c * mlo
+            hi += c * mhi
+        return lo, hi
+
+    def simplify(self, ranges: Mapping[str, Range]) -> Index:
+        """An equal expression, divisions and remainders reduced as far as the ranges allow."""
+        return self.rules.simplify(self, ranges)
+
+    def __str__(self) -> str:
+        if self._text is None:
+            self._text = self._written()
+        return self._text
+
+    def _written(self) -> str:
+        parts: list[str] = []
+        for mono, c in self.terms:
+            # A quotient needs parentheses beside a factor, and after a leading minus, which
+            # binds tighter than `//` and `%`.
+            alone = len(mono) == 1 and (c == 1 or (c == -1 and bool(parts)))
+            body = "*".join(_factor(a, alone=alone) for a in mono)
+            sign = "-" if c < 0 else "+"
+            parts += [sign, body if abs(c) == 1 else f"{abs(c)}*{body}"]
+        if self.const or not parts:
+            parts += ["-" if self.const < 0 else "+", str(abs(self.const))]
+        first = parts[1] if parts[0] == "+" else "-" + parts[1]
+        return " ".join([first, *parts[2:]])
+
+
+Compound = FloorDiv[Index] | Mod[Index] | Min[Index] | Max[Index]
+Atom = Var | Compound
+Monomial = tuple[Atom, ...]
+ZERO = Index()
+ONE = Index((), 1)
+
+# -- internals ----------------------------------------------------------------------------------
+_KEY = attrgetter("key")
+
+
+@lru_cache(maxsize=1 << 14)
+def _variable(name: str) -> Index:
+    """The expression that is just a variable."""
+    return Index((((Var(name),), 1),))
+
+
+def collect(terms: list[tuple[Monomial, int]], const: int) -> Index:
+    """The canonical sum of terms and a constant."""
+    total: dict[Monomial, int] = {}
+    for m, c in terms:
+        total[m] = total.get(m, 0) + c
+    kept = [(m, c) for m, c in total.items() if c]
+    if len(kept) > 1:
+        kept.sort(key=_term_key)
+    return Index(tuple(kept), const)
+
+
+@lru_cache(maxsize=1 << 16)
+def of_atom(atom: Atom) -> Index:
+    """The expression that is just `atom`; of equal atoms the same, which has its bounds already."""
+    return Index((((atom,), 1),))
+
+
+def _term_key(term: tuple[Monomial, int]) -> tuple[int, tuple[tuple[int, str], ...]]:
+    return _monomial_key(term[0])
+
+
+@lru_cache(maxsize=1 << 14)
+def _monomial_key(mono: Monomial) -> tuple[int, tuple[tuple[int, str], ...]]:
+    return len(mono), tuple([a.key for a in mono])
+
+
+def _subs_atom(a: Atom, env: Mapping[str, Index]) -> Index:
+    if isinstance(a, Var):
+        return env.get(a.name, of_atom(a))
+    x, y = a.operands
+    new_x, new_y = x.subs(env), y.subs(env)
+    if new_x is x and new_y is y:
+        return of_atom(a)
+    return Index.rules.rebuilt(a, new_x, new_y, {})
+
+
+def _evaluate_atom(a: Atom, env: Mapping[str, Value]) -> Value:
+    if isinstance(a, Var):
+        return env[a.name]
+    return a.value_of(a.a.evaluate(env), a.b.evaluate(env))
+
+
+def _atom_bounds(a: Atom, ranges: Mapping[str, Range]) -> Range | None:
+    if isinstance(a, Var):
+        return ranges.get(a.name)
+    # What an atom is part of asks for its bounds again and again.
+    known = a.bounds
+    at = tuple([ranges.get(name) for name in a.ordered])
+    if at in known:
+        return known[at]
+    found = known[at] = a.bounds_of(a.a.bounds(ranges), a.b.bounds(ranges))
+    return found
+
+
+def _factor(a: Atom, *, alone: bool) -> str:
+    if isinstance(a, FloorDiv | Mod) and not alone:
+        return f"({a})"
+    return str(a)
