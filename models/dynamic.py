@@ -14,7 +14,8 @@ import numpy as np
 
 from rutc.errors import UserError
 from rutc.models import documents, speech, tokens
-from rutc.models.sources import Export, Source, WheelFile
+from rutc.models.export_source import Export
+from rutc.models.sources import Source, WheelFile
 from rutc.models.stateful import Arrays, Run, generate, listen
 
 Dims = Mapping[str, int | tuple[int, ...]]

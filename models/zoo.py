@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from rutc.errors import UserError
 from rutc.models import digits, images, speech, tokens
-from rutc.models.sources import Bundled, Export, LightNetwork, Source, WheelFile
+from rutc.models.export_source import Export
+from rutc.models.sources import Bundled, LightNetwork, Source, WheelFile
 
 Array = NDArray[np.generic]
 Shape = tuple[int, ...]

@@ -44,7 +44,7 @@ def parse(text: str, constants: Mapping[str, Data] | None = None) -> Graph:
     """The graph that `text` describes; not verified.
 
     Args:
-        text: What `print_graph` gives, or the like.
+        text: The text of a graph, or the like.
         constants: The constants that the text gives as digests (see `constants_of`).
 
     Raises:

@@ -1,4 +1,4 @@
-"""The text form of graphs: `parse(print_graph(g)) == g`.
+"""The text form of graphs: `parse(str(g)) == g`.
 
     graph    := graph "name" line*                      one statement a line; a comment follows `#`
     line     := symbols s = lowest..highest, ...        free sizes and their ranges; `@8` after one:
@@ -59,13 +59,12 @@ from rutc.tensor_ir.expr import (
     Read,
     walk,
 )
-from rutc.tensor_ir.graph import (
+from rutc.tensor_ir.nodes import (
     Bind,
     Call,
     Carry,
     Const,
     Data,
-    Graph,
     If,
     Input,
     Nest,
@@ -76,16 +75,11 @@ from rutc.tensor_ir.graph import (
     Value,
     While,
     outs,
-    walk_nodes,
 )
-from rutc.tensor_ir.interface import Bundle
-from rutc.tensor_ir.ranges import range_text
 from rutc.tensor_ir.reducer import REDUCERS, Reducer, reducer
 
 INLINE = 64
 """Constants of more elements are printed as a digest."""
-
-WIDTH = 100
 
 INFIX: Mapping[str, tuple[str, int]] = {
     "or": ("or", 1),
@@ -112,45 +106,10 @@ NOT, NEGATION, ATOM = 3, 11, 12
 """The binding strengths of `not`, of the unary minus and of everything closed."""
 
 
-def print_graph(g: Graph) -> str:
-    """The graph as text; constants of more than `INLINE` elements as their digests."""
-    lines = [f"graph {_string(g.name)}"]
-    symbols = [f"{quoted(s)} = {range_text(r)}" for s, r in g.symbols]
-    lines += _wrapped("symbols", symbols)
-    lines += _wrapped("dims", [f"{quoted(d)} = {extent}" for d, extent in g.dims])
-    custom = {n.reducer: None for n in walk_nodes(g.nodes) if isinstance(n, Nest | Scatter)}
-    lines += [_reducer(r) for r in custom if r is not None and is_custom(r)]
-    for n in g.nodes:
-        lines += node_lines(n)
-    for o in g.outputs:
-        lines.append(f"output {_string(o.name)} {_axes(o.axes)} = {value_name(o.value)}")
-    if g.interface is not None:
-        for role, members in (("input", g.interface.inputs), ("output", g.interface.outputs)):
-            lines += [f"interface {role} {_string(n)} = {_bundle(b)}" for n, b in members]
-    return "\n".join(lines) + "\n"
-
-
-def _bundle(b: Bundle) -> str:
-    if b.kind == "tensor":
-        return _string(b.port)
-    if b.kind == "boxed":
-        return f"boxed({', '.join([_string(b.type), _string(b.port), *map(str, b.shape)])})"
-    items = (_string(k) if isinstance(k, str) else str(k) for k in b.keys or ())
-    keys = "" if b.keys is None else f"[{', '.join(items)}]"
-    return f"{b.kind}{keys}({', '.join(map(_bundle, b.parts))})"
-
-
-def constants_of(g: Graph) -> dict[str, Data]:
-    """All constants of a graph by digest, as `parse` takes them."""
-    found = [n.data for n in walk_nodes(g.nodes) if isinstance(n, Const)]
-    found += [n.fixed for n in g.inputs if n.fixed is not None]
-    return {data.digest: data for data in found}
-
-
 def value_name(name: str) -> str:
     """A value's name as it stands in text, `%` included."""
     plain = re.fullmatch(r"[A-Za-z0-9_.]+", name, re.ASCII)
-    return f"%{name}" if plain else f"%{_string(name)}"
+    return f"%{name}" if plain else f"%{string_text(name)}"
 
 
 def is_custom(r: Reducer) -> bool:
@@ -170,9 +129,9 @@ def node_lines(n: Node) -> Iterator[str]:
     match n:
         case Input():
             fixed = "" if n.fixed is None else f" fixed {_data(n.fixed, n.out.dtype)}"
-            yield f"{head}input {_string(n.name)} {_axes(n.axes)}{fixed}{end}"
+            yield f"{head}input {string_text(n.name)} {axes_text(n.axes)}{fixed}{end}"
         case Const():
-            yield f"{head}const {_axes(n.axes)} {_data(n.data, n.out.dtype)}{end}"
+            yield f"{head}const {axes_text(n.axes)} {_data(n.data, n.out.dtype)}{end}"
         case Nest():
             r = n.reducer
             name = "" if r is None else f"{quoted(r.name)}{_set(n.bound)} "
@@ -205,12 +164,12 @@ def node_lines(n: Node) -> Iterator[str]:
             yield f"{head}bind {quoted(n.symbol)} = {value_name(n.value)}{end}"
         case Call():
             args = [
-                value_name(a) + (_axes(axes) if axes else "")
+                value_name(a) + (axes_text(axes) if axes else "")
                 for a, axes in zip(n.args, n.arg_axes, strict=True)
             ]
             args += [f"{quoted(k)}={_attribute(x)}" for k, x in n.attributes]
             plain = n.out_axes == tuple(v.dims for v in n.outs)
-            shown = "" if plain else f" -> {', '.join(map(_axes, n.out_axes))}"
+            shown = "" if plain else f" -> {', '.join(map(axes_text, n.out_axes))}"
             yield f"{head}call {quoted(n.routine)}({', '.join(args)}){shown}{end}"
         case _:
             assert_never(n)
@@ -268,7 +227,7 @@ def _apply(e: Apply, expected: DType | None) -> tuple[str, int]:
 def print_literal(x: Lit, expected: DType | None) -> str:
     """A literal, with its type unless that is `expected` or plain from its form."""
     if x.dtype is DType.STRING:
-        return _string(str(x.value))
+        return string_text(str(x.value))
     if x.dtype is DType.BOOL:
         return "true" if x.value else "false"
     text = number_text(x.value, x.dtype)
@@ -318,7 +277,8 @@ def _coord(dim: str, c: Coord) -> str:
 
 
 # -- parts --------------------------------------------------------------------------------------
-def _string(s: str) -> str:
+def string_text(s: str) -> str:
+    """A string in double quotes."""
     return json.dumps(s, ensure_ascii=False)
 
 
@@ -330,12 +290,13 @@ def _set(dims: Iterable[str]) -> str:
     return "{" + ",".join(map(quoted, dims)) + "}"
 
 
-def _axes(axes: Iterable[str]) -> str:
+def axes_text(axes: Iterable[str]) -> str:
+    """Dims in an order."""
     return f"[{', '.join(map(quoted, axes))}]"
 
 
 def _origin(origin: Origin) -> str:
-    return f" @ {', '.join(map(_string, origin))}" if origin else ""
+    return f" @ {', '.join(map(string_text, origin))}" if origin else ""
 
 
 def _carries(carries: Iterable[Carry]) -> str:
@@ -353,10 +314,11 @@ def _indented(nodes: Iterable[Node]) -> Iterator[str]:
 def _attribute(x: float | str | tuple[int, ...]) -> str:
     if isinstance(x, tuple):
         return f"[{', '.join(map(str, x))}]"
-    return _string(x) if isinstance(x, str) else repr(x)
+    return string_text(x) if isinstance(x, str) else repr(x)
 
 
-def _reducer(r: Reducer) -> str:
+def reducer_text(r: Reducer) -> str:
+    """The definition of a reducer."""
     parts = [f"reducer {quoted(r.name)}({', '.join(map(str, r.elements))})"]
     parts.append(f"identity({', '.join(print_literal(x, None) for x in r.identity)})")
     for title, exprs in (("lift", r.lift), ("merge", r.merge), ("finish", r.finish)):
@@ -373,13 +335,13 @@ def _data(data: Data, dtype: DType) -> str:
         restored = elements([read_item(x) for x in items], dtype, array.shape)
         if restored == data:
             return _nested(items, array.shape)
-    return f"data {_string(data.digest)}"
+    return f"data {string_text(data.digest)}"
 
 
 def _item(x: float | bool | str, dtype: DType) -> str:
     if isinstance(x, bool):
         return "true" if x else "false"
-    return _string(x) if isinstance(x, str) else number_text(x, dtype)
+    return string_text(x) if isinstance(x, str) else number_text(x, dtype)
 
 
 def read_item(text: str) -> int | float | bool | str:
@@ -407,15 +369,3 @@ def _nested(items: list[str], shape: tuple[int, ...]) -> str:
     step = len(items) // shape[0]
     rows = [items[i : i + step] for i in range(0, len(items), step)]
     return f"[{', '.join(_nested(row, shape[1:]) for row in rows)}]"
-
-
-def _wrapped(title: str, items: list[str]) -> list[str]:
-    lines: list[str] = []
-    line = f"{title} "
-    for i, item in enumerate(items):
-        piece = item + (", " if i + 1 < len(items) else "")
-        if len(line) + len(piece.rstrip()) > WIDTH and line.strip() != title:
-            lines.append(line.rstrip())
-            line = "  "
-        line += piece
-    return [*lines, line.rstrip()] if items else []

@@ -36,7 +36,7 @@ from rutc.tensor_ir.graph import (
     walk_nodes,
 )
 from rutc.tensor_ir.reducer import Reducer
-from rutc.tensor_ir.text import node_lines, print_graph, value_name
+from rutc.tensor_ir.text import node_lines, value_name
 from rutc.tensor_ir.typecheck import reducer_fault, type_fault
 
 WINDOW = 4
@@ -469,7 +469,7 @@ def _shown(v: Value) -> str:
 
 def _window(g: Graph, n: Node | None) -> str:
     """The lines of the graph's text around a node, the node's marked."""
-    lines = print_graph(g).splitlines()
+    lines = str(g).splitlines()
     if n is None:
         heads = [i for i, line in enumerate(lines) if not line.startswith((" ", "%", "}"))]
         return "\n".join(f"  {lines[i]}" for i in heads)

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -130,6 +130,53 @@ def test_imports_are_found(tmp_path: Path, statement: str, module: str) -> None:
 def test_one_module_asks_linux_to_end_processes_with_their_parents():
     asking = [path for path in _sources() if "prctl" in path.read_text(encoding="utf-8")]
     assert asking == [ROOT / "base" / "processes.py"]
+
+
+def _module(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("rutc", *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+def _import_graph(sources: Mapping[str, Path]) -> dict[str, set[str]]:
+    """Each module's imports, those in functions and for type checkers included."""
+    graph: dict[str, set[str]] = {name: set() for name in sources}
+    for name, path in sources.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            found: list[str] = []
+            if isinstance(node, ast.Import):
+                found = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                full = [f"{node.module}.{alias.name}" for alias in node.names]
+                found = [x if x in sources else str(node.module) for x in full]
+            graph[name] |= {x for x in found if x in sources}
+    return graph
+
+
+def _cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """A path back to its beginning for each module that reaches itself, the shortest."""
+    found: dict[frozenset[str], list[str]] = {}
+    for start in graph:
+        paths = [[start]]
+        seen: set[str] = set()
+        while paths and start not in seen:
+            longer = [[*path, x] for path in paths for x in sorted(graph[path[-1]])]
+            paths = []
+            for path in longer:
+                if path[-1] == start:
+                    found.setdefault(frozenset(path), path)
+                if path[-1] not in seen:
+                    seen.add(path[-1])
+                    paths.append(path)
+    return list(found.values())
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    assert _cycles(_import_graph({_module(path): path for path in _sources()})) == []
+
+
+def test_cycles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"e"}}
+    assert _cycles(graph) == [["b", "c", "b"], ["e", "e"]]
 
 
 MOST_LINES = 500

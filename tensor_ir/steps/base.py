@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import cache
 
-from rutc.tensor_ir.affine import ZERO, Index, Range, Size, minimum, plain
+from rutc.tensor_ir.affine import ZERO, Index, Range, Size, minimum, plain, quoted
 from rutc.tensor_ir.expr import index_names, reads
 from rutc.tensor_ir.kernel import (
     Access,
@@ -44,12 +46,32 @@ class Step(ABC):
         """The rewritten kernel. Raises NotApplicable with the reason."""
 
     def __str__(self) -> str:
-        from rutc.tensor_ir.steps.text import print_step  # text knows all steps
-
-        return print_step(self)
+        values = (getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
+        return f"{step_name(type(self))}({', '.join(map(field_text, values))})"
 
 
 Schedule = tuple[Step, ...]
+Field = str | int | Kind | tuple["Field", ...]
+"""What a step's fields are."""
+
+
+@cache
+def step_name(kind: type[Step]) -> str:
+    """The name of a kind of steps in the text form: that of its class, in small letters."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+
+
+def field_text(x: Field) -> str:
+    """A field of a step as text."""
+    match x:
+        case Kind():
+            return x.value
+        case str():
+            return quoted(x)
+        case int():
+            return str(x)
+        case tuple():
+            return f"[{', '.join(map(field_text, x))}]"
 
 
 def apply_schedule(kernel: Kernel, schedule: Schedule) -> Kernel:

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import get_args, get_origin, get_type_hints
 
-from rutc.tensor_ir.affine import quoted
 from rutc.tensor_ir.kernel import Kind
-from rutc.tensor_ir.steps.base import Schedule, Step
+from rutc.tensor_ir.steps.base import Field, Schedule, Step, field_text, step_name
 from rutc.tensor_ir.steps.ends import Balance, Even, Overlap, Peel
 from rutc.tensor_ir.steps.inside import Inside
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Reorder, Split
@@ -26,44 +25,39 @@ from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes, PartialSums
 from rutc.tensor_ir.steps.tile import Tile
 
 STEPS: Mapping[str, type[Step]] = {
-    "split": Split,
-    "fuse": Fuse,
-    "reorder": Reorder,
-    "peel": Peel,
-    "even": Even,
-    "overlap": Overlap,
-    "balance": Balance,
-    "cut": Cut,
-    "part": Part,
-    "mark": Mark,
-    "inside": Inside,
-    "lanes": Lanes,
-    "block_reduction": BlockReduction,
-    "partial_sums": PartialSums,
-    "tile": Tile,
-    "matrix_tile": MatrixTile,
-    "prefetch_block": PrefetchBlock,
-    "prefetch_later": PrefetchLater,
-    "prefetch_result": PrefetchResult,
-    "preload": Preload,
-    "prepare": Prepare,
+    step_name(kind): kind
+    for kind in (
+        Split,
+        Fuse,
+        Reorder,
+        Peel,
+        Even,
+        Overlap,
+        Balance,
+        Cut,
+        Part,
+        Mark,
+        Inside,
+        Lanes,
+        BlockReduction,
+        PartialSums,
+        Tile,
+        MatrixTile,
+        PrefetchBlock,
+        PrefetchLater,
+        PrefetchResult,
+        Preload,
+        Prepare,
+    )
 }
 """Every step by its name in the text form."""
-
-Field = str | int | Kind | tuple["Field", ...]
 
 _TOKEN = re.compile(r"\s*(?:(-?\d+)|([A-Za-z_][A-Za-z0-9_.]*)|'((?:[^'\\]|\\.)*)'|([\[\](),;]))")
 
 
 def print_schedule(schedule: Schedule) -> str:
     """The schedule as text: steps separated by semicolons."""
-    return "; ".join(map(print_step, schedule))
-
-
-def print_step(step: Step) -> str:
-    """The step as text. Raises KeyError for a step that `STEPS` does not name."""
-    names = {kind: name for name, kind in STEPS.items()}
-    return f"{names[type(step)]}({', '.join(_print(x) for x in _values(step))})"
+    return "; ".join(map(str, schedule))
 
 
 def parse_schedule(text: str) -> Schedule:
@@ -83,23 +77,6 @@ def parse_schedule(text: str) -> Schedule:
         if position == len(tokens):
             return tuple(steps)
         position = _expect(tokens, position, ";")
-
-
-def _values(step: Step) -> Iterator[Field]:
-    for f in fields(step):  # type: ignore[arg-type]
-        yield getattr(step, f.name)
-
-
-def _print(x: Field) -> str:
-    match x:
-        case Kind():
-            return x.value
-        case str():
-            return quoted(x)
-        case int():
-            return str(x)
-        case tuple():
-            return f"[{', '.join(map(_print, x))}]"
 
 
 # -- parsing ------------------------------------------------------------------------------------
@@ -177,4 +154,4 @@ def _typed(what: str, wanted: object, x: Field) -> Field:
         return x
     if get_origin(wanted) is tuple and isinstance(x, tuple):
         return tuple(_typed(what, get_args(wanted)[0], y) for y in x)
-    raise ValueError(f"{what} cannot be {_print(x)}")
+    raise ValueError(f"{what} cannot be {field_text(x)}")

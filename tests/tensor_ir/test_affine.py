@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rutc.tensor_ir.affine import (
+    FloorDiv,
     Index,
     Range,
     floordiv,

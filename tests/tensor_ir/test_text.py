@@ -19,9 +19,10 @@ from rutc.tensor_ir import (
     cast,
 )
 from rutc.tensor_ir.expr import OPS
+from rutc.tensor_ir.graph import constants_of
 from rutc.tensor_ir.lexer import ParseError
 from rutc.tensor_ir.parse import parse, parse_expr
-from rutc.tensor_ir.text import constants_of, print_expr
+from rutc.tensor_ir.text import print_expr
 from rutc.tensor_ir.typecheck import well_typed
 from tests.examples import examples
 from tests.strategies import indices
