@@ -133,33 +133,33 @@ def compile_command(
                     on_progress=on_progress,
                 )
         except CheckFailed as failure:
-            from rutc.report import views
+            from rutc.report import display
             from rutc.verify import VerificationFailed
 
             if not isinstance(failure, VerificationFailed):
                 raise
-            details = {"verification": views.verification_json(failure.verification)}
+            details = {"verification": display.verification_json(failure.verification)}
             if not as_json:
                 screen.result(
                     {},
-                    views.verification_table(failure.verification),
-                    views.verification_text(failure.verification),
+                    display.verification_table(failure.verification),
+                    display.verification_text(failure.verification),
                 )
             raise screen.fail(str(failure), failure.exit_status, details) from failure
-        from rutc.report import views
+        from rutc.report import display
 
         checked = compiled.verification
         screen.result(
             {
-                **views.report_json(compiled.report),
-                "verification": None if checked is None else views.verification_json(checked),
+                **display.report_json(compiled.report),
+                "verification": None if checked is None else display.verification_json(checked),
                 "spread": [str(r) for r in compiled.refusals],
             },
-            views.report_text(compiled.report),
+            display.report_text(compiled.report),
             *(f"filtered less, for accuracy: {r}" for r in compiled.refusals),
             "not verified (--no-verify)"
             if checked is None
-            else f"verified: {views.verification_text(checked)}",
+            else f"verified: {display.verification_text(checked)}",
         )
 
 
@@ -177,7 +177,7 @@ def run(
 ) -> None:
     """Run a compiled model once and show a summary of its outputs."""
     with command(as_json=as_json, debug=debug) as screen:
-        from rutc.report import views
+        from rutc.report import display
         from rutc.report.arguments import check_npz, parse_sizes
         from rutc.runtime import load
         from rutc.verify.npz import save_npz
@@ -194,9 +194,9 @@ def run(
         if output is not None:
             save_npz(output, outputs)
         screen.result(
-            {"outputs": views.values_json(outputs), "sizes": sizes, "written": output},
+            {"outputs": display.values_json(outputs), "sizes": sizes, "written": output},
             *sizes_lines(sizes),
-            views.values_table(outputs),
+            display.values_table(outputs),
         )
 
 
@@ -229,7 +229,7 @@ def verify(
     """Compare a compiled model with float64 and ONNX Runtime, output by output."""
     with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
         from rutc.driver.api import verify as verify_now
-        from rutc.report import views
+        from rutc.report import display
         from rutc.report.arguments import parse_dims, parse_shapes, parse_values
 
         with screen.progress() as on_progress:
@@ -247,8 +247,8 @@ def verify(
                 limit_memory=limit_memory,
                 on_progress=on_progress,
             )
-        payload = views.verification_json(verification)
-        shown = views.verification_table(verification), views.verification_text(verification)
+        payload = display.verification_json(verification)
+        shown = display.verification_table(verification), display.verification_text(verification)
         if not bisect or verification.passed:
             screen.result(payload, *shown)
         else:
@@ -272,7 +272,7 @@ def _bisected(
 ) -> tuple[dict[str, object], str]:
     """Returns where a model diverges as JSON and as text, or why that could not be found."""
     from rutc.driver.api import limited
-    from rutc.report import views
+    from rutc.report import display
     from rutc.verify.bisect import bisect
 
     v = verification
@@ -283,7 +283,7 @@ def _bisected(
     except Exception as error:
         why = survived(error, debug=debug)
         return {"divergence": None, "bisect_error": why}, f"not bisected: {why}"
-    return {"divergence": views.divergence_json(found)}, views.divergence_text(found)
+    return {"divergence": display.divergence_json(found)}, display.divergence_text(found)
 
 
 @app.command()
@@ -308,7 +308,7 @@ def bench(
 ) -> None:
     """Measure latency and throughput, in turns with ONNX Runtime if asked for."""
     with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
-        from rutc.report import views
+        from rutc.report import display
         from rutc.report.arguments import check_bench, parse_sizes
         from rutc.runtime import load
         from rutc.verify.bench import bench as measure
@@ -329,9 +329,9 @@ def bench(
                 on_progress=on_progress,
             )
         screen.result(
-            {"timings": views.timings_json(timings), "sizes": sizes},
+            {"timings": display.timings_json(timings), "sizes": sizes},
             *sizes_lines(sizes),
-            views.timings_table(timings),
+            display.timings_table(timings),
         )
 
 
@@ -400,7 +400,7 @@ def explain(
 ) -> None:
     """Show what became of a node: its kernels, layouts and schedules, and why it did not fuse."""
     with command(as_json=as_json, debug=debug) as screen:
-        from rutc.report import views
+        from rutc.report import display
         from rutc.report.arguments import parse_dims, parse_shapes, parse_values
         from rutc.report.explain import explain as explain_node
 
@@ -413,7 +413,7 @@ def explain(
             target=target,
             exact_algorithms=exact_algorithms,
         )
-        screen.result(views.explanation_json(explanation), views.explanation_text(explanation))
+        screen.result(display.explanation_json(explanation), display.explanation_text(explanation))
 
 
 @app.command()
@@ -457,11 +457,11 @@ def cache(
     """Show how large the cache of compiled parts is, or clear it."""
     with command(as_json=as_json, debug=debug) as screen:
         from rutc.emit import cache as objects
-        from rutc.report import views
+        from rutc.report import display
 
         if clear:
             objects.clear()
-        screen.result(views.usage_json(objects.usage()), views.usage_text(objects.usage()))
+        screen.result(display.usage_json(objects.usage()), display.usage_text(objects.usage()))
 
 
 YOUNG_OBJECTS = 1_000_000

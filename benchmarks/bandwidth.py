@@ -24,7 +24,7 @@ from benchmarks.protocol import OPERATOR_S, Page, case_of, compiled, medians, ti
 from benchmarks.store import Entry
 from rutc.driver.compiler import Options
 from rutc.errors import UserError
-from rutc.verify.turns import Job
+from rutc.verify.interleaved import Job
 
 ROTATED_BYTES = 256 << 20
 """Several times the last cache of common processors."""

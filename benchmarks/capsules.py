@@ -25,7 +25,7 @@ from benchmarks.protocol import Page, medians, timed, told, write
 from benchmarks.store import Entry
 from rutc.runtime import load
 from rutc.verify.bench import aligned, room_for, rutc_job
-from rutc.verify.turns import Job
+from rutc.verify.interleaved import Job
 from rutc.verify.verify import verify_model
 
 SPELLINGS = ("batched", "broadcast", "product")

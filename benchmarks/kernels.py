@@ -23,7 +23,7 @@ from benchmarks.store import Entry
 from rutc.driver.compiler import Options
 from rutc.errors import UserError
 from rutc.verify.bench import rutc_job
-from rutc.verify.turns import Job
+from rutc.verify.interleaved import Job
 
 SHORT = {"onnxruntime": "ORT", "openvino": "OV", "iree": "IREE", "tvm": "TVM"}
 """The peers that compile an ONNX file, and what the page's columns call them."""

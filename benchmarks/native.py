@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from rutc.emit.toolchain import find_toolchain
-from rutc.runtime.interface import Options
+from rutc.runtime.c_interface import Options
 from rutc.runtime.loader import open_library
 from rutc.runtime.plain import Addresses, PlainTensors
 from rutc.runtime.ports import Ports
 from rutc.verify.bench import Inputs, Room, aligned, allocated
-from rutc.verify.turns import Run
+from rutc.verify.interleaved import Run
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -22,7 +22,7 @@ from benchmarks.store import Entry
 from rutc.driver.compiler import Options
 from rutc.runtime import load
 from rutc.verify.bench import rutc_job
-from rutc.verify.turns import Job
+from rutc.verify.interleaved import Job
 
 BY_NAME = {case.name: case for case in CASES}
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import onnx
 
 from rutc.verify.bench import Room, aligned, allocated, run_onnxruntime
-from rutc.verify.turns import Job, Run
+from rutc.verify.interleaved import Job, Run
 
 Array = npt.NDArray[np.generic]
 Inputs = Mapping[str, Array]

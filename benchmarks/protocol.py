@@ -1,9 +1,9 @@
 """How every page measures.
 
-Each peer has a process of its own, stopped but for its turns (`rutc.verify.turns`). Inputs and
-outputs are bound before the first run for all peers, or for none where an output cannot be. Every
-peer runs for so many seconds or more; an entry holds how often it ran, on what machine, at which
-commit. A loop of multiply-adds and passes over memory take turns as peers do.
+Each peer has a process of its own, stopped but for its turns (`rutc.verify.interleaved`). Inputs
+and outputs are bound before the first run for all peers, or for none where an output cannot be.
+Every peer runs for so many seconds or more; an entry holds how often it ran, on what machine, at
+which commit. A loop of multiply-adds and passes over memory take turns as peers do.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from rutc.driver.compiler import Options, compile_model
 from rutc.errors import RutcError, UserError
 from rutc.runtime import ModelError, load
 from rutc.verify.bench import Inputs, Room, room_for
-from rutc.verify.turns import Job, Measured, take_turns
+from rutc.verify.interleaved import Job, Measured, take_turns
 from rutc.verify.verify import verify_model
 
 SECONDS = 5.0

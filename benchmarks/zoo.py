@@ -30,8 +30,8 @@ from rutc.errors import RutcError, UserError
 from rutc.models.zoo import Model, find, zoo
 from rutc.runtime import ModelError
 from rutc.verify.bench import rutc_job
+from rutc.verify.interleaved import Job
 from rutc.verify.reference import Reference
-from rutc.verify.turns import Job
 
 THREADS = (1, 2)
 

@@ -76,7 +76,7 @@ class _Given:
     def check(self, graph: Graph) -> None:
         """Raises UserError where no such inputs are a model's."""
         if self.inputs:
-            from rutc.verify.inputs import check_sources
+            from rutc.verify.input_values import check_sources
             from rutc.verify.ports import input_specs, ports_of
 
             check_sources(input_specs(ports_of(graph)), self.inputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rutc.emit import ir
-from rutc.emit.access import MemoryEmitter
+from rutc.emit.load_store import MemoryEmitter
 from rutc.tensor_ir.machine import Machine
 
 FEATURE = "avx512bf16"

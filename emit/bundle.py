@@ -14,7 +14,7 @@ LOADER_NAME = "rutc_runtime.py"
 _MODULES = (
     "errors",
     "dtypes",
-    "interface",
+    "c_interface",
     "artifact",
     "tensors",
     "binding",

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from rutc.base.record import record
 from rutc.emit import ir
-from rutc.emit.access import align
 from rutc.emit.cast import emit_cast
 from rutc.emit.expression import ExpressionEmitter
 from rutc.emit.index import I32, Lane, is_vector, splat
-from rutc.emit.memory import memory_type
+from rutc.emit.load_store import align
 from rutc.emit.opaque import opaque, vector_register
+from rutc.emit.storage import memory_type
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read

@@ -7,18 +7,18 @@ from contextlib import contextmanager
 from typing import assert_never
 
 from rutc.emit import ir
-from rutc.emit.access import MemoryEmitter
 from rutc.emit.bf16 import narrowed
 from rutc.emit.cast import emit_clamped_cast
-from rutc.emit.division import divided_by_one
 from rutc.emit.index import I32, IndexEmitter, is_vector
-from rutc.emit.memory import emit_literal, from_memory, zero
+from rutc.emit.load_store import MemoryEmitter
 from rutc.emit.places import PlaceEmitter
+from rutc.emit.reciprocal import divided_by_one
 from rutc.emit.registers import RegisterEmitter
 from rutc.emit.scalar import emit_bit_cast, emit_cast, emit_op
 from rutc.emit.shift import ShiftEmitter
 from rutc.emit.site import Sites
 from rutc.emit.squares import SquareEmitter
+from rutc.emit.storage import emit_literal, from_memory, zero
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rutc.emit import ir
 from rutc.emit.index import I64, i64
-from rutc.emit.memory import memory_type
+from rutc.emit.storage import memory_type
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.kernel import Buffer, Kernel, Space

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from rutc.emit.c_text import c_comment
 from rutc.emit.host_runtime import HOST_SOURCES
 from rutc.emit.program import Port, Program
 from rutc.emit.program_source import symbol_prefix
-from rutc.emit.text import c_comment
 
 
 def header_source(program: Program) -> str:

@@ -15,7 +15,7 @@ from rutc.emit.cast import llvm_type
 from rutc.emit.codegen import optimise, start, target_machine
 from rutc.emit.kernel import ENTRY as ENTRY_OF_KERNELS
 from rutc.emit.kernel import emit_kernel
-from rutc.emit.memory import from_memory, memory_type, to_memory
+from rutc.emit.storage import from_memory, memory_type, to_memory
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.kernel import Kernel

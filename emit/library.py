@@ -21,7 +21,7 @@ from rutc.emit.program_source import (
     program_source,
 )
 from rutc.emit.toolchain import Toolchain, find_toolchain
-from rutc.emit.weights import WeightImage, weight_image
+from rutc.emit.weight_image import WeightImage, weight_image
 from rutc.errors import InternalError, UserError
 
 WeightPlacement = Literal["auto", "embed", "external"]

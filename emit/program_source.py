@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from rutc.base.record import record
+from rutc.emit.c_text import c_comment, c_string
 from rutc.emit.call_source import MAX_NDIM, call_tables, routine_declarations
-from rutc.emit.elements import element_of
+from rutc.emit.element_types import element_of
 from rutc.emit.elf import NOTE_SOURCE
 from rutc.emit.program import (
     Launch,
@@ -19,7 +20,6 @@ from rutc.emit.program import (
 )
 from rutc.emit.size_source import LARGEST_BYTES, SizeTable
 from rutc.emit.step_tables import Tables
-from rutc.emit.text import c_comment, c_string
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Size, plain, product
 

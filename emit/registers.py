@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rutc.emit import ir
-from rutc.emit.access import MemoryEmitter
+from rutc.emit.load_store import MemoryEmitter
 from rutc.emit.scalar import llvm_type
 from rutc.emit.site import Sites
 from rutc.errors import InternalError

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from rutc.base.record import record
 from rutc.emit import ir
-from rutc.emit.access import BOOL
 from rutc.emit.index import I32, IndexEmitter, Lane, chunk, is_vector, splat
+from rutc.emit.load_store import BOOL
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Expr, Read
 from rutc.tensor_ir.machine import NEAR_STRIDES

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 from rutc.base.record import record
 from rutc.emit import ir
-from rutc.emit.access import BOOL, MemoryEmitter, align, constant_lanes, pieces
 from rutc.emit.index import I32, Lane, is_vector
-from rutc.emit.memory import memory_type, to_memory
+from rutc.emit.load_store import BOOL, MemoryEmitter, align, constant_lanes, pieces
+from rutc.emit.storage import memory_type, to_memory
 from rutc.emit.transpose import transposable, transposed
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Coord, Read

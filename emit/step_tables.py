@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from rutc.base.record import record
+from rutc.emit.c_text import c_string
 from rutc.emit.program import (
     Bind,
     Branch,
@@ -19,7 +20,6 @@ from rutc.emit.program import (
     While,
 )
 from rutc.emit.size_source import SizeTable
-from rutc.emit.text import c_string
 from rutc.errors import UserError
 from rutc.tensor_ir.affine import Index
 

@@ -43,7 +43,7 @@ from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_
 from rutc.graph_opt.rules.widen import SumPacked, widen_operands
 from rutc.tensor_ir import DType, Graph
 from rutc.tensor_ir.machine import PAIR, Machine
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verifier import verify
 
 FILTERING = Sweep("filter with fewer products", (MinimalFiltering(),), once=True)
 """The step that changes how sums round: once, as errors grow with each window dim."""

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from rutc.errors import RutcError
-from rutc.models.cache import cache_folder
+from rutc.models.model_cache import cache_folder
 from rutc.models.zoo import Model, find, zoo
 
 INPUTS_SHOWN = 3

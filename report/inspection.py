@@ -12,7 +12,7 @@ from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.importer.contents import contents
 from rutc.importer.inputs import MOST_SIZE
-from rutc.report import views
+from rutc.report import display
 from rutc.runtime import load
 from rutc.runtime.artifact import open_artifact
 from rutc.runtime.dtypes import onnx_type
@@ -79,7 +79,7 @@ def inspect_library(
     shown: list[RenderableType] = [
         f"{path}: target {manifest.get('target')}, precision {manifest.get('precision')}",
         undamaged(path, lambda: _memory(manifest)),
-        views.ports_table(ports.get_inputs(), ports.get_outputs()),
+        display.ports_table(ports.get_inputs(), ports.get_outputs()),
         *undamaged(path, lambda: _open_sizes(_input_sizes(manifest))),
     ]
     if integrity:
@@ -93,9 +93,9 @@ def inspect_library(
         payload["profile"] = [asdict(time) for time in times]
         payload["sizes"] = sizes
         shown += sizes_lines(sizes)
-        shown.append(views.profile_table(times))
+        shown.append(display.profile_table(times))
     elif all_kernels or len(kernels) <= MOST_LISTED:
-        shown.append(undamaged(path, lambda: views.kernels_table(kernels)))
+        shown.append(undamaged(path, lambda: display.kernels_table(kernels)))
     else:
         shown.append(f"{len(kernels)} kernels: --kernels lists them, --profile runs and times them")
     return payload, shown
@@ -107,13 +107,13 @@ def _step_times(
     inputs: Sequence[str],
     dims: Mapping[str, int],
     threads: int | None,
-) -> tuple[list[views.StepTime], Sizes]:
+) -> tuple[list[display.StepTime], Sizes]:
     """What the steps of a run take, on average of some runs, and the sizes of its inputs."""
     with load(path, threads=threads, profile=True) as session:
         values, sizes = run_values(session, inputs, dims)
         for _ in range(PROFILE_RUNS):
             session.run(None, values)
-        return views.step_times(session.profile(), kernels), sizes
+        return display.step_times(session.profile(), kernels), sizes
 
 
 def _plans(where: object) -> str:
@@ -126,7 +126,7 @@ def _algorithms(manifest: Mapping[str, object]) -> list[RenderableType]:
     found, spread = manifest.get("algorithms"), manifest.get("spread")
     shown: list[RenderableType] = []
     if isinstance(found, list) and found:
-        shown.append(views.algorithms_table(found))
+        shown.append(display.algorithms_table(found))
     if isinstance(spread, list) and spread:
         shown.append(f"inputs are spread too far for most filters: {', '.join(spread)}")
     return shown
@@ -142,9 +142,9 @@ def _memory(manifest: Mapping[str, object]) -> str:
             size = typical(parse_index(size), symbols)
             name = f"{name} at common sizes"
         if isinstance(size, int):
-            parts.append(f"{views.quantity(size, 'B', views.BYTES)} of {name}")
+            parts.append(f"{display.quantity(size, 'B', display.BYTES)} of {name}")
     scratch = manifest.get("thread_bytes")
-    return ", ".join(parts) + views.for_each_thread(scratch if isinstance(scratch, int) else 0)
+    return ", ".join(parts) + display.for_each_thread(scratch if isinstance(scratch, int) else 0)
 
 
 def _input_sizes(manifest: Mapping[str, object]) -> dict[str, Range]:
@@ -210,10 +210,10 @@ def inspect_model(
     shown: list[RenderableType] = [
         f"{path}: {sum(held.operators.values())} nodes, "
         f"{', '.join(f'{domain} {version}' for domain, version in held.opsets.items())}, "
-        f"{held.weights} weights of {views.quantity(held.weight_bytes, 'B', views.BYTES)}",
-        views.ports_table(*ports),
+        f"{held.weights} weights of {display.quantity(held.weight_bytes, 'B', display.BYTES)}",
+        display.ports_table(*ports),
         *_open_sizes(open_sizes),
-        views.operators_table(held.operators),
+        display.operators_table(held.operators),
     ]
     return payload, shown
 

@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from rutc.runtime.c_interface import CPU, DLTensor
 from rutc.runtime.dtypes import dlpack_type, numpy_dtype
 from rutc.runtime.errors import ModelError
-from rutc.runtime.interface import CPU, DLTensor
 from rutc.runtime.objects import Objects
 from rutc.runtime.tensors import Array, Slot, TensorInfo
 from rutc.runtime.texts import TextSlot, decoded, records_of

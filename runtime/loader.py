@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from rutc.runtime.artifact import open_artifact, parsed_manifest
+from rutc.runtime.c_interface import ABI_VERSION, EntryPoints
 from rutc.runtime.errors import ModelError
-from rutc.runtime.interface import ABI_VERSION, EntryPoints
 from rutc.runtime.objects import Objects
 
 FileId = tuple[int, int]

@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from rutc.runtime.binding import Arguments
+from rutc.runtime.c_interface import CPU, DLTensor
 from rutc.runtime.dtypes import dlpack_type
-from rutc.runtime.interface import CPU, DLTensor
 from rutc.runtime.objects import Objects
 from rutc.runtime.tensors import Array, TensorInfo
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from rutc.runtime.binding import Arguments, Binding
 from rutc.runtime.boxes import slot_of
+from rutc.runtime.c_interface import Options, ProfileRecord
 from rutc.runtime.errors import ModelError
-from rutc.runtime.interface import Options, ProfileRecord
 from rutc.runtime.loader import Library, open_library
 from rutc.runtime.plain import Addresses, plain_tensors, repeated_shapes
 from rutc.runtime.ports import Maker, NodeArg, Ports, named, undamaged

@@ -8,9 +8,9 @@ from typing import Final, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from rutc.runtime.c_interface import CPU, DLTensor
 from rutc.runtime.dtypes import dlpack_type, numpy_dtype
 from rutc.runtime.errors import ModelError
-from rutc.runtime.interface import CPU, DLTensor
 
 Array = npt.NDArray[np.generic]
 

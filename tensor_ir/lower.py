@@ -49,7 +49,7 @@ from rutc.tensor_ir.kernel import (
     with_symbols,
 )
 from rutc.tensor_ir.layout import Layout, dense
-from rutc.tensor_ir.steps.base import simplified
+from rutc.tensor_ir.steps.step import simplified
 
 
 @record

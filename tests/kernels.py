@@ -53,7 +53,7 @@ from rutc.tensor_ir.steps import (
     Step,
     Tile,
 )
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verifier import verify
 from rutc.verify.tolerance import Level, tolerance
 from tests.strategies import Builder, random_inputs
 

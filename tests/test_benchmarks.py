@@ -25,7 +25,7 @@ from benchmarks.zoo import PAGE as ZOO
 from benchmarks.zoo_page import page
 from rutc.driver.compiler import Options, compile_model
 from rutc.errors import UserError
-from rutc.verify.turns import Run
+from rutc.verify.interleaved import Run
 
 PEERS = ("onnxruntime",)
 MODEL = """

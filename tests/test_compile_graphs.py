@@ -24,7 +24,7 @@ from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verifier import verify
 from rutc.tuner.sharing import Shared
 from tests import machines
 from tests.compiled import build, plan_or_reject, run

@@ -16,7 +16,7 @@ from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verifier import verify
 from tests.compiled import build, plan_or_reject, run
 from tests.examples import examples
 from tests.graph_opt.plans import plan_of

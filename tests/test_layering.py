@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -177,6 +178,45 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 def test_cycles_are_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"e"}}
     assert _cycles(graph) == [["b", "c", "b"], ["e", "e"]]
+
+
+SHARED_NAMES: dict[str, str] = {
+    "__main__": "what `python -m` runs",
+    "attention": "one family of operators, and what com.microsoft has of it",
+    "boxes": "tensors as elements: imported, computed, and taken from Python",
+    "bundles": "sequences, optionals and maps as inputs and outputs: imported, and in a run",
+    "contraction": "sums of products: the operators, and the rules about them",
+    "decide": "a package and what it is named after",
+    "dot": "loops of few products: how they are scheduled, and emitted",
+    "errors": "the exceptions of rutc; the runtime imports nothing and has its own",
+    "filtering": "minimal filtering: the rule, and the check of what it costs",
+    "images": "ImageDecoder: the operator, and its routine",
+    "interface": "inputs and outputs: what they are made of, and the copies that they need",
+    "kernel": "kernels: the language, and the LLVM IR made of it",
+    "layout": "layouts: what they are, and how they are chosen",
+    "matrix": "tiles in registers for matrices: the step, its schedule, and its code",
+    "normalization": "one family of operators, and what com.microsoft has of it",
+    "outside": "reads outside of their values: what they add, and the rule that leaves them out",
+    "ports": "the model's inputs and outputs: read from a manifest, and before there is one",
+    "prepare": "what is computed once for several tiles: the step, and when it pays",
+    "random": "random numbers: the operators, and their routines",
+    "recurrence": "one family of operators, and what com.microsoft has of it",
+    "regex": "regular expressions: their syntax, and what they match",
+    "rows": "what is computed of rows: the rule that computes it again, and the schedules",
+    "selection": "which elements there are: the operators, and their routines",
+    "sorting": "sorting: the operators, and its routine",
+    "strings": "strings: the operators, and their routines",
+    "text": "the text forms: of graphs, and of schedules",
+    "verify": "a package and what it is named after",
+    "windows": "windows of reads: what they are, and their schedules",
+}
+"""Names that several modules have, and the one thing that each stands for."""
+
+
+def test_a_name_of_modules_means_one_thing() -> None:
+    modules = [_module(path) for path in _sources()]
+    names = Counter(module.rpartition(".")[2] for module in modules)
+    assert {name for name, count in names.items() if count > 1} == SHARED_NAMES.keys()
 
 
 MOST_LINES = 500

@@ -19,8 +19,8 @@ from rutc.errors import InternalError
 from rutc.graph_opt import Version, optimize
 from rutc.graph_opt.decide import decide
 from rutc.graph_opt.pipeline import OnStep
+from rutc.report.display import step_times
 from rutc.report.inspection import inspect_library
-from rutc.report.views import step_times
 from rutc.runtime import load
 from rutc.tensor_ir import Graph, Index
 from rutc.tensor_ir.machine import Machine

@@ -24,7 +24,7 @@ from rutc.tensor_ir.lexer import ParseError
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.reducer import REDUCERS, Reducer
 from rutc.tensor_ir.steps.text import parse_schedule, print_schedule
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verifier import verify
 from tests.documents import blocks, run_document
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import NotApplicable, Reorder, Schedule, Step
-from rutc.tensor_ir.steps.base import check_independent
+from rutc.tensor_ir.steps.step import check_independent
 from rutc.tuner.access import Shape
 from rutc.tuner.choice import shared_out
 from rutc.tuner.pointwise import copies_of_body, vectorised

@@ -8,7 +8,7 @@ from math import inf, isqrt
 from rutc.tensor_ir.affine import FloorDiv, Index, Range
 from rutc.tensor_ir.kernel import Init, Kernel, Kind, Loop, Space, Stmt, Update, blocks
 from rutc.tensor_ir.steps import NotApplicable, PartialSums, Schedule, Step
-from rutc.tensor_ir.steps.base import moves, outer_ranges
+from rutc.tensor_ir.steps.step import moves, outer_ranges
 
 SUMMANDS = 256
 """A partial sum has so many summands at least, about; it costs as much as one more of them."""

@@ -12,8 +12,8 @@ from rutc.base.progress import Progress
 from rutc.base.record import record
 from rutc.runtime import ModelError, load
 from rutc.verify.compare import Value
+from rutc.verify.interleaved import Job, Latency, Run, require, take_turns
 from rutc.verify.reference import Reference
-from rutc.verify.turns import Job, Latency, Run, require, take_turns
 
 Inputs = Mapping[str, Value]
 Room = Mapping[str, tuple[str, tuple[int, ...]]]

@@ -24,8 +24,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from rutc.verify.axis_slices import Slice, Slices, slices
 from rutc.verify.compare import Array, OutputComparison, distance, real_parts
-from rutc.verify.slices import Slice, Slices, slices
 from rutc.verify.tolerance import (
     FUNCTION_ULPS,
     MISSED,

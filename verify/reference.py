@@ -16,7 +16,7 @@ from rutc.emit.targets.select import host_features
 from rutc.errors import UserError
 from rutc.importer.quantised import multiplies_bytes
 from rutc.verify.compare import Array, Value
-from rutc.verify.inputs import ONNX_DTYPES
+from rutc.verify.input_values import ONNX_DTYPES
 
 if TYPE_CHECKING:
     import onnxruntime as ort

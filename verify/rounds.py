@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from rutc.base.record import record
 from rutc.runtime import InferenceSession
 from rutc.verify.compare import Value
-from rutc.verify.inputs import STANDARD, Spread, generate
+from rutc.verify.input_values import STANDARD, Spread, generate
 from rutc.verify.ports import input_specs
 from rutc.verify.sizes import (
     Sizes,

@@ -9,7 +9,7 @@ from rutc.runtime import InferenceSession
 from rutc.verify.compare import (
     Value,
 )
-from rutc.verify.inputs import gather
+from rutc.verify.input_values import gather
 from rutc.verify.ports import input_specs
 from rutc.verify.sizes import (
     Sizes,

@@ -8,7 +8,7 @@ from rutc.base.record import record
 from rutc.graph_opt.versions import RANDOM
 from rutc.tensor_ir import Call, DType, Graph, Input, Node, Scan, While
 from rutc.tensor_ir.graph import bodies, outs, used, used_deep, walk_nodes
-from rutc.verify.widen import NARROW
+from rutc.verify.float64 import NARROW
 
 
 @record

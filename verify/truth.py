@@ -38,8 +38,8 @@ from rutc.tensor_ir.expr import factors, index_names, walk
 from rutc.tensor_ir.graph import bound_symbols, outs, used_deep, walk_nodes
 from rutc.tensor_ir.interpret import POINTS, Run, State
 from rutc.verify.compare import Array
+from rutc.verify.float64 import NARROW, WIDE, widened
 from rutc.verify.tolerance import IN_ORDER, ROW_STEPS, STORED, roundings, unit_roundoff
-from rutc.verify.widen import NARROW, WIDE, widened
 
 Wide = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]

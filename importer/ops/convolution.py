@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.contraction import sum_products
-from rutc.importer.ops.dynamic import sizes
 from rutc.importer.ops.fit import of_shape
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import reshape
+from rutc.importer.ops.size_operands import sizes
 from rutc.importer.ops.window import Window, kernel_roles, spatial_roles, window
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor, shape_text

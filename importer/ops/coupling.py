@@ -13,7 +13,7 @@ import numpy as np
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import lit
-from rutc.importer.ops.loops import repeated, scanned
+from rutc.importer.ops.scans import repeated, scanned
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Index, IndexValue, apply
 

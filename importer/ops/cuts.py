@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import FEW, OperatorError, lit
-from rutc.importer.ops.dynamic import (
+from rutc.importer.ops.operands import axes_of, axis_of, indices, ints
+from rutc.importer.ops.run_time_axes import sliced
+from rutc.importer.ops.size_operands import (
     cut_dynamic,
     elements,
     most_of,
@@ -14,8 +16,6 @@ from rutc.importer.ops.dynamic import (
     number,
     split_dynamic,
 )
-from rutc.importer.ops.operands import axes_of, axis_of, indices, ints
-from rutc.importer.ops.run_time_axes import sliced
 from rutc.importer.registry import operator
 from rutc.importer.size_builder import MANY
 from rutc.importer.tensor import Tensor

@@ -15,9 +15,9 @@ from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.control import check_condition, tensors
 from rutc.importer.ops.cuts import concat
-from rutc.importer.ops.dynamic import nothing, number
-from rutc.importer.ops.loops import Carried, carries, counted, states_after
 from rutc.importer.ops.operands import indices
+from rutc.importer.ops.scans import Carried, carries, counted, states_after
+from rutc.importer.ops.size_operands import nothing, number
 from rutc.importer.registry import operator
 from rutc.importer.size_builder import MOST
 from rutc.importer.tensor import Boxed, Item, ListType, Tensor, known_ints

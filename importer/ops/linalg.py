@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.nest_builder import computing
-from rutc.importer.ops.loops import scanned
+from rutc.importer.ops.scans import scanned
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast, reducer

@@ -10,14 +10,6 @@ from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.open_sizes import must_equal
 from rutc.importer.ops.control import unless
-from rutc.importer.ops.dynamic import (
-    expand_dynamic,
-    nothing,
-    number,
-    range_dynamic,
-    reshape_dynamic,
-)
-from rutc.importer.ops.dynamic import sizes as sizes_of
 from rutc.importer.ops.fit import of_shape
 from rutc.importer.ops.operands import axis_of, indices, static
 from rutc.importer.ops.positions import (
@@ -28,6 +20,14 @@ from rutc.importer.ops.positions import (
     position_in,
 )
 from rutc.importer.ops.reshape import reshape, resolve
+from rutc.importer.ops.size_operands import (
+    expand_dynamic,
+    nothing,
+    number,
+    range_dynamic,
+    reshape_dynamic,
+)
+from rutc.importer.ops.size_operands import sizes as sizes_of
 from rutc.importer.overflow import differ
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator

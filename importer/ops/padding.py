@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.ops.dynamic import bound, elements, nothing, number
-from rutc.importer.ops.dynamic import sizes as sizes_of
 from rutc.importer.ops.operands import axes_of, ints
 from rutc.importer.ops.run_time_axes import for_every_axis
+from rutc.importer.ops.size_operands import bound, elements, nothing, number
+from rutc.importer.ops.size_operands import sizes as sizes_of
 from rutc.importer.registry import operator
 from rutc.importer.size_builder import MOST
 from rutc.importer.tensor import Tensor

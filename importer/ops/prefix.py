@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import lit
-from rutc.importer.ops.loops import scanned
 from rutc.importer.ops.operands import array, axis_of
 from rutc.importer.ops.reshape import linear
 from rutc.importer.ops.run_time_axes import one_axis
+from rutc.importer.ops.scans import scanned
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Index, apply

@@ -13,10 +13,10 @@ from rutc.importer.ops.attention import split_heads
 from rutc.importer.ops.contraction import sum_products
 from rutc.importer.ops.cuts import concat
 from rutc.importer.ops.fit import of_shape
-from rutc.importer.ops.loops import scanned
 from rutc.importer.ops.movement import transpose
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.reshape import reshape
+from rutc.importer.ops.scans import scanned
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, Expr, Index, apply, cast

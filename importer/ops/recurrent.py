@@ -19,10 +19,10 @@ from rutc.importer.ops.contraction import sum_products
 from rutc.importer.ops.cuts import concat
 from rutc.importer.ops.fixed_point import Stored
 from rutc.importer.ops.gate_functions import Function, gate_functions
-from rutc.importer.ops.loops import scanned
 from rutc.importer.ops.movement import reversed_within, transpose
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.positions import checked_lengths
+from rutc.importer.ops.scans import scanned
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast

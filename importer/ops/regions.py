@@ -12,8 +12,8 @@ from rutc.base.record import record
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import scaled, shifted
-from rutc.importer.ops.dynamic import number
 from rutc.importer.ops.positions import column, element_at, position_in
+from rutc.importer.ops.size_operands import number
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import DType, Expr, Index, IndexValue, apply, cast

@@ -12,8 +12,6 @@ import numpy as np
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import scaled
-from rutc.importer.ops.dynamic import bound, number
-from rutc.importer.ops.dynamic import sizes as sizes_of
 from rutc.importer.ops.operands import axes_of
 from rutc.importer.ops.resize_dynamic import (
     REAL,
@@ -24,6 +22,8 @@ from rutc.importer.ops.resize_dynamic import (
     resize_along,
 )
 from rutc.importer.ops.resize_positions import Scale, Scheme, fitted
+from rutc.importer.ops.size_operands import bound, number
+from rutc.importer.ops.size_operands import sizes as sizes_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, apply, cast

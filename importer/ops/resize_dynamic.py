@@ -14,7 +14,7 @@ from rutc.base.record import record
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.activations import scaled, shifted
-from rutc.importer.ops.dynamic import bound, number
+from rutc.importer.ops.size_operands import bound, number
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, Lit, apply, cast
 

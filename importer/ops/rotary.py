@@ -15,8 +15,8 @@ from rutc.importer.ops.activations import mul
 from rutc.importer.ops.attention import merge_heads, split_heads
 from rutc.importer.ops.control import unless
 from rutc.importer.ops.cuts import concat
-from rutc.importer.ops.dynamic import number
 from rutc.importer.ops.operands import static
+from rutc.importer.ops.size_operands import number
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, apply, cast

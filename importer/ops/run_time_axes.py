@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from rutc.base.record import record
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, check_rank
-from rutc.importer.ops.dynamic import bound, cut_by, elements, most_of, number
+from rutc.importer.ops.size_operands import bound, cut_by, elements, most_of, number
 from rutc.importer.size_builder import MOST
 from rutc.importer.tensor import Shape, Tensor
 from rutc.tensor_ir import DType, Expr, Index, Lit, apply, cast

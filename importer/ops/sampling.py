@@ -9,8 +9,8 @@ from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.nest_builder import computing
 from rutc.importer.ops.activations import scaled, shifted
-from rutc.importer.ops.dynamic import sizes
 from rutc.importer.ops.operands import static
+from rutc.importer.ops.size_operands import sizes
 from rutc.importer.ops.window import spatial_roles
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor

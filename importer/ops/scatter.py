@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
-from rutc.importer.ops.dynamic import bound, checked, number, sizes
 from rutc.importer.ops.fit import of_shape
 from rutc.importer.ops.operands import axis_of, static
 from rutc.importer.ops.positions import column, position_in
 from rutc.importer.ops.reshape import reshape
+from rutc.importer.ops.size_operands import bound, checked, number, sizes
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, Scatter, apply, cast, reducer

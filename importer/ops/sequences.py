@@ -23,9 +23,9 @@ from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError
 from rutc.importer.ops.control import tensors
 from rutc.importer.ops.cuts import concat, split
-from rutc.importer.ops.dynamic import bound, checked, number
-from rutc.importer.ops.loops import collected
 from rutc.importer.ops.operands import axis_of, ints, static
+from rutc.importer.ops.scans import collected
+from rutc.importer.ops.size_operands import bound, checked, number
 from rutc.importer.ops.unit_axes import squeeze, unsqueeze
 from rutc.importer.registry import operator
 from rutc.importer.tensor import (

@@ -9,10 +9,10 @@ import numpy as np
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.nest_builder import computing
-from rutc.importer.ops.dynamic import sizes
 from rutc.importer.ops.operands import array, axis_of, static
 from rutc.importer.ops.reshape import linear
 from rutc.importer.ops.run_time_axes import one_axis
+from rutc.importer.ops.size_operands import sizes
 from rutc.importer.proto import dtype_of
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor

@@ -14,7 +14,7 @@ import numpy as np
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.forest import MODES, Branches, Forest, Nodes, Votes, Walk, walk_of
-from rutc.importer.ops.loops import scanned
+from rutc.importer.ops.scans import scanned
 from rutc.importer.ops.scores import (
     ML,
     Labels,

@@ -7,10 +7,10 @@ from rutc.importer.broadcast import may_be_one
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError
 from rutc.importer.ops.control import branched, tensors, unless
-from rutc.importer.ops.dynamic import elements
 from rutc.importer.ops.operands import axes_of, ints
 from rutc.importer.ops.reshape import linear
 from rutc.importer.ops.run_time_axes import named_axes
+from rutc.importer.ops.size_operands import elements
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Tensor
 from rutc.tensor_ir import DType, IndexValue, Lit, apply

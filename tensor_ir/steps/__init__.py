@@ -1,6 +1,5 @@
 """Schedule steps: small, checked rewrites of kernels. A schedule is a tuple of steps, as data."""
 
-from rutc.tensor_ir.steps.base import NotApplicable, Schedule, Step, apply_schedule
 from rutc.tensor_ir.steps.ends import Balance, Even, Overlap, Peel
 from rutc.tensor_ir.steps.inside import Inside
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Reorder, Split
@@ -9,6 +8,7 @@ from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, Prefetch
 from rutc.tensor_ir.steps.preload import Preload
 from rutc.tensor_ir.steps.prepare import Prepare
 from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes, PartialSums
+from rutc.tensor_ir.steps.step import NotApplicable, Schedule, Step, apply_schedule
 from rutc.tensor_ir.steps.text import parse_schedule, print_schedule
 from rutc.tensor_ir.steps.tile import Tile
 

@@ -22,7 +22,7 @@ from rutc.tensor_ir.kernel import (
     exprs,
     walk_stmts,
 )
-from rutc.tensor_ir.steps.base import (
+from rutc.tensor_ir.steps.step import (
     NotApplicable,
     Step,
     check_fresh,

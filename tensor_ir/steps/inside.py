@@ -22,7 +22,7 @@ from rutc.tensor_ir.kernel import (
     walk_stmts,
 )
 from rutc.tensor_ir.outside import adds_nothing
-from rutc.tensor_ir.steps.base import (
+from rutc.tensor_ir.steps.step import (
     NotApplicable,
     Step,
     find_loops,

@@ -20,7 +20,7 @@ from rutc.tensor_ir.kernel import (
     accesses,
     walk_stmts,
 )
-from rutc.tensor_ir.steps.base import (
+from rutc.tensor_ir.steps.step import (
     NotApplicable,
     Step,
     check_fresh,

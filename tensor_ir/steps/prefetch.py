@@ -22,7 +22,7 @@ from rutc.tensor_ir.kernel import (
     exprs,
     walk_stmts,
 )
-from rutc.tensor_ir.steps.base import NotApplicable, Step, check_positive, find_loops, replace_loop
+from rutc.tensor_ir.steps.step import NotApplicable, Step, check_positive, find_loops, replace_loop
 
 Turn = tuple[Index, Index, int | None]
 """A loop inside: its variable, its extent, and that as a number unless it is symbolic."""

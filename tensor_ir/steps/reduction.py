@@ -28,7 +28,7 @@ from rutc.tensor_ir.kernel import (
     walk_stmts,
 )
 from rutc.tensor_ir.layout import Axis, Layout, dense
-from rutc.tensor_ir.steps.base import (
+from rutc.tensor_ir.steps.step import (
     NotApplicable,
     Step,
     check_fresh,

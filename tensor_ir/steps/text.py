@@ -13,7 +13,6 @@ from dataclasses import fields
 from typing import get_args, get_origin, get_type_hints
 
 from rutc.tensor_ir.kernel import Kind
-from rutc.tensor_ir.steps.base import Field, Schedule, Step, field_text, step_name
 from rutc.tensor_ir.steps.ends import Balance, Even, Overlap, Peel
 from rutc.tensor_ir.steps.inside import Inside
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Reorder, Split
@@ -22,6 +21,7 @@ from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, Prefetch
 from rutc.tensor_ir.steps.preload import Preload
 from rutc.tensor_ir.steps.prepare import Prepare
 from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes, PartialSums
+from rutc.tensor_ir.steps.step import Field, Schedule, Step, field_text, step_name
 from rutc.tensor_ir.steps.tile import Tile
 
 STEPS: Mapping[str, type[Step]] = {

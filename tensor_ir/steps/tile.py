@@ -24,7 +24,8 @@ from rutc.tensor_ir.kernel import (
     walk_stmts,
 )
 from rutc.tensor_ir.layout import Axis, Layout
-from rutc.tensor_ir.steps.base import (
+from rutc.tensor_ir.steps.loops import MOST_UNROLLED
+from rutc.tensor_ir.steps.step import (
     NotApplicable,
     Step,
     check_independent,
@@ -36,7 +37,6 @@ from rutc.tensor_ir.steps.base import (
     replace_loop,
     with_index,
 )
-from rutc.tensor_ir.steps.loops import MOST_UNROLLED
 
 MOST_EXACT = 9
 """Tiles of up to so many rows have code for each number of rows in their upper half."""

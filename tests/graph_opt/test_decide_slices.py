@@ -17,7 +17,7 @@ from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verifier import verify
 from tests.compiled import build, run
 from tests.graph_opt.plan_runner import run_plan
 from tests.graph_opt.plans import assigned

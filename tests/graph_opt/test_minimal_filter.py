@@ -29,7 +29,7 @@ from rutc.tensor_ir import (
     reducer,
 )
 from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verifier import verify
 from rutc.verify.tolerance import Level, tolerance
 from tests.examples import examples
 

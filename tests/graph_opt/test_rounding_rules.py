@@ -18,7 +18,7 @@ from rutc.graph_opt.rules.scale import join_weights
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verifier import verify
 from tests.examples import examples
 from tests.graph_opt.truth import assert_as_close, root_mean_square, truth
 

@@ -13,7 +13,7 @@ import pytest
 from rutc.graph_opt.pipeline import optimize
 from rutc.graph_opt.rewrite import Pass, Sweep, why_not
 from rutc.graph_opt.rules.cse import MergeEqual
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verifier import verify
 from tests.golden import After, Rejected, before, check_golden
 from tests.graph_opt.rules import BY_NAME
 

@@ -11,7 +11,7 @@ from onnx import AttributeProto, TensorProto, helper
 from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verifier import verify
 
 DOMAIN = "own.functions"
 X = np.random.default_rng(0).standard_normal((2, 3, 4)).astype("f4")

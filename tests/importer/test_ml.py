@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verifier import verify
 
 ML = "ai.onnx.ml"
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO")

@@ -13,7 +13,7 @@ from rutc.importer import import_model
 from rutc.tensor_ir import Nest
 from rutc.tensor_ir.graph import walk_nodes
 from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verifier import verify
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 DIGITS = Path(__file__).parents[2] / "models" / "digits" / "digits.onnx"

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from rutc.importer import import_model
 from rutc.tensor_ir import Const, Input, Nest
 from rutc.tensor_ir.interpret import interpret
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verifier import verify
 
 
 def save(path, nodes, inputs, outputs, constants=()):

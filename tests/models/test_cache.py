@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rutc.errors import UserError
-from rutc.models.cache import cache_folder, cached
+from rutc.models.model_cache import cache_folder, cached
 
 
 @pytest.fixture(autouse=True)

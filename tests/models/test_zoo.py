@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rutc.errors import UserError
 from rutc.models import speech, tokens
 from rutc.models.__main__ import main
-from rutc.models.images import line_text, text_line
+from rutc.models.photographs import line_text, text_line
 from rutc.models.sources import LightNetwork
 from rutc.models.zoo import Model, find, zoo
 

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 from rutc.emit import toolchain
+from rutc.emit.c_text import c_comment, c_string
 from rutc.emit.elf import HUGE_PAGE_BYTES, append_segment
 from rutc.emit.host_runtime import HOST_SOURCES
 from rutc.emit.library import build_library
 from rutc.emit.program import Copy, Launch, Port, Program, Ref
 from rutc.emit.program_source import symbol_prefix
-from rutc.emit.text import c_comment, c_string
 from rutc.emit.toolchain import find_toolchain
-from rutc.emit.weights import weight_image
+from rutc.emit.weight_image import weight_image
 from rutc.errors import InternalError, UserError
 from rutc.runtime import ModelError, load
 from tests.runtime.conftest import Compile, elementwise, simple, unary

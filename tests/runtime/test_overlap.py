@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rutc.emit.host_runtime import HOST_SOURCES
-from rutc.runtime.interface import CPU, DLTensor
+from rutc.runtime.c_interface import CPU, DLTensor
 
 
 @pytest.fixture(scope="module")

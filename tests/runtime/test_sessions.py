@@ -13,7 +13,7 @@ import pytest
 from rutc.emit.library import build_library
 from rutc.emit.program import Branch, Copy, Launch, Port, Program, Ref, Repeat
 from rutc.runtime import InferenceSession, ModelError, load
-from rutc.runtime.interface import Options
+from rutc.runtime.c_interface import Options
 from rutc.runtime.tensors import Slot, TensorInfo
 from tests.runtime.conftest import Compile, elementwise, kernel, simple, unary
 

@@ -7,7 +7,7 @@ import pytest
 from rutc.errors import InternalError, UserError
 from rutc.tensor_ir.interpret import interpret, interpret_values
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verifier import verify
 
 GRAPH = """
 graph "g"

@@ -7,7 +7,7 @@ from rutc.tensor_ir import interpret as interpret_module
 from rutc.tensor_ir.graph import constants_of
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verifier import verify
 from tests.examples import examples
 from tests.strategies import graphs, random_inputs
 from tests.tensor_ir.naive import Naive

@@ -48,7 +48,7 @@ from rutc.tensor_ir.steps import (
     print_schedule,
 )
 from rutc.tensor_ir.steps.text import STEPS
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verifier import verify
 from tests.examples import examples
 from tests.kernels import Case, cases, scheduled
 

@@ -50,8 +50,8 @@ from rutc.tensor_ir import (
     Value,
     apply,
 )
+from rutc.verify.axis_slices import slices
 from rutc.verify.oracle import RUNS
-from rutc.verify.slices import slices
 from rutc.verify.traits import value_traits
 from rutc.verify.truth import Truth
 from rutc.verify.verification import Verification

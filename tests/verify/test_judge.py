@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rutc.verify.axis_slices import slices
 from rutc.verify.compare import Array, OutputComparison, compare_values
 from rutc.verify.judge import judged, judged_by_reference
-from rutc.verify.slices import slices
 from rutc.verify.tolerance import Level
 from rutc.verify.verification import Verification
 

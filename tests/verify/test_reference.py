@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from rutc.verify.inputs import generate, spec
+from rutc.verify.input_values import generate, spec
 from rutc.verify.reference import Reference
 
 EXACT = "session.x64quantprecision"

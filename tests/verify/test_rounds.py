@@ -15,7 +15,7 @@ from rutc.runtime import ModelError
 from rutc.tensor_ir import Lit, Nest, apply
 from rutc.verify import THOROUGH, Effort, Verification, verify_model
 from rutc.verify.informative import says_nothing
-from rutc.verify.inputs import InputSpec, generate, spec
+from rutc.verify.input_values import InputSpec, generate, spec
 from rutc.verify.truth import Truth
 
 Weights = Mapping[str, np.ndarray]

@@ -11,7 +11,7 @@ from rutc.driver.api import compile, verify
 from rutc.importer import import_model
 from rutc.runtime import load
 from rutc.verify import Verification
-from rutc.verify.inputs import check_sources
+from rutc.verify.input_values import check_sources
 from rutc.verify.ports import input_specs, ports_of
 from rutc.verify.session_values import session_values
 from tests.run_time_structure.models import (

@@ -15,10 +15,10 @@ from rutc.tensor_ir import DType, Graph, Nest
 from rutc.tensor_ir.graph import outs, walk_nodes
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verifier import verify
+from rutc.verify.float64 import widened
 from rutc.verify.tolerance import MULTIPLE, unit_roundoff
 from rutc.verify.truth import MOVED_PER_S, NODE_S, TooMuchWork, Truth
-from rutc.verify.widen import widened
 
 RANDOM = np.random.default_rng(3)
 Arrays = Mapping[str, np.ndarray]

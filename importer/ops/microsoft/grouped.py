@@ -20,10 +20,10 @@ from rutc.importer.ops.attention import (
     split_heads,
     weights_of,
 )
-from rutc.importer.ops.dynamic import sizes
 from rutc.importer.ops.microsoft import DOMAIN
 from rutc.importer.ops.operands import static
 from rutc.importer.ops.rotary import position_at, rotated
+from rutc.importer.ops.size_operands import sizes
 from rutc.importer.registry import operator
 from rutc.importer.tensor import Axis, Tensor
 from rutc.tensor_ir import Coord, DType, Expr, Index, IndexValue, apply, cast

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from rutc.emit import ir
-from rutc.emit.access import MemoryEmitter
 from rutc.emit.index import is_vector
+from rutc.emit.load_store import MemoryEmitter
 from rutc.tensor_ir.machine import Machine
 
 DIVISORS = (2.0**-60, 2.0**60)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rutc.emit import ir
 from rutc.emit.index import I32, IndexEmitter, Lane, i64, is_vector, splat
-from rutc.emit.memory import emit_literal, memory_type, to_memory
+from rutc.emit.storage import emit_literal, memory_type, to_memory
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import ZERO, Index, Monomial
 from rutc.tensor_ir.dtype import DType

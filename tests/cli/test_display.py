@@ -11,8 +11,8 @@ from onnx import TensorProto, numpy_helper
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
 from rutc.driver.compiler import Options, Report, compile_model
+from rutc.report.display import BYTES, quantity, report_text, step_times
 from rutc.report.inspection import inspect_library
-from rutc.report.views import BYTES, quantity, report_text, step_times
 from rutc.runtime import ProfileEntry
 from rutc.tensor_ir.parse import parse_index
 

@@ -6,7 +6,7 @@ import pytest
 from rutc.errors import InternalError
 from rutc.tensor_ir import DType, Expr, Graph, Index, Lit, Local, Nest, Value, While
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.verify import VerifyError, verify
+from rutc.tensor_ir.verifier import VerifyError, verify
 
 GRAPH = """
 graph "g"

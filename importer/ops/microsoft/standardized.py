@@ -10,12 +10,12 @@ import numpy as np
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, lit
 from rutc.importer.ops.elementwise import trilu
-from rutc.importer.ops.loops import scanned
 from rutc.importer.ops.microsoft import DOMAIN
 from rutc.importer.ops.movement import gather_nd, range_of
 from rutc.importer.ops.operands import array, ints, static
 from rutc.importer.ops.padding import pad
 from rutc.importer.ops.sampling import grid_sample
+from rutc.importer.ops.scans import scanned
 from rutc.importer.ops.unit_axes import unsqueeze
 from rutc.importer.registry import operator
 from rutc.importer.shapes import folded

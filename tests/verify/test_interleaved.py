@@ -14,7 +14,7 @@ from onnx import parser
 from rutc.driver.compiler import Options, compile_model
 from rutc.errors import UserError
 from rutc.verify.bench import aligned, allocated, room_for, run_onnxruntime, run_rutc
-from rutc.verify.turns import ROUNDS, Job, Run, require, take_turns
+from rutc.verify.interleaved import ROUNDS, Job, Run, require, take_turns
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -124,7 +124,7 @@ class _Peer:
 
     def __init__(self, job: Job) -> None:
         self._channel, theirs = Pipe()
-        command = "import sys; from rutc.verify.turns import serve; serve(int(sys.argv[1]))"
+        command = "import sys; from rutc.verify.interleaved import serve; serve(int(sys.argv[1]))"
         number = theirs.fileno()
         # What a peer prints goes where messages go.
         self._process = subprocess.Popen(
