@@ -1,8 +1,8 @@
 """From plans to an artifact's parts: every group's kernel, the weights' image, the host program.
 
-The steps come first, with drafts of the launches. Then code is made of all kernels, in several
-processes, of equal ones (up to names, see `tensor_ir.canonical`) once. At last the launches are
-completed: kernels say how they want constants packed.
+The steps come first, which name kernels by ids. Then code is made of all kernels, in several
+processes, of equal ones (up to names, see `tensor_ir.canonical`) once. At last comes the program,
+of the steps and a table of what was made: kernels say how they want constants packed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from itertools import chain
 from rutc.base.record import record
 from rutc.driver.crew import done_by_crew
 from rutc.driver.plan_cost import cycles_of
-from rutc.driver.plan_steps import KernelFacts, Pending, PlanSteps
+from rutc.driver.plan_steps import KernelFacts, Launched, Pending, PlanSteps
 from rutc.driver.recipe import Chooser, Draft, Made, Recipe, draft, key, made_of, make
 from rutc.driver.weights import Weights
 from rutc.emit import cache
 from rutc.emit import program as host
+from rutc.emit.kernel_call import KernelCall
 from rutc.errors import InternalError
 from rutc.graph_opt.plan import Plan
 from rutc.tensor_ir.affine import ONE, Index, Size, maximum, minimum, plain, typical
@@ -81,46 +82,53 @@ class Builder:
         cycles = [cycles_of(p, self.machine) for p in plans]
         self.machine = _machine_of(cycles, self.plan, self.machine)
         weights = Weights()
-        parts = [PlanSteps(p, weights, number) for number, p in enumerate(plans)]
+        parts: list[PlanSteps] = []
+        for number, p in enumerate(plans):
+            parts.append(PlanSteps(p, weights, number, sum(len(x.pending) for x in parts)))
         _check_alike(parts)
-        self.on_routines(host.routines(chain.from_iterable(p.drafts for p in parts)))
-        objects: dict[str, bytes] = {}
-        thread_bytes = 0
-        matrices = False
+        self.on_routines(host.routines(chain.from_iterable(p.steps for p in parts)))
         every = [(part, pending) for part in parts for pending in part.pending]
         made_of = self._made([pending for _, pending in every])
-        for (part, pending), made in zip(every, made_of, strict=True):
-            objects[made.symbol] = made.code
-            thread_bytes = max(thread_bytes, made.thread_bytes)
-            part.complete(pending, made)
-            matrices |= made.matrices
+        launched = {
+            pending.id: part.launched(pending, made)
+            for (part, pending), made in zip(every, made_of, strict=True)
+        }
+        own = [[launched[pending.id] for pending in part.pending] for part in parts]
+        made = [x.made for x in launched.values()]
         graph = self.plan.graph
         bound = bound_symbols(graph.nodes)
+        matrices = any(m.matrices for m in made)
         machine = self.machine if matrices else self.machine.without_matrices()
         program = host.Program(
             name=self.name,
             inputs=parts[-1].inputs(),
             outputs=parts[-1].outputs(),
             arena_bytes=self._arena_bytes(plans),
-            steps=self._steps(parts, cycles),
+            steps=self._steps(parts),
             symbols=tuple((s, r) for s, r in graph.symbols if s not in bound),
             bound=tuple((s, r) for s, r in graph.symbols if s in bound),
             weights=tuple(weights.images),
             weight_bytes=weights.bytes,
             features=tuple(sorted(machine.features)),
             keep_subnormals=self.keep_subnormals,
-            thread_bytes=thread_bytes,
+            thread_bytes=max((m.thread_bytes for m in made), default=0),
             strings=self.plan.strings,
+            kernels=tuple(chain.from_iterable(map(self._calls, own, cycles))),
         )
-        facts = [f for p in parts for f in p.facts]
-        return Built(program, list(objects.values()), facts, self._common_flops(parts))
+        objects = list({m.symbol: m.code for m in made}.values())
+        facts = [x.facts for x in launched.values()]
+        return Built(program, objects, facts, self._common_flops(own))
 
-    def _steps(self, parts: Sequence[PlanSteps], cycles: Sequence[Index]) -> tuple[host.Step, ...]:
+    def _calls(self, launched: Sequence[Launched], cycles: Index) -> Iterator[KernelCall]:
+        """What the program's table has of a plan's launches."""
+        large = self._large(cycles)
+        turns = share([x.shared for x in launched], self.machine)
+        for x, n in zip(launched, turns, strict=True):
+            yield x.call(plain(large * n))
+
+    def _steps(self, parts: Sequence[PlanSteps]) -> tuple[host.Step, ...]:
         """The plan's steps, or before them those of the first alternative that applies."""
-        *others, steps = (
-            p.steps([plain(large * t) for t in share(p.shared, self.machine)])
-            for p, large in zip(parts, map(self._large, cycles), strict=True)
-        )
+        *others, steps = (p.steps for p in parts)
         for alternative, instead in zip(reversed(self.alternatives), reversed(others), strict=True):
             steps = (host.Branch(alternative.where, instead, steps),)
         return steps
@@ -149,12 +157,12 @@ class Builder:
             most = plain(maximum(most, bytes_, dict(self.plan.graph.symbols)))
         return most
 
-    def _common_flops(self, parts: Sequence[PlanSteps]) -> int:
+    def _common_flops(self, parts: Sequence[Sequence[Launched]]) -> int:
         """Floating-point operations of the plan that runs at common sizes."""
         sizes = dict(self.plan.graph.symbols)
         applies = (typical(a.where, sizes) > 0 for a in self.alternatives)
         runs = next((p for p, yes in zip(parts, applies, strict=False) if yes), parts[-1])
-        return sum(f.flops for f in runs.facts)
+        return sum(x.facts.flops for x in runs)
 
     def _made(self, every: Sequence[Pending]) -> Iterator[Made]:
         """Yields what becomes of each of the kernels."""

@@ -1,13 +1,14 @@
-"""The steps of one plan in the host program.
+"""The steps of one plan in the host program, and what becomes of the kernels that they launch.
 
-They come first with drafts of the launches, whose kernels wait to be made. Then the launches are
-completed, one kernel after the other: a kernel says how it wants constants packed.
+Steps name kernels by their ids, which have meaning before there is code: `pending` has what each is
+to be made of. What was made of one says how it wants constants packed, and `launched` what the
+program's table and the manifest have of it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -15,7 +16,9 @@ from rutc.base.record import record
 from rutc.driver.plan_cost import work_of
 from rutc.driver.recipe import Made, Recipe, Slices
 from rutc.driver.weights import Weights
+from rutc.emit import kernel_call
 from rutc.emit import program as host
+from rutc.emit.kernel_call import KernelCall, KernelId, Ref
 from rutc.errors import UserError
 from rutc.graph_opt.plan import (
     Choose,
@@ -58,6 +61,7 @@ class Pending:
     `near` are the values that pass to or from kernels in turn with it.
     """
 
+    id: KernelId
     name: str
     kernels: tuple[Kernel, ...]
     canonical: Canonical
@@ -91,15 +95,39 @@ class KernelFacts:
     plan: int = 0
 
 
-class PlanSteps:
-    """The steps of one plan, and what is known of its launches.
+@record
+class Launched:
+    """What is known of a launch whose kernel is made: all that it calls it with but the turns."""
 
-    `pending` are its kernels, and `drafts` its steps, whose launches name them by their numbers.
-    Values and dims have meaning within one plan only.
+    made: Made
+    args: tuple[Ref, ...]
+    tasks: Size
+    symbols: tuple[str, ...]
+    near: tuple[kernel_call.Near, ...]
+    facts: KernelFacts
+    shared: Shared
+
+    def call(self, turns: Size) -> KernelCall:
+        """What the program's table has of it."""
+        return KernelCall(
+            self.made.symbol,
+            self.args,
+            self.tasks,
+            self.facts.origin,
+            self.symbols,
+            turns,
+            self.near,
+        )
+
+
+class PlanSteps:
+    """The steps of one plan, and the kernels that they launch, which are not made yet.
+
+    Kernels have ids from `first` on. Values and dims have meaning within one plan only.
     """
 
-    def __init__(self, plan: Plan, weights: Weights, number: int = 0) -> None:
-        """Draft the steps of the artifact's plan of that number."""
+    def __init__(self, plan: Plan, weights: Weights, number: int = 0, first: int = 0) -> None:
+        """The steps of the artifact's plan of that number."""
         self.plan = plan
         self.weights = weights
         self.number = number
@@ -108,20 +136,14 @@ class PlanSteps:
         }
         self.sizes = dict(plan.graph.symbols)
         self.extents = {d: plain(e) for d, e in plan.graph.dims}
-        self.pending: list[Pending] = []
-        self.launches: list[host.Launch] = []
-        self.facts: list[KernelFacts] = []
-        self.shared: list[Shared] = []
+        self.first = first
+        self._pending: list[Pending] = []
         self.depth = 0
         """The number of loops around the steps at hand."""
         self.near: Mapping[str, Near] = {}
         """The values near of the kernels in turn at hand."""
-        self.drafts = self._steps(plan.steps, self.sizes)
-
-    def steps(self, turns: Sequence[Size]) -> tuple[host.Step, ...]:
-        """The steps, once all launches are complete, with the turns of each."""
-        launches = [replace(x, turns=n) for x, n in zip(self.launches, turns, strict=True)]
-        return _with_launches(self.drafts, launches)
+        self.steps = self._steps(plan.steps, self.sizes)
+        self.pending = tuple(self._pending)
 
     # -- interface ------------------------------------------------------------------------------
     def inputs(self) -> tuple[host.Port, ...]:
@@ -347,7 +369,7 @@ class PlanSteps:
         flops: int,
         slices: tuple[list[tuple[str, Size]], set[str]] | None = None,
     ) -> host.Step:
-        """A draft of a launch, whose kernel is its number among those pending."""
+        """The launch of kernels that join those pending."""
         renamed = canonical(*kernels)
         forward = {old: new for new, old in renamed.buffers.items()}
         constants = tuple(
@@ -364,15 +386,16 @@ class PlanSteps:
             sliced = Slices(counts, kept)
         recipe = Recipe(renamed.kernels, constants, sliced)
         origin = tuple(dict.fromkeys(o for k in kernels for o in k.origin))
-        self.pending.append(Pending(name, kernels, renamed, recipe, flops, origin, self.near))
-        return host.Launch(str(len(self.pending) - 1), (), 0)
+        id_ = KernelId(self.first + len(self._pending))
+        self._pending.append(Pending(id_, name, kernels, renamed, recipe, flops, origin, self.near))
+        return host.Launch(id_)
 
-    def complete(self, pending: Pending, made: Made) -> None:
-        """Adds the launch of the next kernel, constants packed as it wants them."""
+    def launched(self, pending: Pending, made: Made) -> Launched:
+        """The launch of a kernel that is made, constants packed as it wants them."""
         dims, names = pending.canonical.dims, pending.canonical.buffers
         buffers = {b.name: b for k in pending.kernels for b in k.args}
-        args: list[host.Ref] = []
-        near: list[host.Near] = []
+        args: list[Ref] = []
+        near: list[kernel_call.Near] = []
         operands: list[Operand] = []
         for argument in made.arguments:
             b = buffers[names[argument.buffer]]
@@ -381,7 +404,7 @@ class PlanSteps:
             operands.append(Operand(b.name, size, constant, argument.written))
             if b.name in pending.near:
                 place = pending.near[b.name]
-                near.append(host.Near(len(args), place.offset, place.bytes))
+                near.append(kernel_call.Near(len(args), place.offset, place.bytes))
             if not constant:
                 args.append(self._ref(b.name))
                 continue
@@ -391,43 +414,39 @@ class PlanSteps:
         tasks = plain(Index.of(made.tasks).subs({n: Index.of(d) for n, d in dims.items()}))
         common = typical(tasks, self.sizes)
         found = tuple(way.named(dims) for way in made.ways)
-        self.shared.append(Shared(tuple(operands), found, pending.flops))
         read = tuple(dims[n] for n in made.symbols)
-        self.facts.append(
-            KernelFacts(
-                pending.name,
-                made.symbol,
-                pending.origin,
-                pending.flops,
-                sum(o.bytes for o in operands),
-                common,
-                pending.named(made.schedule),
-                read,
-                self.number,
-            )
+        facts = KernelFacts(
+            pending.name,
+            made.symbol,
+            pending.origin,
+            pending.flops,
+            sum(o.bytes for o in operands),
+            common,
+            pending.named(made.schedule),
+            read,
+            self.number,
         )
-        self.launches.append(
-            host.Launch(made.symbol, tuple(args), tasks, pending.origin, read, near=tuple(near))
-        )
+        shared = Shared(tuple(operands), found, pending.flops)
+        return Launched(made, tuple(args), tasks, read, tuple(near), facts, shared)
 
     # -- memory ---------------------------------------------------------------------------------
-    def _ref(self, name: str) -> host.Ref:
+    def _ref(self, name: str) -> Ref:
         if name in self.constants:
             return self._weight(name, self.plan.layouts[name])
         place = self.plan.places[name]
         match place.space:
             case "near":
-                return host.Ref("arena")
+                return Ref("arena")
             case "input":
-                return host.Ref("input", place.index, place.offset)
+                return Ref("input", place.index, place.offset)
             case "output":
-                return host.Ref("output", place.index, place.offset)
+                return Ref("output", place.index, place.offset)
             case "block":
-                return host.Ref("block", place.index, place.offset)
+                return Ref("block", place.index, place.offset)
             case _:
-                return host.Ref("arena", 0, place.offset)
+                return Ref("arena", 0, place.offset)
 
-    def _weight(self, name: str, layout: Layout) -> host.Ref:
+    def _weight(self, name: str, layout: Layout) -> Ref:
         return self.weights.place(self.constants[name], layout)
 
     def _reserved(self, values: Iterable[str]) -> list[host.Step]:
@@ -439,23 +458,3 @@ class PlanSteps:
         value: Value = self.plan.values[target]
         size = product(self.extents[d] for d in value.dims) * value.dtype.bytes
         return host.Copy(self._ref(target), self._ref(source), plain(size))
-
-
-def _with_launches(
-    steps: tuple[host.Step, ...], launches: Sequence[host.Launch]
-) -> tuple[host.Step, ...]:
-    """The steps with the drafts of launches replaced by those with their numbers."""
-
-    def completed(s: host.Step) -> host.Step:
-        match s:
-            case host.Launch():
-                return launches[int(s.kernel)]
-            case host.Branch():
-                then = _with_launches(s.then, launches)
-                return replace(s, then=then, orelse=_with_launches(s.orelse, launches))
-            case host.Repeat() | host.While() | host.InTurn():
-                return replace(s, body=_with_launches(s.body, launches))
-            case _:
-                return s
-
-    return tuple(map(completed, steps))

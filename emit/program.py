@@ -1,12 +1,13 @@
 """The host program of an artifact: what one run does, in order, and in which memory.
 
-    Program = inputs, outputs, weights, an arena, and a tuple of steps
+    Program = inputs, outputs, weights, an arena, a table of kernels, and a tuple of steps
     Step    = Launch a kernel | Launch kernels in turn | Copy bytes | Branch on a bool or a size
             | Repeat a body | Call a routine of the host runtime | While a bool holds
             | Fail with a message | Bind a size | Reserve a block
     Ref     = a byte offset into the arena, the weights, a block, or one input or output
 
-A launch calls `void kernel(void *const *bufs, const int64_t *syms, int64_t begin, int64_t end)`:
+A launch names a kernel by its place in the table, and calls
+`void kernel(void *const *bufs, const int64_t *syms, int64_t begin, int64_t end)`:
 `bufs` are its `args` in order, `syms` the values of its `symbols` (sizes of the model, counters of
 the enclosing `Repeat` steps), and `[begin, end)` the part of its `tasks` that the thread executes.
 All sizes may be expressions of the program's symbols, which the inputs' shapes give values to.
@@ -15,75 +16,30 @@ Steps run one after the other; only the tasks of one launch run at the same time
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from functools import cached_property
-from typing import Literal, assert_never
+from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
 
 from rutc.base.record import record
+from rutc.emit.kernel_call import BUFFER_ALIGNMENT, KernelCall, KernelId, Ref
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Index, Range, Size, plain, quoted
 
-Space = Literal["arena", "weights", "block", "input", "output"]
 Attribute = int | float | str | tuple[int, ...]
 WeightData = bytes | bytearray | memoryview | npt.NDArray[np.generic]
 
-BUFFER_ALIGNMENT = 64
-"""Bytes: the arena and the weights start at a multiple of this, and so do all offsets in them."""
 POINTER_BYTES = 8
 
 
 @record
-class Ref:
-    """A place in memory: `offset` bytes into a space; `index` numbers the block or port."""
-
-    space: Space
-    index: int = 0
-    offset: Size = 0
-
-    def __str__(self) -> str:
-        number = str(self.index) if self.space in {"block", "input", "output"} else ""
-        return f"{self.space}{number}+{self.offset}"
-
-
-@record
-class Near:
-    """The argument of that number passes between kernels in turn: `bytes` of it for one index.
-
-    A thread that takes turns has them at that offset of its scratch.
-    """
-
-    argument: int
-    offset: int
-    bytes: int
-
-
-@record
 class Launch:
-    """Runs `kernel` over tasks [0, tasks), shared out to the threads; one task: on the caller's.
+    """Runs a kernel of the program's table."""
 
-    The tasks are `turns` equal runs of consecutive ones. A thread does the same part of every run;
-    with 0 turns the caller's does all tasks.
-    `origin` names the ONNX nodes that the kernel computes.
-    """
-
-    kernel: str
-    args: tuple[Ref, ...]
-    tasks: Size
-    origin: tuple[str, ...] = ()
-    symbols: tuple[str, ...] = ()
-    turns: Size = 1
-    near: tuple[Near, ...] = ()
-
-    def __str__(self) -> str:
-        args = ", ".join(map(str, self.args))
-        origin = f"  # {', '.join(self.origin)}" if self.origin else ""
-        symbols = f" symbols={','.join(self.symbols)}" if self.symbols else ""
-        turns = f" turns={self.turns}" if self.turns != 1 else ""
-        return f"launch {self.kernel}({args}) tasks={self.tasks}{turns}{symbols}{origin}"
+    kernel: KernelId
 
 
 @record
@@ -98,10 +54,9 @@ class InTurn:
     body: tuple["Step", ...]
     near_bytes: int
 
-    @property
-    def buffer_count(self) -> int:
+    def buffer_count(self, kernels: Sequence[KernelCall]) -> int:
         """The arguments of all launches, of which each thread has a table."""
-        return sum(len(s.args) for s in self.body if isinstance(s, Launch))
+        return sum(len(kernels[s.kernel].args) for s in self.body if isinstance(s, Launch))
 
 
 @record
@@ -249,7 +204,7 @@ class Program:
     the CPU features that the kernels need, as LLVM spells them (`'avx2'`, `'avx512f'`); opening a
     session checks them. Subnormal numbers count as zeros while the program runs unless
     `keep_subnormals` is set. Each thread has `thread_bytes` of scratch for itself.
-    `strings` are those that the steps know by number, their place in it.
+    `strings` are those that the steps know by number, their place in it; so are `kernels`.
 
     Raises:
         InternalError: an offset, index or count lies outside its range.
@@ -268,6 +223,7 @@ class Program:
     strings: tuple[str, ...] = ()
     bound: tuple[tuple[str, Range], ...] = ()
     thread_bytes: int = 0
+    kernels: tuple[KernelCall, ...] = ()
 
     @property
     def routines(self) -> tuple[str, ...]:
@@ -278,7 +234,7 @@ class Program:
     def turn_bytes(self) -> int:
         """What each thread has besides for launches in turn: their buffers, and what is near."""
         turns = (s for s in walk(self.steps) if isinstance(s, InTurn))
-        sizes = ((s.buffer_count * POINTER_BYTES, s.near_bytes) for s in turns)
+        sizes = ((s.buffer_count(self.kernels) * POINTER_BYTES, s.near_bytes) for s in turns)
         return max((sum(map(padded, both)) for both in sizes), default=0)
 
     @property
@@ -305,7 +261,7 @@ class Program:
         lines += [f"  computes {quoted(name)} = {lo}..{hi}" for name, (lo, hi) in self.bound]
         lines += [f"  input{i} {port}" for i, port in enumerate(self.inputs)]
         lines += [f"  output{i} {port}" for i, port in enumerate(self.outputs)]
-        lines += _listing(self.steps, "  ")
+        lines += _listing(self.steps, self.kernels, "  ")
         return "\n".join(lines) + "\n"
 
 
@@ -353,27 +309,30 @@ def walk(steps: Iterable[Step]) -> Iterator[Step]:
                 assert_never(step)
 
 
-def _listing(steps: tuple[Step, ...], indent: str) -> Iterator[str]:
+def _listing(steps: tuple[Step, ...], kernels: Sequence[KernelCall], indent: str) -> Iterator[str]:
     for step in steps:
         match step:
-            case Launch() | Copy() | Call() | Bind() | Reserve() | Fail():
+            case Launch():
+                known = 0 <= step.kernel < len(kernels)
+                yield f"{indent}{kernels[step.kernel] if known else step}"
+            case Copy() | Call() | Bind() | Reserve() | Fail():
                 yield f"{indent}{step}"
             case Branch(cond):
                 yield f"{indent}branch {cond if isinstance(cond, Ref) else f'size {cond}'}"
-                yield from _listing(step.then, indent + "  ")
+                yield from _listing(step.then, kernels, indent + "  ")
                 if step.orelse:
                     yield f"{indent}else"
-                    yield from _listing(step.orelse, indent + "  ")
+                    yield from _listing(step.orelse, kernels, indent + "  ")
             case Repeat():
                 yield f"{indent}repeat {quoted(step.symbol)} trips={step.trips}"
-                yield from _listing(step.body, indent + "  ")
+                yield from _listing(step.body, kernels, indent + "  ")
             case InTurn():
                 near = f" near={step.near_bytes}" if step.near_bytes else ""
                 yield f"{indent}in turn trips={step.trips}{near}"
-                yield from _listing(step.body, indent + "  ")
+                yield from _listing(step.body, kernels, indent + "  ")
             case While():
                 yield f"{indent}while {step.cond}"
-                yield from _listing(step.body, indent + "  ")
+                yield from _listing(step.body, kernels, indent + "  ")
             case _:
                 assert_never(step)
 
@@ -395,35 +354,30 @@ def _problems(program: Program) -> Iterator[str]:
         if offset % BUFFER_ALIGNMENT:
             yield f"weight offset {offset} is not a multiple of {BUFFER_ALIGNMENT}"
     for step in walk(program.steps):
-        yield from (f"{problem} in '{_head(step)}'" for problem in _step_problems(program, step))
+        yield from (
+            f"{problem} in '{_head(program, step)}'" for problem in _step_problems(program, step)
+        )
 
 
-def _head(step: Step) -> str:
-    return next(iter(_listing((step,), "")))
+def _head(program: Program, step: Step) -> str:
+    return next(iter(_listing((step,), program.kernels, "")))
 
 
 def _step_problems(program: Program, step: Step) -> Iterator[str]:
     match step:
         case Launch():
-            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", step.kernel):
-                yield f"kernel name {step.kernel!r} is not a C identifier"
-            if step.kernel.startswith("rutc_"):
-                yield "kernel names must not begin with rutc_ (the host runtime's prefix)"
-            yield from _size_problems(program, (step.tasks, step.turns))
-            yield from _ref_problems(program, step.args)
-            known = {*dict(program.symbols), *dict(program.bound), *counters(program.steps)}
-            for name in step.symbols:
-                if name not in known:
-                    yield f"{name} is no symbol of the program"
-            for n in step.near:
-                if not 0 <= n.argument < len(step.args):
-                    yield f"argument {n.argument} is none"
+            if not 0 <= step.kernel < len(program.kernels):
+                yield f"there is no kernel {step.kernel}"
+                return
+            yield from _call_problems(program, program.kernels[step.kernel])
         case InTurn():
             yield from _size_problems(program, (step.trips,))
             for s in step.body:
                 if not isinstance(s, Launch):
                     yield "only launches take turns"
-                elif any(n.offset + n.bytes > step.near_bytes for n in s.near):
+                    continue
+                near = program.kernels[s.kernel].near
+                if any(n.offset + n.bytes > step.near_bytes for n in near):
                     yield f"a value near lies outside of {step.near_bytes} bytes"
         case Copy():
             yield from _size_problems(program, (step.bytes,))
@@ -459,6 +413,22 @@ def _step_problems(program: Program, step: Step) -> Iterator[str]:
             yield from _size_problems(program, (step.trips,))
         case _:
             assert_never(step)
+
+
+def _call_problems(program: Program, call: KernelCall) -> Iterator[str]:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", call.function):
+        yield f"kernel name {call.function!r} is not a C identifier"
+    if call.function.startswith("rutc_"):
+        yield "kernel names must not begin with rutc_ (the host runtime's prefix)"
+    yield from _size_problems(program, (call.tasks, call.turns))
+    yield from _ref_problems(program, call.args)
+    known = {*dict(program.symbols), *dict(program.bound), *counters(program.steps)}
+    for name in call.symbols:
+        if name not in known:
+            yield f"{name} is no symbol of the program"
+    for n in call.near:
+        if not 0 <= n.argument < len(call.args):
+            yield f"argument {n.argument} is none"
 
 
 def _size_problems(program: Program, sizes: Iterable[Size]) -> Iterator[str]:

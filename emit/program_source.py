@@ -9,11 +9,11 @@ from rutc.emit.c_text import c_comment, c_string
 from rutc.emit.call_source import MAX_NDIM, call_tables, routine_declarations
 from rutc.emit.element_types import element_of
 from rutc.emit.elf import NOTE_SOURCE
+from rutc.emit.kernel_call import Ref
 from rutc.emit.program import (
     Launch,
     Port,
     Program,
-    Ref,
     counters,
     told_by,
     walk,
@@ -55,7 +55,9 @@ def program_source(program: Program, number: int, weights_offset: int) -> str:
     symbols = [name for name, _ in program.symbols]
     bound = [name for name, _ in program.bound]
     sizes = SizeTable((*symbols, *bound, *counters(program.steps)))
-    tables = Tables(sizes, bound={name: number for number, name in enumerate(bound)})
+    tables = Tables(
+        sizes, program.kernels, bound={name: number for number, name in enumerate(bound)}
+    )
     tables.add_steps(program.steps)
     body = [
         *_port_tables(program, tables),
@@ -142,7 +144,8 @@ def exported_symbols(name: str, *, objects: bool = False) -> tuple[str, ...]:
 
 
 def _kernel_declarations(program: Program) -> Iterator[str]:
-    kernels = dict.fromkeys(s.kernel for s in walk(program.steps) if isinstance(s, Launch))
+    launches = (s for s in walk(program.steps) if isinstance(s, Launch))
+    kernels = dict.fromkeys(program.kernels[s.kernel].function for s in launches)
     yield f"#define KERNEL(name) {_HIDDEN} void name( \\"
     yield "    void *const *bufs, const int64_t *syms, int64_t begin, int64_t end)"
     yield from (f"KERNEL({kernel});" for kernel in kernels)

@@ -1,10 +1,12 @@
 """A program's steps as rows of tables in C."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from rutc.base.record import record
 from rutc.emit.c_text import c_string
+from rutc.emit.kernel_call import KernelCall, Ref
 from rutc.emit.program import (
     Bind,
     Branch,
@@ -13,7 +15,6 @@ from rutc.emit.program import (
     Fail,
     InTurn,
     Launch,
-    Ref,
     Repeat,
     Reserve,
     Step,
@@ -53,6 +54,7 @@ class Tables:
     """The flattened program while it is being built."""
 
     sizes: SizeTable
+    kernels: Sequence[KernelCall]
     rows: list[Row] = field(default_factory=list)
     buffers: list[Ref] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
@@ -81,24 +83,7 @@ class Tables:
         for step in steps:
             match step:
                 case Launch():
-                    first = self.add_buffers(*step.args)
-                    origin = ", ".join(step.origin)
-                    if len(step.symbols) > MAX_SYMBOLS:
-                        raise UserError(
-                            f"{origin} needs {len(step.symbols)} symbolic sizes, and no more than "
-                            f"{MAX_SYMBOLS} can be told to one kernel: fix some with --dim"
-                        )
-                    row = Row(
-                        "LAUNCH",
-                        step.kernel,
-                        first,
-                        self.sizes.code(step.tasks),
-                        self.sizes.code(step.turns),
-                        symbol=len(self.launch_symbols),
-                        symbols=len(step.symbols),
-                    )
-                    self.launch_symbols += [self.sizes.places[s] for s in step.symbols]
-                    self.rows.append(_with_names(row, step.kernel, origin))
+                    self.add_call(self.kernels[step.kernel])
                 case InTurn():
                     self.add_turns(step)
                 case Copy():
@@ -135,17 +120,45 @@ class Tables:
                 case _:
                     assert_never(step)
 
+    def add_call(self, call: KernelCall) -> None:
+        """Adds the row of a launch.
+
+        Raises:
+            UserError: the kernel needs more sizes than one can be told.
+        """
+        first = self.add_buffers(*call.args)
+        origin = ", ".join(call.origin)
+        if len(call.symbols) > MAX_SYMBOLS:
+            raise UserError(
+                f"{origin} needs {len(call.symbols)} symbolic sizes, and no more than "
+                f"{MAX_SYMBOLS} can be told to one kernel: fix some with --dim"
+            )
+        row = Row(
+            "LAUNCH",
+            call.function,
+            first,
+            self.sizes.code(call.tasks),
+            self.sizes.code(call.turns),
+            symbol=len(self.launch_symbols),
+            symbols=len(call.symbols),
+        )
+        self.launch_symbols += [self.sizes.places[s] for s in call.symbols]
+        self.rows.append(_with_names(row, call.function, origin))
+
     def add_turns(self, step: InTurn) -> None:
         """`in turn n; launches` -> `IN_TURN n, L; launches; L:`."""
         place, first, near = self.reserve(), len(self.buffers), len(self.nears)
         for launch in step.body:
             assert isinstance(launch, Launch)
             begin = len(self.buffers) - first
-            self.nears += [f"{{{begin + n.argument}, {n.offset}, {n.bytes}}}" for n in launch.near]
+            own = self.kernels[launch.kernel].near
+            self.nears += [f"{{{begin + n.argument}, {n.offset}, {n.bytes}}}" for n in own]
             self.add_steps((launch,))
         row = Row("IN_TURN", "", first, self.sizes.code(step.trips), len(self.rows))
         self.rows[place] = replace(row, symbol=len(self.turns))
-        self.turns.append(f"{{{step.buffer_count}, {near}, {len(self.nears) - near}}}")
+        self.turns.append(
+            f"{{{step.buffer_count(self.kernels)}, {near}, {len(self.nears) - near}}}"
+        )
 
     def add_branch(self, step: Branch) -> None:
         """`branch c; then; else; orelse` -> `BRANCH c, L1; then; JUMP L2; L1: orelse; L2:`.

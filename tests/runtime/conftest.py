@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Launch, Port, Program, Ref, Step
+from rutc.emit.program import Port, Program, Step
+from tests.launches import Launches
 
 KERNEL = "(void *const *bufs, const int64_t *syms, int64_t begin, int64_t end)"
 
@@ -72,9 +74,11 @@ def simple(name: str, steps: tuple[Step, ...], size: int = 8, **more: Any) -> Pr
     return Program(name, (x,), (y,), steps=steps, **facts)
 
 
-def elementwise(kernel_name: str, size: int = 8) -> tuple[Step, ...]:
-    """One launch from the input to the output, a task per element."""
-    return (Launch(kernel_name, (Ref("input"), Ref("output")), size, ("node_0",)),)
+def elementwise(kernel_name: str, size: int = 8) -> dict[str, Any]:
+    """The steps and kernels of one launch from the input to the output, a task per element."""
+    launch = Launches()
+    steps = (launch(kernel_name, (Ref("input"), Ref("output")), size, ("node_0",)),)
+    return {"steps": steps, "kernels": launch.kernels}
 
 
 @pytest.fixture(scope="session")
@@ -82,5 +86,5 @@ def doubling(compile_c: Compile, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """A model with y = 2 x over float32[8]."""
     path = tmp_path_factory.mktemp("doubling") / "model.so"
     objects = [compile_c(unary("twice", "float32", "2 * x"))]
-    build_library(simple("doubling", elementwise("twice")), objects, path, {"version": "1"})
+    build_library(simple("doubling", **elementwise("twice")), objects, path, {"version": "1"})
     return path

@@ -8,10 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Bind, Copy, Launch, Port, Program, Ref, Reserve
+from rutc.emit.program import (
+    Bind,
+    Copy,
+    Port,
+    Program,
+    Reserve,
+)
 from rutc.runtime import load
 from rutc.tensor_ir.affine import Index
+from tests.launches import Launches
 from tests.runtime.conftest import Compile, elementwise, kernel, run_c, simple, unary
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "c_api.md"
@@ -21,7 +29,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "c_api.md"
 def folder(compile_c: Compile, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     objects = [compile_c(unary("root", "float32", "sqrtf(x) + 1"))]
-    build_library(simple("model", elementwise("root")), objects, folder / "model.so", {})
+    build_library(simple("model", **elementwise("root")), objects, folder / "model.so", {})
     return folder
 
 
@@ -202,15 +210,17 @@ def test_overlapping_outputs_are_refused(tmp_path: Path) -> None:
 def test_overlapping_outputs_of_computed_shapes_are_refused(
     compile_c: Compile, tmp_path: Path
 ) -> None:
-    m = Index.of("m")
+    m, launch = Index.of("m"), Launches()
     steps = (
         Bind("m", Ref("input")),
         *(Reserve(block, m * 4) for block in range(2)),
-        *(Launch("count", (Ref("block", block),), m) for block in range(2)),
+        *(launch("count", (Ref("block", block),), m) for block in range(2)),
     )
     outputs = tuple(Port(name, "int32", (m,), block=i) for i, name in enumerate("ab"))
     inputs = (Port("m", "int64", ()),)
-    program = Program("two", inputs, outputs, 0, steps, bound=(("m", (0, 9)),))
+    program = Program(
+        "two", inputs, outputs, 0, steps, bound=(("m", (0, 9)),), kernels=launch.kernels
+    )
     count = kernel("count", "for (int32_t i = begin; i < end; i++) ((int32_t *)bufs[0])[i] = i;")
     build_library(program, [compile_c(count)], tmp_path / "m.so", {})
     memory = np.zeros(8, np.int32)

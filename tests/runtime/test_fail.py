@@ -6,8 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Branch, Copy, Fail, Port, Program, Ref, Repeat, Step
+from rutc.emit.program import (
+    Branch,
+    Copy,
+    Fail,
+    Port,
+    Program,
+    Repeat,
+    Step,
+)
 from rutc.runtime import ModelError, load
 from tests.runtime.conftest import simple
 

@@ -76,7 +76,7 @@ int main(void) {
 @pytest.mark.parametrize("keep", [False, True])
 def test_the_mode_of_runs_is_their_own(compile_c: Compile, tmp_path: Path, *, keep: bool) -> None:
     source = unary("root", "float32", "i == 3 ? x * 0.7f : sqrtf(x) / 3 + 1 / x")
-    program = simple("model", elementwise("root"), keep_subnormals=keep)
+    program = simple("model", **elementwise("root"), keep_subnormals=keep)
     build_library(program, [compile_c(source)], tmp_path / "model.so", {})
     usual, *others = run_c(tmp_path, MODES, "-lm").splitlines()
     _, status, *bits = usual.split()

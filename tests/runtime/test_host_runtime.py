@@ -14,8 +14,9 @@ from rutc.emit.host_runtime import (
     calling_units,
     runtime_units,
 )
+from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Call, Copy, Port, Program, Ref, Step
+from rutc.emit.program import Call, Copy, Port, Program, Step
 from rutc.emit.toolchain import Running, Toolchain, find_toolchain
 from rutc.runtime import load
 

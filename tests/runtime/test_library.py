@@ -20,13 +20,15 @@ from rutc.emit import toolchain
 from rutc.emit.c_text import c_comment, c_string
 from rutc.emit.elf import HUGE_PAGE_BYTES, append_segment
 from rutc.emit.host_runtime import HOST_SOURCES
+from rutc.emit.kernel_call import KernelId, Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Copy, Launch, Port, Program, Ref
+from rutc.emit.program import Copy, Launch, Port, Program
 from rutc.emit.program_source import symbol_prefix
 from rutc.emit.toolchain import find_toolchain
 from rutc.emit.weight_image import weight_image
 from rutc.errors import InternalError, UserError
 from rutc.runtime import ModelError, load
+from tests.launches import Launches
 from tests.runtime.conftest import Compile, elementwise, simple, unary
 
 WEIGHTS = np.arange(8, dtype=np.float32)
@@ -48,7 +50,7 @@ def test_the_same_model_gives_the_same_bytes(
     compile_c: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects = [compile_c(unary("twice", "float32", "2 * x"))]
-    program = simple("model", elementwise("twice"), weights=((0, WEIGHTS),), weight_bytes=32)
+    program = simple("model", **elementwise("twice"), weights=((0, WEIGHTS),), weight_bytes=32)
     results = []
     for run in range(3):
         folder = tmp_path / f"folder{run}"
@@ -75,7 +77,7 @@ def test_only_the_entry_points_are_exported(doubling: Path) -> None:
 
 def test_it_depends_on_libc_and_libm_only(compile_c: Compile, tmp_path: Path) -> None:
     objects = [compile_c(unary("f", "float32", "(float)(_Float16)tanhf(x)"))]
-    build_library(simple("m", elementwise("f")), objects, tmp_path / "m.so", {})
+    build_library(simple("m", **elementwise("f")), objects, tmp_path / "m.so", {})
     listing = subprocess.run(
         ["ldd", tmp_path / "m.so"], capture_output=True, text=True, check=True
     ).stdout
@@ -260,7 +262,7 @@ def _resident_bytes() -> int:
 def test_nothing_half_written_is_left(tmp_path: Path) -> None:
     output = tmp_path / "model.so"
     with pytest.raises(InternalError, match=r"undefined reference to .missing|undefined symbol"):
-        build_library(simple("model", elementwise("missing")), [], output, {})
+        build_library(simple("model", **elementwise("missing")), [], output, {})
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UserError, match=r"cannot write in .*none: No such file or directory"):
         build_library(_constant(), [], tmp_path / "none" / "model.so", {})
@@ -313,13 +315,16 @@ def test_manifest_keys_of_the_program_are_its_own(tmp_path: Path) -> None:
 
 
 def test_a_program_is_checked_and_printed() -> None:
+    launch = Launches()
     with pytest.raises(InternalError, match=r"input1\+0 names no input in 'launch k\(input1\+0\)"):
-        simple("m", (Launch("k", (Ref("input", 1),), 1),))
+        simple("m", (launch("k", (Ref("input", 1),), 1),), kernels=launch.kernels)
+    with pytest.raises(InternalError, match="there is no kernel 1 in 'Launch"):
+        simple("m", (Launch(KernelId(1)),), kernels=launch.kernels)
     with pytest.raises(InternalError, match=r"arena.8192 lies outside its space"):
         simple("m", (Copy(Ref("arena", 0, 8192), Ref("input"), 4),))
     with pytest.raises(InternalError, match="weights are read-only"):
         _ = Program("m", (), (), 64, (Copy(Ref("weights"), Ref("arena"), 0),), (), 64)
-    assert str(simple("m", elementwise("twice"))) == (
+    assert str(simple("m", **elementwise("twice"))) == (
         "program m arena=4096 weights=0\n"
         "  input0 x: float32[8]\n"
         "  output0 y: float32[8]\n"

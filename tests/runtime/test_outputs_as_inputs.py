@@ -5,10 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Bind, Launch, Port, Program, Ref, Reserve
+from rutc.emit.program import Bind, Port, Program, Reserve
 from rutc.runtime import load
 from rutc.tensor_ir.affine import Index
+from tests.launches import Launches
 from tests.runtime.conftest import Compile, kernel, run_c
 
 N = Index.of("n")
@@ -96,8 +98,11 @@ def test_a_cache_that_grows_from_run_to_run(compile_c: Compile, tmp_path: Path) 
     inputs = (Port("past", "float32", (N, 1024)), Port("x", "float32", (1024,)))
     outputs = (Port("present", "float32", (N + 1, 1024)),)
     places = (Ref("input", 0), Ref("input", 1), Ref("output"))
-    steps = (Launch("grow", places, N + 1),)
-    program = Program("model", inputs, outputs, 0, steps, symbols=(("n", (0, 1 << 20)),))
+    launch = Launches()
+    steps = (launch("grow", places, N + 1),)
+    program = Program(
+        "model", inputs, outputs, 0, steps, kernels=launch.kernels, symbols=(("n", (0, 1 << 20)),)
+    )
     build_library(program, [compile_c(grow)], tmp_path / "model.so", {})
     assert run_c(tmp_path, GROWING).splitlines() == ["200 x 1024: 0", "-1, 0"] * 2
 
@@ -150,13 +155,16 @@ def reversing(folder: Path, compile_c: Compile) -> Path:
     )
     inputs = (Port("x", "float32", (N,)), Port("m", "int64", ()))
     outputs = (Port("y", "float32", (m,), block=0),)
+    launch = Launches()
     steps = (
         Bind("m", Ref("input", 1)),
         Reserve(0, m * 4),
-        Launch("reverse", (Ref("input"), Ref("block")), m, (), ("n",)),
+        launch("reverse", (Ref("input"), Ref("block")), m, (), ("n",)),
     )
     symbols, bound = (("n", (1, 1 << 20)),), (("m", (0, 1 << 20)),)
-    program = Program("model", inputs, outputs, 0, steps, symbols=symbols, bound=bound)
+    program = Program(
+        "model", inputs, outputs, 0, steps, symbols=symbols, bound=bound, kernels=launch.kernels
+    )
     build_library(program, [compile_c(reverse)], folder / "model.so", {})
     return folder / "model.so"
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from rutc.emit.call_source import call_tables
+from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Attribute, Call, Operand, Port, Program, Ref
+from rutc.emit.program import Attribute, Call, Operand, Port, Program
 from rutc.emit.size_source import SizeTable
 from rutc.errors import InternalError, UserError
 from rutc.runtime import ModelError, load

@@ -10,11 +10,19 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Branch, Copy, Launch, Port, Program, Ref, Repeat
+from rutc.emit.program import (
+    Branch,
+    Copy,
+    Port,
+    Program,
+    Repeat,
+)
 from rutc.runtime import InferenceSession, ModelError, load
 from rutc.runtime.c_interface import Options
 from rutc.runtime.tensors import Slot, TensorInfo
+from tests.launches import Launches
 from tests.runtime.conftest import Compile, elementwise, kernel, simple, unary
 
 X = np.arange(8, dtype=np.float32)
@@ -65,8 +73,11 @@ def test_input_and_output_may_be_the_same_array(compile_c: Compile, tmp_path: Pa
         "const float *in = bufs[0]; float *out = bufs[1];"
         "for (int i = 0; i < 8; i++) out[i] = in[7 - i];",
     )
-    steps = (Launch("flip", (Ref("input"), Ref("output")), 1),)
-    build_library(simple("flip", steps), [compile_c(flip)], tmp_path / "m.so", {})
+    launch = Launches()
+    steps = (launch("flip", (Ref("input"), Ref("output")), 1),)
+    build_library(
+        simple("flip", steps, kernels=launch.kernels), [compile_c(flip)], tmp_path / "m.so", {}
+    )
     data = X.copy()
     with load(tmp_path / "m.so") as session:
         session.run_into({"x": data}, {"y": data})
@@ -129,14 +140,15 @@ def test_branch_repeat_and_copy(compile_c: Compile, tmp_path: Path, threads: int
             "for (int64_t i = begin; i < end; i++) sum[i] += x[i] / 2 + k;",
         )
     )
+    launch = Launches()
     flag, total = Ref("arena", 0, 0), Ref("arena", 0, 64)
     loop = Repeat(
-        "i", 3, (Repeat("j", 2, (Launch("add", (Ref("input"), total), 8, (), ("i", "j")),)),)
+        "i", 3, (Repeat("j", 2, (launch("add", (Ref("input"), total), 8, (), ("i", "j")),)),)
     )
-    never = Repeat("k", 0, (Launch("zero", (total,), 8),))
+    never = Repeat("k", 0, (launch("zero", (total,), 8),))
     steps = (
-        Launch("is_set", (Ref("input"), flag), 1),
-        Launch("zero", (total,), 8),
+        launch("is_set", (Ref("input"), flag), 1),
+        launch("zero", (total,), 8),
         Branch(
             flag,
             (loop, never, Copy(Ref("output"), total, 32)),
@@ -144,7 +156,9 @@ def test_branch_repeat_and_copy(compile_c: Compile, tmp_path: Path, threads: int
         ),
         Branch(flag, (), ()),
     )
-    build_library(simple("flow", steps), [compile_c(source)], tmp_path / "m.so", {})
+    build_library(
+        simple("flow", steps, kernels=launch.kernels), [compile_c(source)], tmp_path / "m.so", {}
+    )
     with load(tmp_path / "m.so", threads=threads) as session:
         np.testing.assert_allclose(session.run(None, {"x": X + 1})[0], 3 * (X + 1) + 63)
         np.testing.assert_array_equal(session.run(None, {"x": X - 1})[0], X - 1)
@@ -160,13 +174,16 @@ def test_many_small_launches(compile_c: Compile, tmp_path: Path) -> None:
     )
     port = (Port("x", "int32", (size,)),)
     a, b = Ref("arena"), Ref("arena", 0, 256)
-    body = (Launch("rotate", (a, b), size), Launch("rotate", (b, a), size))
+    launch = Launches()
+    body = (launch("rotate", (a, b), size), launch("rotate", (b, a), size))
     steps = (
         Copy(a, Ref("input"), 4 * size),
         Repeat("i", 1000, body),
         Copy(Ref("output"), a, 4 * size),
     )
-    program = Program("rotate", port, (Port("y", "int32", (size,)),), 512, steps)
+    program = Program(
+        "rotate", port, (Port("y", "int32", (size,)),), 512, steps, kernels=launch.kernels
+    )
     build_library(program, [compile_c(source)], tmp_path / "m.so", {})
     x = np.arange(size, dtype=np.int32)
     for threads in (1, 2, 4, 7):
@@ -201,7 +218,7 @@ def test_sessions_run_concurrently(doubling: Path) -> None:
 
 def _build(compile_c: Compile, path: Path, factor: int) -> None:
     objects = [compile_c(unary("scale", "float32", f"{factor} * x"))]
-    build_library(simple("model", elementwise("scale")), objects, path, {"factor": factor})
+    build_library(simple("model", **elementwise("scale")), objects, path, {"factor": factor})
 
 
 def test_two_artifacts_of_one_name(compile_c: Compile, tmp_path: Path) -> None:

@@ -6,11 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Branch, Copy, Launch, Port, Program, Ref, Repeat
+from rutc.emit.program import (
+    Branch,
+    Copy,
+    Port,
+    Program,
+    Repeat,
+)
 from rutc.errors import InternalError
 from rutc.runtime import ModelError, load
 from rutc.tensor_ir.affine import Index
+from tests.launches import Launches
 from tests.runtime.conftest import kernel
 
 BATCH, SEQ = Index.of("batch"), Index.of("seq")
@@ -31,9 +39,10 @@ def library(tmp_path: Path, compile_c: Callable[[str], bytes]) -> Path:
         "  w[b] += x[b * seq + syms[0]]; }"
     )
     arena = Ref("arena", 0, (ROWS * 4 + 127) // 64 * 64)
+    launch = Launches()
     steps = (
-        Launch("duplicate", (Ref("input"), Ref("output", 0)), ROWS, (), ("seq",)),
-        Repeat("s", SEQ, (Launch("total", (Ref("input"), arena), BATCH, (), ("s", "seq")),)),
+        launch("duplicate", (Ref("input"), Ref("output", 0)), ROWS, (), ("seq",)),
+        Repeat("s", SEQ, (launch("total", (Ref("input"), arena), BATCH, (), ("s", "seq")),)),
         Copy(Ref("output", 1), arena, BATCH * 4),
     )
     program = Program(
@@ -42,6 +51,7 @@ def library(tmp_path: Path, compile_c: Callable[[str], bytes]) -> Path:
         (Port("y", "float32", (BATCH, SEQ * 2)), Port("w", "float32", (BATCH,))),
         (ROWS * 4 + 127) // 64 * 64 + BATCH * 4,
         steps,
+        kernels=launch.kernels,
         symbols=(("batch", (0, 64)), ("seq", (1, 9))),
     )
     objects = [compile_c(kernel("duplicate", double) + kernel("total", total))]
@@ -145,12 +155,13 @@ def test_sizes_may_be_multiples(tmp_path: Path, compile_c: Callable[[str], bytes
 def test_sizes_choose_steps(tmp_path: Path, compile_c: Callable[[str], bytes]) -> None:
     """y = 0 for no rows of x, 2 where there are four or more, 3 of which are too long; else 1."""
     numbers = [kernel(f"give_{n}", f"*(float *)bufs[0] = {n};") for n in range(4)]
-    give = [(Launch(f"give_{n}", (Ref("output"),), 1),) for n in range(4)]
+    launch = Launches()
+    give = [(launch(f"give_{n}", (Ref("output"),), 1),) for n in range(4)]
     long = Branch(SEQ - 5, give[3], give[2])
     steps = (*give[1], Branch(BATCH // 4, (long,)), Branch(BATCH, ()), Branch(1 - BATCH, give[0]))
     ports = (Port("x", "float32", (BATCH, SEQ)),), (Port("y", "float32", (1,)),)
     symbols = (("batch", (0, 64)), ("seq", (0, 9)))
-    program = Program("chosen", *ports, 0, steps, symbols=symbols)
+    program = Program("chosen", *ports, 0, steps, symbols=symbols, kernels=launch.kernels)
     assert "  branch size batch // 4\n    branch size seq - 5\n" in str(program)
     build_library(program, [compile_c("".join(numbers))], tmp_path / "m.so", {})
     with load(tmp_path / "m.so", profile=True) as session:

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from rutc.emit.host_runtime import HOST_SOURCES
+from rutc.emit.kernel_call import Ref
 from rutc.emit.library import build_library
-from rutc.emit.program import Copy, Launch, Port, Program, Ref, Step
+from rutc.emit.program import Copy, Port, Program, Step
 from rutc.runtime import load
+from tests.launches import Launches
 from tests.runtime.conftest import Compile, kernel, simple
 
 X = np.arange(8, dtype=np.float32)
@@ -69,8 +71,11 @@ time.sleep(0.2)
 
 def test_the_interpreter_may_exit_during_a_run(compile_c: Compile, tmp_path: Path) -> None:
     slow = kernel("slow", "extern int usleep(unsigned); usleep(100000);")
-    steps = (Launch("slow", (Ref("input"), Ref("output")), 8),)
-    build_library(simple("slow", steps), [compile_c(slow)], tmp_path / "m.so", {})
+    launch = Launches()
+    steps = (launch("slow", (Ref("input"), Ref("output")), 8),)
+    build_library(
+        simple("slow", steps, kernels=launch.kernels), [compile_c(slow)], tmp_path / "m.so", {}
+    )
     command = [sys.executable, "-c", EXITING, str(tmp_path / "m.so")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -125,13 +130,16 @@ def test_every_task_runs_once_however_turns_share_them(
         "_Atomic int32_t *out = bufs[0]; for (int64_t i = begin; i < end; i++) out[i]++;",
     )
     outputs = tuple(Port(f"y{t}x{r}", "int32", (max(t, 1) * r,)) for t, r in cases)
+    launch = Launches()
     steps: list[Step] = []
     for number, (turns, run) in enumerate(cases):
         place, tasks = Ref("output", number), max(turns, 1) * run
         steps.append(Copy(place, Ref("weights"), 4 * tasks))
-        steps.append(Launch("count", (place,), tasks, turns=turns))
+        steps.append(launch("count", (place,), tasks, turns=turns))
     zeros = bytes(4 * 40 * 23)
-    program = Program("counts", (), outputs, 0, tuple(steps), ((0, zeros),), len(zeros))
+    program = Program(
+        "counts", (), outputs, 0, tuple(steps), ((0, zeros),), len(zeros), kernels=launch.kernels
+    )
     build_library(program, [compile_c(add)], tmp_path / "m.so", {})
     with load(tmp_path / "m.so", threads=threads) as session:
         for _ in range(20):
