@@ -10,14 +10,14 @@ from rutc.emit import ir
 from rutc.emit.bf16 import narrowed
 from rutc.emit.cast import emit_clamped_cast
 from rutc.emit.index import I32, IndexEmitter, is_vector
+from rutc.emit.lane_shift import LaneShiftEmitter
 from rutc.emit.load_store import MemoryEmitter
 from rutc.emit.places import PlaceEmitter
 from rutc.emit.reciprocal import divided_by_one
+from rutc.emit.register_transpose import TransposeEmitter
 from rutc.emit.registers import RegisterEmitter
 from rutc.emit.scalar import emit_bit_cast, emit_cast, emit_op
-from rutc.emit.shift import ShiftEmitter
 from rutc.emit.site import Sites
-from rutc.emit.squares import SquareEmitter
 from rutc.emit.storage import emit_literal, from_memory, zero
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Index
@@ -58,8 +58,8 @@ class ExpressionEmitter:
         self.index = index
         self.buffers = buffers
         self.memory = MemoryEmitter(builder, index, pointer, machine)
-        self.squares = SquareEmitter(self.memory)
-        self.shifts = ShiftEmitter(builder, index, self.emit, self.kept, self.keep)
+        self.transposes = TransposeEmitter(self.memory)
+        self.lane_shifts = LaneShiftEmitter(builder, index, self.emit, self.kept, self.keep)
         self.machine = machine
         self.written = written
         self.locals: dict[str, ir.Value] = {}
@@ -78,14 +78,14 @@ class ExpressionEmitter:
         """A straight-line region of its own: values outside and inside are not shared."""
         outer = self._loads, self._results, self._wide
         self._loads, self._results, self._wide = {}, {}, {}
-        with self.squares.region():
+        with self.transposes.region():
             yield
         self._loads, self._results, self._wide = outer
 
     def forget_loads(self) -> None:
         """Memory may have changed: load anew from here on."""
         self._loads.clear()
-        self.squares.forget_loads()
+        self.transposes.forget_loads()
         self._results.clear()
 
     # -- expressions ----------------------------------------------------------------------------
@@ -260,7 +260,7 @@ class ExpressionEmitter:
         buffer = self.buffers[r.value]
         if buffer.space is Space.REGISTER:
             return self.registers.read(buffer, r.coords)
-        self.squares.finish(buffer)
+        self.transposes.finish(buffer)
         if buffer.layout.size == 0 or self._gathers_nothing(r, buffer):
             return emit_literal(self.builder, r.fill or zero(buffer.dtype))
         address, guard = self.places.located(r.coords, buffer, r.fill)
@@ -268,7 +268,7 @@ class ExpressionEmitter:
             return emit_literal(self.builder, r.fill or zero(buffer.dtype))
         varies = self.index.varies(address)
         guarded = guard is not None and self.machine.has_masks
-        moved = self.shifts.moved(r, guarded=guarded) if varies else None
+        moved = self.lane_shifts.moved(r, guarded=guarded) if varies else None
         if moved is not None:
             return moved
         if guard is not None:
@@ -278,7 +278,7 @@ class ExpressionEmitter:
         found = self.kept(key)
         if found is not None:
             return found
-        loaded = self.squares.across(r, buffer, address) if varies else None
+        loaded = self.transposes.across(r, buffer, address) if varies else None
         if loaded is None:
             loaded = self.memory.load(buffer, address, None, r.fill)
         value = from_memory(self.builder, loaded, buffer.dtype)
@@ -311,7 +311,7 @@ class ExpressionEmitter:
         address, guard = self.places.located(r.coords, buffer, r.fill, sure=True)
         if address is None or guard is not None:
             return None
-        self.squares.finish(buffer)
+        self.transposes.finish(buffer)
         return address
 
     def kept(self, key: tuple[object, ...]) -> ir.Value | None:
@@ -344,11 +344,11 @@ class ExpressionEmitter:
             raise InternalError(f"a store to {buffer.name} at a data-dependent place")
         address, _ = self.places.located(target.coords, buffer, None)
         assert address is not None
-        if not self.squares.defer(target, buffer, address, value):
+        if not self.transposes.defer(target, buffer, address, value):
             self.memory.store(buffer, address, value)
         # Buffers do not overlap.
         self._loads.pop(buffer.name, None)
-        self.squares.forget_loads()
+        self.transposes.forget_loads()
 
     def target(
         self, target: Access, buffer: Buffer
@@ -358,7 +358,7 @@ class ExpressionEmitter:
 
     def element(self, buffer: Buffer, address: Index) -> ir.Value:
         """The element at an address of memory, or one for each lane; nothing is shared."""
-        self.squares.finish(buffer)
+        self.transposes.finish(buffer)
         value = self.memory.load(buffer, address, None, None)
         return from_memory(self.builder, value, buffer.dtype)
 

@@ -237,7 +237,7 @@ class _KernelEmitter:
                     with self.index.constant(loop.var, i):
                         self._stmts(loop.body)
                 del self.index.unrolled[loop.var]
-                self.expressions.squares.store_deferred(loop.var)
+                self.expressions.transposes.store_deferred(loop.var)
             case Kind.VECTOR:
                 self._vector(loop, lo, hi)
             case Kind.MATRIX:

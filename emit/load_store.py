@@ -62,10 +62,10 @@ class MemoryEmitter:
                 whole = b.load(place, type_=vector, align=align(buffer))
                 return b.select(mask, whole, other)
             return self.masked_load(buffer, place, vector, mask, other)
-        apart = self._apart(address, lane)
+        stride = self._near_stride(address, lane)
         active = [True] * lanes if mask is None else constant_lanes(mask)
-        if apart is not None and active is not None and any(active):
-            every = self._every(buffer, address, apart, vector, active)
+        if stride is not None and active is not None and any(active):
+            every = self._every(buffer, address, stride, vector, active)
             return every if mask is None or guard is None else b.select(mask, every, other)
         if guard is None and self._is_backward(address, lane):
             return self._backward(buffer, address, vector)
@@ -120,23 +120,23 @@ class MemoryEmitter:
         values = self.index.values
         return any(n in values and is_vector(values[n]) for n in address.names())
 
-    def _apart(self, address: Index, lane: Lane) -> int | None:
+    def _near_stride(self, address: Index, lane: Lane) -> int | None:
         """How few elements neighbouring lanes are apart, if so few that all between are loaded."""
-        apart = address.coefficient(lane.var)
-        near = apart in NEAR_STRIDES and not self._holds_vectors(address)
-        return apart if near else None
+        stride = address.coefficient(lane.var)
+        near = stride in NEAR_STRIDES and not self._holds_vectors(address)
+        return stride if near else None
 
     def _every(
         self,
         buffer: Buffer,
         address: Index,
-        apart: int,
+        stride: int,
         vector: ir.VectorType,
         active: Sequence[bool],
     ) -> ir.Value:
         """Every so many-th element: loads of neighbours, sorted. Lanes not active hold anything.
 
-        Places begin at a multiple of `apart` where the memory around is the buffer's, so that
+        Places begin at a multiple of `stride` where the memory around is the buffer's, so that
         reads of the elements between share their loads.
         """
         b, lane = self.builder, self.index.lane
@@ -144,10 +144,10 @@ class MemoryEmitter:
         lanes = lane.lanes
         used = [i for i, on in enumerate(active) if on]
         start = address.subs({lane.var: Index.of(lane.base)})
-        first, last = apart * used[0], apart * used[-1]
-        wanted = [min(max(apart * i, first), last) for i in range(lanes)]
-        shift = (start.const + first) % apart
-        begin, count = first - shift, last - first + apart
+        first, last = stride * used[0], stride * used[-1]
+        wanted = [min(max(stride * i, first), last) for i in range(lanes)]
+        shift = (start.const + first) % stride
+        begin, count = first - shift, last - first + stride
         if count >= lanes and self._inside(buffer, start + begin, count):
             offsets = [*range(begin, begin + count - lanes, lanes), begin + count - lanes]
         elif last - first >= lanes - 1:
@@ -168,8 +168,8 @@ class MemoryEmitter:
 
     def _is_backward(self, address: Index, lane: Lane) -> bool:
         """Whether each lane is at the place before its neighbour's, and their number is known."""
-        apart = address.coefficient(lane.var)
-        return apart == -1 and not self._holds_vectors(address) and lane.end.is_const
+        stride = address.coefficient(lane.var)
+        return stride == -1 and not self._holds_vectors(address) and lane.end.is_const
 
     def _backward(self, buffer: Buffer, address: Index, vector: ir.VectorType) -> ir.Value:
         """A vector of neighbours, the last one first; the first in idle lanes."""

@@ -226,9 +226,9 @@ class MatrixEmitter:
 
         first, stride = row(0), row(step) - row(0)
         place = self.expressions.memory.place(buffer, first)
-        apart = stride.value if stride.is_const else self._always(stride)
-        if apart is not None:
-            return place, i64(apart * buffer.dtype.bytes)
+        constant = stride.value if stride.is_const else self._always(stride)
+        if constant is not None:
+            return place, i64(constant * buffer.dtype.bytes)
         if any(row((k + 1) * step) - row(k * step) != stride for k in range(1, MOST_ROWS - 1)):
             raise InternalError(f"the rows of a matrix block of %{name} are at no fixed distance")
         return place, self.index.emit(stride * buffer.dtype.bytes)

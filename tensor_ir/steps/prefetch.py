@@ -43,7 +43,7 @@ class PrefetchBlock(Step):
     e / (m*n) is known in the run only; few iterations ask for several lines each, half as many the
     more often there are twice as many:
 
-      ->  for b { for i { for k { if m < 4 { if m < 2 { prefetch all that is asked for beside k }
+      ->  for b { for i { for k { if m < 4 { if m < 2 { prefetch all that is prefetched beside k }
                                              else if i < 2 { prefetch half of it } }
                                   else { prefetch one line of it };
                                   acc.update(w[b, k]) } } }
@@ -71,7 +71,7 @@ class PrefetchBlock(Step):
             start, elements = self._next(kernel, loop, found)
             write = not any(isinstance(r, Read) for r in found)
             if _updates_directly(loop.body):
-                return self._asking(loop, [], start, elements, write)
+                return self._prefetching(loop, [], start, elements, write)
             return (replace(loop, body=self._inside(loop.body, [], start, elements, write)),)
 
         return replace(kernel, body=replace_loop(kernel.body, self.block, visit))
@@ -111,7 +111,7 @@ class PrefetchBlock(Step):
                 case Loop(kind=Kind.SERIAL | Kind.PARALLEL):
                     inner = [*loops, self._turn(s)]
                     if _updates_directly(s.body):
-                        result += self._asking(s, inner, start, elements, write)
+                        result += self._prefetching(s, inner, start, elements, write)
                     else:
                         nested = self._inside(s.body, inner, start, elements, write)
                         result.append(replace(s, body=nested))
@@ -128,7 +128,7 @@ class PrefetchBlock(Step):
         bounds = extent.bounds({self.block: (0, 0)})
         return Index.of(loop.var), extent, None if bounds is None else max(bounds[1], 1)
 
-    def _asking(
+    def _prefetching(
         self, loop: Loop, loops: list[Turn], start: Index, elements: int, write: bool
     ) -> tuple[Stmt, ...]:
         """A loop that updates, with its hints."""

@@ -25,7 +25,7 @@ INTERLEAVED = range(2, MIN_SHARED)
 
 
 @record
-class Square:
+class DeferredTranspose:
     """Vectors across memory that wait to be stored along it, by their distance from `start`.
 
     They wait for the end of the unrolled `loop`.
@@ -36,35 +36,35 @@ class Square:
     start: Index
     lane: Lane
     vectors: dict[int, ir.Value]
-    apart: int = 0
+    stride: int = 0
     """How far neighbouring lanes lie apart where as few vectors fill the memory between them."""
 
 
-class SquareEmitter:
-    """Loads and stores vectors across memory in squares, where unrolled loops go along it."""
+class TransposeEmitter:
+    """Loads and stores vectors across memory by transposing, where unrolled loops go along it."""
 
     def __init__(self, memory: MemoryEmitter) -> None:
         """Start with nothing loaded and nothing waiting."""
         self.memory = memory
         self.builder = memory.builder
         self.index = memory.index
-        self._squares: dict[object, list[ir.Value]] = {}
-        self._deferred: dict[tuple[object, ...], Square] = {}
+        self._transposed: dict[object, list[ir.Value]] = {}
+        self._deferred: dict[tuple[object, ...], DeferredTranspose] = {}
 
     @contextmanager
     def region(self) -> Iterator[None]:
         """A straight-line region of its own: loads outside and inside are not shared."""
-        outer, self._squares = self._squares, {}
+        outer, self._transposed = self._transposed, {}
         yield
-        self._squares = outer
+        self._transposed = outer
 
     def forget_loads(self) -> None:
         """Memory may have changed: load anew from here on."""
-        self._squares.clear()
+        self._transposed.clear()
 
     def finish(self, buffer: Buffer) -> None:
         """Store what waits for `buffer`: it is about to be read."""
-        self._store_squares(lambda s: s.buffer is buffer)
+        self._store_chosen(lambda s: s.buffer is buffer)
 
     def across(self, r: Read, buffer: Buffer, address: Index) -> ir.Value | None:
         """A vector across memory, transposed from loads along it; None where that does not pay.
@@ -87,9 +87,9 @@ class SquareEmitter:
         if sum(there) < MIN_SHARED or not there[self.index.constants[v].value - first]:
             return None
         key = (buffer.name, start, lane.key, there)
-        if key not in self._squares:
-            self._squares[key] = self._columns(buffer, start, lane, there)
-        return self._squares[key][self.index.constants[v].value - first]
+        if key not in self._transposed:
+            self._transposed[key] = self._columns(buffer, start, lane, there)
+        return self._transposed[key][self.index.constants[v].value - first]
 
     def defer(self, target: Access, buffer: Buffer, address: Index, value: ir.Value) -> bool:
         """Keep a vector that lies across memory until its unrolled neighbours are there, too.
@@ -102,34 +102,36 @@ class SquareEmitter:
             return False
         if not isinstance(lane.mask, ir.Constant | None):
             return False
-        apart = address.coefficient(lane.var)
-        found = self._along([(d, c) for d, c in target.coords], buffer, apart)
+        stride = address.coefficient(lane.var)
+        found = self._along([(d, c) for d, c in target.coords], buffer, stride)
         if found is None:
             return False
         v, first, _, start = found
         if self.index.unrolled[v].block is not self.builder.block:
             return False
         key = (buffer.name, start, lane.key)
-        dense = apart if apart in INTERLEAVED else 0
-        square = self._deferred.setdefault(key, Square(v, buffer, start, lane, {}, dense or 0))
+        dense = stride if stride in INTERLEAVED else 0
+        waiting = self._deferred.setdefault(
+            key, DeferredTranspose(v, buffer, start, lane, {}, dense or 0)
+        )
         at = self.index.constants[v].value - first
-        square.vectors[at] = self.memory.widen(
+        waiting.vectors[at] = self.memory.widen(
             to_memory(self.builder, value, buffer.dtype), lane.lanes
         )
         return True
 
     def store_deferred(self, var: str) -> None:
         """Store what waits for the end of the unrolled loop over `var`."""
-        self._store_squares(lambda s: s.loop == var)
+        self._store_chosen(lambda s: s.loop == var)
 
-    def _store_squares(self, chosen: Callable[[Square], bool]) -> None:
+    def _store_chosen(self, chosen: Callable[[DeferredTranspose], bool]) -> None:
         for key in [k for k, s in self._deferred.items() if chosen(s)]:
             s = self._deferred.pop(key)
             lanes = s.lane.lanes
             vector = ir.VectorType(memory_type(s.buffer.dtype), lanes)
             idle = ir.Constant(vector, ir.Undefined)
-            if s.apart:
-                self._store_interleaved(s, [s.vectors.get(i, idle) for i in range(s.apart)])
+            if s.stride:
+                self._store_interleaved(s, [s.vectors.get(i, idle) for i in range(s.stride)])
                 continue
             if not self.memory.machine.has_masks and _are_truncated(s):
                 self._store_words(s)
@@ -147,7 +149,7 @@ class SquareEmitter:
                 else:
                     self.memory.masked_store(s.buffer, row, place, mask)
 
-    def _store_words(self, s: Square) -> None:
+    def _store_words(self, s: DeferredTranspose) -> None:
         """Put neighbours together in the lanes in which they were computed, and store each lane.
 
         Lanes are narrowed by the way. Where masks tell the lanes there are instructions for that;
@@ -188,12 +190,12 @@ class SquareEmitter:
         both = self.builder.shuffle_vector(low, high, order)
         return self.builder.bitcast(both, ir.VectorType(ir.IntType(2 * WORD_BITS), lanes))
 
-    def _store_interleaved(self, s: Square, vectors: list[ir.Value]) -> None:
+    def _store_interleaved(self, s: DeferredTranspose, vectors: list[ir.Value]) -> None:
         """Element k of each vector in turn, then element k + 1: as many whole vectors of memory."""
-        lanes, apart = s.lane.lanes, s.apart
+        lanes, stride = s.lane.lanes, s.stride
         start = s.start.subs({s.lane.var: Index.of(s.lane.base)})
-        for first in range(0, lanes * apart, lanes):
-            wanted = [divmod(i, apart) for i in range(first, first + lanes)]
+        for first in range(0, lanes * stride, lanes):
+            wanted = [divmod(i, stride) for i in range(first, first + lanes)]
             row = vectors[0]
             for number, vector in enumerate(vectors):
                 picks = [lanes + k if n == number else i for i, (k, n) in enumerate(wanted)]
@@ -224,12 +226,12 @@ class SquareEmitter:
         )
 
     def _along(
-        self, place: Sequence[tuple[str, Coord]], buffer: Buffer, apart: int | None = None
+        self, place: Sequence[tuple[str, Coord]], buffer: Buffer, stride: int | None = None
     ) -> tuple[str, int, int, Index] | None:
         """The unrolled loop that goes along memory here: (loop, first iteration, number, start).
 
-        The iterations are those that share a square with this one; `start` is the address of the
-        first. None where there is no such loop, or too few iterations; `apart` of them, by which
+        The iterations are those that share a waiting with this one; `start` is the address of the
+        first. None where there is no such loop, or too few iterations; `stride` of them, by which
         neighbouring lanes are apart, are enough.
         """
         lane = self.index.lane
@@ -246,7 +248,7 @@ class SquareEmitter:
             at = self.index.constants[v].value - loop.lo
             first = loop.lo + at // lane.lanes * lane.lanes
             count = min(lane.lanes, loop.hi - first)
-            if count < MIN_SHARED and not (apart in INTERLEAVED and apart == loop.hi - loop.lo):
+            if count < MIN_SHARED and not (stride in INTERLEAVED and stride == loop.hi - loop.lo):
                 return None
             return v, first, count, general.subs({v: Index.of(first)})
         return None
@@ -314,7 +316,7 @@ def _in_pieces(active: Sequence[bool], most: int) -> Iterator[tuple[int, int]]:
             yield part, min(most, count)
 
 
-def _are_truncated(s: Square) -> bool:
+def _are_truncated(s: DeferredTranspose) -> bool:
     """Whether all vectors are the low bits of words."""
     return all(
         isinstance(v, ir.Instruction)

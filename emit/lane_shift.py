@@ -17,16 +17,16 @@ from rutc.tensor_ir.machine import NEAR_STRIDES
 class Tap:
     """Iteration `number` of the loop over a window, whose vector is another's, `by` lanes on.
 
-    Neighbouring lanes are `apart`.
+    Neighbouring lanes lie `stride` elements apart.
     """
 
     loop: str
     number: int
     by: int
-    apart: int
+    stride: int
 
 
-class ShiftEmitter:
+class LaneShiftEmitter:
     """Reads of a window's taps that other taps read, too, by the lanes beside.
 
     v[2*x - 1]  ->  lane x is lane x - 1 of v[2*x + 1], which another iteration of the loop over the
@@ -88,7 +88,7 @@ class ShiftEmitter:
                 picks[i] = lane.lanes + (i + by) % lane.lanes
         with self.index.constant(tap.loop, tap.number):
             vector = self._wide(self.emit(r), lane)
-        if tap.apart == 1 and isinstance(beside, ir.Constant):
+        if tap.stride == 1 and isinstance(beside, ir.Constant):
             # One operation of LLVM's; of a shuffle with a constant it makes two.
             around = [(i + by) % lane.lanes for i in range(lane.lanes)]
             order = ir.Constant(ir.VectorType(I32, lane.lanes), around)
@@ -114,20 +114,20 @@ class ShiftEmitter:
             return None
         (c,) = moving
         others = {n for i in indices if i is not c for n in i.names()}
-        apart = c.coefficient(lane.var)
-        if apart is None or apart not in ((1, *NEAR_STRIDES) if guarded else NEAR_STRIDES):
+        stride = c.coefficient(lane.var)
+        if stride is None or stride not in ((1, *NEAR_STRIDES) if guarded else NEAR_STRIDES):
             return None
         const = self.index.resolve(c).const
-        period = apart * lane.lanes
-        by = ((const + period // 2) % period - period // 2) // apart
+        period = stride * lane.lanes
+        by = ((const + period // 2) % period - period // 2) // stride
         if by == 0:
             return None
         for v, loop in self.index.unrolled.items():
             step = c.coefficient(v)
-            if step and v not in others and apart * by % step == 0:
-                number = self.index.constants[v].value - apart * by // step
+            if step and v not in others and stride * by % step == 0:
+                number = self.index.constants[v].value - stride * by // step
                 if loop.lo <= number < loop.hi:
-                    return Tap(v, number, by, apart)
+                    return Tap(v, number, by, stride)
         return None
 
     def _beside(self, r: Read, lane: Lane, missing: list[int], tap: Tap) -> ir.Value | None:
