@@ -170,15 +170,15 @@ class PrefetchBlock(Step):
         The more often there are twice as many, each asks for half as much, of `share` elements;
         those from some `first` on have nothing left to ask for.
         """
-        found, asking = hints(share), 1
+        found, hinting = hints(share), 1
         lines = most = -(-share // self.line)
         while lines > 2:
-            lines, before = -(-lines // 2), asking
-            asking = -(-share // (lines * self.line))
-            if asking > before + 1:
+            lines, before = -(-lines // 2), hinting
+            hinting = -(-share // (lines * self.line))
+            if hinting > before + 1:
                 found = (Branch(first, Index.of(before), found, ()),)
-            found = (Branch(turns, Index.of(asking), found, hints(lines * self.line)),)
-        return (Branch(first, Index.of(asking), found, ()),) if most > asking + 1 else found
+            found = (Branch(turns, Index.of(hinting), found, hints(lines * self.line)),)
+        return (Branch(first, Index.of(hinting), found, ()),) if most > hinting + 1 else found
 
 
 @record
