@@ -12,6 +12,7 @@ from onnx import NodeProto, TensorProto, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, RuntimeException
 
 from rutc.runtime import ModelError
+from tests.close import assert_close
 from tests.test_computed_sizes import compiled
 
 pytestmark = pytest.mark.sampled(3, whole=True)
@@ -50,7 +51,7 @@ def check(model: onnx.ModelProto, feeds: list[dict[str, np.ndarray]], folder: Pa
                 continue
             (got,) = session.run(None, feed)
             assert got.shape == want.shape, sizes
-            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5, err_msg=str(sizes))
+            assert_close(got, want, reduction=1024, err_msg=str(sizes))
     return failed
 
 

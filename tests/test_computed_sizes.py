@@ -17,6 +17,8 @@ from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.importer import import_model
 from rutc.runtime import InferenceSession, ModelError
+from rutc.verify.tolerance import Level
+from tests.close import assert_close
 from tests.machines import NATIVE
 
 Arrays = Mapping[str, np.ndarray]
@@ -66,7 +68,7 @@ def check(model: onnx.ModelProto, feeds: Sequence[Arrays], folder: Path) -> None
             for name, got, want in zip(names, session.run(names, feed), wanted, strict=True):
                 assert got.shape == want.shape
                 assert got.dtype == want.dtype
-                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5, err_msg=name)
+                assert_close(got, want, level=Level.MODEL, err_msg=name)
 
 
 def test_detection(tmp_path: Path) -> None:
@@ -223,7 +225,7 @@ def test_a_size_of_one_is_known_in_the_run_only(tmp_path: Path) -> None:
         session.run(None, {"x": np.zeros((2, 2, 3), "f4")})
     for feed in feeds:
         wanted = np.maximum(feed["x"][:, 0], 0) @ constants["w"]
-        np.testing.assert_allclose(session.run(None, feed)[0], wanted, rtol=1e-5, atol=1e-6)
+        assert_close(session.run(None, feed)[0], wanted, reduction=1024)
 
 
 def test_a_computed_size_of_1_is_not_left_out_unsaid(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from rutc.tensor_ir.ranges import without_common
 from rutc.tensor_ir.steps import MatrixTile, PartialSums, Step
 from rutc.verify.reference import Reference
 from rutc.verify.tolerance import Level, tolerance
+from tests.close import assert_close
 from tests.compiled import build, run
 from tests.machines import NATIVE, TILES, V3, V4, needs
 
@@ -207,7 +208,7 @@ def test_an_artifact_multiplies_parts_where_there_are_many_rows(tmp_path: Path) 
             x = rng.standard_normal((rows, 256)).astype(np.float32)
             (got,) = session.run(None, {"x": x})
             p = x.astype(np.float64) @ w
-            np.testing.assert_allclose(got, np.maximum(p + b, 0) + np.maximum(p, 0), atol=1e-4)
+            assert_close(got, np.maximum(p + b, 0) + np.maximum(p, 0), level=Level.MODEL)
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -15,6 +15,8 @@ from rutc.importer import import_model
 from rutc.runtime import ModelError
 from rutc.tensor_ir import Call, Graph
 from rutc.tensor_ir.interpret import interpret
+from rutc.verify.tolerance import Level
+from tests.close import assert_close
 from tests.test_computed_sizes import compiled
 
 Arrays = Mapping[str, np.ndarray]
@@ -175,7 +177,7 @@ def _refuses(model: onnx.ModelProto, feed: Arrays, bad: Sequence[int], folder: P
     with compiled(model, folder) as session:
         graph = import_model(folder / "m.onnx")
         (want,) = reference.run(None, feed)
-        np.testing.assert_allclose(session.run(None, feed)[0], want, rtol=1e-4, atol=1e-5)
+        assert_close(session.run(None, feed)[0], want, level=Level.MODEL)
         for value in bad:
             wrong = feed["i"].copy()
             wrong.reshape(-1)[0] = value

@@ -13,6 +13,7 @@ import pytest
 from onnx import NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
 import rutc
+from tests.close import assert_close
 
 RNG = np.random.default_rng(0)
 FLOATS = TensorProto.FLOAT
@@ -192,4 +193,4 @@ def test_models_with_nothing_said_but_the_file(name: str, tmp_path: Path) -> Non
             parts = zip(got, want, strict=True) if isinstance(want, list) else [(got, want)]
             for ours, theirs in parts:
                 assert ours.shape == theirs.shape
-                np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+                assert_close(ours, theirs, reduction=1024)

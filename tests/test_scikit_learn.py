@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import rutc
+from rutc.verify.tolerance import Level
+from tests.close import assert_close
 
 pytest.importorskip("skl2onnx")
 datasets = pytest.importorskip("sklearn.datasets")
@@ -91,7 +93,7 @@ def test_classifiers(name: str, tmp_path: Path) -> None:
     some = x[::17]
     label, scores = compiled(model, some, tmp_path, options={"zipmap": False})
     np.testing.assert_array_equal(label, model.predict(some))
-    np.testing.assert_allclose(scores, model.predict_proba(some), rtol=1e-3, atol=1e-4)
+    assert_close(scores, model.predict_proba(some), level=Level.MODEL)
 
 
 @pytest.mark.parametrize("name", REGRESSORS)
@@ -101,7 +103,7 @@ def test_regressors(name: str, tmp_path: Path) -> None:
     model = REGRESSORS[name].fit(x, y)
     some = x[::17]
     found = compiled(model, some, tmp_path)[0]
-    np.testing.assert_allclose(found.reshape(-1), model.predict(some), rtol=1e-3, atol=1e-3)
+    assert_close(found.reshape(-1), model.predict(some), level=Level.MODEL)
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -120,4 +122,4 @@ def test_maps_of_probabilities_for_any_number_of_samples(named: bool, tmp_path: 
             assert label.tolist() == model.predict(x[:count]).tolist()
             assert [list(m) for m in likely] == [model.classes_.tolist()] * count
             found = [list(m.values()) for m in likely]
-            np.testing.assert_allclose(found, model.predict_proba(x[:count]), atol=1e-5)
+            assert_close(found, model.predict_proba(x[:count]), reduction=1024)

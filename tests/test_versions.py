@@ -26,6 +26,8 @@ from rutc.tensor_ir import Graph, Index
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
 from rutc.verify.reference import Reference
+from rutc.verify.tolerance import Level
+from tests.close import assert_close
 
 NATIVE = target_named("native").machine
 N = Index.of("n")
@@ -208,7 +210,7 @@ def test_a_model_in_two_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             x = np.random.default_rng(size).standard_normal((size, 7, 48)).astype(np.float32)
             (wanted,) = reference.run({"x": x}).values() if size else (np.zeros((0, 7, 32)),)
             (got,) = session.run(None, {"x": x})
-            np.testing.assert_allclose(got, np.asarray(wanted), rtol=1e-4, atol=1e-4)
+            assert_close(got, np.asarray(wanted), level=Level.MODEL)
         calls = [e.calls for e in session.profile()]
     assert {k["plan"]: n for k, n in zip(kernels, calls, strict=True)} == {0: 2, 1: 4}
     _, shown = inspect_library(tmp_path / "m.so", profile=False)

@@ -25,6 +25,7 @@ from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.reducer import REDUCERS, Reducer
 from rutc.tensor_ir.steps.text import parse_schedule, print_schedule
 from rutc.tensor_ir.verifier import verify
+from tests.close import assert_close
 from tests.documents import blocks, run_document
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -105,7 +106,7 @@ def test_every_dump_parses_verifies_and_means_the_same(model: Path, dump: Path) 
         parsed = parse(text, constants)
         verify(parsed)
         assert str(parsed) == text
-        np.testing.assert_allclose(interpret(parsed, inputs)["y"], wanted, rtol=1e-5, atol=1e-6)
+        assert_close(interpret(parsed, inputs)["y"], wanted, reduction=1024)
 
 
 def test_the_dump_holds_plan_kernels_and_program(dump: Path) -> None:

@@ -20,6 +20,7 @@ import rutc as package
 from rutc.report.console import Screen
 from rutc.verify import OutputComparison, Verification, verify_model
 from tests.cli.conftest import Rutc
+from tests.close import assert_close
 from tests.signals import as_in_foreground
 
 
@@ -74,7 +75,7 @@ def test_run_writes_the_outputs(rutc: Rutc, tmp_path: Path, model: Path, artifac
     assert result.status == 0, result.stderr
     assert "float32" in result.stdout
     with np.load(output) as stored:
-        np.testing.assert_allclose(stored["y"], _expected(model, x), rtol=1e-5, atol=1e-5)
+        assert_close(stored["y"], _expected(model, x), reduction=1024)
 
 
 def test_run_writes_sequences_and_maps(rutc: Rutc, tmp_path: Path) -> None:
@@ -440,7 +441,7 @@ def test_python_mirrors_the_command_line(tmp_path: Path, model: Path) -> None:
     x = np.ones((4, 8), np.float32)
     with package.load(compiled.library, threads=1) as session:
         (y,) = session.run(None, {"x": x})
-    np.testing.assert_allclose(y, _expected(model, x), rtol=1e-5, atol=1e-5)
+    assert_close(y, _expected(model, x), reduction=1024)
 
 
 def test_every_process_makes_the_same_bytes(model: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from rutc.tensor_ir.lower import halo_kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import Schedule, apply_schedule, parse_schedule
 from rutc.tuner import choose
+from tests.close import assert_close
 from tests.emit.run_kernel import run_kernel
 from tests.examples import examples
 from tests.kernels import LONG, Case, cases, scheduled
@@ -393,7 +394,7 @@ def test_polynomials_of_any_number_of_elements(machine: Machine, extent: int) ->
     for schedule in ("mark(i, vector)", "split(i, 64); mark(i.i, vector)"):
         got = filled(kernel)
         run_kernel(apply_schedule(kernel, parse_schedule(schedule)), machine, got, parts=2)
-        np.testing.assert_allclose(got["c"], expected["c"], rtol=1e-6, err_msg=schedule)
+        assert_close(got["c"], expected["c"], reduction=16, err_msg=schedule)
 
 
 @on_machines

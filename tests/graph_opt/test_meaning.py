@@ -11,6 +11,8 @@ from rutc.graph_opt.pipeline import optimize
 from rutc.graph_opt.rewrite import Sweep
 from rutc.tensor_ir import Call, Graph
 from rutc.tensor_ir.interpret import interpret
+from rutc.verify.tolerance import Level
+from tests.close import assert_close
 from tests.examples import examples
 from tests.golden import before
 from tests.graph_opt.rules import BY_NAME
@@ -33,7 +35,7 @@ def check_every_step(graph: Graph, seed: int, *, exact: bool) -> None:
             if exact:
                 np.testing.assert_array_equal(got[output], array, err_msg=text)
             else:
-                np.testing.assert_allclose(got[output], array, rtol=1e-3, atol=1e-3, err_msg=text)
+                assert_close(got[output], array, level=Level.MODEL, err_msg=text)
         before = after
 
     optimize(graph, on_step=compare)
@@ -63,4 +65,4 @@ def test_the_rules_examples_keep_their_values(path: Path) -> None:
         inputs = random_inputs(graph, 1)
         after = interpret(optimize(graph, pipeline=(Sweep(name, (BY_NAME[name],)),)), inputs)
         for output, array in interpret(graph, inputs).items():
-            np.testing.assert_allclose(after[output], array, rtol=1e-3, atol=1e-3)
+            assert_close(after[output], array, level=Level.MODEL)

@@ -10,6 +10,8 @@ from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.runtime import ModelError
 from rutc.tensor_ir.interpret import interpret
+from rutc.verify.tolerance import Level
+from tests.close import assert_close
 from tests.test_computed_sizes import compiled
 
 REDUCTIONS = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
@@ -103,7 +105,7 @@ def test_one_library_for_all_axes(keepdims, rng, tmp_path, make_node):
             feed |= {"axis": np.array(axis), "axis1": i64(axis)}
             feed |= dict(zip("set", map(i64, cut), strict=True))
             for got, want in zip(session.run(None, feed), reference.run(None, feed), strict=True):
-                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+                assert_close(got, want, level=Level.MODEL)
         with pytest.raises(ModelError, match="the axes are not 2 different ones of 3"):
             session.run(None, {**feed, "axes": i64(1, -2)})
         with pytest.raises(ModelError, match="the axis is none of 3"):

@@ -12,6 +12,7 @@ from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.verifier import verify
+from tests.close import assert_close
 
 DOMAIN = "own.functions"
 X = np.random.default_rng(0).standard_normal((2, 3, 4)).astype("f4")
@@ -70,7 +71,7 @@ def check(tmp_path):
             )
             (expected,) = session.run(["y"], {"x": X})
         got = interpret(graph, {"x": X})["y"]
-        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+        assert_close(got, expected, reduction=1024)
 
     return run
 

@@ -14,6 +14,7 @@ import rutc
 from rutc.driver.api import compile
 from rutc.errors import UserError
 from rutc.importer import import_model
+from tests.close import assert_close
 
 F32, F16 = TensorProto.FLOAT, TensorProto.FLOAT16
 MICROSOFT = "com.microsoft"
@@ -150,7 +151,7 @@ def test_the_norm_of_opset_23_has_the_type_of_its_scales(tmp_path: Path) -> None
     wide = x.astype("f8")
     scale = numpy_helper.to_array(onnx.load(path).graph.initializer[0])
     wanted = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5) * scale
-    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+    assert_close(got, wanted, reduction=1024)
 
 
 REFUSED: dict[str, tuple[Case, str]] = {

@@ -15,6 +15,8 @@ from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.verifier import verify
+from rutc.verify.tolerance import Level
+from tests.close import assert_close
 
 ML = "ai.onnx.ml"
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO")
@@ -78,7 +80,7 @@ def agree(run: Run) -> Callable[..., None]:
             assert mine.shape == theirs.shape
             if theirs.dtype.kind == "f":
                 assert mine.dtype == theirs.dtype
-                np.testing.assert_allclose(mine, theirs, rtol=2e-4, atol=2e-5)
+                assert_close(mine, theirs, level=Level.MODEL)
             else:
                 np.testing.assert_array_equal(mine, theirs)
 

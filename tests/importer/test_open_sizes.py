@@ -14,6 +14,8 @@ from rutc.importer.registry import OPERATORS
 from rutc.runtime import ModelError
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.ranges import COMMON_SIZE, common_sizes, without_common
+from rutc.verify.tolerance import Level
+from tests.close import assert_close
 
 TABLE = np.arange(33 * 4, dtype="f4").reshape(33, 4)
 
@@ -301,7 +303,7 @@ def test_operators_tell_sizes(case, tmp_path, rng):
     assert without_common(dict(g.symbols)) == expected
     feed = {n: rng.standard_normal(s).astype("f4") for n, s in sizes.items()}
     (want,) = onnxruntime.InferenceSession(path).run(None, feed)
-    np.testing.assert_allclose(interpret(g, feed)["y"], want, rtol=1e-4, atol=1e-5)
+    assert_close(interpret(g, feed)["y"], want, level=Level.MODEL)
 
 
 def test_a_reshape_that_may_not_fit_is_checked_in_the_run(tmp_path, rng):

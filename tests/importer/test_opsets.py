@@ -21,6 +21,8 @@ from rutc.importer import import_model
 from rutc.importer.convert import OPSET, _is_changed
 from rutc.importer.proto import subgraphs
 from rutc.tensor_ir.interpret import interpret
+from rutc.verify.tolerance import Level
+from tests.close import assert_close
 
 X = np.random.default_rng(0).standard_normal((2, 6, 8, 8)).astype("f4")
 M = np.random.default_rng(1).standard_normal((4, 6)).astype("f4")
@@ -381,7 +383,7 @@ def test_weights_that_are_nodes_mean_the_same(tmp_path):
         for found, wanted in zip(
             interpret(graph, feeds).values(), session.run(None, feeds), strict=True
         ):
-            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+            assert_close(found, wanted, level=Level.MODEL)
 
 
 def in_nested_graph(array, source):
@@ -445,7 +447,7 @@ def test_weights_in_nested_graphs_and_functions_are_not_converted(
     assert max(given) < 2000
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
     (wanted,) = session.run(None, {"x": x})
-    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    assert_close(found, wanted, reduction=1024)
 
 
 def test_weights_that_are_nodes_are_not_converted(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from rutc.errors import UserError
 from rutc.importer import import_model
 from rutc.tensor_ir import If, Scan
 from rutc.tensor_ir.interpret import interpret
+from tests.close import assert_close
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 HIDDEN, FEATURES = 5, 3
@@ -177,6 +178,6 @@ def test_a_batch_that_input_and_state_name_differently(tmp_path, make_node, make
         fed = {n: a[:, :batch] for n, a in given.items()}
         got = interpret(graph, fed)
         for name, want in zip(("y", "y_h"), session.run(None, fed), strict=True):
-            np.testing.assert_allclose(got[name], want, rtol=1e-5, atol=1e-6)
+            assert_close(got[name], want, reduction=1024)
     with pytest.raises(UserError, match=r"input .h. is f32 of shape \[1, 2, 5\]"):
         interpret(graph, {"x": given["x"], "h": given["h"][:, :1]})

@@ -11,6 +11,8 @@ import pytest
 
 from rutc.importer import import_model
 from rutc.tensor_ir.interpret import interpret
+from rutc.verify.tolerance import Level
+from tests.close import assert_close
 from tests.importer.scoped_models import SHAPE, random_model
 
 
@@ -29,4 +31,4 @@ def test_results_of_graphs_that_share_names(seed: int, opset: int, tmp_path: Pat
         given = {**feeds, "go": np.array(go)}
         (wanted,) = session.run(None, given)
         found = interpret(graph, given)["result"]
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+        assert_close(found, wanted, level=Level.MODEL)

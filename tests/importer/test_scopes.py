@@ -16,6 +16,7 @@ from rutc.importer import import_model
 from rutc.importer.proto import subgraphs
 from rutc.importer.scopes import name_values, number_values
 from rutc.tensor_ir.interpret import interpret
+from tests.close import assert_close
 
 BRANCHES = """<ir_version: 6, opset_import: ["" : {opset}]>
     g (bool c, float[2, 3] x, float[2] q) => (float[2, 3] y, float[2] z)
@@ -56,7 +57,7 @@ def _compare(path: Path, model: ModelProto, feeds: Mapping[str, np.ndarray]) -> 
     found = interpret(import_model(path), feeds)
     wanted = session.run(None, feeds)
     for output, value in zip(session.get_outputs(), wanted, strict=True):
-        np.testing.assert_allclose(found[output.name], value, rtol=1e-6, err_msg=output.name)
+        assert_close(found[output.name], value, reduction=16, err_msg=output.name)
 
 
 @pytest.mark.parametrize("name", IN_BRANCHES)
@@ -114,5 +115,5 @@ def test_attributes_that_name_values(tmp_path) -> None:
     (tmp_path / "m.onnx").write_bytes(parser.parse_model(source).SerializeToString())
     x = np.array([[1, 2, 3], [4, 6, 5]], "f4")
     found = interpret(import_model(tmp_path / "m.onnx"), {"x": x})
-    np.testing.assert_allclose(found["d"], np.exp(x), rtol=1e-6)
+    assert_close(found["d"], np.exp(x), reduction=16)
     np.testing.assert_array_equal(found["h"], [[0, 0, 1], [0, 1, 0]])

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, TypeProto, helper, numpy_helper
 
+from tests.close import assert_close
+
 node = helper.make_node
 ANY = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
 BOOL = helper.make_tensor_type_proto(TensorProto.BOOL, [])
@@ -80,12 +82,13 @@ def same(got, want):
     else:
         assert np.shape(got) == np.shape(want)
         assert np.asarray(got).dtype == np.asarray(want).dtype
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+        assert_close(got, want, reduction=1024)
 
 
 REFUSED = """
 import sys
 import numpy as np
+from tests.close import assert_close
 import rutc
 from rutc.runtime import ModelError
 

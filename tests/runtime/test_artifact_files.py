@@ -153,7 +153,8 @@ def test_files_of_weights(
 
 def test_weights_of_links_lie_beside_what_they_lead_to(tmp_path: Path, external: Path) -> None:
     (tmp_path / "link.so").symlink_to(external)
-    load(tmp_path / "link.so", check_integrity=True).close()
+    with load(tmp_path / "link.so", check_integrity=True) as session:
+        np.testing.assert_array_equal(session.run(None, {})[0], WEIGHTS[-16:-8])
 
 
 def _bind(path: Path) -> None:
@@ -202,8 +203,10 @@ def test_absurd_thread_counts(embedded: Path, threads: object) -> None:
 
 
 def test_numbers_of_numpy_are_thread_counts(embedded: Path) -> None:
-    load(embedded, threads=np.int64(1)).close()  # type: ignore[arg-type]
-    InferenceSession(embedded, SimpleNamespace(intra_op_num_threads=0)).close()
+    with load(embedded, threads=np.int64(1)) as session:  # type: ignore[arg-type]
+        np.testing.assert_array_equal(session.run(None, {})[0], WEIGHTS[-16:-8])
+    with InferenceSession(embedded, SimpleNamespace(intra_op_num_threads=0)) as session:
+        np.testing.assert_array_equal(session.run(None, {})[0], WEIGHTS[-16:-8])
 
 
 @pytest.mark.parametrize(

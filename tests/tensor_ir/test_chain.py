@@ -18,6 +18,7 @@ from rutc.tensor_ir.lower import Slice, lower
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import Inside, apply_schedule
 from rutc.tensor_ir.steps.inside import without_fills
+from tests.close import assert_close
 from tests.emit.run_kernel import run_kernel
 from tests.graph_opt.plans import assigned
 from tests.machines import NATIVE, V4
@@ -61,7 +62,7 @@ def test_the_parts_run_in_turn_for_every_slice() -> None:
     memory["y"] = np.zeros(6 * 8 * 4, np.float32)
     interpret_kernel(kernel, memory)
     wanted = interpret(graph, inputs)["y"]
-    np.testing.assert_allclose(memory["y"].reshape(wanted.shape), wanted, rtol=1e-5, atol=1e-5)
+    assert_close(memory["y"].reshape(wanted.shape), wanted, reduction=1024)
 
 
 def test_several_counters_are_nested_loops() -> None:
@@ -98,7 +99,7 @@ def test_what_passes_between_the_parts_lies_on_the_stack_or_in_scratch(
     memory["y"] = np.zeros(6 * 8 * 4, np.float32)
     run_kernel(kernel, NATIVE, memory, parts=2)
     wanted = interpret(graph, inputs)["y"]
-    np.testing.assert_allclose(memory["y"].reshape(wanted.shape), wanted, rtol=1e-5, atol=1e-5)
+    assert_close(memory["y"].reshape(wanted.shape), wanted, reduction=1024)
 
 
 def test_renaming_reaches_prefetches() -> None:

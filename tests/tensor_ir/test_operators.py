@@ -9,6 +9,7 @@ from rutc.tensor_ir import DType, Local, apply
 from rutc.tensor_ir.evaluate import convert, evaluate_expr
 from rutc.tensor_ir.expr import OPS
 from rutc.tensor_ir.typecheck import type_fault
+from tests.close import assert_close
 from tests.tensor_ir import naive
 
 INTS = [t for t in DType if t.is_int]
@@ -55,9 +56,7 @@ def test_operator_follows_python(op: str, dtype: DType) -> None:
                 wanted = naive.operate(op, args, dtype, e.dtype)
             except (ValueError, OverflowError):
                 continue
-            np.testing.assert_allclose(
-                float(got[i, j]), float(wanted), rtol=1e-6, err_msg=f"{op}{args}"
-            )
+            assert_close(got[i, j], wanted, reduction=16, err_msg=f"{op}{args}")
 
 
 def test_selection_takes_an_arm() -> None:

@@ -8,6 +8,8 @@ from rutc.tensor_ir.graph import constants_of
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verifier import verify
+from rutc.verify.tolerance import Level
+from tests.close import assert_close
 from tests.examples import examples
 from tests.strategies import graphs, random_inputs
 from tests.tensor_ir.naive import Naive
@@ -39,9 +41,7 @@ def test_smooth_graphs_agree_with_a_point_by_point_evaluation(graph: Graph, seed
     got = interpret(graph, inputs)
     naive = Naive(graph, inputs)
     for name, array in got.items():
-        np.testing.assert_allclose(
-            array, naive.output(name), rtol=1e-3, atol=1e-3, err_msg=f"{name} of\n{graph}"
-        )
+        assert_close(array, naive.output(name), level=Level.MODEL, err_msg=f"{name} of\n{graph}")
 
 
 @some

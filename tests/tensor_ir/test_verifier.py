@@ -45,7 +45,9 @@ output "ys" [t, n] = %ys
 
 
 def test_a_valid_graph_passes() -> None:
-    verify(parse(GRAPH))
+    graph = parse(GRAPH)
+    verify(graph)
+    assert parse(str(graph)) == graph
 
 
 @pytest.mark.parametrize(

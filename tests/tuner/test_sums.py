@@ -19,6 +19,8 @@ from rutc.tensor_ir.kernel import Kind, Loop
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose, partial_sums
 from rutc.tuner.sums import SUMMANDS, _extent
+from rutc.verify.tolerance import Level
+from tests.close import assert_close
 from tests.tuner.test_schedules import lowered
 
 UNIT = 2.0**-24
@@ -116,7 +118,7 @@ def test_whole_blocks_of_symbolic_sums_alone_are_made_in_parts(how: str) -> None
         memory["x"][:] = x.reshape(-1)
         interpret_kernel(made, memory, {"n": n})
         wanted = {"sum": x.sum(1), "moments": x.var(1)}
-        np.testing.assert_allclose(memory["y"], wanted[how], rtol=1e-4, atol=1e-4)
+        assert_close(memory["y"], wanted[how], level=Level.MODEL)
 
 
 @pytest.mark.parametrize(

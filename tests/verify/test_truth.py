@@ -17,8 +17,9 @@ from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verifier import verify
 from rutc.verify.float64 import widened
-from rutc.verify.tolerance import MULTIPLE, unit_roundoff
+from rutc.verify.tolerance import MULTIPLE, Level, unit_roundoff
 from rutc.verify.truth import MOVED_PER_S, NODE_S, TooMuchWork, Truth
+from tests.close import assert_close
 
 RANDOM = np.random.default_rng(3)
 Arrays = Mapping[str, np.ndarray]
@@ -98,8 +99,8 @@ def test_the_truth_is_what_the_graph_means(name: str, tmp_path: Path) -> None:
     (plain,) = interpret(wide, inputs).values()
     assert found.dtype == np.float64
     # The products of matrices and the folds of numpy add in another order.
-    np.testing.assert_allclose(found, plain, rtol=1e-13, atol=1e-13)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert_close(found, plain, reduction=1024, dtype=np.float64)
+    assert_close(found, expected, level=Level.MODEL, dtype=np.float32)
 
 
 def test_no_value_but_inputs_and_constants_stays_narrow(tmp_path: Path) -> None:
