@@ -132,7 +132,7 @@ def _encoder(source: Export, summary: str, most_tokens: int) -> DynamicModel:
         for batch, length in grid
     )
     dims: Dims = {"batch": (1, 8), "sequence": (1, 512)}
-    return DynamicModel(source.recipe, summary, source, dims, cases)
+    return DynamicModel(source.network, summary, source, dims, cases)
 
 
 def _gpt2() -> DynamicModel:

@@ -11,7 +11,7 @@ from rutc.models.sources import require
 class Export:
     """A network built in PyTorch and exported (see `exports.py`); most have seeded weights."""
 
-    recipe: str
+    network: str
     library: str = "transformers"
     revision: int = 1
     weights: str = "random weights"
@@ -21,7 +21,7 @@ class Export:
         return f"export from {self.library}, {self.weights}"
 
     def _relative(self) -> str:
-        return f"exports-{self.revision}/{self.recipe}.onnx"
+        return f"exports-{self.revision}/{self.network}.onnx"
 
     def present(self) -> Path | None:
         """Returns the file if it was exported before."""
@@ -38,6 +38,6 @@ class Export:
         if found is not None:
             return found
         require("torch", "onnxscript", "sklearn", "PIL", self.library)
-        from rutc.models.exports import RECIPES
+        from rutc.models.exports import EXPORTERS
 
-        return cached(self._relative(), RECIPES[self.recipe])
+        return cached(self._relative(), EXPORTERS[self.network])

@@ -27,7 +27,7 @@ OPSET = 20
 CLASSES = 1000
 CALIBRATION_PHOTOGRAPHS = 4
 
-Recipe = Callable[[Path], None]
+Exporter = Callable[[Path], None]
 
 
 @dataclass(frozen=True)
@@ -286,5 +286,5 @@ NETWORKS: dict[str, Callable[[], Network]] = {
 }
 """The exported networks of the zoo, by name."""
 
-RECIPES: dict[str, Recipe] = {name: partial(_export, build) for name, build in NETWORKS.items()}
+EXPORTERS: dict[str, Exporter] = {name: partial(_export, build) for name, build in NETWORKS.items()}
 """What writes each of them."""
