@@ -5,7 +5,7 @@ Two sizes that are one expression are equal, and one that cannot be 1 is the res
     %x{a} + %y{c}      ->  bind p = (a != 1);   bind q = (c != 1)         extent(e) = max(a, c)
                            %z{e} = %x[a=e*p] + %y[c=e*q]
 
-A `step` of 0 or 1 like p is bound once for each pair of sizes; where the size is neither 1 nor the
+A stride of 0 or 1 like p is bound once for each pair of sizes; where the size is neither 1 nor the
 result's, the run ends there.
 """
 
@@ -22,7 +22,7 @@ from rutc.tensor_ir.affine import ONE, ZERO, Range, maximum, minimum
 
 
 def broadcast(b: SizeBuilder, shapes: Sequence[Shape]) -> Shape | None:
-    """The shape that all broadcast to, the steps to it bound; None where there is none."""
+    """The shape that all broadcast to, the strides to it bound; None where there is none."""
     rank = max(map(len, shapes), default=0)
     columns = [
         [s[k] for s in shapes if (k := i - (rank - len(s))) >= 0 and s[k] != ONE]
@@ -34,7 +34,7 @@ def broadcast(b: SizeBuilder, shapes: Sequence[Shape]) -> Shape | None:
 
 
 def broadcast_to(b: SizeBuilder, shape: Shape, whole: Shape) -> bool:
-    """Whether a shape may broadcast to another one, of no lower rank; the steps to it are bound."""
+    """Whether a shape may broadcast to one of no lower rank; the strides to it are bound."""
     if len(shape) > len(whole):
         return False
     for e, w in zip(shape, whole[len(whole) - len(shape) :], strict=True):
@@ -43,7 +43,7 @@ def broadcast_to(b: SizeBuilder, shape: Shape, whole: Shape) -> bool:
         apart = (e - w).bounds(b.ranges)
         if apart is not None and not apart[0] <= 0 <= apart[1] and not may_be_one(b, e):
             return False
-        learn_step(b, e, w, (shape, whole))
+        learn_stride(b, e, w, (shape, whole))
     return True
 
 
@@ -51,7 +51,7 @@ def _common(b: SizeBuilder, extents: list[Index], shapes: Sequence[Shape]) -> In
     if len(extents) < 2:
         return extents[0] if extents else ONE
     for whole in extents:
-        if all(e == whole or (e, whole) in b.steps for e in extents):
+        if all(e == whole or (e, whole) in b.strides for e in extents):
             return whole
     for e in extents:
         for other in extents:
@@ -67,7 +67,7 @@ def _common(b: SizeBuilder, extents: list[Index], shapes: Sequence[Shape]) -> In
         whole = whole if e == whole or whole.is_const else b.same(whole, e)
     for e in extents:
         if e != whole:
-            learn_step(b, e, whole, shapes)
+            learn_stride(b, e, whole, shapes)
     return whole
 
 
@@ -108,9 +108,9 @@ def _empty_together(b: SizeBuilder, extents: Sequence[Index]) -> bool:
     return True
 
 
-def learn_step(b: SizeBuilder, extent: Index, whole: Index, shapes: Sequence[Shape]) -> None:
-    """Binds the step from one element of an axis to the next where it is spread over `whole`."""
-    if (extent, whole) in b.steps or (extent, whole) in b.equal or (whole, extent) in b.equal:
+def learn_stride(b: SizeBuilder, extent: Index, whole: Index, shapes: Sequence[Shape]) -> None:
+    """Binds the stride from one element of an axis to the next where it is spread over `whole`."""
+    if (extent, whole) in b.strides or (extent, whole) in b.equal or (whole, extent) in b.equal:
         return
     at_most(b, extent, whole)
     at_most(b, whole, extent)
@@ -121,5 +121,5 @@ def learn_step(b: SizeBuilder, extent: Index, whole: Index, shapes: Sequence[Sha
         fits = apply("or", is_one, fits)
     texts = " and ".join(map(shape_text, shapes))
     message = f"the shapes {texts} do not broadcast: {extent} and {whole} differ"
-    step = apply("select", is_one, zero, one)
-    b.steps[extent, whole] = b.size(b.unless_failed(step, fits, message), "step", 1)
+    stride = apply("select", is_one, zero, one)
+    b.strides[extent, whole] = b.size(b.unless_failed(stride, fits, message), "step", 1)

@@ -48,7 +48,7 @@ class Place:
 
     nodes: int
     equal: Mapping[tuple[Index, Index], Index]
-    steps: Mapping[tuple[Index, Index], Index]
+    strides: Mapping[tuple[Index, Index], Index]
 
 
 @dataclass
@@ -72,7 +72,7 @@ class NestBuilder:
     for an extent of many sizes."""
     alike: dict[str, tuple[Index, Index]] = field(default_factory=dict)
     """The sizes that stand for two extents that are checked to be equal."""
-    steps: dict[tuple[Index, Index], Index] = field(default_factory=dict)
+    strides: dict[tuple[Index, Index], Index] = field(default_factory=dict)
     """What an index along the second extent is multiplied with to be one along the first."""
     open_sizes: dict[str, None] = field(default_factory=dict)
     """The inputs' sizes whose range nobody stated, in order."""
@@ -268,7 +268,7 @@ class NestBuilder:
         """Collects what is emitted inside at the end of `nodes` (constants stay outside)."""
         outer, self.nodes = self.nodes, nodes
         self.depth += 1
-        equal, steps = dict(self.equal), dict(self.steps)
+        equal, strides = dict(self.equal), dict(self.strides)
         emitted = set(self.emitted)
         try:
             yield nodes
@@ -277,7 +277,7 @@ class NestBuilder:
             self.emitted = emitted | {n for n in self.emitted if n in consts}
             self.nodes = outer
             self.depth -= 1
-            self.equal, self.steps = equal, steps
+            self.equal, self.strides = equal, strides
 
     def defined(self, t: Tensor) -> Tensor:
         """`t`, its value defined even if it is known."""
@@ -286,13 +286,13 @@ class NestBuilder:
 
     def place(self) -> Place:
         """Where the import of the body at hand stands, to come back to."""
-        return Place(len(self.nodes), dict(self.equal), dict(self.steps))
+        return Place(len(self.nodes), dict(self.equal), dict(self.strides))
 
     def restore(self, place: Place) -> None:
         """Drops the nodes that came after a place in the body at hand, and what they tell."""
         self.emitted -= {v.name for n in self.nodes[place.nodes :] for v in outs(n)}
         del self.nodes[place.nodes :]
-        self.equal, self.steps = dict(place.equal), dict(place.steps)
+        self.equal, self.strides = dict(place.equal), dict(place.strides)
 
     def tensor(
         self,

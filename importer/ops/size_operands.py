@@ -9,7 +9,7 @@ from functools import partial, reduce
 
 import numpy as np
 
-from rutc.importer.broadcast import learn_step
+from rutc.importer.broadcast import learn_stride
 from rutc.importer.builder import Builder
 from rutc.importer.expressions import OperatorError, check_rank, lit
 from rutc.importer.ops.control import unless
@@ -137,7 +137,7 @@ def expand_dynamic(b: Builder, x: Tensor, shape: Tensor) -> Tensor:
             # An extent of 1 in the shape leaves that of x.
             one = apply("eq", given[asked], number(1))
             wanted = bound(b, apply("select", one, number(extent), given[asked]), "extent")
-            learn_step(b, extent, wanted, (x.shape, (wanted,)))
+            learn_stride(b, extent, wanted, (x.shape, (wanted,)))
             extents.append(wanted)
     if wrong:
         other = b.nest((), reduce(partial(apply, "or"), wrong))
