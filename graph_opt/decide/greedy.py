@@ -9,7 +9,7 @@ from rutc.base.record import record
 from rutc.graph_opt.assignment import Arrangement, Assignment, Grouping
 from rutc.graph_opt.decide.fusion import Fuser
 from rutc.graph_opt.decide.layout import choose_innermost, order_dims
-from rutc.graph_opt.decide.operands import Operands
+from rutc.graph_opt.decide.operand_copies import OperandCopies
 from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.plan import Refusal
@@ -42,7 +42,7 @@ def greedy(prepared: Prepared, machine: Machine) -> Greedy:
         prepared.steps,
         prepared.varying,
     )
-    operands = Operands(prepared, machine, inner)
+    operands = OperandCopies(prepared, machine, inner)
     operands.choose(nodes)
     said = Assignment(prepared.graph.name, {}, tuple(operands.copies))
     found = Realisation(prepared, said, machine)

@@ -16,7 +16,7 @@ from rutc.graph_opt.decide.layout import fixed_orders
 from rutc.graph_opt.decide.numbering import numbered
 from rutc.tensor_ir.affine import Index, Range, Size, plain, typical
 from rutc.tensor_ir.graph import Const, Graph, walk_nodes
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verifier import verify
 
 
 @record

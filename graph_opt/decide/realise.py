@@ -55,7 +55,7 @@ from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.text import value_name
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verifier import verify
 
 NEIGHBOURS = 4
 """Rows of bytes are made so many times as long, so that all neighbours can be loaded together."""

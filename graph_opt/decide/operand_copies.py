@@ -23,7 +23,7 @@ Halo = dict[str, tuple[int, int]]
 
 
 @dataclass
-class Operands:
+class OperandCopies:
     """The choices for the nests of a graph whose values have these innermost dims.
 
     `inner` gains the copies.
