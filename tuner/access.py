@@ -149,6 +149,11 @@ class Shape:
         """Cycles of the register tiles that were asked about: many tiles have the same parts."""
         return {}
 
+    @cached_property
+    def constants(self) -> frozenset[str]:
+        """The buffers that the kernel reads whose layout is still free."""
+        return frozenset(t.buffer for t in self.touches if t.packed)
+
     @property
     def private(self) -> list[str]:
         """Loops inside the shared ones that belong to no reduction."""

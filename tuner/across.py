@@ -2,57 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
 from rutc.tensor_ir.affine import Index, Range, Size, typical
 from rutc.tensor_ir.kernel import Kind
-from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import Mark, Overlap, Peel, Preload, Reorder, Schedule, Split, Step, Tile
+from rutc.tensor_ir.steps import (
+    Mark,
+    NotApplicable,
+    Overlap,
+    Peel,
+    Preload,
+    Reorder,
+    Split,
+    Step,
+    Tile,
+)
 from rutc.tuner.access import Touch, leaves_rest, never_longer
+from rutc.tuner.choice import shared_out
 from rutc.tuner.collapse import fuse_innermost
 
 SHORTEST = 4
 """Iterations of either loop below which a square would be mostly empty."""
 
 
-def across(
-    order: list[str],
-    touches: tuple[Touch, ...],
-    sizes: Mapping[str, Size],
-    symbols: Mapping[str, Range],
-    machine: Machine,
-    parallel: Callable[[list[str]], list[Step]],
-) -> Schedule | None:
-    """Steps for a kernel without reductions whose vector loop, the last one, crosses an operand.
+def across(order: Sequence[str], touches: tuple[Touch, ...]) -> tuple[str, ...] | None:
+    """The order with the loop before the last one along which an operand lies that the last crosses.
 
-    `parallel` gives the steps that share out the loops around the squares. None where no operand's
-    memory runs along another loop, or where more than one operand's does; nor where that operand
-    is read at another place, too.
+    None where there is no such operand.
     """
     *others, vector = order
+    operand = _crossing(vector, touches)
+    along = None if operand is None else next((v for v in others if operand.unit(v)), None)
+    return None if along is None else (*(v for v in others if v != along), along, vector)
+
+
+def _crossing(vector: str, touches: tuple[Touch, ...]) -> Touch | None:
+    """The only operand that does not lie along a loop, if it is read at one place."""
     crossing = [
         t for t in touches if not t.is_store and not t.packed and t.strides.get(vector, 0) != 0
     ]
     crossing = [t for t in crossing if t.strides[vector] is not None and not t.unit(vector)]
-    if len(crossing) != 1 or typical(sizes[vector], symbols) < SHORTEST or crossing[0].bytes > 4:
+    if len(crossing) != 1 or crossing[0].bytes > 4:
         return None
     operand = crossing[0]
     if sum(t.buffer == operand.buffer and not t.is_store for t in touches) > 1:
         return None
-    along = next((v for v in others if operand.unit(v)), None)
-    if along is None:
-        return None
-    others.remove(along)
+    return operand
+
+
+def squares(
+    order: Sequence[str],
+    touches: tuple[Touch, ...],
+    sizes: Mapping[str, Size],
+    symbols: Mapping[str, Range],
+    lanes: int,
+    fused: int,
+    parallel: int | None,
+) -> list[Step]:
+    """Steps for a kernel without reductions whose last loop crosses an operand.
+
+    That lies along the loop before it. Both have up to `fused` loops become one with them. Threads
+    share the first `parallel` loops around the squares, or all of them.
+
+    Raises:
+        NotApplicable: no operand's memory runs along the loop before the last one, or several lie
+            across the last one, or that one is read at another place, too; or a loop is short.
+    """
+    operand = _crossing(order[-1], touches)
+    if operand is None or len(order) < 2 or not operand.unit(order[-2]):
+        raise NotApplicable(f"no single operand lies across {order[-1]} and along the loop before")
+    *others, along, vector = order
+    if typical(sizes[vector], symbols) < SHORTEST:
+        raise NotApplicable(f"{vector} is short")
     steps: list[Step] = [Reorder((along, *others, vector))]
-    wide = fuse_innermost([*others, vector], sizes, touches)
+    wide = fuse_innermost([*others, vector], sizes, touches, fused)
     *others, vector = wide.loops
     steps += [*wide.steps, Reorder((vector, *others, along))]
-    long = fuse_innermost([*others, along], sizes, wide.touches)
+    long = fuse_innermost([*others, along], sizes, wide.touches, fused)
     *others, along = long.loops
     steps += long.steps
-    lanes = machine.width
     if long.size in range(SHORTEST) or any(_short(x.size, lanes, symbols) for x in (wide, long)):
-        return None
+        raise NotApplicable(f"{along} or {vector} is short")
     blocks = {v: n for v, n in ((vector, wide.size), (along, long.size)) if not _fits(n, lanes)}
     # Squares follow one another along the stores: lines and pages that are far apart cost stores
     # more than loads.
@@ -60,53 +90,70 @@ def across(
     inside = [f"{v}.i" if v in blocks else v for v in (along, vector)]
     steps += [Split(v, lanes) for v in blocks]
     steps.append(Reorder((*outside, *inside)))
-    steps += parallel(outside)
+    steps += shared_out(outside, parallel)
     steps += _ends(blocks, lanes)
     if any(leaves_rest(n, lanes) and _may_be_short(n, lanes, symbols) for n in blocks.values()):
         steps.append(Mark(f"{inside[-1]}.few", Kind.VECTOR))
     steps.append(Tile(tuple(inside), (Kind.UNROLL, Kind.VECTOR)))
     steps.append(Preload(operand.buffer, tuple(inside)))
-    return tuple(steps)
+    return steps
 
 
-def interleaved(
-    order: list[str],
-    touches: tuple[Touch, ...],
-    sizes: Mapping[str, Size],
-    symbols: Mapping[str, Range],
-    machine: Machine,
-    parallel: Callable[[list[str]], list[Step]],
-) -> Schedule | None:
-    """Steps for a kernel whose store runs along a loop of few iterations, its loads along another.
+def short_and_long(
+    loops: list[str], touches: tuple[Touch, ...], sizes: Mapping[str, Size]
+) -> tuple[str, ...] | None:
+    """The order for a kernel whose store runs along a loop of few iterations, its loads along another.
 
-    %y[p, c] = %x[c, p], c of 3  ->  a vector along p for each c, stored element by element in turn
-
-    None where the loop beside the short one is not the one along which all operands' memory runs.
+    These two come last. None where the loop beside the short one in the store is not the one along
+    which all operands' memory runs.
     """
     stores = [t for t in touches if t.is_store]
     few = range(2, SHORTEST)
-    short = next((v for v in order if sizes[v] in few and stores[0].unit(v)), None)
+    short = next((v for v in loops if sizes[v] in few and stores[0].unit(v)), None)
     if len(stores) != 1 or short is None or stores[0].bytes > 4:
         return None
-    others = [v for v in order if v != short]
+    others = [v for v in loops if v != short]
     loads = [t for t in touches if not t.is_store]
     along = next((v for v in others if stores[0].strides.get(v) == sizes[short]), None)
     if along is None or not any(t.unit(along) for t in loads):
         return None
     if any(t.gathered or t.strides.get(along, 0) not in (0, 1) for t in loads):
         return None
-    others.remove(along)
+    return (*(v for v in others if v != along), short, along)
+
+
+def turns_of_short(
+    order: Sequence[str],
+    touches: tuple[Touch, ...],
+    sizes: Mapping[str, Size],
+    symbols: Mapping[str, Range],
+    width: int,
+    fused: int,
+    parallel: int | None,
+) -> list[Step]:
+    """Steps for a kernel whose last loop becomes the vector, for each iteration of the one before.
+
+    %y[p, c] = %x[c, p], c of 3  ->  a vector along p for each c, stored element by element in turn
+
+    Raises:
+        NotApplicable: the loop before the last one is not short, or the last one is.
+    """
+    if len(order) < 2 or not width:
+        raise NotApplicable("there are no two loops, or no vectors")
+    *others, short, along = order
+    if sizes[short] not in range(2, SHORTEST):
+        raise NotApplicable(f"{short} is not short")
     steps: list[Step] = [Reorder((*others, along, short))]
-    fused = fuse_innermost([*others, along], sizes, touches)
-    steps += fused.steps
-    *others, along = fused.loops
-    if fused.size in range(machine.width) or _short(fused.size, machine.width, symbols):
-        return None
-    steps += [Split(along, machine.width), Reorder((*others, f"{along}.o", short, f"{along}.i"))]
-    steps += parallel([*others, f"{along}.o"])
-    steps += _ends({along: fused.size}, machine.width)
+    long = fuse_innermost([*others, along], sizes, touches, fused)
+    steps += long.steps
+    *others, along = long.loops
+    if long.size in range(width) or _short(long.size, width, symbols):
+        raise NotApplicable(f"{along} is short")
+    steps += [Split(along, width), Reorder((*others, f"{along}.o", short, f"{along}.i"))]
+    steps += shared_out([*others, f"{along}.o"], parallel)
+    steps += _ends({along: long.size}, width)
     steps.append(Tile((short, f"{along}.i"), (Kind.UNROLL, Kind.VECTOR)))
-    return tuple(steps)
+    return steps
 
 
 def _short(size: Size, lanes: int, symbols: Mapping[str, Range]) -> bool:

@@ -10,6 +10,7 @@ from rutc.tensor_ir.expr import Apply, Expr, IndexValue, Lit, Read, walk
 from rutc.tensor_ir.kernel import Kernel, Kind, exprs, walk_stmts
 from rutc.tensor_ir.steps import Mark, Peel, Reorder, Split, Step
 from rutc.tuner.access import leaves_rest
+from rutc.tuner.choice import shared_out
 
 LONGEST = 16
 """The longest loop that is unrolled for the sake of its choices."""
@@ -148,12 +149,12 @@ def unrolled_arms(
     chosen: Mapping[str, int],
     sizes: Mapping[str, Size],
     width: int,
-    *,
-    parallel: bool,
+    parallel: int | None,
 ) -> list[Step]:
     """The schedule: one vector at a time, and for it every value of the choosing loops.
 
-    Values that several arms read, or compute from equal operands, are then shared.
+    Values that several arms read, or compute from equal operands, are then shared. Threads share
+    the first `parallel` loops around, or all of them.
     """
     steps: list[Step] = []
     order = list(outer)
@@ -176,8 +177,7 @@ def unrolled_arms(
     inner = [inner[-1], *inner[:-1]]
     if len(order) + len(inner) > 1:
         steps.append(Reorder((*order, *(v for v, _ in inner))))
-    if parallel:
-        steps += [Mark(v, Kind.PARALLEL) for v in order]
+    steps += shared_out(order, parallel)
     steps += [Peel(v) for v in reversed(order) if v in edges]
     steps += [Mark(v, kind) for v, kind in inner]
     return steps

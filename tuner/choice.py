@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from math import prod
 
@@ -24,20 +24,26 @@ class Choice:
     packing: Mapping[str, tuple[tuple[str, ...], Mapping[str, int]]] = field(default_factory=dict)
 
 
-def shared_out(
-    loops: Iterable[str], shape: Shape, machine: Machine, accesses: int = 1
-) -> list[Step]:
-    """Steps that share the loops among threads, none where that does not pay.
+def shared_out(loops: Sequence[str], count: int | None) -> list[Step]:
+    """Steps that share the first `count` loops among threads, or all of them."""
+    return [Mark(v, Kind.PARALLEL) for v in loops[:count]]
 
-    `accesses` weighs an iteration: kernels bound by memory take about that many cycles for it.
-    """
-    return (
-        [Mark(v, Kind.PARALLEL) for v in loops] if worth_sharing(shape, machine, accesses) else []
-    )
+
+def shared_counts(most: int, machine: Machine) -> tuple[int | None, ...]:
+    """How many loops, from the outermost on, may be shared among threads; None is all."""
+    return (None, *range(most)) if machine.cores > 1 else (0,)
+
+
+def shared_text(count: int | None) -> str:
+    """What points say of loops that are shared: `all loops shared`, and nothing if none is."""
+    return "all loops shared" if count is None else f"{count} loops shared" if count else ""
 
 
 def worth_sharing(shape: Shape, machine: Machine, accesses: int = 1) -> bool:
-    """Whether a kernel's work is worth the start of other threads."""
+    """Whether a kernel's work is worth the start of other threads.
+
+    `accesses` weighs an iteration: kernels bound by memory take about that many cycles for it.
+    """
     return pays(_cycles(shape, machine) * accesses, machine)
 
 

@@ -58,13 +58,21 @@ class Fused:
 
 
 def fuse_innermost(
-    loops: Sequence[str], sizes: Mapping[str, Size], touches: tuple[Touch, ...]
+    loops: Sequence[str],
+    sizes: Mapping[str, Size],
+    touches: tuple[Touch, ...],
+    most: int | None = None,
 ) -> Fused:
-    """Steps that fuse the loops around the last one into it, as long as no access can tell."""
+    """Steps that fuse the loops around the last one into it, as long as no access can tell.
+
+    No more than `most` of them, if that is a number.
+    """
     *others, inner = loops
     size = sizes[inner]
     steps: list[Step] = []
-    while others and all(t.continues(others[-1], inner, size) for t in touches):
+    while others and len(steps) != most:
+        if not all(t.continues(others[-1], inner, size) for t in touches):
+            break
         outer = others.pop()
         name = f"{outer}_{inner}"
         steps.append(Fuse(outer, inner, name))

@@ -9,24 +9,15 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps.tile import MOST_EXACT
 from rutc.tuner.access import Shape
 from rutc.tuner.register_tile import RegisterTile
-from rutc.tuner.tile_cost import costed, lanes_cost, product_registers, row_factors, state_registers
+from rutc.tuner.tile_cost import costed, product_registers, row_factors, state_registers
 from rutc.tuner.tile_loads import reuses
 
 MOST_VECTORS = 8
 
 
-def choose_tile(shape: Shape, machine: Machine, *, tiles_only: bool = False) -> RegisterTile | None:
-    """The cheapest tile by cycles per element; None where lanes of partial sums are cheaper.
-
-    With `tiles_only` these are not thought of.
-    """
-    best: RegisterTile | None = None
-    for tile in register_tiles(shape, machine):
-        if best is None or tile.cost < best.cost:
-            best = tile
-    if best is None:
-        return None
-    return best if tiles_only or best.cost <= lanes_cost(shape, machine) else None
+def choose_tile(shape: Shape, machine: Machine) -> RegisterTile | None:
+    """The cheapest tile by cycles per element; None where none fits."""
+    return min(register_tiles(shape, machine), key=lambda tile: tile.cost, default=None)
 
 
 def register_tiles(shape: Shape, machine: Machine) -> Iterator[RegisterTile]:

@@ -37,18 +37,14 @@ from rutc.tuner.blocking import (
     comes_from_afar,
     goes_over_panels,
     panel_loop,
-    reduction_block,
-    row_chunk,
     sole_output,
     takes_one_more,
     tiles_at_once,
-    whole_rows,
-    with_even_rows,
 )
-from rutc.tuner.choice import Choice, worth_sharing
+from rutc.tuner.choice import Choice
 from rutc.tuner.dot import dot_steps, products_together
 from rutc.tuner.packing import grouped_packing, packing
-from rutc.tuner.prepare import operations_on_vectors, prepared_operands
+from rutc.tuner.prepare import prepared_operands
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import LONGEST_UNROLLED, bound_order, crowded, multiplications
 
@@ -126,39 +122,6 @@ class Loops:
     original: Mapping[str, str]
     beside: tuple[str, ...]
     """The order in which tiles beside each other come before those of the next rows."""
-
-
-def default_tiling(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machine) -> Tiling:
-    """The tiling with such a tile that the model of the machine prefers."""
-    bound = bound_order(shape, tile.inside)
-    batch = batch_loops(shape, tile)
-    group = products_together(shape, machine)
-    found = reduction_block(kernel, shape, tile, bound, machine)
-    block, holder = found if found is not None else (None, "")
-    if block is not None and (block % group or (group > 1 and shape.extents[bound[-1]] % block)):
-        block = None
-    made = 0 if group > 1 else operations_on_vectors(shape, tile)
-    carried = any(b.name == holder for b in kernel.args)
-    chunk = None if carried else row_chunk(shape, tile, batch, made, machine)
-    if chunk is not None:
-        fitting = with_even_rows(shape, tile, *chunk, machine)
-        chunk, tile = (None, tile) if fitting is None else (chunk, fitting)
-    loops = loops_of(kernel, shape, tile, chunk, machine)
-    prepare = None
-    if group == 1:
-        found_operands = prepared_operands(
-            shape, loops.tile, loops.order, loops.extents, machine, loops.original
-        )
-        prepare = next((p.operands[0] for p in found_operands if p.gain > 0), None)
-    return Tiling(
-        tile,
-        None if prepare is not None else block,
-        holder,
-        chunk,
-        prepare,
-        block is None and prepare is None and whole_rows(kernel, shape, loops.tile, machine),
-        parallel=worth_sharing(shape, machine),
-    )
 
 
 def loops_of(

@@ -1,0 +1,166 @@
+"""Kernels that pass windows over their operands: which loops move together, where edges are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from math import ceil, prod
+
+from rutc.base.record import record
+from rutc.tensor_ir.affine import Index, Range
+from rutc.tensor_ir.expr import Read, walk
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.machine import NEAR_STRIDES
+from rutc.tensor_ir.steps import Schedule, apply_schedule
+from rutc.tensor_ir.steps.inside import windows_of
+from rutc.tensor_ir.windows import MOST_TAPS, partners
+from rutc.tuner.access import Reduction, Shape, analyse
+from rutc.tuner.collapse import collapse
+
+SHORTEST = 4
+"""The shortest loop that becomes the vector."""
+MOST_PARTS = 16
+"""Copies of a tile's code, one for each part of its loops."""
+
+MOST_TILES = 1 << 12
+"""Tiles along a loop that are looked at one by one."""
+
+
+@record
+class Pass:
+    """A kernel that passes windows over its operands: who moves along with which bound loop.
+
+    Loops that no window tells apart are one, after the steps `fused`.
+    """
+
+    kernel: Kernel
+    shape: Shape
+    reduction: Reduction
+    reads: tuple[Read, ...]
+    partners: Mapping[str, str]
+    fused: Schedule = ()
+
+    @property
+    def taps(self) -> int:
+        """Elements of a window."""
+        return prod(self.shape.extents[b] for b in self.partners)
+
+    def strided(self, vector: str) -> bool:
+        """Whether neighbouring lanes read elements that are no neighbours."""
+        touches = (t for t in self.reduction.reads if not t.packed)
+        return any(t.strides.get(vector, 0) not in (0, 1) for t in touches)
+
+
+def pass_of(kernel: Kernel, shape: Shape) -> Pass | None:
+    """What passes windows in a kernel; None where nothing does."""
+    if len(shape.reductions) != 1:
+        return None
+    (r,) = shape.reductions
+    extents = shape.extents
+    free = {x.var for x in shape.shared if extents[x.var] > 1}
+    bound = {x.var for x in r.loops if extents[x.var] > 1}
+    packed = {b.name for b in kernel.locals} | shape.constants
+    reads = tuple(
+        x
+        for e in r.update.elements
+        for x in walk(e)
+        if isinstance(x, Read) and x.value not in packed
+    )
+    found = partners(reads, free, bound)
+    if not found or bound & shape.symbolic:
+        return None
+    if prod(extents[b] for b in bound) > MOST_TAPS:
+        return None
+    return Pass(kernel, shape, r, reads, found)
+
+
+def with_fused_loops(found: Pass) -> Pass | None:
+    """The kernel after loops that no window tells apart have become one."""
+    fused = collapse(found.shape, frozenset(found.partners.values()))
+    if not fused:
+        return found
+    kernel = apply_schedule(found.kernel, fused)
+    again = pass_of(kernel, analyse(kernel, found.shape.constants))
+    return None if again is None else replace(again, fused=fused)
+
+
+def vectors_along(found: Pass) -> list[str]:
+    """The loops along which all memory lies, or nearly."""
+    shape = found.shape
+    near = (0, 1, *NEAR_STRIDES)
+
+    def along(v: str) -> bool:
+        stores = [t for t in shape.touches if t.is_store]
+        loads = [t for t in shape.touches if not t.is_store and not t.packed]
+        return all(t.unit(v) for t in stores) and all(t.strides.get(v, 0) in near for t in loads)
+
+    long = [x.var for x in shape.shared if shape.extents[x.var] >= SHORTEST]
+    return [v for v in long if v not in shape.symbolic and along(v)]
+
+
+def may_be_looped(found: Pass, bound: str) -> bool:
+    """Whether what lies outside along a loop over the window adds nothing."""
+    return any(windows_of(found.kernel, found.reduction.update, bound))
+
+
+def edge_parts(
+    found: Pass, loops: Iterable[str], factors: Mapping[str, int], looped: Collection[str]
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """(loop, where parts begin): the edges of loops around a tile that have code of their own."""
+    extents = found.shape.extents
+    moved = {v for b, v in found.partners.items() if b not in looped}
+    ranges: dict[str, Range] = {
+        **dict(found.kernel.symbols),
+        **{v: (0, n - 1) for v, n in extents.items()},
+    }
+    copies = 1
+    for v in loops:
+        if v not in factors and v not in moved:
+            continue
+        points = _edges(found, v, factors.get(v, 1), ranges)
+        if points and copies * (len(points) + 1) <= MOST_PARTS:
+            copies *= len(points) + 1
+            yield v, points
+
+
+def _edges(found: Pass, v: str, factor: int, ranges: Mapping[str, Range]) -> tuple[int, ...]:
+    """The tiles along a loop at which others begin: of those at an edge each one stands alone.
+
+    None are known of a loop of symbolic size.
+    """
+    if v in found.shape.symbolic:
+        return ()
+    extent = found.shape.extents[v]
+    tiles = ceil(extent / factor)
+    alone = {tiles - 1} if extent % factor else set()
+    for r in found.reads:
+        layout = found.kernel.buffer(r.value).layout
+        sizes = dict(layout.extents)
+        for d, c in r.coords:
+            size = sizes.get(d)
+            if r.fill is None or not isinstance(c, Index) or not isinstance(size, int):
+                continue
+            if v not in c.names():
+                continue
+            before, after = layout.room(d, r.fill)
+            low, high = -before, size - 1 + after
+
+            def leaves(tile: int, c: Index = c, low: int = low, high: int = high) -> bool:
+                first, last = tile * factor, min((tile + 1) * factor, extent) - 1
+                bounds = c.bounds({**ranges, v: (first, last)})
+                return bounds is None or bounds[0] < low or bounds[1] > high
+
+            # Along a straight line only the first and the last tiles leave the value.
+            straight = c.coefficient(v) is not None
+            if not straight and tiles > MOST_TILES:
+                return ()
+            for way in (range(tiles), reversed(range(tiles)))[: 2 if straight else 1]:
+                for tile in way:
+                    if leaves(tile):
+                        alone.add(tile)
+                    elif straight:
+                        break
+                    if len(alone) > MOST_PARTS:
+                        return ()
+    points = {p for tile in alone for p in (tile, tile + 1)}
+    return tuple(sorted(p for p in points if 0 < p < tiles))

@@ -1,0 +1,335 @@
+"""The schedule of sums of products of narrow numbers for processors with matrix registers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import permutations
+
+from rutc.base.record import record
+from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.expr import Read
+from rutc.tensor_ir.kernel import Kernel, Kind, Loop, walk_stmts
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.products import terms_of
+from rutc.tensor_ir.steps import (
+    Balance,
+    MatrixTile,
+    NotApplicable,
+    PrefetchBlock,
+    Reorder,
+    Split,
+    Step,
+)
+from rutc.tuner.access import Shape, Touch, dim_of_loop
+from rutc.tuner.blocking import comes_from_afar
+from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing
+from rutc.tuner.dot import dot_packing
+from rutc.tuner.space import Axis, Default, Template
+
+ROWS = 16
+COLUMNS = 16
+GROUP_BYTES = 4
+ROW_BYTES = 64
+"""Of the products of one row and column in one instruction."""
+SHORTEST_BYTES = 32
+"""Fewer are not worth the loads."""
+FEWEST_ROWS = 4
+MOST_BLOCKS = 6
+"""Registers for sums, of eight: both operands need one."""
+MOST_PERMUTED = 4
+
+
+@record
+class Blocks:
+    """The parameters of a matrix schedule: any that fit the kernel compute the same.
+
+    Registers hold `height` sums at most along the loop `row`, and some along `column`, of `length`
+    products along `inner` at a time. There are `tall` blocks of rows by `wide` of columns, or by
+    the blocks of two iterations of the loop `beside`. The loops around are taken in this `order`,
+    the outermost first; threads share the first `parallel` ones, or all. `results` is the kind of the loop
+    over rows in what follows the sums. The next panels of the constants `prefetch` are asked for.
+    """
+
+    row: str
+    column: str
+    inner: str
+    length: int
+    height: int
+    tall: int
+    wide: int
+    beside: str | None
+    order: tuple[str, ...]
+    results: Kind
+    prefetch: tuple[str, ...] = ()
+    parallel: int | None = 0
+
+    def __str__(self) -> str:
+        """What it has: `m x 16 x 2, n x 16 x 2, k x 64; in n m, results serial, all loops shared`."""
+        said = [
+            f"beside {self.beside}" if self.beside else "",
+            f"in {' '.join(self.order)}",
+            f"results {self.results.value}",
+            f"asks for {' '.join(self.prefetch)}" if self.prefetch else "",
+            shared_text(self.parallel),
+        ]
+        return (
+            f"{self.row} x {self.height} x {self.tall}, {self.column} x {COLUMNS} x {self.wide}, "
+            f"{self.inner} x {self.length}; {', '.join(filter(None, said))}"
+        )
+
+
+@record
+class Operands:
+    """What is multiplied: `lefts` have the rows, the constants `rights` the columns."""
+
+    lefts: list[Touch]
+    rights: list[Touch]
+    bytes: int
+    """Of a factor."""
+
+
+def matrix(kernel: Kernel, shape: Shape, point: Blocks, machine: Machine) -> Choice:
+    """Blocks of sums in matrix registers.
+
+    Raises:
+        NotApplicable: the parameters do not fit the kernel.
+    """
+    operands = _operands(kernel, shape, machine)
+    if operands is None:
+        raise NotApplicable("no products of constants that matrix registers take")
+    extents = shape.extents
+    row, column, inner, beside = point.row, point.column, point.inner, point.beside
+    own = [x.var for x in shape.reductions[0].loops]
+    rows, columns, inners = _loops(shape, operands, own)
+    if row not in rows or column not in columns or inner not in inners:
+        raise NotApplicable(f"no blocks of {row} by {column} by {inner}")
+    group = GROUP_BYTES // operands.bytes
+    if extents[inner] % point.length or point.length % group:
+        raise NotApplicable(f"{inner} is no whole number of {point.length} products")
+    blocks = -(-extents[column] // COLUMNS)
+    together = point.tall if beside is None else 2
+    if blocks % point.wide or together * point.wide > MOST_BLOCKS:
+        raise NotApplicable(f"no {point.wide} blocks of columns side by side")
+    others = [x.var for x in shape.shared if x.var not in (row, column)]
+    if sorted(point.order) != sorted((*others, row, column)):
+        raise NotApplicable(f"the loops around are {', '.join((*others, row, column))}")
+    if beside is not None and (beside not in _pairs(shape, operands, others) or point.tall != 1):
+        raise NotApplicable(f"blocks of {beside} do not lie beside each other")
+    outer = {row: f"{row}.o.o", column: f"{column}.o.o"}
+    outer |= {} if beside is None else {beside: f"{beside}.o"}
+    order = [outer.get(v, v) for v in point.order]
+    single = [] if beside is None else [f"{row}.o.i"]
+    tiles = (f"{row}.o.i" if beside is None else f"{beside}.i", f"{column}.o.i")
+    steps: list[Step] = [
+        Balance(row, point.height, point.tall),
+        Split(f"{row}.o", point.tall),
+        *([Split(beside, 2)] if beside is not None else []),
+        Split(column, COLUMNS),
+        Split(f"{column}.o", point.wide),
+        Reorder((*order, *single, *tiles, f"{row}.i", f"{column}.i")),
+    ]
+    bound = [*(v for v in own if v != inner), inner]
+    if bound != own:
+        steps.append(Reorder(tuple(bound)))
+    steps.append(Split(inner, point.length))
+    steps += shared_out(order, point.parallel)
+    steps.append(MatrixTile(tiles, f"{row}.i", f"{column}.i", f"{inner}.i", point.results))
+    packs = {}
+    for t in operands.rights:
+        if blocks > point.wide and t.buffer in point.prefetch:
+            steps.append(PrefetchBlock(t.buffer, f"{column}.o.o", 0, machine.line_bytes // t.bytes))
+        of_loop = dim_of_loop(kernel, t.buffer)
+        dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
+        reduced = [of_loop[v] for v in bound if v in of_loop]
+        packs[t.buffer] = dot_packing(dims, reduced, of_loop[column], COLUMNS, group)
+    return Choice(tuple(steps), packs)
+
+
+def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] | None:
+    """Two by two blocks of sums where one operand is a constant; None where they do not fit."""
+    operands = _operands(kernel, shape, machine)
+    if operands is None:
+        return None
+    extents = shape.extents
+    left, right = operands.lefts[0], operands.rights[0]
+    rows, columns, inners = _loops(shape, operands, [x.var for x in shape.reductions[0].loops])
+    # Of loops that fill them alike, one along which results are neighbours; of those of any size,
+    # one whose rows lie near each other.
+    near = {v for v in rows if any(t.is_store and t.unit(v) for t in shape.touches)}
+
+    def rank(v: str) -> tuple[float, int, int, bool]:
+        apart = abs(left.strides[v] or 0) if v in shape.symbolic else 0
+        return (*_used(shape.shared_extents[v]), -apart, v in near)
+
+    row = max(rows, key=rank, default=None)
+    column = max(columns, key=lambda v: extents[v], default=None)
+    inner = max(inners, key=lambda v: extents[v], default=None)
+    if row is None or column is None or inner is None or shape.shared_extents[row] < FEWEST_ROWS:
+        return None
+    lengths = _lengths(extents[inner], operands.bytes)
+    if not lengths:
+        return None
+    bounds = Index.of(shape.sizes[row]).bounds(dict(kernel.symbols))
+    tall = 2 if bounds is None or bounds[1] > ROWS else 1
+    blocks = -(-extents[column] // COLUMNS)
+    others = [x.var for x in shape.shared if x.var not in (row, column)]
+    # What the constant does not depend on passes by each of its panels.
+    passing = [v for v in others if not right.depends(v)]
+    # Beside a single block of rows lies that of another loop.
+    pairs = _pairs(shape, operands, others)
+    beside = pairs[0] if pairs and tall == 1 else None
+    wide = 2 if tall == 2 or beside is not None else 4
+    order = (*(v for v in others if v not in passing), column, *passing, row)
+    stores = [t for t in shape.touches if t.is_store]
+    results = _kind_of_rows(stores, row, column)
+    if results is Kind.UNROLL and row in shape.symbolic and extents[column] % COLUMNS:
+        results = Kind.SERIAL
+    return Default(
+        Blocks(
+            row,
+            column,
+            inner,
+            lengths[0],
+            ROWS,
+            tall,
+            next(f for f in (wide, 3, 2, 1) if blocks % f == 0),
+            beside,
+            order,
+            results,
+            tuple(t.buffer for t in operands.rights if comes_from_afar(t, shape, machine)),
+            None if worth_sharing(shape, machine) else 0,
+        )
+    )
+
+
+def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
+    """The values of every parameter."""
+    operands = _operands(kernel, shape, machine)
+    if operands is None:
+        return {"row": ()}
+    bound = [x.var for x in shape.reductions[0].loops]
+    rows, columns, inners = _loops(shape, operands, bound)
+    own = [x.var for x in shape.shared]
+    orders = permutations(own) if len(own) <= MOST_PERMUTED else [tuple(own)]
+    lengths = (n for v in inners for n in _lengths(shape.extents[v], operands.bytes))
+    return {
+        "row": tuple(rows),
+        "column": tuple(columns),
+        "inner": tuple(inners),
+        "length": tuple(dict.fromkeys(lengths)),
+        "height": (ROWS, ROWS // 2),
+        "tall": (2, 1),
+        "wide": (1, 2, 3, 4),
+        "beside": (None, *_pairs(shape, operands, own)),
+        "order": tuple(orders),
+        "results": (Kind.SERIAL, Kind.UNROLL, Kind.VECTOR),
+        "prefetch": ((), tuple(t.buffer for t in operands.rights)),
+        "parallel": shared_counts(len(own), machine),
+    }
+
+
+def _kind_of_rows(stores: list[Touch], row: str, column: str) -> Kind:
+    """What the loop over the rows of results becomes, which depends on how near they are."""
+    if any(t.unit(row) and not t.unit(column) for t in stores):
+        return Kind.UNROLL
+    steps = [(t.strides.get(row) or 0, t.strides.get(column) or 0) for t in stores]
+    return Kind.VECTOR if all(0 < a < b for a, b in steps) else Kind.SERIAL
+
+
+def _operands(kernel: Kernel, shape: Shape, machine: Machine) -> Operands | None:
+    """The operands of the only reduction, if it sums products with constants."""
+    if len(shape.reductions) != 1:
+        return None
+    (r,) = shape.reductions
+    if any(x.var in shape.symbolic for x in r.loops):
+        return None
+    terms = terms_of(r.update.reducer, r.update.elements)
+    if terms is None or any(t.gathered for t in r.reads):
+        return None
+    if not all(machine.has_matrices(x.dtype) for pair in terms for x in pair):
+        return None
+    constants = shape.constants
+    lefts = [t for t in r.reads if t.buffer not in constants]
+    rights = [t for t in r.reads if t.buffer in constants]
+    if not _alike(lefts) or not _alike(rights):
+        return None
+    if any({p.value in constants, q.value in constants} != {True, False} for p, q in terms):
+        return None
+    values = {x for pair in terms for x in pair if x.value not in constants}
+    if not all(_is_inside(kernel, x) for x in values):
+        return None
+    return Operands(lefts, rights, terms[0][0].dtype.bytes)
+
+
+def _alike(touches: list[Touch]) -> bool:
+    """Whether there are some, and all move alike."""
+    return bool(touches) and all(t.strides == touches[0].strides for t in touches)
+
+
+def _loops(
+    shape: Shape, operands: Operands, bound: list[str]
+) -> tuple[list[str], list[str], list[str]]:
+    """The loops that may be those of (rows, columns, products) of a block."""
+    left, right = operands.lefts[0], operands.rights[0]
+    shared = [x.var for x in shape.shared]
+    rows = [v for v in shared if left.strides.get(v) and not right.depends(v)]
+    columns = [v for v in shared if right.strides.get(v) == 1 and not left.depends(v)]
+    columns = [v for v in columns if v not in shape.symbolic]
+    return rows, columns, [v for v in bound if left.unit(v) and right.strides.get(v) == 1]
+
+
+def _pairs(shape: Shape, operands: Operands, loops: list[str]) -> list[str]:
+    """Those of the loops of which two iterations, of which constants know nothing, are a block."""
+    left, right = operands.lefts[0], operands.rights[0]
+    even = [v for v in loops if v not in shape.symbolic and shape.extents[v] % 2 == 0]
+    return [v for v in even if left.strides.get(v) and not right.depends(v)]
+
+
+def _used(extent: int) -> tuple[float, int]:
+    """The share of the registers' rows that a loop fills, and its extent."""
+    count = -(-extent // ROWS)
+    return round(extent / (count * ROWS), 1), extent
+
+
+def _lengths(extent: int, size: int) -> list[int]:
+    """Products at a time of factors of so many bytes, the most first: they divide the loop."""
+    group = GROUP_BYTES // size
+    longest = min(extent, ROW_BYTES // size) // group * group
+    shortest = SHORTEST_BYTES // size
+    return [n for n in range(longest, shortest - 1, -group) if extent % n == 0]
+
+
+def _is_inside(kernel: Kernel, r: Read) -> bool:
+    """Whether a read never leaves its buffer, or stays within the halo of its own fill."""
+    if r.fill is None:
+        return True
+    loops = {s.var: s for s in walk_stmts(kernel.body) if isinstance(s, Loop)}
+    symbols = dict(kernel.symbols)
+    layout = kernel.buffer(r.value).layout
+    extents = dict(layout.extents)
+    for d, c in r.coords:
+        ends = _ends(c, loops) if isinstance(c, Index) else None
+        if ends is None:
+            return False
+        before, after = layout.room(d, r.fill)
+        first = (ends[0] + before).simplify(symbols).bounds(symbols)
+        last = (ends[1] - extents[d] + 1 - after).simplify(symbols).bounds(symbols)
+        if first is None or last is None or first[0] < 0 or last[1] > 0:
+            return False
+    return True
+
+
+def _ends(c: Index, loops: Mapping[str, Loop]) -> tuple[Index, Index] | None:
+    """The least and the greatest value of a coordinate; None where it is not linear in loops."""
+    least, greatest = c, c
+    for v in c.names() & loops.keys():
+        step = c.coefficient(v)
+        if step is None:
+            return None
+        low, high = loops[v].lo, loops[v].hi - 1
+        least = least.subs({v: low if step > 0 else high})
+        greatest = greatest.subs({v: high if step > 0 else low})
+    return least, greatest
+
+
+MATRIX = Template("matrix", Blocks, axes, default, matrix)

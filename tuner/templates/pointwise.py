@@ -1,0 +1,326 @@
+"""The schedule of kernels without reductions: they are bound by memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from enum import Enum
+from itertools import combinations, pairwise, permutations
+
+from rutc.base.record import record
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
+from rutc.tensor_ir.steps import Cut, NotApplicable, Part, Reorder, Split, Step
+from rutc.tuner.access import Shape, memory_order, never_longer
+from rutc.tuner.across import across, short_and_long, squares, turns_of_short
+from rutc.tuner.arms import choosing_loops, comparisons, edges_of_reads, turns, unrolled_arms
+from rutc.tuner.choice import (
+    Choice,
+    pays,
+    shared_counts,
+    shared_out,
+    shared_text,
+    worth_sharing,
+)
+from rutc.tuner.collapse import fuse_innermost
+from rutc.tuner.space import Axis, Default, Template
+from rutc.tuner.vectors import copies_of_body, vectorised
+
+MOST_ARMS = 64
+"""Copies of a kernel's body, one for each part of its loops."""
+VECTORS = (0, 1, 2, 4, 8)
+CHUNKS = (1, 0, 2, 4, 8, 16, 32, 64)
+MOST_PERMUTED = 4
+MOST_PARTED = 3
+
+
+class Form(Enum):
+    """What becomes of the innermost loops."""
+
+    VECTORS = "vectors"
+    """Vectors of the innermost one."""
+    PIECES = "pieces"
+    """Vectors of each of its pieces, between which comparisons and reads change their course."""
+    ARMS = "arms"
+    """Each vector with all values of the loops that decide which arm of a choice is computed."""
+    SQUARES = "squares"
+    """Squares of the last two, of an operand that lies along the other one, sorted in registers."""
+    TURNS = "turns"
+    """Vectors of the last one, for each iteration of the short one around it in turn."""
+
+
+@record
+class Pointwise:
+    """The parameters of a pointwise schedule: any that fit the kernel compute the same.
+
+    Loops are taken in this `order`, the outermost first, and the last ones become what the `form`
+    says, with so many `vectors` in an iteration; 0 makes none. Up to `fused` loops around each
+    innermost one become one with it before, where no access can tell. The edges of loops in `parts` have code
+    of their own. The innermost loop is in so many equal `chunks`, or each block of vectors is a
+    chunk with 0. Threads share the first `parallel` loops around and of chunks, or all of them.
+    """
+
+    form: Form
+    order: tuple[str, ...]
+    vectors: int = 1
+    fused: int = 0
+    parts: tuple[str, ...] = ()
+    chunks: int = 1
+    parallel: int | None = 0
+
+    def __str__(self) -> str:
+        """What it has: `vectors of i j x 4; 1 fused, parts i, all loops shared`."""
+        chunks = f"{self.chunks} chunks" if self.chunks else "chunks of vectors"
+        said = [
+            f"{self.fused} fused" if self.fused else "",
+            f"parts {' '.join(self.parts)}" if self.parts else "",
+            chunks if self.chunks != 1 else "",
+            shared_text(self.parallel),
+        ]
+        what = ", ".join(filter(None, said))
+        form = f"{self.form.value} of {' '.join(self.order)} x {self.vectors}"
+        return form + (f"; {what}" if what else "")
+
+
+def pointwise(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) -> Choice:
+    """Long vectors in the order of memory, squares where operands cross, arms apart.
+
+    Raises:
+        NotApplicable: the parameters do not fit the kernel.
+    """
+    own = [x.var for x in shape.shared]
+    if not own or sorted(point.order) != sorted(own):
+        raise NotApplicable(f"the loops are {', '.join(own) or 'none'}")
+    symbols, sizes = dict(kernel.symbols), shape.sizes
+    *others, vector = point.order
+    width = point.vectors * machine.width
+    match point.form:
+        case Form.VECTORS:
+            return Choice((*_reordered(point, own), *_vectors(kernel, shape, point, machine)))
+        case Form.PIECES:
+            return Choice((*_reordered(point, own), *_pieces(kernel, shape, point, machine)))
+        case Form.ARMS:
+            chosen = choosing_loops(kernel, sizes)
+            if vector in chosen or not chosen or not width:
+                raise NotApplicable(f"beside {vector} no loop decides which arm is computed")
+            return Choice(
+                tuple(unrolled_arms(others, vector, chosen, sizes, width, point.parallel))
+            )
+        case Form.SQUARES:
+            made = squares(
+                point.order,
+                shape.touches,
+                sizes,
+                symbols,
+                machine.width,
+                point.fused,
+                point.parallel,
+            )
+        case Form.TURNS:
+            made = turns_of_short(
+                point.order, shape.touches, sizes, symbols, width, point.fused, point.parallel
+            )
+    return Choice(tuple(made))
+
+
+def _reordered(point: Pointwise, own: list[str]) -> Iterator[Step]:
+    if len(own) > 1 and list(point.order) != own:
+        yield Reorder(point.order)
+
+
+def _vectors(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) -> Iterator[Step]:
+    """Vectors of the innermost loop, in chunks."""
+    long = fuse_innermost(point.order, shape.sizes, shape.touches, point.fused)
+    yield from long.steps
+    *around, vector = long.loops
+    inner, size = vector, long.size
+    if point.chunks > 1:
+        if not isinstance(size, int) or size % point.chunks:
+            raise NotApplicable(f"{vector} has no {point.chunks} equal chunks")
+        size //= point.chunks
+        yield Split(vector, size)
+        inner = f"{vector}.i"
+        around.append(f"{vector}.o")
+        yield from shared_out(around, point.parallel)
+    if point.vectors:
+        yield from vectorised(inner, size, machine, point.vectors)
+    if point.chunks == 0:
+        around.append(f"{vector}.o")
+    if point.chunks <= 1:
+        yield from shared_out(around, point.parallel)
+    yield from _parted(kernel, shape, point, around)
+
+
+def _pieces(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) -> Iterator[Step]:
+    """Vectors of each piece of the innermost loop."""
+    *others, vector = point.order
+    cuts = _cuts(kernel, shape, vector)
+    if not cuts or not point.vectors:
+        raise NotApplicable(f"nothing changes its course along {vector}")
+    yield Cut(vector, cuts)
+    for number, (start, end) in enumerate(pairwise([0, *cuts, shape.extents[vector]])):
+        name = vector if number == 0 else f"{vector}.{number}"
+        yield from vectorised(name, end - start, machine, point.vectors)
+    yield from shared_out(others, point.parallel)
+    yield from _parted(kernel, shape, point, others)
+
+
+def _cuts(kernel: Kernel, shape: Shape, v: str) -> tuple[int, ...]:
+    """Where comparisons and the courses of reads change along a loop."""
+    if v in shape.symbolic:
+        return ()
+    extent = shape.extents[v]
+    return tuple(sorted({*comparisons(kernel, v, extent), *turns(kernel, v, extent)}))
+
+
+def _edges(kernel: Kernel, shape: Shape, v: str) -> tuple[int, ...]:
+    """Where comparisons change along a loop, and reads enter and leave their buffers."""
+    return () if v in shape.symbolic else edges_of_reads(kernel, v, shape.extents[v])
+
+
+def _parted(kernel: Kernel, shape: Shape, point: Pointwise, around: list[str]) -> Iterator[Step]:
+    """Steps that give the ranges between their edges code of their own."""
+    arms = 1
+    if not set(point.parts) <= set(around):
+        raise NotApplicable(f"the loops around are {', '.join(around) or 'none'}")
+    for v in around:
+        if v in point.parts:
+            edges = _edges(kernel, shape, v)
+            arms *= len(edges) + 1
+            if not edges or arms > MOST_ARMS:
+                raise NotApplicable(f"{v} has no edges, or there are too many")
+            yield Part(v, edges)
+
+
+def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise] | None:
+    """Arms where loops choose them, pieces, squares or long vectors; None without loops."""
+    if not shape.shared:
+        return None
+    touches = shape.touches
+    copies = copies_of_body(kernel.body)
+    loops = [x.var for x in shape.shared]
+    parallel = None if worth_sharing(shape, machine, len(touches)) else 0
+    chosen = choosing_loops(kernel, shape.sizes)
+    free = [v for v in loops if v not in chosen]
+    vector = _best_vector(free if chosen and free else loops, shape)
+    others = memory_order([v for v in loops if v != vector], shape)
+    order = (*others, vector)
+    if chosen and free:
+        return Default(Pointwise(Form.ARMS, order, parallel=parallel))
+    ends = {v: _edges(kernel, shape, v) for v in others}
+    if _cuts(kernel, shape, vector):
+        parts = _affordable(others, ends)
+        return Default(Pointwise(Form.PIECES, order, copies, parts=parts, parallel=parallel))
+    candidates: list[Pointwise] = []
+    most = max(len(loops) - 2, 0)
+    if not any(ends.values()) and (found := short_and_long(loops, touches, shape.sizes)):
+        candidates.append(Pointwise(Form.TURNS, found, fused=most, parallel=parallel))
+    if found := across(order, touches):
+        candidates.append(Pointwise(Form.SQUARES, found, fused=most, parallel=parallel))
+    for point in candidates:
+        try:
+            pointwise(kernel, shape, point, machine)
+        except NotApplicable:
+            continue
+        return Default(point)
+    extent, many = shape.extents[vector], shape.shared_extents[vector]
+    most, fused = len(order) - len(fuse_innermost(order, shape.sizes, touches).loops), 0
+    for v in reversed(others[len(others) - most :]):
+        if ends.get(v) and extent >= machine.width:
+            break
+        fused += 1
+        extent, many = extent * shape.extents[v], many * shape.shared_extents[v]
+    around = others[: len(others) - fused]
+    size = fuse_innermost(order, shape.sizes, touches, fused).size
+    made = Pointwise(Form.VECTORS, order, copies, fused, parallel=parallel)
+    if never_longer(size, 1, dict(kernel.symbols)) and not isinstance(size, int):
+        return Default(replace(made, vectors=0))
+    if not around and pays(many * len(touches) / 2, machine):
+        chunks = _chunks(extent, machine) if isinstance(size, int) else 0
+        if chunks != 1:
+            return Default(replace(made, chunks=chunks, parallel=None))
+    return Default(replace(made, parts=_affordable(around, ends)))
+
+
+def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
+    """The values of every parameter."""
+    own = [x.var for x in shape.shared]
+    if not own:
+        return {"order": ()}
+    vectors = [memory_order([v for v in own if v != last], shape) + [last] for last in own]
+    orders = permutations(own) if len(own) <= MOST_PERMUTED else map(tuple, vectors)
+    forms = [Form.VECTORS]
+    forms += [Form.PIECES] if any(_cuts(kernel, shape, v) for v in own) else []
+    forms += [Form.ARMS] if choosing_loops(kernel, shape.sizes) else []
+    forms += [Form.SQUARES, Form.TURNS] if len(own) > 1 else []
+    parted = [v for v in own if _edges(kernel, shape, v)][:MOST_PARTED]
+    return {
+        "form": tuple(forms),
+        "order": tuple(orders),
+        "vectors": VECTORS,
+        "fused": tuple(range(len(own))),
+        "parts": tuple(p for n in range(len(parted) + 1) for p in combinations(parted, n)),
+        "chunks": CHUNKS,
+        "parallel": shared_counts(len(own), machine),
+    }
+
+
+def point(**values: object) -> Pointwise:
+    """The point of these values, less what has no meaning for its form."""
+    form = values["form"]
+    neutral: dict[str, object] = {}
+    if form is Form.SQUARES:
+        neutral["vectors"] = 1
+    if form in (Form.PIECES, Form.ARMS):
+        neutral["fused"] = 0
+    if form is not Form.VECTORS:
+        neutral["chunks"] = 1
+    if form not in (Form.VECTORS, Form.PIECES):
+        neutral["parts"] = ()
+    return Pointwise(**{**values, **neutral})  # type: ignore[arg-type]
+
+
+def _affordable(loops: list[str], ends: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+    """The loops whose edges have code of their own, while that is little."""
+    found: list[str] = []
+    arms = 1
+    for v in loops:
+        points = ends.get(v, ())
+        if points and arms * (len(points) + 1) <= MOST_ARMS:
+            arms *= len(points) + 1
+            found.append(v)
+    return tuple(found)
+
+
+def _chunks(extent: int, machine: Machine) -> int:
+    """Equal parts of a loop, 16 or somewhat more, of whole vectors if that can be; else 1."""
+    for parts in range(16, 65):
+        if extent % (parts * machine.width) == 0:
+            return parts
+    for parts in range(8, 257):
+        if extent % parts == 0 and parts < extent:
+            return parts
+    return 1
+
+
+def _best_vector(loops: list[str], shape: Shape) -> str:
+    def cost(v: str) -> float:
+        total = 0.0
+        extent = shape.extents[v]
+        lanes = max(1, min(16, extent))
+        for t in shape.touches:
+            stride = t.strides.get(v, 0)
+            if stride == 0:
+                total += 0.2
+            elif stride == 1:
+                total += 1
+            elif stride in NEAR_STRIDES and not t.is_store:
+                total += 1.5 * (stride or 1)
+            else:
+                total += lanes * (1.5 if t.is_store else 1)
+        return total / lanes * (1 + 0.1 * ((-extent) % lanes) / lanes)
+
+    return min(loops, key=cost)
+
+
+POINTWISE = Template("pointwise", point, axes, default, pointwise)

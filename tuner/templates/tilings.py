@@ -1,0 +1,128 @@
+"""The tilings of a kernel: which it may have, and which one the model of the machine prefers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.machine import Machine
+from rutc.tuner.access import Shape
+from rutc.tuner.blocking import (
+    batch_loops,
+    reduction_block,
+    row_chunk,
+    sole_output,
+    whole_rows,
+    with_even_rows,
+)
+from rutc.tuner.choice import worth_sharing
+from rutc.tuner.dot import products_together
+from rutc.tuner.prepare import operations_on_vectors, prepared_operands
+from rutc.tuner.register_tile import RegisterTile
+from rutc.tuner.space import Axis, Default, Template, spread
+from rutc.tuner.templates.tiled import REUSE, Tiling, loops_of, tiled
+from rutc.tuner.tile_cost import bound_order, lanes_cost
+from rutc.tuner.tiles import choose_tile, register_tiles
+
+REUSES = (4, REUSE, 16, 32)
+"""For how many tiles a block of the reduction may be used."""
+SHORTEST_BLOCK = 8
+
+
+def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Tiling] | None:
+    """The tiling with the cheapest tile, liked if lanes of partial sums do not cost less."""
+    tile = choose_tile(shape, machine)
+    if tile is None:
+        return None
+    lanes = products_together(shape, machine) == 1 and tile.cost > lanes_cost(shape, machine)
+    return Default(default_tiling(kernel, shape, tile, machine), liked=not lanes)
+
+
+def default_tiling(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machine) -> Tiling:
+    """The tiling with such a tile that the model of the machine prefers."""
+    bound = bound_order(shape, tile.inside)
+    batch = batch_loops(shape, tile)
+    group = products_together(shape, machine)
+    found = reduction_block(kernel, shape, tile, bound, machine)
+    block, holder = found if found is not None else (None, "")
+    if block is not None and (block % group or (group > 1 and shape.extents[bound[-1]] % block)):
+        block = None
+    made = 0 if group > 1 else operations_on_vectors(shape, tile)
+    carried = any(b.name == holder for b in kernel.args)
+    chunk = None if carried else row_chunk(shape, tile, batch, made, machine)
+    if chunk is not None:
+        fitting = with_even_rows(shape, tile, *chunk, machine)
+        chunk, tile = (None, tile) if fitting is None else (chunk, fitting)
+    loops = loops_of(kernel, shape, tile, chunk, machine)
+    prepare = None
+    if group == 1:
+        found_operands = prepared_operands(
+            shape, loops.tile, loops.order, loops.extents, machine, loops.original
+        )
+        prepare = next((p.operands[0] for p in found_operands if p.gain > 0), None)
+    return Tiling(
+        tile,
+        None if prepare is not None else block,
+        holder,
+        chunk,
+        prepare,
+        block is None and prepare is None and whole_rows(kernel, shape, loops.tile, machine),
+        parallel=worth_sharing(shape, machine),
+    )
+
+
+def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
+    """The values of every parameter."""
+    return {
+        "tile": tuple(register_tiles(shape, machine)),
+        "block": _blocks(shape, machine),
+        "holder": _holders(kernel, shape),
+        "chunk": (None, *_chunks(shape)),
+        "prepare": (None, *_prepared(shape)),
+        "whole_rows": (False, True),
+        "reuse": REUSES,
+        "parallel": (True, False) if machine.cores > 1 else (False,),
+        "unroll": (True, False),
+        "prefetch": (True, False),
+    }
+
+
+def point(**values: object) -> Tiling:
+    """The tiling of these values: what has no blocks has nothing that holds sums between them."""
+    if values["block"] is None:
+        values |= {"holder": "", "reuse": REUSE}
+    return Tiling(**values)  # type: ignore[arg-type]
+
+
+def _blocks(shape: Shape, machine: Machine) -> Axis:
+    last = bound_order(shape)[-1]
+    extent, group = shape.extents[last], products_together(shape, machine)
+    parts = (-(-extent // n) for n in range(2, extent // SHORTEST_BLOCK + 1))
+    lengths = [n for n in dict.fromkeys(parts) if n % group == 0]
+    return (None, *spread(lengths))
+
+
+def _holders(kernel: Kernel, shape: Shape) -> Axis:
+    if len(shape.reductions) != 1:
+        return ("",)
+    partial = f"{shape.reductions[0].update.states[0].buffer}.partial"
+    output = sole_output(kernel)
+    return (partial,) if output is None else (partial, output)
+
+
+def _chunks(shape: Shape) -> Iterator[tuple[str, int]]:
+    for x in shape.shared:
+        if x.var not in shape.symbolic:
+            yield from ((x.var, f) for f in spread(_divisors(shape.extents[x.var])))
+
+
+def _prepared(shape: Shape) -> Axis:
+    reads = (t for r in shape.reductions for t in r.reads)
+    return tuple(dict.fromkeys(t.buffer for t in reads if t.packed))
+
+
+def _divisors(n: int) -> list[int]:
+    return [f for f in range(n // 2, 1, -1) if n % f == 0]
+
+
+TILED = Template("tiled", point, axes, default, tiled)

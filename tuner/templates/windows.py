@@ -1,0 +1,390 @@
+"""The schedule of sums over windows: depthwise convolutions, pooling.
+
+A vector along memory, and rows of the output one above the other that share what they read: rows of
+a window overlap. A window is written out, but for loops across the tile where a long function
+follows: they go over what lies inside. What else lies outside of the input is told by masks, so
+every part of the loops that touches an edge has code of its own, and the inside has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import combinations, permutations
+from math import ceil, prod
+
+from rutc.base.record import record
+from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.expr import ELEMENTARY, Apply, Read, walk
+from rutc.tensor_ir.kernel import Assign, Kernel, Kind, exprs, walk_stmts
+from rutc.tensor_ir.machine import NARROWEST_MASKED, Machine
+from rutc.tensor_ir.steps import (
+    Inside,
+    Mark,
+    NotApplicable,
+    Overlap,
+    Part,
+    PrefetchBlock,
+    Reorder,
+    Split,
+    Step,
+    Tile,
+)
+from rutc.tuner.access import Shape, memory_order
+from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing
+from rutc.tuner.dot import products_together
+from rutc.tuner.packing import packing
+from rutc.tuner.passes import (
+    Pass,
+    edge_parts,
+    may_be_looped,
+    pass_of,
+    vectors_along,
+    with_fused_loops,
+)
+from rutc.tuner.register_tile import RegisterTile
+from rutc.tuner.space import Axis, Default, Template
+from rutc.tuner.tile_cost import state_registers
+
+MOST_WRITTEN_OUT = 160
+"""Elements of windows that a tile takes in: their code, once for each edge, has to stay small."""
+MOST_ROWS = 14
+MOST_VECTORS = 4
+"""Vectors of a tile without rows."""
+LOADED = 4
+"""Registers for what is just being loaded."""
+HELD = 8
+"""Registers for what is being loaded and sorted, and for where its elements go."""
+MOST_APART = 80
+"""Elements of windows in a row of code where neighbouring lanes are apart."""
+TILE_CYCLES = 6.0
+"""What a tile costs besides its loads and its arithmetic."""
+MOST_PERMUTED = 4
+AHEAD_BYTES = 4 << 10
+"""How far ahead memory is asked for."""
+
+
+@record
+class Windows:
+    """The parameters of a schedule of windows: any that fit the kernel compute the same.
+
+    A tile has `vectors` registers along the loop `vector`, for each of the `rows` (loop, how many)
+    or for a single one. Rows are computed `together`, a tap of all before the next, or each by
+    itself. Loops over the window are taken in the order `taps`, and written out but for those
+    `looped` over what lies inside. The other loops around are taken in the `order` of all; threads
+    share the first `parallel` ones of these and of the tiles', or all. The edges of loops in `parts` have code of
+    their own. A last vector with idle lanes lies over the one before with `overlap`. With
+    `prefetch` the next images' or channels' rows are asked for.
+    """
+
+    vector: str
+    vectors: int
+    rows: tuple[str, int] | None
+    together: bool
+    taps: tuple[str, ...]
+    order: tuple[str, ...]
+    looped: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    overlap: bool = False
+    prefetch: bool = True
+    parallel: int | None = 0
+
+    def __str__(self) -> str:
+        """What it has: `x x 2, y x 7 together; taps kx ky, in n c, parts y x, all loops shared`."""
+        rows = "" if self.rows is None else f", {self.rows[0]} x {self.rows[1]}"
+        said = [
+            f"taps {' '.join(self.taps)}",
+            f"in {' '.join(self.order)}" if self.order else "",
+            f"looped {' '.join(self.looped)}" if self.looped else "",
+            f"parts {' '.join(self.parts)}" if self.parts else "",
+            "overlapping" if self.overlap else "",
+            "" if self.prefetch else "nothing asked for",
+            shared_text(self.parallel),
+        ]
+        tile = f"{self.vector} x {self.vectors}{rows}" + (" together" if self.together else "")
+        return f"{tile}; {', '.join(filter(None, said))}"
+
+
+def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] | None:
+    """The vector with the fewest idle lanes, and rows that share most of what they read."""
+    found = pass_of(kernel, shape)
+    if found is None or (vector := _vector(found, machine)) is None:
+        return None
+    liked = _liked(found, vector, machine)
+    found = with_fused_loops(found)
+    if found is None or (vector := _vector(found, machine)) is None:
+        return None
+    kernel, shape = found.kernel, found.shape
+    extents = shape.extents
+    rows = _rows(found, vector, machine)
+    vectors = min(MOST_VECTORS, ceil(extents[vector] / machine.width))
+    if rows is not None:
+        vectors = _vectors(found, vector, machine)
+    tiled = {vector, *(rows[:1] if rows is not None else ())}
+    own = [x.var for x in shape.shared]
+    others = memory_order([v for v in own if v not in tiled], shape)
+    factors = _factors(found, vector, vectors, rows, machine)
+    looped = _looped(found, tiled) if rows is not None else ()
+    # Where rows lie is found once for all vectors of them, if that takes the run's sizes.
+    around = len(others) + len(factors)
+    shared = around - 1 if shape.symbolic and around > 1 else None
+    idle = vector in factors and extents[vector] % (vectors * machine.width) > 0
+    point = Windows(
+        vector,
+        vectors,
+        rows,
+        rows is not None and not found.strided(vector),
+        _taps(found, vector, rows),
+        (*others, *(v for v in own if v in tiled)),
+        looped,
+        tuple(v for v, _ in edge_parts(found, (*factors, *reversed(others)), factors, looped)),
+        idle and _lanes_apart(shape, machine),
+        prefetch=True,
+        parallel=shared if worth_sharing(shape, machine) else 0,
+    )
+    return Default(point, liked and _liked(found, vector, machine))
+
+
+def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
+    """The values of every parameter."""
+    found = pass_of(kernel, shape)
+    found = None if found is None else with_fused_loops(found)
+    if found is None:
+        return {"vector": ()}
+    shape = found.shape
+    shared = [x.var for x in shape.shared]
+    moved = list(dict.fromkeys(found.partners.values()))
+    rows = [(v, n) for v in moved for n in range(2, min(shape.extents[v], MOST_ROWS) + 1)]
+    looped = (b for b in sorted(found.partners) if may_be_looped(found, b))
+    return {
+        "vector": tuple(vectors_along(found)),
+        "vectors": tuple(range(1, MOST_VECTORS + 1)),
+        "rows": (None, *(x for x in rows if x[0] not in shape.symbolic)),
+        "together": (True, False),
+        "taps": tuple(permutations(sorted(found.partners))),
+        "order": tuple(permutations(shared) if len(shared) <= MOST_PERMUTED else [tuple(shared)]),
+        "looped": ((), *((b,) for b in looped)),
+        "parts": tuple(p for n in range(len(moved) + 1) for p in combinations(moved, n)),
+        "overlap": (False, True),
+        "prefetch": (True, False),
+        "parallel": shared_counts(len(shared), machine),
+    }
+
+
+def _liked(found: Pass, vector: str, machine: Machine) -> bool:
+    """Whether to write windows out, rather than to multiply them as contractions are."""
+    shape = found.shape
+    # Elsewhere pairs of products take what LLVM multiplies one by one, of neighbouring lanes.
+    apart = machine.adds_products or found.strided(vector)
+    if products_together(shape, machine) > 1 and apart:
+        return False
+    fixed = shape.symbolic.isdisjoint(found.partners.values())
+    return fixed or _rows(found, vector, machine) is not None
+
+
+def _vector(found: Pass, machine: Machine) -> str | None:
+    """The loop along which all memory lies, or nearly; the one of which most lanes are used."""
+
+    def idle(v: str) -> float:
+        extent = found.shape.extents[v]
+        lanes = machine.lanes(extent)
+        return ceil(extent / lanes) * lanes / extent
+
+    return min(vectors_along(found), key=idle, default=None)
+
+
+def _rows(found: Pass, vector: str, machine: Machine) -> tuple[str, int] | None:
+    """(loop, rows): the rows of a tile; None where nothing is shared between rows."""
+    best: tuple[float, str, int] | None = None
+    extents, taps = found.shape.extents, found.taps
+    weights = [t for t in found.reduction.reads if t.packed or vector not in t.strides]
+    strided = found.strided(vector)
+    for bound, v in sorted(found.partners.items()):
+        if v == vector or v in found.shape.symbolic:
+            continue
+        beside = taps // extents[bound]
+        # The weights of the rows at hand stay in registers.
+        held = extents[bound] if weights else 0
+        each = state_registers(found.reduction)
+        vectors = _vectors(found, vector, machine)
+        for rows in range(2, min(extents[v], MOST_ROWS) + 1):
+            if strided:
+                crowded = rows * vectors * taps > MOST_APART
+            else:
+                crowded = rows * each + held + LOADED > machine.registers
+            if crowded or rows * taps > MOST_WRITTEN_OUT:
+                break
+            loads = _places(found.reads, v, bound, rows, extents[bound]) * beside
+            cost = (loads + rows * taps + (taps if weights else 0) + TILE_CYCLES) / rows
+            cost *= ceil(extents[v] / rows) * rows / extents[v]
+            if best is None or cost < best[0]:
+                best = cost, v, rows
+    return None if best is None else best[1:]
+
+
+def _vectors(found: Pass, vector: str, machine: Machine) -> int:
+    """Vectors of a row: where neighbouring lanes are apart, as many as find all in registers.
+
+    They take elements from each other, and memory is read in its order.
+    """
+    if not found.strided(vector):
+        return 1
+    most = ceil(found.shape.extents[vector] / machine.width)
+    along = prod(found.shape.extents[b] for b, v in found.partners.items() if v == vector)
+    weighted = any(t.packed or vector not in t.strides for t in found.reduction.reads)
+    left = machine.registers - HELD - (found.taps if weighted else 0)
+    fit = max(1, left // (along + state_registers(found.reduction)))
+    return ceil(most / ceil(most / fit))
+
+
+def _places(reads: tuple[Read, ...], v: str, bound: str, rows: int, taps: int) -> int:
+    """Places along a dim that so many rows of windows read."""
+    total = 0
+    for r in reads:
+        for _, c in r.coords:
+            if isinstance(c, Index) and v in c.names() and bound in c.names():
+                step, apart = c.coefficient(v) or 0, c.coefficient(bound) or 0
+                total += len({step * i + apart * j for i in range(rows) for j in range(taps)})
+    return total
+
+
+def _factors(
+    found: Pass, vector: str, vectors: int, rows: tuple[str, int] | None, machine: Machine
+) -> dict[str, int]:
+    """The loops of a tile that go on around it, and how many iterations a tile has."""
+    tile = ((rows,) if rows is not None else ()) + ((vector, vectors * machine.width),)
+    return {v: f for v, f in tile if f < found.shape.extents[v]}
+
+
+def windows(kernel: Kernel, shape: Shape, point: Windows, machine: Machine) -> Choice:
+    """Rows and a vector of windows, written out.
+
+    Raises:
+        NotApplicable: the parameters do not fit the kernel.
+    """
+    found = pass_of(kernel, shape)
+    found = None if found is None else with_fused_loops(found)
+    if found is None:
+        raise NotApplicable("it passes no windows")
+    shape, vector, rows = found.shape, point.vector, point.rows
+    _check(found, point)
+    extents = shape.extents
+    width = point.vectors * machine.width
+    factors = _factors(found, vector, point.vectors, rows, machine)
+    tiled = (*(rows[:1] if rows is not None else ()), vector)
+    inside = [f"{v}.i" if v in factors else v for v in tiled]
+    others = [v for v in point.order if v not in tiled]
+    outer = (*others, *(f"{v}.o" for v in factors))
+    steps: list[Step] = [*found.fused, *(Split(v, f) for v, f in factors.items())]
+    steps.append(Reorder((*outer, *inside)))
+    steps += shared_out(outer, point.parallel)
+    if point.overlap:
+        if vector not in factors or extents[vector] % width == 0:
+            raise NotApplicable(f"no vector along {vector} has idle lanes")
+        steps.append(Overlap((f"{vector}.o",)))
+    edges = dict(edge_parts(found, point.parts, factors, point.looped))
+    if edges.keys() != set(point.parts):
+        raise NotApplicable("some parts have no edges, or too many")
+    steps += (Part(f"{v}.o" if v in factors else v, points) for v, points in edges.items())
+    if rows is not None and not point.together:
+        # One row after the other, each stored at once.
+        steps += [Tile((inside[1],), (Kind.VECTOR,)), Mark(inside[0], Kind.UNROLL)]
+    else:
+        kinds = (*(Kind.UNROLL for _ in inside[1:]), Kind.VECTOR)
+        steps.append(Tile(tuple(inside), kinds))
+    bound = list(point.taps)
+    own = [x.var for x in found.reduction.loops]
+    if point.together:
+        bound = [*(v for v in own if v not in bound), *bound]
+        steps.append(Reorder((*bound[:-1], inside[0], bound[-1], inside[-1])))
+    elif bound != own:
+        steps.append(Reorder((*(v for v in own if v not in bound), *bound)))
+    steps += [Mark(v, Kind.UNROLL) for v in own if extents[v] > 1 and v not in point.looped]
+    if point.looped:
+        steps.append(Inside(point.looped))
+    if point.prefetch:
+        steps += _ahead(found, others, machine.line_bytes)
+    tile = RegisterTile(vector, point.vectors, (), 0.0)
+    packs = {
+        t.buffer: packing(found.kernel, t, bound, tile, width, extents, None, {})
+        for t in found.reduction.reads
+        if t.packed
+    }
+    return Choice(tuple(steps), packs)
+
+
+def _check(found: Pass, point: Windows) -> None:
+    """Raises NotApplicable where loops are not those that the parameters name."""
+    shape, rows = found.shape, point.rows
+    if point.vector not in vectors_along(found):
+        raise NotApplicable(f"memory does not lie along {point.vector}")
+    tile = {point.vector, *(rows[:1] if rows is not None else ())}
+    if rows is not None and (len(tile) == 1 or rows[0] in shape.symbolic):
+        raise NotApplicable(f"{rows[0]} has no rows")
+    if point.together and rows is None:
+        raise NotApplicable("a single row is computed together with none")
+    if sorted(point.order) != sorted(x.var for x in shape.shared):
+        raise NotApplicable("the loops around are others")
+    if sorted(point.taps) != sorted(found.partners):
+        raise NotApplicable("the loops over the window are others")
+    if any(found.partners.get(b) in {*tile, None} for b in point.looped):
+        raise NotApplicable("loops over the window that lie along a tile are written out")
+    if rows is not None and rows[1] * found.taps > MOST_WRITTEN_OUT:
+        raise NotApplicable("a tile takes in too many elements of windows")
+
+
+def _lanes_apart(shape: Shape, machine: Machine) -> bool:
+    """Whether a vector with idle lanes is loaded or stored lane by lane, or in small pieces."""
+    narrow = any(t.bytes < NARROWEST_MASKED for t in shape.touches if not t.packed)
+    return narrow and not machine.has_masks
+
+
+def _ahead(found: Pass, others: Sequence[str], line: int) -> Iterator[Step]:
+    """Steps that ask for the next images' or channels' rows while those at hand are computed.
+
+    The tiles of one plane read, and store, here and there in it, which no hardware foresees.
+    """
+    moved = set(found.partners.values())
+    stores = (t for t in found.shape.touches if t.is_store)
+    for t in (*found.reduction.reads, *stores):
+        planes = [v for v in others if v not in moved and (t.strides.get(v) or 0) > 0]
+        layout = found.kernel.buffer(t.buffer).layout
+        apart = all(isinstance(n, int) for _, n in layout.extents) and all(
+            axis.whole and axis.div == 1 for axis in layout.axes
+        )
+        if t.packed or t.gathered or not planes or not apart or t.buffer_bytes < AHEAD_BYTES:
+            continue
+        yield PrefetchBlock(t.buffer, planes[-1], AHEAD_BYTES // t.bytes, line // t.bytes, 1)
+
+
+def _taps(found: Pass, vector: str, rows: tuple[str, int] | None) -> tuple[str, ...]:
+    """The loops over a window: that along the rows innermost, so that rows meet what they share.
+
+    Where neighbouring lanes are apart, the loop along the vector comes last: its places lie in the
+    same loads.
+    """
+
+    def rank(b: str) -> tuple[int, str]:
+        v = found.partners[b]
+        if v == vector and found.strided(vector):
+            return 2, b
+        return int(rows is not None and v == rows[0]), b
+
+    return tuple(sorted(found.partners, key=rank))
+
+
+def _looped(found: Pass, tiled: AbstractSet[str]) -> tuple[str, ...]:
+    """Loops over a window that stay loops, over what lies inside: those across a tile's rows.
+
+    A tile needs no code of its own where it touches an edge that lies across its rows. Only where
+    what lies outside adds nothing, and where long functions follow the sum: their code is repeated
+    for no edge then, and the loop's own time is lost beside theirs.
+    """
+    after = (e for s in walk_stmts(found.kernel.body) if isinstance(s, Assign) for e in exprs(s))
+    if not any(isinstance(x, Apply) and x.op in ELEMENTARY for e in after for x in walk(e)):
+        return ()
+    across = (b for b, v in sorted(found.partners.items()) if v not in tiled)
+    return tuple(b for b in across if may_be_looped(found, b))
+
+
+WINDOWS = Template("windows", Windows, axes, default, windows)
