@@ -26,9 +26,9 @@ SHORTEST = 4
 
 
 def across(order: Sequence[str], touches: tuple[Touch, ...]) -> tuple[str, ...] | None:
-    """The order with the loop before the last one along which an operand lies that the last crosses.
+    """The order in which a loop comes last but one along which an operand of the last one lies.
 
-    None where there is no such operand.
+    That operand is crossed by the last loop. None where there is none.
     """
     *others, vector = order
     operand = _crossing(vector, touches)
@@ -102,7 +102,7 @@ def squares(
 def short_and_long(
     loops: list[str], touches: tuple[Touch, ...], sizes: Mapping[str, Size]
 ) -> tuple[str, ...] | None:
-    """The order for a kernel whose store runs along a loop of few iterations, its loads along another.
+    """The order for a kernel whose store runs along a short loop, and its loads along another.
 
     These two come last. None where the loop beside the short one in the store is not the one along
     which all operands' memory runs.

@@ -1,8 +1,9 @@
 """Templates of schedules, and their spaces: what a search may choose from.
 
-A *template* makes schedules of kernels of one shape. What it leaves open are its parameters, a frozen
-record; a *point* fixes all of them. The *space* of a kernel has the values of each parameter, one by
-one; some points do not fit the kernel, of which the template says why. The default is a point, too.
+A *template* makes schedules of kernels of one shape. What it leaves open are its parameters, a
+frozen record; a *point* fixes all of them. The *space* of a kernel has the values of each
+parameter, one by one; some points do not fit the kernel, of which the template says why. The
+default is a point, too.
 """
 
 from __future__ import annotations

@@ -20,8 +20,9 @@ from rutc.tuner.access import Shape, analyse
 from rutc.tuner.arms import choosing_loops, turns
 from rutc.tuner.choice import Choice
 from rutc.tuner.register_tile import RegisterTile
+from rutc.tuner.templates.tiled import tiled
+from rutc.tuner.templates.tilings import default_tiling
 from rutc.tuner.tile_cost import product_registers
-from rutc.tuner.tiled import default_tiling, tiled
 from rutc.tuner.tiles import choose_tile, even_tile
 from tests.graph_opt.plans import plan_of
 from tests.tensor_ir.test_steps import kernel_of

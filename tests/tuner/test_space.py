@@ -1,91 +1,128 @@
-"""The space of tiled schedules: its points compute the same, and the default is one of them."""
+"""The spaces of schedules: their points compute the same, and the default is one of them."""
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rutc.emit.targets import aarch64
-from rutc.tensor_ir.interpret_kernel import interpret_kernel
 from rutc.tensor_ir.kernel import Kernel
-from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import NotApplicable, apply_schedule
-from rutc.tuner import choose, partial_sums
+from rutc.tensor_ir.steps import NotApplicable
+from rutc.tuner import choose
 from rutc.tuner.access import analyse
-from rutc.tuner.choice import Choice
-from rutc.tuner.heuristic import tiling_space
-from rutc.tuner.space import TilingSpace
-from rutc.tuner.tiled import REUSE, Tiling, default_tiling, tiled
-from rutc.tuner.tiles import choose_tile
-from tests.emit.run_kernel import run_kernel
+from rutc.tuner.heuristic import TEMPLATES, spaces
+from rutc.tuner.space import Space
+from rutc.tuner.templates.matrix import MATRIX
+from rutc.tuner.templates.pointwise import POINTWISE, Form
+from rutc.tuner.templates.rows import ROWS, Lane
+from rutc.tuner.templates.scatter import SCATTER
+from rutc.tuner.templates.tiled import REUSE, Tiling
+from rutc.tuner.templates.tilings import TILED
+from rutc.tuner.templates.windows import WINDOWS
 from tests.examples import examples
 from tests.kernels import LONG, Case, cases
 from tests.machines import V3, V4, runnable
-from tests.tuner.test_schedules import FAR_ROWS, PRODUCTS, lowered
-
-SMALL = {m.name: replace(m, l1=4 << 10, l2=64 << 10) for m in (V3, V4, aarch64.neon())}
-"""Machines with small caches: blocks and chunks then show in small kernels."""
+from tests.tuner.subjects import MACHINES, TEXTS, Subject, of_case, of_text, written
+from tests.tuner.test_schedules import PRODUCTS, lowered
 
 
-def applied(case: Case, kernel: Kernel, choice: Choice) -> tuple[Kernel, dict[str, np.ndarray]]:
-    """The scheduled kernel, its constants packed as it wants them, and its memory."""
-    layouts = dict(case.layouts)
-    for name, (order, blocks) in choice.packing.items():
-        layouts[name] = dense(order, case.extents, blocks=blocks)
-    args = tuple(replace(b, layout=layouts[b.name]) for b in kernel.args)
-    _, scheduled = partial_sums(apply_schedule(replace(kernel, args=args), choice.schedule))
-    return scheduled, case.memory(case.arrays(), layouts)
+def check(subject: Subject, machine: Machine, seed: int) -> set[str]:
+    """Runs a point of each space of a kernel and one near it; the names of their templates."""
+    rng = Random(seed)
+    parts = rng.randint(1, 3) if runnable(machine) else None
+    tried: set[str] = set()
+    for space in spaces(subject.kernel, machine, subject.free):
+        found = space.draw(rng)
+        near = None if found is None else space.near(found[0], rng)
+        for point in (found, near):
+            if point is not None:
+                subject.run(point[1], machine, parts)
+                tried.add(space.template.name)
+    return tried
 
 
-@pytest.mark.parametrize("name", SMALL)
-@examples(100)
-@given(case=cases(lengths=LONG, points=100_000), data=st.data())
-def test_all_points_compute_the_same(name: str, case: Case, data: st.DataObject) -> None:
-    machine = SMALL[name]
+@pytest.mark.parametrize("name", MACHINES)
+@examples(60)
+@given(case=cases(lengths=LONG, points=20_000), data=st.data())
+def test_all_points_of_random_groups_compute_the_same(
+    name: str, case: Case, data: st.DataObject
+) -> None:
     reads = [n for n in case.group.external_reads() if not case.layouts[n].halo]
     free = frozenset(data.draw(st.sets(st.sampled_from(reads))) if reads else ())
-    kernel = case.kernel()
-    space = tiling_space(kernel, machine, free)
-    if space is None:
-        return
-    found = space.draw(Random(data.draw(st.integers(0, 1 << 32))))
-    if found is None:
-        return
-    for point in (found, space.near(found[0], Random(data.draw(st.integers(0, 1 << 32))))):
-        if point is None:
-            continue
-        scheduled, memory = applied(case, kernel, point[1])
-        if runnable(machine):
-            run_kernel(scheduled, machine, memory, parts=data.draw(st.integers(1, 3)))
-        else:
-            interpret_kernel(scheduled, memory)
-        case.check(memory, case.arrays())
+    check(of_case(case, free), MACHINES[name], data.draw(st.integers(0, 1 << 32)))
 
 
-@pytest.mark.parametrize("text", [PRODUCTS, FAR_ROWS], ids=["products", "far rows"])
-@pytest.mark.parametrize("machine", [V3, V4, aarch64.neon()], ids=lambda m: m.name)
-def test_the_default_is_a_point(text: str, machine: Machine) -> None:
-    kernel, constants = lowered(text)
-    space = tiling_space(kernel, machine, constants)
-    assert space is not None
-    found = space.default()
-    assert found is not None
-    default, chosen = found
-    assert chosen == choose(kernel, machine, constants)
-    axes = space.axes
-    assert default.tile in axes["tile"]
-    for name in ("reuse", "prepare", "whole_rows", "parallel", "unroll", "prefetch"):
-        assert getattr(default, name) in axes[name]
-    assert default.holder in (*axes["holder"], "")
+EXPECTED = {
+    "windows": {"windows", "tiled", "rows"},
+    "matrix": {"tiled", "rows"},
+    "moved": {"pointwise"},
+    "chosen": {"pointwise"},
+    "scatter": {"scatter"},
+}
 
 
+@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize("name", MACHINES)
+def test_all_points_of_a_kind_compute_the_same(name: str, kind: str) -> None:
+    rng = Random(f"{name} {kind}")
+    tried: set[str] = set()
+    for seed in range(5):
+        tried |= check(written(kind, rng), MACHINES[name], seed)
+    assert tried == EXPECTED[kind] | ({"matrix"} if (name, kind) == ("amx", "matrix") else set())
+
+
+def test_all_templates_are_tried() -> None:
+    assert set().union(*EXPECTED.values(), {"matrix"}) == {t.name for t in TEMPLATES}
+
+
+# -- the default --------------------------------------------------------------------------------
+def check_default(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> str:
+    """Checks that the default schedule is that of a point; the name of its template."""
+    chosen = choose(kernel, machine, constants)
+    for space in spaces(kernel, machine, constants):
+        found = space.default
+        assert found is not None
+        choice = space.choice(found.point)
+        assert all(len(set(axis)) == len(axis) > 0 for axis in space.axes.values())
+        if found.liked:
+            assert choice == chosen
+            return space.template.name
+    assert chosen.schedule == ()
+    return ""
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@examples(100)
+@given(case=cases(lengths=LONG, points=100_000), data=st.data())
+def test_the_default_of_random_groups_is_a_point(
+    name: str, case: Case, data: st.DataObject
+) -> None:
+    reads = [n for n in case.group.external_reads() if not case.layouts[n].halo]
+    free = frozenset(data.draw(st.sets(st.sampled_from(reads))) if reads else ())
+    check_default(case.kernel(), MACHINES[name], free)
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_default_of_a_kind_is_a_point(name: str, kind: str) -> None:
+    rng = Random(f"{name} {kind}")
+    found: set[str] = set()
+    for _ in range(5):
+        subject = written(kind, rng)
+        found.add(check_default(subject.kernel, MACHINES[name], subject.free))
+    wanted = "matrix" if (name, kind) == ("amx", "matrix") else ""
+    assert found <= EXPECTED[kind] | {wanted}
+    assert not wanted or wanted in found
+
+
+# -- points -------------------------------------------------------------------------------------
 def test_points_are_many_and_listed_once() -> None:
     kernel, constants = lowered(PRODUCTS.replace("j = 96, k = 64", "j = 20, k = 32"))
-    space = TilingSpace(kernel, analyse(kernel, constants), V3)
+    space = Space(TILED, kernel, analyse(kernel, constants), V3)
     assert len(space) > 10_000
     first = [point for point, _ in zip(space, range(500), strict=False)]
     assert all(isinstance(point, Tiling) for point in first)
@@ -93,23 +130,88 @@ def test_points_are_many_and_listed_once() -> None:
     assert {p.reuse for p in first if p.block is None} <= {REUSE}
 
 
-WRONG = {
-    "no such chunk": ({"chunk": ("i", 7)}, "no equal parts"),
-    "a chunk of the vector": ({"chunk": ("j", 48)}, "no chunks"),
-    "no block": ({"block": 64, "holder": "y"}, "no blocks of 64"),
-    "no holder": ({"block": 16, "holder": "z"}, "'z' cannot hold"),
-    "nothing to prepare": ({"prepare": "w"}, "nothing of w is the same"),
+ROWS_TEXT = """
+graph "rows"
+dims i = 8, j = 2000
+%x : f32{i,j} = input "x" [i, j]
+%t : f32{i} = max{j} %x[i, j]
+output "t" [i] = %t
+"""
+WINDOWS_TEXT = """
+graph "pooling"
+dims c = 6, y = 8, x = 20, p = 9, q = 21, ky = 2, kx = 2
+%v : f32{c,p,q} = input "v" [c, p, q]
+%o : f32{c,x,y} = max{ky,kx} %v[c, p=y+ky, q=x+kx]
+output "o" [c, y, x] = %o
+"""
+MATRIX_TEXT = """
+graph "bytes"
+dims m = 40, n = 48, k = 64
+%x : u8{k,m} = input "x" [m, k]
+%w : i8{k,n} = input "w" [k, n]
+%s : i32{m,n} = sum{k} i32(%x[k, m]) * i32(%w[k, n])
+output "s" [m, n] = %s
+"""
+MOVED_TEXT = """
+graph "moved"
+dims a = 12, b = 20
+%x : f32{a,b} = input "x" [a, b]
+%y : f32{a,b} = %x[a, b]
+output "y" [b, a] = %y
+"""
+PUT_TEXT = """
+graph "put"
+dims m = 8, n = 20, k = 5
+%x : f32{m,n} = input "x" [m, n]
+%at : i64{k} = input "at" [k]
+%u : f32{k,n} = input "u" [k, n]
+%y : f32{m,n} = scatter{k,n} %x[m=%at[k], n=n] set= %u[k, n]
+output "y" [m, n] = %y
+"""
+WRONG: dict[str, tuple[Any, str, dict[str, object], str]] = {
+    "no such chunk": (TILED, PRODUCTS, {"chunk": ("i", 7)}, "no equal parts"),
+    "a chunk of the vector": (TILED, PRODUCTS, {"chunk": ("j", 48)}, "no chunks"),
+    "no block": (TILED, PRODUCTS, {"block": 64, "holder": "y"}, "no blocks of 64"),
+    "no holder": (TILED, PRODUCTS, {"block": 16, "holder": "z"}, "'z' cannot hold"),
+    "nothing to prepare": (TILED, PRODUCTS, {"prepare": "w"}, "nothing of w is the same"),
+    "other loops": (ROWS, ROWS_TEXT, {"order": ("j",)}, "the loops around are i"),
+    "long lanes": (ROWS, ROWS_TEXT, {"lanes": (Lane("j", 1, True),)}, "j is too long"),
+    "no vector": (WINDOWS, WINDOWS_TEXT, {"vector": "y"}, "memory does not lie along y"),
+    "no rows": (WINDOWS, WINDOWS_TEXT, {"rows": ("x", 2)}, "x has no rows"),
+    "no single row": (WINDOWS, WINDOWS_TEXT, {"rows": None, "together": True}, "a single row"),
+    "no such taps": (WINDOWS, WINDOWS_TEXT, {"taps": ("ky",)}, "loops over the window"),
+    "no idle lanes": (WINDOWS, WINDOWS_TEXT, {"vectors": 4, "overlap": True}, "has idle lanes"),
+    "no edges": (WINDOWS, WINDOWS_TEXT, {"parts": ("y",)}, "some parts have no edges"),
+    "long loops": (WINDOWS, WINDOWS_TEXT, {"looped": ("kx",)}, "are written out"),
+    "no such block": (MATRIX, MATRIX_TEXT, {"row": "n"}, "no blocks of n by n by k"),
+    "odd products": (MATRIX, MATRIX_TEXT, {"length": 48}, "no whole number of 48"),
+    "odd columns": (MATRIX, MATRIX_TEXT, {"wide": 2}, "no 2 blocks"),
+    "nothing beside": (MATRIX, MATRIX_TEXT, {"beside": "m", "wide": 1}, "do not lie beside"),
+    "no arms": (POINTWISE, MOVED_TEXT, {"form": Form.ARMS}, "no loop decides"),
+    "no pieces": (POINTWISE, MOVED_TEXT, {"form": Form.PIECES}, "nothing changes its course"),
+    "no squares": (POINTWISE, MOVED_TEXT, {"order": ("b",)}, "the loops are"),
+    "no turns": (POINTWISE, MOVED_TEXT, {"form": Form.TURNS}, "is not short"),
+    "no chunks": (POINTWISE, MOVED_TEXT, {"form": Form.VECTORS, "chunks": 64}, "no 64 equal"),
+    "order of puts": (SCATTER, PUT_TEXT, {"order": ("n",)}, "the loops are k, n"),
+    "no lanes": (SCATTER, PUT_TEXT, {"order": ("n", "k")}, "elements do not lie along"),
 }
 
 
 @pytest.mark.parametrize("kind", WRONG)
 def test_points_that_do_not_fit_are_told(kind: str) -> None:
-    values, words = WRONG[kind]
-    kernel, constants = lowered(PRODUCTS)
-    shape = analyse(kernel, constants)
-    tile = choose_tile(shape, V4)
-    assert tile is not None
-    assert tile.vector == "j"
-    default = default_tiling(kernel, shape, tile, V4)
+    template, text, values, words = WRONG[kind]
+    machine = MACHINES["amx"] if template is MATRIX else V4
+    subject = of_text(text, frozenset("w"), Random(0))
+    own = {s.template.name: s for s in spaces(subject.kernel, machine, subject.free)}
+    space = own[template.name]
+    assert space.default is not None
+    point = replace(space.default.point, **values)
     with pytest.raises(NotApplicable, match=words):
-        tiled(kernel, shape, replace(default, **values), V4)  # type: ignore[arg-type]
+        space.choice(point)
+
+
+@pytest.mark.parametrize("machine", [V3, aarch64.neon()], ids=lambda m: m.name)
+def test_only_some_processors_have_matrices(machine: Machine) -> None:
+    subject = of_text(MATRIX_TEXT, frozenset("w"), Random(0))
+    names = [s.template.name for s in spaces(subject.kernel, machine, subject.free)]
+    assert names == ["tiled", "rows"]

@@ -46,8 +46,9 @@ class Blocks:
     Registers hold `height` sums at most along the loop `row`, and some along `column`, of `length`
     products along `inner` at a time. There are `tall` blocks of rows by `wide` of columns, or by
     the blocks of two iterations of the loop `beside`. The loops around are taken in this `order`,
-    the outermost first; threads share the first `parallel` ones, or all. `results` is the kind of the loop
-    over rows in what follows the sums. The next panels of the constants `prefetch` are asked for.
+    the outermost first; threads share the first `parallel` ones, or all. `results` is the kind of
+    the loop over rows in what follows the sums. The next panels of the constants `prefetch` are
+    asked for.
     """
 
     row: str
@@ -64,7 +65,7 @@ class Blocks:
     parallel: int | None = 0
 
     def __str__(self) -> str:
-        """What it has: `m x 16 x 2, n x 16 x 2, k x 64; in n m, results serial, all loops shared`."""
+        """What it has: `m x 16 x 2, n x 16 x 2, k x 64; in n m, results serial`."""
         said = [
             f"beside {self.beside}" if self.beside else "",
             f"in {' '.join(self.order)}",

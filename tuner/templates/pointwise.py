@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from itertools import combinations, pairwise, permutations
@@ -55,9 +55,10 @@ class Pointwise:
 
     Loops are taken in this `order`, the outermost first, and the last ones become what the `form`
     says, with so many `vectors` in an iteration; 0 makes none. Up to `fused` loops around each
-    innermost one become one with it before, where no access can tell. The edges of loops in `parts` have code
-    of their own. The innermost loop is in so many equal `chunks`, or each block of vectors is a
-    chunk with 0. Threads share the first `parallel` loops around and of chunks, or all of them.
+    innermost one become one with it before, where no access can tell. The edges of loops in `parts`
+    have code of their own. The innermost loop is in so many equal `chunks`, or each block of
+    vectors is a chunk with 0. Threads share the first `parallel` loops around and of chunks, or all
+    of them.
     """
 
     form: Form
@@ -247,8 +248,9 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
     own = [x.var for x in shape.shared]
     if not own:
         return {"order": ()}
-    vectors = [memory_order([v for v in own if v != last], shape) + [last] for last in own]
-    orders = permutations(own) if len(own) <= MOST_PERMUTED else map(tuple, vectors)
+    orders: Iterable[tuple[str, ...]] = permutations(own)
+    if len(own) > MOST_PERMUTED:
+        orders = ((*memory_order([v for v in own if v != last], shape), last) for last in own)
     forms = [Form.VECTORS]
     forms += [Form.PIECES] if any(_cuts(kernel, shape, v) for v in own) else []
     forms += [Form.ARMS] if choosing_loops(kernel, shape.sizes) else []

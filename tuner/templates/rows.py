@@ -41,7 +41,8 @@ class Rows:
 
     Each reduction has its `lanes`; None computes one state in the order of the loops. Of the loops
     `beside` the reductions (loop, vectors) an iteration computes so many vectors, none with 0. The
-    loops around all of them are taken in this `order`, and threads share the first `parallel` ones, or all.
+    loops around all of them are taken in this `order`, and threads share the first `parallel` ones,
+    or all.
     """
 
     order: tuple[str, ...] = ()

@@ -72,9 +72,9 @@ class Windows:
     or for a single one. Rows are computed `together`, a tap of all before the next, or each by
     itself. Loops over the window are taken in the order `taps`, and written out but for those
     `looped` over what lies inside. The other loops around are taken in the `order` of all; threads
-    share the first `parallel` ones of these and of the tiles', or all. The edges of loops in `parts` have code of
-    their own. A last vector with idle lanes lies over the one before with `overlap`. With
-    `prefetch` the next images' or channels' rows are asked for.
+    share the first `parallel` ones of these and of the tiles', or all. The edges of loops in
+    `parts` have code of their own. A last vector with idle lanes lies over the one before with
+    `overlap`. With `prefetch` the next images' or channels' rows are asked for.
     """
 
     vector: str
