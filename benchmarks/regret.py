@@ -1,9 +1,9 @@
 """`python -m benchmarks.regret`: how much slower default schedules are than the best of others.
 
-Each kernel of single operators and layers that may have a tiled schedule is timed with its default
-one and with others of its space: neighbours of the best so far, and random ones that the model of
-the machine likes. The best of them and the default then take turns once more, on one core with
-everything in its caches.
+Each kernel of single operators and layers is timed with its default schedule and with others of
+its spaces, whatever their templates: neighbours of the best so far, and random ones, of register
+tiles those that the model of the machine likes. The best of them and the default then take turns
+once more, on one core with everything in its caches.
 The regret of a kernel is the default's time over the least, less 1: a lower bound, as no search is
 complete. Results go to benchmarks/results/regret.json and docs/regret.md.
 """
@@ -11,11 +11,12 @@ complete. Results go to benchmarks/results/regret.json and docs/regret.md.
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from statistics import median, quantiles
 from time import perf_counter_ns
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,6 +25,7 @@ from benchmarks import layout
 from benchmarks.cases import CASES, MORE
 from benchmarks.layers import MODELS
 from benchmarks.machine import provenance
+from benchmarks.operator_cases import CASES as OPERATORS
 from benchmarks.protocol import Page, case_of, write
 from benchmarks.store import Entry
 from rutc.driver.compiler import planned
@@ -37,20 +39,22 @@ from rutc.graph_opt import versions
 from rutc.importer import import_model
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
-from rutc.tuner import choose
 from rutc.tuner.choice import Choice
-from rutc.tuner.heuristic import tiling_space
+from rutc.tuner.heuristic import spaces
+from rutc.tuner.space import Space
+from rutc.tuner.templates.tiled import Tiling
 
 BUILDERS: dict[str, Callable[[], onnx.ModelProto]] = {
     **{case.name: case.build for case in (*CASES, *MORE)},
     **{case.name: case.build for case in MODELS},
+    **{f"operator {case.name}": case.build for case in OPERATORS},
 }
 TRIALS = 60
 """Schedules that are tried of a kernel."""
 RANDOM_EVERY = 4
 """One in so many is drawn at random, the others are neighbours of the best before."""
 LIKED = 6
-"""A random one is that of so many whose tile the model of the machine likes most."""
+"""A random tiling is that of so many whose tile the model of the machine likes most."""
 TRIAL_NS = 4_000_000
 """A trial runs for so long, or three times."""
 TURNS = 7
@@ -95,7 +99,7 @@ def _aligned(memory: np.ndarray) -> int:
 
 
 def kernels(name: str, machine: Machine) -> Iterator[tuple[str, Kernel, frozenset[str]]]:
-    """Yields the kernels of a case that a tiled schedule may have, with their constants."""
+    """Yields the kernels of a case that have spaces of schedules, with their constants."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.onnx"
         onnx.save(BUILDERS[name](), path)
@@ -104,46 +108,74 @@ def kernels(name: str, machine: Machine) -> Iterator[tuple[str, Kernel, frozense
             recipe = pending.recipe
             pairs = zip(pending.kernels, recipe.kernels, recipe.constants, strict=True)
             for own, kernel, constants in pairs:
-                space = tiling_space(kernel, machine, frozenset(constants))
-                if space is not None and len(space) > 0 and not kernel.symbols:
-                    yield own.name, kernel, frozenset(constants)
+                free = frozenset(constants)
+                if not kernel.symbols and spaces(kernel, machine, free):
+                    yield own.name, kernel, free
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A schedule that was found, the space that it is of, and how long it takes."""
+
+    space: Space[Any]
+    point: Any
+    choice: Choice
+    ns: float
+
+    def __str__(self) -> str:
+        """The template and the point."""
+        return f"{self.space.template.name}: {self.point}"
+
+
+def default(own: Sequence[Space[Any]]) -> tuple[Space[Any], Any]:
+    """Returns the point that the model of the machine prefers, and the space that it is of."""
+    liked = ((s, s.default.point) for s in own if s.default is not None and s.default.liked)
+    return next(liked)
 
 
 def measured(kernel: Kernel, constants: frozenset[str], machine: Machine, rng: Random) -> Entry:
     """Returns the default's time, and the least of those of other schedules."""
-    space = tiling_space(kernel, machine, constants)
-    assert space is not None
-    default = Timed(kernel, choose(kernel, machine, constants), machine)
-    usual = default.once_ns()
-    if usual < FEWEST_NS:
+    own = spaces(kernel, machine, constants)
+    space, point = default(own)
+    choice = space.choice(point)
+    usual = Timed(kernel, choice, machine)
+    best = first = Found(space, point, choice, usual.once_ns())
+    if first.ns < FEWEST_NS:
         return {}
-    best, least, tried = space.default(), float("inf"), 0
-    if best is not None:
-        least, tried = Timed(kernel, best[1], machine).once_ns(), 1
+    tried = 1
     for number in range(TRIALS):
-        if best is None or number % RANDOM_EVERY == 0:
-            drawn = [x for x in (space.draw(rng) for _ in range(LIKED)) if x is not None]
-            found = min(drawn, key=lambda x: x[0].tile.cost, default=None)
+        if number % RANDOM_EVERY == 0:
+            space = own[number // RANDOM_EVERY % len(own)]
+            found = _at_random(space, rng)
         else:
-            found = space.near(best[0], rng)
+            space = best.space
+            found = space.near(best.point, rng)
         if found is None:
             continue
         tried += 1
         took = Timed(kernel, found[1], machine).once_ns()
-        if took < least:
-            best, least = found, took
-    if best is None:
-        return {}
-    other = Timed(kernel, best[1], machine)
-    turns = [(default.once_ns(), other.once_ns()) for _ in range(TURNS)]
+        if took < best.ns:
+            best = Found(space, *found, took)
+    other = Timed(kernel, best.choice, machine)
+    turns = [(usual.once_ns(), other.once_ns()) for _ in range(TURNS)]
     mine, others = (median(t) for t in zip(*turns, strict=True))
     return {
+        "template": first.space.template.name,
         "default_us": round(mine / 1e3, 2),
         "best_us": round(others / 1e3, 2),
         "regret": round(max(mine / others - 1, 0.0), 3),
         "tried": tried,
-        "best": str(best[0]),
+        "best": str(best),
     }
+
+
+def _at_random(space: Space[Any], rng: Random) -> tuple[Any, Choice] | None:
+    """Returns a random point, of tilings one that the model of the machine likes."""
+    found = space.draw(rng)
+    if found is None or not isinstance(found[0], Tiling):
+        return found
+    drawn = [found, *(x for x in (space.draw(rng) for _ in range(LIKED - 1)) if x is not None)]
+    return min(drawn, key=lambda x: x[0].tile.cost)
 
 
 def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
@@ -185,22 +217,34 @@ def _table(entries: Sequence[Entry]) -> list[str]:
     if len(rows) < 2:
         return []
     rows.sort(key=lambda row: -row[0])
-    regrets = [regret for regret, _, _ in rows]
-    high = quantiles(regrets, n=20)[-1]
+    by_template: dict[str, list[float]] = {}
+    for regret, _, k in rows:
+        by_template.setdefault(k["template"], []).append(regret)
     lines = [
-        f"{len(rows)} kernels: median regret {100 * median(regrets):.1f} %, 95th percentile "
-        f"{100 * high:.0f} %; {sum(r > 0.05 for r in regrets)} above 5 %.",
+        f"{_summary([regret for regret, _, _ in rows])}",
         "",
-        "| kernel | default us | best us | regret | best known |",
-        "|---|---|---|---|---|",
+        "| template of the default | regret |",
+        "|---|---|",
+        *(f"| {name} | {_summary(own)} |" for name, own in sorted(by_template.items())),
+        "",
+        "| kernel | default us | best us | regret | default | best known |",
+        "|---|---|---|---|---|---|",
     ]
     for regret, name, k in rows:
         if regret >= 0.02:
             lines.append(
                 f"| {name} | {k['default_us']} | {k['best_us']} | {100 * regret:.0f} % | "
-                f"`{k['best']}` |"
+                f"{k['template']} | `{k['best']}` |"
             )
     return lines
+
+
+def _summary(regrets: Sequence[float]) -> str:
+    high = quantiles(regrets, n=20)[-1] if len(regrets) > 1 else regrets[0]
+    return (
+        f"{len(regrets)} kernels: median {100 * median(regrets):.1f} %, 95th percentile "
+        f"{100 * high:.0f} %; {sum(r > 0.05 for r in regrets)} above 5 %"
+    )
 
 
 PAGE = Page(

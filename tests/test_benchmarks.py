@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from benchmarks import store
+from benchmarks import regret, store
 from benchmarks.compile_time import compiled
 from benchmarks.machine import ROOT, provenance
 from benchmarks.native import native_calls
@@ -28,6 +28,8 @@ from rutc.driver.compiler import Options, compile_model
 from rutc.errors import UserError
 from rutc.verify.interleaved import Run
 from tests.close import assert_close
+from rutc.tuner.heuristic import TEMPLATES
+
 
 PEERS = ("onnxruntime",)
 MODEL = """
@@ -230,3 +232,20 @@ def test_plots_are_drawn_from_the_entries_alone(tmp_path: Path) -> None:
     assert draw(entries, tmp_path) == [path]
     assert path.read_bytes() == first
     assert all(word in first for word in (b"quick", b"slow", b"openvino"))
+
+
+def test_schedules_of_all_spaces_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default's regret of a softmax, whose rows have no tiles, and of a product."""
+    monkeypatch.setattr(regret, "TRIALS", 5)
+    monkeypatch.setattr(regret, "TRIAL_NS", 10_000)
+    monkeypatch.setattr(regret, "TURNS", 3)
+    names = ("operator Softmax of scores", "product 16x3072x768", "operator ScatterND of rows")
+    found = [regret.measure(name, 1.0, ()) for name in names]
+    known = [k for entry in found for k in entry["kernels"].values()]
+    assert {"rows", "tiled", "scatter"} <= {k["template"] for k in known}
+    for k in known:
+        assert k["regret"] >= 0
+        assert k["tried"] > 1
+        assert k["best"].partition(":")[0] in {t.name for t in TEMPLATES}
+    page = regret.page([{"case": name, **e} for name, e in zip(names, found, strict=True)])
+    assert f"{len(known)} kernels: median" in page

@@ -20,7 +20,7 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.steps import parse_schedule
 from rutc.tuner.choice import Choice
-from rutc.tuner.heuristic import tiling_space
+from rutc.tuner.heuristic import spaces
 from tests.compiled import build, plan_or_reject, run
 from tests.examples import examples
 from tests.machines import RUNNABLE, V4, eager
@@ -37,12 +37,12 @@ output "y" [i, j] = %y
 
 
 def at_random(seed: int) -> Chooser:
-    """Gives every kernel that has tiled schedules a random one of them."""
+    """Gives every kernel a random schedule of one of its spaces."""
     rng = Random(seed)
 
     def choose(kernel: Kernel, constants: frozenset[str], machine: Machine) -> Choice | None:
-        space = tiling_space(kernel, machine, constants)
-        found = None if space is None else space.draw(rng)
+        own = spaces(kernel, machine, constants)
+        found = rng.choice(own).draw(rng) if own else None
         return None if found is None else found[1]
 
     return choose
@@ -51,7 +51,7 @@ def at_random(seed: int) -> Chooser:
 @pytest.mark.parametrize("name", RUNNABLE)
 @examples(60)
 @given(graphs(exact=True), st.integers(0, 2**16))
-def test_random_tilings_compute_the_same(name: str, graph: Graph, seed: int) -> None:
+def test_random_schedules_compute_the_same(name: str, graph: Graph, seed: int) -> None:
     machine = eager(RUNNABLE[name])
     inputs = random_inputs(graph, seed)
     expected = interpret(graph, inputs)

@@ -36,7 +36,9 @@ def shared_counts(most: int, machine: Machine) -> tuple[int | None, ...]:
 
 def shared_text(count: int | None) -> str:
     """What points say of loops that are shared: `all loops shared`, and nothing if none is."""
-    return "all loops shared" if count is None else f"{count} loops shared" if count else ""
+    if count is None:
+        return "all loops shared"
+    return f"{count} loop{'s' * (count > 1)} shared" if count else ""
 
 
 def worth_sharing(shape: Shape, machine: Machine, accesses: int = 1) -> bool:

@@ -34,7 +34,7 @@ class Puts:
     parallel: int | None = 0
 
     def __str__(self) -> str:
-        """What it has: `i j x 4; 1 loops shared`."""
+        """What it has: `i j x 4; 1 loop shared`."""
         loops = " ".join(self.order) or "no loops"
         return "; ".join(filter(None, (f"{loops} x {self.vectors}", shared_text(self.parallel))))
 
