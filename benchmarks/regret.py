@@ -219,7 +219,7 @@ def _table(entries: Sequence[Entry]) -> list[str]:
     rows.sort(key=lambda row: -row[0])
     by_template: dict[str, list[float]] = {}
     for regret, _, k in rows:
-        by_template.setdefault(k["template"], []).append(regret)
+        by_template.setdefault(str(k["template"]), []).append(regret)
     lines = [
         f"{_summary([regret for regret, _, _ in rows])}",
         "",
