@@ -160,9 +160,11 @@ output "r" [{axes[1]}] = %r
 
 def products(rng: Random) -> str:
     """Products of bytes, or of numbers of 16 bits, with constants."""
-    b, m, n = rng.choice([1, 1, 2]), rng.randint(4, 20), rng.choice([16, 20, 32, 48])
+    b, m = rng.choice([1, 1, 2]), rng.choice([4, 5, 8, 17, 20])
+    # Matrix registers take whole blocks, of which the interpreter refuses to read the padding.
+    n = rng.choice([16, 32, 48])
     dtype = rng.choice(["u8", "i8", "bf16"])
-    k = rng.choice([32, 36, 64]) if dtype != "bf16" else rng.choice([16, 18, 32])
+    k = rng.choice([32, 36]) if dtype != "bf16" else rng.choice([16, 18, 32])
     total, other = ("f32", "bf16") if dtype == "bf16" else ("i32", "i8")
     axes = rng.choice(["b, m, n", "b, n, m", "m, n, b"])
     after = rng.choice(["%s[b, m, n] + 1", "max(%s[b, m, n], 0)"])
