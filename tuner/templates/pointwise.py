@@ -300,7 +300,7 @@ def _chunks(extent: int, machine: Machine) -> int:
         if extent % (parts * machine.width) == 0:
             return parts
     for parts in range(8, 257):
-        if extent % parts == 0 and parts < extent:
+        if extent % parts == 0:
             return parts
     return 1
 
