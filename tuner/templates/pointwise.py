@@ -102,8 +102,10 @@ def pointwise(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) 
             return Choice((*_reordered(point, own), *_pieces(kernel, shape, point, machine)))
         case Form.ARMS:
             chosen = choosing_loops(kernel, sizes)
-            if vector in chosen or not chosen or not width:
+            if vector in chosen or not chosen:
                 raise NotApplicable(f"beside {vector} no loop decides which arm is computed")
+            if not width:
+                raise NotApplicable("arms are computed for vectors")
             return Choice(
                 tuple(unrolled_arms(others, vector, chosen, sizes, width, point.parallel))
             )
@@ -156,12 +158,13 @@ def _pieces(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) ->
     """Vectors of each piece of the innermost loop."""
     *others, vector = point.order
     cuts = _cuts(kernel, shape, vector)
-    if not cuts or not point.vectors:
+    if not cuts:
         raise NotApplicable(f"nothing changes its course along {vector}")
     yield Cut(vector, cuts)
     for number, (start, end) in enumerate(pairwise([0, *cuts, shape.extents[vector]])):
         name = vector if number == 0 else f"{vector}.{number}"
-        yield from vectorised(name, end - start, machine, point.vectors)
+        if point.vectors:
+            yield from vectorised(name, end - start, machine, point.vectors)
     yield from shared_out(others, point.parallel)
     yield from _parted(kernel, shape, point, others)
 
@@ -213,34 +216,49 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
         parts = _affordable(others, ends)
         return Default(Pointwise(Form.PIECES, order, copies, parts=parts, parallel=parallel))
     candidates: list[Pointwise] = []
-    most = max(len(loops) - 2, 0)
+    fused = max(len(loops) - 2, 0)
     if not any(ends.values()) and (found := short_and_long(loops, touches, shape.sizes)):
-        candidates.append(Pointwise(Form.TURNS, found, fused=most, parallel=parallel))
+        candidates.append(Pointwise(Form.TURNS, found, fused=fused, parallel=parallel))
     if found := across(order, touches):
-        candidates.append(Pointwise(Form.SQUARES, found, fused=most, parallel=parallel))
+        candidates.append(Pointwise(Form.SQUARES, found, fused=fused, parallel=parallel))
     for point in candidates:
         try:
             pointwise(kernel, shape, point, machine)
         except NotApplicable:
             continue
         return Default(point)
+    made = Pointwise(Form.VECTORS, order, copies, parallel=parallel)
+    return Default(_longest(kernel, shape, made, ends, machine))
+
+
+def _longest(
+    kernel: Kernel,
+    shape: Shape,
+    made: Pointwise,
+    ends: Mapping[str, tuple[int, ...]],
+    machine: Machine,
+) -> Pointwise:
+    """The same with the longest vectors; threads share their loop where it is the only one."""
+    *others, vector = made.order
+    touches = shape.touches
     extent, many = shape.extents[vector], shape.shared_extents[vector]
-    most, fused = len(order) - len(fuse_innermost(order, shape.sizes, touches).loops), 0
-    for v in reversed(others[len(others) - most :]):
+    alike = len(made.order) - len(fuse_innermost(made.order, shape.sizes, touches).loops)
+    fused = 0
+    for v in reversed(others[len(others) - alike :]):
         if ends.get(v) and extent >= machine.width:
             break
         fused += 1
         extent, many = extent * shape.extents[v], many * shape.shared_extents[v]
     around = others[: len(others) - fused]
-    size = fuse_innermost(order, shape.sizes, touches, fused).size
-    made = Pointwise(Form.VECTORS, order, copies, fused, parallel=parallel)
+    size = fuse_innermost(made.order, shape.sizes, touches, fused).size
+    made = replace(made, fused=fused)
     if never_longer(size, 1, dict(kernel.symbols)) and not isinstance(size, int):
-        return Default(replace(made, vectors=0))
+        return replace(made, vectors=0)
     if not around and pays(many * len(touches) / 2, machine):
         chunks = _chunks(extent, machine) if isinstance(size, int) else 0
         if chunks != 1:
-            return Default(replace(made, chunks=chunks, parallel=None))
-    return Default(replace(made, parts=_affordable(around, ends)))
+            return replace(made, chunks=chunks, parallel=None)
+    return replace(made, parts=_affordable(around, ends))
 
 
 def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
@@ -267,7 +285,7 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
     }
 
 
-def point(**values: object) -> Pointwise:
+def point_of(**values: object) -> Pointwise:
     """The point of these values, less what has no meaning for its form."""
     form = values["form"]
     neutral: dict[str, object] = {}
@@ -325,4 +343,4 @@ def _best_vector(loops: list[str], shape: Shape) -> str:
     return min(loops, key=cost)
 
 
-POINTWISE = Template("pointwise", point, axes, default, pointwise)
+POINTWISE = Template("pointwise", point_of, axes, default, pointwise)

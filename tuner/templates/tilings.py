@@ -87,7 +87,7 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
     }
 
 
-def point(**values: object) -> Tiling:
+def point_of(**values: object) -> Tiling:
     """The tiling of these values: what has no blocks has nothing that holds sums between them."""
     if values["block"] is None:
         values |= {"holder": "", "reuse": REUSE}
@@ -125,4 +125,4 @@ def _divisors(n: int) -> list[int]:
     return [f for f in range(n // 2, 1, -1) if n % f == 0]
 
 
-TILED = Template("tiled", point, axes, default, tiled)
+TILED = Template("tiled", point_of, axes, default, tiled)
