@@ -23,8 +23,10 @@ from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import spaces
 from tests.compiled import build, plan_or_reject, run
 from tests.examples import examples
-from tests.machines import RUNNABLE, V4, eager
+from tests.kernels import assert_agree
+from tests.machines import RUNNABLE, V4, eager, on_machines
 from tests.strategies import graphs, random_inputs
+from tests.tuner.subjects import TEXTS, inputs_of
 
 PRODUCT = """
 graph "product"
@@ -61,6 +63,25 @@ def test_random_schedules_compute_the_same(name: str, graph: Graph, seed: int) -
         for threads in (1, 2):
             for output, got in run(library, inputs, threads).items():
                 np.testing.assert_array_equal(got, expected[output], err_msg=output)
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+@on_machines
+def test_random_schedules_of_a_kind_compute_the_same(
+    machine: Machine, kind: str, tmp_path: Path
+) -> None:
+    """Of windows, products, transposes, choices and scatters."""
+    make, _ = TEXTS[kind]
+    rng = Random(kind)
+    for seed in range(3):
+        text = make(rng)
+        graph = parse(text)
+        inputs = inputs_of(graph, seed)
+        expected = interpret(graph, inputs)
+        library = build(plan_or_reject(graph), eager(machine), tmp_path, chooser=at_random(seed))
+        for threads in (1, 2):
+            for output, got in run(library, inputs, threads).items():
+                assert_agree(output, got, expected[output], "exp(" not in text)
 
 
 def _schedules(chooser: Chooser | None) -> list[str]:

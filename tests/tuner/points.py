@@ -91,10 +91,11 @@ def _points(
         place = number % len(own)
         space = own[place]
         near = last.pop(place, None)
-        found = space.draw(rng) if near is None else space.near(near, rng)
+        found = None if near is None else space.near(near, rng)
+        if found is None:
+            found = space.draw(rng)
+            last |= {} if found is None else {place: found[0]}
         if found is not None:
-            if near is None:
-                last[place] = found[0]
             yield space, found
 
 

@@ -1,5 +1,6 @@
 """The spaces of schedules: their points compute the same, and the default is one of them."""
 
+import re
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -26,6 +27,7 @@ from rutc.tuner.templates.windows import WINDOWS
 from tests.examples import examples
 from tests.kernels import LONG, Case, cases
 from tests.machines import V3, V4, runnable
+from tests.tuner import points
 from tests.tuner.subjects import MACHINES, TEXTS, Subject, of_case, of_text, written
 from tests.tuner.test_schedules import PRODUCTS, lowered
 
@@ -77,6 +79,25 @@ def test_all_points_of_a_kind_compute_the_same(name: str, kind: str) -> None:
 
 def test_all_templates_are_tried() -> None:
     assert set().union(*EXPECTED.values(), {"matrix"}) == {t.name for t in TEMPLATES}
+
+
+def test_the_command_counts_points_and_shows_wrong_ones(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["points", "--count", "24", "--kernels", "8", "--seed", "3"])
+    assert points.main() == 0
+    found = capsys.readouterr()
+    (total,) = re.findall(r"^(\d+) points of 8 kernels, 0 wrong, seed 3$", found.out, re.MULTILINE)
+    assert int(total) > 12
+
+    def other(self: Subject, *_: object) -> None:
+        assert self.kernel is None, "something else"
+
+    monkeypatch.setattr(Subject, "run", other)
+    assert points.main() == 1
+    found = capsys.readouterr()
+    assert f"{total} points of 8 kernels, {total} wrong, seed 3" in found.out
+    assert "something else" in found.err
 
 
 # -- the default --------------------------------------------------------------------------------
