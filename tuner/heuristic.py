@@ -41,9 +41,10 @@ TEMPLATES = (WINDOWS, MATRIX, TILED, ROWS, POINTWISE, SCATTER)
 
 
 def spaces(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> tuple[Space[Any], ...]:
-    """The spaces of a freshly lowered kernel, one for each template that fits.
+    """The spaces of a freshly lowered kernel: one for each template that fits.
 
-    `constants` may still be laid out. The order is that in which `choose` asks them.
+    Windows may have two, of the loops as they are and of fused ones. `constants` may still be laid
+    out. The order is that in which `choose` asks them.
     """
     return tuple(s for s in _spaces(kernel, machine, constants) if len(s) > 0)
 

@@ -8,6 +8,7 @@ default is a point, too.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -85,8 +86,8 @@ class Space(Generic[P]):
         return {n: axis if mine[n] in axis else (mine[n], *axis) for n, axis in axes.items()}
 
     def __len__(self) -> int:
-        """The number of points, of which not all fit."""
-        return prod(map(len, self.axes.values()))
+        """The number of points, of which not all fit, up to the largest that Python allows."""
+        return min(prod(map(len, self.axes.values())), sys.maxsize)
 
     def __iter__(self) -> Iterator[P]:
         for values in product(*self.axes.values()):

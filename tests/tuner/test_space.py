@@ -1,6 +1,7 @@
 """The spaces of schedules: their points compute the same, and the default is one of them."""
 
 import re
+import sys
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -236,3 +237,23 @@ def test_only_some_processors_have_matrices(machine: Machine) -> None:
     subject = of_text(MATRIX_TEXT, frozenset("w"), Random(0))
     names = [s.template.name for s in spaces(subject.kernel, machine, subject.free)]
     assert names == ["tiled", "rows"]
+
+
+def test_spaces_of_many_reductions_have_a_length() -> None:
+    """Of more points than a length can be."""
+    nests = [f"%t{k} : f32{{i}} = max{{j,l}} %x[i, j, l] + {k}" for k in range(16)]
+    total = " + ".join(f"%t{k}[i]" for k in range(16))
+    text = f"""
+graph "rows"
+dims i = 8, j = 20, l = 30
+%x : f32{{i,j,l}} = input "x" [i, l, j]
+{chr(10).join(nests)}
+%y : f32{{i}} = {total}
+output "y" [i] = %y
+"""
+    subject = of_text(text, frozenset(), Random(0))
+    own = {s.template.name: s for s in spaces(subject.kernel, V4, frozenset())}
+    assert len(own["rows"]) == sys.maxsize
+    found = own["rows"].draw(Random(0))
+    assert found is not None
+    subject.run(found[1], V4, None)
