@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -48,11 +48,9 @@ def main() -> int:
     made: Counter[str] = Counter()
     failed = 0
     subjects = list(_subjects(chosen.kernels, chosen.seed))
-    pairs = [(s, MACHINES[t]) for s in subjects for t in targets]
-    for number, (subject, machine) in enumerate(track(pairs, console=console, transient=True)):
+    pairs = list(_pairs(subjects, [MACHINES[t] for t in targets], chosen.template))
+    for number, (subject, machine, own) in enumerate(track(pairs, console=console, transient=True)):
         rng = Random(f"{chosen.seed} {number}")
-        own = spaces(subject.kernel, machine, subject.free)
-        own = tuple(s for s in own if chosen.template in (None, s.template.name))
         wanted = chosen.count * (number + 1) // len(pairs) - chosen.count * number // len(pairs)
         for space, (point, choice) in _points(own, wanted, rng):
             parts = _way(subject, machine, rng)
@@ -82,12 +80,24 @@ def _subjects(count: int, seed: int) -> Iterator[Subject]:
         yield written(list(TEXTS)[number % len(TEXTS)], rng)
 
 
+def _pairs(
+    subjects: Sequence[Subject], machines: Sequence[Machine], template: str | None
+) -> Iterator[tuple[Subject, Machine, tuple[Space[Any], ...]]]:
+    """The kernels for each machine that have spaces, of a template or of any."""
+    for subject in subjects:
+        for machine in machines:
+            own = spaces(subject.kernel, machine, subject.free)
+            own = tuple(s for s in own if template in (None, s.template.name))
+            if own:
+                yield subject, machine, own
+
+
 def _points(
     own: tuple[Space[Any], ...], wanted: int, rng: Random
 ) -> Iterator[tuple[Space[Any], tuple[object, Choice]]]:
     """So many points of the spaces in turn: one that is drawn, then one near it."""
     last: dict[int, object] = {}
-    for number in range(wanted if own else 0):
+    for number in range(wanted):
         place = number % len(own)
         space = own[place]
         near = last.pop(place, None)
