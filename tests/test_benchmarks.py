@@ -26,10 +26,9 @@ from benchmarks.zoo import PAGE as ZOO
 from benchmarks.zoo_page import page
 from rutc.driver.compiler import Options, compile_model
 from rutc.errors import UserError
+from rutc.tuner.heuristic import TEMPLATES
 from rutc.verify.interleaved import Run
 from tests.close import assert_close
-from rutc.tuner.heuristic import TEMPLATES
-
 
 PEERS = ("onnxruntime",)
 MODEL = """

@@ -20,7 +20,7 @@ from rutc.tensor_ir.layout import dense, pack
 from rutc.tensor_ir.lower import Group, lower, lower_scatter
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
-from rutc.tensor_ir.verify import verify
+from rutc.tensor_ir.verifier import verify
 from rutc.tuner.choice import Choice
 from tests.emit.run_kernel import run_kernel
 from tests.kernels import LONG, Case, assert_agree, cases, magnitude, unpack

@@ -9,7 +9,7 @@ from rutc.base.record import record
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import NotApplicable, Reorder, Step
-from rutc.tensor_ir.steps.base import check_independent
+from rutc.tensor_ir.steps.step import check_independent
 from rutc.tuner.access import Shape
 from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, worth_sharing
 from rutc.tuner.space import Axis, Default, Template
