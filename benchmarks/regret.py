@@ -28,9 +28,9 @@ from benchmarks.machine import provenance
 from benchmarks.operator_cases import CASES as OPERATORS
 from benchmarks.protocol import Page, case_of, write
 from benchmarks.store import Entry
+from rutc.driver.compile_job import with_schedule
 from rutc.driver.compiler import planned
 from rutc.driver.plan_steps import PlanSteps
-from rutc.driver.recipe import with_schedule
 from rutc.driver.weights import Weights
 from rutc.emit.jit import KernelCode
 from rutc.emit.targets import native_target
@@ -105,8 +105,8 @@ def kernels(name: str, machine: Machine) -> Iterator[tuple[str, Kernel, frozense
         onnx.save(BUILDERS[name](), path)
         plan, _ = planned(versions(import_model(path), machine), machine)
         for pending in PlanSteps(plan, Weights()).pending:
-            recipe = pending.recipe
-            pairs = zip(pending.kernels, recipe.kernels, recipe.constants, strict=True)
+            job = pending.job
+            pairs = zip(pending.kernels, job.kernels, job.constants, strict=True)
             for own, kernel, constants in pairs:
                 free = frozenset(constants)
                 if not kernel.symbols and spaces(kernel, machine, free):

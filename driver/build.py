@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from rutc.base.record import record
-from rutc.driver.crew import done_by_crew
+from rutc.driver.compile_job import Chooser, CompileJob, Draft, Made, draft, key, made_of, make
 from rutc.driver.plan_cost import cycles_of
 from rutc.driver.plan_steps import KernelFacts, Launched, Pending, PlanSteps
-from rutc.driver.recipe import Chooser, Draft, Made, Recipe, draft, key, made_of, make
 from rutc.driver.weights import Weights
+from rutc.driver.worker_pool import done_in_pool
 from rutc.emit import cache
 from rutc.emit import program as host
 from rutc.emit.kernel_call import KernelCall
@@ -166,17 +166,17 @@ class Builder:
 
     def _made(self, every: Sequence[Pending]) -> Iterator[Made]:
         """Yields what becomes of each of the kernels."""
-        known: dict[str, Recipe] = {}
+        known: dict[str, CompileJob] = {}
         if self.chooser is not None:
-            every = [replace(p, recipe=p.recipe.chosen(self.chooser, self.machine)) for p in every]
-        names = [key(p.recipe, self.machine) for p in every]
+            every = [replace(p, job=p.job.chosen(self.chooser, self.machine)) for p in every]
+        names = [key(p.job, self.machine) for p in every]
         for name, pending in zip(names, every, strict=True):
-            known.setdefault(name, pending.recipe)
-        keys, recipes = list(known), list(known.values())
+            known.setdefault(name, pending.job)
+        keys, jobs = list(known), list(known.values())
         place = {name: number for number, name in enumerate(keys)}
         numbers = [place[name] for name in names]
         if not self.code:
-            yield from self._drafted(every, recipes, numbers)
+            yield from self._drafted(every, jobs, numbers)
             return
         found: dict[int, Made] = {}
         for number, name in enumerate(keys):
@@ -184,21 +184,21 @@ class Builder:
             known_already = None if data is None else Made.found(data)
             if known_already is not None:
                 found[number] = known_already
-        missing = [n for n in range(len(recipes)) if n not in found]
+        missing = [n for n in range(len(jobs)) if n not in found]
         # The largest first, so that none ends long after the others.
-        missing.sort(key=lambda n: -_statements(recipes[n]))
+        missing.sort(key=lambda n: -_statements(jobs[n]))
 
         def work(number: int) -> bytes:
-            data = make(recipes[number], self.machine).encoded()
+            data = make(jobs[number], self.machine).encoded()
             cache.store(keys[number], data)
             return data
 
         def tell() -> None:
-            self.on_kernel(len(found), len(recipes))
+            self.on_kernel(len(found), len(jobs))
 
         shown: set[int] = set()
         tell()
-        with closing(done_by_crew(missing, work, self.jobs, tell)) as done:
+        with closing(done_in_pool(missing, work, self.jobs, tell)) as done:
             for pending, number in zip(every, numbers, strict=True):
                 while number not in found:
                     other, data = next(done)
@@ -206,14 +206,14 @@ class Builder:
                     tell()
                 if self.on_draft is not None and number not in shown:
                     shown.add(number)
-                    self.on_draft(pending, found[number], draft(pending.recipe, self.machine))
+                    self.on_draft(pending, found[number], draft(pending.job, self.machine))
                 yield found[number]
 
     def _drafted(
-        self, every: Sequence[Pending], recipes: Sequence[Recipe], numbers: Sequence[int]
+        self, every: Sequence[Pending], jobs: Sequence[CompileJob], numbers: Sequence[int]
     ) -> Iterator[Made]:
         """Yields what is known of each of the kernels without machine code."""
-        drafts = [draft(r, self.machine) for r in recipes]
+        drafts = [draft(r, self.machine) for r in jobs]
         for pending, number in zip(every, numbers, strict=True):
             made = made_of(drafts[number], self.machine, code=False)
             if self.on_draft is not None:
@@ -254,6 +254,6 @@ def _check_alike(parts: Sequence[PlanSteps]) -> None:
         raise InternalError("plans of one model differ in their inputs, outputs, sizes or strings")
 
 
-def _statements(recipe: Recipe) -> int:
+def _statements(job: CompileJob) -> int:
     """How much there is to emit, roughly."""
-    return sum(1 for k in recipe.kernels for _ in walk_stmts(k.body))
+    return sum(1 for k in job.kernels for _ in walk_stmts(k.body))

@@ -16,9 +16,9 @@ from time import perf_counter
 
 from rutc.base.progress import Progress
 from rutc.driver.build import Alternative, Builder
+from rutc.driver.compile_job import Draft, Made
 from rutc.driver.options import Options, Report
 from rutc.driver.plan_steps import Pending
-from rutc.driver.recipe import Draft, Made
 from rutc.driver.reuse import Entry
 from rutc.emit.files import make_folder, write_file
 from rutc.emit.host_runtime import HostRuntime, calling_units

@@ -13,8 +13,8 @@ from dataclasses import replace
 from math import prod
 
 from rutc.base.record import record
+from rutc.driver.compile_job import CompileJob, Made, Slices
 from rutc.driver.plan_cost import work_of
-from rutc.driver.recipe import Made, Recipe, Slices
 from rutc.driver.weights import Weights
 from rutc.emit import kernel_call
 from rutc.emit import program as host
@@ -65,13 +65,13 @@ class Pending:
     name: str
     kernels: tuple[Kernel, ...]
     canonical: Canonical
-    recipe: Recipe
+    job: CompileJob
     flops: int
     origin: tuple[str, ...]
     near: Mapping[str, Near]
 
     def named(self, step: str) -> str:
-        """The text of a step of a schedule, with the plan's names in the place of the recipe's."""
+        """The text of a step of a schedule, with the plan's names in the place of the job's."""
         names = {**self.canonical.dims, **self.canonical.buffers}
         return re.sub(r"\b[bd][0-9]+\b", lambda found: names.get(found[0], found[0]), step)
 
@@ -384,10 +384,10 @@ class PlanSteps:
             env = {old: Index.of(name) for old, name in new.items()}
             counts = tuple((new[n], plain(Index.of(trips).subs(env))) for n, trips in counters)
             sliced = Slices(counts, kept)
-        recipe = Recipe(renamed.kernels, constants, sliced)
+        job = CompileJob(renamed.kernels, constants, sliced)
         origin = tuple(dict.fromkeys(o for k in kernels for o in k.origin))
         id_ = KernelId(self.first + len(self._pending))
-        self._pending.append(Pending(id_, name, kernels, renamed, recipe, flops, origin, self.near))
+        self._pending.append(Pending(id_, name, kernels, renamed, job, flops, origin, self.near))
         return host.Launch(id_)
 
     def launched(self, pending: Pending, made: Made) -> Launched:

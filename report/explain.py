@@ -14,9 +14,9 @@ import numpy as np
 
 from rutc.base.record import record
 from rutc.driver.build import machine_of
+from rutc.driver.compile_job import scheduled
 from rutc.driver.compiler import planned
 from rutc.driver.plan_steps import PlanSteps
-from rutc.driver.recipe import scheduled
 from rutc.driver.weights import Weights
 from rutc.emit.targets import target_named
 from rutc.errors import UserError
@@ -252,7 +252,7 @@ def launches(
         names = [k.name for k in pending.kernels]
         if not own.keys() & names or not (wanted is None or wanted & set(names)):
             continue
-        for kernel, part in zip(pending.kernels, scheduled(pending.recipe, machine), strict=True):
+        for kernel, part in zip(pending.kernels, scheduled(pending.job, machine), strict=True):
             if kernel.name in own:
                 schedule = tuple(pending.named(str(step)) for step in part.schedule)
                 shared = own[kernel.name].shared

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import reject
 
 from rutc.driver.build import Alternative, Builder
-from rutc.driver.recipe import Chooser
+from rutc.driver.compile_job import Chooser
 from rutc.emit.codegen import compile_object
 from rutc.emit.kernel import ENTRY
 from rutc.emit.library import build_library

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rutc.driver.build import Builder
-from rutc.driver.recipe import Chooser
+from rutc.driver.compile_job import Chooser
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
 from rutc.tensor_ir import Graph

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 GLOSSARY = ROOT / "docs" / "glossary.md"
-RETIRED = ("asking", "kernel_text", "square", "squares")
+RETIRED = ("asking", "crew", "kernel_text", "recipe", "recipes", "square", "squares")
 """Words that no name in `FOLDERS` has any more."""
 FOLDERS = ("driver", "emit", "tensor_ir")
 MEANS_A_PRODUCT = ("emit/scalar.py", "emit/vector_math")

@@ -13,8 +13,8 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from benchmarks.capsules import Layer, spellings
 from rutc.driver.build import Builder
+from rutc.driver.compile_job import Draft
 from rutc.driver.compiler import Options, compile_model
-from rutc.driver.recipe import Draft
 from rutc.graph_opt import EXACT, PIPELINE, optimize, pipeline_for
 from rutc.graph_opt.alternatives.split_precision import HIGHEST, MultiplyParts, parts_of
 from rutc.graph_opt.decide import decide

@@ -122,4 +122,4 @@ def test_maps_of_probabilities_for_any_number_of_samples(named: bool, tmp_path: 
             assert label.tolist() == model.predict(x[:count]).tolist()
             assert [list(m) for m in likely] == [model.classes_.tolist()] * count
             found = [list(m.values()) for m in likely]
-            assert_close(found, model.predict_proba(x[:count]), reduction=1024)
+            assert_close(found, model.predict_proba(x[:count]), reduction=1024, dtype=np.float32)

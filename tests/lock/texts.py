@@ -16,8 +16,8 @@ from rutc.graph_opt import versions
 from rutc.importer import import_model
 
 if TYPE_CHECKING:
+    from rutc.driver.compile_job import Draft, Made
     from rutc.driver.plan_steps import Pending
-    from rutc.driver.recipe import Draft, Made
     from tests.lock.models import Locked
 
 TARGETS = {

@@ -1,7 +1,7 @@
 """What decides a kernel's machine code, and the code made from it.
 
-Making code is a function of a `Recipe` and a machine alone: it may run in another process, and what
-it gave is kept in the cache under a hash of both and of the compiler's own sources.
+Making code is a function of a `CompileJob` and a machine alone: it may run in another process, and
+what it gave is kept in the cache under a hash of both and of the compiler's own sources.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from rutc.tuner.choice import Choice
 from rutc.tuner.sharing import Way, stored, ways
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("driver/recipe.py", "base/record.py", "tensor_ir", "tuner", "emit")
-"""The sources that decide what code a recipe becomes."""
+SOURCES = ("driver/compile_job.py", "base/record.py", "tensor_ir", "tuner", "emit")
+"""The sources that decide what code a job becomes."""
 
 
 Chooser = Callable[[Kernel, frozenset[str], Machine], Choice | None]
@@ -54,7 +54,7 @@ class Slices:
 
 
 @record
-class Recipe:
+class CompileJob:
     """Kernels without names of their own, and which buffers of each may be packed as it likes.
 
     One kernel, or the parts of a chain, which have the same buffers where they share a name. Those
@@ -66,7 +66,7 @@ class Recipe:
     slices: Slices | None = None
     choices: tuple[Choice | None, ...] = ()
 
-    def chosen(self, choose: Chooser, machine: Machine) -> Recipe:
+    def chosen(self, choose: Chooser, machine: Machine) -> CompileJob:
         """The same with the schedules that `choose` gives."""
         alone = self.seen(machine)
         pairs = zip(self.kernels, self.constants, strict=True)
@@ -93,9 +93,9 @@ class Packing:
 
 @record
 class Argument:
-    """A buffer that the code takes, by its name in the recipe, and whether it is written to.
+    """A buffer that the code takes, by its name in the job, and whether it is written to.
 
-    A `packing` says how it is laid out where that is not as the recipe says.
+    A `packing` says how it is laid out where that is not as the job says.
     """
 
     buffer: str
@@ -107,7 +107,7 @@ class Argument:
 class Made:
     """A function in an object file, and how to call it.
 
-    `symbols` are those of the recipe that it reads; `thread_bytes` is what it needs of a thread's
+    `symbols` are those of the job that it reads; `thread_bytes` is what it needs of a thread's
     scratch; `ways` say how threads may share its tasks; `matrices` tells whether it uses matrix
     registers, for which a process must ask.
     """
@@ -200,20 +200,20 @@ class Draft:
     kernel: Kernel
     schedule: Schedule
     packings: Mapping[str, tuple[str, Packing | None]]
-    """Argument of the kernel -> (buffer of the recipe, how it is packed)."""
+    """Argument of the kernel -> (buffer of the job, how it is packed)."""
     text: str
     tasks: Size
     thread_bytes: int
 
 
-def key(recipe: Recipe, machine: Machine) -> str:
-    """The key in the cache of what a recipe becomes for a machine."""
-    return key_of("kernels", (repr(recipe), str(machine), VERSION, sources_digest()))
+def key(job: CompileJob, machine: Machine) -> str:
+    """The key in the cache of what a job becomes for a machine."""
+    return key_of("kernels", (repr(job), str(machine), VERSION, sources_digest()))
 
 
 @functools.cache
 def sources_digest() -> str:
-    """A hash of the sources that decide what code a recipe becomes."""
+    """A hash of the sources that decide what code a job becomes."""
     digest = hashlib.sha256()
     for part in SOURCES:
         path = ROOT / part
@@ -223,9 +223,9 @@ def sources_digest() -> str:
     return digest.hexdigest()
 
 
-def make(recipe: Recipe, machine: Machine) -> Made:
-    """The code of a recipe."""
-    return made_of(draft(recipe, machine), machine)
+def make(job: CompileJob, machine: Machine) -> Made:
+    """The code of a job."""
+    return made_of(draft(job, machine), machine)
 
 
 def made_of(made: Draft, machine: Machine, *, code: bool = True) -> Made:
@@ -255,27 +255,27 @@ class Scheduled:
     kernel: Kernel
 
 
-def scheduled(recipe: Recipe, machine: Machine) -> tuple[Scheduled, ...]:
-    """The kernels of a recipe, each with its schedule."""
-    alone = recipe.seen(machine)
-    choices = recipe.choices or (None,) * len(recipe.kernels)
+def scheduled(job: CompileJob, machine: Machine) -> tuple[Scheduled, ...]:
+    """The kernels of a job, each with its schedule."""
+    alone = job.seen(machine)
+    choices = job.choices or (None,) * len(job.kernels)
     return tuple(
         with_schedule(kernel, choice or choose(kernel, alone, frozenset(constants)))
-        for kernel, constants, choice in zip(recipe.kernels, recipe.constants, choices, strict=True)
+        for kernel, constants, choice in zip(job.kernels, job.constants, choices, strict=True)
     )
 
 
-def draft(recipe: Recipe, machine: Machine) -> Draft:
-    """The scheduled kernel of a recipe, and its LLVM module."""
+def draft(job: CompileJob, machine: Machine) -> Draft:
+    """The scheduled kernel of a job, and its LLVM module."""
     packings: dict[str, tuple[str, Packing | None]] = {}
-    parts = scheduled(recipe, machine)
-    if recipe.slices is None:
+    parts = scheduled(job, machine)
+    if job.slices is None:
         (part,) = parts
         kernel = part.kernel
         packings = {b.name: (b.name, part.packings.get(b.name)) for b in kernel.args}
     else:
         kernels: list[Kernel] = []
-        for number, (part, constants) in enumerate(zip(parts, recipe.constants, strict=True)):
+        for number, (part, constants) in enumerate(zip(parts, job.constants, strict=True)):
             # Each part has its own packing of a constant.
             names = {name: f"{name}.{number}" for name in constants}
             packed = part.packings
@@ -283,7 +283,7 @@ def draft(recipe: Recipe, machine: Machine) -> Draft:
                 names.get(b.name, b.name): (b.name, packed.get(b.name)) for b in part.kernel.args
             }
             kernels.append(renamed(part.kernel, {}, names))
-        slices = recipe.slices
+        slices = job.slices
         # Around the parts there are loops now, which tell more of what is read.
         kernel = without_fills(chain("kernel", kernels, slices.counters, frozenset(slices.private)))
     schedule = tuple(step for part in parts for step in part.schedule)

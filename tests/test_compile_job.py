@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rutc.driver.recipe import Argument, Made, Packing, Recipe, key, make, sources_digest
+from rutc.driver.compile_job import Argument, CompileJob, Made, Packing, key, make, sources_digest
 from rutc.emit.cache import lookup
 from rutc.emit.targets import target_named
 from rutc.graph_opt.decide import decide
@@ -34,18 +34,18 @@ def kernel(m: str = "m", n: str = "n", x: str = "x", y: str = "y") -> Kernel:
     return lower(group, plan.values, plan.layouts, extents, {})
 
 
-def recipe(*kernels: Kernel) -> Recipe:
-    return Recipe(canonical(*kernels).kernels, ((),) * len(kernels))
+def job(*kernels: Kernel) -> CompileJob:
+    return CompileJob(canonical(*kernels).kernels, ((),) * len(kernels))
 
 
 def test_names_do_not_matter() -> None:
-    one, other = recipe(kernel()), recipe(kernel("rows", "columns", "left"))
+    one, other = job(kernel()), job(kernel("rows", "columns", "left"))
     assert one == other
     assert key(one, NATIVE) == key(other, NATIVE)
 
 
 def test_machine_and_constants_matter() -> None:
-    found = recipe(kernel())
+    found = job(kernel())
     keys = {
         key(found, NATIVE),
         key(found, replace(NATIVE, l2=NATIVE.l2 * 2)),
@@ -82,14 +82,14 @@ def test_what_is_stored_comes_back(tasks: int | Index) -> None:
     assert Made.decoded(made.encoded()) == made
 
 
-def test_code_depends_on_the_recipe_alone() -> None:
-    assert make(recipe(kernel()), NATIVE) == make(recipe(kernel("b", "a", "q")), NATIVE)
+def test_code_depends_on_the_job_alone() -> None:
+    assert make(job(kernel()), NATIVE) == make(job(kernel("b", "a", "q")), NATIVE)
 
 
 def test_the_key_names_the_compilers_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = recipe(kernel())
+    found = job(kernel())
     before = key(found, NATIVE)
-    monkeypatch.setattr("rutc.driver.recipe.sources_digest", lambda: "other sources")
+    monkeypatch.setattr("rutc.driver.compile_job.sources_digest", lambda: "other sources")
     assert key(found, NATIVE) != before
     assert lookup(key(found, NATIVE)) is None
     assert len(sources_digest()) == 64

@@ -13,7 +13,7 @@ from typing import ParamSpec
 
 import pytest
 
-from rutc.driver.crew import done_by_crew
+from rutc.driver.worker_pool import done_in_pool
 from rutc.errors import InternalError, UserError
 
 P = ParamSpec("P")
@@ -50,19 +50,19 @@ def alone(test: Callable[P, None]) -> Callable[P, None]:
 @pytest.mark.parametrize("jobs", [1, 2, 7])
 @alone
 def test_every_task_is_done_once(jobs: int) -> None:
-    done = list(done_by_crew(range(5), lambda n: f"{n}".encode(), jobs))
+    done = list(done_in_pool(range(5), lambda n: f"{n}".encode(), jobs))
     assert sorted(done) == [(n, f"{n}".encode()) for n in range(5)]
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
 @alone
 def test_no_tasks_are_done_at_once(jobs: int) -> None:
-    assert list(done_by_crew([], lambda n: b"", jobs)) == []
+    assert list(done_in_pool([], lambda n: b"", jobs)) == []
 
 
 @alone
 def test_tasks_run_in_processes_of_their_own() -> None:
-    processes = {data for _, data in done_by_crew([1, 2], lambda n: f"{os.getpid()}".encode(), 2)}
+    processes = {data for _, data in done_in_pool([1, 2], lambda n: f"{os.getpid()}".encode(), 2)}
     assert len(processes) == 2
     assert f"{os.getpid()}".encode() not in processes
 
@@ -74,8 +74,8 @@ def test_a_process_with_threads_is_not_forked() -> None:
     thread.start()
     try:
         own = f"{os.getpid()}".encode()
-        assert [data for _, data in done_by_crew([1, 2], lambda n: own, 2)] == [own, own]
-        found = {data for _, data in done_by_crew([1, 2], lambda n: f"{os.getpid()}".encode(), 2)}
+        assert [data for _, data in done_in_pool([1, 2], lambda n: own, 2)] == [own, own]
+        found = {data for _, data in done_in_pool([1, 2], lambda n: f"{os.getpid()}".encode(), 2)}
         assert found == {own}
     finally:
         end.set()
@@ -90,7 +90,7 @@ def test_an_error_of_a_task_is_raised_with_its_traceback() -> None:
         return b""
 
     with pytest.raises(UserError, match="the second one") as raised:
-        list(done_by_crew([1, 2, 3], work, 2))
+        list(done_in_pool([1, 2, 3], work, 2))
     assert "in work" in raised.value.__notes__[0]
 
 
@@ -104,7 +104,7 @@ def test_a_death_is_told_and_ends_the_others() -> None:
 
     start = time.monotonic()
     with pytest.raises(InternalError, match="a compiling process ended: SIGALRM"):
-        list(done_by_crew([1, 2], work, 2))
+        list(done_in_pool([1, 2], work, 2))
     assert time.monotonic() - start < 30
 
 
@@ -115,7 +115,7 @@ def test_a_kill_is_the_want_of_memory() -> None:
         return b""
 
     with pytest.raises(UserError, match=r"was killed, .* memory is short: .*--jobs 1"):
-        list(done_by_crew([1, 2], work, 2))
+        list(done_in_pool([1, 2], work, 2))
 
 
 @alone
@@ -127,7 +127,7 @@ def test_signals_to_a_group_are_answered_by_one() -> None:
             os.kill(os.getpid(), ending)
         return b"done"
 
-    assert sorted(done_by_crew([1, 2], work, 2)) == [(1, b"done"), (2, b"done")]
+    assert sorted(done_in_pool([1, 2], work, 2)) == [(1, b"done"), (2, b"done")]
 
 
 @alone
@@ -142,5 +142,5 @@ def test_fewer_processes_do_it_where_no_more_are_allowed(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "fork", refusing)
     for _ in range(2):
-        done = list(done_by_crew([1, 2, 3], lambda n: f"{n}".encode(), 3))
+        done = list(done_in_pool([1, 2, 3], lambda n: f"{n}".encode(), 3))
         assert sorted(done) == [(n, f"{n}".encode()) for n in (1, 2, 3)]

@@ -24,7 +24,7 @@ YOUNG_OBJECTS = 100_000
 """Objects made before a process looks for cycles among them: modules are large and soon dropped."""
 
 
-def done_by_crew(
+def done_in_pool(
     tasks: Sequence[int], work: Work, jobs: int, meanwhile: Callable[[], None] = lambda: None
 ) -> Generator[tuple[int, bytes]]:
     """Yields (task, what `work` returned for it) in the order in which tasks end.
@@ -40,25 +40,25 @@ def done_by_crew(
     """
     count = min(jobs, len(tasks))
     waiting = list(reversed(tasks))
-    crew: dict[Connection, int] = {}
+    workers: dict[Connection, int] = {}
     try:
         if count > 1 and threading.active_count() == 1:
             # Where the system allows fewer processes, fewer do it.
             with suppress(OSError):
                 for _ in range(count):
                     with uninterrupted():
-                        pipe, process = _hired(work, list(crew))
-                        crew[pipe] = process
-        if not crew:
+                        pipe, process = _hired(work, list(workers))
+                        workers[pipe] = process
+        if not workers:
             for task in tasks:
                 yield task, work(task)
             return
-        for pipe in crew:
+        for pipe in workers:
             # Whether it still lives is found when its answer is awaited.
             with suppress(ConnectionError):
                 pipe.send(waiting.pop())
         for _ in tasks:
-            while not (ready := wait(list(crew), TICK_S)):
+            while not (ready := wait(list(workers), TICK_S)):
                 meanwhile()
             pipe = next(p for p in ready if isinstance(p, Connection))
             try:
@@ -67,14 +67,14 @@ def done_by_crew(
                     pipe.send(waiting.pop())
             except (EOFError, ConnectionError):
                 with uninterrupted():
-                    _, status = os.waitpid(crew.pop(pipe), 0)
+                    _, status = os.waitpid(workers.pop(pipe), 0)
                 raise _death(os.waitstatus_to_exitcode(status)) from None
             if isinstance(result, BaseException):
                 raise result
             yield task, result
     finally:
         with uninterrupted():
-            for pipe, process in crew.items():
+            for pipe, process in workers.items():
                 pipe.close()
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
