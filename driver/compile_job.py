@@ -265,8 +265,20 @@ def scheduled(job: CompileJob, machine: Machine) -> tuple[Scheduled, ...]:
     )
 
 
-def draft(job: CompileJob, machine: Machine) -> Draft:
-    """The scheduled kernel of a job, and its LLVM module."""
+@record
+class Joined:
+    """The kernel of a job after its schedules, the parts of a chain as one.
+
+    `packings` has for every argument the job's buffer, and how that is packed.
+    """
+
+    kernel: Kernel
+    schedule: Schedule
+    packings: Mapping[str, tuple[str, Packing | None]]
+
+
+def joined(job: CompileJob, machine: Machine) -> Joined:
+    """The scheduled kernel of a job."""
     packings: dict[str, tuple[str, Packing | None]] = {}
     parts = scheduled(job, machine)
     if job.slices is None:
@@ -286,9 +298,21 @@ def draft(job: CompileJob, machine: Machine) -> Draft:
         slices = job.slices
         # Around the parts there are loops now, which tell more of what is read.
         kernel = without_fills(chain("kernel", kernels, slices.counters, frozenset(slices.private)))
-    schedule = tuple(step for part in parts for step in part.schedule)
-    emitted = emit_kernel(kernel, machine)
-    return Draft(kernel, schedule, packings, emitted.text, emitted.tasks, emitted.thread_bytes)
+    return Joined(kernel, tuple(step for part in parts for step in part.schedule), packings)
+
+
+def draft(job: CompileJob, machine: Machine) -> Draft:
+    """The scheduled kernel of a job, and its LLVM module."""
+    found = joined(job, machine)
+    emitted = emit_kernel(found.kernel, machine)
+    return Draft(
+        found.kernel,
+        found.schedule,
+        found.packings,
+        emitted.text,
+        emitted.tasks,
+        emitted.thread_bytes,
+    )
 
 
 def with_schedule(kernel: Kernel, choice: Choice) -> Scheduled:

@@ -1,4 +1,4 @@
-"""Recipes: what decides code, and what it becomes."""
+"""Compile jobs: what decides code, and what it becomes."""
 
 from dataclasses import replace
 

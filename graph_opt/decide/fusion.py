@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from math import prod
 
 from rutc.graph_opt.assignment import Grouping
-from rutc.graph_opt.cost import NestCost
 from rutc.graph_opt.decide.groups import Draft, Groups, Operands, reads_at_its_own_place
 from rutc.graph_opt.decide.prepared import Prepared
+from rutc.graph_opt.nest_cost import NestCost
 from rutc.graph_opt.plan import Refusal
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.graph import Nest, Node, used_deep

@@ -1,7 +1,7 @@
 """Which dim of every value is innermost in memory, and the others' order.
 
 The innermost dim decides whether loads and stores move whole vectors. It is chosen for all values
-together by coordinate descent on the sum of the nests' costs (see `cost`): sweep over the values,
+together by coordinate descent on the sum of the nests' costs (see `nest_cost`): sweep over the values,
 give each the dim that is cheapest for its producer and readers as they stand, until nothing
 changes.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
-from rutc.graph_opt.cost import NestCost
+from rutc.graph_opt.nest_cost import NestCost
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.graph import (

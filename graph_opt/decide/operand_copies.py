@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from math import prod
 
 from rutc.graph_opt.assignment import Copy
-from rutc.graph_opt.cost import NestCost, ReadUse
 from rutc.graph_opt.decide.copies import packed_dims, reads_of
 from rutc.graph_opt.decide.halo import masked_at_edges, needed_halo
 from rutc.graph_opt.decide.prepared import Prepared
+from rutc.graph_opt.nest_cost import NestCost, ReadUse
 from rutc.tensor_ir.expr import Lit, Read
 from rutc.tensor_ir.graph import If, Nest, Node, Scan, While
 from rutc.tensor_ir.machine import Machine

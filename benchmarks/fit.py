@@ -1,0 +1,349 @@
+"""`python -m benchmarks.fit`: fits the constants of `tensor_ir.cost` to measured kernels.
+
+    python -m benchmarks.fit --measure     # times kernels anew, for both x86-64 targets
+    python -m benchmarks.fit --summarise   # counts them anew, and keeps the times
+    python -m benchmarks.fit               # fits the constants, and writes docs/cost.md
+
+Times lie in benchmarks/results/kernels_timed.json.gz, each with the summary of its kernel, so that
+a fit takes seconds. Kernels are told apart by a hash: those of which it is a multiple of three take
+no part in the fit, and the errors that count are theirs. What is fitted goes to
+tensor_ir/cost/fitted.json.
+"""
+
+import argparse
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from benchmarks import cost_page
+from benchmarks.kernel_times import Clock, Point, least_ns, measured, points, sources
+from benchmarks.machine import ROOT, provenance
+from rutc.emit import ir
+from rutc.emit.jit import Elementwise
+from rutc.emit.scalar import emit_op
+from rutc.emit.targets import native_target
+from rutc.emit.targets.measured import with_measured_rates
+from rutc.emit.targets.x86 import avx2
+from rutc.errors import RutcError
+from rutc.tensor_ir.cost import Costs, Region, summarise
+from rutc.tensor_ir.cost.estimate import Rates, levels_of, norm, overhead_of, parts_of
+from rutc.tensor_ir.cost.fitted import FITTED, FREE
+from rutc.tensor_ir.cost.work import KINDS, LEVELS
+from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.expr import ELEMENTARY, OPS
+from rutc.tensor_ir.machine import Machine
+
+RESULTS = ROOT / "benchmarks" / "results" / "kernels_timed.json.gz"
+HELD_OUT = 3
+"""One kernel in so many takes no part in the fit."""
+SHARPEST = 12.0
+"""Beyond that, only the longest of several times counts."""
+SOFT = 0.2
+"""Errors of logarithms from which on they count less than their squares."""
+PRIOR = 0.02
+"""How much a constant that changes nothing stays where it was."""
+ELEMENTS, REPEATS = 1024, (100, 200)
+"""Arguments of an elementary function whose time is told, and how often they are computed."""
+DIGITS = 4
+"""Digits that are kept of counts and constants."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A point, its cycles, and what its kernel does."""
+
+    source: str
+    name: str
+    digest: str
+    target: str
+    template: str
+    number: int
+    schedule: str
+    cycles: float
+    regions: tuple[Region, ...]
+
+    @property
+    def kernel(self) -> tuple[str, str]:
+        """What tells its kernel from others."""
+        return self.target, self.digest
+
+    @property
+    def held_out(self) -> bool:
+        """Whether it takes no part in the fit."""
+        return int(self.digest, 16) % HELD_OUT == 0
+
+
+@dataclass(frozen=True)
+class Times:
+    """Measured points, the rates of the machines that they are for, and where they come from."""
+
+    points: tuple[Timed, ...]
+    rates: Mapping[str, Rates]
+    functions: Mapping[str, Mapping[str, float]]
+    """What elementary functions take, by target."""
+    bits: Mapping[str, int]
+    """Of the targets' registers."""
+    provenance: Mapping[str, Any]
+
+
+def machines() -> dict[str, Machine]:
+    """Returns the processor at hand, as code for AVX2 and the native one see it."""
+    native = native_target().machine
+    narrow = with_measured_rates(avx2(l1=native.l1, l2=native.l2))
+    return {m.name: m for m in (native, narrow)}
+
+
+def measure(known: Mapping[tuple[str, str, str], float] | None = None) -> None:
+    """Times the points of all kernels, or takes the cycles that are known, and writes them."""
+    rows: list[Timed] = []
+    targets = machines()
+    for target, machine in targets.items():
+        clock, seen = Clock(machine), set[str]()
+        for source in sources():
+            try:
+                found = list(points(source, machine, seen))
+            except RutcError as error:
+                print(f"{source}: {str(error).splitlines()[0]}")
+                continue
+            for point in found:
+                key = target, point.digest, point.schedule
+                cycles = known.get(key) if known is not None else _cycles(point, machine, clock)
+                if cycles is not None:
+                    rows.append(timed(point, target, cycles, machine))
+            print(f"{target}: {source}: {len(rows)} points", flush=True)
+    if known is None:
+        called = {name: functions(machine) for name, machine in targets.items()}
+        save(rows, targets, called, asdict(provenance()))
+    else:
+        before = load()
+        save(rows, targets, before.functions, before.provenance)
+
+
+def _cycles(point: Point, machine: Machine, clock: Clock) -> float | None:
+    try:
+        return measured(point.kernel, machine, clock)
+    except RutcError as error:
+        print(f"{point.source} {point.name}: {str(error).splitlines()[0]}")
+        return None
+
+
+def timed(point: Point, target: str, cycles: float, machine: Machine) -> Timed:
+    """Returns the row of a point."""
+    regions = summarise(point.kernel, machine).regions
+    return Timed(
+        point.source,
+        point.name,
+        point.digest,
+        target,
+        point.template,
+        point.number,
+        point.schedule,
+        cycles,
+        regions,
+    )
+
+
+# -- the file -----------------------------------------------------------------------------------
+def save(
+    rows: Iterable[Timed],
+    targets: Mapping[str, Machine],
+    called: Mapping[str, Mapping[str, float]],
+    whence: Mapping[str, Any],
+) -> None:
+    """Writes measured points."""
+    data = {
+        "provenance": dict(whence),
+        "machines": {n: {**_plain(m), "features": sorted(m.features)} for n, m in targets.items()},
+        "rates": {n: asdict(Rates.of(m)) for n, m in targets.items()},
+        "functions": called,
+        "points": [_encoded(row) for row in rows],
+    }
+    text = json.dumps(data, separators=(",", ":"))
+    RESULTS.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def _plain(machine: Machine) -> dict[str, object]:
+    return {f.name: getattr(machine, f.name) for f in fields(machine)}
+
+
+def load(path: Path = RESULTS) -> Times:
+    """Returns the points measured so far."""
+    data = json.loads(gzip.decompress(path.read_bytes()))
+    rates = {
+        n: Rates(**{**r, "level_bytes": tuple(r["level_bytes"])}) for n, r in data["rates"].items()
+    }
+    rows = tuple(map(_decoded, data["points"]))
+    bits = {name: int(m["vector_bits"]) for name, m in data["machines"].items()}
+    return Times(rows, rates, data["functions"], bits, data["provenance"])
+
+
+def rounded(x: float) -> float:
+    """Returns a number of few digits."""
+    return float(f"{x:.{DIGITS}g}")
+
+
+def _encoded(row: Timed) -> list[object]:
+    """Returns a row as JSON; regions that only loop are one."""
+    idle = [r for r in row.regions if not r.work and not r.functions and not r.chain]
+    busy = [r for r in row.regions if r not in idle]
+    times, entries = sum(r.times for r in idle), sum(r.entries for r in idle)
+    kept = [*busy, Region("", times, entries, {})] if idle else busy
+    regions = [
+        [
+            rounded(r.times),
+            rounded(r.entries),
+            {k: rounded(v) for k, v in r.work.items()},
+            {k: rounded(v) for k, v in r.functions.items()},
+            rounded(r.chain),
+            [rounded(x) for pair in r.moved for x in pair] if any(map(any, r.moved)) else [],
+            rounded(r.evicted),
+        ]
+        for r in kept
+    ]
+    facts = [row.source, row.name, row.digest, row.target, row.template, row.number, row.schedule]
+    return [*facts, rounded(row.cycles), regions]
+
+
+def _decoded(data: Sequence[Any]) -> Timed:
+    source, name, digest, target, template, number, schedule, cycles, regions = data
+    found = []
+    for times, entries, work, called, chain, moved, evicted in regions:
+        pairs = zip(moved[::2], moved[1::2], strict=True) if moved else [(0.0, 0.0)] * LEVELS
+        found.append(Region("", times, entries, work, called, chain, 0, tuple(pairs), evicted))
+    kernel = source, name, digest, target, template
+    return Timed(*kernel, number, schedule, cycles, tuple(found))
+
+
+def functions(machine: Machine) -> dict[str, float]:
+    """Returns how many multiply-adds each elementary function takes as long as."""
+    clock, found = Clock(machine), dict[str, float]()
+    for op in sorted(ELEMENTARY):
+
+        def body(builder: ir.IRBuilder, values: Sequence[ir.Value], op: str = op) -> ir.Value:
+            return emit_op(builder, op, list(values), DType.F32, machine.features)
+
+        code = Elementwise(body, [DType.F32] * OPS[op], DType.F32, machine.width, machine)
+        # From 1 on acosh is real, and all others are below it.
+        least = 1.1 if op == "acosh" else 0.1
+        arrays = [np.linspace(least, least + 0.8, ELEMENTS, dtype=np.float32)] * OPS[op]
+        runs = [least_ns(partial(code, *arrays, repeats=n)) for n in REPEATS]
+        cycles = (runs[1] - runs[0]) / (REPEATS[1] - REPEATS[0]) / clock.cycle_ns()
+        found[op] = rounded(cycles / (ELEMENTS / machine.width) * machine.fma_per_cycle)
+    return found
+
+
+# -- the fit ------------------------------------------------------------------------------------
+class Model:
+    """Estimates of many points at once: `tensor_ir.cost.estimate` on arrays."""
+
+    def __init__(self, times: Times) -> None:
+        """Put what all regions do into arrays."""
+        pairs = [(i, r) for i, row in enumerate(times.points) for r in row.regions]
+        regions = [r for _, r in pairs]
+        own = [times.rates[times.points[i].target] for i, _ in pairs]
+        self.count = len(times.points)
+        self.owner = np.array([i for i, _ in pairs])
+        self.work = {k: np.array([r.work.get(k, 0.0) for r in regions]) for k in KINDS}
+        called = [times.functions[times.points[i].target] for i, _ in pairs]
+        self.polynomial = np.array(
+            [
+                sum(n * own[f] for f, n in r.functions.items())
+                for r, own in zip(regions, called, strict=True)
+            ]
+        )
+        self.chain = np.array([r.chain for r in regions])
+        moved = np.array([r.moved for r in regions])
+        self.moved: Any = [(moved[:, k, 0], moved[:, k, 1]) for k in range(LEVELS)]
+        self.evicted: Any = np.array([r.evicted for r in regions])
+        self.times = np.array([r.times for r in regions])
+        self.entries = np.array([r.entries for r in regions])
+        names = [f.name for f in fields(Rates) if f.name != "level_bytes"]
+        rates: dict[str, Any] = {n: np.array([getattr(r, n) for r in own]) for n in names}
+        levels: Any = tuple(np.array([r.level_bytes[k] for r in own]) for k in range(LEVELS))
+        self.rates = Rates(**rates, level_bytes=levels)
+
+    def logarithms(self, costs: Costs) -> np.ndarray:
+        """Returns the logarithms of all points' estimated cycles."""
+
+        def work(kind: str) -> Any:
+            return self.work[kind]
+
+        chain: Any = self.chain
+        parts = parts_of(work, self.polynomial, chain, self.rates, costs)  # type: ignore[arg-type]
+        levels = levels_of(self.moved, self.evicted, self.rates, costs)
+        core: Any = norm({"core": norm(parts, costs.ports), **levels}, costs.levels)
+        core = core + overhead_of(work, self.times, self.entries, costs)  # type: ignore[arg-type]
+        cycles: np.ndarray = np.bincount(self.owner, core, self.count) + costs.call
+        return cast(np.ndarray, np.log(cycles))
+
+
+def fit(times: Times, model: Model) -> Costs:
+    """Returns the constants that fit the points of kernels that are not held out.
+
+    Errors are those of logarithms; every kernel counts alike, however many points it has.
+    """
+    start = Costs()
+    logs = np.log([row.cycles for row in times.points])
+    number: dict[tuple[str, str], int] = defaultdict(int)
+    for row in times.points:
+        number[row.kernel] += 1
+    weights = np.array(
+        [0.0 if row.held_out else number[row.kernel] ** -0.5 for row in times.points]
+    )
+    usual = np.log([getattr(start, name) for name in FREE])
+    sharp = np.array([name in ("ports", "levels") for name in FREE])
+    low, high = np.where(sharp, 0.0, -7.0), np.where(sharp, np.log(SHARPEST), 7.0)
+
+    def errors(x: np.ndarray) -> np.ndarray:
+        found = (model.logarithms(_costs(start, x)) - logs) * weights
+        return np.concatenate([found, PRIOR * (x - usual)])
+
+    done = least_squares(errors, usual, bounds=(low, high), loss="soft_l1", f_scale=SOFT)
+    found = _costs(start, done.x)
+    return replace(found, **{name: rounded(getattr(found, name)) for name in FREE})
+
+
+def _costs(start: Costs, x: np.ndarray) -> Costs:
+    return replace(start, **dict(zip(FREE, map(float, np.exp(x)), strict=True)))
+
+
+def main() -> None:
+    """Measures, or fits and writes the constants and their page."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--measure", action="store_true", help="time kernels")
+    parser.add_argument("--summarise", action="store_true", help="count kernels anew")
+    options = parser.parse_args()
+    if options.measure:
+        measure()
+    elif options.summarise:
+        rows = load().points
+        measure({(*row.kernel, row.schedule): row.cycles for row in rows})
+    times = load()
+    model = Model(times)
+    costs = fit(times, model)
+    estimates = np.exp(model.logarithms(costs))
+    errors = cost_page.errors(times.points, estimates)
+    kept = ("cpu", "processor", "date", "commit")
+    data = {
+        "costs": asdict(costs),
+        "functions": {times.bits[name]: each for name, each in times.functions.items()},
+        "provenance": {**{name: times.provenance[name] for name in kept}, **errors},
+    }
+    FITTED.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    page = cost_page.page(times.points, estimates, costs, times.provenance)
+    (ROOT / "docs" / "cost.md").write_text(page, encoding="utf-8")
+    print(json.dumps(errors, indent=1))
+
+
+if __name__ == "__main__":
+    main()

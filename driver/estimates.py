@@ -1,0 +1,118 @@
+"""How long the kernels of a plan take, by the cost of each with its default schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rutc.base.record import record
+from rutc.driver.compile_job import CompileJob, joined
+from rutc.driver.plan_steps import PlanSteps
+from rutc.driver.weights import Weights
+from rutc.emit import program as host
+from rutc.graph_opt.plan import Plan
+from rutc.tensor_ir.affine import typical
+from rutc.tensor_ir.cost import Estimate, Summary, estimate, summarise
+from rutc.tensor_ir.machine import Machine
+
+
+@record
+class LaunchEstimate:
+    """A launch, how often a run does it, and the estimate of one time."""
+
+    name: str
+    runs: float
+    estimate: Estimate
+
+    @property
+    def cycles(self) -> float:
+        """Of all times."""
+        return self.runs * self.estimate.cycles
+
+
+@record
+class PlanEstimate:
+    """The launches of a plan in order, at common sizes."""
+
+    launches: tuple[LaunchEstimate, ...]
+
+    @property
+    def cycles(self) -> float:
+        """Of a run."""
+        return sum(x.cycles for x in self.launches)
+
+    def __str__(self) -> str:
+        lines = [f"{self.cycles:.0f} cycles"]
+        ordered = sorted(self.launches, key=lambda x: -x.cycles)
+        lines += [
+            f"{x.cycles:12.0f}  {x.name} ({x.runs:g} times, bound by {x.estimate.bound_by})"
+            for x in ordered
+        ]
+        return "\n".join(lines)
+
+
+def estimate_plan(plan: Plan, machine: Machine, *, threads: int = 1) -> PlanEstimate:
+    """The estimates of a plan's launches. Routines and copies count for nothing.
+
+    A launch finds its operands in the cache that holds what was touched since they last were, in
+    the run before this one if need be.
+    """
+    steps = PlanSteps(plan, Weights())
+    runs = [0.0] * len(steps.pending)
+    _count(steps.steps, 1.0, runs, steps)
+    known: dict[CompileJob, tuple[Summary, dict[str, str]]] = {}
+    near = _Recent(machine)
+    found: list[LaunchEstimate] = []
+    for turn in range(2):
+        for pending, times in zip(steps.pending, runs, strict=True):
+            if pending.job not in known:
+                kernel = joined(pending.job, machine)
+                origin = {name: buffer for name, (buffer, _) in kernel.packings.items()}
+                known[pending.job] = summarise(kernel.kernel, machine), origin
+            summary, origin = known[pending.job]
+            values = {n: pending.canonical.buffers[origin[n]] for n in summary.arguments}
+            levels = {n: near.level(v) for n, v in values.items()}
+            near.touch([(v, summary.arguments[n]) for n, v in values.items()])
+            if turn:
+                own = estimate(summary, machine, threads=threads, levels=levels)
+                found.append(LaunchEstimate(pending.name, times, own))
+    return PlanEstimate(tuple(found))
+
+
+def _count(steps: Sequence[host.Step], times: float, runs: list[float], plan: PlanSteps) -> None:
+    """Note how often each launch is done; of branches, both are."""
+    for s in steps:
+        match s:
+            case host.Launch(kernel=number):
+                runs[int(number)] += times
+            case host.Branch(then=then, orelse=orelse):
+                _count(then, times, runs, plan)
+                _count(orelse, times, runs, plan)
+            case host.Repeat(trips=trips, body=body) | host.InTurn(trips=trips, body=body):
+                _count(body, times * max(typical(trips, plan.sizes), 0), runs, plan)
+            case host.While(body=body):
+                _count(body, times, runs, plan)
+            case _:
+                pass
+
+
+class _Recent:
+    """Values by when they were touched last."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.caches = (machine.l1, machine.l2, machine.l3)
+        self.sizes: dict[str, float] = {}
+
+    def level(self, value: str) -> int:
+        """The cache that has the value, from 0; as many as there are: memory."""
+        total = 0.0
+        for name in reversed(self.sizes):
+            total += self.sizes[name]
+            if name == value:
+                return sum(total > cache for cache in self.caches)
+        return len(self.caches)
+
+    def touch(self, values: Sequence[tuple[str, float]]) -> None:
+        """Note that values are touched now."""
+        for name, size in values:
+            self.sizes.pop(name, None)
+            self.sizes[name] = size

@@ -1,0 +1,159 @@
+"""What loads and stores become: whole registers, broadcasts, transposed blocks, or one lane at a time."""
+
+from __future__ import annotations
+
+from rutc.tensor_ir.affine import Index
+from rutc.tensor_ir.cost.addresses import Names, Places
+from rutc.tensor_ir.cost.frames import Frame, Frames, Role, executions
+from rutc.tensor_ir.cost.work import Tally
+from rutc.tensor_ir.kernel import Access, Buffer
+from rutc.tensor_ir.machine import NEAR_STRIDES
+
+LEAST_TRANSPOSED = 4
+"""Vectors across memory from which on they are transposed in registers."""
+JOINED = 3.0
+"""Operations that put one of several neighbours in its place in a lane."""
+
+
+class Accesses(Places):
+    """Counts loads and stores."""
+
+    def load(
+        self,
+        buffer: Buffer,
+        address: Index,
+        names: Names,
+        frames: Frames,
+        tally: Tally,
+        count: float,
+        *,
+        apart: bool,
+        chosen: bool,
+    ) -> None:
+        """Count so many loads at an address.
+
+        Of `chosen` ones only the run knows which lanes are where; lanes of those `apart` cannot
+        share loads.
+        """
+        lanes = self.lanes(names, frames)
+        size = buffer.dtype.bytes
+        if lanes is None:
+            tally.add("broadcasts", count)
+            return
+        step = address.coefficient(lanes.var)
+        group = next((f for f in frames if f.role is Role.GROUP), None)
+        if group is not None:
+            members = int(group.trip)
+            together = address.coefficient(group.var) == 1
+            if step == 0:
+                tally.add("broadcasts", count * (1 if together else members))
+                return
+            if together and step == members:
+                size, step = size * members, 1
+            else:
+                # Each member is loaded by itself, and they are put together.
+                count *= members
+                tally.add("arithmetic", count * JOINED)
+        part = max(lanes.lanes * size * 8 / self.machine.vector_bits, self.least)
+        if chosen and step != 1:
+            step = None
+        if step is None and address.factor(lanes.var) is not None and not chosen:
+            # A size of 0 or 1 moves neighbours: they are loaded, or one for all.
+            step = 1
+        if step == 1:
+            tally.add("loads", count * part)
+            if not self.aligned(address, lanes, buffer):
+                bytes_ = lanes.lanes * size
+                tally.add("crossing", count * min(1.0, bytes_ / self.machine.line_bytes))
+        elif step in (0, -1):
+            tally.add("loads" if step else "broadcasts", count * part)
+            tally.add("shuffles", count * part * abs(step))
+        elif (
+            step is not None
+            and step in NEAR_STRIDES
+            and (not apart or self._is_window(address, step, frames))
+        ):
+            tally.add("loads", count * part * step)
+            tally.add("shuffles", count * part * (step - 1))
+        elif not apart and self._block(address, lanes, frames) is not None:
+            self._transposed(tally, "loads", address, lanes, frames, count * part)
+        else:
+            tally.add("gathered", count * lanes.lanes)
+
+    def hold(self, address: Index, frames: Frames, at: int, names: Names) -> None:
+        """Note the registers that keep what is loaded before the innermost loop."""
+        inner = max(
+            (i for i, f in enumerate(frames) if f.role in (Role.LOOP, Role.ARM)), default=-1
+        )
+        if inner > at and frames[inner].role is Role.LOOP and frames[inner].trip > 1:
+            each = self.distinct(address, frames, inner, names) / executions(frames[: inner + 1])
+            self.tally(frames[: inner + 1]).kept += each
+
+    def _is_window(self, address: Index, step: int, frames: Frames) -> bool:
+        """Whether another copy's lanes lie between those of a vector."""
+        own = [address.coefficient(f.var) for f in frames if f.role is Role.COPIES]
+        return any(c is not None and 0 < abs(c) < step for c in own)
+
+    def store(self, buffer: Buffer, target: Access, frames: Frames) -> None:
+        """Count the stores of a statement."""
+        tally, times = self.tally(frames), executions(frames)
+        address = self.address(buffer, target.coords)
+        names = address.names()
+        lanes = self.lanes(names, frames)
+        self.touch(buffer, target.coords, frames, is_store=True, address=address)
+        if lanes is None:
+            tally.add("stores", times * self.least)
+            return
+        size = buffer.dtype.bytes
+        part = max(lanes.lanes * size * 8 / self.machine.vector_bits, self.least)
+        step = address.coefficient(lanes.var)
+        block = self._block(address, lanes, frames)
+        if step == 1:
+            tally.add("stores", times * part)
+            if lanes.ragged:
+                tally.add("masked", times / max(lanes.times, 1.0))
+            if not self.aligned(address, lanes, buffer):
+                bytes_ = lanes.lanes * size
+                tally.add("crossing", times * min(1.0, bytes_ / self.machine.line_bytes))
+        elif block is not None:
+            self._transposed(tally, "stores", address, lanes, frames, times * part)
+        elif (
+            step is not None
+            and step in NEAR_STRIDES
+            and any(
+                f.role is Role.COPIES and f.trip == step and address.coefficient(f.var) == 1
+                for f in frames
+            )
+        ):
+            tally.add("stores", times * part)
+            tally.add("shuffles", times * part * (step - 1))
+        else:
+            tally.add("scattered", times * lanes.lanes)
+
+    def _block(self, address: Index, lanes: Frame, frames: Frames) -> float | None:
+        """The vectors that an unrolled loop along memory gives a block, where there is one."""
+        for f in frames:
+            if (
+                f.role is Role.COPIES
+                and f.trip >= LEAST_TRANSPOSED
+                and address.coefficient(f.var) == 1
+            ):
+                return min(f.trip, float(lanes.lanes))
+        return None
+
+    def _transposed(
+        self,
+        tally: Tally,
+        kind: str,
+        address: Index,
+        lanes: Frame,
+        frames: Frames,
+        count: float,
+    ) -> None:
+        """Count the loads or stores of rows of blocks, and what transposes them in registers."""
+        block = self._block(address, lanes, frames) or 1.0
+        rows = count / block * lanes.lanes
+        tally.add(kind, rows * max(self.least, block / lanes.lanes))
+        tally.add("shuffles", rows * (lanes.lanes.bit_length() - 1))
+        if block < lanes.lanes and kind == "stores":
+            tally.add("masked", rows)

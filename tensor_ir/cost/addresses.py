@@ -1,0 +1,217 @@
+"""Where a kernel's statements are, and where in memory: regions, registers, addresses, touches."""
+
+from __future__ import annotations
+
+from rutc.base.record import record
+from rutc.tensor_ir.affine import Index, typical
+from rutc.tensor_ir.cost.frames import Frame, Frames, Role, Space, executions
+from rutc.tensor_ir.cost.work import Tally
+from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.expr import Coord, Read, index_names
+from rutc.tensor_ir.kernel import Buffer, Kernel
+from rutc.tensor_ir.machine import Machine
+
+MOST_DISTINCT = 4096
+"""Places of an unrolled load that are told apart one by one."""
+WIDE_UNIT_BITS = 256
+"""Where a multiply-add of a register takes two cycles, one of so many bits takes a single one."""
+
+Names = frozenset[str]
+NONE: Names = frozenset()
+
+
+@record
+class Touch:
+    """One access to memory: by how many bytes each loop around it moves it.
+
+    Where that depends on data, it is None.
+    """
+
+    buffer: str
+    bytes: int
+    is_store: bool
+    frames: Frames
+    steps: tuple[float | None, ...]
+    start: int
+    home: tuple[int, ...]
+    """The region that it belongs to."""
+
+
+class Places:
+    """The regions of a kernel and what each of its statements touches."""
+
+    def __init__(self, kernel: Kernel, machine: Machine) -> None:
+        """Start with nothing counted."""
+        self.machine = machine
+        self.space = Space(kernel, machine)
+        self.buffers = {b.name: b for b in (*kernel.args, *kernel.locals)}
+        self.tallies: dict[tuple[int, ...], Tally] = {}
+        self.touches: list[Touch] = []
+        self.share = 1.0
+        """The share of an unrolled loop's copies that compute what is counted."""
+        doubled = machine.fma_per_cycle <= 1 and machine.vector_bits > WIDE_UNIT_BITS
+        self.least = WIDE_UNIT_BITS / machine.vector_bits if doubled else 1.0
+        """The part of a register's work that the smallest operation is."""
+
+    def tally(self, frames: Frames) -> Tally:
+        """The region of the innermost loop or arm of the frames."""
+        key = region_of(frames)
+        if key not in self.tallies:
+            own = [f for f in frames if f.role in (Role.LOOP, Role.ARM)]
+            names = "/".join(f.var or "arm" for f in own)
+            last = max((i for i, f in enumerate(frames) if f.number in key), default=-1)
+            times = executions(frames[: last + 1])
+            trip = own[-1].times if own and own[-1].role is Role.LOOP else 1.0
+            self.tallies[key] = Tally(names, times, times / trip if trip else 0.0)
+        return self.tallies[key]
+
+    def home(self, names: Names, frames: Frames) -> tuple[int, float]:
+        """The frame that code which depends on these names cannot leave, and how often it is done.
+
+        Copies and registers inside of that frame count if they differ.
+        """
+        at = -1
+        for i, f in enumerate(frames):
+            if f.role is Role.ARM or (f.role is Role.LOOP and f.open and f.var in names):
+                at = i
+        count = executions(frames[: at + 1])
+        for f in frames[at + 1 :]:
+            if f.role in (Role.COPIES, Role.LANES) and f.var in names:
+                count *= f.times
+        return at, count * self.share
+
+    def lanes(self, names: Names, frames: Frames) -> Frame | None:
+        """The loop over lanes that something depends on, if there is one."""
+        return next((f for f in frames if f.role is Role.LANES and f.var in names), None)
+
+    def part(self, dtype: DType, names: Names, frames: Frames) -> float:
+        """How much of a register's work an operation is."""
+        lanes = self.lanes(names, frames)
+        bits = dtype.bytes * 8 * (lanes.lanes if lanes is not None else 1)
+        return max(bits / self.machine.vector_bits, self.least)
+
+    def distinct(self, address: Index, frames: Frames, at: int, names: Names) -> float:
+        """How many places are loaded, where several copies may read one."""
+        count = executions(frames[: at + 1])
+        moving: list[tuple[int, int]] = []
+        spare = 1.0
+        for f in frames[at + 1 :]:
+            if f.role not in (Role.COPIES, Role.LANES):
+                continue
+            if f.var not in names:
+                spare *= f.times
+                continue
+            step = address.coefficient(f.var)
+            if step is None:
+                count *= f.times
+            else:
+                moving.append((round(f.times), step * (f.lanes if f.role is Role.LANES else 1)))
+        # One of the copies that need a place is enough for it to be loaded.
+        return count * _places(moving) * min(1.0, spare * self.share)
+
+    def aligned(self, address: Index, lanes: Frame, buffer: Buffer) -> bool:
+        """Whether the registers' places are multiples of a register's bytes."""
+        whole = min(lanes.lanes * buffer.dtype.bytes, self.machine.line_bytes)
+        size = buffer.dtype.bytes
+        moves = all(
+            c * size % whole == 0
+            for mono, c in address.terms
+            if not (len(mono) == 1 and mono[0].names == {lanes.var})
+        )
+        return moves and address.const * size % whole == 0
+
+    def address(self, buffer: Buffer, coords: tuple[tuple[str, Coord], ...]) -> Index:
+        """The element number; data are taken for 0."""
+        ranges = self.space.ranges
+        plain = {d: c if isinstance(c, Index) else Index.of(0) for d, c in coords}
+        return buffer.layout.address(plain, ranges)
+
+    def outside(self, r: Read, buffer: Buffer) -> list[Index]:
+        """The coordinates of a read that may lie outside of what its buffer holds."""
+        extents = dict(buffer.layout.extents)
+        found: list[Index] = []
+        for d, c in r.coords:
+            place = c if isinstance(c, Index) else Index.of("")
+            bounds = place.bounds(self.space.ranges)
+            before, after = buffer.layout.room(d, r.fill)
+            extent = typical(extents[d], self.space.symbols)
+            if bounds is None or bounds[0] < -before or bounds[1] >= extent + after:
+                found.append(place)
+        return found
+
+    def touch(
+        self,
+        buffer: Buffer,
+        coords: tuple[tuple[str, Coord], ...],
+        frames: Frames,
+        *,
+        is_store: bool,
+        address: Index | None = None,
+    ) -> None:
+        """Note an access."""
+        address = address or self.address(buffer, coords)
+        chosen = [c for _, c in coords if not isinstance(c, Index)]
+        size = buffer.dtype.bytes
+        random = NONE.union(*[index_names(c) for c in chosen if not isinstance(c, Index)])
+        steps: list[float | None] = []
+        for f in frames:
+            if f.var in random:
+                steps.append(None)
+                continue
+            if f.var not in address.names():
+                steps.append(0.0)
+                continue
+            step = address.coefficient(f.var)
+            steps.append(float(step * size) if step is not None else self._average(address, f))
+            if step is None and steps[-1] is not None:
+                steps[-1] *= size
+        start = self.space.value(address) * size
+        self.touches.append(
+            Touch(
+                buffer.name,
+                size,
+                is_store,
+                frames,
+                tuple(steps),
+                start,
+                region_of(frames),
+            )
+        )
+
+    def _average(self, address: Index, f: Frame) -> float:
+        """By how many elements a loop moves a place from iteration to iteration, on average."""
+        if f.trip <= 1:
+            return 0.0
+        low = self.space.ranges.get(f.var, (0, 0))[0]
+        env = dict(self.space.middle)
+        env[f.var] = low
+        first = int(address.evaluate(env))
+        env[f.var] = low + max(int(f.trip) - 1, 1)
+        return abs(int(address.evaluate(env)) - first) / max(int(f.trip) - 1, 1)
+
+
+def region_of(frames: Frames) -> tuple[int, ...]:
+    """What tells the region of the innermost loop or arm of the frames from others."""
+    return tuple(f.number for f in frames if f.role in (Role.LOOP, Role.ARM))
+
+
+def names_of(coords: tuple[tuple[str, Coord], ...]) -> Names:
+    """The variables of coordinates that no data decide."""
+    return NONE.union(*[c.names() for _, c in coords if isinstance(c, Index)])
+
+
+def _places(moving: list[tuple[int, int]]) -> float:
+    """The different sums of multiples of steps, each up to its count."""
+    moving = sorted(((n, abs(step)) for n, step in moving if n > 1 and step), key=lambda x: x[1])
+    count, reach = 1, 0
+    overlaps = False
+    for n, step in moving:
+        overlaps |= step <= reach
+        reach += (n - 1) * step
+        count *= n
+    if not overlaps or count > MOST_DISTINCT:
+        return float(count)
+    places = {0}
+    for n, step in moving:
+        places = {p + i * step for p in places for i in range(n)}
+    return float(len(places))

@@ -1,0 +1,388 @@
+"""Counts what a scheduled kernel's code does, region by region, and collects what it touches.
+
+As code generation does it: equal loads of straight-line code are one, what does not depend on a
+loop is computed outside of it, vectors move whole registers where lanes lie side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from math import ceil
+from typing import assert_never
+
+from rutc.tensor_ir.affine import Index, Var
+from rutc.tensor_ir.cost.accesses import Accesses
+from rutc.tensor_ir.cost.addresses import NONE, Names, names_of, region_of
+from rutc.tensor_ir.cost.frames import Frames, Role, executions
+from rutc.tensor_ir.cost.operations import add_operations, depth_of, holds, kind_of, reads_of
+from rutc.tensor_ir.cost.work import Tally
+from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.expr import (
+    COMPARE,
+    Apply,
+    BitCast,
+    Cast,
+    Expr,
+    IndexValue,
+    Lit,
+    Local,
+    Read,
+    bind,
+    index_names,
+)
+from rutc.tensor_ir.kernel import (
+    Access,
+    Assign,
+    Branch,
+    Init,
+    Kernel,
+    Loop,
+    Merge,
+    Prefetch,
+    Put,
+    Stmt,
+    Update,
+)
+from rutc.tensor_ir.kernel import Space as Memory
+from rutc.tensor_ir.machine import PAIR, QUAD, Machine
+from rutc.tensor_ir.products import narrow_factors
+
+MOST_COPIES = 256
+"""Copies that choices are told apart of."""
+DIVIDED = 4.0
+"""Operations of a quotient or remainder in a place."""
+ROWS = 16.0
+"""Rows of a matrix register."""
+
+
+class Counter(Accesses):
+    """Walks through a kernel once."""
+
+    def __init__(self, kernel: Kernel, machine: Machine) -> None:
+        """Count all of the kernel's statements."""
+        super().__init__(kernel, machine)
+        self.registers: dict[str, Names] = {}
+        """What the registers depend on that were written last."""
+        self.started: dict[str, tuple[int, ...]] = {}
+        """The regions in which the states of reductions begin."""
+        self._stmts(kernel.body, ())
+
+    # -- statements -----------------------------------------------------------------------------
+    def _stmts(self, body: tuple[Stmt, ...], frames: Frames) -> None:
+        for s in body:
+            match s:
+                case Loop():
+                    frame = self.space.frame(s, frames)
+                    if frame.trip > 0:
+                        inner = (*frames, frame)
+                        self.tally(inner)
+                        self._stmts(s.body, inner)
+                case Branch():
+                    for arm, around, narrowed in self.space.arms(s, frames):
+                        before = {v: self.space.ranges[v] for v in narrowed}
+                        self.space.ranges.update(narrowed)
+                        self._stmts(arm, around)
+                        self.space.ranges.update(before)
+                case Assign():
+                    names = self._expr(s.value, frames)
+                    self._assign(s.target, names, frames)
+                case Put():
+                    self._put(s, frames)
+                case Init():
+                    for a in s.states:
+                        self.started[a.buffer] = region_of(frames)
+                        self._assign(a, names_of(a.coords), frames)
+                case Update():
+                    self._update(s, frames)
+                case Merge():
+                    self._merge(s, frames)
+                case Prefetch():
+                    at, count = self.home(NONE.union(s.address.names()), frames)
+                    self.tally(frames[: at + 1]).add("prefetches", count)
+                case _:
+                    assert_never(s)
+
+    def _assign(self, target: Access, names: Names, frames: Frames) -> None:
+        buffer = self.buffers[target.buffer]
+        if buffer.space is Memory.REGISTER:
+            self.registers[buffer.name] = names | names_of(target.coords)
+            return
+        if any(f.role is Role.GROUP for f in frames):
+            self.tally(frames).add("blocks", ROWS * executions(frames))
+            self.touch(buffer, target.coords, frames, is_store=True)
+            return
+        self.store(buffer, target, frames)
+
+    def _put(self, s: Put, frames: Frames) -> None:
+        names = self._expr(s.value, frames)
+        for _, c in s.target.coords:
+            names |= c.names() if isinstance(c, Index) else self._expr(c, frames)
+        buffer = self.buffers[s.target.buffer]
+        tally, times = self.tally(frames), executions(frames)
+        lanes = max((f.lanes for f in frames if f.role is Role.LANES), default=1)
+        tally.add("scattered" if lanes > 1 else "stores", times * lanes)
+        if s.reducer is not None:
+            tally.add("gathered" if lanes > 1 else "broadcasts", times * lanes)
+            tally.add("arithmetic", times * self.least)
+        tally.add("scalar", 2 * times * lanes)
+        self.touch(buffer, s.target.coords, frames, is_store=True)
+
+    def _update(self, s: Update, frames: Frames) -> None:
+        tally, everything = self.tally(frames), frozenset(f.var for f in frames)
+        times = executions(frames)
+        roles = {f.role for f in frames}
+        first, moved = self.buffers[s.states[0].buffer], names_of(s.states[0].coords)
+        held = 1.0
+        for f in frames:
+            if f.role in (Role.COPIES, Role.LANES) and f.var in moved:
+                held *= f.times
+        carried = self.started.get(first.name) != region_of(frames) and any(
+            f.role is Role.LOOP and f.trip > 1 for f in frames
+        )
+        steps = times / held if held else 0.0
+        if Role.GROUP in roles and self._grouped(s, frames, steps):
+            latency = float(self.machine.fma_latency)
+        else:
+            # Where no instruction does a group, its iterations are copies.
+            frames = tuple(
+                replace(f, role=Role.COPIES, times=f.trip) if f.role is Role.GROUP else f
+                for f in frames
+            )
+            steps = executions(frames) / held if held else 0.0
+            for a in s.states:
+                self.registers[a.buffer] = everything
+            env: dict[str, Expr] = {f"x{i}": e for i, e in enumerate(s.elements)}
+            types = s.reducer.state
+            lifted = [bind(e, env) for e in s.reducer.lift]
+            states = [Read(a.buffer, a.coords, t) for a, t in zip(s.states, types, strict=True)]
+            env = {f"a{i}": e for i, e in enumerate(states)}
+            env |= {f"b{i}": e for i, e in enumerate(lifted)}
+            known: dict[int, Names] = {}
+            merged = [bind(e, env) for e in s.reducer.merge]
+            for e in merged:
+                self._expr(e, frames, known, tally.operands, steps)
+            own = {a.buffer for a in s.states}
+            latency = max(depth_of(e, own, self.machine) or 0.0 for e in merged)
+        for a in s.states:
+            self.registers[a.buffer] = self._outer(frames) | moved
+        if first.space is Memory.REGISTER:
+            wide = sum(max(1, t.bytes // 4) for t in s.reducer.state)
+            tally.states[first.name] = max(tally.states.get(first.name, 0.0), held * wide)
+            if carried:
+                tally.wait(first.name, steps * latency)
+
+    def _outer(self, frames: Frames) -> Names:
+        return frozenset(f.var for f in frames if f.role is Role.LOOP)
+
+    def _grouped(self, s: Update, frames: Frames, steps: float) -> bool:
+        """Count the instructions of a dot or matrix loop; False where there are none for it."""
+        tally, times = self.tally(frames), executions(frames)
+        pair = narrow_factors(s)
+        groups = [f for f in frames if f.role is Role.GROUP]
+        if len(groups) > 1:
+            tally.add("matrices", times)
+            for r in reads_of(s.elements):
+                at, count = self.home(names_of(r.coords), frames)
+                self.tally(frames[: at + 1]).add("blocks", ROWS * count)
+                self.touch(self.buffers[r.value], r.coords, frames, is_store=False)
+            return True
+        lanes = next((f.lanes for f in frames if f.role is Role.LANES), 1)
+        if pair is None or lanes != self.machine.width:
+            return False
+        small = any(self.buffers[r.value].small for r in pair)
+        together = self.machine.products(pair[0].dtype, pair[1].dtype, small=small)
+        if together < groups[0].trip:
+            return False
+        direct = self.machine.adds_products
+        tally.add("dots", times * (1 if direct else 2 if together == PAIR else 3))
+        widened = together == PAIR
+        for r in pair:
+            before = dict(tally.work)
+            self._read(r, frames, tally.operands, steps)
+            loads = sum(
+                tally.work.get(k, 0.0) - before.get(k, 0.0) for k in ("loads", "broadcasts")
+            )
+            if widened and r.dtype.bytes == 1:
+                tally.add("conversions", loads)
+        if not direct:
+            tally.states[f"{s.states[0].buffer}.products"] = ceil(self.machine.fma_per_cycle) + (
+                together == QUAD
+            )
+        return True
+
+    def _merge(self, s: Merge, frames: Frames) -> None:
+        tally, times = self.tally(frames), executions(frames)
+        lanes = self.machine.lanes(s.extent)
+        halvings = lanes.bit_length() - 1
+        joins = -(-s.extent // lanes) - 1 + halvings + 1
+        states = len(s.states)
+        scratch = Tally("", 1.0, 1.0)
+        for e in s.reducer.merge:
+            add_operations(e, scratch, joins * times)
+        for kind, count in scratch.work.items():
+            tally.add(kind, count * self.least)
+        for name, count in scratch.functions.items():
+            tally.call(name, count * self.least)
+        tally.add("shuffles", times * 2 * halvings * states * self.least)
+        own = {f"a{i}" for i in range(states)}
+        depth = max(depth_of(e, own, self.machine) or 0.0 for e in s.reducer.merge) + 2
+        tally.wait("merge", times * depth * (halvings + 1))
+        names = self._outer(frames)
+        for a in s.states:
+            self.registers[a.buffer] = names | names_of(a.coords)
+
+    # -- expressions ----------------------------------------------------------------------------
+    def _expr(
+        self,
+        e: Expr,
+        frames: Frames,
+        known: dict[int, Names] | None = None,
+        operands: list[tuple[float, float]] | None = None,
+        steps: float = 0.0,
+    ) -> Names:
+        """What the value depends on; its operations are counted once."""
+        known = {} if known is None else known
+
+        def visit(x: Expr) -> Names:
+            if id(x) not in known:
+                known[id(x)] = inner(x)
+            return known[id(x)]
+
+        def inner(x: Expr) -> Names:
+            match x:
+                case Lit() | Local():
+                    return NONE
+                case IndexValue():
+                    return x.index.names()
+                case Read():
+                    return self._read(x, frames, operands, steps)
+                case Cast() | BitCast():
+                    names = visit(x.arg)
+                    if isinstance(x, Cast):
+                        bigger = max(x.dtype, x.arg.dtype, key=lambda d: d.bytes)
+                        self._operation("conversions", 1.0, bigger, names, frames)
+                    return names
+                case Apply():
+                    return operation(x)
+                case _:
+                    assert_never(x)
+
+        def chosen(x: Apply, taken: float) -> Names:
+            """A choice that the code knows: each arm in its share of the copies."""
+            before, names = self.share, index_names(x.args[0])
+            for arm, share in ((x.args[1], taken), (x.args[2], 1 - taken)):
+                if share:
+                    self.share = before * share
+                    names |= visit(arm)
+            self.share = before
+            return names
+
+        def operation(x: Apply) -> Names:
+            dtype = x.args[-1].dtype
+            if x.op in ("add", "sub") and dtype in (DType.F32, DType.F64):
+                for product, other in ((x.args[1], x.args[0]), (x.args[0], x.args[1])):
+                    if isinstance(product, Apply) and product.op == "mul":
+                        names = NONE.union(*map(visit, product.args), visit(other))
+                        self._operation("multiply_adds", 1.0, dtype, names, frames)
+                        return names
+            if x.op == "select":
+                taken = self._taken(x.args[0], frames)
+                if taken is not None:
+                    return chosen(x, taken)
+            names = NONE.union(*map(visit, x.args))
+            kind, count = kind_of(x)
+            if kind == "function":
+                at, times = self.home(names, frames)
+                share = self.part(dtype, names, frames)
+                self.tally(frames[: at + 1]).call(x.op, times * share)
+            else:
+                self._operation(kind, count, dtype, names, frames)
+            return names
+
+        return visit(e)
+
+    def _taken(self, condition: Expr, frames: Frames) -> float | None:
+        """In what share of the copies a comparison with an index holds; None: the run tells."""
+        match condition:
+            case Apply(op=op, args=(IndexValue(index), Lit(value))) if op in COMPARE:
+                pass
+            case _:
+                return None
+        copies = [f for f in frames if f.role is Role.COPIES and f.var in index.names()]
+        ranges = self.space.ranges
+        found: list[bool] = []
+        for values in product(
+            *(range(low, high + 1) for low, high in (ranges[f.var] for f in copies))
+        ):
+            own = {f.var: (v, v) for f, v in zip(copies, values, strict=True)}
+            bounds = index.bounds({**ranges, **own})
+            known = None if bounds is None else holds(op, bounds, int(value))
+            if known is None or len(found) >= MOST_COPIES:
+                return None
+            found.append(known)
+        return sum(found) / len(found) if found else None
+
+    def _operation(
+        self, kind: str, count: float, dtype: DType, names: Names, frames: Frames
+    ) -> None:
+        at, times = self.home(names, frames)
+        lanes = self.lanes(names, frames)
+        if lanes is None and not dtype.is_float:
+            kind, share = "scalar", 1.0
+        else:
+            share = self.part(dtype, names, frames)
+            if kind == "divisions" and not dtype.is_float and lanes is not None:
+                share = float(lanes.lanes)
+        self.tally(frames[: at + 1]).add(kind, count * times * share)
+
+    # -- memory ---------------------------------------------------------------------------------
+    def _read(
+        self,
+        r: Read,
+        frames: Frames,
+        operands: list[tuple[float, float]] | None = None,
+        steps: float = 0.0,
+    ) -> Names:
+        buffer = self.buffers[r.value]
+        names = names_of(r.coords)
+        if buffer.space is Memory.REGISTER:
+            return names | self.registers.get(buffer.name, NONE)
+        chosen = [c for _, c in r.coords if not isinstance(c, Index)]
+        for c in chosen:
+            names |= self._expr(c, frames)
+        at, count = self.home(names, frames)
+        tally = self.tally(frames[: at + 1])
+        address = self.address(buffer, r.coords)
+        key = (buffer.name, address, r.fill, region_of(frames)) if not chosen else None
+        copies = executions(frames[at + 1 :]) if self.lanes(names, frames) is not None else 0.0
+        tally.used += executions(frames[: at + 1]) * copies * self.share
+        if key in tally.seen:
+            return names
+        if key is not None:
+            tally.seen.add(key)
+            count = self.distinct(address, frames, at, names)
+            tally.loaded += count if copies else 0.0
+        outside = self.outside(r, buffer) if r.fill is not None else []
+        guarded = bool(outside)
+        places = [*outside, address]
+        divided = sum(
+            len(m) > 1 or not isinstance(m[0], Var) for place in places for m, _ in place.terms
+        )
+        tally.add("scalar", DIVIDED * divided * count)
+        loops = {f.var for f in frames if f.role is Role.LOOP and f.open}
+        tested = any(not loops.isdisjoint(c.names()) for c in outside)
+        apart = bool(chosen) or tested
+        self.load(
+            buffer, address, names, frames, tally, count, apart=apart or guarded, chosen=apart
+        )
+        if tested:
+            tally.add("tested", count)
+        elif outside:
+            tally.add("guarded", count)
+        if operands is not None:
+            operands.append((count, steps))
+        if not guarded and at < len(frames) - 1:
+            self.hold(address, frames, at, names)
+        self.touch(buffer, r.coords, frames, is_store=False, address=address)
+        return names

@@ -1,0 +1,181 @@
+"""Which bytes loops touch, and which of them have to come from each level of memory.
+
+What a loop touches again is still in a cache if all that an iteration touches fits there. So of
+the loops around an access, the outermost one whose iterations fit brings every line once, each
+time that it runs [Wolf & Lam 1991].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import gcd, prod
+
+from rutc.base.record import record
+from rutc.tensor_ir.cost.addresses import Touch
+from rutc.tensor_ir.cost.frames import Frames, Role
+from rutc.tensor_ir.machine import Machine
+
+LINES, SETS = range(2)
+Bytes = tuple[float, float]
+Steps = Sequence[tuple[float, float]]
+"""(Bytes that a loop moves a place by, iterations)."""
+
+
+@record
+class Print:
+    """What an access touches inside of some loops: bytes of lines, and if it took all sets alike.
+
+    It is made of pieces of `whole` bytes without holes, which the loops of `steps` lay out.
+    """
+
+    lines: float
+    sets: float
+    whole: float
+    steps: tuple[tuple[float, float], ...]
+
+
+Groups = dict[object, list[tuple[int, Print]]]
+"""Accesses that move alike, with the places where they begin."""
+SHARES = (0.5, 1.0)
+"""Multiples of a cache that loops are held against: caches lose and keep more than they have room
+for, by chance."""
+
+
+class Footprints:
+    """The bytes that each loop of a kernel touches, and what passes between the levels."""
+
+    def __init__(
+        self, touches: Sequence[Touch], sizes: Mapping[str, float], machine: Machine
+    ) -> None:
+        """Find the footprints of all loops; `sizes` are the buffers' bytes."""
+        self.machine = machine
+        self.sizes = sizes
+        self.touches = touches
+        self.inner: list[list[tuple[tuple[int, ...], int]]] = [levels(t.frames) for t in touches]
+        """Of each access, the loops around it: those that go on, and where they begin."""
+        self.own = [
+            [footprint(t, at, machine) for _, at in inner]
+            for t, inner in zip(touches, self.inner, strict=True)
+        ]
+        parts: dict[tuple[int, ...], dict[str, Groups]] = {}
+        for n, t in enumerate(touches):
+            arms = tuple(f.number for f in t.frames if f.role is Role.ARM)
+            for (key, at), own in zip(self.inner[n], self.own[n], strict=True):
+                group = arms, t.steps[at:]
+                buffers = parts.setdefault(key, {}).setdefault(t.buffer, {})
+                buffers.setdefault(group, []).append((t.start, own))
+        self.buffers = parts.get((), {})
+        self.total = {key: self._total(buffers) for key, buffers in parts.items()}
+        """What an iteration touches inside of these loops: see `footprint`."""
+
+    def bytes_of(self, buffer: str) -> float:
+        """The bytes of a buffer that the kernel touches."""
+        found = sum(_joined(group)[LINES] for group in self.buffers.get(buffer, {}).values())
+        return min(found, self.sizes[buffer])
+
+    def _total(self, buffers: Mapping[str, Groups]) -> Bytes:
+        lines, sets = 0.0, 0.0
+        for name, groups in buffers.items():
+            arms: dict[object, Bytes] = {}
+            for key, found in groups.items():
+                assert isinstance(key, tuple)
+                own, before = _joined(found), arms.get(key[0], (0.0, 0.0))
+                arms[key[0]] = before[0] + own[0], before[1] + own[1]
+            size = self.sizes[name]
+            lines += min(max(b for b, _ in arms.values()), size)
+            sets += max(b for _, b in arms.values())
+        return lines, sets
+
+    def moved(self, number: int, cache: int) -> float:
+        """Bytes that an access brings into a cache, where the kernel ran just before."""
+        inner, total = self.inner[number], self.total
+        found = 0.0
+        for share in SHARES:
+            room = share * cache
+            fits = next((k for k, (key, _) in enumerate(inner) if total[key][LINES] <= room), None)
+            found += self._again(number, fits)
+        return found / len(SHARES)
+
+    def evicted(self, number: int) -> float:
+        """Bytes that come back to the first cache, their own sets having no room for them."""
+        own, room = self.own[number], self.machine.l1
+        crowded = [k for k, x in enumerate(own) if x.sets > max(room, x.lines)]
+        return self._again(number, crowded[-1] + 1) if crowded else 0.0
+
+    def _again(self, number: int, fits: int | None) -> float:
+        """Bytes that come where loops from this one on keep what an iteration touches."""
+        if fits == 0:
+            return 0.0
+        t, inner = self.touches[number], self.inner[number]
+        k = len(inner) - 1 if fits is None else fits - 1
+        around = t.frames[: inner[k][1]]
+        again = prod(f.times if f.role is Role.ARM else f.trip for f in around)
+        return min(self.own[number][k].lines, self.sizes[t.buffer]) * again
+
+
+def levels(frames: Frames) -> list[tuple[tuple[int, ...], int]]:
+    """The loops of the frames from the outermost, none of them first: what tells each, its place.
+
+    The last one is the innermost loop's iteration.
+    """
+    found: list[tuple[tuple[int, ...], int]] = [((), 0)]
+    for at, f in enumerate(frames):
+        if f.role is Role.LOOP and f.trip > 1:
+            found.append((tuple(x.number for x in frames[: at + 1] if x.role is Role.LOOP), at + 1))
+    return found
+
+
+def footprint(t: Touch, at: int, machine: Machine) -> Print:
+    """What an access touches in the frames from `at` on."""
+    line = machine.line_bytes
+    moving = [(f.trip, s) for f, s in zip(t.frames[at:], t.steps[at:], strict=True)]
+    anywhere = prod(n for n, s in moving if s is None)
+    found = sorted((abs(s), n) for n, s in moving if s and n > 1)
+    merged: list[tuple[float, float]] = []
+    for step, n in found:
+        for i, (own, count) in enumerate(merged):
+            ratio = step / own
+            if ratio == int(ratio) and ratio <= count:
+                # Windows: places of one loop lie between those of the other.
+                merged[i] = own, count + ratio * (n - 1)
+                break
+        else:
+            merged.append((step, n))
+    span, pieces, apart = _pieces(t.bytes, anywhere, merged, line)
+    whole = max(-(-span // line), 1.0) * line
+    lines = sets = pieces * whole
+    spread = gcd(int(apart), machine.l1_way_bytes) if apart else 0
+    if spread == machine.l1_way_bytes:
+        sets = max(lines, pieces * spread)
+    return Print(lines, sets, whole, tuple(merged))
+
+
+def _pieces(size: int, anywhere: float, merged: Steps, unit: int) -> tuple[float, float, float]:
+    """The bytes of a piece without holes of whole units, their number, how far they lie apart."""
+    span, pieces, apart = float(size), anywhere, 0.0
+    for step, n in merged:
+        if pieces == anywhere and step <= max(span, unit):
+            span += step * (n - 1)
+        else:
+            pieces *= n
+            apart = gcd(int(apart), int(step)) if apart else step
+    return span, pieces, apart
+
+
+def _joined(found: Sequence[tuple[int, Print]]) -> Bytes:
+    """What equal accesses touch together, which begin at different places."""
+    _, own = found[0]
+    places = sorted({start for start, _ in found})
+    more = sum(_apart(b - a, own) for a, b in pairwise(places))
+    return own.lines * (1 + more), own.sets * (1 + more)
+
+
+def _apart(gap: int, own: Print) -> float:
+    """The share of an access's bytes that one so many bytes on does not touch."""
+    if gap < own.whole:
+        return gap / own.whole
+    for step, n in own.steps:
+        if gap % step == 0 and gap / step < n:
+            return gap / step / n
+    return 1.0

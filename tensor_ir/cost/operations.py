@@ -1,0 +1,117 @@
+"""The operations of expressions: their kinds, and how long they wait for each other."""
+
+from __future__ import annotations
+
+from rutc.tensor_ir.affine import Range
+from rutc.tensor_ir.cost.work import Tally
+from rutc.tensor_ir.expr import ELEMENTARY, Apply, BitCast, Cast, Expr, Local, Read, children
+from rutc.tensor_ir.machine import Machine
+
+EXTREMES = 3.0
+"""Operations of a minimum or maximum of floats, which is NaN where an operand is."""
+FUNCTION_STEPS, DIVISION_STEPS = 10, 3
+"""Multiply-adds, one after the other, that elementary functions and divisions take as long as."""
+
+
+def kind_of(e: Apply) -> tuple[str, float]:
+    """The kind of an operation and how many instructions it is; elementary ones are functions."""
+    dtype = e.args[-1].dtype
+    if e.op in ELEMENTARY:
+        return "function", 1.0
+    if e.op in ("div", "mod", "fmod", "sqrt"):
+        return "divisions", 1.0
+    if e.op in ("min", "max") and dtype.is_float:
+        return "arithmetic", EXTREMES
+    if e.op in ("sign", "isinf"):
+        return "arithmetic", 2.0
+    return "arithmetic", 1.0
+
+
+def reads_of(elements: tuple[Expr, ...]) -> list[Read]:
+    """The reads of expressions, those of coordinates left out."""
+    found: list[Read] = []
+    waiting = list(elements)
+    while waiting:
+        e = waiting.pop()
+        if isinstance(e, Read):
+            found.append(e)
+        elif isinstance(e, Apply):
+            waiting += e.args
+        elif isinstance(e, Cast | BitCast):
+            waiting.append(e.arg)
+    return found
+
+
+def add_operations(e: Expr, tally: Tally, count: float) -> None:
+    """Count the operations of a whole expression so many times."""
+    if not isinstance(e, Apply):
+        return
+    kind, each = kind_of(e)
+    if kind == "function":
+        tally.call(e.op, count)
+    else:
+        tally.add(kind, count * each)
+    for a in e.args:
+        add_operations(a, tally, count)
+
+
+def depth_of(e: Expr, own: set[str], machine: Machine) -> float | None:
+    """Cycles from the reads or locals of these names to the value; None where none is in it."""
+    match e:
+        case Read(value=name) | Local(name=name) if name in own:
+            return 0.0
+        case Apply():
+            depths = [depth_of(a, own, machine) for a in e.args]
+            if e.op in ("add", "sub"):
+                # A multiply-add waits for its factors no longer than for its product.
+                depths = [
+                    _longest([depth_of(x, own, machine) for x in children(a)])
+                    if _is_product(a)
+                    else d
+                    for a, d in zip(children(e), depths, strict=True)
+                ]
+            inner = _longest(depths)
+            return None if inner is None else inner + _latency(e, machine)
+        case Cast() | BitCast():
+            inner = depth_of(e.arg, own, machine)
+            return None if inner is None else inner + machine.fma_latency
+        case _:
+            return None
+
+
+def _longest(depths: list[float | None]) -> float | None:
+    return max((d for d in depths if d is not None), default=None)
+
+
+def _is_product(e: Expr) -> bool:
+    return isinstance(e, Apply) and e.op == "mul"
+
+
+def _latency(e: Apply, machine: Machine) -> float:
+    """Cycles until an operation has its result."""
+    fma = float(machine.fma_latency)
+    match kind_of(e)[0]:
+        case "function":
+            return FUNCTION_STEPS * fma
+        case "divisions":
+            return DIVISION_STEPS * fma
+        case _:
+            waits = e.args[-1].dtype.is_float and e.op in ("add", "sub", "mul")
+            return fma if waits else fma / 2
+
+
+def holds(op: str, bounds: Range, edge: int) -> bool | None:
+    """What comparing a number within bounds with another gives, where the bounds tell."""
+    low, high = bounds
+    always = {
+        "lt": high < edge,
+        "le": high <= edge,
+        "gt": low > edge,
+        "ge": low >= edge,
+        "eq": low == high == edge,
+        "ne": not low <= edge <= high,
+    }
+    opposite = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
+    if always[op]:
+        return True
+    return False if always[opposite[op]] else None

@@ -1,0 +1,279 @@
+"""What a summary counts, exactly for small kernels, and what an estimate never does for any."""
+
+from dataclasses import replace
+from math import inf, isfinite
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks import fit
+from rutc.driver.compile_job import with_schedule
+from rutc.emit.targets import aarch64
+from rutc.tensor_ir.cost import Costs, Estimate, Summary, estimate, summarise
+from rutc.tensor_ir.cost.fitted import FREE, load
+from rutc.tensor_ir.cost.work import KINDS
+from rutc.tensor_ir.expr import ELEMENTARY
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps.text import parse_schedule
+from rutc.tuner import choose
+from rutc.tuner.choice import Choice
+from tests.examples import examples
+from tests.kernels import LONG, Case, cases
+from tests.machines import V3, V4
+from tests.tuner.test_schedules import lowered
+
+AMX = replace(V4, name="amx", features=V4.features | {"amx-tile", "amx-int8", "amx-bf16"})
+MACHINES = {m.name: m for m in (V3, V4, aarch64.neon(), AMX)}
+PRODUCT = """
+graph "product"
+dims i = {i}, j = {j}, k = {k}
+%x : f32{{i,k}} = input "x" [i, k]
+%w : f32{{j,k}} = input "w" [k, j]
+%y : f32{{i,j}} = sum{{k}} %x[i, k] * %w[j, k]
+output "y" [i, j] = %y
+"""
+TILE = (
+    "split(i, 4); split(j, 32); reorder([j.o, i.o, i.i, j.i]); tile([i.i, j.i], [unroll, vector])"
+)
+
+
+def product(i: int, j: int, k: int, schedule: str = TILE) -> Kernel:
+    kernel, _ = lowered(PRODUCT.format(i=i, j=j, k=k))
+    packing = {"w": (("j", "k"), {"j": 32})}
+    return with_schedule(kernel, Choice(parse_schedule(schedule), packing)).kernel
+
+
+def after(text: str, schedule: str = "") -> Kernel:
+    kernel, _ = lowered(text)
+    return with_schedule(kernel, Choice(parse_schedule(schedule) if schedule else ())).kernel
+
+
+def estimated(kernel: Kernel, machine: Machine = V4) -> Estimate:
+    return estimate(summarise(kernel, machine), machine)
+
+
+def test_a_register_tile_of_a_product() -> None:
+    """4 x 2 vectors: each step loads 2 vectors and 4 elements, and has 8 multiply-adds."""
+    s = summarise(product(64, 96, 128), V4)
+    tiles, steps = 16 * 3, 16 * 3 * 128
+    (inner,) = [r for r in s.regions if "multiply_adds" in r.work]
+    assert (inner.times, inner.entries) == (steps, tiles)
+    assert inner.work == {"broadcasts": 4 * steps, "loads": 2 * steps, "multiply_adds": 8 * steps}
+    # 8 sums, 2 vectors of one operand, and an element of the other.
+    assert inner.registers == 11
+    # Each sum waits for the one of the step before.
+    assert inner.chain == V4.fma_latency * steps
+    (outer,) = [r for r in s.regions if "stores" in r.work]
+    assert (outer.times, outer.work["stores"]) == (tiles, 8 * tiles)
+    assert s.arguments == {"w": 4 * 96 * 128, "x": 4 * 64 * 128, "y": 4 * 64 * 96}
+    assert set(s.stored) == {"y"}
+
+
+def test_footprints_of_a_product() -> None:
+    """A panel of 32 columns and 4 rows fit the first cache; all rows do not."""
+    s = summarise(product(64, 96, 128), V4)
+    panel, rows, block = 4 * 32 * 128, 4 * 4 * 128, 4 * 4 * 32
+    assert {x.name: x.bytes for x in s.levels} == {
+        "j.o": 4 * 64 * 128 + panel + 4 * 64 * 32,
+        "i.o": panel + rows + block,
+        "k": 64 * 2 + 4 * 64,
+    }
+    (inner,) = [r for r in s.regions if "multiply_adds" in r.work]
+    read, written = inner.moved[0]
+    # The panel comes once for each of three; the rows come three times: they do not fit beside it.
+    # Where only half of the cache is there, the panel comes for each of the rows' tiles.
+    whole = 3 * (panel + 4 * 64 * 128)
+    assert written == 0
+    assert whole <= read <= 3 * 16 * (panel + rows)
+    # Everything stays in the second cache.
+    assert inner.moved[1:] == ((0, 0), (0, 0))
+
+
+def test_what_does_not_depend_on_a_loop_is_loaded_before_it() -> None:
+    text = """
+    graph "scaled"
+    dims i = 10, j = 64
+    %x : f32{i,j} = input "x" [i, j]
+    %s : f32{i} = input "s" [i]
+    %y : f32{i,j} = %x[i, j] * %s[i]
+    output "y" [i, j] = %y
+    """
+    s = summarise(after(text, "split(j, 16); mark(j.i, vector)"), V4)
+    work = {r.name: dict(r.work) for r in s.regions}
+    assert work["i"] == {"broadcasts": 10}
+    assert work["i/j.o"] == {"arithmetic": 40, "loads": 40, "stores": 40}
+
+
+def test_kinds_of_accesses() -> None:
+    text = """
+    graph "kinds"
+    dims i = 64, j = 64, h = 192
+    %x : f32{j,i} = input "x" [j, i]
+    %z : f32{h} = input "z" [h]
+    %y : f32{i,j} = %x[i, j] + %z[h=3*j + 1]
+    output "y" [i, j] = %y
+    """
+    s = summarise(after(text, "split(j, 16); mark(j.i, vector)"), V4)
+    assert s.work["gathered"] == 64 * 64
+    # Three vectors, and two moves of lanes, make one of every third element. They depend on j only,
+    # but are loaded in every i: its loop is the outer one.
+    assert s.work["loads"] == 64 * 4 * 3
+    assert s.work["shuffles"] == 64 * 4 * 2
+
+
+def test_vectors_across_memory_are_transposed_in_squares() -> None:
+    text = """
+    graph "transposed"
+    dims i = 64, j = 64
+    %x : f32{i,j} = input "x" [j, i]
+    %y : f32{i,j} = %x[i, j]
+    output "y" [i, j] = %y
+    """
+    schedule = "split(i, 16); split(j, 16); reorder([i.o, j.o, i.i, j.i]); mark(i.i, unroll); "
+    s = summarise(after(text, schedule + "mark(j.i, vector)"), V4)
+    squares = 4 * 4
+    assert s.work == {
+        "loads": 16 * squares,
+        "shuffles": 4 * 16 * squares,
+        "stores": 16 * squares,
+    }
+
+
+def test_peeled_tiles_count_as_often_as_they_run() -> None:
+    schedule = TILE.replace("tile(", "peel(i.o); tile(")
+    s = summarise(product(66, 32, 10, schedule), V4)
+    counts = [r.work["multiply_adds"] for r in s.regions if "multiply_adds" in r.work]
+    # Sixteen tiles of four rows, and one of two.
+    assert counts == [16 * 8 * 10, 4 * 10]
+
+
+def test_states_beyond_the_registers_are_spilled() -> None:
+    wide = TILE.replace("split(i, 4)", "split(i, 16)")
+    few, many = (summarise(product(64, 64, 64, t), V4) for t in (TILE, wide))
+    assert "spills" not in few.work
+    assert many.work["spills"] > 0
+
+
+def test_lines_of_one_set_of_the_cache_are_evicted() -> None:
+    """Rows of 4096 bytes begin in one set of the first cache, which holds eight lines."""
+    tall = TILE.replace("split(i, 4)", "split(i, 12)")
+    assert all(not r.evicted for r in summarise(product(48, 64, 1024), V4).regions)
+    assert any(r.evicted for r in summarise(product(48, 64, 1024, tall), V4).regions)
+    assert all(not r.evicted for r in summarise(product(48, 64, 1040, tall), V4).regions)
+
+
+def test_an_estimate_of_a_product_is_near_the_peak() -> None:
+    found = estimated(product(64, 96, 128, TILE.replace("split(i, 4)", "split(i, 8)")))
+    peak = 64 * 96 * 128 / V4.width / V4.fma_per_cycle
+    assert peak <= found.cycles <= 2 * peak
+    assert found.bound_by == "products"
+
+
+def test_more_work_takes_no_less_time() -> None:
+    times = [estimated(product(64, 96, k)).cycles for k in (16, 64, 256, 1024, 4096)]
+    assert times == sorted(times)
+
+
+def test_rates_only_help() -> None:
+    kernel = product(64, 96, 128)
+    usual = estimated(kernel).cycles
+    for name in ("fma_per_cycle", "loads_per_cycle", "l2_bytes_per_cycle"):
+        faster = replace(V4, **{name: 2 * getattr(V4, name)})
+        assert estimate(summarise(kernel, V4), faster).cycles <= usual
+
+
+def test_threads_share_tasks() -> None:
+    shared = "mark(j.o, parallel); mark(i.o, parallel); "
+    s = summarise(product(1024, 1024, 256, TILE.replace("tile(", shared + "tile(")), V4)
+    assert s.tasks == 256 * 32
+    one, two = (estimate(s, V4, threads=n).cycles for n in (1, 2))
+    assert two == pytest.approx(one / 2 + V4.launch_cycles)
+
+
+def test_operands_from_farther_away_take_longer() -> None:
+    s = summarise(product(64, 96, 128), V4)
+    times = [estimate(s, V4, levels={"w": n, "x": n}).cycles for n in range(4)]
+    assert times == sorted(times)
+    assert times[0] < times[3]
+
+
+def test_a_summary_prints() -> None:
+    text = str(summarise(product(64, 96, 128), V4))
+    assert "for k: 128 x 48, 384 bytes each" in text
+    assert "multiply_adds 49152" in text
+
+
+def checked(s: Summary, machine: Machine) -> None:
+    found = estimate(s, machine)
+    assert isfinite(found.cycles)
+    assert found.cycles > 0
+    assert found.bound_by in found.parts
+    for r in s.regions:
+        assert set(r.work) <= set(KINDS)
+        assert set(r.functions) <= ELEMENTARY
+        numbers = [*r.work.values(), r.times, r.entries, r.chain, *(x for p in r.moved for x in p)]
+        assert all(0 <= x < inf for x in numbers)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@examples(100)
+@given(case=cases(lengths=LONG, points=100_000), data=st.data())
+def test_estimates_are_positive_and_finite(name: str, case: Case, data: st.DataObject) -> None:
+    machine, kernel = MACHINES[name], case.kernel()
+    reads = [n for n in case.group.external_reads() if not case.layouts[n].halo]
+    free = frozenset(data.draw(st.sets(st.sampled_from(reads))) if reads else ())
+    choice = choose(kernel, machine, free)
+    checked(summarise(with_schedule(kernel, choice).kernel, machine), machine)
+    checked(summarise(kernel, machine), machine)
+
+
+QUANTISED = """
+graph "quantised"
+dims i = 64, j = 64, k = 256
+%x : u8{i,k} = input "x" [i, k]
+%w : i8{j,k} = input "w" [k, j]
+%y : i32{i,j} = sum{k} i32(%x[i, k]) * i32(%w[j, k])
+output "y" [i, j] = %y
+"""
+
+
+@pytest.mark.parametrize(
+    ("machine", "kind"), [(AMX, "matrices"), (V4, "dots"), (V3, "dots")], ids=lambda x: str(x)
+)
+def test_products_of_narrow_numbers(machine: Machine, kind: str) -> None:
+    kernel, _ = lowered(QUANTISED)
+    constants = frozenset({"w"})
+    done = with_schedule(kernel, choose(kernel, machine, constants)).kernel
+    assert summarise(done, machine).work[kind] > 0
+
+
+def test_the_constants_say_where_they_come_from() -> None:
+    found = load()
+    assert {"cpu", "processor", "commit", "date", "kernels", "median_error"} <= {*found.provenance}
+    assert all(each.keys() == ELEMENTARY for each in found.functions.values())
+    assert all(getattr(found.costs, name) > 0 for name in FREE)
+
+
+def test_the_constants_are_those_of_the_measurements() -> None:
+    times = fit.load()
+    model = fit.Model(times)
+    known = load()
+    assert known.functions == {times.bits[n]: each for n, each in times.functions.items()}
+    again = fit.fit(times, model)
+    difference = model.logarithms(again) - model.logarithms(known.costs)
+    assert float(np.abs(difference).max()) < 0.05
+
+
+def test_fits_estimate_as_the_compiler_does() -> None:
+    kernel = product(64, 96, 128)
+    s = summarise(kernel, V4)
+    row = fit.Timed("", "", "0", V4.name, "tiled", 0, "", 1.0, s.regions)
+    constants = load()
+    called = {V4.name: constants.functions_of(V4.vector_bits)}
+    times = fit.Times((row,), {V4.name: fit.Rates.of(V4)}, called, {V4.name: 512}, {})
+    (found,) = np.exp(fit.Model(times).logarithms(constants.costs))
+    assert found == pytest.approx(estimate(s, V4).cycles, rel=1e-6)
+    assert Costs() != constants.costs
