@@ -1,9 +1,9 @@
 """Which dim of every value is innermost in memory, and the others' order.
 
 The innermost dim decides whether loads and stores move whole vectors. It is chosen for all values
-together by coordinate descent on the sum of the nests' costs (see `nest_cost`): sweep over the values,
-give each the dim that is cheapest for its producer and readers as they stand, until nothing
-changes.
+together by coordinate descent on the sum of the nests' costs (see `nest_cost`): sweep over the
+values, give each the dim that is cheapest for its producer and readers as they stand, until
+nothing changes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What loads and stores become: whole registers, broadcasts, transposed blocks, or one lane at a time."""
+"""What loads and stores become: whole registers, broadcasts, transposed blocks, or single lanes."""
 
 from __future__ import annotations
 
