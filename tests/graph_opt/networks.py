@@ -363,3 +363,111 @@ def largest(n: Net) -> str:
     x = n.input(3, 12)
     y = n("TopK", n("Mul", x, x), n.const([4], np.int64), axis=1, outputs=2)
     return n("Softmax", n("Transpose", y, perm=[1, 0]))
+
+
+@network()
+def speech(n: Net) -> str:
+    x = n.input(1, 6, 20)
+    y = n("Relu", n("Conv", x, n.weight(8, 6, 5), strides=[2], pads=[2, 2]))
+    return n("Softmax", n("Conv", y, n.weight(8, 8, 3), dilations=[2], pads=[2, 2]), axis=1)
+
+
+@network()
+def groups_of_channels(n: Net) -> str:
+    x = n.input(1, 8, 6, 6)
+    y = n("Conv", x, n.weight(16, 4, 3, 3), group=2, pads=[1] * 4)
+    return n("PRelu", y, n.weight(16, 1, 1))
+
+
+@network()
+def super_resolution(n: Net) -> str:
+    x = n.input(1, 3, 5, 5)
+    y = n("Tanh", n("Conv", x, n.weight(12, 3, 3, 3), pads=[1] * 4))
+    return n("DepthToSpace", y, blocksize=2)
+
+
+@network()
+def spaces_to_channels(n: Net) -> str:
+    x = n.input(1, 2, 8, 8)
+    y = n("SpaceToDepth", x, blocksize=2)
+    return n("Conv", y, n.weight(8, 8, 1, 1))
+
+
+@network()
+def broadcast_products(n: Net) -> str:
+    a, b = n.input(3, 1, 5, 8), n.input(4, 8, 6)
+    return n("LeakyRelu", n("MatMul", a, b))
+
+
+@network()
+def rolled(n: Net) -> str:
+    x = n.input(2, 8, 4)
+    a = n("Slice", x, n.const([3], np.int64), n.const([8], np.int64), n.const([1], np.int64))
+    b = n("Slice", x, n.const([0], np.int64), n.const([3], np.int64), n.const([1], np.int64))
+    return n("MatMul", n("Concat", a, b, axis=1), n.weight(4, 4))
+
+
+@network()
+def windows_of_attention(n: Net) -> str:
+    x = n("Reshape", n.input(1, 8, 8, 8), n.const([1, 2, 4, 2, 4, 8], np.int64))
+    y = n("Transpose", x, perm=[0, 1, 3, 2, 4, 5])
+    return _attention(n, n("Reshape", y, n.const([4, 16, 8], np.int64)), 2, 4)
+
+
+@network()
+def asymmetric(n: Net) -> str:
+    x = n.input(1, 3, 7, 9)
+    y = n("Conv", x, n.weight(5, 3, 3, 2), pads=[0, 1, 2, 0], strides=[2, 1])
+    return n("AveragePool", y, kernel_shape=[2, 2], count_include_pad=1, pads=[1, 0, 0, 1])
+
+
+@network()
+def normalised_along_channels(n: Net) -> str:
+    x = n.input(2, 6, 4, 4)
+    return n("LRN", n("LpNormalization", x, axis=1), size=3)
+
+
+@network()
+def plain_recurrence(n: Net) -> str:
+    x = n.input(3, 2, 4)
+    return n("RNN", x, n.weight(1, 5, 4), n.weight(1, 5, 5), hidden_size=5)
+
+
+@network(b=(1, 5))
+def rows_of_any_number(n: Net) -> str:
+    x = n.input("b", 12)
+    y = n("Relu", n("Gemm", x, n.weight(12, 20), n.weight(20)))
+    return n("LogSoftmax", n("Gemm", y, n.weight(20, 7), n.weight(7)))
+
+
+@network(b=(1, 3), w=(4, 9))
+def images_of_any_width(n: Net) -> str:
+    x = n.input("b", 3, 6, "w")
+    y = n("Relu", n("Conv", x, n.weight(4, 3, 3, 3), pads=[1] * 4))
+    return n("ReduceMean", y, n.const([2], np.int64), keepdims=0)
+
+
+@network(p=(0, 6))
+def past_and_present(n: Net) -> str:
+    past, now = n.input(1, 2, "p", 4), n.input(1, 2, 1, 4)
+    keys = n("Concat", past, now, axis=2)
+    scores = n("MatMul", now, n("Transpose", keys, perm=[0, 1, 3, 2]))
+    return n("MatMul", n("Softmax", scores), keys)
+
+
+@network()
+def embedded_images(n: Net) -> str:
+    x = n.input(1, 3, 8, 8)
+    y = n("Conv", x, n.weight(8, 3, 4, 4), strides=[4, 4])
+    y = n("Transpose", n("Reshape", y, n.const([1, 8, 4], np.int64)), perm=[0, 2, 1])
+    y = n("Concat", n.weight(1, 1, 8), y, axis=1)
+    return n("LayerNormalization", n("Add", y, n.weight(5, 8)), n.weight(8), n.weight(8))
+
+
+@network()
+def gated(n: Net) -> str:
+    x = n.input(3, 8)
+    a, b = n("MatMul", x, n.weight(8, 12)), n("MatMul", x, n.weight(8, 12))
+    y = n("MatMul", n("Mul", n("Mul", a, n("Sigmoid", a)), b), n.weight(12, 8))
+    mean = n("ReduceMean", n("Mul", y, y), n.const([1], np.int64))
+    return n("Div", y, n("Sqrt", n("Add", mean, n.const(1e-5))))
