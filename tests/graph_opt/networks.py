@@ -53,8 +53,8 @@ class Net:
         self.nodes.append(helper.make_node(op, inputs, names, **attributes))
         return name
 
-    def graph(self, *results: str, dims: Mapping[str, tuple[int, int]]) -> Graph:
-        """The imported model with these outputs."""
+    def save(self, path: Path, *results: str) -> Path:
+        """The file of a model with these outputs."""
         outputs = [onnx.ValueInfoProto(name=r) for r in results]
         graph = helper.make_graph(self.nodes, "net", self.inputs, outputs, self.constants)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
@@ -63,10 +63,13 @@ class Net:
         for o in model.graph.output:
             if o.name in known:
                 o.CopyFrom(known[o.name])
+        onnx.save(model, path)
+        return path
+
+    def graph(self, *results: str, dims: Mapping[str, tuple[int, int]]) -> Graph:
+        """The imported model with these outputs."""
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "net.onnx"
-            onnx.save(model, path)
-            return import_model(path, dims=dims)
+            return import_model(self.save(Path(folder) / "net.onnx", *results), dims=dims)
 
 
 def network(**dims: tuple[int, int]) -> Callable[[Built], Built]:

@@ -1,6 +1,8 @@
 """Assignments print and parse; legal ones compute the same, others say what is wrong."""
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -8,14 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rutc.driver.compiler import Options, compile_model
 from rutc.graph_opt import optimize, versions
-from rutc.graph_opt.alternatives import DIRECT
+from rutc.graph_opt.alternatives import DIRECT, Assigned
 from rutc.graph_opt.alternatives.choices import offers, with_algorithms
 from rutc.graph_opt.assignment import parse_assignment
 from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import realise
 from rutc.graph_opt.plan import Illegal
+from rutc.importer import import_model
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.lexer import ParseError
@@ -26,7 +30,7 @@ from tests.graph_opt.plan_runner import run_plan
 from tests.graph_opt.plans import planned
 from tests.graph_opt.walks import check, walked
 from tests.lock.texts import TARGETS
-from tests.machines import V4
+from tests.machines import V3, V4
 from tests.strategies import graphs, random_inputs
 
 
@@ -63,27 +67,52 @@ def test_assignments_of_networks_compute_the_same(name: str, target: str) -> Non
         assert parse_assignment(str(said)) == said
 
 
-@pytest.mark.parametrize("target", ["x86-64-v3", "amx"])
-@pytest.mark.parametrize("size", [14, 56])
-def test_graphs_with_the_chosen_algorithms_are_those_that_are_chosen(
-    target: str, size: int
-) -> None:
-    machine = TARGETS[target]
-    n = Net()
-    x = n.input(1, 64, size, size)
+def windows(n: Net) -> str:
+    x = n.input(1, 64, 56, 56)
     y = n("Relu", n("Conv", x, n.weight(64, 64, 3, 3), pads=[1] * 4))
-    y = n("MaxPool", y, kernel_shape=[5, 5], pads=[2] * 4)
-    graph = n.graph(n("Conv", y, n.weight(256, 64, 1, 1)), dims={})
+    return n("MaxPool", y, kernel_shape=[5, 5], pads=[2] * 4)
+
+
+def products(n: Net) -> str:
+    return n("Relu", n("MatMul", n.input(512, 256), n.weight(256, 256)))
+
+
+@pytest.mark.parametrize(
+    ("make", "target", "algorithms"),
+    [
+        (windows, "x86-64-v3", {"filter", "separate"}),
+        (windows, "amx", {"filter", "separate"}),
+        (products, "x86-64-v3", set()),
+        (products, "amx", {"split"}),
+    ],
+)
+def test_graphs_with_the_chosen_algorithms_are_those_that_are_chosen(
+    make: Callable[[Net], str], target: str, algorithms: set[str]
+) -> None:
+    machine, n = TARGETS[target], Net()
+    graph = n.graph(make(n), dims={})
     (version,) = versions(graph, machine)
-    said = dict(version.assigned.algorithms)
-    assert any(a.startswith("filter") for a in said.values())
-    assert any(a.startswith("separate") for a in said.values())
-    assert (target == "amx" and size == 56) == ("split into bf16" in said.values())
-    assert with_algorithms(graph, machine, version.assigned) == version.graph
-    direct = with_algorithms(graph, machine, DIRECT)
-    assert direct != version.graph
-    offered = {(o.value, o.algorithm) for o in offers(graph, machine, version.assigned)}
-    assert set(version.assigned.algorithms) <= offered
+    chosen = version.assigned
+    assert {a.split()[0] for _, a in chosen.algorithms} == algorithms
+    assert with_algorithms(graph, machine, chosen) == version.graph
+    assert (with_algorithms(graph, machine, DIRECT) != version.graph) == bool(algorithms)
+    offered = {(o.value, o.algorithm) for o in offers(graph, machine, chosen)}
+    assert set(chosen.algorithms) <= offered
+
+
+def test_a_dump_holds_the_assignment_of_the_plan_beside_it(tmp_path: Path) -> None:
+    n = Net()
+    x = n.input(1, 16, 14, 14)
+    y = n("Relu", n("Conv", x, n.weight(16, 16, 3, 3), pads=[1] * 4))
+    model = n.save(tmp_path / "net.onnx", n("MaxPool", y, kernel_shape=[5, 5], pads=[2] * 4))
+    dump = tmp_path / "dump"
+    compile_model(model, tmp_path / "net.so", Options(target="x86-64-v3", dump=dump), None)
+    said = parse_assignment((dump / "assignment.txt").read_text(encoding="utf-8"))
+    assert said.algorithms
+    graph = with_algorithms(import_model(model), V3, Assigned(said.algorithms))
+    plan = realise(prepare(graph), said, V3)
+    text = (dump / "plan.txt").read_text(encoding="utf-8")
+    assert text.startswith(str(plan).partition("not fused")[0].rstrip())
 
 
 ATTENTION = """
