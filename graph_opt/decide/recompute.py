@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from rutc.graph_opt.decide.fusion import MOST_OPERATIONS
 from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.plan import Illegal
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Expr, Read, reads, substitute, transform
 from rutc.tensor_ir.graph import Body, If, Nest, Node, Scan, While, used_deep
 from rutc.tensor_ir.text import value_name
-
-MOST_OPERATIONS = 256
-"""Of a nest that computes others' values: as many again would take long to compile."""
 
 
 def recomputable(prepared: Prepared, n: Node) -> bool:
