@@ -219,7 +219,7 @@ def _table(entries: Sequence[Entry]) -> list[str]:
     rows.sort(key=lambda row: -row[0])
     by_template: dict[str, list[float]] = {}
     for regret, _, k in rows:
-        by_template.setdefault(str(k["template"]), []).append(regret)
+        by_template.setdefault(str(k.get("template", "tiled")), []).append(regret)
     lines = [
         f"{_summary([regret for regret, _, _ in rows])}",
         "",
@@ -234,7 +234,7 @@ def _table(entries: Sequence[Entry]) -> list[str]:
         if regret >= 0.02:
             lines.append(
                 f"| {name} | {k['default_us']} | {k['best_us']} | {100 * regret:.0f} % | "
-                f"{k['template']} | `{k['best']}` |"
+                f"{k.get('template', 'tiled')} | `{k['best']}` |"
             )
     return lines
 
