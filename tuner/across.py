@@ -99,27 +99,49 @@ def squares(
     return steps
 
 
+_FEW = range(2, SHORTEST)
+"""Iterations of a short loop."""
+
+
 def short_and_long(
     loops: list[str], touches: tuple[Touch, ...], sizes: Mapping[str, Size]
 ) -> tuple[str, ...] | None:
-    """The order for a kernel whose store runs along a short loop, and its loads along another.
+    """The order for a kernel of which one operand's memory runs along a short loop.
 
-    These two come last. None where the loop beside the short one in the store is not the one along
-    which all operands' memory runs.
+    That is its store while its loads run along the loop beside, or a load while the store does: all
+    of a line is used before the next. These two loops come last. None of other kernels.
     """
     stores = [t for t in touches if t.is_store]
-    few = range(2, SHORTEST)
-    short = next((v for v in loops if sizes[v] in few and stores[0].unit(v)), None)
-    if len(stores) != 1 or short is None or stores[0].bytes > 4:
-        return None
-    others = [v for v in loops if v != short]
     loads = [t for t in touches if not t.is_store]
-    along = next((v for v in others if stores[0].strides.get(v) == sizes[short]), None)
-    if along is None or not any(t.unit(along) for t in loads):
+    if len(stores) != 1 or any(t.gathered for t in loads):
         return None
-    if any(t.gathered or t.strides.get(along, 0) not in (0, 1) for t in loads):
+    (store,) = stores
+    found = _crossed(loops, [store], loads, sizes)
+    if found is None:
+        narrow = [t for t in loads if any(t.unit(v) and sizes[v] in _FEW for v in loops)]
+        found = _crossed(loops, narrow, [store, *(t for t in loads if t not in narrow)], sizes)
+    if found is None:
         return None
-    return (*(v for v in others if v != along), short, along)
+    short, along = found
+    return (*(v for v in loops if v not in found), short, along)
+
+
+def _crossed(
+    loops: list[str], narrow: Sequence[Touch], wide: Sequence[Touch], sizes: Mapping[str, Size]
+) -> tuple[str, str] | None:
+    """(short, along): `narrow` lie along a short loop, the one beside is that of `wide`."""
+    if not narrow or any(t.bytes > 4 for t in narrow):
+        return None
+    first = narrow[0]
+    short = next((v for v in loops if sizes[v] in _FEW and first.unit(v)), None)
+    along = next((v for v in loops if first.strides.get(v) == sizes.get(short or "")), None)
+    if short is None or along is None or not any(t.unit(along) for t in wide):
+        return None
+    if any(not t.unit(short) or t.strides.get(along) != sizes[short] for t in narrow):
+        return None
+    if any(t.strides.get(along, 0) not in (0, 1) for t in wide):
+        return None
+    return short, along
 
 
 def turns_of_short(

@@ -19,7 +19,9 @@ from rutc.tuner import choose
 from rutc.tuner.access import Shape, analyse
 from rutc.tuner.arms import choosing_loops, turns
 from rutc.tuner.choice import Choice
+from rutc.tuner.heuristic import spaces
 from rutc.tuner.register_tile import RegisterTile
+from rutc.tuner.templates.pointwise import Form
 from rutc.tuner.templates.tiled import tiled
 from rutc.tuner.templates.tilings import default_tiling
 from rutc.tuner.tile_cost import product_registers
@@ -556,3 +558,27 @@ def test_a_large_operand_may_pass_by_where_none_depends_on_the_vector() -> None:
     """As weights of zeros leave of a product: nothing is streamed, and no rows are split."""
     loops = [s.var for s in walk_stmts(scheduled(ONE_ROW).body) if isinstance(s, Loop)]
     assert {v.partition(".")[0] for v in loops} == {"j", "k"}
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [("y, x, c", "c, y, x"), ("c, y, x", "y, x, c")],
+    ids=["colours to the front", "to the end"],
+)
+def test_vectors_take_turns_over_a_short_loop_that_either_operand_lies_along(
+    given: str, wanted: str
+) -> None:
+    """All three colours of a line are used before the next line is loaded, or stored."""
+    kernel, constants = lowered(f"""
+        graph "colours"
+        dims c = 3, x = 64, y = 8
+        %i : f32{{c,x,y}} = input "i" [{given}]
+        %o : f32{{c,x,y}} = %i[c, x, y]
+        output "o" [{wanted}] = %o
+        """)
+    (space,) = spaces(kernel, MACHINE, constants)
+    assert space.default is not None
+    point = space.default.point
+    assert point.form is Form.TURNS
+    assert point.order == ("y", "c", "x")
+    assert space.choice(point) == choose(kernel, MACHINE, constants)
