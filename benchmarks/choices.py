@@ -12,9 +12,9 @@ from random import Random
 
 from benchmarks.cost_page import CHOICES as RESULTS
 from benchmarks.fit import HELD_OUT
-from benchmarks.kernel_times import Clock, digest_of, kernels, measured
+from benchmarks.kernel_source import BUILDERS, kernels
+from benchmarks.kernel_times import Clock, digest_of, measured
 from benchmarks.machine import provenance
-from benchmarks.regret import BUILDERS
 from benchmarks.store import Entry, save
 from rutc.driver.compile_job import with_schedule
 from rutc.emit.targets import native_target

@@ -7,27 +7,19 @@ is counted is the thread's own time, in cycles of the clock that is measured bes
 
 import ctypes
 import hashlib
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from time import thread_time_ns
 
 import numpy as np
-import onnx
 
-from benchmarks.regret import BUILDERS
+from benchmarks.kernel_source import BUILDERS, arguments_of, first_line, kernels
 from rutc.driver.compile_job import with_schedule
-from rutc.driver.compiler import planned
-from rutc.driver.plan_steps import PlanSteps
-from rutc.driver.weights import Weights
 from rutc.emit.jit import Code, KernelCode
 from rutc.errors import InternalError
-from rutc.graph_opt import versions
-from rutc.importer import import_model
-from rutc.models.zoo import find, zoo
+from rutc.models.zoo import zoo
 from rutc.tensor_ir.affine import typical
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
@@ -129,25 +121,6 @@ def _choices(
     return chosen
 
 
-def kernels(source: str, machine: Machine) -> Iterator[tuple[str, Kernel, frozenset[str]]]:
-    """Yields the kernels of a model before their schedules, with their constants."""
-    with tempfile.TemporaryDirectory() as folder:
-        if source in BUILDERS:
-            path, shapes = Path(folder) / "kernel.onnx", {}
-            onnx.save(BUILDERS[source](), path)
-        else:
-            model = find(source)
-            path, shapes = model.obtain(), {n: tuple(s) for n, s in model.shapes.items()}
-        graph = import_model(path, shapes=shapes)
-        plan, alternatives = planned(versions(graph, machine), machine)
-        for each in (plan, *(a.plan for a in alternatives)):
-            for pending in PlanSteps(each, Weights()).pending:
-                job = pending.job
-                pairs = zip(pending.kernels, job.kernels, job.constants, strict=True)
-                for own, kernel, constants in pairs:
-                    yield own.name, kernel, frozenset(constants)
-
-
 def digest_of(kernel: Kernel, constants: frozenset[str]) -> str:
     """Returns what tells a kernel from others."""
     return hashlib.sha256(f"{kernel}\n{sorted(constants)}".encode()).hexdigest()[:12]
@@ -204,28 +177,9 @@ def measured(kernel: Kernel, machine: Machine, clock: Clock) -> float | None:
     """Returns the cycles of a scheduled kernel on one thread; None of one that takes too few."""
     code = KernelCode(kernel, machine)
     symbols = common_sizes(dict(kernel.symbols))
-    rng = np.random.default_rng(0)
-    memory = [
-        filled(rng, b.dtype.numpy, typical(b.layout.size, dict(kernel.symbols)))
-        for b in kernel.args
-    ]
-    (run,) = code.runs([aligned(m) for m in memory], symbols)
+    memory = arguments_of(kernel)
+    (run,) = code.runs([first_line(m) for m in memory], symbols)
     before = clock.cycle_ns()
     found = least_ns(run) - clock.call_ns
     cycle = min(before, clock.cycle_ns())
     return None if found < FEWEST_NS else found / cycle
-
-
-def filled(rng: np.random.Generator, dtype: np.dtype, elements: int) -> np.ndarray:
-    """Returns small numbers in memory that has room for two lines before and behind them."""
-    room = elements + 256 // dtype.itemsize
-    if dtype.kind == "b":
-        return np.zeros(room, dtype)
-    if dtype.kind in "iu":
-        return rng.integers(0, 3, room).astype(dtype)
-    return rng.standard_normal(room, np.float32).astype(dtype)
-
-
-def aligned(memory: np.ndarray) -> int:
-    """Returns the first address of a line in memory."""
-    return -(-memory.ctypes.data // 64) * 64

@@ -8,35 +8,23 @@ The regret of a kernel is the default's time over the least, less 1: a lower bou
 complete. Results go to benchmarks/results/regret.json and docs/regret.md.
 """
 
-import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from random import Random
 from statistics import median, quantiles
 from time import perf_counter_ns
 from typing import Any
 
-import numpy as np
-import onnx
-
 from benchmarks import layout
-from benchmarks.cases import CASES, MORE
-from benchmarks.layers import MODELS
+from benchmarks.kernel_source import BUILDERS, arguments_of, first_line, kernels
 from benchmarks.machine import provenance
-from benchmarks.operator_cases import CASES as OPERATORS
 from benchmarks.protocol import Page, case_of, write
 from benchmarks.store import Entry
 from rutc.driver.compile_job import with_schedule
-from rutc.driver.compiler import planned
-from rutc.driver.plan_steps import PlanSteps
-from rutc.driver.weights import Weights
 from rutc.emit.jit import KernelCode
 from rutc.emit.targets import native_target
 from rutc.errors import RutcError
-from rutc.graph_opt import versions
-from rutc.importer import import_model
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tuner.choice import Choice
@@ -44,11 +32,6 @@ from rutc.tuner.heuristic import spaces
 from rutc.tuner.space import Space
 from rutc.tuner.templates.tiled import Tiling
 
-BUILDERS: dict[str, Callable[[], onnx.ModelProto]] = {
-    **{case.name: case.build for case in (*CASES, *MORE)},
-    **{case.name: case.build for case in MODELS},
-    **{f"operator {case.name}": case.build for case in OPERATORS},
-}
 TRIALS = 60
 """Schedules that are tried of a kernel."""
 RANDOM_EVERY = 4
@@ -70,9 +53,8 @@ class Timed:
         """Compile it, and fill its arguments."""
         scheduled = with_schedule(kernel, choice).kernel
         self._code = KernelCode(scheduled, machine)
-        rng = np.random.default_rng(0)
-        self._memory = [_filled(rng, b.dtype.numpy, b.layout.elements) for b in scheduled.args]
-        (self._run,) = self._code.runs([_aligned(m) for m in self._memory], {})
+        self._memory = arguments_of(scheduled)
+        (self._run,) = self._code.runs([first_line(m) for m in self._memory], {})
 
     def once_ns(self) -> float:
         """The least time of a run, of as many as `TRIAL_NS` has."""
@@ -84,33 +66,6 @@ class Timed:
             took = perf_counter_ns() - start
             least, spent, runs = min(least, took), spent + took, runs + 1
         return least
-
-
-def _filled(rng: np.random.Generator, dtype: np.dtype, elements: int) -> np.ndarray:
-    """Small numbers in memory that has room for one line before and behind them."""
-    room = elements + 256 // dtype.itemsize
-    if dtype.kind == "f":
-        return rng.standard_normal(room, np.float32).astype(dtype)
-    return rng.integers(0, 3, room).astype(dtype)
-
-
-def _aligned(memory: np.ndarray) -> int:
-    return -(-memory.ctypes.data // 64) * 64
-
-
-def kernels(name: str, machine: Machine) -> Iterator[tuple[str, Kernel, frozenset[str]]]:
-    """Yields the kernels of a case that have spaces of schedules, with their constants."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.onnx"
-        onnx.save(BUILDERS[name](), path)
-        plan, _ = planned(versions(import_model(path), machine), machine)
-        for pending in PlanSteps(plan, Weights()).pending:
-            job = pending.job
-            pairs = zip(pending.kernels, job.kernels, job.constants, strict=True)
-            for own, kernel, constants in pairs:
-                free = frozenset(constants)
-                if not kernel.symbols and spaces(kernel, machine, free):
-                    yield own.name, kernel, free
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +140,8 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     rng = Random(zlib.crc32(name.encode()))
     found: dict[str, Entry] = {}
     for own, kernel, constants in kernels(name, machine):
+        if kernel.symbols or not spaces(kernel, machine, constants):
+            continue
         try:
             entry = measured(kernel, constants, alone, rng)
         except RutcError as error:

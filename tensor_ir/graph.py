@@ -67,6 +67,7 @@ from rutc.tensor_ir.nodes import (
     used,
     used_deep,
     walk_nodes,
+    with_bodies,
 )
 from rutc.tensor_ir.ranges import range_text
 from rutc.tensor_ir.text import (
@@ -106,6 +107,7 @@ __all__ = [
     "used",
     "used_deep",
     "walk_nodes",
+    "with_bodies",
 ]
 
 WIDTH = 100

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import assert_never
 
@@ -277,6 +278,18 @@ def bodies(n: Node) -> tuple[tuple[Node, ...], ...]:
             return ()
         case _:
             assert_never(n)
+
+
+def with_bodies(n: Node, change: Callable[[tuple[Node, ...]], tuple[Node, ...]]) -> Node:
+    """The node with each of its bodies changed; itself if it has none."""
+    match n:
+        case Scan() | While():
+            return replace(n, body=change(n.body))
+        case If():
+            then, orelse = (replace(b, nodes=change(b.nodes)) for b in (n.then, n.orelse))
+            return replace(n, then=then, orelse=orelse)
+        case _:
+            return n
 
 
 def defined(n: Node) -> tuple[Value, ...]:

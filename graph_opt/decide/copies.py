@@ -14,7 +14,7 @@ from rutc.graph_opt.assignment import Copy
 from rutc.graph_opt.plan import Illegal
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Expr, Read, reads, transform
-from rutc.tensor_ir.graph import Body, If, Nest, Node, Scan, Value, While
+from rutc.tensor_ir.graph import Nest, Node, Scan, Value, with_bodies
 from rutc.tensor_ir.text import value_name
 
 
@@ -67,21 +67,13 @@ class _Maker:
         own = dict(known)
         result: list[Node] = []
         for n in nodes:
-            match n:
-                case Scan():
-                    self.counters.append(n.dim)
-                    result.append(replace(n, body=self.scope(n.body, own)))
-                    self.counters.pop()
-                case While():
-                    result.append(replace(n, body=self.scope(n.body, own)))
-                case If():
-                    then = Body(self.scope(n.then.nodes, own), n.then.results)
-                    orelse = Body(self.scope(n.orelse.nodes, own), n.orelse.results)
-                    result.append(replace(n, then=then, orelse=orelse))
-                case Nest() if n.out.name in self.wanted:
-                    result += self.fed(n, self.wanted.pop(n.out.name), own)
-                case _:
-                    result.append(n)
+            if isinstance(n, Nest) and n.out.name in self.wanted:
+                result += self.fed(n, self.wanted.pop(n.out.name), own)
+                continue
+            counters = [n.dim] if isinstance(n, Scan) else []
+            self.counters.extend(counters)
+            result.append(with_bodies(n, lambda nodes: self.scope(nodes, own)))
+            del self.counters[len(self.counters) - len(counters) :]
         return tuple(result)
 
     def fed(self, n: Nest, copies: Iterable[Copy], known: dict[str, Nest]) -> list[Nest]:

@@ -13,7 +13,7 @@ from rutc.graph_opt.decide.operand_copies import OperandCopies
 from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.plan import Refusal
-from rutc.tensor_ir.graph import If, Node, Scan, While
+from rutc.tensor_ir.graph import Node, bodies
 from rutc.tensor_ir.machine import Machine
 
 
@@ -71,9 +71,5 @@ def _scopes(nodes: tuple[Node, ...]) -> Iterator[tuple[Node, ...]]:
     """The scope and all those of bodies in it."""
     yield nodes
     for n in nodes:
-        match n:
-            case Scan() | While():
-                yield from _scopes(n.body)
-            case If():
-                yield from _scopes(n.then.nodes)
-                yield from _scopes(n.orelse.nodes)
+        for body in bodies(n):
+            yield from _scopes(body)

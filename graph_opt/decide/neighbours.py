@@ -118,7 +118,12 @@ def _recomputed(found: Realisation) -> Iterator[Neighbour]:
 
 def _without_copies(given: Assignment, readers: set[str], value: str) -> Assignment:
     """The assignment without copies for these readers, or of a value."""
-    copies = tuple(c for c in given.copies if c.reader not in readers and c.value != value)
+    kept = (c for c in given.copies if c.reader not in readers and c.value != value)
+    return _with_only(given, tuple(kept))
+
+
+def _with_only(given: Assignment, copies: tuple[Copy, ...]) -> Assignment:
+    """The assignment with some of its copies, and nothing said of the others."""
     gone = {c.name for c in given.copies} - {c.name for c in copies}
     arrangements = {v: a for v, a in given.arrangements.items() if v not in gone}
     result = replace(given, copies=copies, arrangements=arrangements)
@@ -132,12 +137,7 @@ def _copied(found: Realisation) -> Iterator[Neighbour]:
     """A nest reads a value itself, or a copy that has another dim innermost."""
     given, known = found.assignment, found.prepared
     for c in given.copies:
-        copies = tuple(x for x in given.copies if x != c)
-        names = {x.name for x in copies}
-        arrangements = {v: a for v, a in given.arrangements.items() if v != c.name or v in names}
-        without = replace(given, copies=copies, arrangements=arrangements)
-        if c.name not in names:
-            without = _without(without, c.name)
+        without = _with_only(given, tuple(x for x in given.copies if x != c))
         yield Neighbour("operands", c.reader, f"no `{c}`", without)
     taken = found.graph.values.keys() | given.arrangements.keys()
     fed = {(c.reader, c.number) for c in given.copies}

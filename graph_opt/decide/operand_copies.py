@@ -13,10 +13,11 @@ from math import prod
 from rutc.graph_opt.assignment import Copy
 from rutc.graph_opt.decide.copies import packed_dims, reads_of
 from rutc.graph_opt.decide.halo import masked_at_edges, needed_halo
+from rutc.graph_opt.decide.names import fresh
 from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.nest_cost import NestCost, ReadUse
 from rutc.tensor_ir.expr import Lit, Read
-from rutc.tensor_ir.graph import If, Nest, Node, Scan, While
+from rutc.tensor_ir.graph import Nest, Node, Scan, bodies
 from rutc.tensor_ir.machine import Machine
 
 Halo = dict[str, tuple[int, int]]
@@ -46,17 +47,13 @@ class OperandCopies:
     def choose(self, nodes: tuple[Node, ...]) -> None:
         """Choose for all nests of a scope. Copies that a body makes are not seen outside of it."""
         for n in nodes:
-            if isinstance(n, Scan):
-                self._counters.append(n.dim)
-                self._inside(n.body)
-                self._counters.pop()
-            elif isinstance(n, While):
-                self._inside(n.body)
-            elif isinstance(n, If):
-                self._inside(n.then.nodes)
-                self._inside(n.orelse.nodes)
-            elif isinstance(n, Nest):
+            if isinstance(n, Nest):
                 self._feed(n)
+            counters = [n.dim] if isinstance(n, Scan) else []
+            self._counters += counters
+            for body in bodies(n):
+                self._inside(body)
+            del self._counters[len(self._counters) - len(counters) :]
 
     def _inside(self, nodes: tuple[Node, ...]) -> None:
         outside = dict(self._names)
@@ -151,12 +148,7 @@ class OperandCopies:
         if key not in self._names:
             kind, what = key[0], key[1]
             value = what.value if isinstance(what, Read) else what
-            base = name = f"{value}.{kind}"
-            number = 0
-            while name in self._taken:
-                number += 1
-                name = f"{base}.{number}"
-            self._taken.add(name)
+            name = fresh(f"{value}.{kind}", self._taken, between=".")
             self._names[key] = name
         return self._names[key]
 

@@ -7,14 +7,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from rutc.graph_opt.decide.fusion import MOST_OPERATIONS
 from rutc.graph_opt.decide.prepared import Prepared
+from rutc.graph_opt.exprs import is_plain
 from rutc.graph_opt.plan import Illegal
-from rutc.tensor_ir.affine import Index
-from rutc.tensor_ir.expr import Expr, Read, reads, substitute, transform
-from rutc.tensor_ir.graph import Body, If, Nest, Node, Scan, While, used_deep
+from rutc.graph_opt.rules.contraction import inlined
+from rutc.tensor_ir.expr import reads
+from rutc.tensor_ir.graph import Nest, Node, used_deep, with_bodies
 from rutc.tensor_ir.text import value_name
 
 
@@ -58,21 +58,13 @@ def _inlined(
 ) -> tuple[Node, ...]:
     result: list[Node] = []
     for n in nodes:
-        match n:
-            case Scan() | While():
-                n = replace(n, body=_inlined(prepared, n.body, left, taken))
-            case If():
-                then = Body(_inlined(prepared, n.then.nodes, left, taken), n.then.results)
-                orelse = Body(_inlined(prepared, n.orelse.nodes, left, taken), n.orelse.results)
-                n = replace(n, then=then, orelse=orelse)
-            case Nest():
-                n = _with_producers(n, taken)
-                if n.out.name in left and recomputable(prepared, n):
-                    left.remove(n.out.name)
-                    taken[n.out.name] = n
-                    continue
-            case _:
-                pass
+        if isinstance(n, Nest):
+            n = _with_producers(n, taken)
+            if n.out.name in left and recomputable(prepared, n):
+                left.remove(n.out.name)
+                taken[n.out.name] = n
+                continue
+        n = with_bodies(n, lambda inside: _inlined(prepared, inside, left, taken))
         stored = taken.keys() & set(used_deep(n))
         if stored:
             raise Illegal(f"{value_name(min(stored))} is read by what is no loop nest")
@@ -82,20 +74,11 @@ def _inlined(
 
 def _with_producers(n: Nest, taken: dict[str, Nest]) -> Nest:
     """The nest computing the values that it reads of these."""
-
-    def visit(e: Expr) -> Expr:
-        if not isinstance(e, Read) or e.value not in taken:
-            return e
-        places = {d: c for d, c in e.coords if isinstance(c, Index)}
-        if e.fill is not None or len(places) < len(e.coords):
-            raise Illegal(f"{value_name(e.value)} is read outside of it, or where data tell")
-        return substitute(taken[e.value].body[0], places)
-
-    own = [taken[r.value] for e in n.body for r in reads(e) if r.value in taken]
-    if not own:
-        return n
-    origin = tuple(dict.fromkeys(o for p in (*own, n) for o in p.origin))
-    new = replace(n, body=tuple(transform(e, visit) for e in n.body), origin=origin)
-    if new.operations > MOST_OPERATIONS:
+    new = n
+    for r in dict.fromkeys(r for e in n.body for r in reads(e) if r.value in taken):
+        if not is_plain(r):
+            raise Illegal(f"{value_name(r.value)} is read outside of it, or where data tell")
+        new = inlined(new, r, taken[r.value])
+    if new is not n and new.operations > MOST_OPERATIONS:
         raise Illegal(f"{value_name(n.out.name)} would take {new.operations} operations")
     return new
