@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rutc.emit import ir
 from rutc.emit.index import I64, i64
 from rutc.emit.storage import memory_type
 from rutc.errors import InternalError
-from rutc.tensor_ir.affine import Index, Range
+from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.kernel import Buffer, Kernel, Space
 
 MOST_STACK_BYTES = 32 << 10
@@ -25,16 +23,14 @@ class Frame:
         function: ir.Function,
         entry: ir.Block,
         kernel: Kernel,
-        ranges: Mapping[str, Range],
     ) -> None:
         """The buffers of `kernel`, of which the function's arguments are the first.
 
-        Slots are made in the block `entry`; `ranges` are those of the code at hand.
+        Slots are made in the block `entry`.
         """
         self.function = function
         self.entry = entry
         self.kernel = kernel
-        self.ranges = ranges
         self.scratch = scratch_bytes(kernel)
         self.pointers: dict[str, ir.Value] = {
             b.name: a for b, a in zip(kernel.args, function.args, strict=False)
@@ -47,7 +43,8 @@ class Frame:
             if buffer.name in self.scratch:
                 self.pointers[buffer.name] = self._scratch_pointer(buffer)
                 return self.pointers[buffer.name]
-            bounds = Index.of(buffer.layout.size).bounds(self.ranges)
+            # Of the whole kernel: the code at hand may be of a branch that tells more of sizes.
+            bounds = Index.of(buffer.layout.size).bounds(dict(self.kernel.symbols))
             if bounds is None:
                 raise InternalError(f"%{buffer.name} on the stack has no bound")
             size = max(bounds[1], 1)

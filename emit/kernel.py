@@ -121,7 +121,7 @@ class _KernelEmitter:
         tiled = any(s.kind is Kind.UNROLL for s in loops)
         self.index = IndexEmitter(self.builder, hide_divisions=tiled)
         self.buffers = {b.name: b for b in (*kernel.args, *kernel.locals)}
-        frame = Frame(function, self.entry, kernel, self.index.ranges)
+        frame = Frame(function, self.entry, kernel)
         # Loops over lanes that are merged all have the merge's vectors, however few lanes they use.
         self.merged = {s.var: s.extent for s in walk_stmts(kernel.body) if isinstance(s, Merge)}
         self.expressions = ExpressionEmitter(

@@ -22,7 +22,7 @@ from tests.compiled import build, run
 from tests.graph_opt.plan_runner import run_plan
 from tests.graph_opt.plans import assigned
 from tests.kernels import assert_agree
-from tests.machines import V4
+from tests.machines import V3, V4
 from tests.strategies import random_inputs
 
 pytestmark = pytest.mark.sampled(16, whole=True)
@@ -270,6 +270,26 @@ def test_slices_of_one_index_of_a_dim_of_any_size(tmp_path: Path) -> None:
         (1, True)
     }
     assert {s.size for g in plan.groups() for s in g.slices if s.dim == "s"} == {1}
+
+
+@pytest.mark.parametrize("s", range(1, 10))
+def test_what_slices_pass_on_has_room_for_any_number_of_rows(s: int, tmp_path: Path) -> None:
+    """Code for each number of rows of a tile comes first to what passes between the kernels."""
+    text = """
+    graph "heads side by side"
+    symbols s = 1..9
+    dims h = 2, k = 8, n = 4, s_i = s, t = 5
+    %a : f32{h,s_i,t} = input "a" [h, s_i, t]
+    %b : f32{h,n,t} = input "b" [h, t, n]
+    %p : f32{h,n,s_i} = sum{t} %a[h, s_i, t] * %b[h, n, t]
+    %y : f32{k,s_i} = abs(%p[h=k // 4, n=k % 4, s_i])
+    output "y" [k, s_i] = %y
+    """
+    rng = np.random.default_rng(0)
+    shapes = {"a": (2, s, 5), "b": (2, 5, 4)}
+    inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    plan = check(text, tmp_path, "slices {h} by 1: %p .. %y", machine=V3, inputs=inputs)
+    assert in_part(plan, "p")
 
 
 @pytest.mark.parametrize("n", [65, 66, 96, 97, 300])
