@@ -208,7 +208,8 @@ class Draft:
 
 def key(job: CompileJob, machine: Machine) -> str:
     """The key in the cache of what a job becomes for a machine."""
-    return key_of("kernels", (repr(job), str(machine), VERSION, sources_digest()))
+    known = repr(job), str(machine), repr(machine.weights), VERSION, sources_digest()
+    return key_of("kernels", known)
 
 
 @functools.cache

@@ -1,0 +1,377 @@
+"""The weights of decisions: numbers that no rate of a machine tells, and no definition.
+
+A weight says what something costs, or from where on it pays. They lie in `weights.json`, every one
+with what is known of it: `python -m benchmarks.weights` takes each a little lower and higher,
+measures the kernels and models whose code that changes, and writes what it finds beside the value.
+Decisions have them from the machine that they are for, `machine.weights`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from rutc.base.record import record
+
+FILE = Path(__file__).with_name("weights.json")
+
+
+@record
+class Tiles:
+    """Of the tile of registers that a sum of products is computed in. Cycles, or shares of them."""
+
+    spare: int
+    """One register in so many is better left to the allocator."""
+    tight: float
+    """Slow-down for every register that it is short of."""
+    spill: float
+    """Slow-down for every register that does not exist."""
+    loop: float
+    """What a short loop costs that is not unrolled."""
+    tested: float
+    """Slow-down by tests of where a window is, as there is no halo: about as much as products."""
+    together: float
+    """How sharply the longer of the times that hide each other prevails."""
+    stream: float
+    """Share of the second cache's transfer time that is not hidden behind arithmetic."""
+    lane_load: float
+    """A load, doubled, of reductions over lanes."""
+    lane_stream: float
+    """What `stream` is, of reductions over lanes."""
+    load_bits: int
+    """A hidden load of so many bits costs twice what one of an element does."""
+    lines_anew: float
+    """Share of the rows' lines that the tile before has not left in the first cache."""
+    evicted: float
+    """What it costs to get a line from the second cache before it is written to."""
+    shortest_row: int
+    """Rows of a tile along memory from which on vectors across it are transposed."""
+    far: float
+    """Slow-down for every doubling of the bytes that a tile's rows lie apart."""
+    unknown: float
+    """Slow-down by rows that are a whole loop of symbolic extent, which may well have fewer."""
+    apart: float
+    """To find where a row lies whose distance from the one before is known in the run only."""
+    uneven: float
+    """The most that a tile may cost that fits evenly into a chunk of packed rows, over the best."""
+    few_registers: int
+    """Vector registers of which a tile of sums leaves none to load ahead."""
+
+
+@record
+class Blocks:
+    """Of blocks of long sums, and of what is asked for ahead of its use."""
+
+    panel: float
+    """Share of the first cache that the vector operand of a blocked reduction may take."""
+    lines: float
+    """Share of the first cache for that operand and for lines that several tiles share."""
+    busy: float
+    """Share of a step's cycles from which on it shows that lines come from the second cache."""
+    near_steps: int
+    """Steps of the reduction ahead to ask for rows of an operand that lie far apart."""
+    far_bytes: int
+    """From this distance on, the hardware does not know the next row from the one before."""
+    few_tiles: int
+    """Up to so many tiles use the vector operand again: waiting for it from memory then shows."""
+    fewest_tiles: int
+    """So few tiles at least use a block of the vector operand before the next is loaded."""
+    few_uses: int
+    """Each element of an operand is used at least so often if its lines are asked for anyway."""
+    few_lines: int
+    """Pieces of rows of so many lines or fewer are stored side by side: of 96 bytes, of 1,000 rows
+    of 1,933 sums of 20 products, they took half as long as one below the other (Zen 4, AVX2)."""
+    shortest: int
+    """Multiply-adds per register tile below which carrying partial sums costs more than it gains."""
+    reuse: int
+    """Tiles that use a block of the vector operand before the next is loaded."""
+    stream_bytes: int
+    """How far ahead to ask for an operand that is read once: beyond what the hardware does."""
+    near_lines: int
+    """Lines ahead to ask for an operand that streams from the second cache."""
+    few_steps: int
+    """Reductions shorter than this are over before lines come that were asked for at their start."""
+    most_lines: int
+    """What follows a reduction is asked for if it is in so many lines."""
+
+
+@record
+class Windows:
+    """Of windows: which tiles they have, and where loops over their inside pay."""
+
+    least_gain: float
+    """What loops over the inside have to bring the cost to: their ends are not known."""
+    few_steps: int
+    """A loop with fewer iterations is not worth loops around it whose ends are not known."""
+    most_taps: int
+    """The most elements of a window that are written out one after the other."""
+    most_rows: int
+    """Rows of a tile."""
+    most_vectors: int
+    """Vectors of a tile without rows."""
+    loaded: int
+    """Registers for what is just being loaded."""
+    held: int
+    """Registers for what is being loaded and sorted, and for where its elements go."""
+    tile: float
+    """Cycles of a tile besides its loads and its arithmetic."""
+    ahead_bytes: int
+    """How far ahead memory is asked for."""
+
+
+@record
+class Vectors:
+    """Of vectors in kernels without tiles."""
+
+    shortest: int
+    """The shortest loop that becomes the vector, or a side of a square that is transposed."""
+    long: int
+    """Vectors in the states of a reduction over so many at least."""
+    copies: int
+    """Vectors that an iteration computes, to fill each other's waits."""
+    operations: int
+    """Operations of all vectors of an iteration, at most. Bodies of more keep a processor as busy
+    alone: chains of 64, 128 and 250 sums, products, tanh and exp take between 0.93 and 1.07 of the
+    time with one vector as with four (Zen 4, AVX-512), and half of the time to compile."""
+
+
+@record
+class Matrices:
+    """Of registers for matrices."""
+
+    shortest_bytes: int
+    """Fewer bytes of a row are not worth the loads."""
+    fewest_rows: int
+    """Rows of a product from which on it takes such registers."""
+
+
+@record
+class Sharing:
+    """Of threads: what is shared among them, and into which pieces."""
+
+    launches: int
+    """Kernels estimated to take less than so many launches of threads run on one."""
+    wakes: int
+    """A model estimated to take less than it takes to wake threads so often runs on one thread."""
+    spill_bytes: int
+    """What prefetching and shared lines move too much at each end of a piece."""
+    turn: float
+    """Cycles that it costs a thread to go on to the next turn."""
+    cache_bytes: float
+    """Bytes per cycle that kernels bound by their own thread's caches take in and give."""
+    least: float
+    """Cycles that a kernel with parallel loops takes at least: schedules make none in smaller
+    ones."""
+    efficiency: float
+    """Share of the peak that kernels commonly reach."""
+    gather: float
+    """Cycles of an element that is read at a place which depends on data; measured: 1.1 to 1.7, all
+    else included, where Zen 4 walks for 100 rows through 100 trees."""
+
+
+@record
+class Layouts:
+    """Of the orders of values in memory: cycles of an element, or of a lane of a vector."""
+
+    broadcast: float
+    """An element that goes into all lanes."""
+    apart: float
+    """A broadcast of elements that would go into one instruction, if they were neighbours."""
+    other_line: float
+    """What a broadcast adds where each step of a long sum reads another line than the one before."""
+    held: float
+    """Share of the first cache: a sum over fewer lines finds them there for the next tile, too."""
+    packed: float
+    """A vector of a constant, which lies as it is read."""
+    contiguous: float
+    """A vector of neighbours in memory."""
+    apart_by_one: float
+    """Loads and permutations from one lane of a window to the next, where that is near."""
+    scattered: float
+    """A lane of scattered elements."""
+    store_crossed: float
+    """A lane of an elementwise nest: squares are transposed in registers."""
+    store_scattered: float
+    """A lane of sums, which go to memory lane by lane."""
+    store_turned: float
+    """A lane of a block of sums that are transposed on their way to memory."""
+    copy: float
+    """Copying a value into another layout."""
+    merge: float
+    """Each of the steps that join the lanes of a reduction, which halve them."""
+
+
+@record
+class Fusion:
+    """Of what is computed together, or anew, and of values with a halo."""
+
+    row: float
+    """The largest row that a group keeps, in second caches: it has to stay in the nearest ones."""
+    operations: int
+    """The most operations of what each reader of a row computes anew."""
+    quotients: int
+    """Quotients of one divisor from which on its reciprocal is worth a value of its own."""
+    long_row_bytes: int
+    """A row of this size no longer stays in a core's nearest caches between two passes."""
+    widened: int
+    """An element read so often costs more to convert each time than to store in 32 bits."""
+    least_lanes: int
+    """The shortest dim along which vectors pay."""
+    halo: int
+    """A value takes at most so many times its own memory with a halo,"""
+    halo_elements: int
+    """and so many elements."""
+
+
+@record
+class Slices:
+    """Of chains of kernels that work on one slice after the other."""
+
+    ring: float
+    """What the values between the kernels may take while one slice is worked on, in second
+    caches."""
+    most_ring: float
+    """What they may take where slices cannot be shorter: little of it is lost."""
+    block: int
+    """Indices of a block: so many use what register tiles load of the other operand."""
+    unhidden: float
+    """Share of what blocks read again that their arithmetic does not hide."""
+    reread: float
+    """What a byte that is read again costs, in bytes that stay near."""
+    kept_rows: float
+    """Share of the rows of registers for matrices that slices leave."""
+    near: float
+    """Values up to this size, in second caches, stay near as they are."""
+    again: float
+    """What every slice reads again stays near up to this size, in second caches."""
+    fewest: int
+    """Threads share the slices: with fewer, threads would have nothing to do."""
+    weighed: int
+    """Indices for which turns are weighed: of fewer, runs move little."""
+    near_bytes: int
+    """What a thread may have for one index of what passes between kernels: most cores' share of a
+    third cache is less."""
+
+
+@record
+class Filtering:
+    """Of minimal filtering (Winograd), and of separable windows."""
+
+    reached: float
+    """Share of the machine's multiply-adds that sums reach."""
+    far_bytes: float
+    """Bytes a cycle that are fetched ahead from beyond the second cache: weights arrive while
+    others are used."""
+    transform: float
+    """Cycles per vector that a transform reads or writes."""
+    paired: float
+    """Products of i16 that sums reach in pairs, for each one of f32 (Zen 4, AVX2: sums of 576 to
+    2304 products)."""
+    element: float
+    """Bytes of an element of transformed tiles that go beyond the second cache: none, where they
+    are made and used in slices (no time for them showed for 28 x 28 x 128 to 56 x 56 x 64)."""
+    many_products: int
+    """From so many products of each element on, constants are stored in 16 bits: to widen them
+    where they are loaded takes 0.003 cycles a product (Zen 4, AVX2), a byte more from memory
+    0.4."""
+    small: float
+    """The time of a sum of products with small factors, of that with factors in 16 bits (Zen 4,
+    AVX2: convolutions of 28 x 28 x 256 by 3 x 3 x 256)."""
+    stored: float
+    """What it costs to store an element and to read it again, in elements that are reduced."""
+
+
+@record
+class SplitPrecision:
+    """Of products of f32 as products of parts in registers for matrices of bf16."""
+
+    fewest_rows: int
+    """Rows of a sum from which on it is weighed."""
+    products: float
+    """Products of f32 per cycle that sums of products of parts reach, in registers of many rows."""
+    many_rows: int
+    """Where the inputs tell the number of rows, parts are used from so many on: fewer would wait
+    for constants, which are half as large again."""
+    busy_rows: int
+    """With fewer rows, registers are loaded more than they compute."""
+    busy_products: int
+    """With fewer products at a time, likewise."""
+    split: float
+    """Cycles to take an element of a value apart, and to bring its parts into order."""
+    store: float
+    """Cycles for a sum to pass over the stack."""
+    moved: float
+    """Bytes a cycle of parts that are stored, and read again."""
+    streamed: float
+    """Bytes a cycle of constants that come from memory, as they do in all but small models."""
+
+
+@record
+class Counting:
+    """Of what a summary counts, in operations on vectors."""
+
+    transposed: int
+    """Vectors across memory from which on they are transposed in registers."""
+    joined: float
+    """What puts one of several neighbours in its place in a lane."""
+    divided: float
+    """A quotient or remainder in a place."""
+    extremes: float
+    """A minimum or maximum of floats, which is NaN where an operand is."""
+    forward: float
+    """Cycles from a store until a load has what it stored."""
+
+
+GROUPS = {
+    "tiles": Tiles,
+    "blocks": Blocks,
+    "windows": Windows,
+    "vectors": Vectors,
+    "matrices": Matrices,
+    "sharing": Sharing,
+    "layouts": Layouts,
+    "fusion": Fusion,
+    "slices": Slices,
+    "filtering": Filtering,
+    "split_precision": SplitPrecision,
+    "counting": Counting,
+}
+"""The fields of `Weights`, and what they are."""
+
+
+@record
+class Weights:
+    """The weights of all decisions, in groups."""
+
+    tiles: Tiles
+    blocks: Blocks
+    windows: Windows
+    vectors: Vectors
+    matrices: Matrices
+    sharing: Sharing
+    layouts: Layouts
+    fusion: Fusion
+    slices: Slices
+    filtering: Filtering
+    split_precision: SplitPrecision
+    counting: Counting
+
+    def __hash__(self) -> int:
+        """Of few numbers: machines are hashed often, and most have the same weights."""
+        return hash(self.matrices)
+
+
+def load(path: Path = FILE) -> Weights:
+    """The weights of a file."""
+    found: Mapping[str, Mapping[str, Mapping[str, float]]] = json.loads(path.read_text("utf-8"))
+    return Weights(
+        **{
+            group: made(**{name: each["value"] for name, each in found[group].items()})
+            for group, made in GROUPS.items()
+        }
+    )
+
+
+WEIGHTS = load()
+"""Those of decisions for all machines."""
