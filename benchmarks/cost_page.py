@@ -124,7 +124,10 @@ def _ranks(
 
 
 def page(
-    points: Sequence[Timed], estimates: np.ndarray, costs: Costs, whence: Mapping[str, Any]
+    points: Sequence[Timed],
+    estimates: np.ndarray,
+    costs: Costs,
+    whence: Sequence[Mapping[str, Any]],
 ) -> str:
     """Returns the Markdown page about the cost."""
     tables = [*_errors_table(points, estimates), "", *_regret_table(points, estimates)]
@@ -134,12 +137,11 @@ def page(
         INTRODUCTION,
         "## Errors",
         "",
-        f"Measured on {whence['cpu']} ({whence['processor']}), one thread, commit "
-        f"{whence['commit']}, {whence['date']}, by `python -m benchmarks.fit --measure`; fitted by "
-        "`python -m benchmarks.fit`. The x86-64-v3 rows are AVX2 code on the same processor. An "
-        "error is |log(estimate / cycles)|: 0.1 is 10 %. *Held out* are the kernels, a third of "
-        "all, that took no part in the fit; like layers, and the same one for the other "
-        "target, may be on either side.",
+        f"Measured on {', '.join(map(_measured, whence))}, one thread, by `python -m "
+        "benchmarks.fit --measure`; fitted by `python -m benchmarks.fit`. The x86-64-v3 rows are "
+        "AVX2 code on that processor. An error is |log(estimate / cycles)|: 0.1 is 10 %. *Held "
+        "out* are the kernels, a third of all, that took no part in the fit, on any processor; "
+        "like layers, and the same one for another target, may be on either side.",
         "",
         *tables,
         "",
@@ -160,6 +162,11 @@ def page(
         *_worst(points, estimates),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _measured(whence: Mapping[str, Any]) -> str:
+    made = f"commit {whence['commit']}, {whence['date']}"
+    return f"{whence['cpu']} ({whence['processor']}, {made})"
 
 
 def _values(costs: Costs) -> list[tuple[str, float]]:

@@ -1,13 +1,13 @@
 """`python -m benchmarks.fit`: fits the constants of `tensor_ir.cost` to measured kernels.
 
-    python -m benchmarks.fit --measure     # times kernels anew, for both x86-64 targets
+    python -m benchmarks.fit --measure     # times kernels anew on this processor, for its targets
     python -m benchmarks.fit --summarise   # counts them anew, and keeps the times
     python -m benchmarks.fit               # fits the constants, and writes docs/cost.md
 
-Times lie in benchmarks/results/kernels_timed.json.gz, each with the summary of its kernel, so that
-a fit takes seconds. Kernels are told apart by a hash: those of which it is a multiple of three take
-no part in the fit, and the errors that count are theirs. What is fitted goes to
-tensor_ir/cost/fitted.json.
+Times lie in benchmarks/results/kernels_timed, a file for each processor, each time with the summary
+of its kernel, so that a fit takes seconds. Kernels are told apart by a hash: those of which it is a
+multiple of three take no part in the fit, on any processor, and the errors that count are theirs.
+What is fitted goes to tensor_ir/cost/fitted.json.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import ELEMENTARY, OPS
 from rutc.tensor_ir.machine import Machine
 
-RESULTS = ROOT / "benchmarks" / "results" / "kernels_timed.json.gz"
+RESULTS = ROOT / "benchmarks" / "results" / "kernels_timed"
 HELD_OUT = 3
 """One kernel in so many takes no part in the fit."""
 SHARPEST = 12.0
@@ -64,6 +64,7 @@ class Timed:
     name: str
     digest: str
     target: str
+    """And the processor: `znver4 x86-64-v3`."""
     template: str
     number: int
     schedule: str
@@ -91,18 +92,22 @@ class Times:
     """What elementary functions take, by target."""
     bits: Mapping[str, int]
     """Of the targets' registers."""
-    provenance: Mapping[str, Any]
+    provenance: tuple[Mapping[str, Any], ...]
+    """Of each processor's."""
 
 
 def machines() -> dict[str, Machine]:
-    """Returns the processor at hand, as code for AVX2 and the native one see it."""
+    """Returns the processor at hand, as native code sees it, and code for AVX2."""
     native = native_target().machine
     narrow = with_measured_rates(avx2(l1=native.l1, l2=native.l2))
-    return {m.name: m for m in (native, narrow)}
+    return {m.name: m for m in (narrow, native)}
 
 
-def measure(known: Mapping[tuple[str, str, str], float] | None = None) -> None:
+def measure(known: Times | None = None) -> None:
     """Times the points of all kernels, or takes the cycles that are known, and writes them."""
+    whence = asdict(provenance())
+    place = RESULTS / f"{whence['processor']}.json.gz"
+    times = {} if known is None else {(*r.kernel, r.schedule): r.cycles for r in known.points}
     rows: list[Timed] = []
     targets = machines()
     for target, machine in targets.items():
@@ -114,17 +119,17 @@ def measure(known: Mapping[tuple[str, str, str], float] | None = None) -> None:
                 print(f"{source}: {str(error).splitlines()[0]}")
                 continue
             for point in found:
-                key = target, point.digest, point.schedule
-                cycles = known.get(key) if known is not None else _cycles(point, machine, clock)
+                key = f"{whence['processor']} {target}", point.digest, point.schedule
+                cycles = _cycles(point, machine, clock) if known is None else times.get(key)
                 if cycles is not None:
                     rows.append(timed(point, target, cycles, machine))
             print(f"{target}: {source}: {len(rows)} points", flush=True)
     if known is None:
         called = {name: functions(machine) for name, machine in targets.items()}
-        save(rows, targets, called, asdict(provenance()))
+        save(place, rows, targets, called, whence)
     else:
-        before = load()
-        save(rows, targets, before.functions, before.provenance)
+        data = _read(place)
+        save(place, rows, targets, data["functions"], data["provenance"])
 
 
 def _cycles(point: Point, machine: Machine, clock: Clock) -> float | None:
@@ -153,12 +158,13 @@ def timed(point: Point, target: str, cycles: float, machine: Machine) -> Timed:
 
 # -- the file -----------------------------------------------------------------------------------
 def save(
+    place: Path,
     rows: Iterable[Timed],
     targets: Mapping[str, Machine],
     called: Mapping[str, Mapping[str, float]],
     whence: Mapping[str, Any],
 ) -> None:
-    """Writes measured points."""
+    """Writes the points measured on one processor."""
     data = {
         "provenance": dict(whence),
         "machines": {n: {**_plain(m), "features": sorted(m.features)} for n, m in targets.items()},
@@ -167,22 +173,36 @@ def save(
         "points": [_encoded(row) for row in rows],
     }
     text = json.dumps(data, separators=(",", ":"))
-    RESULTS.write_bytes(gzip.compress(text.encode(), mtime=0))
+    place.parent.mkdir(exist_ok=True)
+    place.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 def _plain(machine: Machine) -> dict[str, object]:
-    return {f.name: getattr(machine, f.name) for f in fields(machine)}
+    return {f.name: getattr(machine, f.name) for f in fields(machine) if f.name != "weights"}
 
 
-def load(path: Path = RESULTS) -> Times:
-    """Returns the points measured so far."""
-    data = json.loads(gzip.decompress(path.read_bytes()))
-    rates = {
-        n: Rates(**{**r, "level_bytes": tuple(r["level_bytes"])}) for n, r in data["rates"].items()
-    }
-    rows = tuple(map(_decoded, data["points"]))
-    bits = {name: int(m["vector_bits"]) for name, m in data["machines"].items()}
-    return Times(rows, rates, data["functions"], bits, data["provenance"])
+def _read(place: Path) -> dict[str, Any]:
+    return cast(dict[str, Any], json.loads(gzip.decompress(place.read_bytes())))
+
+
+def load(folder: Path = RESULTS) -> Times:
+    """Returns the points measured so far on all processors."""
+    points: list[Timed] = []
+    rates: dict[str, Rates] = {}
+    functions: dict[str, Mapping[str, float]] = {}
+    bits: dict[str, int] = {}
+    whence: list[Mapping[str, Any]] = []
+    for place in sorted(folder.glob("*.json.gz")):
+        data = _read(place)
+        own = str(data["provenance"]["processor"])
+        whence.append(data["provenance"])
+        points += (_decoded(row, own) for row in data["points"])
+        for name, r in data["rates"].items():
+            target = f"{own} {name}"
+            rates[target] = Rates(**{**r, "level_bytes": tuple(r["level_bytes"])})
+            functions[target] = data["functions"][name]
+            bits[target] = int(data["machines"][name]["vector_bits"])
+    return Times(tuple(points), rates, functions, bits, tuple(whence))
 
 
 def rounded(x: float) -> float:
@@ -212,13 +232,13 @@ def _encoded(row: Timed) -> list[object]:
     return [*facts, rounded(row.cycles), regions]
 
 
-def _decoded(data: Sequence[Any]) -> Timed:
+def _decoded(data: Sequence[Any], processor: str) -> Timed:
     source, name, digest, target, template, number, schedule, cycles, regions = data
     found = []
     for times, entries, work, called, chain, moved, evicted in regions:
         pairs = zip(moved[::2], moved[1::2], strict=True) if moved else [(0.0, 0.0)] * LEVELS
         found.append(Region("", times, entries, work, called, chain, 0, tuple(pairs), evicted))
-    kernel = source, name, digest, target, template
+    kernel = source, name, digest, f"{processor} {target}", template
     return Timed(*kernel, number, schedule, cycles, tuple(found))
 
 
@@ -315,6 +335,18 @@ def _costs(start: Costs, x: np.ndarray) -> Costs:
     return replace(start, **dict(zip(FREE, map(float, np.exp(x)), strict=True)))
 
 
+def _by_bits(times: Times) -> dict[int, dict[str, float]]:
+    """What elementary functions take in registers of so many bits: the mean of all processors."""
+    found: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for target, each in times.functions.items():
+        for name, value in each.items():
+            found[times.bits[target]][name].append(value)
+    return {
+        bits: {name: rounded(float(np.mean(values))) for name, values in each.items()}
+        for bits, each in sorted(found.items())
+    }
+
+
 def main() -> None:
     """Measures, or fits and writes the constants and their page."""
     parser = argparse.ArgumentParser(
@@ -326,8 +358,7 @@ def main() -> None:
     if options.measure:
         measure()
     elif options.summarise:
-        rows = load().points
-        measure({(*row.kernel, row.schedule): row.cycles for row in rows})
+        measure(load())
     times = load()
     model = Model(times)
     costs = fit(times, model)
@@ -336,8 +367,8 @@ def main() -> None:
     kept = ("cpu", "processor", "date", "commit")
     data = {
         "costs": asdict(costs),
-        "functions": {times.bits[name]: each for name, each in times.functions.items()},
-        "provenance": {**{name: times.provenance[name] for name in kept}, **errors},
+        "functions": _by_bits(times),
+        "provenance": {"machines": [{n: p[n] for n in kept} for p in times.provenance], **errors},
     }
     FITTED.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     page = cost_page.page(times.points, estimates, costs, times.provenance)
