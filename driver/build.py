@@ -30,8 +30,6 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import without_common
 from rutc.tuner.sharing import share
 
-WAKES = 4
-"""A model estimated to take less than it takes to wake threads so often runs on one thread."""
 MOST_CYCLES = 1 << 62
 """More are not counted in a run."""
 
@@ -223,7 +221,7 @@ class Builder:
 
 def least_shared(machine: Machine) -> int:
     """Cycles of a run from which on several threads pay."""
-    return max(1, WAKES * machine.wake_cycles)
+    return max(1, machine.weights.sharing.wakes * machine.wake_cycles)
 
 
 def machine_of(plans: Sequence[Plan], machine: Machine) -> Machine:

@@ -25,9 +25,6 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.products import terms_of
 
 Extents = Mapping[str, Index]
-GATHER_CYCLES = 2
-"""What an element takes that is read at a place which depends on data; measured: 1.1 to 1.7, all
-else included, where Zen 4 walks for 100 rows through 100 trees."""
 
 
 def cycles_of(plan: Plan, machine: Machine) -> Index:
@@ -43,7 +40,7 @@ def _cycles(
         match s:
             case Run(group):
                 work += work_of(group, extents)
-                total += GATHER_CYCLES * _gathers(group, extents)
+                total += machine.weights.sharing.gather * _gathers(group, extents)
             case Repeat():
                 total += _cycles(s.steps, extents, sizes, machine) * s.trips
             case RepeatWhile() | InTurn():

@@ -25,8 +25,6 @@ from rutc.tensor_ir.kernel import Update
 from rutc.tensor_ir.machine import PAIR
 from rutc.tensor_ir.products import narrow_factors
 
-FEW_REGISTERS = 16
-"""Vector registers of which a tile of sums leaves none to load ahead."""
 I1, I8, I16 = ir.IntType(1), ir.IntType(8), ir.IntType(16)
 
 
@@ -69,7 +67,8 @@ class DotEmitter:
             sums = self._pairs(p, q) if group == PAIR else self._quads(p, q)
             # LLVM would add up products of several steps first, and spill what is not yet added;
             # where registers are few, it would also load factors of several steps first.
-            register, few = vector_register(self.machine), self.machine.registers <= FEW_REGISTERS
+            register = vector_register(self.machine)
+            few = self.machine.registers <= self.machine.weights.tiles.few_registers
             return opaque(self.builder, self.builder.add(old, sums), register, in_order=few)
         factors = ir.VectorType(ir.IntType(32 // group), group * lane.lanes)
         p, q = (self._bytes(x, factors) for x in (p, q))

@@ -83,7 +83,7 @@ class Blocks:
     """Pieces of rows of so many lines or fewer are stored side by side: of 96 bytes, of 1,000 rows
     of 1,933 sums of 20 products, they took half as long as one below the other (Zen 4, AVX2)."""
     shortest: int
-    """Multiply-adds per register tile below which carrying partial sums costs more than it gains."""
+    """Multiply-adds per register tile below which carrying sums costs more than it gains."""
     reuse: int
     """Tiles that use a block of the vector operand before the next is loaded."""
     stream_bytes: int
@@ -91,7 +91,7 @@ class Blocks:
     near_lines: int
     """Lines ahead to ask for an operand that streams from the second cache."""
     few_steps: int
-    """Reductions shorter than this are over before lines come that were asked for at their start."""
+    """Reductions shorter than this are over before lines come that they ask for at their start."""
     most_lines: int
     """What follows a reduction is asked for if it is in so many lines."""
 
@@ -165,7 +165,7 @@ class Sharing:
     ones."""
     efficiency: float
     """Share of the peak that kernels commonly reach."""
-    gather: float
+    gather: int
     """Cycles of an element that is read at a place which depends on data; measured: 1.1 to 1.7, all
     else included, where Zen 4 walks for 100 rows through 100 trees."""
 
@@ -179,7 +179,7 @@ class Layouts:
     apart: float
     """A broadcast of elements that would go into one instruction, if they were neighbours."""
     other_line: float
-    """What a broadcast adds where each step of a long sum reads another line than the one before."""
+    """What a broadcast adds where each step of a long sum reads another line than that before."""
     held: float
     """Share of the first cache: a sum over fewer lines finds them there for the next tile, too."""
     packed: float

@@ -10,13 +10,6 @@ from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Read, index_names
 
-LEAST_GAIN = 0.8
-"""What loops over the inside of windows have to bring the cost to: their ends are not known."""
-FEW_STEPS = 8
-"""A loop is not worth loops around it whose ends are not known if it has fewer iterations."""
-MOST_TAPS = 64
-"""The most elements of a window that are written out one after the other."""
-
 
 @record
 class Window:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rutc.tensor_ir.affine import Index, Range, Size, typical
 from rutc.tensor_ir.kernel import Kind
+from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import (
     Mark,
     NotApplicable,
@@ -20,9 +21,6 @@ from rutc.tensor_ir.steps import (
 from rutc.tuner.access import Touch, leaves_rest, never_longer
 from rutc.tuner.choice import shared_out
 from rutc.tuner.collapse import fuse_innermost
-
-SHORTEST = 4
-"""Iterations of either loop below which a square would be mostly empty."""
 
 
 def across(order: Sequence[str], touches: tuple[Touch, ...]) -> tuple[str, ...] | None:
@@ -55,7 +53,7 @@ def squares(
     touches: tuple[Touch, ...],
     sizes: Mapping[str, Size],
     symbols: Mapping[str, Range],
-    lanes: int,
+    machine: Machine,
     fused: int,
     parallel: int | None,
 ) -> list[Step]:
@@ -72,7 +70,8 @@ def squares(
     if operand is None or len(order) < 2 or not operand.unit(order[-2]):
         raise NotApplicable(f"no single operand lies across {order[-1]} and along the loop before")
     *others, along, vector = order
-    if typical(sizes[vector], symbols) < SHORTEST:
+    lanes, shortest = machine.width, machine.weights.vectors.shortest
+    if typical(sizes[vector], symbols) < shortest:
         raise NotApplicable(f"{vector} is short")
     steps: list[Step] = [Reorder((along, *others, vector))]
     wide = fuse_innermost([*others, vector], sizes, touches, fused)
@@ -81,7 +80,7 @@ def squares(
     long = fuse_innermost([*others, along], sizes, wide.touches, fused)
     *others, along = long.loops
     steps += long.steps
-    if long.size in range(SHORTEST) or any(_short(x.size, lanes, symbols) for x in (wide, long)):
+    if long.size in range(shortest) or any(_short(x.size, lanes, symbols) for x in (wide, long)):
         raise NotApplicable(f"{along} or {vector} is short")
     blocks = {v: n for v, n in ((vector, wide.size), (along, long.size)) if not _fits(n, lanes)}
     # Squares follow one another along the stores: lines and pages that are far apart cost stores
@@ -99,12 +98,8 @@ def squares(
     return steps
 
 
-_FEW = range(2, SHORTEST)
-"""Iterations of a short loop."""
-
-
 def short_and_long(
-    loops: list[str], touches: tuple[Touch, ...], sizes: Mapping[str, Size]
+    loops: list[str], touches: tuple[Touch, ...], sizes: Mapping[str, Size], machine: Machine
 ) -> tuple[str, ...] | None:
     """The order for a kernel of which one operand's memory runs along a short loop.
 
@@ -116,24 +111,35 @@ def short_and_long(
     if len(stores) != 1 or any(t.gathered for t in loads):
         return None
     (store,) = stores
-    found = _crossed(loops, [store], loads, sizes)
+    few = [v for v in loops if sizes[v] in _short_sizes(machine)]
+    found = _crossed(loops, few, [store], loads, sizes)
     if found is None:
-        narrow = [t for t in loads if any(t.unit(v) and sizes[v] in _FEW for v in loops)]
-        found = _crossed(loops, narrow, [store, *(t for t in loads if t not in narrow)], sizes)
+        narrow = [t for t in loads if any(map(t.unit, few))]
+        wide = [store, *(t for t in loads if t not in narrow)]
+        found = _crossed(loops, few, narrow, wide, sizes)
     if found is None:
         return None
     short, along = found
     return (*(v for v in loops if v not in found), short, along)
 
 
+def _short_sizes(machine: Machine) -> range:
+    """How many iterations a short loop has."""
+    return range(2, machine.weights.vectors.shortest)
+
+
 def _crossed(
-    loops: list[str], narrow: Sequence[Touch], wide: Sequence[Touch], sizes: Mapping[str, Size]
+    loops: list[str],
+    few: list[str],
+    narrow: Sequence[Touch],
+    wide: Sequence[Touch],
+    sizes: Mapping[str, Size],
 ) -> tuple[str, str] | None:
-    """(short, along): `narrow` lie along a short loop, the one beside is that of `wide`."""
+    """(short, along): `narrow` lie along a loop of `few`, the one beside is that of `wide`."""
     if not narrow or any(t.bytes > 4 for t in narrow):
         return None
     first = narrow[0]
-    short = next((v for v in loops if sizes[v] in _FEW and first.unit(v)), None)
+    short = next(filter(first.unit, few), None)
     along = next((v for v in loops if first.strides.get(v) == sizes.get(short or "")), None)
     if short is None or along is None or not any(t.unit(along) for t in wide):
         return None
@@ -149,21 +155,23 @@ def turns_of_short(
     touches: tuple[Touch, ...],
     sizes: Mapping[str, Size],
     symbols: Mapping[str, Range],
-    width: int,
+    machine: Machine,
+    vectors: int,
     fused: int,
     parallel: int | None,
 ) -> list[Step]:
-    """Steps for a kernel whose last loop becomes the vector, for each iteration of the one before.
+    """Steps for a kernel whose last loop becomes vectors, for each iteration of the one before.
 
     %y[p, c] = %x[c, p], c of 3  ->  a vector along p for each c, stored element by element in turn
 
     Raises:
         NotApplicable: the loop before the last one is not short, or the last one is.
     """
+    width = vectors * machine.width
     if len(order) < 2 or not width:
         raise NotApplicable("there are no two loops, or no vectors")
     *others, short, along = order
-    if sizes[short] not in range(2, SHORTEST):
+    if sizes[short] not in _short_sizes(machine):
         raise NotApplicable(f"{short} is not short")
     steps: list[Step] = [Reorder((*others, along, short))]
     long = fuse_innermost([*others, along], sizes, touches, fused)

@@ -20,30 +20,6 @@ from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import inside_shares, state_registers
 from rutc.tuner.tiles import even_tile
 
-PANEL_SHARE = 0.6
-"""Share of the first cache that the vector operand of a blocked reduction may take."""
-LINES_SHARE = 0.4
-"""Share of the first cache for that operand and for lines that several tiles share."""
-BUSY_SHARE = 0.6
-"""Share of a step's cycles from which on it shows that lines come from the second cache."""
-NEAR_STEPS = 8
-"""Steps of the reduction ahead to ask for rows of an operand that lie far apart."""
-FAR_BYTES = 1024
-"""From this distance on, the hardware does not know the next row from the one before."""
-FEW_TILES = 16
-"""Up to so many tiles use the vector operand again: waiting for it from memory then shows."""
-FEWEST_TILES = 4
-"""So few tiles at least use a block of the vector operand before the next is loaded."""
-FEW_USES = 8
-"""Each element of an operand is used at least so often if its lines are asked for in any case."""
-FEW_LINES = 2
-"""Pieces of rows of so many lines or fewer are stored side by side: of 96 bytes, of 1,000 rows of
-1,933 sums of 20 products, they took half as long as one below the other (Zen 4, AVX2)."""
-MOST_UNEVEN = 1.2
-"""The most that a tile may cost that fits evenly into a chunk of packed rows, over the best one."""
-SHORTEST_BLOCK = 400
-"""Multiply-adds per register tile below which carrying partial sums costs more than it gains."""
-
 
 def comes_from_afar(t: Touch, shape: Shape, machine: Machine) -> bool:
     """Whether an operand is better asked for than waited for.
@@ -54,7 +30,7 @@ def comes_from_afar(t: Touch, shape: Shape, machine: Machine) -> bool:
     if t.buffer_bytes > machine.l2 // 2:
         return True
     uses = prod(shape.extents[x.var] for x in shape.shared if not t.depends(x.var))
-    return t.buffer_bytes > machine.l1 and uses >= FEW_USES
+    return t.buffer_bytes > machine.l1 and uses >= machine.weights.blocks.few_uses
 
 
 def panel_loop(t: Touch, tile: RegisterTile, order: list[str]) -> str | None:
@@ -83,7 +59,7 @@ def ask_far_rows(
     last = bound[-1]
     if t.gathered or not t.unit(tile.vector) or not t.depends(last):
         return []
-    if (t.strides[last] or 0) * t.bytes < FAR_BYTES:
+    if (t.strides[last] or 0) * t.bytes < machine.weights.blocks.far_bytes:
         return []
     line = machine.line_bytes // t.bytes
     steps: list[Step] = []
@@ -97,7 +73,8 @@ def ask_far_rows(
     if not whole and rows * tile.vectors * machine.width * t.bytes > machine.l1 // 2:
         each = next((s.factor for s in unrolled if isinstance(s, Split) and s.var == last), 1)
         name = f"{last}.o" if each > 1 else last
-        steps.append(PrefetchLater(t.buffer, name, -(-NEAR_STEPS // each), line, 1))
+        ahead = -(-machine.weights.blocks.near_steps // each)
+        steps.append(PrefetchLater(t.buffer, name, ahead, line, 1))
     return steps
 
 
@@ -118,20 +95,19 @@ def whole_rows(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machin
     the piece begins in have left the cache. It is worth while to read all panels from the second
     cache again for each tile, if arithmetic hides that.
     """
-    width = tile.vectors * machine.width
+    w, width = machine.weights.blocks, tile.vectors * machine.width
     panels = [t for r in shape.reductions for t in r.reads if t.depends(tile.vector)]
     step = sum(width * t.bytes for t in panels)
     busy = tile.size / machine.fma_per_cycle
     if (
         any(t.gathered for t in panels)
         or sum(t.buffer_bytes for t in panels) > machine.l2 // 2
-        or step > BUSY_SHARE * busy * machine.l2_bytes_per_cycle
+        or step > w.busy * busy * machine.l2_bytes_per_cycle
     ):
         return False
     stores = [t for t in shape.touches if t.is_store]
-    if any(
-        not t.unit(tile.vector) or width * t.bytes > FEW_LINES * machine.line_bytes for t in stores
-    ):
+    piece = w.few_lines * machine.line_bytes
+    if any(not t.unit(tile.vector) or width * t.bytes > piece for t in stores):
         return False
     symbols = dict(kernel.symbols)
     stored = 0.0
@@ -206,7 +182,7 @@ def with_even_rows(
     if not any(t.packed and t.depends(var) for r in shape.reductions for t in r.reads):
         return tile
     even = even_tile(shape, tile, var, chunk, machine)
-    return even if even.cost <= MOST_UNEVEN * tile.cost else None
+    return even if even.cost <= machine.weights.tiles.uneven * tile.cost else None
 
 
 def takes_one_more(shape: Shape, tile: RegisterTile, var: str, machine: Machine) -> bool:
@@ -238,16 +214,17 @@ def reduction_block(
     step = sum(
         tile.vectors * machine.width * t.bytes for t in reduction.reads if t.depends(tile.vector)
     )
-    width = tile.vectors * machine.width
-    shares = inside_shares(shape, {**dict(tile.rows), tile.vector: width}) if tile.inside else {}
+    w, width = machine.weights.blocks, tile.vectors * machine.width
+    sizes = {**dict(tile.rows), tile.vector: width}
+    shares = inside_shares(shape, sizes, machine) if tile.inside else {}
     around = ceil(prod(shape.extents[v] * shares.get(v, 1.0) for v in bound[:-1]))
-    most = int(machine.l1 * PANEL_SHARE) // max(step * around, 1)
+    most = int(machine.l1 * w.panel) // max(step * around, 1)
     extent = shape.extents[bound[-1]]
     lines = _shared_lines(reduction, tile, bound[-1], machine.line_bytes)
     busy = tile.size / machine.fma_per_cycle
-    if lines and step + lines > BUSY_SHARE * busy * machine.l2_bytes_per_cycle:
-        fit = int(machine.l1 * LINES_SHARE) // ((step + lines) * around)
-        length = _even_block(extent, fit, around * tile.size)
+    if lines and step + lines > w.busy * busy * machine.l2_bytes_per_cycle:
+        fit = int(machine.l1 * w.lines) // ((step + lines) * around)
+        length = _even_block(extent, fit, around * tile.size, machine)
         return None if length is None else (length, partial)
     output = sole_output(kernel)
     if output is None:
@@ -257,9 +234,9 @@ def reduction_block(
         for x in shape.shared
         if x.var != tile.vector and x.var not in shape.symbolic
     )
-    if step * around * extent < machine.l2 // 8 or tiles > FEW_TILES:
+    if step * around * extent < machine.l2 // 8 or tiles > w.few_tiles:
         return None
-    length = _even_block(extent, most, around * tile.size)
+    length = _even_block(extent, most, around * tile.size, machine)
     # Lanes that lie apart in the output are put there once, not after each block.
     apart = any(t.is_store and not t.unit(tile.vector) for t in shape.touches)
     return None if length is None else (length, partial if apart else output)
@@ -274,15 +251,15 @@ def tiles_at_once(shape: Shape, tile: RegisterTile, machine: Machine) -> int:
         for t in r.reads
         if not t.depends(tile.vector)
     )
-    return max(machine.l2 // 2 // max(taken, 1), FEWEST_TILES)
+    return max(machine.l2 // 2 // max(taken, 1), machine.weights.blocks.fewest_tiles)
 
 
-def _even_block(extent: int, most: int, work: int) -> int | None:
+def _even_block(extent: int, most: int, work: int, machine: Machine) -> int | None:
     """The longest of about equal blocks of a loop; None for one block, or very short ones.
 
     `work` are the multiply-adds of an iteration.
     """
-    if most >= extent or most * work < SHORTEST_BLOCK or most < 4:
+    if most >= extent or most * work < machine.weights.blocks.shortest or most < 4:
         return None
     even = -(-extent // -(-extent // most))
     for b in range(even, max(even // 2, 4), -1):

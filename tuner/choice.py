@@ -12,9 +12,6 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import Mark, Schedule, Step
 from rutc.tuner.access import Shape
 
-LAUNCHES = 10
-"""Kernels estimated to take less than so many launches of threads run on one."""
-
 
 @record
 class Choice:
@@ -51,7 +48,7 @@ def worth_sharing(shape: Shape, machine: Machine, accesses: int = 1) -> bool:
 
 def pays(cycles: float, machine: Machine) -> bool:
     """Whether so much work is worth the start of other threads."""
-    return machine.cores > 1 and cycles > LAUNCHES * machine.launch_cycles
+    return machine.cores > 1 and cycles > machine.weights.sharing.launches * machine.launch_cycles
 
 
 def _cycles(shape: Shape, machine: Machine) -> float:

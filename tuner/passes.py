@@ -10,15 +10,13 @@ from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.expr import Read, walk
 from rutc.tensor_ir.kernel import Kernel
-from rutc.tensor_ir.machine import NEAR_STRIDES
+from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.steps import Schedule, apply_schedule
 from rutc.tensor_ir.steps.inside import windows_of
-from rutc.tensor_ir.windows import MOST_TAPS, partners
+from rutc.tensor_ir.windows import partners
 from rutc.tuner.access import Reduction, Shape, analyse
 from rutc.tuner.collapse import collapse
 
-SHORTEST = 4
-"""The shortest loop that becomes the vector."""
 MOST_PARTS = 16
 """Copies of a tile's code, one for each part of its loops."""
 
@@ -51,7 +49,7 @@ class Pass:
         return any(t.strides.get(vector, 0) not in (0, 1) for t in touches)
 
 
-def pass_of(kernel: Kernel, shape: Shape) -> Pass | None:
+def pass_of(kernel: Kernel, shape: Shape, machine: Machine) -> Pass | None:
     """What passes windows in a kernel; None where nothing does."""
     if len(shape.reductions) != 1:
         return None
@@ -69,22 +67,22 @@ def pass_of(kernel: Kernel, shape: Shape) -> Pass | None:
     found = partners(reads, free, bound)
     if not found or bound & shape.symbolic:
         return None
-    if prod(extents[b] for b in bound) > MOST_TAPS:
+    if prod(extents[b] for b in bound) > machine.weights.windows.most_taps:
         return None
     return Pass(kernel, shape, r, reads, found)
 
 
-def with_fused_loops(found: Pass) -> Pass | None:
+def with_fused_loops(found: Pass, machine: Machine) -> Pass | None:
     """The kernel after loops that no window tells apart have become one."""
     fused = collapse(found.shape, frozenset(found.partners.values()))
     if not fused:
         return found
     kernel = apply_schedule(found.kernel, fused)
-    again = pass_of(kernel, analyse(kernel, found.shape.constants))
+    again = pass_of(kernel, analyse(kernel, found.shape.constants), machine)
     return None if again is None else replace(again, fused=fused)
 
 
-def vectors_along(found: Pass) -> list[str]:
+def vectors_along(found: Pass, machine: Machine) -> list[str]:
     """The loops along which all memory lies, or nearly."""
     shape = found.shape
     near = (0, 1, *NEAR_STRIDES)
@@ -94,7 +92,8 @@ def vectors_along(found: Pass) -> list[str]:
         loads = [t for t in shape.touches if not t.is_store and not t.packed]
         return all(t.unit(v) for t in stores) and all(t.strides.get(v, 0) in near for t in loads)
 
-    long = [x.var for x in shape.shared if shape.extents[x.var] >= SHORTEST]
+    shortest = machine.weights.vectors.shortest
+    long = [x.var for x in shape.shared if shape.extents[x.var] >= shortest]
     return [v for v in long if v not in shape.symbolic and along(v)]
 
 

@@ -12,7 +12,6 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps.prepare import computed_of
 from rutc.tuner.access import Shape
 from rutc.tuner.register_tile import RegisterTile
-from rutc.tuner.tile_cost import STREAM_SHARE
 
 
 @record
@@ -46,7 +45,7 @@ def prepared_operands(
             continue
         saved = (tiles - 1) * operations(e) / machine.fma_per_cycle
         lanes = machine.vector_bits // 8
-        cost = 1 + tiles * STREAM_SHARE * lanes / machine.l2_bytes_per_cycle
+        cost = 1 + tiles * machine.weights.tiles.stream * lanes / machine.l2_bytes_per_cycle
         yield Prepared(tuple(names), at, saved - cost)
 
 

@@ -28,16 +28,6 @@ from rutc.tensor_ir.kernel import Buffer, Kernel, Loop, accesses, exprs, walk_st
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse_index
 
-SPILL_BYTES = 128
-"""What prefetching and shared lines move too much at each end of a piece."""
-TURN_CYCLES = 60
-"""What it costs a thread to go on to the next turn."""
-CACHE_BYTES = 16.0
-"""Bytes per cycle that kernels bound by their own thread's caches take in and give."""
-LEAST_CYCLES = 20_000
-"""What a kernel with parallel loops takes at least: schedules make none of them in smaller ones."""
-EFFICIENCY = 0.75
-"""Share of the peak that kernels commonly reach."""
 SWEEPS = 4
 
 
@@ -251,22 +241,23 @@ class _Problem:
 
     def _own(self, x: Shared, way: Way) -> float:
         """Cycles that are due to the way alone."""
-        cycles = self._work(x)
+        weights, cycles = self.machine.weights.sharing, self._work(x)
         if not way.alone:
             cycles *= way.largest / self.threads
-            cycles += self.machine.launch_cycles + TURN_CYCLES * (way.count - 1)
+            cycles += self.machine.launch_cycles + weights.turn * (way.count - 1)
         for o, piece in zip(x.operands, way.pieces, strict=True):
             if o.constant and self.streams:
                 cycles += self._needed(o, piece) / self.machine.memory_bytes_per_cycle
             elif o.stored and piece is not None:
-                cycles += 2 * self._needed(o, piece) * _spilled(piece) / self.foreign
+                cycles += 2 * self._needed(o, piece) * self._spilled(piece) / self.foreign
         return cycles
 
     def _work(self, x: Shared) -> float:
         """Cycles on one thread that has everything near, constants left out."""
-        peak = self.machine.width * 2 * self.machine.fma_per_cycle * EFFICIENCY
+        weights = self.machine.weights.sharing
+        peak = self.machine.width * 2 * self.machine.fma_per_cycle * weights.efficiency
         moved = sum(o.bytes for o in x.operands if not o.constant)
-        return max(x.flops / peak, moved / CACHE_BYTES, LEAST_CYCLES)
+        return max(x.flops / peak, moved / weights.cache_bytes, weights.least)
 
     def _link(self, number: int, chosen: Sequence[int]) -> float:
         """Cycles of getting what others have written."""
@@ -277,13 +268,12 @@ class _Problem:
         if source.alone:
             return 0.0 if reader.alone else self._needed(operand, here) / self.foreign
         near = here is not None and there is not None and here.dim == there.dim
-        share = _spilled(here) if here is not None and near else 1 - 1 / self.threads
+        share = self._spilled(here) if here is not None and near else 1 - 1 / self.threads
         return self._needed(operand, here) * share / self.foreign
 
     def _needed(self, o: Operand, piece: Piece | None) -> float:
         return o.bytes if piece is None else o.bytes / self.threads
 
-
-def _spilled(piece: Piece) -> float:
-    """The part of a piece that other threads' pieces share lines with."""
-    return min(1.0, SPILL_BYTES / max(piece.run_bytes, 1))
+    def _spilled(self, piece: Piece) -> float:
+        """The part of a piece that other threads' pieces share lines with."""
+        return min(1.0, self.machine.weights.sharing.spill_bytes / max(piece.run_bytes, 1))

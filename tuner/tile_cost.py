@@ -6,16 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 from math import ceil, log2, prod
 
 from rutc.tensor_ir.machine import PAIR, QUAD, Machine
-from rutc.tensor_ir.windows import FEW_STEPS, LEAST_GAIN, share_inside
+from rutc.tensor_ir.windows import share_inside
 from rutc.tuner.access import Reduction, Shape
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_loads import (
-    APART,
-    EVICTED_CYCLES,
-    FAR,
-    LOAD_BITS,
-    SHORTEST_ROW,
-    UNKNOWN,
     evicted_rows,
     far_load,
     lines_loaded,
@@ -25,25 +19,7 @@ from rutc.tuner.tile_loads import (
     widening_cycles,
 )
 
-SPARE = 10
-"""One register in so many is better left to the allocator."""
-TIGHT = 0.03
-"""Slow-down for every register that it is short of."""
-LOOP_CYCLES = 1.0
-"""What a short loop costs that is not unrolled."""
-TESTED = 2.0
-"""Slow-down by tests of where a window is, as there is no halo: about as much work as products."""
 LONGEST_UNROLLED = 16
-TOGETHER = 5
-"""How sharply the longer of the times that hide each other prevails."""
-SPILL = 0.25
-"""Slow-down for every register that does not exist."""
-STREAM_SHARE = 0.2
-"""Share of the second cache's transfer time that is not hidden behind arithmetic."""
-LANE_LOAD = 1.3
-"""Cycles per load, doubled, of reductions over lanes."""
-LANE_STREAM_SHARE = 0.35
-"""What `STREAM_SHARE` is, of reductions over lanes."""
 
 
 def bound_order(shape: Shape, inside: Collection[str] = ()) -> list[str]:
@@ -119,14 +95,14 @@ def costed(
 ) -> RegisterTile:
     """The tile, at its cycles per element wanted, shorter tiles at the edges included."""
     whole = _cost_inside(shape, vector, vectors, rows, {}, machine)
-    shares = inside_shares(shape, {**dict(rows), vector: vectors * machine.width})
+    shares = inside_shares(shape, {**dict(rows), vector: vectors * machine.width}, machine)
     if not shares:
         return whole
     inside = _cost_inside(shape, vector, vectors, rows, shares, machine)
-    return inside if inside.cost < LEAST_GAIN * whole.cost else whole
+    return inside if inside.cost < machine.weights.windows.least_gain * whole.cost else whole
 
 
-def inside_shares(shape: Shape, tile: Mapping[str, int]) -> dict[str, float]:
+def inside_shares(shape: Shape, tile: Mapping[str, int], machine: Machine) -> dict[str, float]:
     """The share of their iterations that loops over windows do for tiles of such sizes.
 
     Loops that do all of theirs are left out, and so are those inside of no longer one.
@@ -134,10 +110,8 @@ def inside_shares(shape: Shape, tile: Mapping[str, int]) -> dict[str, float]:
     shares: dict[str, float] = {}
     for r in shape.reductions:
         moved = {w.bound for w in r.windows}
-        if (
-            max((shape.extents[x.var] for x in r.loops if x.var not in moved), default=0)
-            < FEW_STEPS
-        ):
+        still = (shape.extents[x.var] for x in r.loops if x.var not in moved)
+        if max(still, default=0) < machine.weights.windows.few_steps:
             continue
         for w in r.windows:
             turns, extent = shape.extents[w.bound], shape.extents[w.free]
@@ -147,14 +121,14 @@ def inside_shares(shape: Shape, tile: Mapping[str, int]) -> dict[str, float]:
     return shares
 
 
-def passed_inside(shape: Shape) -> frozenset[str]:
+def passed_inside(shape: Shape, machine: Machine) -> frozenset[str]:
     """The free loops along which windows had better go over what is inside of their values.
 
     Each has to stay a loop of its own.
     """
-    shares = inside_shares(shape, {})
+    shares, least_gain = inside_shares(shape, {}, machine), machine.weights.windows.least_gain
     tested = {b for r in shape.reductions for b in r.tested}
-    gain = {b for b, share in shares.items() if b in tested or share < LEAST_GAIN}
+    gain = {b for b, share in shares.items() if b in tested or share < least_gain}
     return frozenset(w.free for r in shape.reductions for w in r.windows if w.bound in gain)
 
 
@@ -167,7 +141,7 @@ def _cost_inside(
     machine: Machine,
 ) -> RegisterTile:
     """The tile, its loops over windows doing such shares of their iterations."""
-    lanes = machine.width
+    w, lanes = machine.weights.tiles, machine.width
     pieces: list[tuple[float, int, tuple[tuple[str, int], ...]]] = [
         (count, chunk, ()) for count, chunk in _parts(-(-shape.extents[vector] // lanes), vectors)
     ]
@@ -176,7 +150,7 @@ def _cost_inside(
         extent = shape.extents[v]
         wanted *= extent
         if v in shape.symbolic:
-            unknown *= 1 + UNKNOWN * f / extent
+            unknown *= 1 + w.unknown * f / extent
         parts = _parts(extent, f)
         pieces = [(n * m, k, (*done, (v, g))) for n, k, done in pieces for m, g in parts]
     known = shape.tile_cycles.setdefault(machine, {})
@@ -187,7 +161,7 @@ def _cost_inside(
             known[key] = _tile_cycles(shape, vector, k, part, shares, machine)
         cycles += n * known[key]
     if any(r.tested - shares.keys() for r in shape.reductions):
-        cycles *= TESTED
+        cycles *= w.tested
     return RegisterTile(vector, vectors, rows, cycles * unknown / wanted, tuple(shares))
 
 
@@ -212,7 +186,7 @@ def _tile_cycles(
 
     Loops do such `shares` of their iterations, or all.
     """
-    width = machine.width
+    w, width = machine.weights.tiles, machine.width
     size = vectors * prod(f for _, f in rows)
     cycles = 0.0
     length = 0.0
@@ -245,15 +219,19 @@ def _tile_cycles(
         # Sums of pairs wait for an addition of integers only, which takes a cycle.
         latency = 1 if apart else machine.fma_latency
         work = max(
-            _both(size * wide * multiplications(r, machine) / machine.fma_per_cycle, latency),
+            _both(
+                size * wide * multiplications(r, machine) / machine.fma_per_cycle,
+                latency,
+                w.together,
+            ),
             vector_loads * wide / machine.loads_per_cycle
             + scalar_loads * wide / machine.scalar_loads_per_cycle,
         )
         work += machine.sort_cycles * sorted_vectors(r, vector, vectors, rows) * wide
-        loads = scalar_loads + (1 + machine.vector_bits / LOAD_BITS) * vector_loads
+        loads = scalar_loads + (1 + machine.vector_bits / w.load_bits) * vector_loads
         work += machine.load_cycles * loads * wide
         work += widening_cycles(r, vector, vectors, rows, machine)
-        work += APART * sum(
+        work += w.apart * sum(
             f
             for t in r.reads
             if not t.packed
@@ -269,28 +247,28 @@ def _tile_cycles(
         )
         spread = max((spread_bytes(t, r, machine) for t in r.reads if t.depends(vector)), default=1)
         if max(panel, spread) * steps > machine.l1 // 2:
-            work += STREAM_SHARE * panel / machine.l2_bytes_per_cycle
+            work += w.stream * panel / machine.l2_bytes_per_cycle
         # So do the rows' lines, one after the other where the first cache does not hold them.
         lines = sum(
             lines_loaded(t, r, shape, rows, order, machine)
             for t in r.reads
             if not t.depends(vector)
         )
-        work += STREAM_SHARE * lines * machine.line_bytes / machine.l2_bytes_per_cycle
+        work += w.stream * lines * machine.line_bytes / machine.l2_bytes_per_cycle
         # One operand's part of a step is held, the others pass by one at a time.
         held = min((loads_of_step(t, vector, vectors, rows, width) for t in r.reads), default=0.0)
         registers = size * width_each + max(held, vectors) * wide + 1
         registers += product_registers(r, machine)
         spare = machine.registers - registers
-        wanted = machine.registers // SPARE
+        wanted = machine.registers // w.spare
         if spare < wanted:
-            work *= 1 + TIGHT * (wanted - max(spare, 0))
+            work *= 1 + w.tight * (wanted - max(spare, 0))
         if spare < 0:
-            work *= 1 - SPILL * spare
+            work *= 1 - w.spill * spare
         for v in inner:
             turns = shape.extents[v]
             if turns <= LONGEST_UNROLLED and crowded(r, vectors, rows, v, turns, machine):
-                work += LOOP_CYCLES / turns
+                work += w.loop / turns
         cycles += steps * work
         length += steps
     epilogue = [t for t in shape.touches if len(t.loops) == len(shape.shared)]
@@ -298,14 +276,14 @@ def _tile_cycles(
         stride = t.strides.get(vector, 0)
         each = 0.0 if stride == 0 else 1.0 if stride == 1 or t.packed else float(width)
         row = max((f for v, f in rows if t.unit(v)), default=1)
-        if each > 1.0 and row >= SHORTEST_ROW:
+        if each > 1.0 and row >= w.shortest_row:
             # Vectors across memory are transposed in squares, and stored row by row.
             each = 2.0 * width * ceil(row / width) / row
         cycles += each * size
         if not t.gathered:
             # Lines may be gone before they are written.
             along = () if stride == 1 else ((vector, vectors * width),)
-            cycles += EVICTED_CYCLES * evicted_rows(t, (*rows, *along), machine, 1)
+            cycles += w.evicted * evicted_rows(t, (*rows, *along), machine, 1)
     cycles += 4.0 + 2 * len(rows)
     # Rows that lie far apart share cache sets and take more pages.
     far = [
@@ -315,21 +293,21 @@ def _tile_cycles(
         if not t.packed
         for v, f in rows
     ]
-    cycles *= 1 + FAR * log2(1 + max(far, default=0))
+    cycles *= 1 + w.far * log2(1 + max(far, default=0))
     return cycles
 
 
-def _both(busy: float, latency: float) -> float:
+def _both(busy: float, latency: float, sharpness: float) -> float:
     """Cycles of multiply-adds that keep their units busy for some, and wait for each other.
 
     A little more than the larger of the two: where they are about equal, neither hides the other.
     """
-    return float((busy**TOGETHER + latency**TOGETHER) ** (1 / TOGETHER))
+    return float((busy**sharpness + latency**sharpness) ** (1 / sharpness))
 
 
 def lanes_cost(shape: Shape, machine: Machine) -> float:
     """Cycles per element when every reduction runs over lanes of its own innermost memory."""
-    total = 0.0
+    w, total = machine.weights.tiles, 0.0
     for r in shape.reductions:
         bound = [x.var for x in r.loops]
         best = float("inf")
@@ -340,12 +318,12 @@ def lanes_cost(shape: Shape, machine: Machine) -> float:
             steps = prod(shape.extents[x] for x in bound)
             vectors = ceil(n / machine.width) * steps / n
             loads = sum(
-                LANE_LOAD if t.near(v) else far_load(t.strides.get(v), machine.width)
+                w.lane_load if t.near(v) else far_load(t.strides.get(v), machine.width)
                 for t in r.reads
             )
             merge = 12.0 * len(r.update.states) + 10
             streamed = sum(t.bytes * machine.width for t in r.reads if t.packed)
-            wait = LANE_STREAM_SHARE * streamed / machine.l2_bytes_per_cycle
+            wait = w.lane_stream * streamed / machine.l2_bytes_per_cycle
             best = min(best, vectors * (max(loads / 2, 1.0) + wait) + merge)
         total += best
     return total

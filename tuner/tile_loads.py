@@ -10,21 +10,6 @@ from math import gcd, prod
 from rutc.tensor_ir.machine import NEAR_STRIDES, PAIR, Machine
 from rutc.tuner.access import Reduction, Shape, Touch
 
-LOAD_BITS = 512
-"""A hidden load of so many bits costs twice what one of an element does."""
-LINES_ANEW = 0.5
-"""Share of the rows' lines that the tile before has not left in the first cache."""
-EVICTED_CYCLES = 10.0
-"""What it costs to get a line from the second cache before it is written to."""
-SHORTEST_ROW = 4
-"""Rows of a tile along memory from which on vectors across it are transposed."""
-FAR = 0.008
-"""Slow-down for every doubling of the bytes that a tile's rows lie apart."""
-UNKNOWN = 0.25
-"""Slow-down by rows that are a whole loop of symbolic extent, which may well have fewer."""
-APART = 0.35
-"""Cycles to find where a row lies whose distance from the one before is known in the run only."""
-
 
 def reuses(shape: Shape, var: str) -> bool:
     """Whether rows along `var` share an operand."""
@@ -62,7 +47,7 @@ def lines_loaded(
         lines /= min(extent, max(1.0, line / step)) if step else extent
         if step * extent >= line:
             break
-    return lines * LINES_ANEW
+    return lines * machine.weights.tiles.lines_anew
 
 
 def evicted_rows(

@@ -9,11 +9,6 @@ from rutc.tensor_ir.cost.work import Tally
 from rutc.tensor_ir.kernel import Access, Buffer
 from rutc.tensor_ir.machine import NEAR_STRIDES
 
-LEAST_TRANSPOSED = 4
-"""Vectors across memory from which on they are transposed in registers."""
-JOINED = 3.0
-"""Operations that put one of several neighbours in its place in a lane."""
-
 
 class Accesses(Places):
     """Counts loads and stores."""
@@ -53,7 +48,7 @@ class Accesses(Places):
             else:
                 # Each member is loaded by itself, and they are put together.
                 count *= members
-                tally.add("arithmetic", count * JOINED)
+                tally.add("arithmetic", count * self.machine.weights.counting.joined)
         part = max(lanes.lanes * size * 8 / self.machine.vector_bits, self.least)
         if chosen and step != 1:
             step = None
@@ -135,7 +130,7 @@ class Accesses(Places):
         for f in frames:
             if (
                 f.role is Role.COPIES
-                and f.trip >= LEAST_TRANSPOSED
+                and f.trip >= self.machine.weights.counting.transposed
                 and address.coefficient(f.var) == 1
             ):
                 return min(f.trip, float(lanes.lanes))

@@ -103,7 +103,7 @@ def summarise(kernel: Kernel, machine: Machine) -> Summary:
                     )
                     levels[key] = Level(f.var, f.trip, runs / f.trip, inside)
     return Summary(
-        tuple(t.finished(machine.registers) for t in counter.tallies.values()),
+        tuple(t.finished(machine) for t in counter.tallies.values()),
         tuple(levels.values()),
         _tasks(kernel, counter),
         dict(sorted(arguments.items())),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 
 from rutc.base.record import record
+from rutc.tensor_ir.machine import Machine
 
 KINDS: Mapping[str, str] = {
     "multiply_adds": "fused multiply-adds of floats",
@@ -35,8 +36,6 @@ Operations of a register that is not full count as the part of one that the mach
 """
 
 
-FORWARD = 8.0
-"""Cycles from a store until a load has what it stored."""
 LEVELS = 3
 """The second cache, the last one, and memory."""
 
@@ -96,8 +95,9 @@ class Tally:
         """Count cycles of a chain of operations."""
         self.chains[what] = self.chains.get(what, 0.0) + cycles
 
-    def finished(self, registers: int) -> Region:
+    def finished(self, machine: Machine) -> Region:
         """The region, on a machine with so many registers."""
+        registers = machine.registers
         # One operand's part of a step is held, the others pass by one at a time.
         each = [loads / steps for loads, steps in self.operands if steps]
         held = min(each) if len(each) > 1 else 0.0
@@ -106,7 +106,7 @@ class Tally:
             steps = max(steps for _, steps in self.operands) if self.operands else self.times
             self.add("spills", 2 * (pressure - registers) * steps)
             for what in self.chains:
-                self.wait(what, FORWARD * steps)
+                self.wait(what, machine.weights.counting.forward * steps)
         room = max(registers - pressure, 0)
         if self.kept > room:
             # The others lie on the stack.

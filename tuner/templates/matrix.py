@@ -31,9 +31,6 @@ COLUMNS = 16
 GROUP_BYTES = 4
 ROW_BYTES = 64
 """Of the products of one row and column in one instruction."""
-SHORTEST_BYTES = 32
-"""Fewer are not worth the loads."""
-FEWEST_ROWS = 4
 MOST_BLOCKS = 6
 """Registers for sums, of eight: both operands need one."""
 MOST_PERMUTED = 4
@@ -165,9 +162,10 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] |
     row = max(rows, key=rank, default=None)
     column = max(columns, key=lambda v: extents[v], default=None)
     inner = max(inners, key=lambda v: extents[v], default=None)
-    if row is None or column is None or inner is None or shape.shared_extents[row] < FEWEST_ROWS:
+    fewest = machine.weights.matrices.fewest_rows
+    if row is None or column is None or inner is None or shape.shared_extents[row] < fewest:
         return None
-    lengths = _lengths(extents[inner], operands.bytes)
+    lengths = _lengths(extents[inner], operands.bytes, machine)
     if not lengths:
         return None
     bounds = Index.of(shape.sizes[row]).bounds(dict(kernel.symbols))
@@ -212,7 +210,7 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
     rows, columns, inners = _loops(shape, operands, bound)
     own = [x.var for x in shape.shared]
     orders = permutations(own) if len(own) <= MOST_PERMUTED else [tuple(own)]
-    lengths = (n for v in inners for n in _lengths(shape.extents[v], operands.bytes))
+    lengths = (n for v in inners for n in _lengths(shape.extents[v], operands.bytes, machine))
     return {
         "row": tuple(rows),
         "column": tuple(columns),
@@ -292,11 +290,11 @@ def _used(extent: int) -> tuple[float, int]:
     return round(extent / (count * ROWS), 1), extent
 
 
-def _lengths(extent: int, size: int) -> list[int]:
+def _lengths(extent: int, size: int, machine: Machine) -> list[int]:
     """Products at a time of factors of so many bytes, the most first: they divide the loop."""
     group = GROUP_BYTES // size
     longest = min(extent, ROW_BYTES // size) // group * group
-    shortest = SHORTEST_BYTES // size
+    shortest = machine.weights.matrices.shortest_bytes // size
     return [n for n in range(longest, shortest - 1, -group) if extent % n == 0]
 
 

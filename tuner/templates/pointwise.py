@@ -115,13 +115,20 @@ def pointwise(kernel: Kernel, shape: Shape, point: Pointwise, machine: Machine) 
                 shape.touches,
                 sizes,
                 symbols,
-                machine.width,
+                machine,
                 point.fused,
                 point.parallel,
             )
         case Form.TURNS:
             made = turns_of_short(
-                point.order, shape.touches, sizes, symbols, width, point.fused, point.parallel
+                point.order,
+                shape.touches,
+                sizes,
+                symbols,
+                machine,
+                point.vectors,
+                point.fused,
+                point.parallel,
             )
     return Choice(tuple(made))
 
@@ -201,7 +208,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
     if not shape.shared:
         return None
     touches = shape.touches
-    copies = copies_of_body(kernel.body)
+    copies = copies_of_body(kernel.body, machine)
     loops = [x.var for x in shape.shared]
     parallel = None if worth_sharing(shape, machine, len(touches)) else 0
     chosen = choosing_loops(kernel, shape.sizes)
@@ -217,7 +224,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Pointwise
         return Default(Pointwise(Form.PIECES, order, copies, parts=parts, parallel=parallel))
     candidates: list[Pointwise] = []
     fused = max(len(loops) - 2, 0)
-    if not any(ends.values()) and (found := short_and_long(loops, touches, shape.sizes)):
+    if not any(ends.values()) and (found := short_and_long(loops, touches, shape.sizes, machine)):
         candidates.append(Pointwise(Form.TURNS, found, fused=fused, parallel=parallel))
     if found := across(order, touches):
         candidates.append(Pointwise(Form.SQUARES, found, fused=fused, parallel=parallel))

@@ -14,8 +14,6 @@ from rutc.tuner.choice import Choice, shared_counts, shared_out, shared_text, wo
 from rutc.tuner.space import Axis, Default, Template
 from rutc.tuner.vectors import copies_of_body, vectorised
 
-LONG = 4
-"""Vectors in the states of a reduction over so many at least."""
 MOST_WRITTEN_OUT = 16
 """Vectors of a reduction that is unrolled."""
 VECTORS = (1, 2, 4, 8)
@@ -107,14 +105,15 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Rows]:
         if lane is None:
             lanes.append(None)
             continue
-        long = shape.extents[lane] >= LONG * machine.width or lane in shape.symbolic
-        lanes.append(Lane(lane, LONG if long else 1, unroll=not long))
+        vectors = machine.weights.vectors.long
+        long = shape.extents[lane] >= vectors * machine.width or lane in shape.symbolic
+        lanes.append(Lane(lane, vectors if long else 1, unroll=not long))
     beside: list[tuple[str, int]] = []
     for v, holds_loops in _beside(shape):
         own = [t for t in shape.touches if v in t.loops]
         body = tuple(s for s in walk_stmts(shape.body) if isinstance(s, Loop) and s.var == v)
         along = not holds_loops and any(t.unit(v) for t in own)
-        beside.append((v, copies_of_body(body) if along else 0))
+        beside.append((v, copies_of_body(body, machine) if along else 0))
     parallel = None if worth_sharing(shape, machine) else 0
     return Default(Rows(order, tuple(lanes), tuple(beside), parallel))
 

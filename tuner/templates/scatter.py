@@ -75,7 +75,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Puts]:
     return Default(
         Puts(
             (*apart, *ordered, *([vector] if vector is not None else [])),
-            0 if vector is None else copies_of_body(kernel.body),
+            0 if vector is None else copies_of_body(kernel.body, machine),
             len(apart) if worth_sharing(shape, machine, len(shape.touches)) else 0,
         )
     )

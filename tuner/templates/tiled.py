@@ -48,18 +48,8 @@ from rutc.tuner.prepare import prepared_operands
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_cost import LONGEST_UNROLLED, bound_order, crowded, multiplications
 
-REUSE = 8
-"""Tiles that use a block of the vector operand before the next is loaded."""
-STREAM_BYTES = 16 << 10
-"""How far ahead to ask for an operand that is read once: beyond the hardware's own prefetching."""
-NEAR_LINES = 16
-"""Lines ahead to ask for an operand that streams from the second cache."""
-FEW_STEPS = 8
-"""Reductions shorter than this are over before lines come that were asked for at their start."""
 MOST_BETWEEN = 1 << 14
 """Iterations of a loop of symbolic size whose sums may be kept between blocks of a reduction."""
-MOST_LINES = 64
-"""What follows a reduction is asked for if it is in so many lines."""
 
 
 @record
@@ -81,7 +71,7 @@ class Tiling:
     chunk: tuple[str, int] | None = None
     prepare: str | None = None
     whole_rows: bool = False
-    reuse: int = REUSE
+    reuse: int = 0
     parallel: bool = True
     unroll: bool = True
     prefetch: bool = True
@@ -309,7 +299,7 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
                     steps.append(PrefetchBlock(t.buffer, panel, 0, line))
                 elif (over := panel_loop(t, tile, around)) and comes_from_afar(t, shape, machine):
                     alone = all(extents.get(v, 1) == 1 for v in around if v != over)
-                    ahead = STREAM_BYTES // t.bytes if alone else 0
+                    ahead = machine.weights.blocks.stream_bytes // t.bytes if alone else 0
                     steps.append(PrefetchBlock(t.buffer, over, ahead, line))
                 elif (
                     tile.vectors <= 2
@@ -321,7 +311,7 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
                     while first in parted:
                         first = f"{first}.o"
                     if Mark(first, Kind.UNROLL) not in steps:
-                        ahead = NEAR_LINES * line
+                        ahead = machine.weights.blocks.near_lines * line
                         steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
     if tile.inside:
         steps.append(Inside(tile.inside))
@@ -354,8 +344,8 @@ def _check_block(
     (reduction,) = shape.reductions
     if len(reduction.update.states) != 1:
         raise NotApplicable("a reduction with several states has no blocks")
-    if not 0 < block < shape.extents[last]:
-        raise NotApplicable(f"{last} has no blocks of {block}")
+    if not 0 < block < shape.extents[last] or tiling.reuse < 1:
+        raise NotApplicable(f"{last} has no blocks of {block} for {tiling.reuse} tiles")
     if block % group or (group > 1 and shape.extents[last] % block):
         raise NotApplicable(f"blocks of {block} part products that are added together")
     partial = f"{reduction.update.states[0].buffer}.partial"
@@ -365,7 +355,8 @@ def _check_block(
 
 def _results(shape: Shape, tile: RegisterTile, machine: Machine) -> list[Step]:
     """Steps that ask for what a tile stores or reads after its reduction, line by line."""
-    if min(prod(shape.extents[x.var] for x in r.loops) for r in shape.reductions) < FEW_STEPS:
+    w = machine.weights.blocks
+    if min(prod(shape.extents[x.var] for x in r.loops) for r in shape.reductions) < w.few_steps:
         return []
     found: dict[str, Step] = {}
     for t in shape.touches:
@@ -378,7 +369,7 @@ def _results(shape: Shape, tile: RegisterTile, machine: Machine) -> list[Step]:
             lanes = tile.vectors * machine.width
             far = lanes if along != tile.vector and t.depends(tile.vector) else 1
             lines = -(-lanes * t.bytes // machine.line_bytes) if along == tile.vector else 1
-            if rows * far * lines <= MOST_LINES:
+            if rows * far * lines <= w.most_lines:
                 found[t.buffer] = PrefetchResult(t.buffer, machine.line_bytes // t.bytes)
     return list(found.values())
 

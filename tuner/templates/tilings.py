@@ -20,11 +20,11 @@ from rutc.tuner.dot import products_together
 from rutc.tuner.prepare import operations_on_vectors, prepared_operands
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.space import Axis, Default, Template, spread
-from rutc.tuner.templates.tiled import REUSE, Tiling, loops_of, tiled
+from rutc.tuner.templates.tiled import Tiling, loops_of, tiled
 from rutc.tuner.tile_cost import bound_order, lanes_cost
 from rutc.tuner.tiles import choose_tile, register_tiles
 
-REUSES = (4, REUSE, 16, 32)
+REUSES = (4, 8, 16, 32)
 """For how many tiles a block of the reduction may be used."""
 SHORTEST_BLOCK = 8
 
@@ -60,13 +60,16 @@ def default_tiling(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Ma
             shape, loops.tile, loops.order, loops.extents, machine, loops.original
         )
         prepare = next((p.operands[0] for p in found_operands if p.gain > 0), None)
+    if prepare is not None:
+        block = None
     return Tiling(
         tile,
-        None if prepare is not None else block,
+        block,
         holder,
         chunk,
         prepare,
         block is None and prepare is None and whole_rows(kernel, shape, loops.tile, machine),
+        0 if block is None else machine.weights.blocks.reuse,
         parallel=worth_sharing(shape, machine),
     )
 
@@ -90,7 +93,7 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
 def point_of(**values: object) -> Tiling:
     """The tiling of these values: what has no blocks has nothing that holds sums between them."""
     if values["block"] is None:
-        values |= {"holder": "", "reuse": REUSE}
+        values |= {"holder": "", "reuse": 0}
     return Tiling(**values)  # type: ignore[arg-type]
 
 

@@ -48,20 +48,9 @@ from rutc.tuner.tile_cost import state_registers
 
 MOST_WRITTEN_OUT = 160
 """Elements of windows that a tile takes in: their code, once for each edge, has to stay small."""
-MOST_ROWS = 14
-MOST_VECTORS = 4
-"""Vectors of a tile without rows."""
-LOADED = 4
-"""Registers for what is just being loaded."""
-HELD = 8
-"""Registers for what is being loaded and sorted, and for where its elements go."""
 MOST_APART = 80
 """Elements of windows in a row of code where neighbouring lanes are apart."""
-TILE_CYCLES = 6.0
-"""What a tile costs besides its loads and its arithmetic."""
 MOST_PERMUTED = 4
-AHEAD_BYTES = 4 << 10
-"""How far ahead memory is asked for."""
 
 
 @record
@@ -107,17 +96,17 @@ class Windows:
 
 def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] | None:
     """The vector with the fewest idle lanes, and rows that share most of what they read."""
-    found = pass_of(kernel, shape)
+    found = pass_of(kernel, shape, machine)
     if found is None or (vector := _vector(found, machine)) is None:
         return None
     liked = _liked(found, vector, machine)
-    found = with_fused_loops(found)
+    found = with_fused_loops(found, machine)
     if found is None or (vector := _vector(found, machine)) is None:
         return None
     kernel, shape = found.kernel, found.shape
     extents = shape.extents
     rows = _rows(found, vector, machine)
-    vectors = min(MOST_VECTORS, ceil(extents[vector] / machine.width))
+    vectors = min(machine.weights.windows.most_vectors, ceil(extents[vector] / machine.width))
     if rows is not None:
         vectors = _vectors(found, vector, machine)
     tiled = {vector, *(rows[:1] if rows is not None else ())}
@@ -147,18 +136,19 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] 
 
 def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
     """The values of every parameter."""
-    found = pass_of(kernel, shape)
-    found = None if found is None else with_fused_loops(found)
+    found = pass_of(kernel, shape, machine)
+    found = None if found is None else with_fused_loops(found, machine)
     if found is None:
         return {"vector": ()}
     shape = found.shape
     shared = [x.var for x in shape.shared]
     moved = list(dict.fromkeys(found.partners.values()))
-    rows = [(v, n) for v in moved for n in range(2, min(shape.extents[v], MOST_ROWS) + 1)]
+    w = machine.weights.windows
+    rows = [(v, n) for v in moved for n in range(2, min(shape.extents[v], w.most_rows) + 1)]
     looped = (b for b in sorted(found.partners) if may_be_looped(found, b))
     return {
-        "vector": tuple(vectors_along(found)),
-        "vectors": tuple(range(1, MOST_VECTORS + 1)),
+        "vector": tuple(vectors_along(found, machine)),
+        "vectors": tuple(range(1, w.most_vectors + 1)),
         "rows": (None, *(x for x in rows if x[0] not in shape.symbolic)),
         "together": (True, False),
         "taps": tuple(permutations(sorted(found.partners))),
@@ -190,13 +180,13 @@ def _vector(found: Pass, machine: Machine) -> str | None:
         lanes = machine.lanes(extent)
         return ceil(extent / lanes) * lanes / extent
 
-    return min(vectors_along(found), key=idle, default=None)
+    return min(vectors_along(found, machine), key=idle, default=None)
 
 
 def _rows(found: Pass, vector: str, machine: Machine) -> tuple[str, int] | None:
     """(loop, rows): the rows of a tile; None where nothing is shared between rows."""
     best: tuple[float, str, int] | None = None
-    extents, taps = found.shape.extents, found.taps
+    w, extents, taps = machine.weights.windows, found.shape.extents, found.taps
     weights = [t for t in found.reduction.reads if t.packed or vector not in t.strides]
     strided = found.strided(vector)
     for bound, v in sorted(found.partners.items()):
@@ -207,15 +197,15 @@ def _rows(found: Pass, vector: str, machine: Machine) -> tuple[str, int] | None:
         held = extents[bound] if weights else 0
         each = state_registers(found.reduction)
         vectors = _vectors(found, vector, machine)
-        for rows in range(2, min(extents[v], MOST_ROWS) + 1):
+        for rows in range(2, min(extents[v], w.most_rows) + 1):
             if strided:
                 crowded = rows * vectors * taps > MOST_APART
             else:
-                crowded = rows * each + held + LOADED > machine.registers
+                crowded = rows * each + held + w.loaded > machine.registers
             if crowded or rows * taps > MOST_WRITTEN_OUT:
                 break
             loads = _places(found.reads, v, bound, rows, extents[bound]) * beside
-            cost = (loads + rows * taps + (taps if weights else 0) + TILE_CYCLES) / rows
+            cost = (loads + rows * taps + (taps if weights else 0) + w.tile) / rows
             cost *= ceil(extents[v] / rows) * rows / extents[v]
             if best is None or cost < best[0]:
                 best = cost, v, rows
@@ -232,7 +222,7 @@ def _vectors(found: Pass, vector: str, machine: Machine) -> int:
     most = ceil(found.shape.extents[vector] / machine.width)
     along = prod(found.shape.extents[b] for b, v in found.partners.items() if v == vector)
     weighted = any(t.packed or vector not in t.strides for t in found.reduction.reads)
-    left = machine.registers - HELD - (found.taps if weighted else 0)
+    left = machine.registers - machine.weights.windows.held - (found.taps if weighted else 0)
     fit = max(1, left // (along + state_registers(found.reduction)))
     return ceil(most / ceil(most / fit))
 
@@ -262,12 +252,12 @@ def windows(kernel: Kernel, shape: Shape, point: Windows, machine: Machine) -> C
     Raises:
         NotApplicable: the parameters do not fit the kernel.
     """
-    found = pass_of(kernel, shape)
-    found = None if found is None else with_fused_loops(found)
+    found = pass_of(kernel, shape, machine)
+    found = None if found is None else with_fused_loops(found, machine)
     if found is None:
         raise NotApplicable("it passes no windows")
     shape, vector, rows = found.shape, point.vector, point.rows
-    _check(found, point)
+    _check(found, point, machine)
     extents = shape.extents
     width = point.vectors * machine.width
     factors = _factors(found, vector, point.vectors, rows, machine)
@@ -303,7 +293,7 @@ def windows(kernel: Kernel, shape: Shape, point: Windows, machine: Machine) -> C
     if point.looped:
         steps.append(Inside(point.looped))
     if point.prefetch:
-        steps += _ahead(found, others, machine.line_bytes)
+        steps += _ahead(found, others, machine)
     tile = RegisterTile(vector, point.vectors, (), 0.0)
     packs = {
         t.buffer: packing(found.kernel, t, bound, tile, width, extents, None, {})
@@ -313,10 +303,10 @@ def windows(kernel: Kernel, shape: Shape, point: Windows, machine: Machine) -> C
     return Choice(tuple(steps), packs)
 
 
-def _check(found: Pass, point: Windows) -> None:
+def _check(found: Pass, point: Windows, machine: Machine) -> None:
     """Raises NotApplicable where loops are not those that the parameters name."""
     shape, rows = found.shape, point.rows
-    if point.vector not in vectors_along(found):
+    if point.vector not in vectors_along(found, machine):
         raise NotApplicable(f"memory does not lie along {point.vector}")
     tile = {point.vector, *(rows[:1] if rows is not None else ())}
     if rows is not None and (len(tile) == 1 or rows[0] in shape.symbolic):
@@ -339,11 +329,12 @@ def _lanes_apart(shape: Shape, machine: Machine) -> bool:
     return narrow and not machine.has_masks
 
 
-def _ahead(found: Pass, others: Sequence[str], line: int) -> Iterator[Step]:
+def _ahead(found: Pass, others: Sequence[str], machine: Machine) -> Iterator[Step]:
     """Steps that ask for the next images' or channels' rows while those at hand are computed.
 
     The tiles of one plane read, and store, here and there in it, which no hardware foresees.
     """
+    ahead, line = machine.weights.windows.ahead_bytes, machine.line_bytes
     moved = set(found.partners.values())
     stores = (t for t in found.shape.touches if t.is_store)
     for t in (*found.reduction.reads, *stores):
@@ -352,9 +343,9 @@ def _ahead(found: Pass, others: Sequence[str], line: int) -> Iterator[Step]:
         apart = all(isinstance(n, int) for _, n in layout.extents) and all(
             axis.whole and axis.div == 1 for axis in layout.axes
         )
-        if t.packed or t.gathered or not planes or not apart or t.buffer_bytes < AHEAD_BYTES:
+        if t.packed or t.gathered or not planes or not apart or t.buffer_bytes < ahead:
             continue
-        yield PrefetchBlock(t.buffer, planes[-1], AHEAD_BYTES // t.bytes, line // t.bytes, 1)
+        yield PrefetchBlock(t.buffer, planes[-1], ahead // t.bytes, line // t.bytes, 1)
 
 
 def _taps(found: Pass, vector: str, rows: tuple[str, int] | None) -> tuple[str, ...]:
