@@ -14,13 +14,11 @@ from rutc.base.record import record
 from rutc.graph_opt.alternatives.filtering import Filtered, MinimalFiltering
 from rutc.graph_opt.alternatives.split_precision import SMALLEST, MultiplyParts
 from rutc.graph_opt.editor import Editor
-from rutc.graph_opt.pipeline import FILTERING, PARTS, OnStep
-from rutc.graph_opt.versions import FEW_ROWS, FIXED_PARTS
+from rutc.graph_opt.pipeline import FILTERING, OnStep
+from rutc.graph_opt.versions import FEW_ROWS
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.graph import Origin
 from rutc.tensor_ir.machine import COMMON, Machine
-
-STEPS_OF_PARTS = {PARTS.name: PARTS, PARTS.name + FEW_ROWS: FIXED_PARTS}
 
 
 @record
@@ -60,11 +58,12 @@ class Algorithms:
     def __call__(self, name: str, graph: Graph, changed: bool) -> None:
         """Note what a step chose."""
         if changed and self._before is not None:
-            if name == FILTERING.name:
+            if name == FILTERING:
                 rule = MinimalFiltering(spread=self.spread, machine=self.machine)
                 self.found.update((a.sum, a) for a in _filtered(rule, self._before))
-            elif name in STEPS_OF_PARTS:
-                step = STEPS_OF_PARTS[name]
+            elif name.removesuffix(FEW_ROWS) == MultiplyParts.name:
+                symbolic = name == MultiplyParts.name
+                step = MultiplyParts(symbolic=symbolic, weights=self.machine.weights)
                 self.found.update((a.sum, a) for a in _in_parts(step, self._before))
         self._before = graph
         if self.after is not None:

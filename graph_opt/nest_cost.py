@@ -19,30 +19,6 @@ from rutc.tensor_ir.graph import Nest
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
 from rutc.tensor_ir.products import factors_of, terms_of
 
-BROADCAST = 0.15
-APART = 1.5
-"""A broadcast of elements that would go into one instruction, if they were neighbours."""
-OTHER_LINE = 0.25
-"""What a broadcast adds where each step of a long sum reads another line than the one before."""
-HELD = 0.5
-"""Share of the first cache: a sum over fewer lines finds them there for the next tile, too."""
-PACKED = 0.5
-CONTIGUOUS = 1.0
-APART_BY_ONE = 1.5
-"""Loads and permutations per element from one lane of a window to the next, where that is near."""
-SCATTERED = 0.625
-"""A lane of scattered elements."""
-STORE_CROSSED = 0.75
-"""A lane of an elementwise nest: squares are transposed in registers."""
-STORE_SCATTERED = 1.875
-"""A lane of sums, which go to memory lane by lane."""
-STORE_TURNED = 0.25
-"""A lane of a block of sums that are transposed on their way to memory."""
-COPY = 1.2
-"""Cycles per element of copying a value into another layout."""
-MERGE = 6.0
-"""Cycles of each of the steps that join the lanes of a reduction, which halve them."""
-
 
 @record
 class ReadUse:
@@ -80,6 +56,7 @@ class NestCost:
         Extents of dims in `varying` are what is common.
         """
         self.machine = machine
+        self.weights = machine.weights.layouts
         self.lanes = machine.width
         self.steps = steps
         self.nest = nest
@@ -158,13 +135,14 @@ class NestCost:
         They are the same for all lanes of `vector`.
         """
         vectors = self.points / self.extents[vector] * self._vectors(vector)
+        copy = self.weights.copy
         return tuple(
             (u.read, d)
             for u in self.uses
             if not u.is_const
             and vector not in u.moves
             and (d := self.neighbours(u)) is not None
-            and vectors * self._away(u, inner) > u.touched * COPY
+            and vectors * self._away(u, inner) > u.touched * copy
         )
 
     def _away(self, u: ReadUse, inner: Mapping[str, str | None]) -> float:
@@ -173,14 +151,14 @@ class NestCost:
         Only for narrow products is that a part of the cost by which layouts are chosen: elsewhere
         the choice may well be between this and a copy that joins the kernel before.
         """
-        along = inner.get(u.read.value)
+        along, w = inner.get(u.read.value), self.weights
         if self.neighbours(u) == along:
             return 0.0
         if self.grouped:
-            return APART - BROADCAST
+            return w.apart - w.broadcast
         others = (d for d in self.nest.bound if d in u.moves and u.moves[d] != along)
-        held = HELD * self.machine.l1 / self.machine.line_bytes
-        return OTHER_LINE if prod(self.extents[d] for d in others) >= held else 0.0
+        held = w.held * self.machine.l1 / self.machine.line_bytes
+        return w.other_line if prod(self.extents[d] for d in others) >= held else 0.0
 
     def best(self, inner: Mapping[str, str | None]) -> tuple[float, str | None]:
         """(cycles, vector loop) given each value's innermost dim."""
@@ -204,16 +182,17 @@ class NestCost:
     @property
     def _store_apart(self) -> float:
         """What a vector costs whose lanes do not lie side by side in memory."""
+        w = self.weights
         if self.in_parts:
-            return STORE_TURNED * self.lanes
-        return (STORE_SCATTERED if self.nest.bound else STORE_CROSSED) * self.lanes
+            return w.store_turned * self.lanes
+        return (w.store_scattered if self.nest.bound else w.store_crossed) * self.lanes
 
     def _vectors(self, v: str) -> int:
         """Vectors along a loop; one that varies ends in one that is mostly idle."""
         return ceil(self.extents[v] / self.lanes) + (v in self.varying)
 
     def _cost(self, v: str, inner: Mapping[str, str | None]) -> float:
-        extent = self.extents[v]
+        extent, w = self.extents[v], self.weights
         each = self._vectors(v)
         vectors = self.points / extent * each
         total = 0.0
@@ -221,28 +200,28 @@ class NestCost:
         for u in self.uses:
             if v not in u.moves:
                 near = not self.grouped or inner.get(u.read.value) == self.neighbours(u)
-                shared = vectors * BROADCAST
+                shared = vectors * w.broadcast
                 if not near and not u.is_const:
-                    shared = min(vectors * APART, shared + u.touched * COPY)
+                    shared = min(vectors * w.apart, shared + u.touched * w.copy)
                 total += shared
             elif u.is_const:
-                total += vectors * PACKED
+                total += vectors * w.packed
             elif u.moves[v] is not None and u.moves[v] == inner.get(u.read.value):
-                total += vectors * CONTIGUOUS
+                total += vectors * w.contiguous
             else:
                 steps = u.steps(v, inner) if self.nest.bound and not self.grouped else 0
-                scattered = vectors * (steps * APART_BY_ONE or SCATTERED * self.lanes)
-                packed = vectors * CONTIGUOUS
+                scattered = vectors * (steps * w.apart_by_one or w.scattered * self.lanes)
+                packed = vectors * w.contiguous
                 if u.read.value not in copied:
-                    packed += u.touched * COPY
+                    packed += u.touched * w.copy
                 window = u.read.value in self.windows and u.moves[v] is not None
                 if window and packed < scattered:
                     copied.add(u.read.value)
                 total += min(scattered, packed) if self.nest.bound or window else scattered
         if v in self.nest.bound:
-            total += self.points / extent * MERGE * log2(self.lanes) + self.stored * 0.5
+            total += self.points / extent * w.merge * log2(self.lanes) + self.stored * 0.5
         else:
             stores = self.stored / extent * each
             same = all(inner.get(o.name) in (v, None) for o in self.nest.outs)
-            total += stores * (CONTIGUOUS if same else self._store_apart)
+            total += stores * (w.contiguous if same else self._store_apart)
         return total

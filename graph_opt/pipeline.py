@@ -28,25 +28,25 @@ from rutc.graph_opt.rules.filter_whole import FilterWhole
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
 from rutc.graph_opt.rules.normalize import (
+    MultiplyByReciprocal,
     OnePassMoments,
     OnePassSoftmax,
     divide_later,
-    multiply_by_reciprocal,
 )
 from rutc.graph_opt.rules.outside import drop_outside
 from rutc.graph_opt.rules.pairs import MultiplyPairs
 from rutc.graph_opt.rules.phases import solve_phase
-from rutc.graph_opt.rules.rows import recompute_rows
+from rutc.graph_opt.rules.rows import RecomputeRows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
-from rutc.graph_opt.rules.widen import SumPacked, widen_operands
+from rutc.graph_opt.rules.widen import SumPacked, WidenOperands
 from rutc.tensor_ir import DType, Graph
-from rutc.tensor_ir.machine import PAIR, Machine
+from rutc.tensor_ir.machine import COMMON, PAIR, Machine
 from rutc.tensor_ir.verifier import verify
 
-FILTERING = Sweep("filter with fewer products", (MinimalFiltering(),), once=True)
-"""The step that changes how sums round: once, as errors grow with each window dim."""
+FILTERING = "filter with fewer products"
+"""The name of the step that changes how sums round: once, as errors grow with each window dim."""
 
 
 def _clean(fold: FoldConstants) -> tuple[Rule, ...]:
@@ -69,63 +69,90 @@ CLEAN = _clean(FoldConstants())
 EARLY = _clean(FoldConstants(keep_quantised=True))
 """The same, while quantised weights are still to be found."""
 
-SEPARATE = Sweep("reduce windows dim by dim", (SeparateWindows(), *CLEAN))
-"""The first of the steps that choose algorithms; those before it only normalise."""
 
-INTEGERS = Sweep(
-    "work on quantised numbers as integers",
-    (drop_requantised, sum_integers, sum_narrow, SumPacked(), gather_narrow, *EARLY),
-)
-"""The step that finds sums of products of integers."""
+def _steps(
+    machine: Machine, spread: tuple[str, ...] = (), assigned: Assigned | None = None
+) -> tuple[Pass, ...]:
+    """The pipeline for a machine."""
+    separate = SeparateWindows(machine=machine, assigned=assigned)
+    filters = MinimalFiltering(spread=spread, machine=machine, assigned=assigned)
+    parts = MultiplyParts(weights=machine.weights, assigned=assigned)
+    return (
+        # Importers leave unused constants and branches behind; every later step is cheaper without.
+        Sweep("remove what is unread"),
+        # One walk from the inputs down: each node meets producers that are already clean.
+        Sweep("clean up", EARLY),
+        # Equal nodes read equal sources only once views are gone. Before the steps that ask whether
+        # a value has one reader.
+        MergeEqual(),
+        # While mean and variance, maximum and sum are still the nests that the importer wrote.
+        Sweep(
+            "reduce rows in one pass",
+            (OnePassSoftmax(machine), OnePassMoments(machine), RecomputeRows(machine), *EARLY),
+        ),
+        # Before scales go into weights: those of quantised numbers then stay integers.
+        Sweep(
+            "work on quantised numbers as integers",
+            (
+                drop_requantised,
+                sum_integers,
+                # Before zero points become sums of their own.
+                *_in_pairs(machine),
+                sum_narrow,
+                SumPacked(),
+                gather_narrow,
+                *EARLY,
+            ),
+        ),
+        # After the passes are merged, which asks that all readers of the divisor divide
+        # exponentials.
+        Sweep("divide sums of probabilities", (divide_later, *CLEAN)),
+        # Sums of products must stand in one nest before scales can go into their weights.
+        Sweep("gather products into sums", (fuse_product_into_sum, fuse_sums, *CLEAN)),
+        # Before scales go into weights, which they do in 32 bits.
+        Sweep("widen operands", (WidenOperands(machine), *CLEAN)),
+        # Before any of them goes into weights, which round once then.
+        Sweep("combine scales", (combine_scales, *CLEAN)),
+        # Before dims are split: a constant is then still read at the dims that it has.
+        Sweep("fold scales into weights", (fold_scale, combine_scales, join_weights, *CLEAN)),
+        # Before dims are split: what is left of the remainders then goes with the split.
+        Sweep("solve phases", (solve_phase, *CLEAN)),
+        # Windows of transposed convolutions have no phases any more; before dims are split, of
+        # which constants then have what is left.
+        Sweep("leave out what lies outside", (drop_outside, *CLEAN)),
+        # After products are gathered and scales folded, which would take the factor into a sum;
+        # before dims are split, while the sum is found to be one of exponentials.
+        Sweep("multiply by reciprocals", (MultiplyByReciprocal(machine), *CLEAN)),
+        # Once sums are what they stay: their dims then take the names and splits of their reader.
+        Sweep("compute sums as they are viewed", (sum_as_viewed, *CLEAN)),
+        # Last of all that looks for patterns: it gives values and dims that the model does not
+        # name.
+        Sweep(
+            "split dims", (split_bound_dim, split_free_dim, SplitForReaders(), *CLEAN), again=True
+        ),
+        # After the splits, which are what makes a constant's dim a multiple of one loop plus
+        # another.
+        Sweep("split constants", (SliceConstant(), split_constant), again=True),
+        # Once dims are what they stay: a window of another dim would be none. The first of the
+        # steps that choose algorithms; those before it only normalise.
+        Sweep("reduce windows dim by dim", (separate, *CLEAN)),
+        # After all that looks for sums of products, scales their weights or splits their dims.
+        # Several filters may read one transformed input: before equal nodes are merged.
+        Sweep(FILTERING, (filters,), once=True),
+        *((parts,) if machine.has_matrices(DType.BF16) else ()),
+        # New constants may be equal, and what was different up to its scale may be too.
+        MergeEqual("merge equal nodes again"),
+        DropDims(),
+    )
 
-PIPELINE: tuple[Pass, ...] = (
-    # Importers leave unused constants and branches behind; every later step is cheaper without.
-    Sweep("remove what is unread"),
-    # One walk from the inputs down: each node meets producers that are already clean.
-    Sweep("clean up", EARLY),
-    # Equal nodes read equal sources only once views are gone. Before the steps that ask whether a
-    # value has one reader.
-    MergeEqual(),
-    # While mean and variance, maximum and sum are still the nests that the importer wrote.
-    Sweep("reduce rows in one pass", (OnePassSoftmax(), OnePassMoments(), recompute_rows, *EARLY)),
-    # Before scales go into weights: those of quantised numbers then stay integers.
-    INTEGERS,
-    # After the passes are merged, which asks that all readers of the divisor divide exponentials.
-    Sweep("divide sums of probabilities", (divide_later, *CLEAN)),
-    # Sums of products must stand in one nest before scales can go into their weights.
-    Sweep("gather products into sums", (fuse_product_into_sum, fuse_sums, *CLEAN)),
-    # Before scales go into weights, which they do in 32 bits.
-    Sweep("widen operands", (widen_operands, *CLEAN)),
-    # Before any of them goes into weights, which round once then.
-    Sweep("combine scales", (combine_scales, *CLEAN)),
-    # Before dims are split: a constant is then still read at the dims that it has.
-    Sweep("fold scales into weights", (fold_scale, combine_scales, join_weights, *CLEAN)),
-    # Before dims are split: what is left of the remainders then goes with the split.
-    Sweep("solve phases", (solve_phase, *CLEAN)),
-    # Windows of transposed convolutions have no phases any more; before dims are split, of which
-    # constants then have what is left.
-    Sweep("leave out what lies outside", (drop_outside, *CLEAN)),
-    # After products are gathered and scales folded, which would take the factor into a sum; before
-    # dims are split, while the sum is found to be one of exponentials.
-    Sweep("multiply by reciprocals", (multiply_by_reciprocal, *CLEAN)),
-    # Once sums are what they stay: their dims then take the names and splits of their reader.
-    Sweep("compute sums as they are viewed", (sum_as_viewed, *CLEAN)),
-    # Last of all that looks for patterns: it gives values and dims that the model does not name.
-    Sweep("split dims", (split_bound_dim, split_free_dim, SplitForReaders(), *CLEAN), again=True),
-    # After the splits, which are what makes a constant's dim a multiple of one loop plus another.
-    Sweep("split constants", (SliceConstant(), split_constant), again=True),
-    # Once dims are what they stay: a window of another dim would be none.
-    SEPARATE,
-    # After all that looks for sums of products, scales their weights or splits their dims. Several
-    # filters may read one transformed input: before equal nodes are merged.
-    FILTERING,
-    # New constants may be equal, and what was different up to its scale may be too.
-    MergeEqual("merge equal nodes again"),
-    DropDims(),
-)
 
-PARTS = MultiplyParts()
-"""The step that lets registers for matrices of bf16 multiply numbers of f32."""
+def _in_pairs(machine: Machine) -> tuple[Rule, ...]:
+    """The rules for factors of 8 bits, where they are multiplied in pairs in 16."""
+    kinds = (DType.I8, DType.U8)
+    if all(machine.products(a, b) != PAIR for a in kinds for b in kinds):
+        return ()
+    filters = FilterWhole(machine=machine)
+    return MultiplyPairs(machine, filters), filters
 
 
 def _exact(steps: tuple[Pass, ...]) -> Iterator[Pass]:
@@ -139,6 +166,9 @@ def _exact(steps: tuple[Pass, ...]) -> Iterator[Pass]:
         elif kept:
             yield replace(step, rules=kept)
 
+
+PIPELINE = _steps(COMMON)
+"""The pipeline where no machine is named."""
 
 EXACT = tuple(_exact(PIPELINE))
 """The pipeline without rules that declare to round: but for the order of sums and fused
@@ -157,34 +187,8 @@ def pipeline_for(
     With `exact`, those of `EXACT`. `spread` names sums for `MinimalFiltering`. The last steps
     choose algorithms, unless these are `assigned`.
     """
-    steps = tuple(_in_pairs(step, machine) for step in (EXACT if exact else PIPELINE))
-    separate = SeparateWindows(assigned=assigned)
-    found: list[Pass] = []
-    for step in steps:
-        if step == SEPARATE:
-            found.append(replace(SEPARATE, rules=(separate, *CLEAN)))
-        elif step == FILTERING:
-            rule = MinimalFiltering(spread=spread, machine=machine, assigned=assigned)
-            found.append(replace(FILTERING, rules=(rule,)))
-            if machine.has_matrices(DType.BF16):
-                found.append(replace(PARTS, assigned=assigned))
-        else:
-            found.append(step)
-    return tuple(found)
-
-
-def _in_pairs(step: Pass, machine: Machine) -> Pass:
-    """The step; the one on quantised numbers with 16 bits for those multiplied in pairs."""
-    kinds = (DType.I8, DType.U8)
-    if step.name != INTEGERS.name or not isinstance(step, Sweep):
-        return step
-    if all(machine.products(a, b) != PAIR for a in kinds for b in kinds):
-        return step
-    # Before zero points become sums of their own.
-    at = step.rules.index(sum_narrow)
-    filters = FilterWhole(machine=machine)
-    pairs = (MultiplyPairs(machine, filters), filters)
-    return replace(step, rules=(*step.rules[:at], *pairs, *step.rules[at:]))
+    steps = _steps(machine, spread, assigned)
+    return tuple(_exact(steps)) if exact else steps
 
 
 OnStep = Callable[[str, Graph, bool], None]

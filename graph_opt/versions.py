@@ -18,15 +18,13 @@ from dataclasses import replace
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import DIRECT, Assigned
 from rutc.graph_opt.alternatives.choices import Chosen
-from rutc.graph_opt.pipeline import PARTS, OnStep, optimize, pipeline_for
+from rutc.graph_opt.alternatives.split_precision import MultiplyParts
+from rutc.graph_opt.pipeline import OnStep, optimize, pipeline_for
 from rutc.tensor_ir import Call, Graph
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.graph import bound_symbols, walk_nodes
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import without_common
-
-FIXED_PARTS = replace(PARTS, symbolic=False)
-"""The step that takes factors apart in sums of as many rows in every run."""
 
 FEW_ROWS = " for few rows"
 """What the names of steps end in that only the version for few rows goes through."""
@@ -55,7 +53,7 @@ def versions(
     exact: bool = False,
     spread: tuple[str, ...] = (),
     on_step: OnStep | None = None,
-    where: Callable[[Graph], Index | None] = PARTS.many_rows,
+    where: Callable[[Graph], Index | None] | None = None,
 ) -> tuple[Version, ...]:
     """The graph after all rewrites for a machine, in one version or in two.
 
@@ -65,20 +63,22 @@ def versions(
         exact: Leave out the rewrites that declare to round otherwise than the model does.
         spread: The sums whose inputs differ too much for most filters.
         on_step: Called after every step with its name, the graph and whether the step changed it.
-        where: Tells, of the graph before factors are taken apart, where that pays.
+        where: Tells, of the graph before factors are taken apart, where that pays, instead of the
+            step that does it.
 
     Raises:
         InternalError: A step produced an invalid graph; the message names it.
     """
     pipeline = pipeline_for(machine, exact=exact, spread=spread)
     chosen = Chosen(pipeline, on_step)
-    if PARTS not in pipeline or not graph.symbols:
+    parts = next((step for step in pipeline if isinstance(step, MultiplyParts)), None)
+    if parts is None or not graph.symbols:
         found = optimize(graph, on_step=chosen, pipeline=pipeline)
         return (Version(found, None, chosen.assigned),)
-    at = pipeline.index(PARTS)
+    at = pipeline.index(parts)
     before = optimize(graph, on_step=chosen, pipeline=pipeline[:at])
     many = replace(before, symbols=tuple(without_common(dict(before.symbols)).items()))
-    pays = where(many)
+    pays = (where or parts.many_rows)(many)
     bounds = pays.bounds(dict(graph.symbols)) if pays is not None else None
     if pays is None or (bounds is not None and bounds[0] > 0):
         found = optimize(before, on_step=chosen, pipeline=pipeline[at:])
@@ -95,7 +95,8 @@ def versions(
             on_step(name + FEW_ROWS, other, changed)
 
     on_other("leave factors whole", before, True)
-    few = (FIXED_PARTS, *pipeline[at + 1 :])
+    # Sums of as many rows in every run have parts in both.
+    few = (replace(parts, symbolic=False), *pipeline[at + 1 :])
     chosen = Chosen(few, on_other, direct, before)
     whole = optimize(before, on_step=chosen, pipeline=few)
     # Parts may have too little room, or constants none that are finite.

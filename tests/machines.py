@@ -24,6 +24,13 @@ def eager(machine: Machine) -> Machine:
     return replace(machine, launch_cycles=0, wake_cycles=0)
 
 
+def weighing(machine: Machine, group: str, **values: float) -> Machine:
+    """The machine, some weights of decisions for it of other values."""
+    weights = machine.weights
+    changed = {group: replace(getattr(weights, group), **values)}
+    return replace(machine, weights=replace(weights, **changed))
+
+
 def lacking(machine: Machine) -> str:
     """Why this processor cannot run a machine's code; empty where it can, be it with functions."""
     if machine.architecture != NATIVE.architecture:

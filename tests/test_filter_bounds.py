@@ -170,8 +170,8 @@ def test_the_page_states_these_bounds() -> None:
 def test_filters_that_save_little_give_way_to_those_that_err_less(tmp_path: Path) -> None:
     weights = np.random.default_rng(0).standard_normal((64, 64, 3, 3)).astype(np.float32)
     save(tmp_path / "model.onnx", weights, (1, 64, 56, 56), "Conv", pads=[1] * 4)
-    before = PIPELINE[: PIPELINE.index(FILTERING)]
-    graph = optimize(import_model(tmp_path / "model.onnx"), pipeline=before)
+    at = [step.name for step in PIPELINE].index(FILTERING)
+    graph = optimize(import_model(tmp_path / "model.onnx"), pipeline=PIPELINE[:at])
     editor = Editor(graph)
 
     def growth(rule: MinimalFiltering) -> float:

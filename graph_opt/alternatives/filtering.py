@@ -39,12 +39,6 @@ from rutc.tensor_ir import (
 from rutc.tensor_ir.affine import floordiv, mod
 from rutc.tensor_ir.machine import COMMON, Machine
 
-REACHED = 0.8
-"""Share of the machine's multiply-adds that sums reach."""
-FAR_BYTES_PER_CYCLE = 6.0
-"""What is fetched ahead from beyond the second cache: weights arrive while others are used."""
-TRANSFORM_CYCLES = 3.5
-"""Cycles per vector that a transform reads or writes."""
 MOST_GROWTH = 4.0
 """How much larger than the weights the transformed weights may be."""
 UNIT_STRIDE = range(1, 2)
@@ -295,22 +289,22 @@ class Work:
         deep = prod(loops[d] for d in self.nest.bound if d in kept)
         points = prod(f.points for f in filters.values())
         around = prod(loops.values()) / (wide * tiles * deep)
-        width = self.machine.width
+        width, costs = self.machine.width, self.machine.weights.filtering
         lanes = ceil(wide / width)
-        reached = REACHED * self.machine.fma_per_cycle * self.faster
+        reached = costs.reached * self.machine.fma_per_cycle * self.faster
         cycles = tiles * deep * around * lanes / reached
         weights = self.const.data.array.nbytes * self.growth(filters)
         cycles = max(cycles, self._far(weights))
         if filters:
             moved = tiles * (ceil(deep / width) + lanes)
-            cycles += moved * TRANSFORM_CYCLES * points
+            cycles += moved * costs.transform * points
             cycles += moved * (points + prod(f.outputs for f in filters.values()))
             cycles += self._far(moved * points * width * self.bytes)
         return cycles
 
     def _far(self, size: float) -> float:
         """Cycles to move so many bytes if they do not fit the second cache."""
-        return max(size - self.machine.l2, 0.0) / FAR_BYTES_PER_CYCLE
+        return max(size - self.machine.l2, 0.0) / self.machine.weights.filtering.far_bytes
 
     def _least(self, d: str) -> int:
         """A dim's extent, the least one of a symbolic dim: what pays then always pays."""

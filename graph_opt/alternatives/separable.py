@@ -9,10 +9,8 @@ from rutc.graph_opt.exprs import index_coords
 from rutc.graph_opt.kinds import matches
 from rutc.graph_opt.rewrite import Reason, Result
 from rutc.tensor_ir import Index, Local, Nest, Node, Read, Value
+from rutc.tensor_ir.machine import COMMON, Machine
 from rutc.tensor_ir.windows import partners
-
-STORED = 4.0
-"""What it costs to store an element and to read it again, in elements that are reduced."""
 
 
 @matches("reduction")
@@ -29,6 +27,7 @@ class SeparateWindows:
     """
 
     share: float = 0.7
+    machine: Machine = COMMON
     assigned: Assigned | None = None
     """What to separate how, instead of what is weighed so."""
 
@@ -83,7 +82,8 @@ class SeparateWindows:
         found = _windows(n, r)
         if len(found) < 2 or editor.size(n.bound) is None:
             return Reason("its windows have not several dims of known size")
-        return [(_work(n, r, found, b, editor), b) for b in sorted(found)]
+        stored = self.machine.weights.filtering.stored
+        return [(_work(n, r, found, b, editor, stored), b) for b in sorted(found)]
 
     @staticmethod
     def _direct(n: Nest, editor: Editor) -> float:
@@ -117,11 +117,13 @@ def _taps(dims: tuple[str, ...], editor: Editor) -> int:
     return editor.size(dims) or 1
 
 
-def _work(n: Nest, r: Read, found: dict[str, str], tap: str, editor: Editor) -> float:
+def _work(
+    n: Nest, r: Read, found: dict[str, str], tap: str, editor: Editor, stored: float
+) -> float:
     """Elements that are reduced, and what storing costs, if rows along `tap` come first."""
     rows = editor.typical(_rows_dims(n, r, found, tap))
     others = tuple(b for b in n.bound if b != tap)
-    return rows * (_taps((tap,), editor) + STORED) + _points(n, editor) * _taps(others, editor)
+    return rows * (_taps((tap,), editor) + stored) + _points(n, editor) * _taps(others, editor)
 
 
 def _rows_dims(n: Nest, r: Read, found: dict[str, str], tap: str) -> list[str]:

@@ -22,7 +22,6 @@ import numpy as np
 
 from rutc.base.record import record
 from rutc.graph_opt.alternatives import Assigned, Offer
-from rutc.graph_opt.alternatives.filtering import REACHED
 from rutc.graph_opt.decide.layout import fixed_orders, order_dims
 from rutc.graph_opt.decide.slices import stays_near
 from rutc.graph_opt.editor import ROOT, Editor
@@ -50,7 +49,8 @@ from rutc.tensor_ir import (
 from rutc.tensor_ir.affine import product
 from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.machine import COMMON
-from rutc.tensor_ir.windows import MOST_TAPS, partners
+from rutc.tensor_ir.weights import Weights
+from rutc.tensor_ir.windows import partners
 
 NAMES = ("hi", "mid", "lo")
 TERMS = ((0, 2), (0, 1), (1, 1), (1, 0), (0, 0), (2, 0))
@@ -67,29 +67,9 @@ SMALLEST = 2.0**-102
 
 COLUMNS = 16
 """Sums in a row of a register."""
-FEWEST_ROWS = 8
 SHORTEST, LONGEST = 16, 32
 """Products of a row and a column that one instruction does."""
 
-DIRECT_PER_CYCLE = REACHED * COMMON.fma_per_cycle * COMMON.width
-"""Products per cycle that sums in f32 reach."""
-PER_CYCLE = 45.0
-"""Products of f32 per cycle that sums of products of parts reach, in registers of many rows."""
-MANY_ROWS = 64
-"""Where the inputs tell the number of rows, parts are used from so many on: fewer would wait for
-constants, which are half as large again."""
-BUSY_ROWS = 12
-"""With fewer rows, registers are loaded more than they compute."""
-BUSY_PRODUCTS = 22
-"""With fewer products at a time, likewise."""
-SPLIT_CYCLES = 1.2
-"""Cycles to take an element of a value apart, and to bring its parts into order."""
-STORE_CYCLES = 0.3
-"""Cycles for a sum to pass over the stack."""
-MOVED_PER_CYCLE = 3.0
-"""Bytes of parts that are stored, and read again."""
-STREAMED_PER_CYCLE = 2.5
-"""Bytes of constants that come from memory, as they do in all but small models."""
 BLOCK = 1 << 14
 """Elements of a constant that are taken apart at a time."""
 GROWTH = 1.5
@@ -162,6 +142,8 @@ class MultiplyParts:
     saving: float = 40_000.0
     symbolic: bool = True
     name: str = "multiply parts of factors"
+    weights: Weights = COMMON.weights
+    """Those of a machine; rates and caches are the usual ones."""
     assigned: Assigned | None = None
     """What to take apart, instead of what is weighed so."""
 
@@ -205,7 +187,7 @@ class MultiplyParts:
         None where that does not depend on the inputs' sizes.
         """
         number = _most_saving(self._found(Editor(graph)))
-        return None if number is None else number // MANY_ROWS
+        return None if number is None else number // self.weights.split_precision.many_rows
 
     def _found(self, editor: Editor, *, every: bool = False) -> list[Candidate]:
         """The sums that take less time so, or `every` one that may be taken apart."""
@@ -228,17 +210,18 @@ class MultiplyParts:
         source, weights, const = operands
         if editor.size(n.bound) is None:
             return Reason("the number of its products is known at run time only")
-        if _comes_from_windows(source.value, editor):
+        if _comes_from_windows(source.value, editor, self.weights.windows.most_taps):
             return Reason(f"%{source.value} is computed in the order of its windows")
         _, read = _taken(source, editor)
         choices = row_choices(n, read, _loops(weights), editor, orders)
         columns, inner = _sides(n, source, weights, editor)
-        high = [rows for rows in choices if editor.typical(rows.loops) >= FEWEST_ROWS]
+        w = self.weights.split_precision
+        high = [rows for rows in choices if editor.typical(rows.loops) >= w.fewest_rows]
         if columns < COLUMNS or not high or not _length(inner):
             return Reason("it is no product of large matrices")
-        direct = _direct_cycles(n, const, editor)
-        idle = max(BUSY_PRODUCTS / _length(inner), 1.0)
-        costs = [_cycles(n, source, const, rows, idle, editor) for rows in high]
+        direct = self._direct(n, const, editor)
+        idle = max(w.busy_products / _length(inner), 1.0)
+        costs = [self._cycles(n, source, const, rows, idle, editor) for rows in high]
         cycles, rows = min(zip(costs, high, strict=True), key=lambda choice: choice[0])
         saved = direct - cycles
         if not every and (saved < self.saving or saved < self.least * direct):
@@ -246,6 +229,33 @@ class MultiplyParts:
         weighed = _loops(weights)
         number = product(editor.extents[d] for d in n.out.dims if d not in weighed)
         return Candidate(n, source, weights, const, rows, number, max(saved, 1.0), direct)
+
+    def _direct(self, n: Nest, const: Const, editor: Editor) -> float:
+        """Cycles of one core for the sum in f32."""
+        per_cycle = self.weights.filtering.reached * COMMON.fma_per_cycle * COMMON.width
+        streamed = const.data.array.nbytes / self.weights.split_precision.streamed
+        return max(editor.typical(n.dims) / per_cycle, streamed)
+
+    def _cycles(
+        self, n: Nest, source: Read, const: Const, rows: Rows, idle: float, editor: Editor
+    ) -> float:
+        """Cycles of one core for products of parts, where instructions take `idle` times."""
+        w = self.weights.split_precision
+        whole, _ = _taken(source, editor)
+        taken = editor.typical(_loops(whole))
+        constant = GROWTH * const.data.array.nbytes
+        high = rows_in_use(editor.typical(rows.loops))
+        cycles = editor.typical(n.dims) / w.products * max(w.busy_rows / high, idle)
+        cycles = max(cycles, constant / w.streamed)
+        cycles += w.split * taken + w.store * editor.typical(n.out.dims)
+        bytes_ = taken * len(NAMES) * DType.BF16.bytes
+        beside = [v for v in _plain_loops(source) if v in n.out.dims and v not in rows.loops]
+        slices = (editor.typical((v,)) for v in beside)
+        if source.fill is None and any(
+            stays_near(bytes_, constant, count, COMMON.l2, self.weights.slices) for count in slices
+        ):
+            return cycles
+        return cycles + max(bytes_ - COMMON.l2, 0) / w.moved
 
 
 def _most_saving(found: Iterable[Candidate]) -> Index | None:
@@ -257,7 +267,7 @@ def _most_saving(found: Iterable[Candidate]) -> Index | None:
     return saved.most_common(1)[0][0] if saved else None
 
 
-def _comes_from_windows(value: str, editor: Editor) -> bool:
+def _comes_from_windows(value: str, editor: Editor, most_taps: int) -> bool:
     """Whether a value is computed of small windows, by nests of elements at most."""
     n = editor.nest(value)
     while n is not None and n.reducer is None:
@@ -268,7 +278,7 @@ def _comes_from_windows(value: str, editor: Editor) -> bool:
     taps = editor.size(n.bound)
     bound = {d for d in n.bound if editor.size((d,)) != 1}
     every = [r for e in n.body for r in reads(e)]
-    return taps is not None and taps <= MOST_TAPS and bool(partners(every, {*n.out.dims}, bound))
+    return taps is not None and taps <= most_taps and bool(partners(every, {*n.out.dims}, bound))
 
 
 def _sides(n: Nest, source: Read, weights: Read, editor: Editor) -> tuple[int, int]:
@@ -288,31 +298,6 @@ def _length(extent: int) -> int:
     """How many products instructions do at a time; 0 if they do not divide so many."""
     lengths = range(LONGEST, SHORTEST - 1, -2)
     return next((n for n in lengths if extent > 0 and extent % n == 0), 0)
-
-
-def _direct_cycles(n: Nest, const: Const, editor: Editor) -> float:
-    """Cycles of one core for the sum in f32."""
-    streamed = const.data.array.nbytes / STREAMED_PER_CYCLE
-    return max(editor.typical(n.dims) / DIRECT_PER_CYCLE, streamed)
-
-
-def _cycles(n: Nest, source: Read, const: Const, rows: Rows, idle: float, editor: Editor) -> float:
-    """Cycles of one core for the sum of products of parts, where instructions take `idle` times."""
-    whole, _ = _taken(source, editor)
-    taken = editor.typical(_loops(whole))
-    weights = GROWTH * const.data.array.nbytes
-    high = rows_in_use(editor.typical(rows.loops))
-    cycles = editor.typical(n.dims) / PER_CYCLE * max(BUSY_ROWS / high, idle)
-    cycles = max(cycles, weights / STREAMED_PER_CYCLE)
-    cycles += SPLIT_CYCLES * taken + STORE_CYCLES * editor.typical(n.out.dims)
-    bytes_ = taken * len(NAMES) * DType.BF16.bytes
-    beside = [v for v in _plain_loops(source) if v in n.out.dims and v not in rows.loops]
-    slices = (editor.typical((v,)) for v in beside)
-    if source.fill is None and any(
-        stays_near(bytes_, weights, count, COMMON.l2) for count in slices
-    ):
-        return cycles
-    return cycles + max(bytes_ - COMMON.l2, 0) / MOVED_PER_CYCLE
 
 
 def _plain_loops(r: Read) -> list[str]:

@@ -26,8 +26,6 @@ from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.graph import Nest, Node, used_deep
 from rutc.tensor_ir.machine import Machine
 
-ROW_SHARE = 1 / 8
-"""The largest row that a group keeps, in second caches: it has to stay in the nearest ones."""
 MOST_OPERATIONS = 256
 """Of a kernel that elementwise nests join. Code of twice as many takes more than twice as long to
 make (1,000 mixed ones: 22 s of processor time in one kernel, 8 in kernels of 256, 7 of 128, on
@@ -57,7 +55,7 @@ class Fuser(Groups):
         super().__init__(prepared)
         self.inner = inner
         self.machine = machine
-        self.row_bytes = int(ROW_SHARE * machine.l2)
+        self.row_bytes = int(machine.weights.fusion.row * machine.l2)
         self.refusals: list[Refusal] = []
         self.grown: dict[int, Grown] = {}
 

@@ -11,27 +11,19 @@ from rutc.tensor_ir.graph import Nest, Value
 from rutc.tensor_ir.lower import beyond
 from rutc.tensor_ir.machine import NARROWEST_MASKED, NEAR_STRIDES
 from rutc.tensor_ir.outside import adds_nothing
-from rutc.tensor_ir.windows import (
-    FEW_STEPS,
-    LEAST_GAIN,
-    MOST_TAPS,
-    partners,
-    share_inside,
-    window,
-)
+from rutc.tensor_ir.weights import Weights, Windows
+from rutc.tensor_ir.windows import partners, share_inside, window
 
-LEAST_LANES = 4
-"""The shortest dim along which vectors pay."""
-MOST_HALO = 4
-"""A value takes at most so many times its own memory with a halo,"""
-MOST_HALO_ELEMENTS = 4096
-"""and so many elements."""
 UNKNOWN = 8
 """What a dim has where no window goes along it and the run tells how many indices: more than 1."""
 
 
 def masked_at_edges(
-    nest: Nest, r: Read, sizes: Mapping[str, Size], inner: Mapping[str, str | None]
+    nest: Nest,
+    r: Read,
+    sizes: Mapping[str, Size],
+    inner: Mapping[str, str | None],
+    weights: Weights,
 ) -> bool:
     """Whether masks at the edges of a window cost less than a halo of the operand.
 
@@ -54,9 +46,10 @@ def masked_at_edges(
     extents |= dict.fromkeys(names, UNKNOWN)
     bound = {d for d in nest.bound if extents[d] > 1}
     lane, along = inner.get(nest.out.name), inner.get(r.value)
-    if not bound or prod(extents[d] for d in bound) > MOST_TAPS or lane is None or along is None:
+    most = weights.windows.most_taps
+    if not bound or prod(extents[d] for d in bound) > most or lane is None or along is None:
         return False
-    if lane in names or along in names or extents[lane] < LEAST_LANES:
+    if lane in names or along in names or extents[lane] < weights.fusion.least_lanes:
         return False
     steps = {d: c.coefficient(lane) for d, c in coords.items()}
     if steps.pop(along) not in (1, *NEAR_STRIDES) or any(step != 0 for step in steps.values()):
@@ -78,6 +71,7 @@ def needed_halo(
     symbols: Mapping[str, Range],
     inner: str | None,
     finite: Callable[[str], bool],
+    weights: Weights,
 ) -> dict[str, tuple[int, int]] | None:
     """How far the read goes outside of its value, per dim; None where that is not constant.
 
@@ -112,17 +106,19 @@ def needed_halo(
         return prod(e + sum(found.get(d, (0, 0))) for d, e in own.items())
 
     def fits(found: Mapping[str, tuple[int, int]]) -> bool:
-        return total(found) <= MOST_HALO * size + MOST_HALO_ELEMENTS
+        return total(found) <= weights.fusion.halo * size + weights.fusion.halo_elements
 
     if total(halo) > 2 * size and nest.reducer is not None:
-        left_out = {d for d in halo if d != inner and _is_left_out(nest, r, d, extents)}
+        left_out = {
+            d for d in halo if d != inner and _is_left_out(nest, r, d, extents, weights.windows)
+        }
         rest = {d: n for d, n in halo.items() if d not in left_out}
         if left_out and fits(rest) and adds_nothing(nest.reducer, nest.body, r, finite):
             return rest
     return halo if fits(halo) else None
 
 
-def _is_left_out(nest: Nest, r: Read, d: str, extents: Mapping[str, int]) -> bool:
+def _is_left_out(nest: Nest, r: Read, d: str, extents: Mapping[str, int], weights: Windows) -> bool:
     """Whether a loop over windows along a dim gains if it goes over what is inside of the value.
 
     Registers for matrices, which multiply narrower numbers, take whole windows.
@@ -131,6 +127,8 @@ def _is_left_out(nest: Nest, r: Read, d: str, extents: Mapping[str, int]) -> boo
     if not isinstance(c, Index) or r.dtype.bits < 32:
         return False
     w = window(c, nest.bound, nest.out.dims, extents[d])
-    if w is None or max((extents[b] for b in nest.bound if b != w.bound), default=0) < FEW_STEPS:
+    if w is None:
         return False
-    return share_inside(w, extents[w.bound], extents[w.free]) < LEAST_GAIN
+    if max((extents[b] for b in nest.bound if b != w.bound), default=0) < weights.few_steps:
+        return False
+    return share_inside(w, extents[w.bound], extents[w.free]) < weights.least_gain

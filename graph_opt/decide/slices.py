@@ -20,33 +20,20 @@ from rutc.graph_opt.plan import FillHalo, PlanStep, Run
 from rutc.graph_opt.row_runs import matrix_factors, rows_of_sum
 from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.lower import Group
+from rutc.tensor_ir.weights import Slices
 
-RING = 0.625
-"""What the values between the kernels of a chain may take while one slice is worked on, in second
-caches."""
-MOST_RING = 1.375
-"""What they may take where slices cannot be shorter: little of it is lost."""
-BLOCK = 64
-"""Indices of a block: so many use what register tiles load of the other operand."""
-UNHIDDEN = 0.25
-"""Share of what blocks read again that their arithmetic does not hide."""
-REREAD = 1.5
-"""What a byte that is read again costs, in bytes that stay near."""
 MOST_DIMS = 3
 """Slices are of so many dims at most."""
-FEWEST_KEPT = 0.75
-"""Share of the rows of registers for matrices that slices leave."""
-NEAR = 1.0
-"""Values up to this size, in second caches, stay near as they are."""
-AGAIN = 0.75
-"""What every slice reads again stays near up to this size, in second caches."""
-FEWEST_SLICES = 4
-"""Threads share the slices: with fewer, threads would have nothing to do."""
 
 
 @record
 class Slicer(Chains):
     """Chooses the chains of one step list."""
+
+    @property
+    def weights(self) -> Slices:
+        """What slices cost, and from where on they pay."""
+        return self.machine.weights.slices
 
     def near(self, share: float) -> int:
         """Bytes of so many second caches."""
@@ -90,7 +77,7 @@ class Slicer(Chains):
         first = steps[start]
         assert isinstance(first, Run)
         grown = self._grown(steps, start, dims)
-        room = self.near(RING) * prod(map(self.extent, dims))
+        room = self.near(self.weights.ring) * prod(map(self.extent, dims))
         found: list[Chain] = []
         if len(dims) < MOST_DIMS and any(self._bytes_between(m) > room for m in grown):
             for e in self._cut(first.group):
@@ -131,7 +118,7 @@ class Slicer(Chains):
             if any(self._lose_rows(m, size) for m in members):
                 continue
             blocks = self._in_blocks(members)
-            room = self.near(RING) * self.extent(members[0].dims[-1])
+            room = self.near(self.weights.ring) * self.extent(members[0].dims[-1])
             crowded = not blocks and self._bytes_between(members) * size > room
             found.append(Chain(members, size, gain, blocks, crowded))
         return found
@@ -146,7 +133,7 @@ class Slicer(Chains):
                 extents = {d: self.extent(d) for d in (*s.dims, *order)}
                 before = rows_of_sum(s, r, order, extents)
                 after = rows_of_sum(s, r, order, {**extents, **sizes})
-                if after < FEWEST_KEPT * before:
+                if after < self.weights.kept_rows * before:
                     return True
         return False
 
@@ -165,26 +152,26 @@ class Slicer(Chains):
 
         The longest that leaves nothing over; about equal ones where that would be far shorter.
         """
-        between = self.between(members)
+        between, w = self.between(members), self.weights
         total = sum(map(self.bytes, between))
-        if sum(map(self._common_bytes, between)) <= self.near(NEAR):
+        if sum(map(self._common_bytes, between)) <= self.near(w.near):
             return None
         *outer, last = members[0].dims
         extent, around = self.extent(last), prod(map(self.extent, outer))
-        if total <= (self.near(RING) * around if outer else self.near(NEAR)):
+        if total <= (self.near(w.ring) * around if outer else self.near(w.near)):
             return None
         line, blocks = self.line(members), self._in_blocks(members)
-        most = extent * around // FEWEST_SLICES
-        if blocks and min(extent - 1, most) < BLOCK:
+        most = extent * around // w.fewest
+        if blocks and min(extent - 1, most) < w.block:
             return None
-        most = min(most, BLOCK) if blocks else most
-        room = self.near(MOST_RING) if blocks else self.near(RING)
+        most = min(most, w.block) if blocks else most
+        room = self.near(w.most_ring) if blocks else self.near(w.ring)
         longest = min(most, room * extent * around // total) // line * line
         if not self.is_fixed(members):
             possible = line == 1 and longest > 0
-            return longest if possible and self._fewest(members, longest) >= FEWEST_SLICES else None
+            return longest if possible and self._fewest(members, longest) >= w.fewest else None
         if longest == 0:
-            fits = line <= most and total * line <= self.near(MOST_RING) * extent * around
+            fits = line <= most and total * line <= self.near(w.most_ring) * extent * around
             return line if fits else None
         whole = max((r for r in range(line, longest + 1, line) if extent % r == 0), default=0)
         even = -(-extent // -(-extent // longest))
@@ -209,13 +196,13 @@ class Slicer(Chains):
         blocks = self._in_blocks(members)
         readers = Counter(v for m in members for v in m.group.external_reads())
         saved = sum(self.bytes(v) * (1 + readers[v]) for v in self.between(members))
-        reread = 0.0
+        reread, w = 0.0, self.weights
         for level, count in enumerate(trips):
             again = self._read_again(members, level)
-            if again > self.near(AGAIN):
-                share = UNHIDDEN if blocks and level == len(trips) - 1 else 1.0
+            if again > self.near(w.again):
+                share = w.unhidden if blocks and level == len(trips) - 1 else 1.0
                 reread += share * prod(trips[:level]) * (count - 1) * again
-        return saved - REREAD * reread
+        return saved - w.reread * reread
 
     def _read_again(self, members: tuple[Member, ...], level: int) -> float:
         """Bytes that all slices of a dim read, within one index of the dims around it."""
@@ -228,11 +215,11 @@ class Slicer(Chains):
         return again
 
 
-def stays_near(between: float, again: float, count: int, cache: int) -> bool:
+def stays_near(between: float, again: float, count: int, cache: int, weights: Slices) -> bool:
     """Whether `between` bytes pass from kernel to kernel in so many slices of a dim, and stay near.
 
     `again` bytes are read again for each slice; `cache` are those of a second cache.
     """
-    if count < FEWEST_SLICES or between > count * MOST_RING * cache:
+    if count < weights.fewest or between > count * weights.most_ring * cache:
         return False
-    return again <= AGAIN * cache or 2 * between > REREAD * (count - 1) * again
+    return again <= weights.again * cache or 2 * between > weights.reread * (count - 1) * again

@@ -9,7 +9,7 @@ other; what passes between them stays near. A run has the choice: many images ar
 threads, each of which takes one after the other through all of the kernels, and a few are worked
 on by all threads, kernel after kernel.
 
-A section of such kernels pays where more bytes stay near at `SOME` indices than are read again for
+A section of such kernels pays where more bytes stay near at some indices than are read again for
 each: weights, mostly, of which arithmetic hides what enough rows use.
 """
 
@@ -24,15 +24,7 @@ from rutc.base.record import record
 from rutc.graph_opt.assignment import Slicing, Turning
 from rutc.graph_opt.decide.chains import Arranged, kernels_at, leader
 from rutc.graph_opt.decide.memory import Lifetimes, place_fixed
-from rutc.graph_opt.decide.slices import (
-    AGAIN,
-    BLOCK,
-    MOST_RING,
-    NEAR,
-    REREAD,
-    UNHIDDEN,
-    Slicer,
-)
+from rutc.graph_opt.decide.slices import Slicer
 from rutc.graph_opt.plan import (
     FillHalo,
     Illegal,
@@ -51,11 +43,6 @@ from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.lower import Group, Slice
 from rutc.tensor_ir.text import value_name
 
-SOME = 8
-"""Indices for which a section is weighed; of fewer, runs move little."""
-MOST_NEAR_BYTES = 16 << 20
-"""What a thread may have for one index of what passes between kernels, as most cores share of a
-third cache is less."""
 REST = ".rest"
 """What names of kernels for what slices leave over end in."""
 
@@ -246,7 +233,8 @@ class Turns:
     def _grown(self, steps: tuple[PlanStep, ...], start: int, trips: Size) -> Grown:
         """The section over so many indices that saves most, of no steps if none does."""
         bounds = Index.of(trips).bounds(self.slicer.symbols)
-        many = min(SOME, bounds[1]) if bounds is not None else SOME
+        some = self.slicer.weights.weighed
+        many = min(some, bounds[1]) if bounds is not None else some
         weight = _Weight(self.slicer, self.free, many)
         dims: dict[str, str] = {}
         own: dict[str, str] = {}
@@ -370,7 +358,7 @@ class Turns:
         while True:
             places: dict[str, Place] = {}
             room = place_fixed([(size, v) for v, size in sizes.items()], lives, places)
-            if room <= MOST_NEAR_BYTES:
+            if room <= self.slicer.weights.near_bytes:
                 break
             del sizes[max(sizes, key=lambda v: sizes[v] * (lives[v].last - lives[v].first))]
         offsets = {v: Index.of(places[v].offset).value for v in sizes}
@@ -383,6 +371,7 @@ class _Weight:
     def __init__(self, slicer: Slicer, free: frozenset[str], many: int) -> None:
         """Weigh for so many indices."""
         self.slicer = slicer
+        self.weights = slicer.weights
         self.free = free
         self.many = many
         self.inside: set[str] = set()
@@ -401,7 +390,7 @@ class _Weight:
             self._reread(stage, group, d)
         for v in group.stored:
             size = _index_bytes(self.slicer, v)
-            if size is not None and size <= self.slicer.near(MOST_RING):
+            if size is not None and size <= self.slicer.near(self.weights.most_ring):
                 self.bytes[v] = size
         self.near = {v for v in self.bytes if self._is_inside(v)}
 
@@ -422,7 +411,7 @@ class _Weight:
             free = (x for x in stage.out.dims if x != d and not _moves(places, x))
             rows = prod(map(self.slicer.extent, free))
             self.again += size
-            self.unhidden += size * (UNHIDDEN if rows >= BLOCK else 1.0)
+            self.unhidden += size * (self.weights.unhidden if rows >= self.weights.block else 1.0)
 
     def _is_fixed(self, v: str) -> bool:
         return isinstance(self.slicer.layouts[v].size, int)
@@ -435,15 +424,15 @@ class _Weight:
     @property
     def moves_little(self) -> bool:
         """Whether what is passed stays near anyway."""
-        return self.moved <= 2 * self.slicer.near(NEAR)
+        return self.moved <= 2 * self.slicer.near(self.weights.near)
 
     @property
     def gain(self) -> float:
         """Bytes that need not be moved from farther caches, less what is read again."""
         if self.moves_little:
             return 0.0
-        again = self.unhidden if self.again > self.slicer.near(AGAIN) else 0.0
-        return self.moved - REREAD * (self.many - 1) * again
+        again = self.unhidden if self.again > self.slicer.near(self.weights.again) else 0.0
+        return self.moved - self.weights.reread * (self.many - 1) * again
 
 
 def _turned(runs: Sequence[Run], dims: Mapping[str, str]) -> frozenset[str]:

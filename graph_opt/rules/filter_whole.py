@@ -24,12 +24,6 @@ from rutc.graph_opt.weighted import weighted_reads
 from rutc.tensor_ir import Apply, Cast, Const, DType, Expr, Lit, Nest, Node, Read
 from rutc.tensor_ir.machine import COMMON, Machine
 
-PAIRED = 1.8
-"""Products of i16 that sums reach in pairs, for each one of f32 (Zen 4, AVX2: sums of 576 to 2304
-products)."""
-ELEMENT = 0.0
-"""Bytes of an element of transformed tiles that go beyond the second cache: none, where they are
-made and used in slices (no time for them showed for 28 x 28 x 128 to 56 x 56 x 64 elements)."""
 LARGEST = (1 << 31) - 1
 LARGEST_FACTOR = (1 << 15) - 1
 STRIDES = range(1, 3)
@@ -81,7 +75,8 @@ class FilterWhole:
         windows = windows_of(n, source, weights, editor, STRIDES)
         if not windows:
             return Reason("no bound dim is a window of small stride")
-        work = Work(n, source, const, tuple(windows), editor, self.machine, PAIRED, ELEMENT)
+        w = self.machine.weights.filtering
+        work = Work(n, source, const, tuple(windows), editor, self.machine, w.paired, w.element)
         direct = work.cycles({})
         choices = [
             (work.cycles(f), f)

@@ -20,13 +20,10 @@ from rutc.graph_opt.sum_weights import WIDE
 from rutc.tensor_ir import Apply, Expr, Index, Lit, Nest, Node, Read, Value, apply, reducer
 from rutc.tensor_ir.affine import floordiv
 from rutc.tensor_ir.expr import reads, substitute
+from rutc.tensor_ir.machine import COMMON, Machine
 
-LEAST_QUOTIENTS = 4
-"""Quotients of one divisor from which on its reciprocal is worth a value of its own."""
 SAMPLES = 16
 """Elements of a long row whose mean is taken off before all others are looked at."""
-LONG_ROW_BYTES = 1 << 18
-"""A row of this size no longer stays in a core's nearest caches between two passes."""
 
 
 @rounds(
@@ -53,7 +50,7 @@ class OnePassSoftmax:
     must divide such an exponential by it (NaN in both cases).
     """
 
-    long_row_bytes: int = LONG_ROW_BYTES
+    machine: Machine = COMMON
 
     def __call__(self, n: Node, editor: Editor) -> Result:
         """The maximum's nest as one that finds the sum too."""
@@ -70,7 +67,7 @@ class OnePassSoftmax:
             return Reason("the maximum is computed outside of this body")
         if not _is_over_rows(top, m, n.bound, x, editor):
             return Reason("the maximum is not that of the summed row")
-        if _row_bytes(n, editor) <= self.long_row_bytes:
+        if _row_bytes(n, editor) <= self.machine.weights.fusion.long_row_bytes:
             return Reason("the row is short: a second pass finds it in the cache")
         if editor.is_output(n.out.name) or not all(
             _divides(r, n.out.name, m.value, editor) for r in editor.readers(n.out.name)
@@ -107,7 +104,7 @@ class OnePassMoments:
     of such a mean, so all readers of the mean must subtract it.
     """
 
-    long_row_bytes: int = LONG_ROW_BYTES
+    machine: Machine = COMMON
 
     def __call__(self, n: Node, editor: Editor) -> Result:
         """The mean's nest as one that finds the variance too."""
@@ -131,7 +128,7 @@ class OnePassMoments:
             return Reason("the sums are read with other dims")
         if not _is_over_rows(total, m, squares.bound, x, editor):
             return Reason("the mean is not that of the squared row")
-        if _row_bytes(squares, editor) <= self.long_row_bytes:
+        if _row_bytes(squares, editor) <= self.machine.weights.fusion.long_row_bytes:
             return Reason("the row is short: a second pass finds it in the cache")
         if editor.is_output(m.value) or not all(
             _subtracts(r, m.value) for r in editor.readers(m.value)
@@ -223,7 +220,8 @@ def divide_later(n: Node, editor: Editor) -> Result:
     refused="The largest exponential is not 1: the sum may be small or large.",
 )
 @matches("elementwise")
-def multiply_by_reciprocal(n: Node, editor: Editor) -> Result:
+@record
+class MultiplyByReciprocal:
     """What is divided by a row's sum of probabilities is multiplied by its reciprocal.
 
     %y{b,i} = %e[b, i] / %z[b]
@@ -234,23 +232,28 @@ def multiply_by_reciprocal(n: Node, editor: Editor) -> Result:
     The maximum being subtracted, the sum is at least 1, so its reciprocal neither overflows nor
     loses digits.
     """
-    if not isinstance(n, Nest) or n.reducer is not None or n.out.dtype not in WIDE:
-        return Reason("nothing is divided in f32 or f64")
-    match n.body[0]:
-        case Apply(op="div", args=(a, Read() as z)) if is_plain(z):
-            pass
-        case _:
-            return Reason("nothing is divided by a value")
-    if editor.typical(set(n.out.dims) - _names(z)) < LEAST_QUOTIENTS:
-        return Reason("few quotients have one divisor")
-    total = _total(z, editor)
-    if total is None:
-        return Reason("the divisor is no sum of a row's probabilities")
-    dims = next(v.dims for v in total.outs if v.name == z.value)
-    out = Value(editor.fresh_value(f"{z.value}.reciprocal"), n.out.dtype, dims)
-    inverse = apply("div", Lit(1.0, out.dtype), replace(z, coords=point(dims)))
-    product = apply("mul", a, replace(z, value=out.name))
-    return (Nest((out,), (), None, (inverse,), n.origin), replace(n, body=(product,)))
+
+    machine: Machine = COMMON
+
+    def __call__(self, n: Node, editor: Editor) -> Result:
+        """The reciprocal's nest, and the products; or why not."""
+        if not isinstance(n, Nest) or n.reducer is not None or n.out.dtype not in WIDE:
+            return Reason("nothing is divided in f32 or f64")
+        match n.body[0]:
+            case Apply(op="div", args=(a, Read() as z)) if is_plain(z):
+                pass
+            case _:
+                return Reason("nothing is divided by a value")
+        if editor.typical(set(n.out.dims) - _names(z)) < self.machine.weights.fusion.quotients:
+            return Reason("few quotients have one divisor")
+        total = _total(z, editor)
+        if total is None:
+            return Reason("the divisor is no sum of a row's probabilities")
+        dims = next(v.dims for v in total.outs if v.name == z.value)
+        out = Value(editor.fresh_value(f"{z.value}.reciprocal"), n.out.dtype, dims)
+        inverse = apply("div", Lit(1.0, out.dtype), replace(z, coords=point(dims)))
+        product = apply("mul", a, replace(z, value=out.name))
+        return (Nest((out,), (), None, (inverse,), n.origin), replace(n, body=(product,)))
 
 
 def _total(z: Read, editor: Editor) -> Nest | None:

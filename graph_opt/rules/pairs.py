@@ -36,15 +36,7 @@ from rutc.tensor_ir import (
 from rutc.tensor_ir.expr import index_names, reads, substitute
 from rutc.tensor_ir.machine import PAIR, Machine
 from rutc.tensor_ir.products import is_small
-from rutc.tensor_ir.windows import MOST_TAPS, partners
-
-MANY_PRODUCTS = 128
-"""From so many products of each element on, constants are stored in 16 bits: to widen them where
-they are loaded takes 0.003 cycles a product (Zen 4, AVX2), a byte more from memory 0.4."""
-
-SMALL_SHARE = 0.75
-"""The time of a sum of products with small factors, of that with factors in 16 bits (Zen 4, AVX2:
-convolutions of 28 x 28 x 256 by 3 x 3 x 256)."""
+from rutc.tensor_ir.windows import partners
 
 
 @matches("reduction")
@@ -85,7 +77,7 @@ class MultiplyPairs:
             return Reason("there is an instruction for such products, or none for pairs")
         if any(self.machine.has_matrices(p.q.dtype) for p in found):
             return Reason("registers for matrices take such products")
-        if _is_window(n, editor):
+        if _is_window(n, editor, self.machine):
             return Reason("it sums over a small window, without pairs")
         origin = merge_origins(*(p.source for p in found if p.source is not None), n)
         if self.machine.products(DType.U8, DType.I8) > PAIR:
@@ -103,7 +95,7 @@ class MultiplyPairs:
         new: list[Node] = []
         sides = []
         for p in found:
-            if _stays(p, n, editor):
+            if _stays(p, n, editor, self.machine):
                 sides.append(Cast(p.q, DType.I32))
                 continue
             wide = _widened(p, editor)
@@ -162,7 +154,8 @@ class MultiplyPairs:
         """How the sum would be filtered, of factors in 16 bits."""
         wide = replace(const, data=Data(less.astype(np.int16)))
         most = largest_difference(source)
-        filters = replace(self.filters, share=self.filters.share * SMALL_SHARE)
+        small = self.machine.weights.filtering.small
+        filters = replace(self.filters, share=self.filters.share * small)
         return filters.choice(n, source.q, weights.q, wide, most, editor)
 
 
@@ -223,20 +216,22 @@ def _moved_by(p: Quantised) -> Quantised | None:
     return Quantised(replace(p.q, dtype=dtype, fill=fill), zero)
 
 
-def _is_window(n: Nest, editor: Editor) -> bool:
+def _is_window(n: Nest, editor: Editor, machine: Machine) -> bool:
     """Whether the sum has a schedule of its own, which writes out its window."""
     taps = editor.size(n.bound)
     bound = {d for d in n.bound if editor.size((d,)) != 1}
     every = [r for e in n.body for r in reads(e)]
-    return taps is not None and taps <= MOST_TAPS and bool(partners(every, {*n.out.dims}, bound))
+    most = machine.weights.windows.most_taps
+    return taps is not None and taps <= most and bool(partners(every, {*n.out.dims}, bound))
 
 
-def _stays(p: Quantised, n: Nest, editor: Editor) -> bool:
+def _stays(p: Quantised, n: Nest, editor: Editor, machine: Machine) -> bool:
     """Whether a factor is better read in 8 bits."""
     if p.zero is not None or editor.constant(p.q.value) is None:
         return False
     inside = index_names(p.q)
-    return editor.typical(d for d in n.dims if d not in inside) < MANY_PRODUCTS
+    products = editor.typical(d for d in n.dims if d not in inside)
+    return products < machine.weights.filtering.many_products
 
 
 def _widened(p: Quantised, editor: Editor) -> tuple[Nest, Read] | Reason:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rutc.base.record import record
 from rutc.graph_opt.editor import Editor
 from rutc.graph_opt.exprs import is_plain, node_reads
 from rutc.graph_opt.kinds import matches
@@ -9,13 +10,14 @@ from rutc.graph_opt.rewrite import Reason, Result
 from rutc.graph_opt.rules.contraction import inlined
 from rutc.tensor_ir import Apply, Nest, Node, Read
 from rutc.tensor_ir.expr import index_names, walk
+from rutc.tensor_ir.machine import COMMON, Machine
 
 CHEAP = frozenset(("add", "sub", "mul"))
-MOST_OPERATIONS = 3
 
 
 @matches("view", "elementwise", "reduction")
-def recompute_rows(n: Node, editor: Editor) -> Result:
+@record
+class RecomputeRows:
     """Rows less their mean, and the like, are computed where they are read.
 
     %c{b,i} = %x[b, i] - %m[b]
@@ -28,22 +30,28 @@ def recompute_rows(n: Node, editor: Editor) -> Result:
     Reading one row costs less than to store and read another one as well, even in the nearest
     cache; and a reader at other places, as of a view, would need memory for all rows.
     """
-    if not isinstance(n, Nest):
-        return Reason("not a nest")
-    for r in dict.fromkeys(node_reads(n)):
-        p = editor.nest(r.value)
-        if p is None or p.reducer is not None or editor.is_output(r.value) or not is_plain(r):
-            continue
-        if editor.typical(n.dims) > editor.typical(p.dims) or not _is_row(p, editor):
-            continue
-        return (inlined(n, r, p),)
-    return Reason("it reads no rows less what is known of them")
+
+    machine: Machine = COMMON
+
+    def __call__(self, n: Node, editor: Editor) -> Result:
+        """The nest, of which one read is computed in it; or why not."""
+        if not isinstance(n, Nest):
+            return Reason("not a nest")
+        most = self.machine.weights.fusion.operations
+        for r in dict.fromkeys(node_reads(n)):
+            p = editor.nest(r.value)
+            if p is None or p.reducer is not None or editor.is_output(r.value) or not is_plain(r):
+                continue
+            if editor.typical(n.dims) > editor.typical(p.dims) or not _is_row(p, editor, most):
+                continue
+            return (inlined(n, r, p),)
+        return Reason("it reads no rows less what is known of them")
 
 
-def _is_row(p: Nest, editor: Editor) -> bool:
-    """Whether `p` does the same, which is cheap, to each element of a row of a value."""
+def _is_row(p: Nest, editor: Editor, most: int) -> bool:
+    """Whether `p` does the same, in `most` cheap operations, to each element of a row."""
     operations = [x for x in walk(p.body[0]) if isinstance(x, Apply)]
-    if not 0 < len(operations) <= MOST_OPERATIONS or any(x.op not in CHEAP for x in operations):
+    if not 0 < len(operations) <= most or any(x.op not in CHEAP for x in operations):
         return False
     reads = dict.fromkeys(node_reads(p))
     if not all(map(is_plain, reads)):

@@ -14,13 +14,12 @@ from rutc.graph_opt.rules.fold import FoldConstants
 from rutc.graph_opt.sum_weights import product_of
 from rutc.tensor_ir import Cast, DType, Expr, Index, Lit, Nest, Node, Read, Value
 from rutc.tensor_ir.expr import factors, index_names
-
-REUSE = 8
-"""An element read so often costs more to convert each time than to store in 32 bits."""
+from rutc.tensor_ir.machine import COMMON, Machine
 
 
 @matches("reduction")
-def widen_operands(n: Node, editor: Editor) -> Result:
+@record
+class WidenOperands:
     """An operand that is read many times is widened first, a constant while compiling.
 
     %y{m,n} = sum{k} f32(%x[m, k]) * f32(%w[k, n])
@@ -29,34 +28,39 @@ def widen_operands(n: Node, editor: Editor) -> Result:
     %w.wide{k,n} = f32(%w[k, n])
     %y{m,n} = sum{k} %x.wide[m, k] * %w.wide[k, n]
     """
-    if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
-        return Reason("not a sum")
-    parts = factors(n.body[0])
-    if len(parts) < 2:
-        return Reason("not a sum of products")
-    new: list[Node] = []
-    why = Reason("no operand is stored in fewer bits")
-    for i, part in enumerate(parts):
-        match part:
-            case Cast(Read() as r, DType.F32) if r.dtype.is_float and r.dtype.bits < 32:
-                pass
-            case _:
+
+    machine: Machine = COMMON
+
+    def __call__(self, n: Node, editor: Editor) -> Result:
+        """The wide operands, and their sum; or why not."""
+        if not isinstance(n, Nest) or n.reducer is None or n.reducer.name != "sum":
+            return Reason("not a sum")
+        parts = factors(n.body[0])
+        if len(parts) < 2:
+            return Reason("not a sum of products")
+        new: list[Node] = []
+        why = Reason("no operand is stored in fewer bits")
+        for i, part in enumerate(parts):
+            match part:
+                case Cast(Read() as r, DType.F32) if r.dtype.is_float and r.dtype.bits < 32:
+                    pass
+                case _:
+                    continue
+            if not all(isinstance(c, Index) for _, c in r.coords):
+                why = Reason(f"%{r.value} is gathered")
                 continue
-        if not all(isinstance(c, Index) for _, c in r.coords):
-            why = Reason(f"%{r.value} is gathered")
-            continue
-        times = editor.size(d for d in n.dims if d not in index_names(r))
-        if times is not None and times < REUSE:
-            why = Reason(f"%{r.value} is read {times} times")
-            continue
-        source = editor.values[r.value]
-        wide = Value(editor.fresh_value(f"{r.value}.wide"), DType.F32, source.dims)
-        element = Cast(at_point(source), DType.F32)
-        new.append(Nest((wide,), (), None, (element,), n.origin))
-        parts[i] = _reading(wide, r)
-    if not new:
-        return why
-    return (*new, replace(n, body=(product_of(parts),)))
+            times = editor.size(d for d in n.dims if d not in index_names(r))
+            if times is not None and times < self.machine.weights.fusion.widened:
+                why = Reason(f"%{r.value} is read {times} times")
+                continue
+            source = editor.values[r.value]
+            wide = Value(editor.fresh_value(f"{r.value}.wide"), DType.F32, source.dims)
+            element = Cast(at_point(source), DType.F32)
+            new.append(Nest((wide,), (), None, (element,), n.origin))
+            parts[i] = _reading(wide, r)
+        if not new:
+            return why
+        return (*new, replace(n, body=(product_of(parts),)))
 
 
 @matches("reduction")

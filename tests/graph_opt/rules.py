@@ -17,19 +17,19 @@ from rutc.graph_opt.rules.filter_whole import FilterWhole
 from rutc.graph_opt.rules.fold import FoldConstants, choose_branch
 from rutc.graph_opt.rules.narrow import drop_requantised, gather_narrow, sum_integers, sum_narrow
 from rutc.graph_opt.rules.normalize import (
+    MultiplyByReciprocal,
     OnePassMoments,
     OnePassSoftmax,
     divide_later,
-    multiply_by_reciprocal,
 )
 from rutc.graph_opt.rules.outside import drop_outside
 from rutc.graph_opt.rules.pairs import MultiplyPairs
 from rutc.graph_opt.rules.phases import solve_phase
-from rutc.graph_opt.rules.rows import recompute_rows
+from rutc.graph_opt.rules.rows import RecomputeRows
 from rutc.graph_opt.rules.scale import combine_scales, fold_scale, join_weights
 from rutc.graph_opt.rules.split import SplitForReaders, split_bound_dim, split_free_dim
 from rutc.graph_opt.rules.views import compose_views, drop_copy, drop_fill, sum_as_viewed
-from rutc.graph_opt.rules.widen import SumPacked, widen_operands
+from rutc.graph_opt.rules.widen import SumPacked, WidenOperands
 from tests.machines import V3
 
 RULES: tuple[Rule, ...] = (
@@ -39,9 +39,12 @@ RULES: tuple[Rule, ...] = (
     # Filters however small the gain: graphs that show a rule are small.
     MinimalFiltering(inf, -inf),
     FilterWhole(inf, -inf),
+    MultiplyByReciprocal(),
     MultiplyPairs(V3),
     OnePassMoments(),
     OnePassSoftmax(),
+    RecomputeRows(),
+    WidenOperands(),
     # However small the constant is.
     SliceConstant(0),
     SplitForReaders(),
@@ -60,8 +63,6 @@ RULES: tuple[Rule, ...] = (
     fuse_product_into_sum,
     fuse_sums,
     join_weights,
-    multiply_by_reciprocal,
-    recompute_rows,
     simplify_expressions,
     solve_phase,
     split_bound_dim,
@@ -72,6 +73,5 @@ RULES: tuple[Rule, ...] = (
     sum_narrow,
     # However small the packed operand is.
     SumPacked(0, 1.2),
-    widen_operands,
 )
 BY_NAME = {rule_name(r).partition("(")[0]: r for r in RULES}

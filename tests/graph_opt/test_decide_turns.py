@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rutc.emit.targets import target_named
-from rutc.graph_opt.decide import decide, turns
+from rutc.graph_opt.decide import decide
 from rutc.graph_opt.plan import FillHalo, Illegal, InTurn, Plan, Repeat, groups_of
 from rutc.runtime import InferenceSession
 from rutc.tensor_ir.interpret import interpret
@@ -18,7 +18,7 @@ from tests.compiled import build
 from tests.graph_opt.plan_runner import run_plan
 from tests.graph_opt.plans import assigned
 from tests.kernels import assert_agree
-from tests.machines import V4, eager
+from tests.machines import V4, eager, weighing
 from tests.tensor_ir.test_chain import TEXT as CHAIN
 
 NETWORK = """
@@ -57,8 +57,8 @@ def inputs_for(batch: int) -> dict[str, np.ndarray]:
     return {name: rng.integers(-2, 3, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def planned(text: str, *lines: str) -> Plan:
-    return assigned(text, *(lines or (LINE,)))
+def planned(text: str, *lines: str, machine: Machine = V4) -> Plan:
+    return assigned(text, *(lines or (LINE,)), machine=machine)
 
 
 def chosen(text: str, machine: Machine = SMALL) -> Plan:
@@ -226,11 +226,8 @@ def test_reading_much_again_for_each_image_does_not_pay() -> None:
     assert not sections(chosen(wide))
 
 
-def test_what_does_not_fit_into_a_threads_memory_lies_in_the_arena(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(turns, "MOST_NEAR_BYTES", 1100)
-    plan = planned(NETWORK)
+def test_what_does_not_fit_into_a_threads_memory_lies_in_the_arena() -> None:
+    plan = planned(NETWORK, machine=weighing(V4, "slices", near_bytes=1100))
     assert len(near(plan)) == 1
     (section,) = sections(plan)
     assert section.near_bytes <= 1100

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from rutc.errors import InternalError
+from rutc.graph_opt.alternatives.split_precision import MultiplyParts
 from rutc.graph_opt.editor import Editor
-from rutc.graph_opt.pipeline import PIPELINE, DumpFolder, optimize
+from rutc.graph_opt.pipeline import PIPELINE, DumpFolder, optimize, pipeline_for
 from rutc.graph_opt.rewrite import DropDims, Reason, Result, Sweep
 from rutc.tensor_ir import Graph, Nest, Node, apply
 from rutc.tensor_ir.parse import parse
+from tests.machines import TILES, weighing
 
 TEXT = """
 graph "g"
@@ -87,3 +89,14 @@ def test_passes_print_themselves() -> None:
     texts = [str(p) for p in PIPELINE]
     assert "FoldConstants(small_bytes=65536" in texts[1]
     assert "compose_views" in texts[1]
+
+
+def test_what_decides_has_the_weights_of_the_machine() -> None:
+    machine = weighing(TILES, "fusion", widened=5)
+    steps = pipeline_for(machine)
+    rules = [rule for step in steps for rule in getattr(step, "rules", ())]
+    found = {type(r).__name__: r.machine for r in rules if hasattr(r, "machine")}
+    assert {"WidenOperands", "MinimalFiltering", "SeparateWindows"} <= found.keys()
+    assert set(found.values()) == {machine}
+    (parts,) = (step for step in steps if isinstance(step, MultiplyParts))
+    assert parts.weights == machine.weights

@@ -9,8 +9,7 @@ from rutc.emit.targets import target_named
 from rutc.graph_opt import EXACT, Version, optimize, pipeline_for, versions
 from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.alternatives import Assigned
-from rutc.graph_opt.alternatives.split_precision import SAID
-from rutc.graph_opt.pipeline import PARTS
+from rutc.graph_opt.alternatives.split_precision import SAID, MultiplyParts
 from rutc.tensor_ir import Data, Graph, Index
 from rutc.tensor_ir.parse import parse
 
@@ -82,7 +81,7 @@ def test_two_versions_where_sizes_tell(graph: Graph) -> None:
     assert not has_parts(few.graph)
     assert not any(map(has_parts, asked))
     every = [step.name for step in pipeline_for(ABLE)]
-    after = every[every.index(PARTS.name) :]
+    after = every[every.index(MultiplyParts.name) :]
     again = [f"{name} for few rows" for name in ("leave factors whole", *after)]
     assert [name for name, _ in steps] == every + again
 
