@@ -70,14 +70,22 @@ EARLY = _clean(FoldConstants(keep_quantised=True))
 """The same, while quantised weights are still to be found."""
 
 
-def _steps(
-    machine: Machine, spread: tuple[str, ...] = (), assigned: Assigned | None = None
+def pipeline_for(
+    machine: Machine,
+    *,
+    exact: bool = False,
+    spread: tuple[str, ...] = (),
+    assigned: Assigned | None = None,
 ) -> tuple[Pass, ...]:
-    """The pipeline for a machine."""
+    """The steps for a machine: what its instructions do best decides which sums are taken.
+
+    With `exact`, those of `EXACT`. `spread` names sums for `MinimalFiltering`. The last steps
+    choose algorithms, unless these are `assigned`.
+    """
     separate = SeparateWindows(machine=machine, assigned=assigned)
     filters = MinimalFiltering(spread=spread, machine=machine, assigned=assigned)
     parts = MultiplyParts(weights=machine.weights, assigned=assigned)
-    return (
+    steps: tuple[Pass, ...] = (
         # Importers leave unused constants and branches behind; every later step is cheaper without.
         Sweep("remove what is unread"),
         # One walk from the inputs down: each node meets producers that are already clean.
@@ -139,11 +147,13 @@ def _steps(
         # After all that looks for sums of products, scales their weights or splits their dims.
         # Several filters may read one transformed input: before equal nodes are merged.
         Sweep(FILTERING, (filters,), once=True),
+        # After filters: what they leave are sums of products, too.
         *((parts,) if machine.has_matrices(DType.BF16) else ()),
         # New constants may be equal, and what was different up to its scale may be too.
         MergeEqual("merge equal nodes again"),
         DropDims(),
     )
+    return tuple(_exact(steps)) if exact else steps
 
 
 def _in_pairs(machine: Machine) -> tuple[Rule, ...]:
@@ -167,29 +177,12 @@ def _exact(steps: tuple[Pass, ...]) -> Iterator[Pass]:
             yield replace(step, rules=kept)
 
 
-PIPELINE = _steps(COMMON)
+PIPELINE = pipeline_for(COMMON)
 """The pipeline where no machine is named."""
 
-EXACT = tuple(_exact(PIPELINE))
+EXACT = pipeline_for(COMMON, exact=True)
 """The pipeline without rules that declare to round: but for the order of sums and fused
 multiply-adds, it computes what the model states."""
-
-
-def pipeline_for(
-    machine: Machine,
-    *,
-    exact: bool = False,
-    spread: tuple[str, ...] = (),
-    assigned: Assigned | None = None,
-) -> tuple[Pass, ...]:
-    """The steps for a machine: what its instructions do best decides which sums are taken.
-
-    With `exact`, those of `EXACT`. `spread` names sums for `MinimalFiltering`. The last steps
-    choose algorithms, unless these are `assigned`.
-    """
-    steps = _steps(machine, spread, assigned)
-    return tuple(_exact(steps)) if exact else steps
-
 
 OnStep = Callable[[str, Graph, bool], None]
 
