@@ -178,7 +178,7 @@ def save(
 
 
 def _plain(machine: Machine) -> dict[str, object]:
-    return {f.name: getattr(machine, f.name) for f in fields(machine) if f.name != "weights"}
+    return {f.name: getattr(machine, f.name) for f in fields(machine) if f.name != "coefficients"}
 
 
 def _read(place: Path) -> dict[str, Any]:

@@ -221,7 +221,7 @@ class Builder:
 
 def least_shared(machine: Machine) -> int:
     """Cycles of a run from which on several threads pay."""
-    return max(1, machine.weights.sharing.wakes * machine.wake_cycles)
+    return max(1, machine.coefficients.sharing.wakes * machine.wake_cycles)
 
 
 def machine_of(plans: Sequence[Plan], machine: Machine) -> Machine:

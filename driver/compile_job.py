@@ -208,7 +208,7 @@ class Draft:
 
 def key(job: CompileJob, machine: Machine) -> str:
     """The key in the cache of what a job becomes for a machine."""
-    known = repr(job), str(machine), repr(machine.weights), VERSION, sources_digest()
+    known = repr(job), str(machine), repr(machine.coefficients), VERSION, sources_digest()
     return key_of("kernels", known)
 
 

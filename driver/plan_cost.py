@@ -40,7 +40,7 @@ def _cycles(
         match s:
             case Run(group):
                 work += work_of(group, extents)
-                total += machine.weights.sharing.gather * _gathers(group, extents)
+                total += machine.coefficients.sharing.gather * _gathers(group, extents)
             case Repeat():
                 total += _cycles(s.steps, extents, sizes, machine) * s.trips
             case RepeatWhile() | InTurn():

@@ -68,7 +68,7 @@ class DotEmitter:
             # LLVM would add up products of several steps first, and spill what is not yet added;
             # where registers are few, it would also load factors of several steps first.
             register = vector_register(self.machine)
-            few = self.machine.registers <= self.machine.weights.tiles.few_registers
+            few = self.machine.registers <= self.machine.coefficients.tiles.few_registers
             return opaque(self.builder, self.builder.add(old, sums), register, in_order=few)
         factors = ir.VectorType(ir.IntType(32 // group), group * lane.lanes)
         p, q = (self._bytes(x, factors) for x in (p, q))

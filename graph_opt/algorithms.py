@@ -63,7 +63,7 @@ class Algorithms:
                 self.found.update((a.sum, a) for a in _filtered(rule, self._before))
             elif name.removesuffix(FEW_ROWS) == MultiplyParts.name:
                 symbolic = name == MultiplyParts.name
-                step = MultiplyParts(symbolic=symbolic, weights=self.machine.weights)
+                step = MultiplyParts(symbolic=symbolic, coefficients=self.machine.coefficients)
                 self.found.update((a.sum, a) for a in _in_parts(step, self._before))
         self._before = graph
         if self.after is not None:

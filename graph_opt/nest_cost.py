@@ -56,7 +56,7 @@ class NestCost:
         Extents of dims in `varying` are what is common.
         """
         self.machine = machine
-        self.weights = machine.weights.layouts
+        self.coefficients = machine.coefficients.layouts
         self.lanes = machine.width
         self.steps = steps
         self.nest = nest
@@ -135,7 +135,7 @@ class NestCost:
         They are the same for all lanes of `vector`.
         """
         vectors = self.points / self.extents[vector] * self._vectors(vector)
-        copy = self.weights.copy
+        copy = self.coefficients.copy
         return tuple(
             (u.read, d)
             for u in self.uses
@@ -151,7 +151,7 @@ class NestCost:
         Only for narrow products is that a part of the cost by which layouts are chosen: elsewhere
         the choice may well be between this and a copy that joins the kernel before.
         """
-        along, w = inner.get(u.read.value), self.weights
+        along, w = inner.get(u.read.value), self.coefficients
         if self.neighbours(u) == along:
             return 0.0
         if self.grouped:
@@ -182,7 +182,7 @@ class NestCost:
     @property
     def _store_apart(self) -> float:
         """What a vector costs whose lanes do not lie side by side in memory."""
-        w = self.weights
+        w = self.coefficients
         if self.in_parts:
             return w.store_turned * self.lanes
         return (w.store_scattered if self.nest.bound else w.store_crossed) * self.lanes
@@ -192,7 +192,7 @@ class NestCost:
         return ceil(self.extents[v] / self.lanes) + (v in self.varying)
 
     def _cost(self, v: str, inner: Mapping[str, str | None]) -> float:
-        extent, w = self.extents[v], self.weights
+        extent, w = self.extents[v], self.coefficients
         each = self._vectors(v)
         vectors = self.points / extent * each
         total = 0.0

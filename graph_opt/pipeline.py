@@ -84,7 +84,7 @@ def pipeline_for(
     """
     separate = SeparateWindows(machine=machine, assigned=assigned)
     filters = MinimalFiltering(spread=spread, machine=machine, assigned=assigned)
-    parts = MultiplyParts(weights=machine.weights, assigned=assigned)
+    parts = MultiplyParts(coefficients=machine.coefficients, assigned=assigned)
     steps: tuple[Pass, ...] = (
         # Importers leave unused constants and branches behind; every later step is cheaper without.
         Sweep("remove what is unread"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from rutc.base.record import record
+from rutc.tensor_ir.coefficients import COEFFICIENTS, Coefficients
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.weights import WEIGHTS, Weights
 
 NEAR_STRIDES = range(2, 5)
 """How far apart elements may lie that are loaded with all between them, and sorted in registers."""
@@ -38,7 +38,8 @@ class Machine:
 
     With `cores` 1 no kernel is split among threads; otherwise their number is left to the time of
     running. `launch_cycles` is what it takes to start threads that wait for it, and to wait for
-    them; `wake_cycles` until a thread runs that has slept. `weights` are of decisions for it.
+    them; `wake_cycles` until a thread runs that has slept. `coefficients` are
+    those of decisions for it.
     """
 
     name: str
@@ -65,14 +66,14 @@ class Machine:
     cores: int = 2
     launch_cycles: int = 3000
     wake_cycles: int = 100_000
-    weights: Weights = WEIGHTS
+    coefficients: Coefficients = COEFFICIENTS
 
     def __repr__(self) -> str:
         return f"Machine({self.name!r})"
 
     def __str__(self) -> str:
         """All that is known of the processor, on one line, the same in every process."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "weights"}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "coefficients"}
         return str({**values, "features": sorted(self.features)})
 
     @property

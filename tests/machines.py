@@ -25,10 +25,10 @@ def eager(machine: Machine) -> Machine:
 
 
 def weighing(machine: Machine, group: str, **values: float) -> Machine:
-    """The machine, some weights of decisions for it of other values."""
-    weights = machine.weights
-    changed = {group: replace(getattr(weights, group), **values)}
-    return replace(machine, weights=replace(weights, **changed))
+    """The machine, some coefficients of decisions for it of other values."""
+    own = machine.coefficients
+    changed = {group: replace(getattr(own, group), **values)}
+    return replace(machine, coefficients=replace(own, **changed))
 
 
 def lacking(machine: Machine) -> str:

@@ -1,79 +1,22 @@
-"""Every number that decisions depend on is of one of two kinds, which these lists tell.
+"""Every number that decisions depend on has its place, and no other.
 
-A *weight* says what something costs or from where on it pays: it is fitted by hand to kernels that
-were measured, and gives way to `tensor_ir/cost`, whose constants are fitted by a script. A *limit*
-bounds code, time or memory, or is a fact of a format or an instruction; no measurement changes it.
-Whoever adds a number says here which it is; weights only get fewer.
+What says what something costs, or from where on it pays, is a coefficient: a field of
+`tensor_ir/coefficients.py`, or of `tensor_ir/cost/fitted.py`, which is fitted by a script. What a
+machine does stands in `Machine`. Other modules that decide have *limits*: they bound code, time or
+memory, or are facts of a format or an instruction; no measurement changes them. How searches go
+about it stands in their module. Whoever adds a number says here which it is.
 """
 
 import ast
+import json
+from dataclasses import fields
 from pathlib import Path
+
+from rutc.tensor_ir.coefficients import COEFFICIENTS, FILE, GROUPS
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("graph_opt", "tuner", "tensor_ir/cost")
 FILES = ("driver/build.py", "driver/plan_cost.py", "emit/dot.py", "tensor_ir/windows.py")
-
-WEIGHTS: dict[str, tuple[str, ...]] = {
-    "driver/build.py": ("WAKES",),
-    "driver/plan_cost.py": ("GATHER_CYCLES",),
-    "emit/dot.py": ("FEW_REGISTERS",),
-    "tensor_ir/cost/accesses.py": ("LEAST_TRANSPOSED", "JOINED"),
-    "tensor_ir/cost/counting.py": ("DIVIDED",),
-    "tensor_ir/cost/operations.py": ("EXTREMES",),
-    "tensor_ir/cost/work.py": ("FORWARD",),
-    "tensor_ir/windows.py": ("LEAST_GAIN", "FEW_STEPS", "MOST_TAPS"),
-    "tuner/across.py": ("SHORTEST",),
-    "tuner/blocking.py": (
-        "PANEL_SHARE",
-        "LINES_SHARE",
-        "BUSY_SHARE",
-        "NEAR_STEPS",
-        "FAR_BYTES",
-        "FEW_TILES",
-        "FEWEST_TILES",
-        "FEW_USES",
-        "FEW_LINES",
-        "MOST_UNEVEN",
-        "SHORTEST_BLOCK",
-    ),
-    "tuner/choice.py": ("LAUNCHES",),
-    "tuner/passes.py": ("SHORTEST",),
-    "tuner/sharing.py": ("SPILL_BYTES", "TURN_CYCLES", "CACHE_BYTES", "LEAST_CYCLES", "EFFICIENCY"),
-    "tuner/templates/matrix.py": ("SHORTEST_BYTES", "FEWEST_ROWS"),
-    "tuner/templates/rows.py": ("LONG",),
-    "tuner/templates/tiled.py": ("REUSE", "STREAM_BYTES", "NEAR_LINES", "FEW_STEPS", "MOST_LINES"),
-    "tuner/templates/windows.py": (
-        "LOADED",
-        "HELD",
-        "TILE_CYCLES",
-        "AHEAD_BYTES",
-        "MOST_ROWS",
-        "MOST_VECTORS",
-    ),
-    "tuner/tile_cost.py": (
-        "SPARE",
-        "TIGHT",
-        "LOOP_CYCLES",
-        "TESTED",
-        "TOGETHER",
-        "SPILL",
-        "STREAM_SHARE",
-        "LANE_LOAD",
-        "LANE_STREAM_SHARE",
-    ),
-    "tuner/tile_loads.py": (
-        "LOAD_BITS",
-        "LINES_ANEW",
-        "EVICTED_CYCLES",
-        "SHORTEST_ROW",
-        "FAR",
-        "UNKNOWN",
-        "APART",
-    ),
-    "tuner/vectors.py": ("MOST_COPIES", "OPERATIONS_TOGETHER"),
-}
-"""File -> the weights in it."""
-MOST_WEIGHTS = 111
 
 LIMITS: dict[str, tuple[str, ...]] = {
     "driver/build.py": ("MOST_CYCLES",),
@@ -134,6 +77,10 @@ LIMITS: dict[str, tuple[str, ...]] = {
 }
 """File -> the limits in it."""
 
+SEARCHES: dict[str, tuple[str, ...]] = {
+}
+"""File -> how a search goes about it: it changes which schedules are tried, not what one does."""
+
 
 def _numbers(path: Path) -> set[str]:
     """The names of a file's constants that are numbers."""
@@ -165,21 +112,37 @@ def _files() -> list[Path]:
     return [*found, *(ROOT / f for f in FILES)]
 
 
-def test_every_number_is_a_weight_or_a_limit() -> None:
+def test_every_number_is_a_limit_or_of_a_search() -> None:
     for path in _files():
         name = str(path.relative_to(ROOT))
-        weights, limits = (set(t.get(name, ())) for t in (WEIGHTS, LIMITS))
-        assert weights.isdisjoint(limits), name
-        assert _numbers(path) == weights | limits, name
+        limits, searches = (set(t.get(name, ())) for t in (LIMITS, SEARCHES))
+        assert limits.isdisjoint(searches), name
+        assert _numbers(path) == limits | searches, name
 
 
 def test_the_lists_name_files_that_there_are() -> None:
     known = {str(p.relative_to(ROOT)) for p in _files()}
-    assert WEIGHTS.keys() | LIMITS.keys() <= known
+    assert LIMITS.keys() | SEARCHES.keys() <= known
 
 
-def test_weights_do_not_become_more() -> None:
-    assert sum(map(len, WEIGHTS.values())) <= MOST_WEIGHTS
+def test_coefficients_are_those_of_their_file() -> None:
+    known = json.loads(FILE.read_text())
+    assert {g: set(own) for g, own in known.items()} == {
+        g: {f.name for f in fields(made)} for g, made in GROUPS.items()
+    }
+
+
+def test_every_coefficient_is_used() -> None:
+    sources = [p for f in (*FOLDERS, "driver", "emit") for p in sorted((ROOT / f).rglob("*.py"))]
+    read = {
+        n.attr
+        for p in sources
+        for n in ast.walk(ast.parse(p.read_text(encoding="utf-8")))
+        if isinstance(n, ast.Attribute)
+    }
+    for group in GROUPS:
+        unused = {f.name for f in fields(getattr(COEFFICIENTS, group))} - read
+        assert not unused, (group, unused)
 
 
 def test_numbers_are_found(tmp_path: Path) -> None:

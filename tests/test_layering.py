@@ -184,6 +184,7 @@ SHARED_NAMES: dict[str, str] = {
     "__main__": "what `python -m` runs",
     "attention": "one family of operators, and what com.microsoft has of it",
     "boxes": "tensors as elements: imported, computed, and taken from Python",
+    "coefficients": "of polynomials, and of the costs that decide",
     "bundles": "sequences, optionals and maps as inputs and outputs: imported, and in a run",
     "contraction": "sums of products: the operators, and the rules about them",
     "decide": "a package and what it is named after",

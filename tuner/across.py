@@ -70,7 +70,7 @@ def squares(
     if operand is None or len(order) < 2 or not operand.unit(order[-2]):
         raise NotApplicable(f"no single operand lies across {order[-1]} and along the loop before")
     *others, along, vector = order
-    lanes, shortest = machine.width, machine.weights.vectors.shortest
+    lanes, shortest = machine.width, machine.coefficients.vectors.shortest
     if typical(sizes[vector], symbols) < shortest:
         raise NotApplicable(f"{vector} is short")
     steps: list[Step] = [Reorder((along, *others, vector))]
@@ -125,7 +125,7 @@ def short_and_long(
 
 def _short_sizes(machine: Machine) -> range:
     """How many iterations a short loop has."""
-    return range(2, machine.weights.vectors.shortest)
+    return range(2, machine.coefficients.vectors.shortest)
 
 
 def _crossed(

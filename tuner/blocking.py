@@ -30,7 +30,7 @@ def comes_from_afar(t: Touch, shape: Shape, machine: Machine) -> bool:
     if t.buffer_bytes > machine.l2 // 2:
         return True
     uses = prod(shape.extents[x.var] for x in shape.shared if not t.depends(x.var))
-    return t.buffer_bytes > machine.l1 and uses >= machine.weights.blocks.few_uses
+    return t.buffer_bytes > machine.l1 and uses >= machine.coefficients.blocks.few_uses
 
 
 def panel_loop(t: Touch, tile: RegisterTile, order: list[str]) -> str | None:
@@ -59,7 +59,7 @@ def ask_far_rows(
     last = bound[-1]
     if t.gathered or not t.unit(tile.vector) or not t.depends(last):
         return []
-    if (t.strides[last] or 0) * t.bytes < machine.weights.blocks.far_bytes:
+    if (t.strides[last] or 0) * t.bytes < machine.coefficients.blocks.far_bytes:
         return []
     line = machine.line_bytes // t.bytes
     steps: list[Step] = []
@@ -73,7 +73,7 @@ def ask_far_rows(
     if not whole and rows * tile.vectors * machine.width * t.bytes > machine.l1 // 2:
         each = next((s.factor for s in unrolled if isinstance(s, Split) and s.var == last), 1)
         name = f"{last}.o" if each > 1 else last
-        ahead = -(-machine.weights.blocks.near_steps // each)
+        ahead = -(-machine.coefficients.blocks.near_steps // each)
         steps.append(PrefetchLater(t.buffer, name, ahead, line, 1))
     return steps
 
@@ -95,7 +95,7 @@ def whole_rows(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Machin
     the piece begins in have left the cache. It is worth while to read all panels from the second
     cache again for each tile, if arithmetic hides that.
     """
-    w, width = machine.weights.blocks, tile.vectors * machine.width
+    w, width = machine.coefficients.blocks, tile.vectors * machine.width
     panels = [t for r in shape.reductions for t in r.reads if t.depends(tile.vector)]
     step = sum(width * t.bytes for t in panels)
     busy = tile.size / machine.fma_per_cycle
@@ -182,7 +182,7 @@ def with_even_rows(
     if not any(t.packed and t.depends(var) for r in shape.reductions for t in r.reads):
         return tile
     even = even_tile(shape, tile, var, chunk, machine)
-    return even if even.cost <= machine.weights.tiles.uneven * tile.cost else None
+    return even if even.cost <= machine.coefficients.tiles.uneven * tile.cost else None
 
 
 def takes_one_more(shape: Shape, tile: RegisterTile, var: str, machine: Machine) -> bool:
@@ -214,7 +214,7 @@ def reduction_block(
     step = sum(
         tile.vectors * machine.width * t.bytes for t in reduction.reads if t.depends(tile.vector)
     )
-    w, width = machine.weights.blocks, tile.vectors * machine.width
+    w, width = machine.coefficients.blocks, tile.vectors * machine.width
     sizes = {**dict(tile.rows), tile.vector: width}
     shares = inside_shares(shape, sizes, machine) if tile.inside else {}
     around = ceil(prod(shape.extents[v] * shares.get(v, 1.0) for v in bound[:-1]))
@@ -251,7 +251,7 @@ def tiles_at_once(shape: Shape, tile: RegisterTile, machine: Machine) -> int:
         for t in r.reads
         if not t.depends(tile.vector)
     )
-    return max(machine.l2 // 2 // max(taken, 1), machine.weights.blocks.fewest_tiles)
+    return max(machine.l2 // 2 // max(taken, 1), machine.coefficients.blocks.fewest_tiles)
 
 
 def _even_block(extent: int, most: int, work: int, machine: Machine) -> int | None:
@@ -259,7 +259,7 @@ def _even_block(extent: int, most: int, work: int, machine: Machine) -> int | No
 
     `work` are the multiply-adds of an iteration.
     """
-    if most >= extent or most * work < machine.weights.blocks.shortest or most < 4:
+    if most >= extent or most * work < machine.coefficients.blocks.shortest or most < 4:
         return None
     even = -(-extent // -(-extent // most))
     for b in range(even, max(even // 2, 4), -1):

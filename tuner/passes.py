@@ -67,7 +67,7 @@ def pass_of(kernel: Kernel, shape: Shape, machine: Machine) -> Pass | None:
     found = partners(reads, free, bound)
     if not found or bound & shape.symbolic:
         return None
-    if prod(extents[b] for b in bound) > machine.weights.windows.most_taps:
+    if prod(extents[b] for b in bound) > machine.coefficients.windows.most_taps:
         return None
     return Pass(kernel, shape, r, reads, found)
 
@@ -92,7 +92,7 @@ def vectors_along(found: Pass, machine: Machine) -> list[str]:
         loads = [t for t in shape.touches if not t.is_store and not t.packed]
         return all(t.unit(v) for t in stores) and all(t.strides.get(v, 0) in near for t in loads)
 
-    shortest = machine.weights.vectors.shortest
+    shortest = machine.coefficients.vectors.shortest
     long = [x.var for x in shape.shared if shape.extents[x.var] >= shortest]
     return [v for v in long if v not in shape.symbolic and along(v)]
 

@@ -45,7 +45,7 @@ def prepared_operands(
             continue
         saved = (tiles - 1) * operations(e) / machine.fma_per_cycle
         lanes = machine.vector_bits // 8
-        cost = 1 + tiles * machine.weights.tiles.stream * lanes / machine.l2_bytes_per_cycle
+        cost = 1 + tiles * machine.coefficients.tiles.stream * lanes / machine.l2_bytes_per_cycle
         yield Prepared(tuple(names), at, saved - cost)
 
 

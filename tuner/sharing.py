@@ -241,10 +241,10 @@ class _Problem:
 
     def _own(self, x: Shared, way: Way) -> float:
         """Cycles that are due to the way alone."""
-        weights, cycles = self.machine.weights.sharing, self._work(x)
+        own, cycles = self.machine.coefficients.sharing, self._work(x)
         if not way.alone:
             cycles *= way.largest / self.threads
-            cycles += self.machine.launch_cycles + weights.turn * (way.count - 1)
+            cycles += self.machine.launch_cycles + own.turn * (way.count - 1)
         for o, piece in zip(x.operands, way.pieces, strict=True):
             if o.constant and self.streams:
                 cycles += self._needed(o, piece) / self.machine.memory_bytes_per_cycle
@@ -254,10 +254,10 @@ class _Problem:
 
     def _work(self, x: Shared) -> float:
         """Cycles on one thread that has everything near, constants left out."""
-        weights = self.machine.weights.sharing
-        peak = self.machine.width * 2 * self.machine.fma_per_cycle * weights.efficiency
+        own = self.machine.coefficients.sharing
+        peak = self.machine.width * 2 * self.machine.fma_per_cycle * own.efficiency
         moved = sum(o.bytes for o in x.operands if not o.constant)
-        return max(x.flops / peak, moved / weights.cache_bytes, weights.least)
+        return max(x.flops / peak, moved / own.cache_bytes, own.least)
 
     def _link(self, number: int, chosen: Sequence[int]) -> float:
         """Cycles of getting what others have written."""
@@ -276,4 +276,4 @@ class _Problem:
 
     def _spilled(self, piece: Piece) -> float:
         """The part of a piece that other threads' pieces share lines with."""
-        return min(1.0, self.machine.weights.sharing.spill_bytes / max(piece.run_bytes, 1))
+        return min(1.0, self.machine.coefficients.sharing.spill_bytes / max(piece.run_bytes, 1))

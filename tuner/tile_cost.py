@@ -99,7 +99,7 @@ def costed(
     if not shares:
         return whole
     inside = _cost_inside(shape, vector, vectors, rows, shares, machine)
-    return inside if inside.cost < machine.weights.windows.least_gain * whole.cost else whole
+    return inside if inside.cost < machine.coefficients.windows.least_gain * whole.cost else whole
 
 
 def inside_shares(shape: Shape, tile: Mapping[str, int], machine: Machine) -> dict[str, float]:
@@ -111,7 +111,7 @@ def inside_shares(shape: Shape, tile: Mapping[str, int], machine: Machine) -> di
     for r in shape.reductions:
         moved = {w.bound for w in r.windows}
         still = (shape.extents[x.var] for x in r.loops if x.var not in moved)
-        if max(still, default=0) < machine.weights.windows.few_steps:
+        if max(still, default=0) < machine.coefficients.windows.few_steps:
             continue
         for w in r.windows:
             turns, extent = shape.extents[w.bound], shape.extents[w.free]
@@ -126,7 +126,7 @@ def passed_inside(shape: Shape, machine: Machine) -> frozenset[str]:
 
     Each has to stay a loop of its own.
     """
-    shares, least_gain = inside_shares(shape, {}, machine), machine.weights.windows.least_gain
+    shares, least_gain = inside_shares(shape, {}, machine), machine.coefficients.windows.least_gain
     tested = {b for r in shape.reductions for b in r.tested}
     gain = {b for b, share in shares.items() if b in tested or share < least_gain}
     return frozenset(w.free for r in shape.reductions for w in r.windows if w.bound in gain)
@@ -141,7 +141,7 @@ def _cost_inside(
     machine: Machine,
 ) -> RegisterTile:
     """The tile, its loops over windows doing such shares of their iterations."""
-    w, lanes = machine.weights.tiles, machine.width
+    w, lanes = machine.coefficients.tiles, machine.width
     pieces: list[tuple[float, int, tuple[tuple[str, int], ...]]] = [
         (count, chunk, ()) for count, chunk in _parts(-(-shape.extents[vector] // lanes), vectors)
     ]
@@ -186,7 +186,7 @@ def _tile_cycles(
 
     Loops do such `shares` of their iterations, or all.
     """
-    w, width = machine.weights.tiles, machine.width
+    w, width = machine.coefficients.tiles, machine.width
     size = vectors * prod(f for _, f in rows)
     cycles = 0.0
     length = 0.0
@@ -307,7 +307,7 @@ def _both(busy: float, latency: float, sharpness: float) -> float:
 
 def lanes_cost(shape: Shape, machine: Machine) -> float:
     """Cycles per element when every reduction runs over lanes of its own innermost memory."""
-    w, total = machine.weights.tiles, 0.0
+    w, total = machine.coefficients.tiles, 0.0
     for r in shape.reductions:
         bound = [x.var for x in r.loops]
         best = float("inf")

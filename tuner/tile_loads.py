@@ -47,7 +47,7 @@ def lines_loaded(
         lines /= min(extent, max(1.0, line / step)) if step else extent
         if step * extent >= line:
             break
-    return lines * machine.weights.tiles.lines_anew
+    return lines * machine.coefficients.tiles.lines_anew
 
 
 def evicted_rows(

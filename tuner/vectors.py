@@ -13,8 +13,8 @@ from rutc.tuner.access import leaves_rest
 def copies_of_body(body: tuple[Stmt, ...], machine: Machine) -> int:
     """How many vectors an iteration of a loop around these statements should compute."""
     found = sum(operations(e) for s in walk_stmts(body) for e in exprs(s))
-    weights = machine.weights.vectors
-    return max(1, min(weights.copies, weights.operations // max(found, 1)))
+    own = machine.coefficients.vectors
+    return max(1, min(own.copies, own.operations // max(found, 1)))
 
 
 def vectorised(v: str, size: Size, machine: Machine, copies: int) -> list[Step]:

@@ -17,7 +17,7 @@ from rutc.emit.files import cannot_write, write_atomically
 from rutc.errors import UserError
 from rutc.tensor_ir.machine import Machine
 
-FIXED = frozenset({"name", "triple", "features", "vector_bits", "registers", "weights"})
+FIXED = frozenset({"name", "triple", "features", "vector_bits", "registers", "coefficients"})
 """Fields that the target decides, or this version of rutc."""
 LARGEST = 1e12
 NARROWEST_LINE = 16

@@ -289,7 +289,7 @@ class Work:
         deep = prod(loops[d] for d in self.nest.bound if d in kept)
         points = prod(f.points for f in filters.values())
         around = prod(loops.values()) / (wide * tiles * deep)
-        width, costs = self.machine.width, self.machine.weights.filtering
+        width, costs = self.machine.width, self.machine.coefficients.filtering
         lanes = ceil(wide / width)
         reached = costs.reached * self.machine.fma_per_cycle * self.faster
         cycles = tiles * deep * around * lanes / reached
@@ -304,7 +304,7 @@ class Work:
 
     def _far(self, size: float) -> float:
         """Cycles to move so many bytes if they do not fit the second cache."""
-        return max(size - self.machine.l2, 0.0) / self.machine.weights.filtering.far_bytes
+        return max(size - self.machine.l2, 0.0) / self.machine.coefficients.filtering.far_bytes
 
     def _least(self, d: str) -> int:
         """A dim's extent, the least one of a symbolic dim: what pays then always pays."""

@@ -82,7 +82,7 @@ class SeparateWindows:
         found = _windows(n, r)
         if len(found) < 2 or editor.size(n.bound) is None:
             return Reason("its windows have not several dims of known size")
-        stored = self.machine.weights.filtering.stored
+        stored = self.machine.coefficients.filtering.stored
         return [(_work(n, r, found, b, editor, stored), b) for b in sorted(found)]
 
     @staticmethod

@@ -47,9 +47,9 @@ from rutc.tensor_ir import (
     apply,
 )
 from rutc.tensor_ir.affine import product
+from rutc.tensor_ir.coefficients import Coefficients
 from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.machine import COMMON
-from rutc.tensor_ir.weights import Weights
 from rutc.tensor_ir.windows import partners
 
 NAMES = ("hi", "mid", "lo")
@@ -142,7 +142,7 @@ class MultiplyParts:
     saving: float = 40_000.0
     symbolic: bool = True
     name: str = "multiply parts of factors"
-    weights: Weights = COMMON.weights
+    coefficients: Coefficients = COMMON.coefficients
     """Those of a machine; rates and caches are the usual ones."""
     assigned: Assigned | None = None
     """What to take apart, instead of what is weighed so."""
@@ -187,7 +187,7 @@ class MultiplyParts:
         None where that does not depend on the inputs' sizes.
         """
         number = _most_saving(self._found(Editor(graph)))
-        return None if number is None else number // self.weights.split_precision.many_rows
+        return None if number is None else number // self.coefficients.split_precision.many_rows
 
     def _found(self, editor: Editor, *, every: bool = False) -> list[Candidate]:
         """The sums that take less time so, or `every` one that may be taken apart."""
@@ -210,12 +210,12 @@ class MultiplyParts:
         source, weights, const = operands
         if editor.size(n.bound) is None:
             return Reason("the number of its products is known at run time only")
-        if _comes_from_windows(source.value, editor, self.weights.windows.most_taps):
+        if _comes_from_windows(source.value, editor, self.coefficients.windows.most_taps):
             return Reason(f"%{source.value} is computed in the order of its windows")
         _, read = _taken(source, editor)
         choices = row_choices(n, read, _loops(weights), editor, orders)
         columns, inner = _sides(n, source, weights, editor)
-        w = self.weights.split_precision
+        w = self.coefficients.split_precision
         high = [rows for rows in choices if editor.typical(rows.loops) >= w.fewest_rows]
         if columns < COLUMNS or not high or not _length(inner):
             return Reason("it is no product of large matrices")
@@ -232,15 +232,15 @@ class MultiplyParts:
 
     def _direct(self, n: Nest, const: Const, editor: Editor) -> float:
         """Cycles of one core for the sum in f32."""
-        per_cycle = self.weights.filtering.reached * COMMON.fma_per_cycle * COMMON.width
-        streamed = const.data.array.nbytes / self.weights.split_precision.streamed
+        per_cycle = self.coefficients.filtering.reached * COMMON.fma_per_cycle * COMMON.width
+        streamed = const.data.array.nbytes / self.coefficients.split_precision.streamed
         return max(editor.typical(n.dims) / per_cycle, streamed)
 
     def _cycles(
         self, n: Nest, source: Read, const: Const, rows: Rows, idle: float, editor: Editor
     ) -> float:
         """Cycles of one core for products of parts, where instructions take `idle` times."""
-        w = self.weights.split_precision
+        w = self.coefficients.split_precision
         whole, _ = _taken(source, editor)
         taken = editor.typical(_loops(whole))
         constant = GROWTH * const.data.array.nbytes
@@ -252,7 +252,8 @@ class MultiplyParts:
         beside = [v for v in _plain_loops(source) if v in n.out.dims and v not in rows.loops]
         slices = (editor.typical((v,)) for v in beside)
         if source.fill is None and any(
-            stays_near(bytes_, constant, count, COMMON.l2, self.weights.slices) for count in slices
+            stays_near(bytes_, constant, count, COMMON.l2, self.coefficients.slices)
+            for count in slices
         ):
             return cycles
         return cycles + max(bytes_ - COMMON.l2, 0) / w.moved

@@ -55,7 +55,7 @@ class Fuser(Groups):
         super().__init__(prepared)
         self.inner = inner
         self.machine = machine
-        self.row_bytes = int(machine.weights.fusion.row * machine.l2)
+        self.row_bytes = int(machine.coefficients.fusion.row * machine.l2)
         self.refusals: list[Refusal] = []
         self.grown: dict[int, Grown] = {}
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from math import prod
 
 from rutc.tensor_ir.affine import Index, Range, Size, typical
+from rutc.tensor_ir.coefficients import Coefficients, Windows
 from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.graph import Nest, Value
 from rutc.tensor_ir.lower import beyond
 from rutc.tensor_ir.machine import NARROWEST_MASKED, NEAR_STRIDES
 from rutc.tensor_ir.outside import adds_nothing
-from rutc.tensor_ir.weights import Weights, Windows
 from rutc.tensor_ir.windows import partners, share_inside, window
 
 UNKNOWN = 8
@@ -23,7 +23,7 @@ def masked_at_edges(
     r: Read,
     sizes: Mapping[str, Size],
     inner: Mapping[str, str | None],
-    weights: Weights,
+    coefficients: Coefficients,
 ) -> bool:
     """Whether masks at the edges of a window cost less than a halo of the operand.
 
@@ -46,10 +46,10 @@ def masked_at_edges(
     extents |= dict.fromkeys(names, UNKNOWN)
     bound = {d for d in nest.bound if extents[d] > 1}
     lane, along = inner.get(nest.out.name), inner.get(r.value)
-    most = weights.windows.most_taps
+    most = coefficients.windows.most_taps
     if not bound or prod(extents[d] for d in bound) > most or lane is None or along is None:
         return False
-    if lane in names or along in names or extents[lane] < weights.fusion.least_lanes:
+    if lane in names or along in names or extents[lane] < coefficients.fusion.least_lanes:
         return False
     steps = {d: c.coefficient(lane) for d, c in coords.items()}
     if steps.pop(along) not in (1, *NEAR_STRIDES) or any(step != 0 for step in steps.values()):
@@ -71,7 +71,7 @@ def needed_halo(
     symbols: Mapping[str, Range],
     inner: str | None,
     finite: Callable[[str], bool],
-    weights: Weights,
+    coefficients: Coefficients,
 ) -> dict[str, tuple[int, int]] | None:
     """How far the read goes outside of its value, per dim; None where that is not constant.
 
@@ -106,11 +106,13 @@ def needed_halo(
         return prod(e + sum(found.get(d, (0, 0))) for d, e in own.items())
 
     def fits(found: Mapping[str, tuple[int, int]]) -> bool:
-        return total(found) <= weights.fusion.halo * size + weights.fusion.halo_elements
+        return total(found) <= coefficients.fusion.halo * size + coefficients.fusion.halo_elements
 
     if total(halo) > 2 * size and nest.reducer is not None:
         left_out = {
-            d for d in halo if d != inner and _is_left_out(nest, r, d, extents, weights.windows)
+            d
+            for d in halo
+            if d != inner and _is_left_out(nest, r, d, extents, coefficients.windows)
         }
         rest = {d: n for d, n in halo.items() if d not in left_out}
         if left_out and fits(rest) and adds_nothing(nest.reducer, nest.body, r, finite):
@@ -118,7 +120,9 @@ def needed_halo(
     return halo if fits(halo) else None
 
 
-def _is_left_out(nest: Nest, r: Read, d: str, extents: Mapping[str, int], weights: Windows) -> bool:
+def _is_left_out(
+    nest: Nest, r: Read, d: str, extents: Mapping[str, int], coefficients: Windows
+) -> bool:
     """Whether a loop over windows along a dim gains if it goes over what is inside of the value.
 
     Registers for matrices, which multiply narrower numbers, take whole windows.
@@ -129,6 +133,6 @@ def _is_left_out(nest: Nest, r: Read, d: str, extents: Mapping[str, int], weight
     w = window(c, nest.bound, nest.out.dims, extents[d])
     if w is None:
         return False
-    if max((extents[b] for b in nest.bound if b != w.bound), default=0) < weights.few_steps:
+    if max((extents[b] for b in nest.bound if b != w.bound), default=0) < coefficients.few_steps:
         return False
-    return share_inside(w, extents[w.bound], extents[w.free]) < weights.least_gain
+    return share_inside(w, extents[w.bound], extents[w.free]) < coefficients.least_gain

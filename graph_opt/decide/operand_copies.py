@@ -119,11 +119,12 @@ class OperandCopies:
         assert r.fill is not None
         known = self.prepared
         inner = self.inner.get(r.value)
-        values, sizes, weights = known.graph.values, known.sizes, self.machine.weights
-        halo = needed_halo(n, r, sizes, values, known.symbols, inner, known.is_finite, weights)
+        values, sizes = known.graph.values, known.sizes
+        coefficients = self.machine.coefficients
+        halo = needed_halo(n, r, sizes, values, known.symbols, inner, known.is_finite, coefficients)
         if not halo or r.value in known.constants:
             return None
-        if masked_at_edges(n, r, sizes, self.inner, weights):
+        if masked_at_edges(n, r, sizes, self.inner, coefficients):
             return None
         home = known.home(r.value)
         fill = self.fill.get(home)

@@ -19,8 +19,8 @@ from rutc.graph_opt.decide.chains import MOST_CHAINED, MOST_MEMBERS, Chain, Chai
 from rutc.graph_opt.plan import FillHalo, PlanStep, Run
 from rutc.graph_opt.row_runs import matrix_factors, rows_of_sum
 from rutc.tensor_ir.affine import Index, typical
+from rutc.tensor_ir.coefficients import Slices
 from rutc.tensor_ir.lower import Group
-from rutc.tensor_ir.weights import Slices
 
 MOST_DIMS = 3
 """Slices are of so many dims at most."""
@@ -31,9 +31,9 @@ class Slicer(Chains):
     """Chooses the chains of one step list."""
 
     @property
-    def weights(self) -> Slices:
+    def coefficients(self) -> Slices:
         """What slices cost, and from where on they pay."""
-        return self.machine.weights.slices
+        return self.machine.coefficients.slices
 
     def near(self, share: float) -> int:
         """Bytes of so many second caches."""
@@ -77,7 +77,7 @@ class Slicer(Chains):
         first = steps[start]
         assert isinstance(first, Run)
         grown = self._grown(steps, start, dims)
-        room = self.near(self.weights.ring) * prod(map(self.extent, dims))
+        room = self.near(self.coefficients.ring) * prod(map(self.extent, dims))
         found: list[Chain] = []
         if len(dims) < MOST_DIMS and any(self._bytes_between(m) > room for m in grown):
             for e in self._cut(first.group):
@@ -118,7 +118,7 @@ class Slicer(Chains):
             if any(self._lose_rows(m, size) for m in members):
                 continue
             blocks = self._in_blocks(members)
-            room = self.near(self.weights.ring) * self.extent(members[0].dims[-1])
+            room = self.near(self.coefficients.ring) * self.extent(members[0].dims[-1])
             crowded = not blocks and self._bytes_between(members) * size > room
             found.append(Chain(members, size, gain, blocks, crowded))
         return found
@@ -133,7 +133,7 @@ class Slicer(Chains):
                 extents = {d: self.extent(d) for d in (*s.dims, *order)}
                 before = rows_of_sum(s, r, order, extents)
                 after = rows_of_sum(s, r, order, {**extents, **sizes})
-                if after < self.weights.kept_rows * before:
+                if after < self.coefficients.kept_rows * before:
                     return True
         return False
 
@@ -152,7 +152,7 @@ class Slicer(Chains):
 
         The longest that leaves nothing over; about equal ones where that would be far shorter.
         """
-        between, w = self.between(members), self.weights
+        between, w = self.between(members), self.coefficients
         total = sum(map(self.bytes, between))
         if sum(map(self._common_bytes, between)) <= self.near(w.near):
             return None
@@ -196,7 +196,7 @@ class Slicer(Chains):
         blocks = self._in_blocks(members)
         readers = Counter(v for m in members for v in m.group.external_reads())
         saved = sum(self.bytes(v) * (1 + readers[v]) for v in self.between(members))
-        reread, w = 0.0, self.weights
+        reread, w = 0.0, self.coefficients
         for level, count in enumerate(trips):
             again = self._read_again(members, level)
             if again > self.near(w.again):
@@ -215,11 +215,14 @@ class Slicer(Chains):
         return again
 
 
-def stays_near(between: float, again: float, count: int, cache: int, weights: Slices) -> bool:
+def stays_near(between: float, again: float, count: int, cache: int, coefficients: Slices) -> bool:
     """Whether `between` bytes pass from kernel to kernel in so many slices of a dim, and stay near.
 
     `again` bytes are read again for each slice; `cache` are those of a second cache.
     """
-    if count < weights.fewest or between > count * weights.most_ring * cache:
+    if count < coefficients.fewest or between > count * coefficients.most_ring * cache:
         return False
-    return again <= weights.again * cache or 2 * between > weights.reread * (count - 1) * again
+    return (
+        again <= coefficients.again * cache
+        or 2 * between > coefficients.reread * (count - 1) * again
+    )

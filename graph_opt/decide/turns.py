@@ -233,7 +233,7 @@ class Turns:
     def _grown(self, steps: tuple[PlanStep, ...], start: int, trips: Size) -> Grown:
         """The section over so many indices that saves most, of no steps if none does."""
         bounds = Index.of(trips).bounds(self.slicer.symbols)
-        some = self.slicer.weights.weighed
+        some = self.slicer.coefficients.weighed
         many = min(some, bounds[1]) if bounds is not None else some
         weight = _Weight(self.slicer, self.free, many)
         dims: dict[str, str] = {}
@@ -358,7 +358,7 @@ class Turns:
         while True:
             places: dict[str, Place] = {}
             room = place_fixed([(size, v) for v, size in sizes.items()], lives, places)
-            if room <= self.slicer.weights.near_bytes:
+            if room <= self.slicer.coefficients.near_bytes:
                 break
             del sizes[max(sizes, key=lambda v: sizes[v] * (lives[v].last - lives[v].first))]
         offsets = {v: Index.of(places[v].offset).value for v in sizes}
@@ -371,7 +371,7 @@ class _Weight:
     def __init__(self, slicer: Slicer, free: frozenset[str], many: int) -> None:
         """Weigh for so many indices."""
         self.slicer = slicer
-        self.weights = slicer.weights
+        self.weights = slicer.coefficients
         self.free = free
         self.many = many
         self.inside: set[str] = set()

@@ -75,7 +75,7 @@ class FilterWhole:
         windows = windows_of(n, source, weights, editor, STRIDES)
         if not windows:
             return Reason("no bound dim is a window of small stride")
-        w = self.machine.weights.filtering
+        w = self.machine.coefficients.filtering
         work = Work(n, source, const, tuple(windows), editor, self.machine, w.paired, w.element)
         direct = work.cycles({})
         choices = [

@@ -154,7 +154,7 @@ class MultiplyPairs:
         """How the sum would be filtered, of factors in 16 bits."""
         wide = replace(const, data=Data(less.astype(np.int16)))
         most = largest_difference(source)
-        small = self.machine.weights.filtering.small
+        small = self.machine.coefficients.filtering.small
         filters = replace(self.filters, share=self.filters.share * small)
         return filters.choice(n, source.q, weights.q, wide, most, editor)
 
@@ -221,7 +221,7 @@ def _is_window(n: Nest, editor: Editor, machine: Machine) -> bool:
     taps = editor.size(n.bound)
     bound = {d for d in n.bound if editor.size((d,)) != 1}
     every = [r for e in n.body for r in reads(e)]
-    most = machine.weights.windows.most_taps
+    most = machine.coefficients.windows.most_taps
     return taps is not None and taps <= most and bool(partners(every, {*n.out.dims}, bound))
 
 
@@ -231,7 +231,7 @@ def _stays(p: Quantised, n: Nest, editor: Editor, machine: Machine) -> bool:
         return False
     inside = index_names(p.q)
     products = editor.typical(d for d in n.dims if d not in inside)
-    return products < machine.weights.filtering.many_products
+    return products < machine.coefficients.filtering.many_products
 
 
 def _widened(p: Quantised, editor: Editor) -> tuple[Nest, Read] | Reason:

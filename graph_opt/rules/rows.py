@@ -37,7 +37,7 @@ class RecomputeRows:
         """The nest, of which one read is computed in it; or why not."""
         if not isinstance(n, Nest):
             return Reason("not a nest")
-        most = self.machine.weights.fusion.operations
+        most = self.machine.coefficients.fusion.operations
         for r in dict.fromkeys(node_reads(n)):
             p = editor.nest(r.value)
             if p is None or p.reducer is not None or editor.is_output(r.value) or not is_plain(r):

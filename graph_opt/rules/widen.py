@@ -50,7 +50,7 @@ class WidenOperands:
                 why = Reason(f"%{r.value} is gathered")
                 continue
             times = editor.size(d for d in n.dims if d not in index_names(r))
-            if times is not None and times < self.machine.weights.fusion.widened:
+            if times is not None and times < self.machine.coefficients.fusion.widened:
                 why = Reason(f"%{r.value} is read {times} times")
                 continue
             source = editor.values[r.value]

@@ -48,7 +48,7 @@ class Accesses(Places):
             else:
                 # Each member is loaded by itself, and they are put together.
                 count *= members
-                tally.add("arithmetic", count * self.machine.weights.counting.joined)
+                tally.add("arithmetic", count * self.machine.coefficients.counting.joined)
         part = max(lanes.lanes * size * 8 / self.machine.vector_bits, self.least)
         if chosen and step != 1:
             step = None
@@ -130,7 +130,7 @@ class Accesses(Places):
         for f in frames:
             if (
                 f.role is Role.COPIES
-                and f.trip >= self.machine.weights.counting.transposed
+                and f.trip >= self.machine.coefficients.counting.transposed
                 and address.coefficient(f.var) == 1
             ):
                 return min(f.trip, float(lanes.lanes))

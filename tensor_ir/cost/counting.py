@@ -217,7 +217,7 @@ class Counter(Accesses):
         states = len(s.states)
         scratch = Tally("", 1.0, 1.0)
         for e in s.reducer.merge:
-            add_operations(e, scratch, joins * times, self.machine.weights.counting)
+            add_operations(e, scratch, joins * times, self.machine.coefficients.counting)
         for kind, count in scratch.work.items():
             tally.add(kind, count * self.least)
         for name, count in scratch.functions.items():
@@ -289,7 +289,7 @@ class Counter(Accesses):
                 if taken is not None:
                     return chosen(x, taken)
             names = NONE.union(*map(visit, x.args))
-            kind, count = kind_of(x, self.machine.weights.counting)
+            kind, count = kind_of(x, self.machine.coefficients.counting)
             if kind == "function":
                 at, times = self.home(names, frames)
                 share = self.part(dtype, names, frames)
@@ -367,7 +367,7 @@ class Counter(Accesses):
         divided = sum(
             len(m) > 1 or not isinstance(m[0], Var) for place in places for m, _ in place.terms
         )
-        tally.add("scalar", self.machine.weights.counting.divided * divided * count)
+        tally.add("scalar", self.machine.coefficients.counting.divided * divided * count)
         loops = {f.var for f in frames if f.role is Role.LOOP and f.open}
         tested = any(not loops.isdisjoint(c.names()) for c in outside)
         apart = bool(chosen) or tested

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from rutc.tensor_ir.affine import Range
+from rutc.tensor_ir.coefficients import Counting
 from rutc.tensor_ir.cost.work import Tally
 from rutc.tensor_ir.expr import ELEMENTARY, Apply, BitCast, Cast, Expr, Local, Read, children
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.weights import Counting
 
 FUNCTION_STEPS, DIVISION_STEPS = 10, 3
 """Multiply-adds, one after the other, that elementary functions and divisions take as long as."""
 
 
-def kind_of(e: Apply, weights: Counting) -> tuple[str, float]:
+def kind_of(e: Apply, coefficients: Counting) -> tuple[str, float]:
     """The kind of an operation and how many instructions it is; elementary ones are functions."""
     dtype = e.args[-1].dtype
     if e.op in ELEMENTARY:
@@ -20,7 +20,7 @@ def kind_of(e: Apply, weights: Counting) -> tuple[str, float]:
     if e.op in ("div", "mod", "fmod", "sqrt"):
         return "divisions", 1.0
     if e.op in ("min", "max") and dtype.is_float:
-        return "arithmetic", weights.extremes
+        return "arithmetic", coefficients.extremes
     if e.op in ("sign", "isinf"):
         return "arithmetic", 2.0
     return "arithmetic", 1.0
@@ -41,17 +41,17 @@ def reads_of(elements: tuple[Expr, ...]) -> list[Read]:
     return found
 
 
-def add_operations(e: Expr, tally: Tally, count: float, weights: Counting) -> None:
+def add_operations(e: Expr, tally: Tally, count: float, coefficients: Counting) -> None:
     """Count the operations of a whole expression so many times."""
     if not isinstance(e, Apply):
         return
-    kind, each = kind_of(e, weights)
+    kind, each = kind_of(e, coefficients)
     if kind == "function":
         tally.call(e.op, count)
     else:
         tally.add(kind, count * each)
     for a in e.args:
-        add_operations(a, tally, count, weights)
+        add_operations(a, tally, count, coefficients)
 
 
 def depth_of(e: Expr, own: set[str], machine: Machine) -> float | None:
@@ -89,7 +89,7 @@ def _is_product(e: Expr) -> bool:
 def _latency(e: Apply, machine: Machine) -> float:
     """Cycles until an operation has its result."""
     fma = float(machine.fma_latency)
-    match kind_of(e, machine.weights.counting)[0]:
+    match kind_of(e, machine.coefficients.counting)[0]:
         case "function":
             return FUNCTION_STEPS * fma
         case "divisions":

@@ -91,7 +91,7 @@ def test_passes_print_themselves() -> None:
     assert "compose_views" in texts[1]
 
 
-def test_what_decides_has_the_weights_of_the_machine() -> None:
+def test_what_decides_has_the_coefficients_of_the_machine() -> None:
     machine = weighing(TILES, "fusion", widened=5)
     steps = pipeline_for(machine)
     rules = [rule for step in steps for rule in getattr(step, "rules", ())]
@@ -99,4 +99,4 @@ def test_what_decides_has_the_weights_of_the_machine() -> None:
     assert {"WidenOperands", "MinimalFiltering", "SeparateWindows"} <= found.keys()
     assert set(found.values()) == {machine}
     (parts,) = (step for step in steps if isinstance(step, MultiplyParts))
-    assert parts.weights == machine.weights
+    assert parts.coefficients == machine.coefficients

@@ -162,7 +162,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Blocks] |
     row = max(rows, key=rank, default=None)
     column = max(columns, key=lambda v: extents[v], default=None)
     inner = max(inners, key=lambda v: extents[v], default=None)
-    fewest = machine.weights.matrices.fewest_rows
+    fewest = machine.coefficients.matrices.fewest_rows
     if row is None or column is None or inner is None or shape.shared_extents[row] < fewest:
         return None
     lengths = _lengths(extents[inner], operands.bytes, machine)
@@ -294,7 +294,7 @@ def _lengths(extent: int, size: int, machine: Machine) -> list[int]:
     """Products at a time of factors of so many bytes, the most first: they divide the loop."""
     group = GROUP_BYTES // size
     longest = min(extent, ROW_BYTES // size) // group * group
-    shortest = machine.weights.matrices.shortest_bytes // size
+    shortest = machine.coefficients.matrices.shortest_bytes // size
     return [n for n in range(longest, shortest - 1, -group) if extent % n == 0]
 
 

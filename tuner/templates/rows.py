@@ -105,7 +105,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Rows]:
         if lane is None:
             lanes.append(None)
             continue
-        vectors = machine.weights.vectors.long
+        vectors = machine.coefficients.vectors.long
         long = shape.extents[lane] >= vectors * machine.width or lane in shape.symbolic
         lanes.append(Lane(lane, vectors if long else 1, unroll=not long))
     beside: list[tuple[str, int]] = []

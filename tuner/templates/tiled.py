@@ -299,7 +299,7 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
                     steps.append(PrefetchBlock(t.buffer, panel, 0, line))
                 elif (over := panel_loop(t, tile, around)) and comes_from_afar(t, shape, machine):
                     alone = all(extents.get(v, 1) == 1 for v in around if v != over)
-                    ahead = machine.weights.blocks.stream_bytes // t.bytes if alone else 0
+                    ahead = machine.coefficients.blocks.stream_bytes // t.bytes if alone else 0
                     steps.append(PrefetchBlock(t.buffer, over, ahead, line))
                 elif (
                     tile.vectors <= 2
@@ -311,7 +311,7 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
                     while first in parted:
                         first = f"{first}.o"
                     if Mark(first, Kind.UNROLL) not in steps:
-                        ahead = machine.weights.blocks.near_lines * line
+                        ahead = machine.coefficients.blocks.near_lines * line
                         steps.append(PrefetchBlock(t.buffer, first, ahead, line, 1))
     if tile.inside:
         steps.append(Inside(tile.inside))
@@ -355,7 +355,7 @@ def _check_block(
 
 def _results(shape: Shape, tile: RegisterTile, machine: Machine) -> list[Step]:
     """Steps that ask for what a tile stores or reads after its reduction, line by line."""
-    w = machine.weights.blocks
+    w = machine.coefficients.blocks
     if min(prod(shape.extents[x.var] for x in r.loops) for r in shape.reductions) < w.few_steps:
         return []
     found: dict[str, Step] = {}

@@ -69,7 +69,7 @@ def default_tiling(kernel: Kernel, shape: Shape, tile: RegisterTile, machine: Ma
         chunk,
         prepare,
         block is None and prepare is None and whole_rows(kernel, shape, loops.tile, machine),
-        0 if block is None else machine.weights.blocks.reuse,
+        0 if block is None else machine.coefficients.blocks.reuse,
         parallel=worth_sharing(shape, machine),
     )
 

@@ -106,7 +106,7 @@ def default(kernel: Kernel, shape: Shape, machine: Machine) -> Default[Windows] 
     kernel, shape = found.kernel, found.shape
     extents = shape.extents
     rows = _rows(found, vector, machine)
-    vectors = min(machine.weights.windows.most_vectors, ceil(extents[vector] / machine.width))
+    vectors = min(machine.coefficients.windows.most_vectors, ceil(extents[vector] / machine.width))
     if rows is not None:
         vectors = _vectors(found, vector, machine)
     tiled = {vector, *(rows[:1] if rows is not None else ())}
@@ -143,7 +143,7 @@ def axes(kernel: Kernel, shape: Shape, machine: Machine) -> Mapping[str, Axis]:
     shape = found.shape
     shared = [x.var for x in shape.shared]
     moved = list(dict.fromkeys(found.partners.values()))
-    w = machine.weights.windows
+    w = machine.coefficients.windows
     rows = [(v, n) for v in moved for n in range(2, min(shape.extents[v], w.most_rows) + 1)]
     looped = (b for b in sorted(found.partners) if may_be_looped(found, b))
     return {
@@ -186,7 +186,7 @@ def _vector(found: Pass, machine: Machine) -> str | None:
 def _rows(found: Pass, vector: str, machine: Machine) -> tuple[str, int] | None:
     """(loop, rows): the rows of a tile; None where nothing is shared between rows."""
     best: tuple[float, str, int] | None = None
-    w, extents, taps = machine.weights.windows, found.shape.extents, found.taps
+    w, extents, taps = machine.coefficients.windows, found.shape.extents, found.taps
     weights = [t for t in found.reduction.reads if t.packed or vector not in t.strides]
     strided = found.strided(vector)
     for bound, v in sorted(found.partners.items()):
@@ -222,7 +222,7 @@ def _vectors(found: Pass, vector: str, machine: Machine) -> int:
     most = ceil(found.shape.extents[vector] / machine.width)
     along = prod(found.shape.extents[b] for b, v in found.partners.items() if v == vector)
     weighted = any(t.packed or vector not in t.strides for t in found.reduction.reads)
-    left = machine.registers - machine.weights.windows.held - (found.taps if weighted else 0)
+    left = machine.registers - machine.coefficients.windows.held - (found.taps if weighted else 0)
     fit = max(1, left // (along + state_registers(found.reduction)))
     return ceil(most / ceil(most / fit))
 
@@ -334,7 +334,7 @@ def _ahead(found: Pass, others: Sequence[str], machine: Machine) -> Iterator[Ste
 
     The tiles of one plane read, and store, here and there in it, which no hardware foresees.
     """
-    ahead, line = machine.weights.windows.ahead_bytes, machine.line_bytes
+    ahead, line = machine.coefficients.windows.ahead_bytes, machine.line_bytes
     moved = set(found.partners.values())
     stores = (t for t in found.shape.touches if t.is_store)
     for t in (*found.reduction.reads, *stores):

@@ -1,9 +1,9 @@
-"""The weights of decisions: numbers that no rate of a machine tells, and no definition.
+"""The coefficients of decisions: numbers that no rate of a machine tells, and no definition.
 
 A weight says what something costs, or from where on it pays. They lie in `weights.json`, every one
 with what is known of it: `python -m benchmarks.weights` takes each a little lower and higher,
 measures the kernels and models whose code that changes, and writes what it finds beside the value.
-Decisions have them from the machine that they are for, `machine.weights`.
+Decisions have them from the machine that they are for, `machine.coefficients`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rutc.base.record import record
 
-FILE = Path(__file__).with_name("weights.json")
+FILE = Path(__file__).with_name("coefficients.json")
 
 
 @record
@@ -337,12 +337,12 @@ GROUPS = {
     "split_precision": SplitPrecision,
     "counting": Counting,
 }
-"""The fields of `Weights`, and what they are."""
+"""The fields of `Coefficients`, and what they are."""
 
 
 @record
-class Weights:
-    """The weights of all decisions, in groups."""
+class Coefficients:
+    """The coefficients of all decisions, in groups."""
 
     tiles: Tiles
     blocks: Blocks
@@ -358,14 +358,14 @@ class Weights:
     counting: Counting
 
     def __hash__(self) -> int:
-        """Of few numbers: machines are hashed often, and most have the same weights."""
+        """Of few numbers: machines are hashed often, and most have the same coefficients."""
         return hash(self.matrices)
 
 
-def load(path: Path = FILE) -> Weights:
-    """The weights of a file."""
+def load(path: Path = FILE) -> Coefficients:
+    """Those of a file."""
     found: Mapping[str, Mapping[str, Mapping[str, float]]] = json.loads(path.read_text("utf-8"))
-    return Weights(
+    return Coefficients(
         **{
             group: made(**{name: each["value"] for name, each in found[group].items()})
             for group, made in GROUPS.items()
@@ -373,5 +373,5 @@ def load(path: Path = FILE) -> Weights:
     )
 
 
-WEIGHTS = load()
+COEFFICIENTS = load()
 """Those of decisions for all machines."""
