@@ -35,17 +35,15 @@ def across(order: Sequence[str], touches: tuple[Touch, ...]) -> tuple[str, ...] 
 
 
 def _crossing(vector: str, touches: tuple[Touch, ...]) -> Touch | None:
-    """The only operand that does not lie along a loop, if it is read at one place."""
-    crossing = [
-        t for t in touches if not t.is_store and not t.packed and t.strides.get(vector, 0) != 0
-    ]
+    """The only operand that does not lie along a loop, if it is read, or stored, at one place."""
+    crossing = [t for t in touches if not t.packed and t.strides.get(vector, 0) != 0]
     crossing = [t for t in crossing if t.strides[vector] is not None and not t.unit(vector)]
     if len(crossing) != 1 or crossing[0].bytes > 4:
         return None
-    operand = crossing[0]
-    if sum(t.buffer == operand.buffer and not t.is_store for t in touches) > 1:
-        return None
-    return operand
+    (operand,) = crossing
+    same = (t for t in touches if t.buffer == operand.buffer)
+    again = sum(operand.is_store or not t.is_store for t in same) > 1
+    return None if again else operand
 
 
 def squares(
@@ -83,8 +81,8 @@ def squares(
     if long.size in range(shortest) or any(_short(x.size, lanes, symbols) for x in (wide, long)):
         raise NotApplicable(f"{along} or {vector} is short")
     blocks = {v: n for v, n in ((vector, wide.size), (along, long.size)) if not _fits(n, lanes)}
-    # Squares follow one another along the stores: lines and pages that are far apart cost stores
-    # more than loads.
+    # Squares follow one another along the vectors, as most stores lie: lines and pages that are far
+    # apart cost stores more than loads.
     outside = [*others, *(f"{v}.o" for v in reversed(blocks))]
     inside = [f"{v}.i" if v in blocks else v for v in (along, vector)]
     steps += [Split(v, lanes) for v in blocks]
@@ -94,7 +92,8 @@ def squares(
     if any(leaves_rest(n, lanes) and _may_be_short(n, lanes, symbols) for n in blocks.values()):
         steps.append(Mark(f"{inside[-1]}.few", Kind.VECTOR))
     steps.append(Tile(tuple(inside), (Kind.UNROLL, Kind.VECTOR)))
-    steps.append(Preload(operand.buffer, tuple(inside)))
+    if not operand.is_store:
+        steps.append(Preload(operand.buffer, tuple(inside)))
     return steps
 
 

@@ -262,3 +262,34 @@ def test_products_stored_across(machine: Machine, rows: int, columns: int) -> No
     out = np.zeros(rows * columns, np.float32)
     run_kernel(scheduled, machine, {"a": a.reshape(-1), "w": w.reshape(-1), "o": out})
     np.testing.assert_array_equal(out.reshape(columns, rows), np.maximum(a @ w, 0).T)
+
+
+@on_machines
+@pytest.mark.parametrize("sizes", [(64, 384), (9, 21), (35, 8), (3, 130)])
+def test_what_is_stored_along_and_across_goes_by_squares(
+    machine: Machine, sizes: tuple[int, int]
+) -> None:
+    """%b [c, x] and %t [x, c] of %a [c, x], with a loop of one iteration that tells nothing."""
+    c, x = sizes
+    extents: dict[str, Size] = {"n": 1, "c": c, "x": x}
+    a, b, t = (Value(name, DType.F32, ("c", "n", "x")) for name in "abt")
+    read = Read("a", tuple((d, Index.of(d)) for d in a.dims), a.dtype)
+    double = apply("add", read, read)
+    nests = (
+        Nest((b,), (), None, (double,)),
+        Nest((t,), (), None, (Read("b", read.coords, DType.F32),)),
+    )
+    group = Group("both", nests, ("n", "c", "x"), ("b", "t"))
+    order = {"a": ("n", "c", "x"), "b": ("n", "c", "x"), "t": ("n", "x", "c")}
+    layouts = {name: dense(dims, extents) for name, dims in order.items()}
+    kernel = lower(group, {"a": a, "b": b, "t": t}, layouts, extents)
+    done = apply_schedule(kernel, choose(kernel, machine, frozenset()).schedule)
+    loops = [s for s in walk_stmts(done.body) if isinstance(s, Loop)]
+    assert any(s.kind is Kind.VECTOR and str(s.hi - s.lo) != "1" for s in loops)
+    if all(n % machine.width == 0 for n in sizes):
+        assert not uses_gathers(done, machine)
+    values = np.random.default_rng(0).standard_normal((c, x)).astype(np.float32)
+    along, turned = np.zeros(c * x, np.float32), np.zeros(c * x, np.float32)
+    run_kernel(done, machine, {"a": values.reshape(-1), "b": along, "t": turned})
+    np.testing.assert_array_equal(along.reshape(c, x), 2 * values)
+    np.testing.assert_array_equal(turned.reshape(x, c), 2 * values.T)

@@ -334,7 +334,9 @@ def _best_vector(loops: list[str], shape: Shape) -> str:
     def cost(v: str) -> float:
         total = 0.0
         extent = shape.extents[v]
-        lanes = max(1, min(16, extent))
+        lanes = min(16, extent)
+        if lanes <= 1:
+            return len(shape.touches)
         for t in shape.touches:
             stride = t.strides.get(v, 0)
             if stride == 0:
