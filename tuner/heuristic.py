@@ -18,6 +18,7 @@ Six templates, told apart by a kernel's accesses alone, each a file of `tuner/te
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from rutc.tensor_ir.kernel import Kernel, Loop, Put
@@ -40,13 +41,17 @@ TEMPLATES = (WINDOWS, MATRIX, TILED, ROWS, POINTWISE, SCATTER)
 """All templates."""
 
 
-def spaces(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> tuple[Space[Any], ...]:
+def spaces(
+    kernel: Kernel, machine: Machine, constants: frozenset[str], fixed: tuple[str, ...] = ()
+) -> tuple[Space[Any], ...]:
     """The spaces of a freshly lowered kernel: one for each template that fits.
 
     Windows may have two, of the loops as they are and of fused ones. `constants` may still be laid
-    out. The order is that in which `choose` asks them.
+    out. The order is that in which `choose` asks them. Parameters that are `fixed` keep the
+    default's value.
     """
-    return tuple(s for s in _spaces(kernel, machine, constants) if len(s) > 0)
+    found = (replace(s, fixed=fixed) for s in _spaces(kernel, machine, constants))
+    return tuple(s for s in found if len(s) > 0)
 
 
 def choose(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Choice:
@@ -72,7 +77,7 @@ def _spaces(kernel: Kernel, machine: Machine, constants: frozenset[str]) -> Iter
         return
     if all(r.loops for r in shape.reductions) and not shape.private:
         yield Space(WINDOWS, kernel, shape, machine)
-        while fused := collapse(shape, passed_inside(shape)):
+        while fused := collapse(shape, passed_inside(shape, machine)):
             kernel, before = apply_schedule(kernel, fused), (*before, *fused)
             shape = analyse(kernel, constants)
             yield Space(WINDOWS, kernel, shape, machine, before)

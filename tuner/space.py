@@ -9,7 +9,7 @@ default is a point, too.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -70,6 +70,8 @@ class Space(Generic[P]):
     machine: Machine
     before: Schedule = ()
     """The steps that made the kernel of the one that was asked about."""
+    fixed: tuple[str, ...] = ()
+    """Parameters that keep the default's value."""
 
     @cached_property
     def default(self) -> Default[P] | None:
@@ -83,7 +85,8 @@ class Space(Generic[P]):
         if self.default is None or not all(axes.values()):
             return dict(axes)
         mine = self._values(self.default.point, axes)
-        return {n: axis if mine[n] in axis else (mine[n], *axis) for n, axis in axes.items()}
+        free = {n: axis if mine[n] in axis else (mine[n], *axis) for n, axis in axes.items()}
+        return {n: (mine[n],) if n in self.fixed else axis for n, axis in free.items()}
 
     def __len__(self) -> int:
         """The number of points, of which not all fit, up to the largest that Python allows."""
@@ -128,6 +131,21 @@ class Space(Generic[P]):
             with suppress(NotApplicable):
                 return other, self.choice(other)
         return None
+
+    def numbers(self, point: P) -> tuple[int, ...]:
+        """Where the values stand among those of every parameter; 0 for one without a meaning."""
+        mine = self._values(point, self.axes)
+        pairs = ((axis, mine[name]) for name, axis in self.axes.items())
+        return tuple(axis.index(value) if value in axis else 0 for axis, value in pairs)
+
+    def numbered(self, numbers: Sequence[int]) -> P | None:
+        """The point whose values stand there; None where there are no such."""
+        if len(numbers) != len(self.axes):
+            return None
+        pairs = list(zip(self.axes.items(), numbers, strict=True))
+        if not all(0 <= n < len(axis) for (_, axis), n in pairs):
+            return None
+        return self._point({name: axis[n] for (name, axis), n in pairs})
 
     def _schedule(self, point: P) -> Choice:
         found = self.template.schedule(self.kernel, self.shape, point, self.machine)
