@@ -13,6 +13,7 @@ import typer
 import rutc
 from rutc.emit import interrupts
 from rutc.errors import CheckFailed, UserError
+from rutc.report import db_commands
 from rutc.report.console import Screen, command, standard_streams, survived
 from rutc.report.flags import (
     AsJson,
@@ -42,6 +43,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.add_typer(db_commands.app, name="db")
 
 
 def _version(asked: bool) -> None:

@@ -13,9 +13,13 @@ from rutc.emit import cache
 from rutc.emit.targets.select import host_features, native_target, remeasured, save_native
 from rutc.emit.toolchain import cache_directory, find_toolchain
 from rutc.errors import UserError
+from rutc.tuner.location import located
 
-PACKAGES = ("numpy", "onnx", "onnxruntime", "llvmlite", "scipy", "ml_dtypes", "typer", "rich")
-OPTIONAL_PACKAGES = ("ziglang", "catboost", "pycuda", "torch", "pillow")
+PACKAGES = (
+    *("numpy", "onnx", "onnxruntime", "llvmlite", "scipy", "ml_dtypes", "sqlalchemy", "typer"),
+    "rich",
+)
+OPTIONAL_PACKAGES = ("ziglang", "catboost", "psycopg", "pycuda", "torch", "pillow")
 SHOWN_FEATURES = re.compile(r"avx|fma|amx|vnni|f16c|sse4\.2|bf16|fp16|neon|sve|i8mm|dotprod")
 """Those for vectors and matrices."""
 
@@ -51,6 +55,7 @@ def examine(*, remeasure: bool = False, save_target: Path | None = None) -> tupl
         _compiler(),
         Finding("GPU", _gpu()),
         _cache(),
+        _tuning_records(),
         *(_package(name, needed=True) for name in PACKAGES),
         *(_package(name, needed=False) for name in OPTIONAL_PACKAGES),
     )
@@ -142,6 +147,22 @@ def _cache() -> Finding:
         f"{folder} (not writable)",
         "compiled parts are built again every time; set RUTC_CACHE to a folder you can write",
     )
+
+
+def _tuning_records() -> Finding:
+    """Where the database of tuning records is, and how many trials it has."""
+    location = located()
+    name = "tuning records"
+    if location.path is not None and not os.path.lexists(location.path):
+        return Finding(name, f"{location} (not there yet)")
+    # What only this needs is imported where there is something to count.
+    from rutc.tuner.database import Database
+
+    try:
+        with Database.open(create=False) as database:
+            return Finding(name, f"{location}: {database.count()} trials")
+    except UserError as error:
+        return Finding(name, f"{location} (cannot be used)", str(error))
 
 
 def _package(name: str, *, needed: bool) -> Finding:

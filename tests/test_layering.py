@@ -28,6 +28,7 @@ HOMES: dict[str, set[str]] = {
     "onnx": {"importer", "models"},
     "llvmlite": {"emit"},
     "onnxruntime": {"verify"},
+    "sqlalchemy": {"tuner"},
     "torch": {"models"},
     "typer": {"cli", "report"},
     "rich": {"cli", "models", "report"},
@@ -104,7 +105,12 @@ def test_the_design_page_has_this_table() -> None:
             assert table[layer][0] == allowed - EVERYWHERE, layer
     assert {layer for layer, (may, _) in table.items() if may == {"all"}} == {"verify"}
     homes = {module: layer for layer, (_, alone) in table.items() for module in alone}
-    assert homes == {"onnx": "importer", "llvmlite": "emit", "onnxruntime": "verify"}
+    assert homes == {
+        "onnx": "importer",
+        "llvmlite": "emit",
+        "onnxruntime": "verify",
+        "sqlalchemy": "tuner",
+    }
     for module, layer in homes.items():
         assert HOMES[module] - {"models"} == {layer}
 

@@ -12,7 +12,7 @@ import rutc
 ROOT = Path(__file__).resolve().parent.parent
 NOT_PACKAGED = {"tests", "benchmarks", "docs", "tools", "build", "dist"}
 DATA_SUFFIXES = {".c", ".h", ".json", ".npz", ".onnx", ".txt"}
-HEAVY = ("onnx", "onnxruntime", "llvmlite", "torch", "scipy", "rich", "typer")
+HEAVY = ("onnx", "onnxruntime", "llvmlite", "torch", "scipy", "sqlalchemy", "rich", "typer")
 
 
 def _settings() -> dict[str, object]:

@@ -1,0 +1,97 @@
+"""`rutc db`: the commands about the database of tuning records."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rutc.report.console import command
+from rutc.report.flags import AsJson, Debug
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look at the database of tuning records, and share it (docs/database.md).",
+)
+
+Db = Annotated[
+    str | None,
+    typer.Option(
+        "--db",
+        metavar="URL",
+        help="The database: a file or a URL; default: $RUTC_DB, or the user's own.",
+    ),
+]
+Replace = Annotated[
+    bool,
+    typer.Option(
+        "--replace",
+        help="Let what is added take the place of what is there, not the narrower interval.",
+    ),
+]
+Records = Annotated[
+    Path, typer.Argument(metavar="FILE.jsonl.gz", help="Tuning records as lines of JSON.")
+]
+
+
+@app.command()
+def stats(db: Db = None, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Show what is stored: tasks, trials, machines, versions, size."""
+    with command(as_json=as_json, debug=debug) as screen:
+        from rutc.report import records
+        from rutc.tuner.database import Database
+
+        with Database.open(db, create=False) as database:
+            found = database.stats()
+        screen.result(
+            records.stats_json(found), records.stats_text(found), *records.stats_tables(found)
+        )
+
+
+@app.command()
+def export(file: Records, db: Db = None, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Write all records into a file."""
+    with command(as_json=as_json, debug=debug) as screen:
+        from rutc.report import records
+        from rutc.tuner.database import Database
+
+        with Database.open(db, create=False) as database:
+            count = records.write_export(database, file)
+        screen.result({"file": file, "trials": count}, f"{file}: {count} trials")
+
+
+@app.command("import")
+def import_command(
+    file: Records,
+    replace: Replace = False,
+    db: Db = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Add the records of a file that export wrote, all of them or none."""
+    with command(as_json=as_json, debug=debug) as screen:
+        from rutc.report import records
+        from rutc.tuner.database import Database
+
+        with Database.open(db) as database:
+            added, where = database.load(file, replace=replace), str(database.location)
+        screen.result(records.added_json(added, where), records.added_text(added, where))
+
+
+@app.command()
+def merge(
+    other: Annotated[
+        str, typer.Argument(metavar="OTHER", help="The database to read: a file or a URL.")
+    ],
+    replace: Replace = False,
+    db: Db = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Add the records of another database, all of them or none."""
+    with command(as_json=as_json, debug=debug) as screen:
+        from rutc.report import records
+        from rutc.tuner.database import Database
+
+        with Database.open(db) as database:
+            added, where = database.merge(other, replace=replace), str(database.location)
+        screen.result(records.added_json(added, where), records.added_text(added, where))

@@ -1,0 +1,247 @@
+"""Tuning records as a file: lines of JSON, compressed with gzip.
+
+    {"rutc": "tuning records", "format": 1}
+    {"task": {"kernel": .., "constants": [..], "target": ..}}
+    {"origin": {"cpu": .., "processor": .., "features": [..], "machine": {..}, ..}}
+    {"trial": {"origin": 0, "schedule": .., "packing": {"w": [["k"], [["k", 4]]]}, ..}}
+
+A trial is of the last task before it, and of the origin of that number; both come right before they
+are needed first. Equal records make equal bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, BinaryIO, cast
+
+from rutc.errors import UserError
+from rutc.tuner.stored import packing_of
+from rutc.tuner.trial import Fact, Origin, State, Status, Task, Trial, packing_text, plain_json
+
+FORMAT = 1
+HEADER = {"rutc": "tuning records", "format": FORMAT}
+LONGEST = 1 << 26
+"""Bytes of a line."""
+GZIP = b"\x1f\x8b"
+
+Source = Callable[[], Iterator[Trial]]
+"""Yields trials, each time from the first."""
+NUMBERS = ("median_ns", "low_ns", "high_ns", "reference_ns")
+TEXTS = ("schedule", "template", "state", "status", "error", "summary")
+
+
+def write(file: BinaryIO, groups: Iterable[list[Trial]]) -> int:
+    """Writes trials into a file; those of a group have one task. Returns how many they are."""
+    count = 0
+    origins: dict[Origin, int] = {}
+    with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0, compresslevel=6) as packed:
+
+        def line(value: Mapping[str, object]) -> None:
+            packed.write(f"{plain_json(value)}\n".encode())
+
+        line(HEADER)
+        for group in groups:
+            for task in dict.fromkeys(trial.task for trial in group):
+                line({"task": _plain_task(task)})
+            for trial in group:
+                if trial.origin not in origins:
+                    origins[trial.origin] = len(origins)
+                    line({"origin": _plain_origin(trial.origin)})
+                line({"trial": _plain_trial(trial, origins[trial.origin])})
+            count += len(group)
+    return count
+
+
+def read(path: Path) -> Iterator[Trial]:
+    """Yields the trials of a file, compressed or not.
+
+    Raises:
+        UserError: it cannot be read, or it is no such file.
+    """
+    reader = _Reader()
+    try:
+        with _opened(path) as file:
+            while line := file.readline(LONGEST + 1):
+                trial = reader.read(line)
+                if trial is not None:
+                    yield trial
+            reader.end()
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise _unread(path, f"it is damaged or cut off ({error})") from error
+    except OSError as error:
+        raise _unread(path, error.strerror or str(error)) from error
+    except (_WrongError, ValueError, RecursionError) as error:
+        where = f"line {max(reader.lines, 1)} is no tuning record"
+        raise _unread(path, f"{where}: {error}") from error
+
+
+class _WrongError(Exception):
+    """What a line says is no record."""
+
+
+def _unread(path: Path, why: str) -> UserError:
+    return UserError(
+        f"cannot import {path}: {why}. `rutc db export FILE` writes such files; nothing of it was "
+        "stored"
+    )
+
+
+def _opened(path: Path) -> IO[bytes]:
+    with path.open("rb") as file:
+        packed = file.read(len(GZIP)) == GZIP
+    return cast("IO[bytes]", gzip.open(path)) if packed else path.open("rb")
+
+
+class _Reader:
+    """What was read so far."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.task: Task | None = None
+        self.origins: list[Origin] = []
+
+    def read(self, line: bytes) -> Trial | None:
+        """The trial of a line; None if it is about something else."""
+        self.lines += 1
+        if len(line) > LONGEST:
+            raise _WrongError("it is too long")
+        data = _object(json.loads(line), "it")
+        if self.lines == 1:
+            _check_header(data)
+            return None
+        ((kind, value),) = data.items() if len(data) == 1 else [("", None)]
+        match kind:
+            case "task":
+                self.task = _task(_object(value, kind))
+            case "origin":
+                self.origins.append(_origin(_object(value, kind)))
+            case "trial":
+                return self._trial(_object(value, kind))
+            case _:
+                raise _WrongError("it has neither a task, an origin nor a trial")
+        return None
+
+    def end(self) -> None:
+        """Looks whether there was a line at all."""
+        if self.lines == 0:
+            raise _WrongError("the file is empty")
+
+    def _trial(self, data: Mapping[str, object]) -> Trial:
+        number = _whole(data, "origin")
+        if self.task is None or not 0 <= number < len(self.origins):
+            raise _WrongError("the task or the origin of the trial does not come before it")
+        schedule, template, state, status, error, summary = (_text(data, n) for n in TEXTS)
+        packing = _object(data.get("packing"), "packing")
+        try:
+            found = packing_of(cast("Mapping[str, list[list[object]]]", packing))
+        except (TypeError, ValueError) as wrong:
+            raise _WrongError("the packing is none") from wrong
+        # What was read of it has to be all of it.
+        if packing_text(found) != plain_json(packing):
+            raise _WrongError("the packing is none")
+        median, low, high, reference = (_time(data, name) for name in NUMBERS)
+        return Trial(
+            self.task,
+            self.origins[number],
+            schedule,
+            found,
+            template,
+            _whole(data, "threads"),
+            cast("State", state),
+            cast("Status", status),
+            median,
+            low,
+            high,
+            reference,
+            error,
+            summary,
+        )
+
+
+def _check_header(line: Mapping[str, object]) -> None:
+    version = line.get("format")
+    if line.get("rutc") != HEADER["rutc"] or not isinstance(version, int):
+        raise _WrongError("the file does not begin as an export does")
+    if version > FORMAT:
+        raise _WrongError(f"it has format {version}, of a newer rutc: update rutc")
+
+
+def _plain_task(task: Task) -> Mapping[str, object]:
+    return {"kernel": task.kernel, "constants": task.constants, "target": task.target}
+
+
+def _task(data: Mapping[str, object]) -> Task:
+    return Task(_text(data, "kernel"), _texts(data, "constants"), _text(data, "target"))
+
+
+def _plain_origin(origin: Origin) -> Mapping[str, object]:
+    return {
+        "cpu": origin.cpu,
+        "processor": origin.processor,
+        "features": origin.features,
+        "machine": dict(origin.machine),
+        "version": origin.version,
+        "date": origin.date,
+    }
+
+
+def _origin(data: Mapping[str, object]) -> Origin:
+    machine = _object(data.get("machine"), "machine")
+    facts = {n: tuple(map(str, v)) if isinstance(v, list) else v for n, v in machine.items()}
+    return Origin(
+        _text(data, "cpu"),
+        _text(data, "processor"),
+        _texts(data, "features"),
+        cast("Mapping[str, Fact]", facts),
+        _text(data, "version"),
+        _text(data, "date"),
+    )
+
+
+def _plain_trial(trial: Trial, origin: int) -> Mapping[str, object]:
+    return {
+        "origin": origin,
+        "packing": json.loads(packing_text(trial.packing)),
+        "threads": trial.threads,
+        **{name: getattr(trial, name) for name in (*TEXTS, *NUMBERS)},
+    }
+
+
+def _object(value: object, name: str) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise _WrongError(f"{name} is no object of names and values")
+    return value
+
+
+def _text(data: Mapping[str, object], name: str) -> str:
+    value = data.get(name)
+    if not isinstance(value, str):
+        raise _WrongError(f"{name} is no text")
+    return value
+
+
+def _texts(data: Mapping[str, object], name: str) -> tuple[str, ...]:
+    value = data.get(name)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise _WrongError(f"{name} is no list of texts")
+    return tuple(value)
+
+
+def _whole(data: Mapping[str, object], name: str) -> int:
+    value = data.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _WrongError(f"{name} is no whole number")
+    return value
+
+
+def _time(data: Mapping[str, object], name: str) -> float | None:
+    value = data.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise _WrongError(f"{name} is no number")
+    return float(value)

@@ -1,0 +1,48 @@
+"""Where the database of tuning records is: a file, or a server by its URL."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import platformdirs
+
+from rutc.base.record import record
+
+VARIABLE = "RUTC_DB"
+FILE = "tuning.sqlite"
+
+
+@record
+class Location:
+    """A file of SQLite, or the URL of another database; with neither, memory of this process."""
+
+    path: Path | None
+    url: str
+
+    def __str__(self) -> str:
+        """How it stands in messages: without a password."""
+        if self.path is not None:
+            text = str(self.path)
+            return text if text.isprintable() else repr(text)
+        hidden = re.sub(r"(://[^:/@]*):.*@", r"\1:***@", self.url or "the memory")
+        return re.sub(r"(password=)[^&]*", r"\1***", hidden)
+
+
+def located(given: str | Path | None = None) -> Location:
+    """Returns where the database is.
+
+    `given` is a path or a URL. None: `$RUTC_DB`, or else the file in the user's data directory.
+    """
+    text = str(given or os.environ.get(VARIABLE) or "")
+    if not text:
+        return Location(Path(platformdirs.user_data_dir("rutc")) / FILE, "")
+    scheme, mark, rest = text.partition("://")
+    if not mark:
+        return Location(Path(text), "")
+    if scheme.partition("+")[0] != "sqlite":
+        return Location(None, text)
+    # sqlite:///relative and sqlite:////absolute
+    name = rest[1:]
+    return Location(Path(name) if name not in ("", ":memory:") else None, "")

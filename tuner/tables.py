@@ -1,0 +1,178 @@
+"""The tables of the database of tuning records, and how older ones become today's.
+
+    tuning_schema   the version of these tables
+    tuning_origin   where and when something was measured
+    tuning_task     what is tuned
+    tuning_trial    what a schedule of a task took at an origin
+
+Rows of the last three are found by `digest`. Equal digests of unequal rows differ in `place`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    insert,
+    inspect,
+    select,
+    update,
+)
+from sqlalchemy.types import TypeDecorator
+
+from rutc.errors import UserError
+
+VERSION = 1
+"""The version of the tables that this rutc reads and writes."""
+
+Migration = Callable[[Connection], None]
+MIGRATIONS: Mapping[int, Migration] = MappingProxyType({})
+"""Version -> what makes tables of the next one of them, in the transaction that it is given."""
+
+
+class Escaped(TypeDecorator[str]):
+    r"""A text without zeros, which PostgreSQL cannot store: `\0` and `\\` stand for them."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Returns what is stored."""
+        return None if value is None else value.replace("\\", "\\\\").replace("\0", "\\0")
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        """Returns what was given."""
+        if value is None or "\\" not in value:
+            return value
+        return "\\".join(part.replace("\\0", "\0") for part in value.split("\\\\"))
+
+
+class Compressed(TypeDecorator[str]):
+    """A long text, compressed."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | None:
+        """Returns what is stored."""
+        return None if value is None else zlib.compress(value.encode())
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> str | None:
+        """Returns what was given."""
+        return None if value is None else zlib.decompress(value).decode()
+
+
+METADATA = MetaData()
+DIGEST = String(64)
+WORD = String(16)
+
+SCHEMA = Table(
+    "tuning_schema",
+    METADATA,
+    Column("name", WORD, primary_key=True),
+    Column("version", Integer, nullable=False),
+)
+ORIGIN = Table(
+    "tuning_origin",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("digest", DIGEST, nullable=False),
+    Column("place", Integer, nullable=False),
+    Column("cpu", Escaped, nullable=False),
+    Column("processor", Escaped, nullable=False),
+    Column("features", Escaped, nullable=False),
+    Column("machine", Escaped, nullable=False),
+    Column("version", Escaped, nullable=False),
+    Column("date", Escaped, nullable=False),
+    UniqueConstraint("digest", "place"),
+)
+TASK = Table(
+    "tuning_task",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("digest", DIGEST, nullable=False),
+    Column("place", Integer, nullable=False),
+    Column("kernel", Compressed, nullable=False),
+    Column("constants", Escaped, nullable=False),
+    Column("target", Escaped, nullable=False),
+    UniqueConstraint("digest", "place"),
+)
+TRIAL = Table(
+    "tuning_trial",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("digest", DIGEST, nullable=False),
+    Column("place", Integer, nullable=False),
+    Column("task_id", ForeignKey(TASK.c.id), nullable=False),
+    Column("origin_id", ForeignKey(ORIGIN.c.id), nullable=False),
+    Column("schedule", Escaped, nullable=False),
+    Column("packing", Escaped, nullable=False),
+    Column("template", Escaped, nullable=False),
+    Column("threads", Integer, nullable=False),
+    Column("state", WORD, nullable=False),
+    Column("status", WORD, nullable=False),
+    Column("median_ns", Double),
+    Column("low_ns", Double),
+    Column("high_ns", Double),
+    Column("reference_ns", Double),
+    Column("error", Escaped, nullable=False),
+    Column("summary", Compressed, nullable=False),
+    UniqueConstraint("digest", "place"),
+    Index("tuning_trial_best", "task_id", "threads", "state", "median_ns"),
+    Index("tuning_trial_origin", "origin_id"),
+)
+
+
+def version_of(connection: Connection, where: str) -> int | None:
+    """Returns the version of the tables; None if there are none.
+
+    Raises:
+        UserError: they are of a newer rutc, or what is there is no such database.
+    """
+    if not inspect(connection).has_table(SCHEMA.name):
+        return None
+    version = connection.execute(select(SCHEMA.c.version)).scalar()
+    if not isinstance(version, int) or version < 1:
+        raise UserError(
+            f"{where} does not say the version of its tables: it is no database that rutc made; "
+            "name another one"
+        )
+    if version > VERSION:
+        raise UserError(
+            f"{where} was made by a newer rutc: its tables have version {version}, and this rutc "
+            f"knows those up to {VERSION}. Update rutc, or use another database"
+        )
+    return version
+
+
+def prepare(connection: Connection, where: str) -> None:
+    """Makes the tables where there are none, and today's of older ones.
+
+    Raises:
+        UserError: there is a newer database, or one of something else.
+    """
+    version = version_of(connection, where)
+    if version is None:
+        if connection.dialect.name == "sqlite" and inspect(connection).get_table_names():
+            raise UserError(f"{where} is a database of something else than rutc: name another file")
+        METADATA.create_all(connection)
+        connection.execute(insert(SCHEMA).values(name="tables", version=VERSION))
+        return
+    for old in range(version, VERSION):
+        MIGRATIONS[old](connection)
+        connection.execute(update(SCHEMA).values(version=old + 1))
