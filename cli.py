@@ -13,7 +13,7 @@ import typer
 import rutc
 from rutc.emit import interrupts
 from rutc.errors import CheckFailed, UserError
-from rutc.report import db_commands
+from rutc.report import db_commands, tune_command
 from rutc.report.console import Screen, command, standard_streams, survived
 from rutc.report.flags import (
     AsJson,
@@ -44,6 +44,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(db_commands.app, name="db")
+app.command()(tune_command.tune)
 
 
 def _version(asked: bool) -> None:

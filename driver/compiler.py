@@ -16,7 +16,7 @@ from time import perf_counter
 
 from rutc.base.progress import Progress
 from rutc.driver.build import Alternative, Builder
-from rutc.driver.compile_job import Draft, Made
+from rutc.driver.compile_job import Chooser, Draft, Made
 from rutc.driver.options import Options, Report
 from rutc.driver.plan_steps import Pending
 from rutc.driver.reuse import Entry
@@ -49,12 +49,14 @@ def compile_model(
     host: HostRuntime | None = None,
     entry: Entry | None = None,
     on_import: Callable[[Graph], None] | None = None,
+    chooser: Chooser | None = None,
 ) -> Report:
     """Compile a model into `output` and the header beside it; nothing appears unless all worked.
 
     `host` is the host runtime if its compilation has begun already; `entry` is the place in the
     cache where the artifact, which then gets a folder of its own, is kept. `on_import` is given
-    the model's graph before anything in it is rewritten.
+    the model's graph before anything in it is rewritten. `chooser` gives kernels other schedules
+    than their default ones.
 
     Raises:
         UserError: the model, an option or the machine is at fault.
@@ -130,6 +132,7 @@ def compile_model(
                 on_kernel=on_kernel,
                 on_routines=lambda routines: running.begin(calling_units(routines)),
                 alternatives=alternatives,
+                chooser=chooser,
             )
             if options.dump is not None:
                 builder.on_draft = _KernelDump(options.dump / "kernels")

@@ -30,7 +30,7 @@ from rutc.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("base", "driver", "tensor_ir", "importer", "graph_opt", "tuner", "emit", "runtime")
-SUFFIXES = frozenset({".py", ".c", ".h"})
+SUFFIXES = frozenset({".py", ".c", ".h", ".json"})
 PACKAGES = ("numpy", "ml_dtypes", "onnx", "protobuf", "llvmlite", "scipy")
 SAMPLE_BYTES = 1 << 16
 COUNTS = frozenset(

@@ -155,8 +155,8 @@ def digest(*texts: str) -> str:
 
 
 def facts(machine: Machine) -> Mapping[str, Fact]:
-    """What was measured of a machine, or is known of it: all but the weights of decisions."""
-    values = {f.name: getattr(machine, f.name) for f in fields(machine) if f.name != "weights"}
+    """What was measured of a machine, or is known of it: all but the coefficients of decisions."""
+    values = {f.name: getattr(machine, f.name) for f in fields(machine) if f.name != "coefficients"}
     return {**values, "features": tuple(sorted(machine.features))}
 
 

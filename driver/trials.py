@@ -1,0 +1,352 @@
+"""Scheduled kernels timed in processes of their own: what crashes or hangs there is an outcome.
+
+A process compiles a kernel, fills its operands and takes samples of its time, between samples of a
+chain of operations that tells the clock, or of a kernel whose cycles are known. Operands are
+*near*, in the caches since the run before, or *far*: each run has the next of several copies, which
+the second cache cannot hold.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import pickle
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import cycle, islice, repeat
+from math import ceil, sqrt
+from multiprocessing.connection import Connection, Pipe
+from statistics import median
+from time import monotonic, thread_time_ns
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from rutc.base.processes import end_with_parent
+from rutc.base.record import record
+from rutc.emit.interrupts import ignore, uninterrupted
+from rutc.emit.jit import Code, KernelCode
+from rutc.errors import RutcError
+from rutc.tensor_ir.affine import typical
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.ranges import common_sizes
+from rutc.tuner.trial import STATES, State, Status
+
+SAMPLE_NS = 50_000
+"""A sample has as many runs as take so long, or one."""
+SPENT_NS = 8_000_000
+"""Samples of near operands are taken for so long, and of far ones likewise."""
+FEWEST_SAMPLES = 5
+WIDTH = 0.98
+"""Half the width of the 95 % confidence interval of a median, in ranks per root of samples."""
+TIMEOUT_S = 20.0
+"""A trial that takes longer hangs."""
+LONGEST_S = 2.0
+"""Of a kernel whose first run takes longer, only that is timed."""
+MOST_BYTES = 1 << 28
+"""Copies of operands take no more."""
+MOST_COPIES = 64
+LINE_BYTES = 64
+PAIRS, PAIR_CYCLES = 5_000, 4
+"""Multiplications and exclusive-ors, each waiting for the one before: they tell the clock."""
+CHAIN = """
+define void @rutc_kernel(ptr %p, ptr %q, i64 %a, i64 %n) {
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %j, %loop ]
+  %x = phi i64 [ %n, %entry ], [ %z, %loop ]
+  %y = mul i64 %x, %a
+  %z = xor i64 %y, %a
+  %j = add i64 %i, 1
+  %more = icmp slt i64 %j, %n
+  br i1 %more, label %loop, label %done
+done:
+  store i64 %z, ptr %p
+  ret void
+}
+"""
+"""What tells the clock: a chain of pairs that no compiler makes shorter."""
+
+
+@record
+class Timing:
+    """The median nanoseconds of a run, the ends of its 95 % confidence interval, and the clock."""
+
+    ns: float
+    low: float
+    high: float
+    cycle_ns: float
+    """How long a cycle took meanwhile, by the clock or by a reference."""
+
+    @property
+    def cycles(self) -> float:
+        """The median, in cycles of the clock."""
+        return self.ns / self.cycle_ns
+
+
+@record
+class Outcome:
+    """What became of a trial: its times with near and far operands, or an error.
+
+    The status is `measured`, `failed` (it does not compile), `crashed` or `timeout`.
+    """
+
+    status: Status
+    near: Timing | None = None
+    far: Timing | None = None
+    error: str = ""
+
+
+def arguments_of(kernel: Kernel, seed: int = 0) -> list[np.ndarray]:
+    """Returns memory for a kernel's arguments at common sizes, filled with small numbers.
+
+    There is room for one line before and behind each, from `first_line` on.
+    """
+    rng, symbols = np.random.default_rng(seed), dict(kernel.symbols)
+    return [_filled(rng, b.dtype.numpy, typical(b.layout.size, symbols)) for b in kernel.args]
+
+
+def _filled(rng: np.random.Generator, dtype: np.dtype, elements: int) -> np.ndarray:
+    room = elements + 4 * LINE_BYTES // dtype.itemsize
+    if dtype.kind == "b":
+        return np.zeros(room, dtype)
+    if dtype.kind in "iu":
+        return rng.integers(0, 3, room).astype(dtype)
+    return rng.standard_normal(room, np.float32).astype(dtype)
+
+
+def first_line(memory: np.ndarray) -> int:
+    """Returns the first address of a line in memory."""
+    return -(-memory.ctypes.data // LINE_BYTES) * LINE_BYTES
+
+
+class Clock:
+    """A chain of operations whose cycles are known."""
+
+    def __init__(self, machine: Machine) -> None:
+        """Compile it."""
+        words = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+        self._code = Code(CHAIN, "rutc_kernel", machine)
+        self._run = ctypes.CFUNCTYPE(None, *words)(self._code.address)
+        self._result = np.zeros(8, np.int64)
+
+    def cycle_ns(self) -> float:
+        """Returns how long a cycle takes now."""
+        place = self._result.ctypes.data
+        runs = repeat(partial(self._run, place, place, 7, PAIRS))
+        least = min(_sample(runs, 1) for _ in range(3))
+        return least / (PAIRS * PAIR_CYCLES)
+
+
+def _sample(runs: Iterator[Callable[[], object]], count: int) -> float:
+    """The thread's nanoseconds of each of the next runs, so many of them."""
+    start = thread_time_ns()
+    for run in islice(runs, count):
+        run()
+    return (thread_time_ns() - start) / count
+
+
+class Prepared:
+    """A scheduled kernel as code of this process, with operands of its own."""
+
+    def __init__(self, kernel: Kernel, machine: Machine) -> None:
+        """Compile it, fill the operands and run it once on each copy."""
+        self._code = KernelCode(kernel, machine)
+        symbols = common_sizes(dict(kernel.symbols))
+        size = sum(m.nbytes for m in arguments_of(kernel))
+        copies = min(MOST_COPIES, ceil(2 * machine.l2 / max(size, 1)) + 1)
+        copies = max(2, copies) if 2 * size <= MOST_BYTES else 1
+        self._memory = [arguments_of(kernel, seed) for seed in range(copies)]
+        runs = [self._code.runs([first_line(m) for m in own], symbols)[0] for own in self._memory]
+        for run in runs:
+            run()
+        self.runs: dict[State, Iterator[Callable[[], object]]] = {
+            "near": cycle(runs[:1]),
+            "far": cycle(runs),
+        }
+
+
+def _timing(
+    kernel: Prepared, reference: tuple[Prepared, float] | None, state: State, clock: Clock
+) -> Timing:
+    """Times of runs, each time of one of them or of several together.
+
+    A reference is a kernel whose cycles are known: it takes turns, and tells how long a cycle takes
+    where the processor has other work, too, that the clock does not feel.
+    """
+    runs = kernel.runs[state]
+    once = _sample(runs, 1)
+    if once > LONGEST_S * 1e9:
+        return Timing(once, once, once, clock.cycle_ns())
+    each = max(1, int(SAMPLE_NS / max(once, 100)))
+    beside = 0
+    if reference is not None:
+        beside = max(1, int(SAMPLE_NS / max(_sample(reference[0].runs[state], 1), 100)))
+    clocks, samples, others, spent = [clock.cycle_ns()], list[float](), list[float](), 0.0
+    while spent < SPENT_NS or len(samples) < FEWEST_SAMPLES:
+        samples.append(_sample(runs, each))
+        if reference is not None:
+            others.append(_sample(reference[0].runs[state], beside))
+        spent += samples[-1] * each
+    clocks.append(clock.cycle_ns())
+    cycle_ns = min(clocks) if reference is None else median(others) / reference[1]
+    samples.sort()
+    middle, half = len(samples) / 2, WIDTH * sqrt(len(samples))
+    low, high = max(0, int(middle - half)), min(len(samples) - 1, ceil(middle + half))
+    return Timing(median(samples), samples[low], samples[high], cycle_ns)
+
+
+@record
+class Reference:
+    """A scheduled kernel that takes turns with others, and its cycles in either state."""
+
+    kernel: Kernel
+    near: float
+    far: float
+
+
+class Timer:
+    """What times kernels in this process, on one thread."""
+
+    def __init__(self, machine: Machine) -> None:
+        """For code of a machine."""
+        self._machine = machine
+        self._clock = Clock(machine)
+        self._known: tuple[bytes, Prepared] | None = None
+
+    def timed(self, kernel: Kernel, reference: Reference | None = None) -> Outcome:
+        """Returns the times of a scheduled kernel, beside those of a reference.
+
+        Raises:
+            RutcError: it does not compile.
+        """
+        beside = None if reference is None else self._prepared(reference.kernel)
+        own = Prepared(kernel, self._machine)
+        cycles = {} if reference is None else {"near": reference.near, "far": reference.far}
+        near, far = (
+            _timing(own, None if beside is None else (beside, cycles[state]), state, self._clock)
+            for state in STATES
+        )
+        return Outcome("measured", near, far)
+
+    def _prepared(self, kernel: Kernel) -> Prepared:
+        """A reference: mostly that of the time before."""
+        text = pickle.dumps(kernel)
+        if self._known is None or self._known[0] != text:
+            self._known = text, Prepared(kernel, self._machine)
+        return self._known[1]
+
+
+class Bench:
+    """A process that times kernels on one processor core, and is replaced when it ends."""
+
+    def __init__(self, machine: Machine, cpu: int | None = None) -> None:
+        """A bench for code of a machine; the process begins with the first kernel."""
+        self.machine = machine
+        self._cpu = cpu
+        self._pipe: Connection | None = None
+        self._process = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def time(
+        self, kernel: Kernel, reference: Reference | None = None, timeout_s: float = TIMEOUT_S
+    ) -> Outcome:
+        """Returns what becomes of a scheduled kernel, timed beside a reference."""
+        try:
+            pipe = self._begun()
+            pipe.send((kernel, reference))
+            end = monotonic() + timeout_s
+            while not pipe.poll(min(0.5, max(0.0, end - monotonic()))):
+                if monotonic() >= end:
+                    self.close()
+                    return Outcome("timeout", error=f"it took more than {timeout_s:g} s")
+            outcome = pipe.recv()
+        except (EOFError, ConnectionError):
+            return Outcome("crashed", error=self._ended())
+        except BaseException:
+            # Nobody waits for the answer: the next one would be taken for it.
+            self.close()
+            raise
+        assert isinstance(outcome, Outcome)
+        return outcome
+
+    def close(self) -> None:
+        """End the process."""
+        if self._pipe is None:
+            return
+        with uninterrupted():
+            self._pipe.close()
+            self._pipe = None
+            with suppress(ProcessLookupError):
+                os.kill(self._process, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(self._process, 0)
+
+    def _ended(self) -> str:
+        """Why the process has ended."""
+        with uninterrupted():
+            assert self._pipe is not None
+            self._pipe.close()
+            self._pipe = None
+            try:
+                _, status = os.waitpid(self._process, 0)
+            except ChildProcessError:
+                return "its process has ended"
+        code = os.waitstatus_to_exitcode(status)
+        return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+
+    def _begun(self) -> Connection:
+        if self._pipe is not None:
+            return self._pipe
+        ours, theirs = Pipe()
+        parent = os.getpid()
+        with uninterrupted():
+            process = os.fork()
+            if process == 0:
+                status = 1
+                try:
+                    ours.close()
+                    self._serve(theirs, parent)
+                    status = 0
+                finally:
+                    # Without the clean-up that is the parent's.
+                    os._exit(status)
+            self._pipe, self._process = ours, process
+        theirs.close()
+        return ours
+
+    def _serve(self, pipe: Connection, parent: int) -> None:
+        """Times kernels until there is nobody who sends any."""
+        ignore()
+        end_with_parent()
+        if os.getppid() != parent:
+            return
+        if self._cpu is not None:
+            with suppress(OSError):
+                os.sched_setaffinity(0, {self._cpu})
+        gc.freeze()
+        timer = Timer(self.machine)
+        with suppress(EOFError, ConnectionError):
+            while True:
+                kernel, reference = pipe.recv()
+                try:
+                    outcome = timer.timed(kernel, reference)
+                except (RutcError, MemoryError) as error:
+                    outcome = Outcome("failed", error=str(error).splitlines()[0])
+                pipe.send(outcome)

@@ -1,0 +1,201 @@
+"""`rutc tune`: searches for schedules of a model's kernels, and shows how it gets on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from math import inf, isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rutc.errors import UserError
+from rutc.report.console import Json, Screen, command
+from rutc.report.flags import AsJson, Debug, Dims, Model, Quiet, Shapes, Target, Values
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from rutc.driver.tune_model import TuningReport
+    from rutc.driver.tuning import Progressing, Tuning
+
+UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
+
+
+def seconds_of(text: str) -> float:
+    """Returns the seconds that a text tells: `60s`, `5m`, `1.5h`, `90`.
+
+    Raises:
+        UserError: it is no duration.
+    """
+    found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([a-z]*)", text.strip())
+    if found is None or found[2] not in UNITS or not isfinite(float(found[1])):
+        raise UserError(f"{text!r} is no duration: write 60s, 5m or 1h")
+    return float(found[1]) * UNITS[found[2]]
+
+
+def tune(
+    model: Model,
+    time: Annotated[
+        str | None,
+        typer.Option("--time", metavar="60s|5m|1h", help="How long to search; default: 5m."),
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="How many schedules to try, at most.")
+    ] = None,
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kernel", metavar="PART", help="Only kernels with this in their names; repeatable."
+        ),
+    ] = None,
+    db: Annotated[
+        str | None,
+        typer.Option(
+            "--db",
+            metavar="URL",
+            help="The database: a file or a URL; default: $RUTC_DB, or the user's own.",
+        ),
+    ] = None,
+    target: Target = "native",
+    dim: Dims = None,
+    shape: Shapes = None,
+    value: Values = None,
+    seed: Annotated[int, typer.Option(help="Of what is drawn at random.")] = 0,
+    cpu: Annotated[
+        int | None, typer.Option(min=0, help="The CPU that kernels run on; default: any.")
+    ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Search for faster schedules of a model's kernels, and keep what is measured.
+
+    `rutc compile` then takes the fastest that are known. Ctrl-C ends the search; all that was
+    measured is kept, and the next search goes on from there.
+    """
+    with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
+        from rutc.driver.options import Options
+        from rutc.driver.tune_model import tune_model
+        from rutc.driver.tuning import Limits
+        from rutc.report.arguments import parse_dims, parse_shapes, parse_values
+        from rutc.tuner.database import Database
+
+        seconds = seconds_of(time) if time is not None else inf if trials else seconds_of("5m")
+        options = Options(
+            target=target,
+            shapes=parse_shapes(shape),
+            dims=parse_dims(dim),
+            values=parse_values(value),
+        )
+        with Database.open(db) as database, screen.progress() as on_progress:
+            found = tune_model(
+                Path(model),
+                database,
+                Limits(seconds, trials or inf),
+                options=options,
+                names=kernel or (),
+                cpu=cpu,
+                seed=seed,
+                on_batch=_shown(screen, on_progress, seconds, trials),
+                on_progress=on_progress,
+            )
+        screen.result(tuning_json(found), tuning_table(found), *tuning_lines(found))
+
+
+def _shown(
+    screen: Screen,
+    on_progress: Callable[[str, int, int], None],
+    seconds: float,
+    trials: int | None,
+) -> Callable[[Progressing, Tuning], None]:
+    """What is called after each batch: it moves the bar, and tells what a batch has brought."""
+    best: dict[int, float] = {}
+
+    def shown(t: Progressing, tuning: Tuning) -> None:
+        done = sum(s.trials for s in tuning.subjects)
+        if isfinite(seconds):
+            spent = int(tuning.seconds)
+            on_progress(f"trials {done}", min(spent, int(seconds)), int(seconds))
+        else:
+            on_progress("trials", min(done, trials or done), trials or done)
+        before = best.get(id(t), t.default_cycles)
+        if not screen.quiet and not screen.as_json and t.best_cycles < 0.98 * before:
+            gain = 100 * (t.default_cycles / t.best_cycles - 1)
+            screen.note(f"{t.name}: {gain:.0f} % faster than default after {t.trials} trials")
+        best[id(t)] = min(before, t.best_cycles)
+
+    return shown
+
+
+def tuning_json(found: TuningReport) -> Json:
+    """Returns what a search found, for `--json`."""
+    return {
+        "trials": found.trials,
+        "failed": found.failed,
+        "errors": found.errors,
+        "seconds": round(found.seconds, 1),
+        "database": found.database,
+        "interrupted": found.interrupted,
+        "default_us": found.default_us,
+        "tuned_us": found.tuned_us,
+        "kernels": [
+            {
+                "name": t.name,
+                "launches": t.launches,
+                "trials": t.trials,
+                "default_cycles": _finite(t.default_cycles),
+                "best_cycles": _finite(t.best_cycles),
+                "template": t.template,
+                "default_us": None if t.us is None else t.us[0],
+                "tuned_us": None if t.us is None else t.us[1],
+                "used": t.believed,
+            }
+            for t in found.tuned
+        ],
+    }
+
+
+def _finite(x: float) -> float | None:
+    return round(x, 1) if isfinite(x) else None
+
+
+def tuning_table(found: TuningReport) -> Table:
+    """Returns the table of what was searched, what takes most first."""
+    from rich.table import Table
+
+    table = Table()
+    for title in ("kernel", "launches", "trials", "default cycles", "best", "in the model", ""):
+        table.add_column(title, overflow="fold")
+    shown = sorted(found.tuned, key=lambda t: -t.launches * min(t.default_cycles, 1e18))
+    for t in shown:
+        gain = t.default_cycles / t.best_cycles - 1 if isfinite(t.best_cycles) else 0.0
+        inside = "" if t.us is None else f"{t.us[0]:.1f} -> {t.us[1]:.1f} us"
+        verdict = "used" if t.believed else "not faster there" if t.us is not None else ""
+        table.add_row(
+            t.name,
+            str(t.launches),
+            str(t.trials),
+            f"{t.default_cycles:.0f}" if isfinite(t.default_cycles) else "",
+            f"+{100 * gain:.0f} %" if gain > 0 else "",
+            inside,
+            verdict,
+        )
+    return table
+
+
+def tuning_lines(found: TuningReport) -> list[str]:
+    """Returns what is said below the table."""
+    failed = f", {found.failed} of them failed ({found.errors[0]})" if found.failed else ""
+    lines = [f"{found.trials} trials in {found.seconds:.0f} s{failed}; kept in {found.database}"]
+    if found.default_us is not None and found.tuned_us is not None:
+        used = sum(t.believed for t in found.tuned)
+        lines.append(
+            f"kernels of a run take {found.default_us:.0f} us with default schedules, "
+            f"{found.tuned_us:.0f} us with those found; {used} are faster in the model, too: "
+            "rutc compile takes them"
+        )
+    if found.interrupted:
+        lines.append("interrupted: go on with the same command")
+    return lines

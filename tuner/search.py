@@ -1,0 +1,299 @@
+"""The search for a kernel's schedule: what to try next, given what was measured before.
+
+A *candidate* is a point of a space with its schedule. Candidates are judged by a model before they
+are tried: chains of single changes begin at the best ones that were measured and at random points,
+and keep a change that the model likes, or with a chance that falls as they go on [Kirkpatrick et
+al. 1983]. Of what they come by, those that the model likes are tried that differ from each other,
+and now and then a random one [Chen et al. 2018, section 3.2].
+
+The model is that of all kernels (`Judge`), corrected by what was measured of this one: a Gaussian
+process over the same features, whose spread tells where little is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import exp, inf, log
+from random import Random
+from typing import Any, Protocol
+
+import numpy as np
+
+from rutc.base.record import record
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.steps import NotApplicable, print_schedule
+from rutc.tuner.choice import Choice
+from rutc.tuner.space import Space
+from rutc.tuner.trial import packing_text
+
+CHAINS = 6
+"""Chains of changes that are made for a batch."""
+STEPS = 10
+"""Changes of each."""
+WARM, COLD = 0.2, 0.02
+"""How much slower, as a logarithm, what a chain goes on to may seem, at its beginning and end."""
+RANDOM_EVERY = 6
+"""One in so many that are tried is drawn at random."""
+LIKED_SPREAD = 0.5
+"""Spreads that count in favour of a candidate: what is not known may be better."""
+LENGTH, NOISE, SCALE = 1.0, 0.02, 0.25
+"""Of the Gaussian process: features' distance, measurements' and corrections' deviation."""
+MOST_KNOWN = 300
+"""The fastest of those measured that it takes into account."""
+
+
+@record
+class Judged:
+    """What a model says of a scheduled kernel: the logarithm of its cycles, and its features."""
+
+    log_cycles: float
+    features: tuple[float, ...]
+
+
+def text_of(choice: Choice) -> str:
+    """What tells a schedule from others, and the packing that it wants."""
+    return f"{print_schedule(choice.schedule)} {packing_text(choice.packing)}"
+
+
+class Judge(Protocol):
+    """Says what scheduled kernels take, without running them."""
+
+    def judge(self, kernels: Sequence[Kernel]) -> list[Judged]:
+        """Returns what it says of each."""
+        ...
+
+
+class Schedule(Protocol):
+    """Makes a scheduled kernel of a choice."""
+
+    def __call__(self, kernel: Kernel, choice: Choice) -> Kernel:
+        """Returns it.
+
+        Raises:
+            NotApplicable: it does not apply.
+        """
+        ...
+
+
+@record(eq=False)
+class Candidate:
+    """A point of a space, its schedule, the scheduled kernel, and what a model says of it."""
+
+    space: Space[Any]
+    point: Any
+    choice: Choice
+    kernel: Kernel
+    judged: Judged
+
+    @property
+    def text(self) -> str:
+        """What tells its schedule from others."""
+        return text_of(self.choice)
+
+
+@record
+class Place:
+    """Where a point is: the number of its space, and of its value of every parameter."""
+
+    space: int
+    numbers: tuple[int, ...]
+
+
+class Corrected:
+    """A model corrected by measurements of one kernel: a Gaussian process of what it missed."""
+
+    def __init__(self, known: Sequence[tuple[Candidate, float]]) -> None:
+        """Take measured logarithms of cycles into account."""
+        own = sorted(known, key=lambda x: x[1])[:MOST_KNOWN]
+        self._offset = 0.0
+        self._solved = None
+        if not own:
+            return
+        missed = np.array([measured - c.judged.log_cycles for c, measured in own])
+        features = np.array([c.judged.features for c, _ in own])
+        self._offset = float(np.median(missed))
+        self._middle = features.mean(axis=0)
+        self._deviation = np.maximum(features.std(axis=0), 1e-3)
+        self._own = self._scaled(features)
+        matrix = self._kernel(self._own, self._own) + NOISE**2 * np.eye(len(own))
+        self._factor = np.linalg.cholesky(matrix)
+        self._solved = np.linalg.solve(
+            self._factor.T, np.linalg.solve(self._factor, missed - self._offset)
+        )
+
+    def of(self, judged: Sequence[Judged]) -> list[tuple[float, float]]:
+        """The logarithm of the cycles of each, and how far it may be off."""
+        if self._solved is None or not judged:
+            return [(j.log_cycles, SCALE) for j in judged]
+        features = self._scaled(np.array([j.features for j in judged]))
+        across = self._kernel(features, self._own)
+        mean = across @ self._solved + self._offset
+        explained = np.linalg.solve(self._factor, across.T)
+        spread = np.sqrt(np.maximum(SCALE**2 - (explained**2).sum(axis=0), 0.0))
+        return [
+            (j.log_cycles + float(m), float(s))
+            for j, m, s in zip(judged, mean, spread, strict=True)
+        ]
+
+    def _scaled(self, features: np.ndarray) -> np.ndarray:
+        found: np.ndarray = (features - self._middle) / self._deviation
+        found /= max(features.shape[1], 1) ** 0.5
+        return found
+
+    def _kernel(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        apart = ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2)
+        found: np.ndarray = SCALE**2 * np.exp(-0.5 * apart / LENGTH**2)
+        return found
+
+
+class Search:
+    """What is known of a kernel's schedules, and which to try next."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        spaces: Sequence[Space[Any]],
+        judge: Judge,
+        schedule: Schedule,
+        rng: Random,
+    ) -> None:
+        """A search of the spaces of a kernel, those of its templates in the order of preference."""
+        self._kernel = kernel
+        self._spaces = [s for s in spaces if len(s) > 0]
+        self._judge = judge
+        self._schedule = schedule
+        self._rng = rng
+        self.measured: list[tuple[Candidate, float]] = []
+        """What was tried, and the logarithm of its cycles; infinity of what failed."""
+        self._seen: set[str] = set()
+
+    @property
+    def default(self) -> Candidate | None:
+        """The point that is taken without a search."""
+        liked = ((s, s.default.point) for s in self._spaces if s.default and s.default.liked)
+        return self.candidate(*next(liked, (None, None)))
+
+    @property
+    def best(self) -> tuple[Candidate, float] | None:
+        """The fastest that was tried."""
+        return min(self.measured, key=lambda x: x[1], default=None)
+
+    @property
+    def size(self) -> float:
+        """Points of all spaces, of which not all fit."""
+        return float(sum(len(s) for s in self._spaces))
+
+    def candidate(self, space: Space[Any] | None, point: Any) -> Candidate | None:
+        """The candidate of a point; None where it does not fit."""
+        if space is None:
+            return None
+        try:
+            choice = space.choice(point)
+        except NotApplicable:
+            return None
+        return next(iter(self._judged([(space, point, choice)])), None)
+
+    def observe(self, candidate: Candidate, cycles: float | None) -> None:
+        """Take into account what a candidate took; None where it failed."""
+        self._seen.add(candidate.text)
+        self.measured.append((candidate, inf if cycles is None else log(cycles)))
+
+    def place(self, candidate: Candidate) -> Place:
+        """Where a candidate is among the points of all spaces."""
+        number = next(i for i, s in enumerate(self._spaces) if s is candidate.space)
+        return Place(number, candidate.space.numbers(candidate.point))
+
+    def recall(self, place: Place, text: str, cycles: float | None) -> bool:
+        """Take into account what a schedule took that was tried before.
+
+        False if there is no such point any more, or another schedule is there now.
+        """
+        if place.space not in range(len(self._spaces)):
+            return False
+        space = self._spaces[place.space]
+        point = space.numbered(place.numbers)
+        found = None if point is None else self.candidate(space, point)
+        if found is None or found.text != text:
+            return False
+        if text not in self._seen:
+            self.observe(found, cycles)
+        return True
+
+    def propose(self, count: int) -> list[Candidate]:
+        """So many candidates to try next, or fewer where no others are found."""
+        model = Corrected([(c, m) for c, m in self.measured if m < inf])
+        pool = {c.text: c for c in self._wandered(model)}
+        fresh = [c for text, c in pool.items() if text not in self._seen]
+        scores = {
+            c.text: mean - LIKED_SPREAD * spread
+            for c, (mean, spread) in zip(fresh, model.of([c.judged for c in fresh]), strict=True)
+        }
+        fresh.sort(key=lambda c: (scores[c.text], c.text))
+        taken: list[Candidate] = []
+        for number in range(count):
+            drawn = self._drawn() if (len(self.measured) + number) % RANDOM_EVERY == 0 else None
+            if drawn is not None and drawn.text not in self._seen:
+                taken.append(drawn)
+                continue
+            found = next((c for c in fresh if not any(_alike(c, t) for t in taken)), None)
+            found = found or next(iter(fresh), None)
+            if found is None:
+                break
+            fresh.remove(found)
+            taken.append(found)
+        return list({c.text: c for c in taken}.values())
+
+    def _wandered(self, model: Corrected) -> Iterator[Candidate]:
+        """Everything that chains of changes come by."""
+        chains = [c for c, _ in sorted(self.measured, key=lambda x: x[1])[: CHAINS // 2]]
+        while len(chains) < CHAINS:
+            drawn = self._drawn()
+            if drawn is None:
+                break
+            chains.append(drawn)
+        yield from chains
+        at = [mean for mean, _ in model.of([c.judged for c in chains])] if chains else []
+        for step in range(STEPS):
+            heat = WARM * (COLD / WARM) ** (step / max(STEPS - 1, 1))
+            near = [(i, c.space, c.space.near(c.point, self._rng)) for i, c in enumerate(chains)]
+            found = [(i, space, *pair) for i, space, pair in near if pair is not None]
+            others = self._judged([(space, point, choice) for _, space, point, choice in found])
+            numbers = {id(c.choice): c for c in others}
+            pairs = [(i, numbers[id(ch)]) for i, _, _, ch in found if id(ch) in numbers]
+            if not pairs:
+                return
+            means = model.of([c.judged for _, c in pairs])
+            for (i, other), (mean, _) in zip(pairs, means, strict=True):
+                yield other
+                if mean <= at[i] or self._rng.random() < exp((at[i] - mean) / heat):
+                    chains[i], at[i] = other, mean
+
+    def _drawn(self) -> Candidate | None:
+        """A random candidate of any space."""
+        for space in self._rng.sample(self._spaces, len(self._spaces)):
+            drawn = space.draw(self._rng)
+            if drawn is not None:
+                found = self._judged([(space, *drawn)])
+                if found:
+                    return found[0]
+        return None
+
+    def _judged(self, points: Iterable[tuple[Space[Any], Any, Choice]]) -> list[Candidate]:
+        """The candidates of points, those left out whose kernels cannot be made."""
+        made = []
+        for space, point, choice in points:
+            try:
+                made.append((space, point, choice, self._schedule(self._kernel, choice)))
+            except NotApplicable:
+                continue
+        judged = self._judge.judge([kernel for *_, kernel in made])
+        return [Candidate(*x, j) for x, j in zip(made, judged, strict=True)]
+
+
+def _alike(a: Candidate, b: Candidate) -> bool:
+    """Whether two candidates differ in one parameter only, of several that they might."""
+    if a.space is not b.space:
+        return False
+    pairs = zip(a.space.numbers(a.point), b.space.numbers(b.point), strict=True)
+    free = [x != y for (x, y), axis in zip(pairs, a.space.axes.values(), strict=True) if axis[1:]]
+    return len(free) > 2 and sum(free) <= 1
