@@ -66,6 +66,8 @@ class Transactions:
             raise UserError(f"there are no tuning records in {self.where}: name another database")
         if version != tables.VERSION:
             self.write(lambda connection: tables.prepare(connection, self.where))
+        if create and self._engine.dialect.name == "sqlite":
+            _keep_log(self._engine)
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """Returns what `work` returns, which only reads; it may run several times.
@@ -200,15 +202,25 @@ def _memory() -> sqlite3.Connection:
 def _writing(path: Path) -> sqlite3.Connection:
     connection = _open(path, "mode=rwc")
     try:
-        with suppress(sqlite3.OperationalError):
-            # Where others hold it now, or there can be no such log, it stays as it is.
-            connection.execute("PRAGMA journal_mode=WAL").fetchall()
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _keep_log(engine: Engine) -> None:
+    """Lets a file of SQLite, now known to be rutc's, have a write-ahead log.
+
+    Where others hold it at this moment, or the file system does not allow one, all works without.
+    """
+    connection = engine.raw_connection()
+    try:
+        with suppress(sqlite3.OperationalError):
+            connection.cursor().execute("PRAGMA journal_mode=WAL").fetchall()
+    finally:
+        connection.close()
 
 
 def _reading(path: Path) -> sqlite3.Connection:

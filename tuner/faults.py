@@ -18,6 +18,11 @@ DAMAGED = "it is damaged. Take a copy of it, or import an export into a new one"
 BUSY = "others have been writing to it for too long. Wait for them to end, and try again"
 NO_DATABASE = "it is no database of SQLite. Name another file"
 
+REACHED = (
+    "its server cannot be reached, or refuses. Look whether it runs, and whether the URL's host, "
+    "database, user and password are right"
+)
+
 SQLITE = {
     sqlite3.SQLITE_BUSY: BUSY,
     sqlite3.SQLITE_LOCKED: BUSY,
@@ -33,7 +38,7 @@ SQLITE = {
 """What to say of SQLite's primary result codes."""
 
 SERVER = {
-    "08": "its server cannot be reached. Look whether it runs, and whether the URL is right",
+    "08": REACHED,
     "28": "its server refuses this user. Look at the name and the password in the URL",
     "3D": "its server has no such database. Make one there (`createdb`), or name another",
     "25006": "it may only be read. Use another one to write to",
@@ -60,8 +65,8 @@ def told(error: Fault, where: str) -> Exception:
     if state is not None:
         why = next((w for s, w in SERVER.items() if state.startswith(s)), None)
     elif code is None and type(origin).__name__ == CONNECTING:
-        # What a server that does not answer could not give is a state.
-        why = SERVER["08"]
+        # Drivers know no state of a connection that there never was.
+        why = REACHED
     if why is None:
         return error
     said = (str(origin).strip().splitlines() or [type(origin).__name__])[0]

@@ -119,7 +119,7 @@ class Trial:
         if not 1 <= self.threads < 1 << 31:
             raise ValueError(f"threads cannot be {self.threads}")
         times = (self.median_ns, self.low_ns, self.high_ns)
-        if (self.status == "measured") != all(t is not None for t in times):
+        if any((t is not None) != (self.status == "measured") for t in times):
             raise ValueError("what was measured has a median and an interval, other trials none")
         for time in (*times, self.reference_ns):
             if time is not None and not (math.isfinite(time) and time >= 0):
