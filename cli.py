@@ -103,6 +103,14 @@ def compile_command(
             "docs/numerics.md says what that changes.",
         ),
     ] = False,
+    db: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL|none",
+            help="The database of tuning records whose schedules to take: a file or a URL; "
+            "default: $RUTC_DB, or the user's own.",
+        ),
+    ] = None,
     limit_time: LimitTime = None,
     limit_memory: LimitMemory = None,
     quiet: Quiet = False,
@@ -133,6 +141,7 @@ def compile_command(
                     keep_subnormals=keep_subnormals,
                     limit_time=limit_time,
                     limit_memory=limit_memory,
+                    db=db,
                     on_progress=on_progress,
                 )
         except CheckFailed as failure:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rutc.base.progress import Progress
 from rutc.base.record import record
-from rutc.driver.options import Options, Report
+from rutc.driver.given import Given
+from rutc.driver.options import Options, Report, records_of
 from rutc.emit.files import COMPANIONS, Workplace, cannot_write, check_replaceable, shown, sweep
 from rutc.emit.host_runtime import HostRuntime
 from rutc.emit.toolchain import find_toolchain
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from rutc.tensor_ir import Graph
     from rutc.verify import Refusal, Verification
-    from rutc.verify.compare import Value
 
 # What is imported here delays the C compiler, which takes as long as compiling a small model.
 # The rest is imported where it is needed, while the C compiler runs.
@@ -66,39 +66,6 @@ class Compiled:
         return self.report.header
 
 
-@record
-class _Given:
-    """What a verification uses: `NAME=SOURCE` items, a folder of cases, or generated inputs."""
-
-    inputs: tuple[str, ...] = ()
-    data: Path | None = None
-
-    def check(self, graph: Graph) -> None:
-        """Raises UserError where no such inputs are a model's."""
-        if self.inputs:
-            from rutc.verify.input_values import check_sources
-            from rutc.verify.ports import input_specs, ports_of
-
-            check_sources(input_specs(ports_of(graph)), self.inputs)
-        if self.data is not None:
-            from rutc.verify.dataset import check_samples
-            from rutc.verify.ports import ports_of
-
-            check_samples(self.data, ports_of(graph))
-
-    def values(
-        self, library: Path, dims: Mapping[str, int] | None = None
-    ) -> Mapping[str, Value] | None:
-        """All inputs of a compiled model, if there are items; generated ones at some sizes."""
-        from rutc.runtime import load
-        from rutc.verify.session_values import session_values
-
-        if not self.inputs:
-            return None
-        with load(library, threads=1) as session:
-            return session_values(session, self.inputs, dims=dims)
-
-
 def compile(
     model: str | os.PathLike[str],
     output: str | os.PathLike[str] | None = None,
@@ -117,6 +84,7 @@ def compile(
     keep_subnormals: bool = False,
     limit_time: float | None = None,
     limit_memory: int | str | None = None,
+    db: str | os.PathLike[str] | None = None,
     on_progress: Progress | None = None,
 ) -> Compiled:
     """Compiles an ONNX model into a shared library and a header beside it.
@@ -146,6 +114,9 @@ def compile(
         limit_time: The most seconds that compiling and the comparison may take; None: any.
         limit_memory: The most memory that they may hold, in bytes or like `"8G"`; None: any. With
             either limit another process does the work, which is ended at the limit.
+        db: The database of tuning records, a file or a URL, of which kernels get the fastest
+            schedules that are known; None: `$RUTC_DB`, or the user's own, where there is one;
+            `"none"`: only default schedules.
         on_progress: Called with a stage, how many of its steps are done, and how many there are.
 
     Raises:
@@ -168,6 +139,7 @@ def compile(
     check_number("jobs", jobs)
     if dump is not None:
         check_folder(Path(dump))
+    known_schedules, state = records_of(db)
     options = Options(
         target=target,
         precision=precision,
@@ -178,8 +150,10 @@ def compile(
         jobs=jobs,
         exact_algorithms=exact_algorithms,
         keep_subnormals=keep_subnormals,
+        db=known_schedules,
+        records=state,
     )
-    work = (_compiled, source, destination, options, _Given(tuple(inputs)), verify, threads)
+    work = (_compiled, source, destination, options, Given(tuple(inputs)), verify, threads)
     try:
         return limited(limit_time, limit_memory, on_progress, *work)
     finally:
@@ -210,7 +184,7 @@ def _compiled(
     source: Path,
     destination: Path,
     options: Options,
-    given: _Given,
+    given: Given,
     verify: bool,
     threads: int | None,
     on_progress: Progress | None,
@@ -247,7 +221,7 @@ def _made(
     destination: Path,
     options: Options,
     host: HostRuntime,
-    given: _Given,
+    given: Given,
     verify: bool,
     threads: int | None,
     on_progress: Progress | None,
@@ -323,7 +297,16 @@ def _artifact(
         return replace(found, seconds={"cache": perf_counter() - start})
     from rutc.driver.compiler import compile_model
 
-    return compile_model(source, output, options, on_progress, host, place, on_import)
+    if options.db is None:
+        return compile_model(source, output, options, on_progress, host, place, on_import)
+    from rutc.driver.tuning_records import RecordedSchedules
+    from rutc.emit.targets import target_named
+    from rutc.tuner.database import Database
+
+    machine = target_named(options.target).machine
+    with Database.open(options.db, create=False) as database:
+        chooser = RecordedSchedules(database, machine)
+        return compile_model(source, output, options, on_progress, host, place, on_import, chooser)
 
 
 def verify(
@@ -367,7 +350,7 @@ def verify(
         dims=dict(dims or {}),
         values=dict(values or {}),
     )
-    given = _Given(tuple(inputs), None if data is None else Path(data))
+    given = Given(tuple(inputs), None if data is None else Path(data))
     work = (Path(model), None if library is None else Path(library), how, given, threads)
     return limited(limit_time, limit_memory, on_progress, _verified, *work)
 
@@ -376,7 +359,7 @@ def _verified(
     source: Path,
     library: Path | None,
     how: Options,
-    given: _Given,
+    given: Given,
     threads: int | None,
     on_progress: Progress | None,
 ) -> Verification:
@@ -398,7 +381,7 @@ def _verified(
     return _compared(source, library, sizes, given, threads, on_progress)
 
 
-def _sizes(library: Path, how: Options, given: _Given) -> dict[str, int]:
+def _sizes(library: Path, how: Options, given: Given) -> dict[str, int]:
     """Returns the sizes of generated inputs, all that options can say beside a library.
 
     Raises:
@@ -429,7 +412,7 @@ def _compared(
     source: Path,
     library: Path,
     dims: Mapping[str, int],
-    given: _Given,
+    given: Given,
     threads: int | None,
     on_progress: Progress | None,
 ) -> Verification:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING
 
+from rutc.base.location import located
 from rutc.base.record import record
 
 if TYPE_CHECKING:
@@ -25,7 +28,8 @@ class Options:
     `exact_algorithms` leaves out rewrites that change more than the order of sums and fused
     multiply-adds.
     `spread` names sums of the graph whose inputs differ too much for most filters.
-    Subnormal numbers count as zeros in a run unless `keep_subnormals` is set.
+    Subnormal numbers count as zeros in a run unless `keep_subnormals` is set. `db` is the database
+    of tuning records that schedules are taken from, None: from none; `records` tells its state.
     """
 
     target: str = "native"
@@ -38,6 +42,24 @@ class Options:
     exact_algorithms: bool = False
     spread: tuple[str, ...] = ()
     keep_subnormals: bool = False
+    db: str | None = None
+    records: str = ""
+
+
+NO_RECORDS = "none"
+"""Instead of a database: schedules are the default ones."""
+
+
+def records_of(db: str | os.PathLike[str] | None) -> tuple[str | None, str]:
+    """The database of tuning records, None for none, and what tells its state."""
+    if db == NO_RECORDS:
+        return None, ""
+    place = located(None if db is None else os.fspath(db))
+    if db is None and not place.there:
+        return None, ""
+    state = place.state()
+    # What a server has can change at any time: nothing made before is taken instead.
+    return str(place.path or place.url), token_hex() if state is None else state
 
 
 @record

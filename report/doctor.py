@@ -8,12 +8,12 @@ import subprocess
 from pathlib import Path
 
 import rutc
+from rutc.base.location import located
 from rutc.base.record import record
 from rutc.emit import cache
 from rutc.emit.targets.select import host_features, native_target, remeasured, save_native
 from rutc.emit.toolchain import cache_directory, find_toolchain
 from rutc.errors import UserError
-from rutc.tuner.location import located
 
 PACKAGES = (
     *("numpy", "onnx", "onnxruntime", "llvmlite", "scipy", "ml_dtypes", "sqlalchemy", "typer"),

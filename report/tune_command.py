@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rutc.errors import UserError
-from rutc.report.console import Json, Screen, command
+from rutc.report.console import INTERRUPTED, Json, Screen, command
 from rutc.report.flags import AsJson, Debug, Dims, Model, Quiet, Shapes, Target, Values
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ def tune(
                 on_progress=on_progress,
             )
         screen.result(tuning_json(found), tuning_table(found), *tuning_lines(found))
+        if found.interrupted:
+            raise typer.Exit(INTERRUPTED)
 
 
 def _shown(

@@ -1,3 +1,7 @@
+import os
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from tests import sampling
@@ -21,6 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # No test depends on what was tuned on this machine.
+    os.environ["RUTC_DB"] = str(Path(tempfile.gettempdir()) / "rutc-tests" / "no-records.sqlite")
     config.pluginmanager.register(sampling.Sampling(config))
     config.pluginmanager.register(Times(config.getoption("--processor-times")))
 

@@ -54,10 +54,14 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "tensor_ir/cost/work.py": ("LEVELS",),
     "tuner/access.py": ("SOME",),
     "tuner/arms.py": ("LONGEST", "MOST_TURNS"),
+    "tuner/engine.py": ("PATIENCE_S", "PAUSE_S", "COLLISIONS", "REACH_S"),
+    "tuner/exchange.py": ("FORMAT", "LONGEST"),
     "tuner/passes.py": ("MOST_PARTS", "MOST_TILES"),
     "tuner/sharing.py": ("SWEEPS",),
     "tuner/space.py": ("MOST_TRIED",),
+    "tuner/stored.py": ("CHUNK",),
     "tuner/sums.py": ("SUMMANDS",),
+    "tuner/tables.py": ("VERSION",),
     "tuner/templates/matrix.py": (
         "ROWS",
         "COLUMNS",
@@ -78,6 +82,13 @@ LIMITS: dict[str, tuple[str, ...]] = {
 """File -> the limits in it."""
 
 SEARCHES: dict[str, tuple[str, ...]] = {
+    "tuner/search.py": (
+        "CHAINS",
+        "STEPS",
+        "RANDOM_EVERY",
+        "LIKED_SPREAD",
+        "MOST_KNOWN",
+    ),
 }
 """File -> how a search goes about it: it changes which schedules are tried, not what one does."""
 

@@ -15,11 +15,11 @@ from typing import BinaryIO, Self
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, func, select, text
 
+from rutc.base.location import Location, located
 from rutc.base.record import record
 from rutc.errors import UserError
 from rutc.tuner import exchange
 from rutc.tuner.engine import Transactions
-from rutc.tuner.location import Location, located
 from rutc.tuner.stored import (
     CHUNK,
     Added,

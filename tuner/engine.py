@@ -23,10 +23,10 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import QueuePool, StaticPool
 
+from rutc.base.location import VARIABLE, Location
 from rutc.errors import UserError
 from rutc.tuner import tables
 from rutc.tuner.faults import FAULTS, Fault, collides, passes, told
-from rutc.tuner.location import VARIABLE, Location
 
 T = TypeVar("T")
 

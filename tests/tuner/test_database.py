@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
+from rutc.base.location import located
 from rutc.emit.targets import x86
 from rutc.errors import UserError
 from rutc.tuner import database as module
 from rutc.tuner import tables
 from rutc.tuner import trial as records
 from rutc.tuner.database import Database
-from rutc.tuner.location import located
 from rutc.tuner.stored import Added
 from rutc.tuner.trial import Origin, Task, Trial, facts, like
 from tests.examples import examples
@@ -100,7 +100,7 @@ def test_the_order_of_blocks_counts(db: Database) -> None:
 def test_origins_have_the_facts_of_a_machine() -> None:
     machine = x86.avx2()
     found = facts(machine)
-    assert found.keys() == {f.name for f in fields(machine)} - {"weights"}
+    assert found.keys() == {f.name for f in fields(machine)} - {"coefficients"}
     origin = replace(ORIGIN, machine=found)
     assert origin.key == replace(ORIGIN, machine=dict(reversed(found.items()))).key
     assert origin.key != ORIGIN.key

@@ -129,7 +129,7 @@ def test_killed_writers_lose_nothing(url: str) -> None:
 
 
 def test_what_the_server_refuses(url: str, server: str) -> None:
-    with pytest.raises(UserError, match="URL's host, database, user.*nowhere"):
+    with pytest.raises(UserError, match=r"URL's host, database, user.*nowhere"):
         Database.open(f"postgresql://rutc@/nowhere{server}")
     with pytest.raises(UserError, match="no tuning records in"):
         Database.open(url, create=False)

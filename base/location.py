@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
@@ -28,6 +29,22 @@ class Location:
             return text if text.isprintable() else repr(text)
         hidden = re.sub(r"(://[^:/@]*):.*@", r"\1:***@", self.url or "the memory")
         return re.sub(r"(password=)[^&]*", r"\1***", hidden)
+
+    @property
+    def there(self) -> bool:
+        """Whether there may be a database: a server, or a file that is there."""
+        return bool(self.url) if self.path is None else self.path.exists()
+
+    def state(self) -> str | None:
+        """What changes when its records do; None where only the database could tell."""
+        if self.path is None:
+            return None
+        found = []
+        for name in (self.path, self.path.with_name(f"{self.path.name}-wal")):
+            with suppress(OSError):
+                status = name.stat()
+                found.append(f"{name}:{status.st_size}:{status.st_mtime_ns}")
+        return " ".join(found)
 
 
 def located(given: str | Path | None = None) -> Location:

@@ -1,0 +1,261 @@
+"""`rutc tune`, and how `rutc compile` takes what is on record."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import rutc as package
+from rutc.driver.compiler import planned
+from rutc.driver.tune_model import launches_of
+from rutc.driver.tuning import Subject
+from rutc.driver.tuning_records import NOT_BELIEVED, cycles_of, grouped, origin_of, task_of
+from rutc.emit.targets import native_target
+from rutc.errors import UserError
+from rutc.graph_opt import versions
+from rutc.importer import import_model
+from rutc.report.tune_command import seconds_of
+from rutc.tensor_ir.steps import print_schedule
+from rutc.tuner import choose
+from rutc.tuner.choice import Choice
+from rutc.tuner.database import Database
+from rutc.tuner.heuristic import spaces
+from rutc.tuner.trial import Trial
+from tests.cli.conftest import Rutc, build
+
+MACHINE = native_target().machine
+
+
+@pytest.fixture(autouse=True)
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where records go if nobody says it."""
+    monkeypatch.setenv("RUTC_DB", str(tmp_path / "records.sqlite"))
+    return tmp_path / "records.sqlite"
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose kernels take some microseconds."""
+    path = tmp_path_factory.mktemp("wide") / "wide.onnx"
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.standard_normal((8, 512)).astype(np.float32),
+        "v": rng.standard_normal((512, 256)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], name="first"),
+        helper.make_node("Tanh", ["h"], ["t"], name="curve"),
+        helper.make_node("MatMul", ["t", "v"], ["y"], name="second"),
+    ]
+    onnx.save(build(nodes, weights), path)
+    return path
+
+
+def subject_of(model: Path, node: str) -> Subject:
+    """The kernel that computes a node."""
+    plan, others = planned(versions(import_model(model), MACHINE), MACHINE)
+    launches = launches_of(plan, others, MACHINE)
+    return next(s for s, own in launches.items() if any(node in p.origin for p in own))
+
+
+def recorded(
+    path: Path, subject: Subject, ns: Sequence[tuple[Choice, float]], note: str = ""
+) -> None:
+    """Puts schedules on record, with the times that they take; the first is the default one."""
+    rows = []
+    for number, (choice, each) in enumerate(ns):
+        row = Trial(
+            task_of(subject),
+            origin_of(MACHINE),
+            print_schedule(choice.schedule),
+            choice.packing,
+            "tiled",
+            median_ns=each,
+            low_ns=each,
+            high_ns=each,
+            reference_ns=0.5,
+            error=note if number else "",
+        )
+        rows += [row, replace(row, state="far")]
+    with Database.open(path) as db:
+        db.add(rows, replace=True)
+
+
+def another(subject: Subject) -> Choice:
+    """A schedule that is not the default one."""
+    usual = choose(subject.kernel, subject.machine, subject.constants)
+    rng = Random(0)
+    for space in spaces(subject.kernel, subject.machine, subject.constants, fixed=("parallel",)):
+        for _ in range(20):
+            drawn = space.draw(rng)
+            if drawn is not None and drawn[1] != usual:
+                return drawn[1]
+    raise AssertionError("there is no other")
+
+
+def schedules(library: Path) -> set[str]:
+    with package.load(library, threads=1) as session:
+        kernels = session.manifest["kernels"]
+    assert isinstance(kernels, list)
+    return {k["schedule"] for k in kernels}
+
+
+def test_a_search_keeps_what_it_measures(rutc: Rutc, wide: Path, database: Path) -> None:
+    found = rutc("tune", wide, "--trials", "20", "--json")
+    assert found.status == 0, found.stderr
+    said = found.json
+    assert said["trials"] == said["failed"] or int(str(said["trials"])) >= 20
+    assert said["database"] == str(database)
+    kernels = said["kernels"]
+    assert isinstance(kernels, list)
+    assert {"first .. curve", "second"} <= {k["name"] for k in kernels} or len(kernels) >= 2
+    assert all(k["best_cycles"] <= k["default_cycles"] for k in kernels)
+    with Database.open(database, create=False) as db:
+        trials = list(db.trials())
+        again = db.count()
+    assert {t.state for t in trials} == {"near", "far"}
+    assert again == 2 * int(str(said["trials"]))
+    assert all("regions" in json.loads(t.summary) for t in trials)
+    assert all(
+        cycles_of(states) is not None
+        for t in {t.task for t in trials}
+        for states in grouped([x for x in trials if x.task == t]).values()
+    )
+    # A second search knows what the first one measured.
+    more = rutc("tune", wide, "--trials", "6")
+    assert more.status == 0, more.stderr
+    assert "trials in" in more.stdout
+    assert "kept in" in more.stdout
+    with Database.open(database, create=False) as db:
+        assert db.count() > again
+
+
+def test_a_compilation_takes_the_fastest_on_record(
+    rutc: Rutc, wide: Path, tmp_path: Path, database: Path
+) -> None:
+    subject = subject_of(wide, "second")
+    usual = choose(subject.kernel, subject.machine, subject.constants)
+    other = another(subject)
+    recorded(database, subject, [(usual, 100.0), (other, 50.0)])
+    assert rutc("compile", wide, "-o", tmp_path / "with.so").status == 0
+    assert rutc("compile", wide, "-o", tmp_path / "without.so", "--db", "none").status == 0
+    found, default = (schedules(tmp_path / f"{name}.so") for name in ("with", "without"))
+    # One kernel has another schedule, of as many steps as that on record.
+    assert len(found - default) == len(default - found) == 1
+    assert [len(s.split("; ")) for s in found - default] == [len(other.schedule)]
+
+
+@pytest.mark.parametrize("case", ["slower", "hardly faster", "doubted", "no default"])
+def test_what_is_not_clearly_faster_is_left_alone(
+    rutc: Rutc, wide: Path, tmp_path: Path, database: Path, case: str
+) -> None:
+    subject = subject_of(wide, "second")
+    usual = choose(subject.kernel, subject.machine, subject.constants)
+    other = another(subject)
+    times = {"slower": 120.0, "hardly faster": 99.5, "doubted": 50.0, "no default": 50.0}
+    rows = [(usual, 100.0), (other, times[case])]
+    recorded(
+        database,
+        subject,
+        rows[1:] if case == "no default" else rows,
+        NOT_BELIEVED if case == "doubted" else "",
+    )
+    for name in ("net", "none"):
+        more = ("--db", "none") if name == "none" else ()
+        output = tmp_path / f"{name}.so"
+        assert rutc("compile", wide, "-o", output, "--no-verify", *more).status == 0
+    assert schedules(tmp_path / "net.so") == schedules(tmp_path / "none.so")
+
+
+def test_equal_records_make_equal_bytes(wide: Path, tmp_path: Path, database: Path) -> None:
+    subject = subject_of(wide, "second")
+    usual = choose(subject.kernel, subject.machine, subject.constants)
+    recorded(database, subject, [(usual, 100.0), (another(subject), 50.0)])
+    made = []
+    for seed in ("1", "2"):
+        folder = tmp_path / seed
+        folder.mkdir()
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "RUTC_CACHE_MIB": "0"}
+        script = Path(sys.executable).with_name("rutc")
+        command = [script, "compile", wide, "-o", folder / "net.so", "--no-verify"]
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        made.append((folder / "net.so").read_bytes())
+    assert made[0] == made[1]
+
+
+def test_new_records_are_not_hidden_by_what_was_compiled_before(
+    rutc: Rutc, wide: Path, tmp_path: Path, database: Path
+) -> None:
+    subject = subject_of(wide, "second")
+    usual = choose(subject.kernel, subject.machine, subject.constants)
+    other = another(subject)
+    recorded(database, subject, [(usual, 100.0)])
+    assert rutc("compile", wide, "-o", tmp_path / "net.so", "--no-verify").status == 0
+    before = schedules(tmp_path / "net.so")
+    recorded(database, subject, [(usual, 100.0), (other, 50.0)])
+    assert rutc("compile", wide, "-o", tmp_path / "net.so", "--no-verify").status == 0
+    assert schedules(tmp_path / "net.so") != before
+
+
+def test_an_interrupted_search_keeps_all_it_measured(wide: Path, database: Path) -> None:
+    script = Path(sys.executable).with_name("rutc")
+    with subprocess.Popen(
+        [script, "tune", wide, "--time", "60s", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            time.sleep(0.3)
+            if database.exists():
+                with Database.open(database, create=False) as db:
+                    if db.count() >= 12:
+                        break
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130, stderr
+    said = json.loads(stdout)
+    assert said["interrupted"]
+    with Database.open(database, create=False) as db:
+        assert db.count() == 2 * said["trials"] >= 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--time", "soon"], "is no duration"),
+        (["--kernel", "third"], "no kernel's name has third in it"),
+        (["--target", "aarch64"], "cannot be timed here"),
+        (["--dim", "batch=2"], "batch"),
+    ],
+)
+def test_what_cannot_be_searched_is_one_error(
+    rutc: Rutc, wide: Path, arguments: list[str], words: str
+) -> None:
+    found = rutc("tune", wide, "--trials", "1", *arguments)
+    assert found.status == 2
+    assert found.stderr.count("error:") == 1
+    assert words in found.stderr
+
+
+def test_durations() -> None:
+    assert [seconds_of(t) for t in ("60s", "5m", "1.5h", "90", "2min", ".5m")] == [
+        *(60, 300, 5400, 90, 120, 30),
+    ]
+    for text in ("", "s", "5d", "-3s", "1e9s", "inf"):
+        with pytest.raises(UserError, match="no duration"):
+            seconds_of(text)

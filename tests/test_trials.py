@@ -1,0 +1,124 @@
+"""Kernels timed in a process of their own: times, failures, crashes, and what hangs."""
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from time import monotonic, sleep
+
+import pytest
+
+from rutc.driver import trials
+from rutc.driver.trials import Bench, Outcome, Reference, Timer
+from rutc.driver.tuning import scheduled
+from rutc.emit.targets import native_target
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tuner import choose
+from tests.tuner.subjects import of_text
+
+TEXT = """
+graph "product"
+dims i = 64, j = 64, k = 64
+%a : f32{i,k} = input "a" [i, k]
+%b : f32{k,j} = input "b" [k, j]
+%c : f32{i,j} = sum{k} %a[i, k] * %b[k, j]
+output "c" [i, j] = %c
+"""
+MACHINE = native_target().machine.alone()
+
+
+def kernel_of(text: str = TEXT) -> Kernel:
+    """A product with its default schedule."""
+    subject = of_text(text, frozenset(), Random(0))
+    return scheduled(subject.kernel, choose(subject.kernel, MACHINE, subject.free))
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    """A bench for code of this machine."""
+    with Bench(MACHINE) as found:
+        yield found
+
+
+def test_times_are_of_near_and_far_operands(bench: Bench) -> None:
+    outcome = bench.time(kernel_of())
+    assert outcome.status == "measured", outcome.error
+    assert outcome.near is not None
+    assert outcome.far is not None
+    for t in (outcome.near, outcome.far):
+        assert 0 < t.low <= t.ns <= t.high
+        # 64 x 64 x 64 multiply-adds, 32 in a cycle at most.
+        assert 64**3 / 64 < t.cycles < 64**3 * 20
+        assert 0.1 < t.cycle_ns < 5
+
+
+def test_a_reference_tells_the_clock(bench: Bench) -> None:
+    """A kernel beside itself takes as many cycles as it is said to."""
+    kernel = kernel_of()
+    outcome = bench.time(kernel, Reference(kernel, 1000.0, 2000.0))
+    assert outcome.near is not None
+    assert outcome.far is not None
+    assert 700 < outcome.near.cycles < 1400
+    assert 1400 < outcome.far.cycles < 2800
+
+
+def test_a_process_that_dies_is_an_outcome(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = kernel_of()
+    timed = Timer.timed
+
+    def dying(self: Timer, kernel: Kernel, reference: Reference | None = None) -> Outcome:
+        os.kill(os.getpid(), signal.SIGSEGV)
+        return timed(self, kernel, reference)
+
+    monkeypatch.setattr(Timer, "timed", dying)
+    outcome = bench.time(kernel)
+    assert (outcome.status, outcome.error) == ("crashed", "SIGSEGV")
+    monkeypatch.undo()
+    # Another process takes its place.
+    assert bench.time(kernel).status == "measured"
+
+
+def test_what_hangs_is_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Timer, "timed", lambda *args: sleep(60))
+    start = monotonic()
+    outcome = bench.time(kernel_of(), timeout_s=0.7)
+    assert outcome.status == "timeout"
+    assert "0.7 s" in outcome.error
+    assert monotonic() - start < 10
+
+
+def test_what_does_not_compile_has_a_reason(bench: Bench) -> None:
+    kernel = kernel_of()
+    broken = replace(kernel, args=kernel.args[:1])
+    outcome = bench.time(broken)
+    assert outcome.status in ("failed", "crashed")
+    assert outcome.error
+    assert bench.time(kernel).status == "measured"
+
+
+def test_an_interruption_leaves_no_answer_to_take_for_the_next(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = kernel_of()
+
+    def interrupted(*args: object) -> bool:
+        raise KeyboardInterrupt
+
+    assert bench.time(kernel).status == "measured"
+    monkeypatch.setattr(trials.Connection, "poll", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bench.time(kernel)
+    monkeypatch.undo()
+    outcome = bench.time(kernel, Reference(kernel, 10.0, 10.0))
+    assert outcome.near is not None
+    assert outcome.near.cycles < 20
+
+
+def test_a_closed_bench_has_no_process(bench: Bench) -> None:
+    assert bench.time(kernel_of()).status == "measured"
+    process = bench._process
+    bench.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+    bench.close()

@@ -1,0 +1,188 @@
+"""The search: what it tries, what it learns from what was measured, and how it goes on later."""
+
+from collections.abc import Sequence
+from math import exp, log
+from random import Random
+
+import numpy as np
+import pytest
+
+from rutc.driver.tuning import scheduled
+from rutc.tensor_ir.cost import estimate, summarise
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.machine import Machine
+from rutc.tuner.access import analyse
+from rutc.tuner.choice import Choice
+from rutc.tuner.heuristic import spaces
+from rutc.tuner.judge import Model
+from rutc.tuner.search import Candidate, Corrected, Judged, Place, Search
+from tests.machines import V3
+from tests.tuner.subjects import of_text
+
+PRODUCT = """
+graph "product"
+dims i = 33, j = 96, k = 64
+%a : f32{i,k} = input "a" [i, k]
+%b : f32{k,j} = input "b" [k, j]
+%c : f32{i,j} = sum{k} %a[i, k] * %b[k, j]
+output "c" [i, j] = %c
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel() -> tuple[Kernel, frozenset[str]]:
+    """A product, and the constants that may be packed."""
+    subject = of_text(PRODUCT, frozenset({"b"}), Random(0))
+    return subject.kernel, subject.free
+
+
+def search_of(kernel: tuple[Kernel, frozenset[str]], seed: int = 0) -> Search:
+    """A search of all spaces, judged by estimates."""
+    own = spaces(kernel[0], V3, kernel[1])
+    return Search(kernel[0], own, Model(V3), scheduled, Random(seed))
+
+
+def truth(c: Candidate) -> float:
+    """Cycles that are not what the model says: every step of a schedule costs something."""
+    return exp(c.judged.log_cycles) * (1 + 0.03 * len(c.choice.schedule))
+
+
+def tried(search: Search, batches: int) -> list[Candidate]:
+    """All that is tried in so many batches."""
+    found: list[Candidate] = []
+    for _ in range(batches):
+        for c in search.propose(6):
+            search.observe(c, truth(c))
+            found.append(c)
+    return found
+
+
+def test_nothing_is_tried_twice_and_all_of_it_fits(kernel: tuple[Kernel, frozenset[str]]) -> None:
+    search = search_of(kernel)
+    found = tried(search, 4)
+    texts = [c.text for c in found]
+    assert len(found) > 15
+    assert len(set(texts)) == len(texts)
+    assert all(c.kernel == scheduled(kernel[0], c.choice) for c in found)
+
+
+def test_equal_seeds_try_the_same(kernel: tuple[Kernel, frozenset[str]]) -> None:
+    first, second, other = (search_of(kernel, seed) for seed in (3, 3, 4))
+    a, b, c = ([x.text for x in tried(s, 2)] for s in (first, second, other))
+    assert a == b != c
+
+
+def test_a_search_finds_more_than_chance(kernel: tuple[Kernel, frozenset[str]]) -> None:
+    search = search_of(kernel)
+    tried(search, 6)
+    assert search.best is not None
+    rng, own = Random(1), spaces(kernel[0], V3, kernel[1])
+    drawn = [s.draw(rng) for s in own for _ in range(36 // len(own))]
+    judge = Model(V3)
+    by_chance = [
+        exp(judge.judge([scheduled(kernel[0], d[1])])[0].log_cycles)
+        * (1 + 0.03 * len(d[1].schedule))
+        for d in drawn
+        if d is not None
+    ]
+    assert exp(search.best[1]) <= min(by_chance)
+
+
+def test_what_fails_is_never_the_best(kernel: tuple[Kernel, frozenset[str]]) -> None:
+    search = search_of(kernel)
+    first, *others = search.propose(4)
+    search.observe(first, None)
+    for c in others:
+        search.observe(c, truth(c))
+    assert search.best is not None
+    assert search.best[0] is not first
+    assert first.text not in {c.text for c in search.propose(6)}
+
+
+def test_a_later_search_goes_on_where_the_first_ended(
+    kernel: tuple[Kernel, frozenset[str]],
+) -> None:
+    first, second = search_of(kernel), search_of(kernel, 9)
+    for c in tried(first, 2):
+        assert second.recall(first.place(c), c.text, truth(c))
+    assert second.best is not None
+    assert first.best is not None
+    assert second.best[0].text == first.best[0].text
+    known = {c.text for c, _ in first.measured}
+    assert known.isdisjoint(c.text for c in second.propose(6))
+
+
+def test_what_is_on_record_of_other_spaces_is_left_alone(
+    kernel: tuple[Kernel, frozenset[str]],
+) -> None:
+    search = search_of(kernel)
+    (c,) = search.propose(1)
+    place = search.place(c)
+    assert not search.recall(Place(99, place.numbers), c.text, 1.0)
+    assert not search.recall(Place(place.space, place.numbers[1:]), c.text, 1.0)
+    assert not search.recall(Place(place.space, (10**6, *place.numbers[1:])), c.text, 1.0)
+    assert not search.recall(place, "another schedule", 1.0)
+    assert search.best is None
+
+
+def test_measurements_correct_the_model(kernel: tuple[Kernel, frozenset[str]]) -> None:
+    """All is as slow again as the model says: what was not measured is corrected, too."""
+    search = search_of(kernel)
+    found = search.propose(12)
+    known = [(c, c.judged.log_cycles + log(2)) for c in found[:8]]
+    before, after = Corrected([]), Corrected(known)
+    for c in found[8:]:
+        ((mean, _),) = after.of([c.judged])
+        assert abs(mean - c.judged.log_cycles - log(2)) < 0.05
+        assert before.of([c.judged])[0][0] == c.judged.log_cycles
+    ((_, spread),) = after.of([found[0].judged])
+    (far,) = after.of([Judged(0.0, tuple(x + 100 for x in found[0].judged.features))])
+    assert spread < 0.1 < far[1]
+    assert after.of([]) == []
+
+
+def test_the_model_says_what_the_estimate_says(kernel: tuple[Kernel, frozenset[str]]) -> None:
+    search = search_of(kernel)
+    (c,) = search.propose(1)
+    said = estimate(summarise(c.kernel, V3), V3)
+    assert np.isclose(c.judged.log_cycles, log(said.cycles))
+
+
+class Blind:
+    """A model that knows nothing."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def judge(self, kernels: Sequence[Kernel]) -> list[Judged]:
+        """All alike."""
+        return [Judged(0.0, (1.0, 2.0)) for _ in kernels]
+
+
+def test_fixed_parameters_stay(kernel: tuple[Kernel, frozenset[str]]) -> None:
+    own = spaces(kernel[0], V3, kernel[1], fixed=("unroll", "prefetch"))
+    search = Search(kernel[0], own, Blind(V3), scheduled, Random(0))
+    for c in tried(search, 3):
+        if c.space.template.name == "tiled":
+            assert c.point.unroll == c.space.default.point.unroll  # type: ignore[union-attr]
+            assert c.point.prefetch == c.space.default.point.prefetch  # type: ignore[union-attr]
+
+
+def test_places_tell_points(kernel: tuple[Kernel, frozenset[str]]) -> None:
+    rng = Random(5)
+    for space in spaces(kernel[0], V3, kernel[1]):
+        for _ in range(20):
+            drawn = space.draw(rng)
+            assert drawn is not None
+            point, choice = drawn
+            again = space.numbered(space.numbers(point))
+            assert again is not None
+            assert space.choice(again) == choice
+    assert analyse(*kernel).shared
+
+
+def test_choices_are_told_apart_by_schedule_and_packing() -> None:
+    from rutc.tuner.search import text_of
+
+    packed = Choice((), {"b": (("k", "j"), {"j": 16})})
+    assert text_of(packed) != text_of(Choice(()))
