@@ -153,9 +153,8 @@ def test_a_compilation_takes_the_fastest_on_record(
     assert rutc("compile", wide, "-o", tmp_path / "with.so").status == 0
     assert rutc("compile", wide, "-o", tmp_path / "without.so", "--db", "none").status == 0
     found, default = (schedules(tmp_path / f"{name}.so") for name in ("with", "without"))
-    # One kernel has another schedule, of as many steps as that on record.
+    # One kernel has another schedule.
     assert len(found - default) == len(default - found) == 1
-    assert [len(s.split("; ")) for s in found - default] == [len(other.schedule)]
 
 
 @pytest.mark.parametrize("case", ["slower", "hardly faster", "doubted", "no default"])
