@@ -56,7 +56,7 @@ def export(file: Records, db: Db = None, as_json: AsJson = False, debug: Debug =
 
         with Database.open(db, create=False) as database:
             count = records.write_export(database, file)
-        screen.result({"file": file, "trials": count}, f"{file}: {count} trials")
+        screen.result({"file": file, "trials": count}, f"{file}: {records.counted(count, 'trial')}")
 
 
 @app.command("import")

@@ -23,7 +23,7 @@ def stats_text(stats: Stats) -> str:
     """Returns what a database holds, in a line."""
     size = "" if stats.bytes is None else f", {quantity(stats.bytes, 'B', BYTES)}"
     return (
-        f"{stats.where}: {stats.trials} trials of {stats.tasks} tasks{size}; "
+        f"{stats.where}: {counted(stats.trials, 'trial')} of {counted(stats.tasks, 'task')}{size}; "
         f"tables of version {stats.schema}"
     )
 
@@ -50,6 +50,11 @@ def _shown(text: str) -> Text:
     return Text("".join(c for c in text if c.isprintable()))
 
 
+def counted(number: int, what: str) -> str:
+    """Returns a number of things: `1 trial`, `2 trials`."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def added_json(added: Added, where: str) -> Json:
     """Returns what became of trials that were to be added, as JSON."""
     return {"where": where, **asdict(added)}
@@ -58,7 +63,7 @@ def added_json(added: Added, where: str) -> Json:
 def added_text(added: Added, where: str) -> str:
     """Returns what became of trials that were to be added, in a line."""
     return (
-        f"{where}: {added.new} new trials; {added.replaced} took the place of others, "
+        f"{where}: {counted(added.new, 'new trial')}; {added.replaced} took the place of others, "
         f"{added.kept} did not"
     )
 

@@ -9,7 +9,9 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from rutc.cli import app
-from tests.documents import blocks, in_shell
+from rutc.tuner.database import Database
+from tests.documents import blocks, in_shell, run_document
+from tests.tuner.trials import trial
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -72,6 +74,8 @@ PLACEHOLDERS = {
     "OUT.so": "digits.so",
     "COMMAND": "compile",
     "NODE": "scores",
+    "FILE.jsonl.gz": "records.jsonl.gz",
+    "OTHER.sqlite": "other.sqlite",
     "DIR": "cases",
     "NAME=FILE": "image=models/digits/images.npz",
 }
@@ -88,12 +92,20 @@ TAKES = {
 
 
 @pytest.mark.usefixtures("workplace")
+def test_the_page_on_the_database_is_true() -> None:
+    assert run_document(ROOT / "docs" / "database.md") >= 6
+
+
+@pytest.mark.usefixtures("workplace")
 def test_commands_in_the_text_work(tmp_path: Path) -> None:
     """With a model in the place of each placeholder, and what a command needs added."""
     (tmp_path / "cases").mkdir()
     with np.load(ROOT / "models" / "digits" / "images.npz") as held:
         np.savez(tmp_path / "cases" / "one.npz", image=held["image"])
     assert in_shell("rutc compile models/digits/digits.onnx").returncode == 0
+    for name in ("default.sqlite", "other.sqlite"):
+        with Database.open(name) as database:
+            database.add([trial(0)])
     found: dict[str, str] = {}
     for document in DOCUMENTS:
         text = re.sub(r"^```.*?^```", "", document.read_text("utf-8"), flags=re.M | re.S)
@@ -111,7 +123,8 @@ def test_commands_in_the_text_work(tmp_path: Path) -> None:
         filled = " ".join(PLACEHOLDERS.get(word, word) for word in line.split())
         if "bench" in filled:
             filled += " --seconds 0.1"
-        result = in_shell(filled, RUTC_CACHE=str(tmp_path / "cache"))
+        places = {"RUTC_CACHE": str(tmp_path / "cache"), "RUTC_DB": "default.sqlite"}
+        result = in_shell(filled, **places)
         assert result.returncode == 0, f"{name}: {line}\n{filled}\n{result.stderr}"
 
 
@@ -120,7 +133,9 @@ def test_options_in_the_text_are_there() -> None:
     page = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
     command = get_command(app)
     assert isinstance(command, TyperGroup)
-    known = {o for c in command.commands.values() for p in c.params for o in p.opts} | {"--help"}
+    commands = list(command.commands.values())
+    commands += [c for g in commands if isinstance(g, TyperGroup) for c in g.commands.values()]
+    known = {o for c in commands for p in c.params for o in p.opts} | {"--help"}
     named = set(re.findall(r"`(--[a-z][a-z-]+)", page))
     assert len(named) >= 15
     assert sorted(named - known) == []

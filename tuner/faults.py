@@ -26,6 +26,7 @@ REACHED = (
 SQLITE = {
     sqlite3.SQLITE_BUSY: BUSY,
     sqlite3.SQLITE_LOCKED: BUSY,
+    sqlite3.SQLITE_PROTOCOL: BUSY,
     sqlite3.SQLITE_FULL: NO_SPACE,
     sqlite3.SQLITE_IOERR: NO_SPACE,
     sqlite3.SQLITE_READONLY: NO_RIGHT,
@@ -50,8 +51,9 @@ SERVER = {
 }
 """What to say of the states that SQL calls so, or that begin so."""
 
-PASSING_STATES = ("40001", "40P01", "55P03", "42P07")
-"""Two transactions met, of which one has to begin again; 42P07: both made the tables."""
+PASSING_STATES = ("40001", "40P01", "55P03", "42P07", "42710")
+"""Two transactions met, of which one has to begin again; 42..: both made the tables."""
+PASSING_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 CONNECTING = "OperationalError"
 
 
@@ -78,7 +80,7 @@ def passes(error: Fault) -> bool:
     origin = _origin(error)
     code, state = _code(origin), _state(origin)
     if code is not None:
-        return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+        return code & 0xFF in PASSING_CODES
     return state in PASSING_STATES
 
 

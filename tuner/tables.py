@@ -28,6 +28,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    func,
     insert,
     inspect,
     select,
@@ -39,6 +40,8 @@ from rutc.errors import UserError
 
 VERSION = 1
 """The version of the tables that this rutc reads and writes."""
+LOCK = int.from_bytes(b"rutc", "big")
+"""The number of the lock on a server under which tables are made."""
 
 Migration = Callable[[Connection], None]
 MIGRATIONS: Mapping[int, Migration] = MappingProxyType({})
@@ -166,6 +169,9 @@ def prepare(connection: Connection, where: str) -> None:
     Raises:
         UserError: there is a newer database, or one of something else.
     """
+    if connection.dialect.name == "postgresql":
+        # Who comes second waits here, and then finds the tables.
+        connection.execute(select(func.pg_advisory_xact_lock(LOCK)))
     version = version_of(connection, where)
     if version is None:
         if connection.dialect.name == "sqlite" and inspect(connection).get_table_names():

@@ -54,7 +54,7 @@ def test_stats(rutc: Rutc, default: Path) -> None:
     machine = {"cpu": ORIGIN.cpu, "processor": "znver3", "trials": 3, "last": "2026-11-25"}
     assert found["machines"] == [machine]
     shown = rutc("db", "stats").stdout
-    assert "3 trials of 1 tasks" in shown
+    assert "3 trials of 1 task," in shown
     assert "AMD EPYC 7B13" in shown
     assert rutc("db", "stats", "--db", f"sqlite:///{default}", "--json").json == found
 

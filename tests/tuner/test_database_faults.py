@@ -63,13 +63,14 @@ def killed_writers(where: str | Path, rounds: int) -> set[int]:
         process = FORK.Process(target=write_until_killed, args=(where, number * 1000, writer))
         process.start()
         os.close(writer)
-        # Opening takes a few ms, an addition as much.
-        time.sleep(rng.random() * 0.08)
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
         with os.fdopen(reader, "rb") as pipe:
-            data = pipe.read()
+            # Half of them are killed early, perhaps while they open it. An addition takes some ms.
+            data = pipe.read(4) if number % 2 else b""
+            time.sleep(rng.random() * 0.05)
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            data += pipe.read()
         told |= {n for (n,) in struct.iter_unpack("i", data[: len(data) // 4 * 4])}
     return told
 
@@ -77,7 +78,7 @@ def killed_writers(where: str | Path, rounds: int) -> set[int]:
 def test_killed_writers_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "t.sqlite"
     told = killed_writers(path, ROUNDS)
-    assert len(told) > ROUNDS
+    assert len(told) >= ROUNDS // 2
     with Database.open(path) as db:
         found = counts(db)
         assert told <= found.keys()
