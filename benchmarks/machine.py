@@ -7,8 +7,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from rutc.base.processor import cpu_flags, cpu_name
 from rutc.emit.targets.select import host_features, host_processor
-from rutc.report.doctor import cpu_flags, cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ("onnxruntime", "openvino", "iree-base-compiler", "apache-tvm", "torch")

@@ -34,8 +34,8 @@ from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model
 from rutc.runtime import InferenceSession, load
 from rutc.tensor_ir.machine import Machine
+from rutc.tuner.cost_model import Model
 from rutc.tuner.database import Database
-from rutc.tuner.judge import Model
 from rutc.tuner.search import Candidate
 from rutc.verify.session_values import session_values
 

@@ -7,13 +7,13 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from importlib.metadata import version
 from math import exp, log
 
-import rutc
+from rutc.base.processor import cpu_name
 from rutc.driver.trials import Timing
 from rutc.driver.tuning import CERTAIN, Known, Subject, Tried, scheduled
 from rutc.emit.targets.select import host_processor
-from rutc.report.doctor import cpu_name
 from rutc.tensor_ir.cost import summarise
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
@@ -34,7 +34,7 @@ def origin_of(machine: Machine) -> trial.Origin:
         host_processor(),
         tuple(sorted(machine.features)),
         trial.facts(machine),
-        rutc.__version__,
+        version("rutc"),
         datetime.datetime.now(datetime.UTC).date().isoformat(),
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import rutc
 from rutc.base.location import located
+from rutc.base.processor import cpu_name
 from rutc.base.record import record
 from rutc.emit import cache
 from rutc.emit.targets.select import host_features, native_target, remeasured, save_native
@@ -61,34 +62,9 @@ def examine(*, remeasure: bool = False, save_target: Path | None = None) -> tupl
     )
 
 
-def cpu_name() -> str:
-    """Returns the CPU's name as the kernel tells it."""
-    for key in ("model name", "Model", "Hardware"):
-        found = _cpuinfo(key)
-        if found:
-            return found
-    return platform.processor() or platform.machine()
-
-
-def cpu_flags() -> frozenset[str]:
-    """Returns what the kernel says that the processor has, in its own words."""
-    return frozenset((_cpuinfo("flags") or _cpuinfo("Features") or "").split())
-
-
 def cpu_features() -> tuple[str, ...]:
     """Returns the processor's vector and matrix features as code generation sees them."""
     return tuple(sorted(name for name in host_features() if SHOWN_FEATURES.search(name)))
-
-
-def _cpuinfo(key: str) -> str | None:
-    path = Path("/proc/cpuinfo")
-    if not path.exists():
-        return None
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == key:
-            return value.strip()
-    return None
 
 
 def _target() -> tuple[Finding, ...]:

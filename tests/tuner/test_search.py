@@ -13,8 +13,8 @@ from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tuner.access import analyse
 from rutc.tuner.choice import Choice
+from rutc.tuner.cost_model import Model
 from rutc.tuner.heuristic import spaces
-from rutc.tuner.judge import Model
 from rutc.tuner.search import Candidate, Corrected, Judged, Place, Search
 from tests.machines import V3
 from tests.tuner.subjects import of_text
