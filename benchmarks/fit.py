@@ -15,7 +15,7 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -94,6 +94,8 @@ class Times:
     """Of the targets' registers."""
     provenance: tuple[Mapping[str, Any], ...]
     """Of each processor's."""
+    machines: Mapping[str, Machine] = field(default_factory=dict)
+    """What code was for, by target."""
 
 
 def machines() -> dict[str, Machine]:
@@ -191,6 +193,7 @@ def load(folder: Path = RESULTS) -> Times:
     rates: dict[str, Rates] = {}
     functions: dict[str, Mapping[str, float]] = {}
     bits: dict[str, int] = {}
+    known: dict[str, Machine] = {}
     whence: list[Mapping[str, Any]] = []
     for place in sorted(folder.glob("*.json.gz")):
         data = _read(place)
@@ -201,8 +204,10 @@ def load(folder: Path = RESULTS) -> Times:
             target = f"{own} {name}"
             rates[target] = Rates(**{**r, "level_bytes": tuple(r["level_bytes"])})
             functions[target] = data["functions"][name]
-            bits[target] = int(data["machines"][name]["vector_bits"])
-    return Times(tuple(points), rates, functions, bits, tuple(whence))
+            facts = data["machines"][name]
+            known[target] = Machine(**{**facts, "features": frozenset(facts["features"])})
+            bits[target] = known[target].vector_bits
+    return Times(tuple(points), rates, functions, bits, tuple(whence), known)
 
 
 def rounded(x: float) -> float:

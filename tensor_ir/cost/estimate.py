@@ -171,7 +171,7 @@ def estimate(
     cycles, seen = costs.call, {"overhead": costs.call}
     moved = dict.fromkeys(LEVEL_NAMES, 0.0)
     for r in summary.regions:
-        own, parts = _region(r, rates, costs, functions)
+        own, parts = region_of(r, rates, costs, functions)
         cycles += own
         for name, bytes_ in zip(LEVEL_NAMES, r.moved, strict=True):
             moved[name] += sum(bytes_)
@@ -186,6 +186,22 @@ def estimate(
         cycles = cycles * share + machine.launch_cycles
     bound_by = max(seen, key=lambda name: seen[name])
     return Estimate(cycles, moved, bound_by, seen)
+
+
+def region_of(
+    r: Region, rates: Rates, costs: Costs, functions: Mapping[str, float]
+) -> tuple[float, dict[str, float]]:
+    """The cycles of a region, and those of each of its parts if it were alone."""
+    polynomial = sum(n * functions[f] for f, n in r.functions.items())
+
+    def work(kind: str) -> float:
+        return r.work.get(kind, 0.0)
+
+    parts = parts_of(work, polynomial, r.chain, rates, costs)
+    levels = levels_of(r.moved, r.evicted, rates, costs)
+    overhead = overhead_of(work, r.times, r.entries, costs)
+    cycles = norm({"core": norm(parts, costs.ports), **levels}, costs.levels) + overhead
+    return cycles, {**parts, **levels, "overhead": overhead}
 
 
 def _first(
@@ -206,18 +222,3 @@ def _first(
             share = (costs.l2_in, costs.l3_in, costs.memory_in)[level - 1]
             total += share * more / rates.level_bytes[level - 1]
     return total
-
-
-def _region(
-    r: Region, rates: Rates, costs: Costs, functions: Mapping[str, float]
-) -> tuple[float, dict[str, float]]:
-    polynomial = sum(n * functions[f] for f, n in r.functions.items())
-
-    def work(kind: str) -> float:
-        return r.work.get(kind, 0.0)
-
-    parts = parts_of(work, polynomial, r.chain, rates, costs)
-    levels = levels_of(r.moved, r.evicted, rates, costs)
-    overhead = overhead_of(work, r.times, r.entries, costs)
-    cycles = norm({"core": norm(parts, costs.ports), **levels}, costs.levels) + overhead
-    return cycles, {**parts, **levels, "overhead": overhead}

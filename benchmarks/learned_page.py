@@ -1,0 +1,238 @@
+"""What `benchmarks.train` says of what was learned: orders and choices, beside the estimate's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.cost_page import APART
+
+if TYPE_CHECKING:
+    from benchmarks.train import Lessons, Said
+
+INTRODUCTION = """\
+Written by `python -m benchmarks.train`, of the kernels that `benchmarks.fit` has timed. The
+analytic estimate ([cost.md](cost.md)) of a scheduled kernel is corrected by what was learned: sums
+of trees (`tuner/ranker.py`) that predict the logarithm of measured by estimated cycles, of features
+that describe the loop nest and the machine (`tuner/nest_features.py`), never the parameters of a
+schedule. Where nothing is known the correction is near none.
+
+There are several such sums, each taught without a part of the families of kernels. Their mean is
+the prediction; how much they disagree about a schedule against the default one is its *spread*.
+A *cautious* choice takes a schedule in place of the default only if its predicted cycles, and some
+times the spread, are still fewer.
+"""
+READING = """\
+*Sources* are held out by families: all sizes of an operator, and models that are much alike. What
+is told of targets learnt from code for the others, of the same kernels. Only kernels with several
+measured schedules count: the default one and up to 8 others that were drawn at random. *In order*
+is the share of pairs of schedules of a kernel, more than 5 % apart, that are. *First* and *first 5*
+is the share of kernels with a schedule among the first one or five that is at most 5 % slower than
+the best measured one; most kernels have six. *Gain* is how much faster than the default schedule the choice is, in
+geometric mean, and behind it the number of kernels for which it is more than 5 % faster, and more
+than 5 % slower.
+"""
+CAUTIONS = (0.0, 0.5, 1.0, 2.0, 3.0)
+"""Those that are compared."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """How good an order of schedules is. Gains are logarithms, by kernels."""
+
+    order: float
+    first: float
+    first_five: float
+    regret: float
+    """How much slower the choice is than the best measured one, in geometric mean."""
+    gains: np.ndarray
+
+    @property
+    def gain(self) -> float:
+        """The geometric mean of all."""
+        return float(np.expm1(self.gains.mean())) if len(self.gains) else 0.0
+
+    @property
+    def better(self) -> int:
+        """Kernels for which the choice is clearly faster than the default."""
+        return int((self.gains > np.log1p(APART)).sum())
+
+    @property
+    def worse(self) -> int:
+        """Kernels for which it is clearly slower."""
+        return int((self.gains < -np.log1p(APART)).sum())
+
+
+def judged(data: Lessons, said: Said, chosen: np.ndarray, caution: float = 0.0) -> Judged:
+    """Returns how good predictions are at the chosen points."""
+    near = np.log1p(APART)
+    right = pairs = 0
+    first, five, regrets, gains = list[bool](), list[bool](), list[float](), list[float]()
+    for group in data.groups(chosen):
+        if len(group) < 2:
+            continue
+        real, own = data.cycles[group], said.cycles[group]
+        for i, j in combinations(range(len(group)), 2):
+            if abs(real[i] - real[j]) > near:
+                pairs += 1
+                right += bool((real[i] > real[j]) == (own[i] > own[j]))
+        off = real - real.min()
+        choice = int(np.argmin(own + caution * said.spread[group]))
+        first.append(bool(off[choice] < near))
+        five.append(bool(off[np.argsort(own, kind="stable")[:5]].min() < near))
+        regrets.append(float(off[choice]))
+        gains += [float(real[i] - real[choice]) for i in np.flatnonzero(data.defaults[group])]
+    regret = float(np.expm1(np.mean(regrets)))
+    order = right / max(pairs, 1)
+    return Judged(order, float(np.mean(first)), float(np.mean(five)), regret, np.array(gains))
+
+
+def figures(found: Judged) -> dict[str, float]:
+    """Returns the main ones."""
+    return {
+        "order": round(found.order, 3),
+        "first": round(found.first, 3),
+        "regret": round(found.regret, 4),
+        "gain": round(found.gain, 4),
+    }
+
+
+def page(data: Lessons, said: Mapping[str, Said], whence: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the Markdown page."""
+    measured = [f"{p['cpu']} ({p['processor']}, commit {p['commit']}, {p['date']})" for p in whence]
+    lines = [
+        "# What measurements teach",
+        "",
+        INTRODUCTION,
+        "## How good it is",
+        "",
+        f"Measured on {', '.join(measured)}, one thread:",
+        f"{len(set(data.kernels.tolist()))} kernels, {len(data.cycles)} points. All predictions "
+        "are of kernels that were held out.",
+        "",
+        READING,
+        *_table(data, said),
+        "",
+        *_honest(data, said),
+        "",
+        "## Caution",
+        "",
+        "Gains by how many times the spread a schedule has to be better by than the default.",
+        f"{said['sources'].caution:g} is what `Ranker.choice` takes; it was chosen by this table.",
+        "",
+        *_cautions(data, said),
+        "",
+        "## Cycles",
+        "",
+        "Errors are |log(predicted / measured)|, of sources held out.",
+        "",
+        *_errors(data, said["sources"]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(data: Lessons, said: Mapping[str, Said]) -> Iterator[tuple[str, Said, np.ndarray]]:
+    """Yields the names of rows, predictions, and their points."""
+    everything = np.arange(len(data.cycles))
+    yield "sources", said["sources"], everything
+    yield "sources, and from the estimate", said["sources"], np.flatnonzero(data.unfitted)
+    for kind, names in (("templates", data.templates), ("targets", data.targets)):
+        for name in sorted(set(names.tolist())):
+            chosen = np.flatnonzero(names == name)
+            if any(len(group) > 1 for group in data.groups(chosen)):
+                known = "sources, code for" if kind == "targets" else "sources, template"
+                yield f"{known} {name}", said["sources"], chosen
+    for split, names in (("targets", data.targets), ("processors", data.processors)):
+        if split in said:
+            for name in sorted(set(names.tolist())):
+                yield f"all of {name}", said[split], np.flatnonzero(names == name)
+
+
+def _table(data: Lessons, said: Mapping[str, Said]) -> list[str]:
+    """Returns the estimate's and the learned order, and what they choose."""
+    rows = [
+        "| held out | kernels | in order: estimate, learned | first | first 5 | gain: estimate | "
+        "learned | cautious | best measured |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, found, chosen in _rows(data, said):
+        usual, own, cautious, best = _compared(data, found, chosen)
+        rows.append(
+            f"| {name} | {len(own.gains)} | {_percent(usual.order)}, {_percent(own.order)} | "
+            f"{_percent(usual.first)}, {_percent(own.first)} | "
+            f"{_percent(usual.first_five)}, {_percent(own.first_five)} | "
+            f"{_gain(usual)} | {_gain(own)} | {_gain(cautious)} | {100 * best.gain:+.1f} % |"
+        )
+    return rows
+
+
+def _compared(data: Lessons, found: Said, chosen: np.ndarray) -> tuple[Judged, ...]:
+    """Returns the estimate, what was learned, the cautious choice, and the best there is."""
+    nothing = np.zeros_like(data.cycles)
+    return (
+        judged(data, replace(found, cycles=data.estimates, spread=nothing), chosen),
+        judged(data, found, chosen),
+        judged(data, found, chosen, found.caution),
+        judged(data, replace(found, cycles=data.cycles, spread=nothing), chosen),
+    )
+
+
+def _honest(data: Lessons, said: Mapping[str, Said]) -> list[str]:
+    """Returns where what was learned is no better than the estimate."""
+    order, choices, losses = list[str](), list[str](), list[str]()
+    for name, found, chosen in _rows(data, said):
+        usual, own, cautious, _ = _compared(data, found, chosen)
+        if own.order <= usual.order:
+            order.append(name)
+        if cautious.gain <= usual.gain:
+            choices.append(name)
+        if cautious.gain < 0:
+            losses.append(name)
+    return [
+        f"Its order is no better than the estimate's of: {'; '.join(order) or 'none'}.",
+        "The cautious choice is on average no faster than the estimate's of: "
+        f"{'; '.join(choices) or 'none'};",
+        f"and slower than the default schedule of: {'; '.join(losses) or 'none'}.",
+        "The constants of the estimate were fitted to two thirds of the kernels, on all targets:",
+        "but for the second row it does a little too well here.",
+    ]
+
+
+def _cautions(data: Lessons, said: Mapping[str, Said]) -> list[str]:
+    names = [f"{name} held out" for name in said]
+    rows = [f"| times | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
+    everything = np.arange(len(data.cycles))
+    for times in CAUTIONS:
+        gains = [_gain(judged(data, found, everything, times)) for found in said.values()]
+        rows.append(f"| {times:g} | {' | '.join(gains)} |")
+    return rows
+
+
+def _errors(data: Lessons, said: Said) -> list[str]:
+    rows = [
+        "| points | median: estimate, learned | 95th percentile: estimate, learned |",
+        "|---|---|---|",
+    ]
+    everything = np.arange(len(data.cycles))
+    for name, chosen in (
+        ("all", everything),
+        ("default schedules", np.flatnonzero(data.defaults)),
+    ):
+        off = [np.abs(x - data.cycles)[chosen] for x in (data.estimates, said.cycles)]
+        middle, most = (
+            ", ".join(f"{np.quantile(x, share):.3f}" for x in off) for share in (0.5, 0.95)
+        )
+        rows.append(f"| {name} | {middle} | {most} |")
+    return rows
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _gain(found: Judged) -> str:
+    return f"{100 * found.gain:+.1f} % ({found.better}, {found.worse})"

@@ -1,0 +1,260 @@
+"""`python -m benchmarks.train`: teaches the order of schedules, and judges what was learned.
+
+Of all kernels that `benchmarks.fit` has timed, CatBoost learns the logarithm of measured cycles by
+estimated ones. What it is taught goes to tuner/learned.npz, and how good it is on kernels that it
+has not seen to docs/learned_cost.md. With `--losses` it says how other losses do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from benchmarks import learned_page
+from benchmarks.fit import Times, load
+from benchmarks.machine import ROOT
+from rutc.tensor_ir.cost.estimate import fitted
+from rutc.tuner.nest_features import NAMES, features
+from rutc.tuner.ranker import LEARNED, Ranker, Trees
+
+PARAMETERS: Mapping[str, Any] = {
+    "loss_function": "RMSE",
+    "iterations": 200,
+    "learning_rate": 0.08,
+    "depth": 6,
+    "rsm": 0.4,
+    "border_count": 64,
+    "random_seed": 0,
+}
+"""Of CatBoost."""
+MEMBERS = 5
+"""Sums of trees, each of which is taught without the families of one part in so many."""
+SHARE = 0.5
+"""How much counts that all schedules of a kernel are off by: 0 teaches their order alone."""
+CAUTION = 2.0
+"""How many times their spread schedules must be better by than the default, to be chosen."""
+FOLDS = 5
+RANKING = ("QueryRMSE", "PairLogit", "YetiRank")
+"""Losses of the order alone, for `--losses`."""
+SHARPNESS = 8.0
+"""Logarithms of cycles are multiplied by so much for losses that are not of their scale."""
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """Timed points as arrays, one element for each."""
+
+    features: np.ndarray
+    cycles: np.ndarray
+    """Logarithms of those measured."""
+    kernels: np.ndarray
+    """Numbers of kernels: the same one for two targets is two."""
+    defaults: np.ndarray
+    """Whether a schedule is the default one."""
+    families: np.ndarray
+    targets: np.ndarray
+    processors: np.ndarray
+    templates: np.ndarray
+    """Of the default schedule."""
+    unfitted: np.ndarray
+    """Whether the constants of the estimate were fitted without a point's kernel."""
+
+    @property
+    def estimates(self) -> np.ndarray:
+        """Logarithms of the cycles that are estimated."""
+        return cast(np.ndarray, self.features[:, 0] * np.log(2))
+
+    def groups(self, chosen: np.ndarray) -> Iterator[np.ndarray]:
+        """Yields the points of each kernel among the chosen ones."""
+        order = chosen[np.argsort(self.kernels[chosen], kind="stable")]
+        ends = np.flatnonzero(np.diff(self.kernels[order])) + 1
+        yield from np.split(order, ends)
+
+
+def family(source: str) -> str:
+    """Returns what tells models and layers from those that are much alike.
+
+    `light_resnet50` and `resnet50` are one, and so are all sizes of an operator.
+    """
+    found = re.match(r"(?:light_)?([A-Za-z ]+)", source)
+    return found[1].strip() if found else source
+
+
+def lessons(times: Times) -> Lessons:
+    """Returns what there is to learn."""
+    points = times.points
+    numbers: dict[tuple[str, str], int] = {}
+    own: dict[tuple[str, str], str] = {}
+    for p in points:
+        numbers.setdefault(p.kernel, len(numbers))
+        own.setdefault(p.kernel, p.template)
+    return Lessons(
+        np.array([features(p.regions, times.machines[p.target]) for p in points]),
+        np.log([p.cycles for p in points]),
+        np.array([numbers[p.kernel] for p in points]),
+        np.array([p.number == 0 for p in points]),
+        np.array([family(p.source) for p in points]),
+        np.array([p.target for p in points]),
+        np.array([p.target.partition(" ")[0] for p in points]),
+        np.array([own[p.kernel] for p in points]),
+        np.array([p.held_out for p in points]),
+    )
+
+
+# -- learning -----------------------------------------------------------------------------------
+def taught(data: Lessons, chosen: np.ndarray) -> tuple[Trees, ...]:
+    """Returns the members that learn from the chosen points."""
+    goal = data.cycles - data.estimates
+    for group in data.groups(chosen):
+        goal[group] -= (1 - SHARE) * goal[group].mean()
+    part = parts(data.families[chosen], MEMBERS)
+    found = []
+    for number in range(MEMBERS):
+        known = chosen[part != number]
+        found.append(trees(model_of(data.features[known], goal[known])))
+    return tuple(found)
+
+
+def model_of(features: np.ndarray, goal: np.ndarray, **parameters: Any) -> Any:
+    """Returns CatBoost's model of a goal."""
+    from catboost import CatBoost, Pool
+
+    more = {"thread_count": 2, "verbose": 0, "allow_writing_files": False}
+    model = CatBoost({**PARAMETERS, **more, **parameters})
+    return model.fit(Pool(features, goal))
+
+
+def trees(model: Any) -> Trees:
+    """Returns the trees of a model of CatBoost, all as deep as the deepest."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.json"
+        model.save_model(str(path), format="json")
+        found = json.loads(path.read_text(encoding="utf-8"))
+    scale, (bias,) = found["scale_and_bias"]
+    each = found["oblivious_trees"]
+    depth = max((len(t["splits"] or ()) for t in each), default=0)
+    places = np.zeros((len(each), depth), np.uint8)
+    borders = np.full((len(each), depth), np.inf, np.float32)
+    leaves = np.zeros((len(each), 1 << depth), np.float32)
+    for number, tree in enumerate(each):
+        for level, split in enumerate(tree["splits"] or ()):
+            places[number, level] = split["float_feature_index"]
+            borders[number, level] = split["border"]
+        leaves[number, : len(tree["leaf_values"])] = np.array(tree["leaf_values"]) * scale
+    return Trees(places, borders, leaves, float(bias))
+
+
+def parts(families: np.ndarray, count: int) -> np.ndarray:
+    """Returns the part that each point is of: families are in one, and parts are alike in size."""
+    sizes = [0] * count
+    found: dict[str, int] = {}
+    for name, size in sorted(Counter(map(str, families)).items(), key=lambda x: (-x[1], x[0])):
+        found[name] = sizes.index(min(sizes))
+        sizes[found[name]] += size
+    return np.array([found[str(name)] for name in families])
+
+
+# -- judging ------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Said:
+    """The logarithms of cycles that a judge predicts, and their spread against the default."""
+
+    cycles: np.ndarray
+    spread: np.ndarray
+    caution: float = CAUTION
+
+
+def held_out(data: Lessons, names: np.ndarray) -> Said:
+    """Returns what is predicted of points by members that learnt from those of other names."""
+    said = Said(np.zeros(len(names)), np.zeros(len(names)))
+    for name in sorted(set(names.tolist())):
+        away = np.flatnonzero(names == name)
+        ranker = Ranker(taught(data, np.flatnonzero(names != name)), {})
+        for group in data.groups(away):
+            # The default comes first.
+            group = group[np.argsort(~data.defaults[group], kind="stable")]
+            said.cycles[group], said.spread[group] = ranker.scores(data.features[group])
+    return said
+
+
+def loss_orders(data: Lessons) -> Iterator[tuple[str, float]]:
+    """Yields the share of pairs in order, of families held out, for single sums by other losses."""
+    from catboost import CatBoost, Pool
+
+    names = parts(data.families, FOLDS)
+    for loss in ("RMSE", *RANKING):
+        scale = SHARPNESS if loss == "PairLogit" else 1.0
+        cycles = np.zeros(len(names))
+        for fold in range(FOLDS):
+            groups = [g for g in data.groups(np.flatnonzero(names != fold)) if len(g) > 1]
+            known, away = np.concatenate(groups), np.flatnonzero(names == fold)
+            pool = Pool(
+                data.features[known],
+                -data.cycles[known] * scale,
+                group_id=None if loss == "RMSE" else data.kernels[known],
+                baseline=-data.estimates[known] * scale,
+            )
+            more = {"thread_count": 2, "verbose": 0, "allow_writing_files": False}
+            model = CatBoost({**PARAMETERS, **more, "loss_function": loss}).fit(pool)
+            cycles[away] = data.estimates[away] - model.predict(data.features[away]) / scale
+        judged = learned_page.judged(
+            data, Said(cycles, np.zeros(len(names))), np.arange(len(names))
+        )
+        yield loss, judged.order
+
+
+def ranker_of(data: Lessons, whence: Sequence[Mapping[str, Any]], figures: object) -> Ranker:
+    """Returns what all points teach, with where it comes from."""
+    kept = ("cpu", "processor", "date", "commit")
+    provenance = {
+        "features": list(NAMES),
+        "costs": asdict(fitted().costs),
+        "caution": CAUTION,
+        "machines": [{n: p[n] for n in kept} for p in whence],
+        "kernels": len(set(data.kernels.tolist())),
+        "points": len(data.cycles),
+        "held_out": figures,
+        "parameters": {**PARAMETERS, "members": MEMBERS, "share": SHARE},
+    }
+    return Ranker(taught(data, np.arange(len(data.cycles))), provenance)
+
+
+def main() -> None:
+    """Learns, judges, and writes both files."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--losses", action="store_true", help="judge other losses alone")
+    options = parser.parse_args()
+    times = load()
+    data = lessons(times)
+    if options.losses:
+        for loss, order in loss_orders(data):
+            print(f"{loss}: {100 * order:.1f} % of pairs in order", flush=True)
+        return
+    splits = {"sources": parts(data.families, FOLDS), "targets": data.targets}
+    if len(set(data.processors.tolist())) > 1:
+        splits["processors"] = data.processors
+    said = {name: held_out(data, names) for name, names in splits.items()}
+    everything = np.arange(len(data.cycles))
+    figures = {
+        name: learned_page.figures(learned_page.judged(data, found, everything))
+        for name, found in said.items()
+    }
+    ranker_of(data, times.provenance, figures).save(LEARNED)
+    page = learned_page.page(data, said, times.provenance)
+    (ROOT / "docs" / "learned_cost.md").write_text(page, encoding="utf-8")
+    print(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()
