@@ -34,7 +34,7 @@ from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model
 from rutc.runtime import InferenceSession, load
 from rutc.tensor_ir.machine import Machine
-from rutc.tuner.cost_model import Model
+from rutc.tuner.cost_model import CostModel
 from rutc.tuner.database import Database
 from rutc.tuner.search import Candidate
 from rutc.verify.session_values import session_values
@@ -132,7 +132,7 @@ def tune_model(
         tuning = Tuning(
             {s: (len(own), name_of(own[0])) for s, own in chosen.items()},
             bench,
-            Model,
+            CostModel,
             keep,
             seed,
             lambda subject: known_of(subject, origin, database),

@@ -1,28 +1,35 @@
-"""What the cost model says of scheduled kernels: their summaries, the estimate, and features."""
+"""What the cost model says of scheduled kernels: the estimate, corrected by what was learned."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log
 
-from rutc.tensor_ir.cost import estimate, summarise
+import numpy as np
+
+from rutc.tensor_ir.cost import summarise
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
+from rutc.tuner.nest_features import features
+from rutc.tuner.ranker import Ranker
 from rutc.tuner.search import Judged
 
 
-class Model:
-    """The estimate of a machine, and its parts as features."""
+class CostModel:
+    """Judges scheduled kernels on a machine."""
 
     def __init__(self, machine: Machine) -> None:
         """For code of a machine."""
         self._machine = machine
+        self._ranker = Ranker.load()
 
     def judge(self, kernels: Sequence[Kernel]) -> list[Judged]:
         """Returns the logarithm of the cycles of each, and its features."""
-        found = []
-        for kernel in kernels:
-            said = estimate(summarise(kernel, self._machine), self._machine)
-            parts = tuple(log(1 + x) - log(1 + said.cycles) for x in said.parts.values())
-            found.append(Judged(log(said.cycles), parts))
-        return found
+        if not kernels:
+            return []
+        found = np.array(
+            [features(summarise(k, self._machine).regions, self._machine) for k in kernels]
+        )
+        cycles, _ = self._ranker.scores(found)
+        return [
+            Judged(float(c), tuple(map(float, row))) for c, row in zip(cycles, found, strict=True)
+        ]
