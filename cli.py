@@ -17,9 +17,12 @@ from rutc.report import db_commands, tune_command
 from rutc.report.console import Screen, command, standard_streams, survived
 from rutc.report.flags import (
     AsJson,
+    Db,
     Debug,
     Dims,
+    ExactAlgorithms,
     Inputs,
+    KeepSubnormals,
     Library,
     LimitMemory,
     LimitTime,
@@ -30,6 +33,7 @@ from rutc.report.flags import (
     Sizes,
     Target,
     Threads,
+    Tune,
     Values,
 )
 
@@ -82,35 +86,13 @@ def compile_command(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Kernels compiled at once; default: all CPUs.")
     ] = None,
-    exact_algorithms: Annotated[
-        bool,
-        typer.Option(
-            "--exact-algorithms",
-            help="Keep the model's operations; only sums may be reordered and multiply-adds fused. "
-            "Without it, convolutions may err relative to the largest inputs nearby, overflow from "
-            "inputs of 1e34 on, and spread NaN to neighbours: docs/filtering.md has the bounds, "
-            "inspect those of an artifact.",
-        ),
-    ] = False,
+    exact_algorithms: ExactAlgorithms = False,
     dump: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write every step's form into a folder.")
     ] = None,
-    keep_subnormals: Annotated[
-        bool,
-        typer.Option(
-            "--keep-subnormals",
-            help="Compute with numbers below 1.2e-38, slowly; else they are zeros: "
-            "docs/numerics.md says what that changes.",
-        ),
-    ] = False,
-    db: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL|none",
-            help="The database of tuning records whose schedules to take: a file or a URL; "
-            "default: $RUTC_DB, or the user's own.",
-        ),
-    ] = None,
+    keep_subnormals: KeepSubnormals = False,
+    db: Db = None,
+    tune: Tune = None,
     limit_time: LimitTime = None,
     limit_memory: LimitMemory = None,
     quiet: Quiet = False,
@@ -122,6 +104,8 @@ def compile_command(
         from rutc.driver.api import compile
         from rutc.report.arguments import parse_dims, parse_shapes, parse_values
 
+        if tune is not None:
+            tune_command.search_before(screen, model, tune, db, target, dim, shape, value)
         try:
             with screen.progress() as on_progress:
                 compiled = compile(

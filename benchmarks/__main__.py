@@ -26,6 +26,7 @@ from benchmarks import (
     narrow,
     operators,
     regret,
+    tuning,
     zoo,
 )
 from benchmarks.protocol import Page, add_arguments
@@ -42,6 +43,7 @@ PAGES: tuple[Page, ...] = (
     classical.PAGE,
     regret.PAGE,
     decisions.PAGE,
+    tuning.PAGE,
     bandwidth.PAGE,
     memory.pages(),
     compile_time.pages(),

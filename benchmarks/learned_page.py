@@ -32,9 +32,9 @@ is told of targets learnt from code for the others, of the same kernels. Only ke
 measured schedules count: the default one and up to 8 others that were drawn at random. *In order*
 is the share of pairs of schedules of a kernel, more than 5 % apart, that are. *First* and *first 5*
 is the share of kernels with a schedule among the first one or five that is at most 5 % slower than
-the best measured one; most kernels have six. *Gain* is how much faster than the default schedule the choice is, in
-geometric mean, and behind it the number of kernels for which it is more than 5 % faster, and more
-than 5 % slower.
+the best measured one; most kernels have six. *Gain* is how much faster than the default schedule
+the choice is, in geometric mean, and behind it the number of kernels for which it is more than 5 %
+faster, and more than 5 % slower.
 """
 CAUTIONS = (0.0, 0.5, 1.0, 2.0, 3.0)
 """Those that are compared."""

@@ -70,3 +70,36 @@ LimitMemory = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Show no progress, only the result and errors.")
 ]
+ExactAlgorithms = Annotated[
+    bool,
+    typer.Option(
+        "--exact-algorithms",
+        help="Keep the model's operations; only sums may be reordered and multiply-adds fused. "
+        "Without it, convolutions may err relative to the largest inputs nearby, overflow from "
+        "inputs of 1e34 on, and spread NaN to neighbours: docs/filtering.md has the bounds, "
+        "inspect those of an artifact.",
+    ),
+]
+KeepSubnormals = Annotated[
+    bool,
+    typer.Option(
+        "--keep-subnormals",
+        help="Compute with numbers below 1.2e-38, slowly; else they are zeros: "
+        "docs/numerics.md says what that changes.",
+    ),
+]
+Db = Annotated[
+    str | None,
+    typer.Option(
+        "--db",
+        metavar="URL|none",
+        help="The database of tuning records whose schedules to take: a file or a URL; "
+        "default: $RUTC_DB, or the user's own.",
+    ),
+]
+Tune = Annotated[
+    str | None,
+    typer.Option(
+        metavar="60s|TRIALS", help="Search for faster schedules first, as rutc tune does."
+    ),
+]

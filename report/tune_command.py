@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from math import inf, isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,7 +30,7 @@ def seconds_of(text: str) -> float:
         UserError: it is no duration.
     """
     found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([a-z]*)", text.strip())
-    if found is None or found[2] not in UNITS or not isfinite(float(found[1])):
+    if found is None or found[2] not in UNITS or not 0 < float(found[1]) < inf:
         raise UserError(f"{text!r} is no duration: write 60s, 5m or 1h")
     return float(found[1]) * UNITS[found[2]]
 
@@ -76,34 +76,75 @@ def tune(
     measured is kept, and the next search goes on from there.
     """
     with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
-        from rutc.driver.options import Options
-        from rutc.driver.tune_model import tune_model
-        from rutc.driver.tuning import Limits
-        from rutc.report.arguments import parse_dims, parse_shapes, parse_values
-        from rutc.tuner.database import Database
-
         seconds = seconds_of(time) if time is not None else inf if trials else seconds_of("5m")
-        options = Options(
-            target=target,
-            shapes=parse_shapes(shape),
-            dims=parse_dims(dim),
-            values=parse_values(value),
-        )
-        with Database.open(db) as database, screen.progress() as on_progress:
-            found = tune_model(
-                Path(model),
-                database,
-                Limits(seconds, trials or inf),
-                options=options,
-                names=kernel or (),
-                cpu=cpu,
-                seed=seed,
-                on_batch=_shown(screen, on_progress, seconds, trials),
-                on_progress=on_progress,
-            )
+        sizes = dim, shape, value
+        how = {"names": kernel or (), "cpu": cpu, "seed": seed}
+        found = _searched(screen, model, seconds, trials, db, target, sizes, how)
         screen.result(tuning_json(found), tuning_table(found), *tuning_lines(found))
         if found.interrupted:
             raise typer.Exit(INTERRUPTED)
+
+
+Items = list[str] | None
+"""What an option that is repeatable holds."""
+
+
+def search_before(
+    screen: Screen, model: Path, until: str, db: str | None, target: str, *sizes: Items
+) -> None:
+    """Searches before a compilation: for so long (`60s`), or with so many trials (`500`).
+
+    `sizes` are what --dim, --shape and --value say.
+
+    Raises:
+        UserError: an option or the model is at fault.
+        typer.Exit: it was interrupted.
+    """
+    if db == "none":
+        raise UserError("--tune needs a database for what it finds: leave out --db none")
+    trials = int(until) if until.isdecimal() and int(until) else None
+    seconds = inf if trials is not None else seconds_of(until)
+    found = _searched(screen, model, seconds, trials, db, target, sizes, {})
+    for line in tuning_lines(found):
+        screen.note(line)
+    if found.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _searched(
+    screen: Screen,
+    model: Path,
+    seconds: float,
+    trials: int | None,
+    db: str | None,
+    target: str,
+    sizes: Sequence[Items],
+    how: Mapping[str, Any],
+) -> TuningReport:
+    """What a search finds."""
+    from rutc.driver.options import Options
+    from rutc.driver.tune_model import tune_model
+    from rutc.driver.tuning import Limits
+    from rutc.report.arguments import parse_dims, parse_shapes, parse_values
+    from rutc.tuner.database import Database
+
+    dim, shape, value = sizes
+    options = Options(
+        target=target,
+        shapes=parse_shapes(shape),
+        dims=parse_dims(dim),
+        values=parse_values(value),
+    )
+    with Database.open(db) as database, screen.progress() as on_progress:
+        return tune_model(
+            model,
+            database,
+            Limits(seconds, trials or inf),
+            options=options,
+            on_batch=_shown(screen, on_progress, seconds, trials),
+            on_progress=on_progress,
+            **how,
+        )
 
 
 def _shown(

@@ -26,9 +26,8 @@ class CostModel:
         """Returns the logarithm of the cycles of each, and its features."""
         if not kernels:
             return []
-        found = np.array(
-            [features(summarise(k, self._machine).regions, self._machine) for k in kernels]
-        )
+        regions = (summarise(kernel, self._machine).regions for kernel in kernels)
+        found = np.array([features(r, self._machine) for r in regions])
         cycles, _ = self._ranker.scores(found)
         return [
             Judged(float(c), tuple(map(float, row))) for c, row in zip(cycles, found, strict=True)

@@ -231,7 +231,7 @@ class Search:
         fresh.sort(key=lambda c: (scores[c.text], c.text))
         taken: list[Candidate] = []
         for number in range(count):
-            drawn = self._drawn() if (len(self.measured) + number) % RANDOM_EVERY == 0 else None
+            drawn = self.drawn() if (len(self.measured) + number) % RANDOM_EVERY == 0 else None
             if drawn is not None and drawn.text not in self._seen:
                 taken.append(drawn)
                 continue
@@ -247,7 +247,7 @@ class Search:
         """Everything that chains of changes come by."""
         chains = [c for c, _ in sorted(self.measured, key=lambda x: x[1])[: CHAINS // 2]]
         while len(chains) < CHAINS:
-            drawn = self._drawn()
+            drawn = self.drawn()
             if drawn is None:
                 break
             chains.append(drawn)
@@ -268,7 +268,7 @@ class Search:
                 if mean <= at[i] or self._rng.random() < exp((at[i] - mean) / heat):
                     chains[i], at[i] = other, mean
 
-    def _drawn(self) -> Candidate | None:
+    def drawn(self) -> Candidate | None:
         """A random candidate of any space."""
         for space in self._rng.sample(self._spaces, len(self._spaces)):
             drawn = space.draw(self._rng)

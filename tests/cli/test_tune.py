@@ -251,6 +251,23 @@ def test_what_cannot_be_searched_is_one_error(
     assert words in found.stderr
 
 
+def test_a_compilation_searches_first_if_asked(
+    rutc: Rutc, wide: Path, tmp_path: Path, database: Path
+) -> None:
+    found = rutc("compile", wide, "-o", tmp_path / "net.so", "--tune", "9", "--no-verify")
+    assert found.status == 0, found.stderr
+    assert "trials in" in found.stderr
+    with Database.open(database, create=False) as db:
+        assert db.count() >= 18
+    for until, words in (("0", "is no duration"), ("9x", "is no duration")):
+        refused = rutc("compile", wide, "-o", tmp_path / "net.so", "--tune", until)
+        assert refused.status == 2
+        assert words in refused.stderr
+    refused = rutc("compile", wide, "--tune", "9", "--db", "none")
+    assert refused.status == 2
+    assert "--tune needs a database" in refused.stderr
+
+
 def test_durations() -> None:
     assert [seconds_of(t) for t in ("60s", "5m", "1.5h", "90", "2min", ".5m")] == [
         *(60, 300, 5400, 90, 120, 30),
