@@ -22,9 +22,14 @@ that describe the loop nest and the machine (`tuner/nest_features.py`), never th
 schedule. Where nothing is known the correction is near none.
 
 There are several such sums, each taught without a part of the families of kernels. Their mean is
-the prediction; how much they disagree about a schedule against the default one is its *spread*.
-A *cautious* choice takes a schedule in place of the default only if its predicted cycles, and some
-times the spread, are still fewer.
+the prediction. How much they disagree about a schedule against the default one tells its *spread*,
+how far off that comparison is likely to be. A *cautious* choice takes a schedule in place of the
+default only if its predicted cycles, and some times the spread, are still fewer.
+
+It is meant to tell a search what to measure next. All figures are of schedules that were drawn at
+random. Among hundreds, the best prediction is often the one that is farthest off, so that a choice
+that is not measured can be worse than these say: most of all for templates of which no schedules
+were compared.
 """
 READING = """\
 *Sources* are held out by families: all sizes of an operator, and models that are much alike. What
@@ -36,7 +41,7 @@ the best measured one; most kernels have six. *Gain* is how much faster than the
 the choice is, in geometric mean, and behind it the number of kernels for which it is more than 5 %
 faster, and more than 5 % slower.
 """
-CAUTIONS = (0.0, 0.5, 1.0, 2.0, 3.0)
+CAUTIONS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0)
 """Those that are compared."""
 
 
@@ -91,6 +96,14 @@ def judged(data: Lessons, said: Said, chosen: np.ndarray, caution: float = 0.0) 
     return Judged(order, float(np.mean(first)), float(np.mean(five)), regret, np.array(gains))
 
 
+def compared(data: Lessons) -> dict[str, int]:
+    """Returns how many kernels with several schedules there are, by template of the default."""
+    found = dict.fromkeys(sorted(set(data.templates.tolist())), 0)
+    for group in data.groups(np.arange(len(data.cycles))):
+        found[str(data.templates[group[0]])] += len(group) > 1
+    return found
+
+
 def figures(found: Judged) -> dict[str, float]:
     """Returns the main ones."""
     return {
@@ -113,6 +126,8 @@ def page(data: Lessons, said: Mapping[str, Said], whence: Sequence[Mapping[str, 
         f"Measured on {', '.join(measured)}, one thread:",
         f"{len(set(data.kernels.tolist()))} kernels, {len(data.cycles)} points. All predictions "
         "are of kernels that were held out.",
+        "",
+        f"Kernels of which several schedules were measured, by template: {_counts(data)}.",
         "",
         READING,
         *_table(data, said),
@@ -228,6 +243,10 @@ def _errors(data: Lessons, said: Said) -> list[str]:
         )
         rows.append(f"| {name} | {middle} | {most} |")
     return rows
+
+
+def _counts(data: Lessons) -> str:
+    return ", ".join(f"{name} {count}" for name, count in compared(data).items())
 
 
 def _percent(share: float) -> str:

@@ -13,14 +13,14 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from benchmarks import learned_page
-from benchmarks.fit import Times, load
+from benchmarks.fit import Times, load, rounded
 from benchmarks.machine import ROOT
 from rutc.tensor_ir.cost.estimate import fitted
 from rutc.tuner.nest_features import NAMES, features
@@ -40,8 +40,12 @@ MEMBERS = 5
 """Sums of trees, each of which is taught without the families of one part in so many."""
 SHARE = 0.5
 """How much counts that all schedules of a kernel are off by: 0 teaches their order alone."""
-CAUTION = 2.0
+CAUTION = 0.5
 """How many times their spread schedules must be better by than the default, to be chosen."""
+NOISES, SCALES = np.geomspace(0.01, 0.3, 40), np.geomspace(0.5, 20, 40)
+"""What may make a spread of how much members disagree."""
+MOST_OFF = 1.0
+"""An error of logarithms, beyond which it tells no more of the spread."""
 FOLDS = 5
 RANKING = ("QueryRMSE", "PairLogit", "YetiRank")
 """Losses of the order alone, for `--losses`."""
@@ -166,7 +170,7 @@ def parts(families: np.ndarray, count: int) -> np.ndarray:
 # -- judging ------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Said:
-    """The logarithms of cycles that a judge predicts, and their spread against the default."""
+    """The logarithms of cycles that are predicted, and their spread against the default."""
 
     cycles: np.ndarray
     spread: np.ndarray
@@ -184,6 +188,35 @@ def held_out(data: Lessons, names: np.ndarray) -> Said:
             group = group[np.argsort(~data.defaults[group], kind="stable")]
             said.cycles[group], said.spread[group] = ranker.scores(data.features[group])
     return said
+
+
+def spread_of(data: Lessons, said: Said) -> tuple[float, float]:
+    """Returns the noise and the scale that tell best how far off held-out predictions are.
+
+    Errors of comparisons with the default have about a normal distribution of that spread.
+    """
+    off, apart = list[np.ndarray](), list[np.ndarray]()
+    for group in data.groups(np.arange(len(data.cycles))):
+        for first in group[data.defaults[group]]:
+            others = group[group != first]
+            errors = (said.cycles - data.cycles)[others] - (said.cycles - data.cycles)[first]
+            off.append(np.minimum(np.abs(errors), MOST_OFF))
+            apart.append(said.spread[others])
+    squares, known = np.concatenate(off) ** 2, np.concatenate(apart)
+
+    def unlikely(noise: float, scale: float) -> float:
+        variance = noise**2 + (scale * known) ** 2
+        return float((squares / variance + np.log(variance)).sum())
+
+    pairs = [(float(n), float(s)) for n in NOISES for s in SCALES]
+    noise, scale = min(pairs, key=lambda pair: unlikely(*pair))
+    return rounded(noise), rounded(scale)
+
+
+def with_spread(data: Lessons, said: Said, noise: float, scale: float) -> Said:
+    """Returns predictions with the spread that the disagreement of members stands for."""
+    spread = np.where(data.defaults, 0.0, np.hypot(noise, scale * said.spread))
+    return replace(said, spread=spread)
 
 
 def loss_orders(data: Lessons) -> Iterator[tuple[str, float]]:
@@ -212,7 +245,13 @@ def loss_orders(data: Lessons) -> Iterator[tuple[str, float]]:
         yield loss, judged.order
 
 
-def ranker_of(data: Lessons, whence: Sequence[Mapping[str, Any]], figures: object) -> Ranker:
+def ranker_of(
+    data: Lessons,
+    whence: Sequence[Mapping[str, Any]],
+    figures: object,
+    noise: float = 0.0,
+    scale: float = 1.0,
+) -> Ranker:
     """Returns what all points teach, with where it comes from."""
     kept = ("cpu", "processor", "date", "commit")
     provenance = {
@@ -221,11 +260,12 @@ def ranker_of(data: Lessons, whence: Sequence[Mapping[str, Any]], figures: objec
         "caution": CAUTION,
         "machines": [{n: p[n] for n in kept} for p in whence],
         "kernels": len(set(data.kernels.tolist())),
+        "compared": learned_page.compared(data),
         "points": len(data.cycles),
         "held_out": figures,
         "parameters": {**PARAMETERS, "members": MEMBERS, "share": SHARE},
     }
-    return Ranker(taught(data, np.arange(len(data.cycles))), provenance)
+    return Ranker(taught(data, np.arange(len(data.cycles))), provenance, noise, scale)
 
 
 def main() -> None:
@@ -245,12 +285,14 @@ def main() -> None:
     if len(set(data.processors.tolist())) > 1:
         splits["processors"] = data.processors
     said = {name: held_out(data, names) for name, names in splits.items()}
+    noise, scale = spread_of(data, said["sources"])
+    said = {name: with_spread(data, found, noise, scale) for name, found in said.items()}
     everything = np.arange(len(data.cycles))
     figures = {
         name: learned_page.figures(learned_page.judged(data, found, everything))
         for name, found in said.items()
     }
-    ranker_of(data, times.provenance, figures).save(LEARNED)
+    ranker_of(data, times.provenance, figures, noise, scale).save(LEARNED)
     page = learned_page.page(data, said, times.provenance)
     (ROOT / "docs" / "learned_cost.md").write_text(page, encoding="utf-8")
     print(json.dumps(figures, indent=1))

@@ -55,6 +55,10 @@ class Ranker:
 
     members: tuple[Trees, ...]
     provenance: Mapping[str, Any]
+    noise: float = 0.0
+    """The spread where members agree."""
+    scale: float = 1.0
+    """How far off predictions are, by how much members disagree."""
 
     @staticmethod
     @functools.cache
@@ -66,11 +70,12 @@ class Ranker:
         """
         with np.load(path) as found:
             provenance = json.loads(found["provenance"].tobytes())
+            noise, scale = found["spread"]
             arrays = (found[n] for n in ("places", "borders", "leaves", "bias"))
             members = tuple(Trees(p, b, x, float(c)) for p, b, x, c in zip(*arrays, strict=True))
         if provenance["features"] != list(NAMES):
             raise InternalError(f"{path} knows other features: run `python -m benchmarks.train`")
-        return Ranker(members, provenance)
+        return Ranker(members, provenance, float(noise), float(scale))
 
     def save(self, path: Path) -> None:
         """Writes a file, the same bytes each time."""
@@ -86,17 +91,22 @@ class Ranker:
             borders=borders,
             leaves=leaves,
             bias=np.array([m.bias for m in self.members]),
+            spread=np.array([self.noise, self.scale]),
         )
 
     def scores(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The logarithms of the cycles of schedules of one kernel, and their spread.
 
-        `features` are {schedules, features}. The spread is that of what members say of a schedule
-        against the first one: what they have in common makes no schedule better than another.
+        `features` are {schedules, features}, the default one first. The spread is about how far off
+        the prediction is of how a schedule compares to that one. It is told by what members say of
+        that: what they have in common makes no schedule better than another.
         """
         said = np.stack([m(features) for m in self.members])
         estimates = features[:, 0] * np.log(2)
-        return estimates + said.mean(0), (said - said[:, :1]).std(0)
+        apart = (said - said[:, :1]).std(0)
+        spread = np.hypot(self.noise, self.scale * apart)
+        spread[0] = 0.0
+        return estimates + said.mean(0), spread
 
     def choice(self, features: np.ndarray, caution: float | None = None) -> int:
         """The number of the best schedule: the first one, the default, unless others are better.

@@ -63,6 +63,12 @@ def test_what_members_have_in_common_is_no_spread() -> None:
     assert spread == pytest.approx([0.0, 0.5])
 
 
+def test_the_spread_is_of_noise_and_of_disagreement() -> None:
+    one, other = steps(0.0, 0.0, -1.0, -1.0), steps(5.0, 5.0, 3.0, 3.0)
+    found = Ranker((one, other), {}, noise=0.3, scale=0.8)
+    assert found.scores(rows(0, 0, 2))[1] == pytest.approx([0.0, 0.3, 0.5])
+
+
 def test_the_default_stays_where_members_disagree() -> None:
     one, other = steps(0.0, 0.0, -1.0, -1.0), steps(0.0, 0.0, 0.5, 0.5)
     found = ranker(one, other)
@@ -155,6 +161,15 @@ def test_the_same_lessons_teach_the_same(tmp_path: Path) -> None:
     for name in ("one.npz", "other.npz"):
         train.ranker_of(data, [], {}).save(tmp_path / name)
     assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "other.npz").read_bytes()
+
+
+def test_the_spread_is_how_far_off_predictions_are() -> None:
+    data, rng = lessons(), np.random.default_rng(0)
+    apart = np.where(data.defaults, 0.0, rng.uniform(0, 0.1, POINTS))
+    off = np.where(data.defaults, 0.0, rng.normal(size=POINTS) * np.hypot(0.05, 3 * apart))
+    noise, scale = train.spread_of(data, train.Said(data.cycles + off, apart))
+    assert noise == pytest.approx(0.05, rel=0.4)
+    assert scale == pytest.approx(3, rel=0.25)
 
 
 def test_what_the_estimate_lacks_is_learned_for_other_families() -> None:
