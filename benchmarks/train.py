@@ -40,6 +40,8 @@ MEMBERS = 5
 """Sums of trees, each of which is taught without the families of one part in so many."""
 SHARE = 0.5
 """How much counts that all schedules of a kernel are off by: 0 teaches their order alone."""
+NEAR = 0.3
+"""Schedules that are slower than the best by this logarithm count for half of it."""
 CAUTION = 0.5
 """How many times their spread schedules must be better by than the default, to be chosen."""
 NOISES, SCALES = np.geomspace(0.01, 0.3, 40), np.geomspace(0.5, 20, 40)
@@ -76,6 +78,15 @@ class Lessons:
     def estimates(self) -> np.ndarray:
         """Logarithms of the cycles that are estimated."""
         return cast(np.ndarray, self.features[:, 0] * np.log(2))
+
+    @property
+    def weights(self) -> np.ndarray:
+        """How much points count: it matters most which of the good schedules is better."""
+        found = np.zeros(len(self.cycles))
+        for group in self.groups(np.arange(len(found))):
+            slower = self.cycles[group] - self.cycles[group].min()
+            found[group] = 1 / (1 + slower / NEAR)
+        return found
 
     def groups(self, chosen: np.ndarray) -> Iterator[np.ndarray]:
         """Yields the points of each kernel among the chosen ones."""
@@ -117,24 +128,24 @@ def lessons(times: Times) -> Lessons:
 # -- learning -----------------------------------------------------------------------------------
 def taught(data: Lessons, chosen: np.ndarray) -> tuple[Trees, ...]:
     """Returns the members that learn from the chosen points."""
-    goal = data.cycles - data.estimates
+    goal, weights = data.cycles - data.estimates, data.weights
     for group in data.groups(chosen):
-        goal[group] -= (1 - SHARE) * goal[group].mean()
+        goal[group] -= (1 - SHARE) * np.average(goal[group], weights=weights[group])
     part = parts(data.families[chosen], MEMBERS)
     found = []
     for number in range(MEMBERS):
         known = chosen[part != number]
-        found.append(trees(model_of(data.features[known], goal[known])))
+        found.append(trees(model_of(data.features[known], goal[known], weights[known])))
     return tuple(found)
 
 
-def model_of(features: np.ndarray, goal: np.ndarray, **parameters: Any) -> Any:
+def model_of(features: np.ndarray, goal: np.ndarray, weights: np.ndarray, **parameters: Any) -> Any:
     """Returns CatBoost's model of a goal."""
     from catboost import CatBoost, Pool
 
     more = {"thread_count": 2, "verbose": 0, "allow_writing_files": False}
     model = CatBoost({**PARAMETERS, **more, **parameters})
-    return model.fit(Pool(features, goal))
+    return model.fit(Pool(features, goal, weight=weights))
 
 
 def trees(model: Any) -> Trees:
@@ -195,18 +206,24 @@ def spread_of(data: Lessons, said: Said) -> tuple[float, float]:
 
     Errors of comparisons with the default have about a normal distribution of that spread.
     """
-    off, apart = list[np.ndarray](), list[np.ndarray]()
+    off, apart, weights = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+    every = data.weights
     for group in data.groups(np.arange(len(data.cycles))):
         for first in group[data.defaults[group]]:
             others = group[group != first]
             errors = (said.cycles - data.cycles)[others] - (said.cycles - data.cycles)[first]
             off.append(np.minimum(np.abs(errors), MOST_OFF))
             apart.append(said.spread[others])
-    squares, known = np.concatenate(off) ** 2, np.concatenate(apart)
+            weights.append(every[others])
+    squares, known, weight = (
+        np.concatenate(off) ** 2,
+        np.concatenate(apart),
+        np.concatenate(weights),
+    )
 
     def unlikely(noise: float, scale: float) -> float:
         variance = noise**2 + (scale * known) ** 2
-        return float((squares / variance + np.log(variance)).sum())
+        return float(weight @ (squares / variance + np.log(variance)))
 
     pairs = [(float(n), float(s)) for n in NOISES for s in SCALES]
     noise, scale = min(pairs, key=lambda pair: unlikely(*pair))
@@ -263,7 +280,7 @@ def ranker_of(
         "compared": learned_page.compared(data),
         "points": len(data.cycles),
         "held_out": figures,
-        "parameters": {**PARAMETERS, "members": MEMBERS, "share": SHARE},
+        "parameters": {**PARAMETERS, "members": MEMBERS, "share": SHARE, "near": NEAR},
     }
     return Ranker(taught(data, np.arange(len(data.cycles))), provenance, noise, scale)
 

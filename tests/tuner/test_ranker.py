@@ -147,7 +147,7 @@ def lessons() -> train.Lessons:
 def model() -> Any:
     pytest.importorskip("catboost", reason="CatBoost is not installed")
     data = lessons()
-    return train.model_of(data.features, data.cycles - data.estimates, iterations=50)
+    return train.model_of(data.features, data.cycles - data.estimates, data.weights, iterations=50)
 
 
 def test_trees_say_what_catboost_does(model: Any) -> None:
