@@ -77,7 +77,7 @@ def in_shell(command: str, **environment: str) -> subprocess.CompletedProcess[st
         path = f"{folder}:{os.environ['PATH']}"
         return subprocess.run(
             ["sh", "-c", command],
-            env={**os.environ, "PATH": path, **environment},
+            env={**os.environ, "PATH": path, "RUTC_DB": "records.sqlite", **environment},
             capture_output=True,
             text=True,
             check=False,

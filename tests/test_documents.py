@@ -85,10 +85,21 @@ TAKES = {
     "explain": "MODEL.onnx NODE",
     "inspect": "OUT.so",
     "run": "OUT.so",
+    "tune": "MODEL.onnx",
     "bench": "OUT.so",
     "verify": "MODEL.onnx OUT.so",
 }
 """What commands take that text may leave out."""
+
+
+@pytest.mark.usefixtures("workplace")
+def test_the_page_on_tuning_has_code_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = (
+        next(b.text for b in blocks(ROOT / "docs" / "tuning.md") if b.language == language)
+        for language in ("python", "text")
+    )
+    exec(compile(code, "tuning.md", "exec"), {})
+    assert capsys.readouterr().out == said
 
 
 @pytest.mark.usefixtures("workplace")
@@ -123,6 +134,8 @@ def test_commands_in_the_text_work(tmp_path: Path) -> None:
         filled = " ".join(PLACEHOLDERS.get(word, word) for word in line.split())
         if "bench" in filled:
             filled += " --seconds 0.1"
+        if "rutc tune" in filled:
+            filled += " --trials 2"
         places = {"RUTC_CACHE": str(tmp_path / "cache"), "RUTC_DB": "default.sqlite"}
         result = in_shell(filled, **places)
         assert result.returncode == 0, f"{name}: {line}\n{filled}\n{result.stderr}"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rutc.emit.targets import aarch64
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.steps import NotApplicable
+from rutc.tensor_ir.steps import NotApplicable, print_schedule
 from rutc.tuner import choose
 from rutc.tuner.access import analyse
 from rutc.tuner.heuristic import TEMPLATES, spaces
@@ -150,6 +150,30 @@ def test_points_are_many_and_listed_once() -> None:
     assert all(isinstance(point, Tiling) for point in first)
     assert len(set(map(repr, first))) > 50
     assert {p.reuse for p in first if p.block is None} == {0}
+
+
+FAR = """
+graph "far"
+dims m = 96, k = 64, n = 40
+%x : f32{k,m} = input "x" [k, m]
+%w : f32{k,n} = input "w" [k, n]
+%y : f32{m,n} = sum{k} %x[k, m] * %w[k, n]
+output "y" [n, m] = %y
+"""
+
+
+def test_blocks_of_operands_that_lie_far_apart() -> None:
+    """Lines are asked for from a panel to the next, among loops that are split for blocks."""
+    kernel, constants = lowered(FAR)
+    coefficients = replace(V3.coefficients.blocks, far_bytes=64)
+    machine = replace(
+        V3, l2=1 << 12, coefficients=replace(V3.coefficients, blocks=coefficients)
+    ).alone()
+    space = Space(TILED, kernel, analyse(kernel, constants), machine)
+    rng = Random(0)
+    drawn = [space.draw(rng) for _ in range(300)]
+    texts = [print_schedule(d[1].schedule) for d in drawn if d is not None]
+    assert any("prefetch_later" in t and "block_reduction" in t for t in texts)
 
 
 ROWS_TEXT = """

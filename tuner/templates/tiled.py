@@ -391,7 +391,7 @@ def _reuse_loops(
             factor = -(-extents[v] // parts)
             if 1 < factor < extents[v] and extents[v] % factor == 0:
                 outer = [*order[: order.index(v)], f"{v}.o"]
-                extents[f"{v}.o"] = parts
+                extents |= {f"{v}.o": parts, f"{v}.i": factor}
                 return outer, [f"{v}.i", *inner], [Split(v, factor)]
             inner.insert(0, v)
         break
