@@ -27,7 +27,8 @@ from benchmarks.kernel_source import BUILDERS, kernels
 from benchmarks.kernel_times import digest_of
 from benchmarks.machine import provenance
 from benchmarks.protocol import Page, case_of, write
-from benchmarks.regret import FEWEST_NS, Timed
+from benchmarks.regret import FEWEST_NS
+from benchmarks.regret import Turns as Schedules
 from benchmarks.store import Entry
 from rutc.emit.targets import native_target
 from rutc.errors import InternalError
@@ -46,7 +47,7 @@ OF_SCHEDULES = ("tiles", "blocks", "windows", "vectors", "matrices")
 OF_GRAPHS = ("layouts", "fusion", "slices", "filtering", "split_precision")
 MOST_KERNELS, MOST_MODELS = 16, 6
 """Of those that a number changes, so many are measured."""
-TURNS = 5
+TURNS = 3
 """Of a kernel with either number."""
 CLEAR = 0.02
 """Ratios that differ less from 1 say nothing."""
@@ -111,10 +112,10 @@ def subjects() -> tuple[Subject, ...]:
 def of_schedules(name: str, value: float) -> Entry:
     """Returns how many default schedules change, and what those that were measured take."""
     machine = native_target().machine.alone()
-    other = changed(machine, name, value)
+    varied = changed(machine, name, value)
     rng, differ = Random(name), []
     for s in subjects():
-        usual, instead = (choose(s.kernel, m, s.constants) for m in (machine, other))
+        usual, instead = (choose(s.kernel, m, s.constants) for m in (machine, varied))
         if usual != instead:
             differ.append((s, usual, instead))
     rng.shuffle(differ)
@@ -123,12 +124,11 @@ def of_schedules(name: str, value: float) -> Entry:
         if len(ratios) == MOST_KERNELS:
             break
         with suppress(InternalError):
-            runs = [Timed(s.kernel, choice, machine) for choice in (usual, instead)]
-            if runs[0].once_ns() < FEWEST_NS:
+            turns = Schedules(s.kernel, usual, machine)
+            if turns.ns < FEWEST_NS:
                 continue
-            turns = [[run.once_ns() for run in runs] for _ in range(TURNS)]
-            mine, others = (median(t) for t in zip(*turns, strict=True))
-            ratios.append((others / mine, s.name))
+            other = median(turns.cycles_of(instead) for _ in range(TURNS))
+            ratios.append((other / turns.cycles, s.name))
     return _told(value, len(differ), ratios)
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from time import perf_counter, thread_time_ns
 
 from benchmarks.cost_page import MODELS as RESULTS
-from benchmarks.kernel_times import Clock
 from benchmarks.machine import provenance
 from benchmarks.store import Entry, save
 from rutc.driver.api import compile
 from rutc.driver.compiler import planned
 from rutc.driver.estimates import estimate_plan
+from rutc.driver.trials import Clock
 from rutc.emit.targets import native_target
 from rutc.errors import RutcError
 from rutc.graph_opt import versions

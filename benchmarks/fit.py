@@ -24,8 +24,9 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from benchmarks import cost_page
-from benchmarks.kernel_times import Clock, Point, least_ns, measured, points, sources
+from benchmarks.kernel_times import Cycles, Point, least_ns, points, sources
 from benchmarks.machine import ROOT, provenance
+from rutc.driver.trials import Clock
 from rutc.emit import ir
 from rutc.emit.jit import Elementwise
 from rutc.emit.scalar import emit_op
@@ -113,7 +114,7 @@ def measure(known: Times | None = None) -> None:
     rows: list[Timed] = []
     targets = machines()
     for target, machine in targets.items():
-        clock, seen = Clock(machine), set[str]()
+        clock, seen = Cycles(machine), set[str]()
         for source in sources():
             try:
                 found = list(points(source, machine, seen))
@@ -122,7 +123,7 @@ def measure(known: Times | None = None) -> None:
                 continue
             for point in found:
                 key = f"{whence['processor']} {target}", point.digest, point.schedule
-                cycles = _cycles(point, machine, clock) if known is None else times.get(key)
+                cycles = _cycles(point, clock) if known is None else times.get(key)
                 if cycles is not None:
                     rows.append(timed(point, target, cycles, machine))
             print(f"{target}: {source}: {len(rows)} points", flush=True)
@@ -134,9 +135,9 @@ def measure(known: Times | None = None) -> None:
         save(place, rows, targets, data["functions"], data["provenance"])
 
 
-def _cycles(point: Point, machine: Machine, clock: Clock) -> float | None:
+def _cycles(point: Point, clock: Cycles) -> float | None:
     try:
-        return measured(point.kernel, machine, clock)
+        return clock.of(point)
     except RutcError as error:
         print(f"{point.source} {point.name}: {str(error).splitlines()[0]}")
         return None

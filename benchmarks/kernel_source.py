@@ -1,10 +1,9 @@
-"""Kernels of single operators, layers and models before their schedules, and memory for them."""
+"""Kernels of single operators, layers and models before their schedules."""
 
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import onnx
 
 from benchmarks.cases import CASES, MORE
@@ -16,7 +15,6 @@ from rutc.driver.weights import Weights
 from rutc.graph_opt import versions
 from rutc.importer import import_model
 from rutc.models.zoo import find
-from rutc.tensor_ir.affine import typical
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 
@@ -44,26 +42,3 @@ def kernels(source: str, machine: Machine) -> Iterator[tuple[str, Kernel, frozen
                 pairs = zip(pending.kernels, job.kernels, job.constants, strict=True)
                 for own, kernel, constants in pairs:
                     yield own.name, kernel, frozenset(constants)
-
-
-def arguments_of(kernel: Kernel) -> list[np.ndarray]:
-    """Returns memory for a kernel's arguments at common sizes, filled with small numbers.
-
-    There is room for one line before and behind each, from `first_line` on.
-    """
-    rng, symbols = np.random.default_rng(0), dict(kernel.symbols)
-    return [_filled(rng, b.dtype.numpy, typical(b.layout.size, symbols)) for b in kernel.args]
-
-
-def _filled(rng: np.random.Generator, dtype: np.dtype, elements: int) -> np.ndarray:
-    room = elements + 256 // dtype.itemsize
-    if dtype.kind == "b":
-        return np.zeros(room, dtype)
-    if dtype.kind in "iu":
-        return rng.integers(0, 3, room).astype(dtype)
-    return rng.standard_normal(room, np.float32).astype(dtype)
-
-
-def first_line(memory: np.ndarray) -> int:
-    """Returns the first address of a line in memory."""
-    return -(-memory.ctypes.data // 64) * 64

@@ -1,11 +1,11 @@
 """Kernels of single operators, layers and models, each under several schedules, and their cycles.
 
 A point is a kernel under a schedule. Kernels that are equal up to names are one. Each is timed in
-this process on one thread, with all operands as near as they stay from one run to the next. What
-is counted is the thread's own time, in cycles of the clock that is measured beside it.
+this process on one thread, operands as near as they stay from one run to the next, in turns with
+the default schedule of its kernel. What counts is the time of the thread, in cycles of the clock
+that is measured beside the default one.
 """
 
-import ctypes
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,17 +13,14 @@ from dataclasses import dataclass
 from random import Random
 from time import thread_time_ns
 
-import numpy as np
-
-from benchmarks.kernel_source import BUILDERS, arguments_of, first_line, kernels
+from benchmarks.kernel_source import BUILDERS, kernels
 from rutc.driver.compile_job import with_schedule
-from rutc.emit.jit import Code, KernelCode
+from rutc.driver.trials import Reference, Timer
 from rutc.errors import InternalError
 from rutc.models.zoo import zoo
 from rutc.tensor_ir.affine import typical
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
-from rutc.tensor_ir.ranges import common_sizes
 from rutc.tuner import choose
 from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import spaces
@@ -40,29 +37,6 @@ TRIAL_NS = 5_000_000
 """Samples are taken for so long, of which the least counts; three at least."""
 FEWEST_NS = 500
 """Kernels that take less are not told from the call."""
-PAIRS = 10_000
-"""Multiplications and exclusive-ors, each waiting for the one before: they tell the clock."""
-PAIR_CYCLES = 4
-CHAIN = """
-define void @rutc_kernel(ptr %p, ptr %q, i64 %a, i64 %n) {
-entry:
-  br label %loop
-loop:
-  %i = phi i64 [ 0, %entry ], [ %j, %loop ]
-  %x = phi i64 [ %n, %entry ], [ %z, %loop ]
-  %y = mul i64 %x, %a
-  %z = xor i64 %y, %a
-  %j = add i64 %i, 1
-  %more = icmp slt i64 %j, %n
-  br i1 %more, label %loop, label %done
-done:
-  store i64 %z, ptr %p
-  ret void
-}
-"""
-"""What tells the clock: a chain of pairs that no compiler makes shorter."""
-NOTHING = "define void @rutc_kernel(ptr %p, ptr %q, i64 %a, i64 %n) { ret void }"
-"""What tells how long a call takes."""
 
 
 @dataclass(frozen=True)
@@ -132,27 +106,6 @@ def bytes_of(kernel: Kernel) -> int:
     return sum(typical(b.layout.size, symbols) * b.dtype.bytes for b in kernel.args)
 
 
-class Clock:
-    """What is subtracted from and divides times: a call that does nothing, and a cycle."""
-
-    def __init__(self, machine: Machine) -> None:
-        """Compile both loops."""
-        words = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-        self._codes = [Code(text, "rutc_kernel", machine) for text in (CHAIN, NOTHING)]
-        self._chain, self._nothing = (
-            ctypes.CFUNCTYPE(None, *words)(code.address) for code in self._codes
-        )
-        self._result = np.zeros(8, np.int64)
-        place = self._result.ctypes.data
-        self.call_ns = least_ns(lambda: self._nothing(place, place, 0, 0))
-
-    def cycle_ns(self) -> float:
-        """Returns how long a cycle takes now."""
-        place = self._result.ctypes.data
-        least = min(timed(lambda: self._chain(place, place, 7, PAIRS), 1) for _ in range(5))
-        return (least - self.call_ns) / (PAIRS * PAIR_CYCLES)
-
-
 def timed(run: Callable[[], object], runs: int) -> float:
     """Returns the thread's time of each of so many runs."""
     start = thread_time_ns()
@@ -173,13 +126,25 @@ def least_ns(run: Callable[[], object]) -> float:
     return min(found)
 
 
-def measured(kernel: Kernel, machine: Machine, clock: Clock) -> float | None:
-    """Returns the cycles of a scheduled kernel on one thread; None of one that takes too few."""
-    code = KernelCode(kernel, machine)
-    symbols = common_sizes(dict(kernel.symbols))
-    memory = arguments_of(kernel)
-    (run,) = code.runs([first_line(m) for m in memory], symbols)
-    before = clock.cycle_ns()
-    found = least_ns(run) - clock.call_ns
-    cycle = min(before, clock.cycle_ns())
-    return None if found < FEWEST_NS else found / cycle
+class Cycles:
+    """Times points one after the other: those of a kernel take turns with its first one."""
+
+    def __init__(self, machine: Machine) -> None:
+        """For code of a machine, on one thread of this process."""
+        self._timer = Timer(machine)
+        self._reference: Reference | None = None
+        self._digest = ""
+
+    def of(self, point: Point) -> float | None:
+        """Returns the cycles of a point with near operands; None of one that takes too few.
+
+        Raises:
+            RutcError: it does not compile.
+        """
+        if point.digest != self._digest:
+            self._digest, self._reference = point.digest, None
+        found = self._timer.timed(point.kernel, self._reference, ("near",)).near
+        assert found is not None
+        if self._reference is None:
+            self._reference = Reference(point.kernel, found.cycles, found.cycles)
+        return None if found.ns < FEWEST_NS else found.cycles

@@ -13,16 +13,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from random import Random
 from statistics import median, quantiles
-from time import perf_counter_ns
 from typing import Any
 
 from benchmarks import layout
-from benchmarks.kernel_source import BUILDERS, arguments_of, first_line, kernels
+from benchmarks.kernel_source import BUILDERS, kernels
 from benchmarks.machine import provenance
 from benchmarks.protocol import Page, case_of, write
 from benchmarks.store import Entry
 from rutc.driver.compile_job import with_schedule
-from rutc.emit.jit import KernelCode
+from rutc.driver.trials import Reference, Timer
 from rutc.emit.targets import native_target
 from rutc.errors import RutcError
 from rutc.tensor_ir.kernel import Kernel
@@ -38,34 +37,10 @@ RANDOM_EVERY = 4
 """One in so many is drawn at random, the others are neighbours of the best before."""
 LIKED = 6
 """A random tiling is that of so many whose tile the model of the machine likes most."""
-TRIAL_NS = 4_000_000
-"""A trial runs for so long, or three times."""
-TURNS = 7
-"""Of the default and the best of the others."""
+TURNS = 5
+"""Of the best of the others, at last."""
 FEWEST_NS = 2_000
 """Kernels that take less say little of schedules."""
-
-
-class Timed:
-    """A scheduled kernel as code of this process, on arguments of its own."""
-
-    def __init__(self, kernel: Kernel, choice: Choice, machine: Machine) -> None:
-        """Compile it, and fill its arguments."""
-        scheduled = with_schedule(kernel, choice).kernel
-        self._code = KernelCode(scheduled, machine)
-        self._memory = arguments_of(scheduled)
-        (self._run,) = self._code.runs([first_line(m) for m in self._memory], {})
-
-    def once_ns(self) -> float:
-        """The least time of a run, of as many as `TRIAL_NS` has."""
-        self._run()
-        least, spent, runs = float("inf"), 0, 0
-        while spent < TRIAL_NS or runs < 3:
-            start = perf_counter_ns()
-            self._run()
-            took = perf_counter_ns() - start
-            least, spent, runs = min(least, took), spent + took, runs + 1
-        return least
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +50,7 @@ class Found:
     space: Space[Any]
     point: Any
     choice: Choice
-    ns: float
+    cycles: float
 
     def __str__(self) -> str:
         """The template and the point."""
@@ -88,14 +63,35 @@ def default(own: Sequence[Space[Any]]) -> tuple[Space[Any], Any]:
     return next(liked)
 
 
+class Turns:
+    """Times schedules of a kernel, by turns with its default one."""
+
+    def __init__(self, kernel: Kernel, choice: Choice, machine: Machine) -> None:
+        """Time the default schedule."""
+        self._kernel = kernel
+        self._timer = Timer(machine)
+        scheduled = with_schedule(kernel, choice).kernel
+        found = self._timer.timed(scheduled, None, ("near",)).near
+        assert found is not None
+        self.ns, self.cycles = found.ns, found.cycles
+        self._reference = Reference(scheduled, found.cycles, found.cycles)
+
+    def cycles_of(self, choice: Choice) -> float:
+        """Returns the cycles of another schedule."""
+        scheduled = with_schedule(self._kernel, choice).kernel
+        found = self._timer.timed(scheduled, self._reference, ("near",)).near
+        assert found is not None
+        return found.cycles
+
+
 def measured(kernel: Kernel, constants: frozenset[str], machine: Machine, rng: Random) -> Entry:
     """Returns the default's time, and the least of those of other schedules."""
     own = spaces(kernel, machine, constants)
     space, point = default(own)
     choice = space.choice(point)
-    usual = Timed(kernel, choice, machine)
-    best = first = Found(space, point, choice, usual.once_ns())
-    if first.ns < FEWEST_NS:
+    turns = Turns(kernel, choice, machine)
+    best = first = Found(space, point, choice, turns.cycles)
+    if turns.ns < FEWEST_NS:
         return {}
     tried = 1
     for number in range(TRIALS):
@@ -108,17 +104,15 @@ def measured(kernel: Kernel, constants: frozenset[str], machine: Machine, rng: R
         if found is None:
             continue
         tried += 1
-        took = Timed(kernel, found[1], machine).once_ns()
-        if took < best.ns:
+        took = turns.cycles_of(found[1])
+        if took < best.cycles:
             best = Found(space, *found, took)
-    other = Timed(kernel, best.choice, machine)
-    turns = [(usual.once_ns(), other.once_ns()) for _ in range(TURNS)]
-    mine, others = (median(t) for t in zip(*turns, strict=True))
+    again = median(turns.cycles_of(best.choice) for _ in range(TURNS)) / turns.cycles
     return {
         "template": first.space.template.name,
-        "default_us": round(mine / 1e3, 2),
-        "best_us": round(others / 1e3, 2),
-        "regret": round(max(mine / others - 1, 0.0), 3),
+        "default_us": round(turns.ns / 1e3, 2),
+        "best_us": round(turns.ns / 1e3 * again, 2),
+        "regret": round(max(1 / again - 1, 0.0), 3) if best is not first else 0.0,
         "tried": tried,
         "best": str(best),
     }
