@@ -122,21 +122,27 @@ class Limits:
 
 @record
 class Tried:
-    """One trial, for those who keep it."""
+    """One trial, for those who keep it: beside which default schedule, and whether it is final.
+
+    The default schedule itself has none beside it. What is final takes the place of earlier trials.
+    """
 
     subject: Subject
     candidate: Candidate
     place: Place
     outcome: Outcome
+    default: Candidate
+    reference: Reference | None
+    final: bool = False
 
 
 @record
 class Known:
-    """What a schedule took that was tried before; None if it failed."""
+    """What a schedule took that was tried before, by the default one's time; None if it failed."""
 
     place: Place
     text: str
-    cycles: float | None
+    ratio: float | None
 
 
 class Tuning:
@@ -207,7 +213,7 @@ class Tuning:
         if outcome.near.ns < FEWEST_NS:
             t.idle = PATIENCE
         for k in self._known(t.subject):
-            t.search.recall(k.place, k.text, k.cycles)
+            t.search.recall(k.place, k.text, None if k.ratio is None else k.ratio * cycles)
 
     def _batch(self, t: Progressing) -> None:
         before = t.best_cycles
@@ -225,9 +231,14 @@ class Tuning:
         for c in candidates:
             self._seen(t, c, self._bench.time(c.kernel, t.reference))
 
+    def _kept(self, t: Progressing, c: Candidate, outcome: Outcome, *, final: bool = False) -> None:
+        place, default = t.search.place(c), t.search.default
+        assert default is not None
+        self._keep([Tried(t.subject, c, place, outcome, default, t.reference, final)])
+
     def _seen(self, t: Progressing, candidate: Candidate, outcome: Outcome) -> float | None:
         """Keep what became of a candidate, and return its cycles; None where it failed."""
-        self._keep([Tried(t.subject, candidate, t.search.place(candidate), outcome)])
+        self._kept(t, candidate, outcome)
         cycles = cycles_of(outcome)
         t.search.observe(candidate, cycles)
         t.trials += 1
@@ -242,9 +253,12 @@ class Tuning:
                 continue
             if t.best_cycles > (1 - CERTAIN) * t.default_cycles:
                 continue
-            again = (self._bench.time(best[0].kernel, t.reference) for _ in range(TURNS))
-            cycles = sorted(cycles_of(x) or inf for x in again)
-            if cycles[TURNS // 2] < (1 - CERTAIN) * t.default_cycles:
+            again = [self._bench.time(best[0].kernel, t.reference) for _ in range(TURNS)]
+            again.sort(key=lambda x: cycles_of(x) or inf)
+            middle = again[TURNS // 2]
+            # The least of many is less than it will be again.
+            self._kept(t, best[0], middle, final=True)
+            if (cycles_of(middle) or inf) < (1 - CERTAIN) * t.default_cycles:
                 chosen[t.subject] = best[0]
         return chosen
 

@@ -22,6 +22,7 @@ from rutc.tuner import choose, trial
 from rutc.tuner.choice import Choice
 from rutc.tuner.database import Database
 from rutc.tuner.search import Candidate, Place, text_of
+from rutc.tuner.trial import digest
 
 NOT_BELIEVED = "not faster in a model"
 """The note of a record whose schedule was the fastest alone, and not in the model."""
@@ -48,8 +49,11 @@ def rows_of(tried: Tried, origin: trial.Origin) -> list[trial.Trial]:
     """Returns the rows of a trial: of near operands, and of far ones."""
     c, outcome = tried.candidate, tried.outcome
     summary = summarise(c.kernel, tried.subject.machine)
+    beside = tried.reference
     said = {
         "place": [tried.place.space, *tried.place.numbers],
+        "default": digest(text_of(tried.default.choice)),
+        "beside": None if beside is None else {"near": beside.near, "far": beside.far},
         "regions": [
             [r.times, r.entries, dict(r.work), dict(r.functions), r.chain, r.moved, r.evicted]
             for r in summary.regions
@@ -107,25 +111,41 @@ def _known(text: str, states: Mapping[str, trial.Trial]) -> Iterator[Known]:
         space, *numbers = json.loads(first.summary)["place"]
     except (ValueError, LookupError, TypeError):
         return
-    yield Known(Place(space, tuple(numbers)), text, cycles_of(states))
+    yield Known(Place(space, tuple(numbers)), text, ratio_of(states))
 
 
-def cycles_of(states: Mapping[str, trial.Trial]) -> float | None:
-    """Returns the cycles of a schedule, between near and far operands; None where they lack."""
+def ratio_of(states: Mapping[str, trial.Trial]) -> float | None:
+    """Returns a schedule's time by that of the default one beside it; None where it is not known.
+
+    It is the mean of near and far operands. The default schedule has no other beside it.
+    """
     if set(states) != set(trial.STATES):
         return None
     logs = []
-    for t in states.values():
+    for state, t in states.items():
+        try:
+            beside = json.loads(t.summary)["beside"]
+            cycles = None if beside is None else float(beside[state])
+        except (ValueError, LookupError, TypeError):
+            return None
         if t.median_ns is None or not t.reference_ns:
             return None
-        logs.append(log(t.median_ns / t.reference_ns))
+        logs.append(0.0 if cycles is None else log(t.median_ns / t.reference_ns / cycles))
     return exp(sum(logs) / len(logs))
+
+
+def default_of(states: Mapping[str, trial.Trial]) -> str:
+    """Returns the digest of the default schedule beside which one was timed."""
+    try:
+        return str(json.loads(next(iter(states.values())).summary)["default"])
+    except (ValueError, LookupError, TypeError):
+        return ""
 
 
 class RecordedSchedules:
     """Chooses the fastest schedule that is on record for a kernel, on a machine like this one.
 
-    It has to be faster than the default one, measured on the same machine.
+    It has to be faster than the default one, which took turns with it.
     """
 
     def __init__(self, database: Database, machine: Machine) -> None:
@@ -148,19 +168,19 @@ class RecordedSchedules:
                 near[distance].append(t)
         if not near:
             return None
-        usual = text_of(choose(kernel, machine, constants))
+        usual = digest(text_of(choose(kernel, machine, constants)))
         by_text = grouped(near[min(near)])
-        default = cycles_of(by_text.get(usual, {}))
         known = [
-            (cycles, text)
+            (ratio, text)
             for text, states in by_text.items()
-            if (cycles := cycles_of(states)) is not None
+            if (ratio := ratio_of(states)) is not None
+            and default_of(states) == usual
             and not any(t.error for t in states.values())
         ]
-        if default is None or not known:
+        if not known:
             return None
-        cycles, text = min(known)
-        if cycles > (1 - CERTAIN) * default:
+        ratio, text = min(known)
+        if ratio > 1 - CERTAIN:
             return None
         row = next(iter(by_text[text].values()))
         choice = Choice(parse_schedule(row.schedule), row.packing)

@@ -13,6 +13,7 @@ process over the same features, whose spread tells where little is known.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from math import exp, inf, log
 from random import Random
 from typing import Any, Protocol
@@ -167,7 +168,7 @@ class Search:
         """What was tried, and the logarithm of its cycles; infinity of what failed."""
         self._seen: set[str] = set()
 
-    @property
+    @cached_property
     def default(self) -> Candidate | None:
         """The point that is taken without a search."""
         liked = ((s, s.default.point) for s in self._spaces if s.default and s.default.liked)
