@@ -123,12 +123,12 @@ def tune_model(
     errors: Counter[str] = Counter()
 
     def keep(tried: Sequence[Tried]) -> None:
-        kept.update(t.outcome.status for t in tried if not t.final)
-        errors.update(f"{t.outcome.status}: {t.outcome.error}" for t in tried if t.outcome.error)
         for final in (False, True):
             rows = [row for t in tried if t.final is final for row in rows_of(t, origin)]
             if rows:
                 database.add(rows, replace=final)
+        kept.update(t.outcome.status for t in tried if not t.final)
+        errors.update(f"{t.outcome.status}: {t.outcome.error}" for t in tried if t.outcome.error)
 
     interrupted = False
     with Bench(machine, cpu) as bench:

@@ -236,7 +236,7 @@ def test_plots_are_drawn_from_the_entries_alone(tmp_path: Path) -> None:
 def test_schedules_of_all_spaces_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The default's regret of a softmax, whose rows have no tiles, and of a product."""
     monkeypatch.setattr(regret, "TRIALS", 5)
-    monkeypatch.setattr(regret, "TRIAL_NS", 10_000)
+    monkeypatch.setattr("rutc.driver.trials.SPENT_NS", 10_000)
     monkeypatch.setattr(regret, "TURNS", 3)
     names = ("operator Softmax of scores", "product 16x3072x768", "operator ScatterND of rows")
     found = [regret.measure(name, 1.0, ()) for name in names]

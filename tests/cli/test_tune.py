@@ -237,7 +237,8 @@ def test_an_interrupted_search_keeps_all_it_measured(wide: Path, database: Path)
     said = json.loads(stdout)
     assert said["interrupted"]
     with Database.open(database, create=False) as db:
-        assert db.count() == 2 * said["trials"] >= 12
+        # It may have been interrupted between a trial and its count.
+        assert 12 <= 2 * said["trials"] <= db.count() <= 2 * said["trials"] + 2
 
 
 @pytest.mark.parametrize(
