@@ -188,7 +188,9 @@ def _needed(curves: dict[str, np.ndarray]) -> list[str]:
     for method, rows in curves.items():
         reached = rows >= 0.95 * best[:, None]
         trials = [MARKS[int(np.argmax(r))] if r.any() else inf for r in reached]
-        said.append(f"{method} {median(trials):g} ({sum(t < inf for t in trials)} kernels)")
+        middle = median(trials)
+        needed = f"{middle:g}" if middle < inf else f"more than {TRIALS}"
+        said.append(f"{method} {needed} ({sum(t < inf for t in trials)} kernels)")
     return [
         "Trials until 95 % of the best that any of the searches found, median, and how many got "
         f"there: {', '.join(said)}."
