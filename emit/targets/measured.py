@@ -9,14 +9,15 @@ another thread runs) depends on what they do, and is not measured.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import json
 import mmap
 import os
 import platform
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from math import log2
 from pathlib import Path
@@ -52,14 +53,29 @@ def with_measured_rates(machine: Machine, *, again: bool = False) -> Machine:
     place = cache_directory() / "machines" / f"{_key(machine)}.json"
     found = None if again else _known(place)
     if found is None:
-        try:
-            found = measure(machine)
-        except (OSError, UserError, InternalError):
-            return machine
-        with suppress(OSError, UserError):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(place, json.dumps(found, indent=2).encode())
+        with _alone(place.parent):
+            # Another process may have measured meanwhile.
+            found = None if again else _known(place)
+            if found is None:
+                try:
+                    found = measure(machine)
+                except (OSError, UserError, InternalError):
+                    return machine
+                with suppress(OSError, UserError):
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    write_atomically(place, json.dumps(found, indent=2).encode())
     return replace(machine, **found)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Lets no other process measure meanwhile, where a file can be locked."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context((folder / "measuring").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _key(machine: Machine) -> str:
