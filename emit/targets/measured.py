@@ -69,11 +69,12 @@ def with_measured_rates(machine: Machine, *, again: bool = False) -> Machine:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Lets no other process measure meanwhile, where a file can be locked."""
+    """Lets no other process measure meanwhile, where a folder can be locked."""
     with ExitStack() as stack:
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context((folder / "measuring").open("w"))
+            lock = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, lock)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
