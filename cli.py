@@ -17,7 +17,6 @@ from rutc.report import db_commands, tune_command
 from rutc.report.console import Screen, command, standard_streams, survived
 from rutc.report.flags import (
     AsJson,
-    Db,
     Debug,
     Dims,
     ExactAlgorithms,
@@ -29,6 +28,7 @@ from rutc.report.flags import (
     Model,
     Precision,
     Quiet,
+    Schedules,
     Shapes,
     Sizes,
     Target,
@@ -91,7 +91,7 @@ def compile_command(
         Path | None, typer.Option(metavar="DIR", help="Write every step's form into a folder.")
     ] = None,
     keep_subnormals: KeepSubnormals = False,
-    db: Db = None,
+    db: Schedules = None,
     tune: Tune = None,
     limit_time: LimitTime = None,
     limit_memory: LimitMemory = None,

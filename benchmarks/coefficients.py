@@ -22,14 +22,14 @@ import numpy as np
 import onnx
 
 from benchmarks import layers, layout
-from benchmarks.decisions import MODELS, Made, Turns, different, made
+from benchmarks.decisions import MODELS, SECONDS, different
 from benchmarks.kernel_source import BUILDERS, kernels
 from benchmarks.kernel_times import digest_of
 from benchmarks.machine import provenance
 from benchmarks.protocol import Page, case_of, write
-from benchmarks.regret import FEWEST_NS
-from benchmarks.regret import Turns as Schedules
+from benchmarks.regret import FEWEST_NS, Turns
 from benchmarks.store import Entry
+from rutc.driver.launch_times import in_turns, written
 from rutc.emit.targets import native_target
 from rutc.errors import InternalError
 from rutc.graph_opt import versions
@@ -58,30 +58,26 @@ NAMES = tuple(
 )
 
 
-def value_of(name: str) -> float:
-    """Returns the number in use."""
+def number_of(name: str) -> float:
+    """Returns the number in use, an int where it is whole."""
     group, _, own = name.partition(".")
-    return float(getattr(getattr(COEFFICIENTS, group), own))
+    found: float = getattr(getattr(COEFFICIENTS, group), own)
+    return found
 
 
 def others_of(name: str) -> list[float]:
     """Returns the numbers to try: half and twice as much, whole where the one in use is."""
-    value = value_of(name)
-    whole = isinstance(
-        getattr(getattr(COEFFICIENTS, name.partition(".")[0]), name.partition(".")[2]), int
-    )
-    tried = [value / 2, value * 2]
-    if whole:
-        tried = [value // 2, value * 2]
-    return [x for x in tried if x > 0 and x != value] if value else [1.0]
+    value = number_of(name)
+    if not value:
+        return [1.0]
+    half = value // 2 if isinstance(value, int) else value / 2
+    return [x for x in (half, value * 2) if x > 0]
 
 
 def changed(machine: Machine, name: str, value: float) -> Machine:
     """Returns the machine with another number."""
     group, _, own = name.partition(".")
-    before = getattr(COEFFICIENTS, group)
-    number = int(value) if isinstance(getattr(before, own), int) else value
-    every: dict[str, Any] = {group: replace(before, **{own: number})}
+    every: dict[str, Any] = {group: replace(getattr(COEFFICIENTS, group), **{own: value})}
     found: Coefficients = replace(COEFFICIENTS, **every)
     return replace(machine, coefficients=found)
 
@@ -124,7 +120,7 @@ def of_schedules(name: str, value: float) -> Entry:
         if len(ratios) == MOST_KERNELS:
             break
         with suppress(InternalError):
-            turns = Schedules(s.kernel, usual, machine)
+            turns = Turns(s.kernel, usual, machine)
             if turns.ns < FEWEST_NS:
                 continue
             other = median(turns.cycles_of(instead) for _ in range(TURNS))
@@ -187,18 +183,16 @@ def of_graphs(name: str, value: float) -> Entry:
         if len(ratios) == MOST_MODELS:
             break
         with suppress(InternalError), tempfile.TemporaryDirectory() as folder:
-            base = _base(n.name, machine, Path(folder) / "base.so")
-            artifact = made(plan, machine, Path(folder) / "other.so")
-            us = Turns([base, artifact], n.inputs).us
+            base, artifact = (
+                written(p, machine, Path(folder) / f"{name}.so", keep_subnormals=True)
+                for name, p in (("base", usual_plans()[n.name]), ("other", plan))
+            )
+            us = in_turns([base, artifact], SECONDS, n.inputs)
             whole = [sum(own.values()) for own in us]
             mine, others = different(base, artifact, us)
             if mine and others:
                 ratios.append((whole[1] / whole[0], n.name))
     return _told(value, len(differ), ratios)
-
-
-def _base(name: str, machine: Machine, path: Path) -> Made:
-    return made(usual_plans()[name], machine, path)
 
 
 # -- the page -----------------------------------------------------------------------------------
@@ -216,7 +210,7 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     """Returns the entry of a number: what others in its place would change."""
     told = of_schedules if name.partition(".")[0] in OF_SCHEDULES else of_graphs
     tried = [told(name, value) for value in others_of(name)]
-    return {"value": value_of(name), "tried": tried, **asdict(provenance())}
+    return {"value": number_of(name), "tried": tried, **asdict(provenance())}
 
 
 def page(entries: Sequence[Entry]) -> str:

@@ -12,12 +12,10 @@ import tempfile
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from statistics import median, quantiles
-from time import perf_counter
 
 import numpy as np
 
@@ -25,8 +23,7 @@ from benchmarks import layout
 from benchmarks.machine import provenance
 from benchmarks.protocol import Page, case_of, write
 from benchmarks.store import Entry
-from rutc.driver.build import Builder
-from rutc.emit.library import build_library
+from rutc.driver.launch_times import Artifact, in_turns, written
 from rutc.emit.targets import native_target
 from rutc.errors import InternalError
 from rutc.graph_opt import versions
@@ -36,8 +33,6 @@ from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model
 from rutc.models.zoo import find
-from rutc.runtime import InferenceSession
-from rutc.tensor_ir.machine import Machine
 
 MODELS = (
     "light_squeezenet",
@@ -66,49 +61,9 @@ SECONDS = 0.4
 """For each of two artifacts that take turns; five runs at least."""
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """An artifact, and the symbol of each of its launches' kernels."""
-
-    library: Path
-    symbols: Mapping[str, str]
-
-
-def made(plan: Plan, machine: Machine, path: Path) -> Made:
-    """Returns the artifact of a plan."""
-    built = Builder(plan, machine, "model", 2, keep_subnormals=True).build()
-    build_library(built.program, built.objects, path, {})
-    return Made(path, {f.name: f.symbol for f in built.facts})
-
-
-class Turns:
-    """Artifacts that take turns: the median microseconds of each of their steps."""
-
-    def __init__(self, artifacts: Sequence[Made], inputs: Mapping[str, np.ndarray]) -> None:
-        """Run them."""
-        steps: list[defaultdict[str, list[float]]] = [defaultdict(list) for _ in artifacts]
-        with ExitStack() as stack:
-            sessions = [
-                stack.enter_context(InferenceSession(m.library, threads=1, profile=True))
-                for m in artifacts
-            ]
-            before: list[dict[str, float]] = [{} for _ in artifacts]
-            started, runs = perf_counter(), 0
-            while runs < 6 or perf_counter() - started < SECONDS * len(artifacts):
-                for number, session in enumerate(sessions):
-                    session.run(None, inputs)
-                    now: Counter[str] = Counter()
-                    for e in session.profile():
-                        now[artifacts[number].symbols.get(e.name, e.name)] += e.total_us  # type: ignore[assignment]
-                    if runs:
-                        for name, total in now.items():
-                            steps[number][name].append(total - before[number].get(name, 0.0))
-                    before[number] = dict(now)
-                runs += 1
-        self.us = [{name: median(times) for name, times in own.items()} for own in steps]
-
-
-def different(first: Made, second: Made, us: Sequence[Mapping[str, float]]) -> tuple[float, float]:
+def different(
+    first: Artifact, second: Artifact, us: Sequence[Mapping[str, float]]
+) -> tuple[float, float]:
     """Returns the microseconds of what only either artifact has, for both."""
     counts = [Counter(m.symbols.values()) for m in (first, second)]
     same = {s for s, n in counts[0].items() if counts[1][s] == n}
@@ -127,8 +82,8 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     near: defaultdict[str, list[Neighbour]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        base = made(found.plan, machine, path / "base.so")
-        large = _large(found.plan, base, Turns([base], inputs).us[0])
+        base = written(found.plan, machine, path / "base.so", keep_subnormals=True)
+        large = _large(found.plan, base, in_turns([base], SECONDS, inputs)[0])
         for n in neighbours(found):
             if n.subject in large:
                 near[n.decision].append(n)
@@ -145,13 +100,15 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
                     continue
                 decision = own.pop()
                 rng.shuffle(near[decision])
-                others: list[tuple[str, Made]] = []
+                others: list[tuple[str, Artifact]] = []
                 for n in near[decision]:
                     other = legal(found, n)
                     if other is None or len(others) >= OTHERS:
                         continue
                     try:
-                        artifact = made(other.plan, machine, path / f"{len(others)}.so")
+                        artifact = written(
+                            other.plan, machine, path / f"{len(others)}.so", keep_subnormals=True
+                        )
                     except InternalError as error:
                         decisions[decision] = {"error": str(error).splitlines()[0]}
                         break
@@ -161,7 +118,7 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
     return {"decisions": decisions, **asdict(provenance())}
 
 
-def _large(plan: Plan, base: Made, us: Mapping[str, float]) -> set[str]:
+def _large(plan: Plan, base: Artifact, us: Mapping[str, float]) -> set[str]:
     """Returns the values of kernels that take much of a run."""
     total = sum(us.values())
     times = {name: us.get(symbol, 0.0) for name, symbol in base.symbols.items()}
@@ -174,12 +131,12 @@ def _large(plan: Plan, base: Made, us: Mapping[str, float]) -> set[str]:
 
 
 def _measured(
-    base: Made, others: Sequence[tuple[str, Made]], inputs: Mapping[str, np.ndarray]
+    base: Artifact, others: Sequence[tuple[str, Artifact]], inputs: Mapping[str, np.ndarray]
 ) -> Entry:
     """Returns the regret of what the base has; each other choice takes turns with it."""
     found: list[tuple[float, float, float, str]] = []
     for change, artifact in others:
-        chosen, instead = different(base, artifact, Turns([base, artifact], inputs).us)
+        chosen, instead = different(base, artifact, in_turns([base, artifact], SECONDS, inputs))
         if instead:
             found.append((chosen / instead, chosen, instead, change))
     if not found:

@@ -20,7 +20,7 @@ from benchmarks.machine import provenance
 from benchmarks.protocol import Page, case_of, write
 from benchmarks.store import Entry
 from rutc.driver.trials import Bench, Reference
-from rutc.driver.tuning import cycles_of, scheduled
+from rutc.driver.tuning import scheduled
 from rutc.emit.targets import native_target
 from rutc.errors import RutcError, UserError
 from rutc.tensor_ir.cost import estimate, summarise
@@ -120,7 +120,7 @@ def _searched(search: Search, bench: Bench, *, at_random: bool) -> list[float]:
     default = search.default
     assert default is not None
     outcome = bench.time(default.kernel)
-    usual = cycles_of(outcome)
+    usual = outcome.cycles
     if usual is None or outcome.near is None or outcome.far is None:
         raise UserError(f"the default schedule: {outcome.status} {outcome.error}")
     reference = Reference(default.kernel, outcome.near.cycles, outcome.far.cycles)
@@ -137,7 +137,7 @@ def _searched(search: Search, bench: Bench, *, at_random: bool) -> list[float]:
             break
         for c in batch:
             try:
-                cycles = cycles_of(bench.time(c.kernel, reference))
+                cycles = bench.time(c.kernel, reference).cycles
             except RutcError:
                 cycles = None
             search.observe(c, cycles)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import cycle, islice, repeat
 from math import ceil, sqrt
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection
 from statistics import median
 from time import monotonic, thread_time_ns
 from types import TracebackType
@@ -26,9 +26,9 @@ from typing import Self
 
 import numpy as np
 
-from rutc.base.processes import end_with_parent
 from rutc.base.record import record
-from rutc.emit.interrupts import ignore, uninterrupted
+from rutc.driver.worker_pool import death, forked
+from rutc.emit.interrupts import uninterrupted
 from rutc.emit.jit import Code, KernelCode
 from rutc.errors import RutcError
 from rutc.tensor_ir.affine import typical
@@ -102,6 +102,13 @@ class Outcome:
     far: Timing | None = None
     error: str = ""
 
+    @property
+    def cycles(self) -> float | None:
+        """What it says of a kernel in a model: the geometric mean of near and far operands."""
+        if self.near is None or self.far is None:
+            return None
+        return sqrt(self.near.cycles * self.far.cycles)
+
 
 def arguments_of(kernel: Kernel, seed: int = 0) -> list[np.ndarray]:
     """Returns memory for a kernel's arguments at common sizes, filled with small numbers.
@@ -155,14 +162,15 @@ def _sample(runs: Iterator[Callable[[], object]], count: int) -> float:
 class Prepared:
     """A scheduled kernel as code of this process, with operands of its own."""
 
-    def __init__(self, kernel: Kernel, machine: Machine) -> None:
-        """Compile it, fill the operands and run it once on each copy."""
+    def __init__(self, kernel: Kernel, machine: Machine, states: Sequence[State]) -> None:
+        """Compile it, fill the operands and run it once on each copy that the states need."""
         self._code = KernelCode(kernel, machine)
         symbols = common_sizes(dict(kernel.symbols))
-        size = sum(m.nbytes for m in arguments_of(kernel))
-        copies = min(MOST_COPIES, ceil(2 * machine.l2 / max(size, 1)) + 1)
-        copies = max(2, copies) if 2 * size <= MOST_BYTES else 1
-        self._memory = [arguments_of(kernel, seed) for seed in range(copies)]
+        self._memory = [arguments_of(kernel)]
+        size = sum(m.nbytes for m in self._memory[0])
+        if "far" in states and 2 * size <= MOST_BYTES:
+            copies = min(MOST_COPIES, max(2, ceil(2 * machine.l2 / max(size, 1)) + 1))
+            self._memory += [arguments_of(kernel, seed) for seed in range(1, copies)]
         runs = [self._code.runs([first_line(m) for m in own], symbols)[0] for own in self._memory]
         for run in runs:
             run()
@@ -231,8 +239,8 @@ class Timer:
         Raises:
             RutcError: it does not compile.
         """
-        beside = None if reference is None else self._prepared(reference.kernel)
-        own = Prepared(kernel, self._machine)
+        beside = None if reference is None else self._prepared(reference.kernel, states)
+        own = Prepared(kernel, self._machine, states)
         cycles = {} if reference is None else {"near": reference.near, "far": reference.far}
         found = {
             state: _timing(
@@ -242,11 +250,11 @@ class Timer:
         }
         return Outcome("measured", found.get("near"), found.get("far"))
 
-    def _prepared(self, kernel: Kernel) -> Prepared:
+    def _prepared(self, kernel: Kernel, states: Sequence[State]) -> Prepared:
         """A reference: mostly that of the time before."""
-        text = pickle.dumps(kernel)
+        text = pickle.dumps((kernel, states))
         if self._known is None or self._known[0] != text:
-            self._known = text, Prepared(kernel, self._machine)
+            self._known = text, Prepared(kernel, self._machine, states)
         return self._known[1]
 
 
@@ -315,35 +323,17 @@ class Bench:
                 _, status = os.waitpid(self._process, 0)
             except ChildProcessError:
                 return "its process has ended"
-        code = os.waitstatus_to_exitcode(status)
-        return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        return death(os.waitstatus_to_exitcode(status))
 
     def _begun(self) -> Connection:
         if self._pipe is not None:
             return self._pipe
-        ours, theirs = Pipe()
-        parent = os.getpid()
         with uninterrupted():
-            process = os.fork()
-            if process == 0:
-                status = 1
-                try:
-                    ours.close()
-                    self._serve(theirs, parent)
-                    status = 0
-                finally:
-                    # Without the clean-up that is the parent's.
-                    os._exit(status)
-            self._pipe, self._process = ours, process
-        theirs.close()
-        return ours
+            self._pipe, self._process = forked(self._serve)
+        return self._pipe
 
-    def _serve(self, pipe: Connection, parent: int) -> None:
+    def _serve(self, pipe: Connection) -> None:
         """Times kernels until there is nobody who sends any."""
-        ignore()
-        end_with_parent()
-        if os.getppid() != parent:
-            return
         if self._cpu is not None:
             with suppress(OSError):
                 os.sched_setaffinity(0, {self._cpu})

@@ -11,15 +11,15 @@ from __future__ import annotations
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 
-from rutc.base.progress import Progress
+from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
 from rutc.driver.build import Alternative, machine_of
-from rutc.driver.compiler import compile_model, planned
+from rutc.driver.compiler import planned
+from rutc.driver.launch_times import in_turns, written
 from rutc.driver.options import Options
 from rutc.driver.plan_steps import Pending, PlanSteps
 from rutc.driver.trials import Bench
@@ -32,16 +32,13 @@ from rutc.errors import UserError
 from rutc.graph_opt import versions
 from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model
-from rutc.runtime import InferenceSession, load
 from rutc.tensor_ir.machine import Machine
 from rutc.tuner.cost_model import CostModel
 from rutc.tuner.database import Database
 from rutc.tuner.search import Candidate
-from rutc.verify.session_values import session_values
 
 IN_MODEL_S = 1.0
-"""For each of two artifacts that take turns; five runs at least."""
-FEWEST_RUNS = 5
+"""For each of two artifacts that take turns."""
 
 
 @record
@@ -104,7 +101,7 @@ def tune_model(
             f"{', '.join(missing)}; tune on a machine that has them"
         )
     began = perf_counter()
-    tell = on_progress or (lambda stage, done, total: None)
+    tell = on_progress or nobody
     tell("plan", 0, 1)
     graph = import_model(model, shapes=options.shapes, dims=options.dims, values=options.values)
     found = versions(graph, machine, exact=options.exact_algorithms, spread=options.spread)
@@ -122,13 +119,13 @@ def tune_model(
     kept: Counter[str] = Counter()
     errors: Counter[str] = Counter()
 
-    def keep(tried: Sequence[Tried]) -> None:
-        for final in (False, True):
-            rows = [row for t in tried if t.final is final for row in rows_of(t, origin)]
-            if rows:
-                database.add(rows, replace=final)
-        kept.update(t.outcome.status for t in tried if not t.final)
-        errors.update(f"{t.outcome.status}: {t.outcome.error}" for t in tried if t.outcome.error)
+    def keep(t: Tried) -> None:
+        database.add(rows_of(t, origin), replace=t.final)
+        if t.final:
+            return
+        kept[t.outcome.status] += 1
+        if t.outcome.error:
+            errors[f"{t.outcome.status}: {t.outcome.error}"] += 1
 
     interrupted = False
     with Bench(machine, cpu) as bench:
@@ -147,7 +144,7 @@ def tune_model(
             # All that was measured is kept.
             interrupted = True
         faster = {} if interrupted else tuning.faster()
-    compared = _in_model(model, options, launches, faster, tell) if faster else None
+    compared = _in_model((plan, alternatives, machine), launches, faster, tell) if faster else None
     if compared is not None:
         for s, c in faster.items():
             if not compared.believed(s):
@@ -169,6 +166,11 @@ def name_of(launch: Pending) -> str:
     """Returns how a user knows a launch: by the nodes that it computes."""
     first, *others = launch.origin or (launch.name,)
     return f"{first} .. {others[-1]}" if others else first
+
+
+Planned = tuple[Plan, tuple[Alternative, ...], Machine]
+"""A plan, those that run instead where they may, and the machine that they are for."""
+Launches = Mapping[Subject, Sequence[Pending]]
 
 
 def launches_of(
@@ -201,70 +203,24 @@ class InModel:
 
 
 def _in_model(
-    model: Path,
-    options: Options,
-    launches: Mapping[Subject, Sequence[Pending]],
-    faster: Mapping[Subject, Candidate],
-    tell: Progress,
+    own: Planned, launches: Launches, faster: Mapping[Subject, Candidate], tell: Progress
 ) -> InModel:
     """Runs artifacts with default schedules and with the others in turns."""
     tell("in the model", 0, 1)
     chooser = chooser_of({s: c.choice for s, c in faster.items()})
+    plan, alternatives, machine = own
+    make = partial(written, plan, machine, alternatives=alternatives)
     with tempfile.TemporaryDirectory() as folder:
-        made = []
-        for name, own in (("default", None), ("found", chooser)):
-            place = Path(folder) / name / "model.so"
-            place.parent.mkdir()
-            made.append(compile_model(model, place, options, chooser=own).library)
-        default, found = _turns(made)
+        place = Path(folder)
+        artifacts = [make(place / "default.so"), make(place / "found.so", chooser=chooser)]
+        us = in_turns(artifacts, IN_MODEL_S)
     tell("in the model", 1, 1)
-    us = {s: (default.of(launches[s]), found.of(launches[s])) for s in faster}
-    return InModel(us, (sum(default.us.values()), sum(found.us.values())))
-
-
-@record
-class Profile:
-    """The median microseconds of an artifact's functions in a run, and those of launches."""
-
-    us: Mapping[str, float]
-    symbols: Mapping[str, str]
-
-    def of(self, launches: Sequence[Pending]) -> float:
-        """Returns what the functions of these launches take."""
-        return sum(self.us.get(s, 0.0) for s in {self.symbols[p.name] for p in launches})
-
-
-def _turns(libraries: Sequence[Path]) -> list[Profile]:
-    """Returns the profiles of artifacts that take turns."""
-    times: list[defaultdict[str, list[float]]] = [defaultdict(list) for _ in libraries]
-    with ExitStack() as stack:
-        sessions = [
-            stack.enter_context(load(library, threads=1, profile=True)) for library in libraries
-        ]
-        inputs = session_values(sessions[0], ())
-        before: list[dict[str, float]] = [{} for _ in libraries]
-        began, runs = perf_counter(), 0
-        while runs <= FEWEST_RUNS or perf_counter() - began < IN_MODEL_S * len(libraries):
-            for number, session in enumerate(sessions):
-                session.run(None, inputs)
-                now = {e.name: e.total_us for e in session.profile()}
-                if runs:
-                    for name, total in now.items():
-                        times[number][name].append(total - before[number].get(name, 0.0))
-                before[number] = now
-            runs += 1
-        symbols = [_symbols(session) for session in sessions]
-    return [
-        Profile({name: median(us) for name, us in own.items()}, known)
-        for own, known in zip(times, symbols, strict=True)
-    ]
-
-
-def _symbols(session: InferenceSession) -> dict[str, str]:
-    """The function of every launch."""
-    kernels = session.manifest["kernels"]
-    assert isinstance(kernels, list)
-    return {k["name"]: k["symbol"] for k in kernels}
+    names = {s: [p.name for p in launches[s]] for s in faster}
+    default, found = (
+        {s: a.us_of(names[s], each) for s in faster} for a, each in zip(artifacts, us, strict=True)
+    )
+    whole = [sum(each.values()) for each in us]
+    return InModel({s: (default[s], found[s]) for s in faster}, (whole[0], whole[1]))
 
 
 def _told(t: Progressing, compared: InModel | None) -> Tuned:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, inf, log
+from math import exp, inf
 from random import Random
 from time import monotonic
 
@@ -67,13 +67,6 @@ def scheduled(kernel: Kernel, choice: Choice) -> Kernel:
         return with_schedule(kernel, choice).kernel
     except InternalError as error:
         raise NotApplicable(str(error).splitlines()[0]) from error
-
-
-def cycles_of(outcome: Outcome) -> float | None:
-    """Returns what a trial says of a kernel in a model: between near and far operands."""
-    if outcome.near is None or outcome.far is None:
-        return None
-    return exp((log(outcome.near.cycles) + log(outcome.far.cycles)) / 2)
 
 
 @dataclass
@@ -153,11 +146,11 @@ class Tuning:
         subjects: Mapping[Subject, tuple[int, str]],
         bench: Bench,
         judge: Callable[[Machine], Judge],
-        keep: Callable[[Sequence[Tried]], None],
+        keep: Callable[[Tried], None],
         seed: int = 0,
         known: Callable[[Subject], Sequence[Known]] = lambda subject: (),
     ) -> None:
-        """`keep` is given all trials of a batch; `known` has what was tried before.
+        """`keep` is given each trial; `known` has what was tried before.
 
         Nothing is searched of subjects without a space, or whose loops have no fixed lengths.
         """
@@ -221,28 +214,23 @@ class Tuning:
         if not proposed:
             t.idle = PATIENCE
             return
-        self._tried(t, proposed)
+        for c in proposed:
+            self._seen(t, c, self._bench.time(c.kernel, t.reference))
         gain = max(0.0, 1 - t.best_cycles / before)
         t.idle = 0 if gain > 0 else t.idle + 1
         t.hope = (t.hope + gain) / 2
 
-    def _tried(self, t: Progressing, candidates: Sequence[Candidate]) -> None:
-        """Measure candidates."""
-        for c in candidates:
-            self._seen(t, c, self._bench.time(c.kernel, t.reference))
-
     def _kept(self, t: Progressing, c: Candidate, outcome: Outcome, *, final: bool = False) -> None:
         place, default = t.search.place(c), t.search.default
         assert default is not None
-        self._keep([Tried(t.subject, c, place, outcome, default, t.reference, final)])
+        self._keep(Tried(t.subject, c, place, outcome, default, t.reference, final))
 
     def _seen(self, t: Progressing, candidate: Candidate, outcome: Outcome) -> float | None:
         """Keep what became of a candidate, and return its cycles; None where it failed."""
         self._kept(t, candidate, outcome)
-        cycles = cycles_of(outcome)
-        t.search.observe(candidate, cycles)
+        t.search.observe(candidate, outcome.cycles)
         t.trials += 1
-        return cycles
+        return outcome.cycles
 
     def faster(self) -> dict[Subject, Candidate]:
         """Returns what is faster than default schedules when both take turns again."""
@@ -254,11 +242,11 @@ class Tuning:
             if t.best_cycles > (1 - CERTAIN) * t.default_cycles:
                 continue
             again = [self._bench.time(best[0].kernel, t.reference) for _ in range(TURNS)]
-            again.sort(key=lambda x: cycles_of(x) or inf)
+            again.sort(key=lambda x: x.cycles or inf)
             middle = again[TURNS // 2]
             # The least of many is less than it will be again.
             self._kept(t, best[0], middle, final=True)
-            if (cycles_of(middle) or inf) < (1 - CERTAIN) * t.default_cycles:
+            if (middle.cycles or inf) < (1 - CERTAIN) * t.default_cycles:
                 chosen[t.subject] = best[0]
         return chosen
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from math import exp, log
+from typing import Any
 
 from rutc.base.processor import cpu_name
+from rutc.base.record import record
 from rutc.driver.trials import Timing
 from rutc.driver.tuning import CERTAIN, Known, Subject, Tried, scheduled
 from rutc.emit.targets.select import host_processor
@@ -85,7 +87,7 @@ def known_of(subject: Subject, origin: trial.Origin, database: Database) -> list
     """Returns what is known of a subject's schedules on this machine."""
     likeness = trial.like(origin)
     own = [t for t in database.trials(task_of(subject)) if likeness(t.origin) == 0]
-    return [k for text, states in grouped(own).items() for k in _known(text, states)]
+    return [Known(r.place, r.text, r.ratio) for r in recorded(own) if r.place is not None]
 
 
 def doubted(
@@ -94,52 +96,78 @@ def doubted(
     """Returns the rows of a schedule with the note that it is not to be taken."""
     text, key = text_of(candidate.choice), origin.key
     own = [t for t in database.trials(task_of(subject)) if t.origin.key == key]
-    return [replace(t, error=NOT_BELIEVED) for t in grouped(own).get(text, {}).values()]
+    return [replace(t, error=NOT_BELIEVED) for t in own if text_on_record(t) == text]
 
 
-def grouped(trials: Iterable[trial.Trial]) -> dict[str, dict[str, trial.Trial]]:
-    """Returns trials by what tells their schedules apart, and by the state of operands."""
+@record
+class Recorded:
+    """A schedule on record: its text and place, and its time by that of the default one beside it.
+
+    `default` is the digest of that one. The `ratio` is the mean of near and far operands; None
+    where it is not known. What is `doubted` is not to be taken.
+    """
+
+    text: str
+    place: Place | None
+    default: str
+    ratio: float | None
+    doubted: bool
+    trial: trial.Trial
+
+
+def text_on_record(t: trial.Trial) -> str:
+    """Returns what tells a trial's schedule from others, as `text_of` does."""
+    return f"{t.schedule} {trial.packing_text(t.packing)}"
+
+
+def recorded(trials: Iterable[trial.Trial]) -> list[Recorded]:
+    """Returns the schedules of some trials of one task."""
     found: defaultdict[str, dict[str, trial.Trial]] = defaultdict(dict)
     for t in trials:
-        found[f"{t.schedule} {trial.packing_text(t.packing)}"][t.state] = t
-    return dict(found)
+        found[text_on_record(t)][t.state] = t
+    return [_recorded(text, states) for text, states in found.items()]
 
 
-def _known(text: str, states: Mapping[str, trial.Trial]) -> Iterator[Known]:
-    first = next(iter(states.values()))
+def _recorded(text: str, states: Mapping[str, trial.Trial]) -> Recorded:
+    said = {state: _said(t) for state, t in states.items()}
+    first = next(iter(said.values()))
     try:
-        space, *numbers = json.loads(first.summary)["place"]
-    except (ValueError, LookupError, TypeError):
-        return
-    yield Known(Place(space, tuple(numbers)), text, ratio_of(states))
+        space, *numbers = first["place"]
+        place = Place(space, tuple(numbers))
+    except (LookupError, TypeError, ValueError):
+        place = None
+    logs = [_log_ratio(t, said[state], state) for state, t in states.items()]
+    known = [x for x in logs if x is not None]
+    complete = set(states) == set(trial.STATES) and len(known) == len(logs)
+    return Recorded(
+        text,
+        place,
+        str(first.get("default", "")),
+        exp(sum(known) / len(known)) if complete else None,
+        any(t.error for t in states.values()),
+        next(iter(states.values())),
+    )
 
 
-def ratio_of(states: Mapping[str, trial.Trial]) -> float | None:
-    """Returns a schedule's time by that of the default one beside it; None where it is not known.
+def _said(t: trial.Trial) -> Mapping[str, Any]:
+    """What `rows_of` has put into a trial's summary; nothing if others have made it."""
+    try:
+        found = json.loads(t.summary)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
-    It is the mean of near and far operands. The default schedule has no other beside it.
-    """
-    if set(states) != set(trial.STATES):
+
+def _log_ratio(t: trial.Trial, said: Mapping[str, Any], state: str) -> float | None:
+    """The logarithm of a trial's cycles by those of the default; that one has none beside it."""
+    if t.median_ns is None or not t.reference_ns or "beside" not in said:
         return None
-    logs = []
-    for state, t in states.items():
-        try:
-            beside = json.loads(t.summary)["beside"]
-            cycles = None if beside is None else float(beside[state])
-        except (ValueError, LookupError, TypeError):
-            return None
-        if t.median_ns is None or not t.reference_ns:
-            return None
-        logs.append(0.0 if cycles is None else log(t.median_ns / t.reference_ns / cycles))
-    return exp(sum(logs) / len(logs))
-
-
-def default_of(states: Mapping[str, trial.Trial]) -> str:
-    """Returns the digest of the default schedule beside which one was timed."""
+    if said["beside"] is None:
+        return 0.0
     try:
-        return str(json.loads(next(iter(states.values())).summary)["default"])
-    except (ValueError, LookupError, TypeError):
-        return ""
+        return log(t.median_ns / t.reference_ns / float(said["beside"][state]))
+    except (LookupError, TypeError, ValueError, ZeroDivisionError):
+        return None
 
 
 class RecordedSchedules:
@@ -151,43 +179,34 @@ class RecordedSchedules:
     def __init__(self, database: Database, machine: Machine) -> None:
         """Of a database, for code of a machine."""
         self._database = database
-        self._origin = origin_of(machine)
-        self.found = 0
-        """Kernels that got a schedule of the database."""
+        self._likeness = trial.like(origin_of(machine))
 
     def __call__(
         self, kernel: Kernel, constants: frozenset[str], machine: Machine
     ) -> Choice | None:
         """Returns the schedule; None for the default one."""
         task = task_of(Subject(kernel, constants, machine))
-        likeness = trial.like(self._origin)
         near: defaultdict[int, list[trial.Trial]] = defaultdict(list)
         for t in self._database.trials(task):
-            distance = likeness(t.origin)
+            distance = self._likeness(t.origin)
             if distance is not None:
                 near[distance].append(t)
-        if not near:
+        known = recorded(near[min(near)]) if near else []
+        faster = [
+            r for r in known if not r.doubted and r.ratio is not None and r.ratio <= 1 - CERTAIN
+        ]
+        if not faster:
             return None
         usual = digest(text_of(choose(kernel, machine, constants)))
-        by_text = grouped(near[min(near)])
-        known = [
-            (ratio, text)
-            for text, states in by_text.items()
-            if (ratio := ratio_of(states)) is not None
-            and default_of(states) == usual
-            and not any(t.error for t in states.values())
-        ]
-        if not known:
+        own = ((r.ratio, r.text, r.trial) for r in faster if r.default == usual)
+        best = min(own, key=lambda x: x[:2], default=None)
+        if best is None:
             return None
-        ratio, text = min(known)
-        if ratio > 1 - CERTAIN:
-            return None
-        row = next(iter(by_text[text].values()))
+        row = best[2]
         choice = Choice(parse_schedule(row.schedule), row.packing)
         try:
             scheduled(kernel, choice)
         except (NotApplicable, ValueError):
             # Of an older version.
             return None
-        self.found += 1
         return choice

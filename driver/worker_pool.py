@@ -9,6 +9,7 @@ import threading
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 
 from rutc.base.processes import end_with_parent
@@ -47,7 +48,7 @@ def done_in_pool(
             with suppress(OSError):
                 for _ in range(count):
                     with uninterrupted():
-                        pipe, process = _hired(work, list(workers))
+                        pipe, process = forked(partial(_serve, work), list(workers))
                         workers[pipe] = process
         if not workers:
             for task in tasks:
@@ -89,12 +90,20 @@ def _death(code: int) -> RutcError:
             "a compiling process was killed, as the system does where memory is short: "
             "compile fewer kernels at once (--jobs 1), or with more memory"
         )
-    text = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-    return InternalError(f"a compiling process ended: {text}")
+    return InternalError(f"a compiling process ended: {death(code)}")
 
 
-def _hired(work: Work, others: Sequence[Connection]) -> tuple[Connection, int]:
-    """A new process that waits for tasks.
+def death(code: int) -> str:
+    """How a process ended, by its exit code: the name of a signal, or its status."""
+    return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+
+
+def forked(
+    serve: Callable[[Connection], None], others: Sequence[Connection] = ()
+) -> tuple[Connection, int]:
+    """A new process that serves at the other end of a pipe, and ends with this one.
+
+    It closes the `others`, which are pipes to other processes.
 
     Raises:
         OSError: the system allows no more.
@@ -108,7 +117,7 @@ def _hired(work: Work, others: Sequence[Connection]) -> tuple[Connection, int]:
             for unused in (ours, *others):
                 unused.close()
             _end_with(parent)
-            _serve(work, theirs)
+            serve(theirs)
             status = 0
         finally:
             # Without the clean-up that is the parent's.

@@ -1,26 +1,25 @@
 """`rutc db`: the commands about the database of tuning records."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rutc.report.console import command
-from rutc.report.flags import AsJson, Debug
+from rutc.report.flags import AsJson, Db, Debug
+
+if TYPE_CHECKING:
+    from rutc.tuner.database import Database
+    from rutc.tuner.stored import Added
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Look at the database of tuning records, and share it (docs/database.md).",
 )
 
-Db = Annotated[
-    str | None,
-    typer.Option(
-        "--db",
-        metavar="URL",
-        help="The database: a file or a URL; default: $RUTC_DB, or the user's own.",
-    ),
-]
 Replace = Annotated[
     bool,
     typer.Option(
@@ -68,13 +67,7 @@ def import_command(
     debug: Debug = False,
 ) -> None:
     """Add the records of a file that export wrote, all of them or none."""
-    with command(as_json=as_json, debug=debug) as screen:
-        from rutc.report import records
-        from rutc.tuner.database import Database
-
-        with Database.open(db) as database:
-            added, where = database.load(file, replace=replace), str(database.location)
-        screen.result(records.added_json(added, where), records.added_text(added, where))
+    _added(db, lambda database: database.load(file, replace=replace), as_json, debug)
 
 
 @app.command()
@@ -88,10 +81,15 @@ def merge(
     debug: Debug = False,
 ) -> None:
     """Add the records of another database, all of them or none."""
+    _added(db, lambda database: database.merge(other, replace=replace), as_json, debug)
+
+
+def _added(db: str | None, add: Callable[[Database], Added], as_json: bool, debug: bool) -> None:
+    """Adds records to a database, and shows what became of them."""
     with command(as_json=as_json, debug=debug) as screen:
         from rutc.report import records
         from rutc.tuner.database import Database
 
         with Database.open(db) as database:
-            added, where = database.merge(other, replace=replace), str(database.location)
+            added, where = add(database), str(database.location)
         screen.result(records.added_json(added, where), records.added_text(added, where))

@@ -92,6 +92,14 @@ Db = Annotated[
     str | None,
     typer.Option(
         "--db",
+        metavar="URL",
+        help="The database: a file or a URL; default: $RUTC_DB, or the user's own.",
+    ),
+]
+Schedules = Annotated[
+    str | None,
+    typer.Option(
+        "--db",
         metavar="URL|none",
         help="The database of tuning records whose schedules to take: a file or a URL; "
         "default: $RUTC_DB, or the user's own.",

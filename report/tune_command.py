@@ -12,7 +12,7 @@ import typer
 
 from rutc.errors import UserError
 from rutc.report.console import INTERRUPTED, Json, Screen, command
-from rutc.report.flags import AsJson, Debug, Dims, Model, Quiet, Shapes, Target, Values
+from rutc.report.flags import AsJson, Db, Debug, Dims, Model, Quiet, Shapes, Target, Values
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,14 +50,7 @@ def tune(
             "--kernel", metavar="PART", help="Only kernels with this in their names; repeatable."
         ),
     ] = None,
-    db: Annotated[
-        str | None,
-        typer.Option(
-            "--db",
-            metavar="URL",
-            help="The database: a file or a URL; default: $RUTC_DB, or the user's own.",
-        ),
-    ] = None,
+    db: Db = None,
     target: Target = "native",
     dim: Dims = None,
     shape: Shapes = None,
@@ -100,7 +93,9 @@ def search_before(
         UserError: an option or the model is at fault.
         typer.Exit: it was interrupted.
     """
-    if db == "none":
+    from rutc.driver.options import NO_RECORDS
+
+    if db == NO_RECORDS:
         raise UserError("--tune needs a database for what it finds: leave out --db none")
     trials = int(until) if until.isdecimal() and int(until) else None
     seconds = inf if trials is not None else seconds_of(until)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import get_type_hints
 
 from rutc.base.record import record
 
@@ -323,23 +324,6 @@ class Counting:
     """Cycles from a store until a load has what it stored."""
 
 
-GROUPS = {
-    "tiles": Tiles,
-    "blocks": Blocks,
-    "windows": Windows,
-    "vectors": Vectors,
-    "matrices": Matrices,
-    "sharing": Sharing,
-    "layouts": Layouts,
-    "fusion": Fusion,
-    "slices": Slices,
-    "filtering": Filtering,
-    "split_precision": SplitPrecision,
-    "counting": Counting,
-}
-"""The fields of `Coefficients`, and what they are."""
-
-
 @record
 class Coefficients:
     """The coefficients of all decisions, in groups."""
@@ -362,15 +346,14 @@ class Coefficients:
         return hash(self.matrices)
 
 
+GROUPS: Mapping[str, type] = get_type_hints(Coefficients)
+"""The groups by their names."""
+
+
 def load(path: Path = FILE) -> Coefficients:
     """Those of a file."""
-    found: Mapping[str, Mapping[str, Mapping[str, float]]] = json.loads(path.read_text("utf-8"))
-    return Coefficients(
-        **{
-            group: made(**{name: each["value"] for name, each in found[group].items()})
-            for group, made in GROUPS.items()
-        }
-    )
+    found: Mapping[str, Mapping[str, float]] = json.loads(path.read_text("utf-8"))
+    return Coefficients(**{group: made(**found[group]) for group, made in GROUPS.items()})
 
 
 COEFFICIENTS = load()

@@ -13,6 +13,7 @@ process over the same features, whose spread tells where little is known.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from math import exp, inf, log
 from random import Random
@@ -192,7 +193,7 @@ class Search:
             choice = space.choice(point)
         except NotApplicable:
             return None
-        return next(iter(self._judged([(space, point, choice)])), None)
+        return self._judged([(space, point, choice)])[0]
 
     def observe(self, candidate: Candidate, cycles: float | None) -> None:
         """Take into account what a candidate took; None where it failed."""
@@ -257,10 +258,9 @@ class Search:
         for step in range(STEPS):
             heat = WARM * (COLD / WARM) ** (step / max(STEPS - 1, 1))
             near = [(i, c.space, c.space.near(c.point, self._rng)) for i, c in enumerate(chains)]
-            found = [(i, space, *pair) for i, space, pair in near if pair is not None]
-            others = self._judged([(space, point, choice) for _, space, point, choice in found])
-            numbers = {id(c.choice): c for c in others}
-            pairs = [(i, numbers[id(ch)]) for i, _, _, ch in found if id(ch) in numbers]
+            found = [(i, (space, *pair)) for i, space, pair in near if pair is not None]
+            others = self._judged([own for _, own in found])
+            pairs = [(i, c) for (i, _), c in zip(found, others, strict=True) if c is not None]
             if not pairs:
                 return
             means = model.of([c.judged for _, c in pairs])
@@ -274,21 +274,24 @@ class Search:
         for space in self._rng.sample(self._spaces, len(self._spaces)):
             drawn = space.draw(self._rng)
             if drawn is not None:
-                found = self._judged([(space, *drawn)])
-                if found:
-                    return found[0]
+                (found,) = self._judged([(space, *drawn)])
+                if found is not None:
+                    return found
         return None
 
-    def _judged(self, points: Iterable[tuple[Space[Any], Any, Choice]]) -> list[Candidate]:
-        """The candidates of points, those left out whose kernels cannot be made."""
-        made = []
+    def _judged(self, points: Iterable[tuple[Space[Any], Any, Choice]]) -> list[Candidate | None]:
+        """The candidate of each point; None where its kernel cannot be made."""
+        made: list[tuple[Space[Any], Any, Choice, Kernel | None]] = []
         for space, point, choice in points:
-            try:
-                made.append((space, point, choice, self._schedule(self._kernel, choice)))
-            except NotApplicable:
-                continue
-        judged = self._judge.judge([kernel for *_, kernel in made])
-        return [Candidate(*x, j) for x, j in zip(made, judged, strict=True)]
+            kernel = None
+            with suppress(NotApplicable):
+                kernel = self._schedule(self._kernel, choice)
+            made.append((space, point, choice, kernel))
+        judged = iter(self._judge.judge([k for *_, k in made if k is not None]))
+        return [
+            None if kernel is None else Candidate(space, point, choice, kernel, next(judged))
+            for space, point, choice, kernel in made
+        ]
 
 
 def _alike(a: Candidate, b: Candidate) -> bool:

@@ -34,6 +34,7 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeDecorator
 
 from rutc.errors import UserError
@@ -84,6 +85,17 @@ METADATA = MetaData()
 DIGEST = String(64)
 WORD = String(16)
 
+
+def _found_by_digest() -> tuple[SchemaItem, ...]:
+    """The columns by which a row is told from others."""
+    return (
+        Column("id", Integer, primary_key=True),
+        Column("digest", DIGEST, nullable=False),
+        Column("place", Integer, nullable=False),
+        UniqueConstraint("digest", "place"),
+    )
+
+
 SCHEMA = Table(
     "tuning_schema",
     METADATA,
@@ -93,34 +105,26 @@ SCHEMA = Table(
 ORIGIN = Table(
     "tuning_origin",
     METADATA,
-    Column("id", Integer, primary_key=True),
-    Column("digest", DIGEST, nullable=False),
-    Column("place", Integer, nullable=False),
+    *_found_by_digest(),
     Column("cpu", Escaped, nullable=False),
     Column("processor", Escaped, nullable=False),
     Column("features", Escaped, nullable=False),
     Column("machine", Escaped, nullable=False),
     Column("version", Escaped, nullable=False),
     Column("date", Escaped, nullable=False),
-    UniqueConstraint("digest", "place"),
 )
 TASK = Table(
     "tuning_task",
     METADATA,
-    Column("id", Integer, primary_key=True),
-    Column("digest", DIGEST, nullable=False),
-    Column("place", Integer, nullable=False),
+    *_found_by_digest(),
     Column("kernel", Compressed, nullable=False),
     Column("constants", Escaped, nullable=False),
     Column("target", Escaped, nullable=False),
-    UniqueConstraint("digest", "place"),
 )
 TRIAL = Table(
     "tuning_trial",
     METADATA,
-    Column("id", Integer, primary_key=True),
-    Column("digest", DIGEST, nullable=False),
-    Column("place", Integer, nullable=False),
+    *_found_by_digest(),
     Column("task_id", ForeignKey(TASK.c.id), nullable=False),
     Column("origin_id", ForeignKey(ORIGIN.c.id), nullable=False),
     Column("schedule", Escaped, nullable=False),
@@ -135,7 +139,6 @@ TRIAL = Table(
     Column("reference_ns", Double),
     Column("error", Escaped, nullable=False),
     Column("summary", Compressed, nullable=False),
-    UniqueConstraint("digest", "place"),
     Index("tuning_trial_best", "task_id", "threads", "state", "median_ns"),
     Index("tuning_trial_origin", "origin_id"),
 )

@@ -22,7 +22,7 @@ import rutc as package
 from rutc.driver.compiler import planned
 from rutc.driver.tune_model import launches_of
 from rutc.driver.tuning import Subject
-from rutc.driver.tuning_records import NOT_BELIEVED, grouped, origin_of, ratio_of, task_of
+from rutc.driver.tuning_records import NOT_BELIEVED, origin_of, recorded, task_of
 from rutc.emit.targets import native_target
 from rutc.errors import UserError
 from rutc.graph_opt import versions
@@ -72,7 +72,7 @@ def subject_of(model: Path, node: str) -> Subject:
     return next(s for s, own in launches.items() if any(node in p.origin for p in own))
 
 
-def recorded(
+def put_on_record(
     path: Path, subject: Subject, ns: Sequence[tuple[Choice, float]], note: str = ""
 ) -> None:
     """Puts schedules on record, with the times that they take; the first is the default one."""
@@ -138,9 +138,9 @@ def test_a_search_keeps_what_it_measures(rutc: Rutc, wide: Path, database: Path)
     assert again == 2 * int(str(said["trials"]))
     assert all("regions" in json.loads(t.summary) for t in trials)
     assert all(
-        ratio_of(states) is not None
-        for t in {t.task for t in trials}
-        for states in grouped([x for x in trials if x.task == t]).values()
+        r.ratio is not None and r.place is not None
+        for task in {t.task for t in trials}
+        for r in recorded([t for t in trials if t.task == task])
     )
     # A second search knows what the first one measured.
     more = rutc("tune", wide, "--trials", "6")
@@ -157,7 +157,7 @@ def test_a_compilation_takes_the_fastest_on_record(
     subject = subject_of(wide, "second")
     usual = choose(subject.kernel, subject.machine, subject.constants)
     other = another(subject)
-    recorded(database, subject, [(usual, 100.0), (other, 50.0)])
+    put_on_record(database, subject, [(usual, 100.0), (other, 50.0)])
     assert rutc("compile", wide, "-o", tmp_path / "with.so").status == 0
     assert rutc("compile", wide, "-o", tmp_path / "without.so", "--db", "none").status == 0
     found, default = (schedules(tmp_path / f"{name}.so") for name in ("with", "without"))
@@ -174,7 +174,7 @@ def test_what_is_not_clearly_faster_is_left_alone(
     other = another(subject)
     times = {"slower": 120.0, "hardly faster": 99.5, "doubted": 50.0, "another default": 50.0}
     rows = [(usual, 100.0), (other, times[case])]
-    recorded(database, subject, rows, NOT_BELIEVED if case == "doubted" else "")
+    put_on_record(database, subject, rows, NOT_BELIEVED if case == "doubted" else "")
     if case == "another default":
         with Database.open(database) as db:
             trials = [replace(t, summary=t.summary.replace(usual_of(t), "x")) for t in db.trials()]
@@ -189,7 +189,7 @@ def test_what_is_not_clearly_faster_is_left_alone(
 def test_equal_records_make_equal_bytes(wide: Path, tmp_path: Path, database: Path) -> None:
     subject = subject_of(wide, "second")
     usual = choose(subject.kernel, subject.machine, subject.constants)
-    recorded(database, subject, [(usual, 100.0), (another(subject), 50.0)])
+    put_on_record(database, subject, [(usual, 100.0), (another(subject), 50.0)])
     made = []
     for seed in ("1", "2"):
         folder = tmp_path / seed
@@ -208,10 +208,10 @@ def test_new_records_are_not_hidden_by_what_was_compiled_before(
     subject = subject_of(wide, "second")
     usual = choose(subject.kernel, subject.machine, subject.constants)
     other = another(subject)
-    recorded(database, subject, [(usual, 100.0)])
+    put_on_record(database, subject, [(usual, 100.0)])
     assert rutc("compile", wide, "-o", tmp_path / "net.so", "--no-verify").status == 0
     before = schedules(tmp_path / "net.so")
-    recorded(database, subject, [(usual, 100.0), (other, 50.0)])
+    put_on_record(database, subject, [(usual, 100.0), (other, 50.0)])
     assert rutc("compile", wide, "-o", tmp_path / "net.so", "--no-verify").status == 0
     assert schedules(tmp_path / "net.so") != before
 
