@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
 from time import perf_counter
+from typing import Self
+
+import numpy as np
 
 from rutc.base.record import record
 from rutc.driver.build import Alternative, Builder
 from rutc.driver.compile_job import Chooser
 from rutc.emit.library import build_library
+from rutc.errors import InternalError
 from rutc.graph_opt.plan import Plan
 from rutc.runtime import InferenceSession
 from rutc.tensor_ir.machine import Machine
 from rutc.verify.compare import Value
 from rutc.verify.session_values import session_values
 
-FEWEST_RUNS = 6
-"""Of each artifact; the first is not counted."""
+FEWEST_RUNS = 5
+"""Of each artifact."""
 
 
 @record
@@ -30,6 +33,8 @@ class Artifact:
 
     library: Path
     symbols: Mapping[str, str]
+    launches: tuple[str, ...]
+    """The functions of all launches, in the order in which the plans have them."""
 
     def us_of(self, launches: Iterable[str], us: Mapping[str, float]) -> float:
         """Returns what the functions of these launches take, of what all take."""
@@ -51,7 +56,69 @@ def written(
     builder.alternatives, builder.chooser = alternatives, chooser
     built = builder.build()
     build_library(built.program, built.objects, path, {})
-    return Artifact(path, {f.name: f.symbol for f in built.facts})
+    launches = tuple(f.symbol for f in built.facts)
+    return Artifact(path, {f.name: f.symbol for f in built.facts}, launches)
+
+
+class Profiled:
+    """A session on one thread that tells what each step of a run takes."""
+
+    def __init__(self, library: Path) -> None:
+        """Open it; it wants to be closed."""
+        self.session = InferenceSession(library, threads=1, profile=True)
+        self._before: np.ndarray | None = None
+        self.names: tuple[str, ...] = ()
+        """The functions of all steps; known after a run."""
+        self.calls: np.ndarray = np.zeros(0)
+        """How often each step is done in a run."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.session.close()
+
+    def run(self, given: Mapping[str, Value]) -> np.ndarray:
+        """Returns the microseconds of each step {step} in one run."""
+        self.session.run(None, given)
+        entries = self.session.profile()
+        now = np.array([[e.calls, e.total_us] for e in entries]).reshape(-1, 2)
+        if self._before is None:
+            self._before = np.zeros_like(now)
+            self.names = tuple(e.name for e in entries)
+        self.calls = now[:, 0] - self._before[:, 0]
+        us: np.ndarray = now[:, 1] - self._before[:, 1]
+        self._before = now
+        return us
+
+    def steps_of(self, launches: Sequence[str]) -> list[int]:
+        """Returns the number of the step that does each launch, in the order of the plans.
+
+        Raises:
+            InternalError: they are no launches of this library.
+        """
+        functions = frozenset(launches)
+        steps = [number for number, name in enumerate(self.names) if name in functions]
+        if [self.names[number] for number in steps] != list(launches):
+            raise InternalError("the steps of a library are not the launches of its plan")
+        return steps
+
+
+def run_in_turns(
+    profiled: Sequence[Profiled], given: Mapping[str, Value], seconds: float
+) -> list[np.ndarray]:
+    """Returns the microseconds of each one's steps {run, step}, run in turns.
+
+    Each runs for so many seconds, about; the first run is not counted.
+    """
+    found: list[list[np.ndarray]] = [[] for _ in profiled]
+    for p in profiled:
+        p.run(given)
+    began = perf_counter()
+    while len(found[0]) < FEWEST_RUNS or perf_counter() - began < seconds * len(profiled):
+        for own, p in zip(found, profiled, strict=True):
+            own.append(p.run(given))
+    return [np.array(own) for own in found]
 
 
 def in_turns(
@@ -61,24 +128,16 @@ def in_turns(
 
     Each runs for so many seconds, about. Inputs that are not given are generated.
     """
-    times: list[defaultdict[str, list[float]]] = [defaultdict(list) for _ in artifacts]
     with ExitStack() as stack:
-        sessions = [
-            stack.enter_context(InferenceSession(a.library, threads=1, profile=True))
-            for a in artifacts
-        ]
-        given = session_values(sessions[0], ()) if inputs is None else inputs
-        before: list[Mapping[str, float]] = [{} for _ in artifacts]
-        began, runs = perf_counter(), 0
-        while runs < FEWEST_RUNS or perf_counter() - began < seconds * len(artifacts):
-            for number, session in enumerate(sessions):
-                session.run(None, given)
-                now: Counter[str] = Counter()
-                for e in session.profile():
-                    now[e.name] += e.total_us  # type: ignore[assignment]
-                if runs:
-                    for name, total in now.items():
-                        times[number][name].append(total - before[number].get(name, 0.0))
-                before[number] = dict(now)
-            runs += 1
-    return [{name: median(us) for name, us in own.items()} for own in times]
+        profiled = [stack.enter_context(Profiled(a.library)) for a in artifacts]
+        given = session_values(profiled[0].session, ()) if inputs is None else inputs
+        found = run_in_turns(profiled, given, seconds)
+    return [_by_function(p.names, us) for p, us in zip(profiled, found, strict=True)]
+
+
+def _by_function(names: Sequence[str], us: np.ndarray) -> dict[str, float]:
+    """The median microseconds of each function, of those of steps {run, step}."""
+    steps: defaultdict[str, list[int]] = defaultdict(list)
+    for number, name in enumerate(names):
+        steps[name].append(number)
+    return {name: float(np.median(us[:, own].sum(axis=1))) for name, own in steps.items()}

@@ -9,33 +9,27 @@ the second cache cannot hold.
 from __future__ import annotations
 
 import ctypes
-import gc
-import os
 import pickle
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import cycle, islice, repeat
 from math import ceil, sqrt
-from multiprocessing.connection import Connection
-from statistics import median
-from time import monotonic, thread_time_ns
+from statistics import geometric_mean, median
+from time import thread_time_ns
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 
 from rutc.base.record import record
-from rutc.driver.worker_pool import death, forked
-from rutc.emit.interrupts import uninterrupted
+from rutc.driver.served import Served, TooLong, Unanswered
 from rutc.emit.jit import Code, KernelCode
 from rutc.errors import RutcError
 from rutc.tensor_ir.affine import typical
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import common_sizes
-from rutc.tuner.trial import STATES, State, Status
+from rutc.tuner.trial import ALONE, State, Status
 
 SAMPLE_NS = 50_000
 """A sample has as many runs as take so long, or one."""
@@ -100,14 +94,22 @@ class Outcome:
     status: Status
     near: Timing | None = None
     far: Timing | None = None
+    model: Timing | None = None
+    """In a run of the model that the kernel belongs to."""
     error: str = ""
 
     @property
+    def times(self) -> Mapping[State, Timing]:
+        """The states in which it was measured, with its times."""
+        found: dict[State, Timing | None]
+        found = {"near": self.near, "far": self.far, "model": self.model}
+        return {state: timing for state, timing in found.items() if timing is not None}
+
+    @property
     def cycles(self) -> float | None:
-        """What it says of a kernel in a model: the geometric mean of near and far operands."""
-        if self.near is None or self.far is None:
-            return None
-        return sqrt(self.near.cycles * self.far.cycles)
+        """The geometric mean of its states; None if it was not measured."""
+        own = [timing.cycles for timing in self.times.values()]
+        return geometric_mean(own) if own else None
 
 
 def arguments_of(kernel: Kernel, seed: int = 0) -> list[np.ndarray]:
@@ -204,10 +206,15 @@ def _timing(
         spent += samples[-1] * each
     clocks.append(clock.cycle_ns())
     cycle_ns = min(clocks) if reference is None else median(others) / reference[1]
-    samples.sort()
+    low, high = interval(samples)
+    return Timing(median(samples), low, high, cycle_ns)
+
+
+def interval(samples: Sequence[float]) -> tuple[float, float]:
+    """Returns the ends of the 95 % confidence interval of the median of some samples."""
+    samples = sorted(samples)
     middle, half = len(samples) / 2, WIDTH * sqrt(len(samples))
-    low, high = max(0, int(middle - half)), min(len(samples) - 1, ceil(middle + half))
-    return Timing(median(samples), samples[low], samples[high], cycle_ns)
+    return samples[max(0, int(middle - half))], samples[min(len(samples) - 1, ceil(middle + half))]
 
 
 @record
@@ -232,7 +239,7 @@ class Timer:
         self,
         kernel: Kernel,
         reference: Reference | None = None,
-        states: Sequence[State] = STATES,
+        states: Sequence[State] = ALONE,
     ) -> Outcome:
         """Returns the times of a scheduled kernel in some states, beside those of a reference.
 
@@ -263,10 +270,7 @@ class Bench:
 
     def __init__(self, machine: Machine, cpu: int | None = None) -> None:
         """A bench for code of a machine; the process begins with the first kernel."""
-        self.machine = machine
-        self._cpu = cpu
-        self._pipe: Connection | None = None
-        self._process = 0
+        self._served = Served(lambda: partial(_outcome, Timer(machine)), cpu)
 
     def __enter__(self) -> Self:
         return self
@@ -284,66 +288,25 @@ class Bench:
     ) -> Outcome:
         """Returns what becomes of a scheduled kernel, timed beside a reference."""
         try:
-            pipe = self._begun()
-            pipe.send((kernel, reference))
-            end = monotonic() + timeout_s
-            while not pipe.poll(min(0.5, max(0.0, end - monotonic()))):
-                if monotonic() >= end:
-                    self.close()
-                    return Outcome("timeout", error=f"it took more than {timeout_s:g} s")
-            outcome = pipe.recv()
-        except (EOFError, ConnectionError):
-            return Outcome("crashed", error=self._ended())
-        except BaseException:
-            # Nobody waits for the answer: the next one would be taken for it.
-            self.close()
-            raise
+            outcome = self._served.ask((kernel, reference), timeout_s)
+        except Unanswered as why:
+            return unanswered(why)
         assert isinstance(outcome, Outcome)
         return outcome
 
     def close(self) -> None:
         """End the process."""
-        if self._pipe is None:
-            return
-        with uninterrupted():
-            self._pipe.close()
-            self._pipe = None
-            with suppress(ProcessLookupError):
-                os.kill(self._process, signal.SIGKILL)
-            with suppress(ChildProcessError):
-                os.waitpid(self._process, 0)
+        self._served.close()
 
-    def _ended(self) -> str:
-        """Why the process has ended."""
-        with uninterrupted():
-            assert self._pipe is not None
-            self._pipe.close()
-            self._pipe = None
-            try:
-                _, status = os.waitpid(self._process, 0)
-            except ChildProcessError:
-                return "its process has ended"
-        return death(os.waitstatus_to_exitcode(status))
 
-    def _begun(self) -> Connection:
-        if self._pipe is not None:
-            return self._pipe
-        with uninterrupted():
-            self._pipe, self._process = forked(self._serve)
-        return self._pipe
+def unanswered(why: Unanswered) -> Outcome:
+    """Returns what became of a trial that a process did not answer for."""
+    return Outcome("timeout" if isinstance(why, TooLong) else "crashed", error=str(why))
 
-    def _serve(self, pipe: Connection) -> None:
-        """Times kernels until there is nobody who sends any."""
-        if self._cpu is not None:
-            with suppress(OSError):
-                os.sched_setaffinity(0, {self._cpu})
-        gc.freeze()
-        timer = Timer(self.machine)
-        with suppress(EOFError, ConnectionError):
-            while True:
-                kernel, reference = pipe.recv()
-                try:
-                    outcome = timer.timed(kernel, reference)
-                except (RutcError, MemoryError) as error:
-                    outcome = Outcome("failed", error=str(error).splitlines()[0])
-                pipe.send(outcome)
+
+def _outcome(timer: Timer, question: tuple[Kernel, Reference | None]) -> Outcome:
+    """What becomes of a scheduled kernel beside a reference."""
+    try:
+        return timer.timed(*question)
+    except (RutcError, MemoryError) as error:
+        return Outcome("failed", error=str(error).splitlines()[0])

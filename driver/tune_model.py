@@ -8,8 +8,9 @@ note in the database, and no compilation takes it.
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,22 +18,18 @@ from time import perf_counter
 
 from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
-from rutc.driver.build import Alternative, machine_of
 from rutc.driver.compiler import planned
+from rutc.driver.in_model import ModelBench, Planned, Subject
 from rutc.driver.launch_times import in_turns, written
 from rutc.driver.options import Options
-from rutc.driver.plan_steps import Pending, PlanSteps
-from rutc.driver.trials import Bench
-from rutc.driver.tuning import Limits, Progressing, Subject, Tried, Tuning, chooser_of
+from rutc.driver.plan_steps import Pending
+from rutc.driver.tuning import Limits, Progressing, Tried, Tuning, chooser_of
 from rutc.driver.tuning_records import doubted, known_of, origin_of, rows_of
-from rutc.driver.weights import Weights
 from rutc.emit.targets import target_named
 from rutc.emit.targets.select import host_features
 from rutc.errors import UserError
 from rutc.graph_opt import versions
-from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model
-from rutc.tensor_ir.machine import Machine
 from rutc.tuner.cost_model import CostModel
 from rutc.tuner.database import Database
 from rutc.tuner.search import Candidate
@@ -106,14 +103,14 @@ def tune_model(
     graph = import_model(model, shapes=options.shapes, dims=options.dims, values=options.values)
     found = versions(graph, machine, exact=options.exact_algorithms, spread=options.spread)
     plan, alternatives = planned(found, machine)
-    launches = launches_of(plan, alternatives, machine)
+    own = Planned(plan, alternatives, machine)
+    launches = own.launches()
+    named = {s: name_of(first) for s, (first, *_) in launches.items()}
     chosen = {
-        s: own
-        for s, own in launches.items()
-        if not names or any(part in name_of(own[0]) for part in names)
+        s: name for s, name in named.items() if not names or any(part in name for part in names)
     }
     if names and not chosen:
-        known = ", ".join(sorted({name_of(own[0]) for own in launches.values()}))
+        known = ", ".join(sorted(set(named.values())))
         raise UserError(f"no kernel's name has {' or '.join(names)} in it; there are {known}")
     origin = origin_of(machine)
     kept: Counter[str] = Counter()
@@ -128,23 +125,31 @@ def tune_model(
             errors[f"{t.outcome.status}: {t.outcome.error}"] += 1
 
     interrupted = False
-    with Bench(machine, cpu) as bench:
-        tuning = Tuning(
-            {s: (len(own), name_of(own[0])) for s, own in chosen.items()},
-            bench,
-            CostModel,
-            keep,
-            seed,
-            lambda subject: known_of(subject, origin, database),
-        )
-        try:
-            for subject in tuning.run(limits):
-                on_batch(subject, tuning)
-        except KeyboardInterrupt:
-            # All that was measured is kept.
-            interrupted = True
-        faster = {} if interrupted else tuning.faster()
-    compared = _in_model((plan, alternatives, machine), launches, faster, tell) if faster else None
+    faster: dict[Subject, Candidate] = {}
+    compared: InModel | None = None
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        jobs = len(os.sched_getaffinity(0))
+        with ModelBench(own, folder, jobs, cpu) as bench:
+            tuning = Tuning(
+                chosen,
+                bench,
+                CostModel,
+                keep,
+                seed,
+                lambda subject: known_of(subject, origin, database),
+            )
+            try:
+                for subject in tuning.run(limits):
+                    on_batch(subject, tuning)
+                faster = tuning.faster()
+            except KeyboardInterrupt:
+                # All that was measured is kept.
+                interrupted = True
+        if faster:
+            tell("in the model", 0, 1)
+            compared = _in_model(own, launches, faster, folder)
+            tell("in the model", 1, 1)
     if compared is not None:
         for s, c in faster.items():
             if not compared.believed(s):
@@ -168,27 +173,6 @@ def name_of(launch: Pending) -> str:
     return f"{first} .. {others[-1]}" if others else first
 
 
-Planned = tuple[Plan, tuple[Alternative, ...], Machine]
-"""A plan, those that run instead where they may, and the machine that they are for."""
-Launches = Mapping[Subject, Sequence[Pending]]
-
-
-def launches_of(
-    plan: Plan, alternatives: Sequence[Alternative], machine: Machine
-) -> dict[Subject, list[Pending]]:
-    """Returns what may be searched of a model: kernels, and their launches."""
-    plans = [*(a.plan for a in alternatives), plan]
-    machine = machine_of(plans, machine)
-    found: defaultdict[Subject, list[Pending]] = defaultdict(list)
-    for each in plans:
-        for pending in PlanSteps(each, Weights()).pending:
-            job = pending.job
-            for kernel, constants in zip(job.kernels, job.constants, strict=True):
-                subject = Subject(kernel, frozenset(constants), job.seen(machine))
-                found[subject].append(pending)
-    return dict(found)
-
-
 # -- in the model -------------------------------------------------------------------------------
 @record
 class InModel:
@@ -203,18 +187,16 @@ class InModel:
 
 
 def _in_model(
-    own: Planned, launches: Launches, faster: Mapping[Subject, Candidate], tell: Progress
+    own: Planned,
+    launches: Mapping[Subject, Sequence[Pending]],
+    faster: Mapping[Subject, Candidate],
+    folder: Path,
 ) -> InModel:
     """Runs artifacts with default schedules and with the others in turns."""
-    tell("in the model", 0, 1)
     chooser = chooser_of({s: c.choice for s, c in faster.items()})
-    plan, alternatives, machine = own
-    make = partial(written, plan, machine, alternatives=alternatives)
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        artifacts = [make(place / "default.so"), make(place / "found.so", chooser=chooser)]
-        us = in_turns(artifacts, IN_MODEL_S)
-    tell("in the model", 1, 1)
+    make = partial(written, own.plan, own.machine, alternatives=own.alternatives)
+    artifacts = [make(folder / "default.so"), make(folder / "found.so", chooser=chooser)]
+    us = in_turns(artifacts, IN_MODEL_S)
     names = {s: [p.name for p in launches[s]] for s in faster}
     default, found = (
         {s: a.us_of(names[s], each) for s in faster} for a, each in zip(artifacts, us, strict=True)
@@ -227,7 +209,7 @@ def _told(t: Progressing, compared: InModel | None) -> Tuned:
     best = t.search.best
     return Tuned(
         t.name,
-        t.runs,
+        round(t.runs),
         t.trials,
         t.default_cycles,
         t.best_cycles,

@@ -1,23 +1,25 @@
-"""The search for schedules of several kernels: which of them gets the next trials.
+"""The search for schedules of several kernels: which of them get the next trials.
 
-A *subject* is a kernel without names of its own and before its schedule. Time goes, one batch of
-trials after the other, where most is expected of it: to subjects that take much of a run, and of
-which the last batches brought something. Every trial takes turns with the default schedule, which
-tells how fast the processor is meanwhile, and is kept at once. At last the fastest schedule of each
-subject is timed again; it is believed if it is faster than the default one again.
+Time goes, one round of trials after the other, where most is expected of it: to subjects that take
+much of a run, and of which the last batches brought something. A round happens in the model that
+the kernels are of (`driver.in_model`), and each trial takes turns with the default schedule. What
+it took is kept at once. At last the fastest schedule of each subject is timed again; it is believed
+if it is faster than the default one again.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import exp, inf
 from random import Random
 from time import monotonic
 
 from rutc.base.record import record
 from rutc.driver.compile_job import Chooser, with_schedule
-from rutc.driver.trials import Bench, Outcome, Reference
+from rutc.driver.in_model import ModelBench, Subject, Try
+from rutc.driver.trials import Outcome
 from rutc.errors import InternalError
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
@@ -26,35 +28,22 @@ from rutc.tuner.access import analyse
 from rutc.tuner.choice import Choice
 from rutc.tuner.heuristic import spaces
 from rutc.tuner.search import Candidate, Judge, Place, Search
+from rutc.tuner.trial import State
 
 BATCH = 8
-"""Trials of a subject one after the other."""
+"""Candidates of a subject that are proposed together."""
 PATIENCE = 4
 """A subject has had enough when so many batches brought nothing."""
 SHARED = "parallel"
 """The parameter that no measurement on one thread tells anything of."""
 CERTAIN = 0.015
 """So much faster than the default, at least, the fastest has to be when both take turns."""
-TURNS = 3
-"""Of the fastest schedule beside the default one, at last."""
 HOPE = 0.1
 """What is expected of a subject that nothing is known of: the share of its time that it loses."""
+WORTH = 0.02
+"""Of what is expected of the best subject: those of which less is are left for later rounds."""
 FEWEST_NS = 1_000
 """Kernels that take less are not told from the call."""
-
-
-@record
-class Subject:
-    """A kernel to find a schedule of, its constants, and the machine as it sees it."""
-
-    kernel: Kernel
-    constants: frozenset[str]
-    machine: Machine
-
-    @property
-    def text(self) -> str:
-        """What tells it from others."""
-        return f"{self.kernel}\nconstants {' '.join(sorted(self.constants))}"
 
 
 def scheduled(kernel: Kernel, choice: Choice) -> Kernel:
@@ -74,14 +63,16 @@ class Progressing:
     """A subject that is searched: what is known of it so far."""
 
     subject: Subject
-    runs: int
+    runs: float
     """How often it runs in a run of the model."""
     name: str
     search: Search
-    reference: Reference | None = None
-    """The default schedule: it takes turns with all others."""
-    default_cycles: float = inf
+    default_cycles: float
     trials: int = 0
+    queue: list[Candidate] = field(default_factory=list)
+    """Those of a batch that are not tried yet."""
+    before: float = inf
+    """The least that was measured before that batch."""
     idle: int = 0
     """Batches since the last that brought something."""
     hope: float = HOPE
@@ -101,8 +92,25 @@ class Progressing:
     @property
     def expected(self) -> float:
         """Cycles of a run that the next batch is expected to save."""
-        best = min(self.best_cycles, self.default_cycles)
-        return 0.0 if self.finished or best == inf else self.runs * best * self.hope
+        return 0.0 if self.finished else self.runs * self.best_cycles * self.hope
+
+    def next(self, count: int) -> list[Candidate]:
+        """Returns so many candidates to try, or fewer where there are no others in the batch."""
+        if not self.queue:
+            self.before = self.best_cycles
+            self.queue = self.search.propose(BATCH)
+            if not self.queue:
+                self.idle = PATIENCE
+        taken, self.queue = self.queue[:count], self.queue[count:]
+        return taken
+
+    def learn(self) -> None:
+        """Tell what a batch has brought, if all of it was tried."""
+        if self.queue:
+            return
+        gain = max(0.0, 1 - self.best_cycles / self.before)
+        self.idle = 0 if gain > 0 else self.idle + 1
+        self.hope = (self.hope + gain) / 2
 
 
 @record
@@ -115,9 +123,10 @@ class Limits:
 
 @record
 class Tried:
-    """One trial, for those who keep it: beside which default schedule, and whether it is final.
+    """One trial, for those who keep it: the default schedule, and what that takes (cycles).
 
-    The default schedule itself has none beside it. What is final takes the place of earlier trials.
+    The default schedule itself has nothing `beside` it. What is final takes the place of earlier
+    trials.
     """
 
     subject: Subject
@@ -125,7 +134,7 @@ class Tried:
     place: Place
     outcome: Outcome
     default: Candidate
-    reference: Reference | None
+    beside: Mapping[State, float] | None
     final: bool = False
 
 
@@ -143,8 +152,8 @@ class Tuning:
 
     def __init__(
         self,
-        subjects: Mapping[Subject, tuple[int, str]],
-        bench: Bench,
+        names: Mapping[Subject, str],
+        bench: ModelBench,
         judge: Callable[[Machine], Judge],
         keep: Callable[[Tried], None],
         seed: int = 0,
@@ -152,103 +161,109 @@ class Tuning:
     ) -> None:
         """`keep` is given each trial; `known` has what was tried before.
 
-        Nothing is searched of subjects without a space, or whose loops have no fixed lengths.
+        Nothing is searched of subjects without a space, whose loops have no fixed lengths, or that
+        a run does not have.
+
+        Raises:
+            UserError: the model does not run.
         """
         self._bench = bench
         self._keep = keep
+        self._began = monotonic()
         self.subjects: list[Progressing] = []
-        for subject, (runs, name) in subjects.items():
+        usual = bench.usual()
+        for subject, name in names.items():
+            if subject not in usual or usual[subject].timing.ns < FEWEST_NS:
+                continue
             if analyse(subject.kernel, subject.constants).symbolic:
                 continue
             own = spaces(subject.kernel, subject.machine, subject.constants, fixed=(SHARED,))
-            if not own:
-                continue
             rng = Random(f"{seed} {subject.text}")
             search = Search(subject.kernel, own, judge(subject.machine), scheduled, rng)
-            self.subjects.append(Progressing(subject, runs, name, search))
-        self._known = known
-        self._began = monotonic()
+            if search.default is None:
+                continue
+            timing, calls = usual[subject].timing, usual[subject].calls
+            t = Progressing(subject, calls, name, search, timing.cycles)
+            self._seen(t, search.default, Outcome("measured", model=timing))
+            for k in known(subject):
+                search.recall(k.place, k.text, None if k.ratio is None else k.ratio * timing.cycles)
+            self.subjects.append(t)
+        self.subjects.sort(key=lambda t: -t.runs * t.default_cycles)
 
     @property
     def seconds(self) -> float:
         """How long the search has gone on."""
         return monotonic() - self._began
 
+    @property
+    def trials(self) -> int:
+        """How many schedules were tried."""
+        return sum(t.trials for t in self.subjects)
+
     def run(self, limits: Limits) -> Iterator[Progressing]:
-        """Yields each subject after a batch of its trials, until nothing is expected of any."""
-        end = monotonic() + limits.seconds
-        for t in self.subjects:
-            self._begin(t)
-            yield t
-            if monotonic() >= end:
+        """Yields subjects after rounds of trials, until nothing is expected of any."""
+        yield from self.subjects
+        while self.trials < limits.trials and self.seconds < limits.seconds:
+            chosen = self._chosen(limits.trials - self.trials)
+            if not chosen:
                 return
-        self.subjects.sort(key=lambda t: -t.runs * t.default_cycles)
-        while sum(t.trials for t in self.subjects) < limits.trials and monotonic() < end:
-            best = max(self.subjects, key=lambda t: t.expected, default=None)
-            if best is None or best.expected == 0:
-                return
-            self._batch(best)
-            yield best
+            tries = [Try(t.subject, c.choice) for t, c in chosen]
+            for (t, c), outcome in zip(chosen, self._bench.time(tries), strict=True):
+                self._seen(t, c, outcome)
+            for t in {id(t): t for t, _ in chosen}.values():
+                t.learn()
+                yield t
 
-    def _begin(self, t: Progressing) -> None:
-        """Measure the default schedule, and take those into account that were measured before."""
+    def _chosen(self, most: float) -> list[tuple[Progressing, Candidate]]:
+        """What is tried next, all at once: candidates of those of which most is expected."""
+        taken: Counter[Subject] = Counter()
+        chosen: list[tuple[Progressing, Candidate]] = []
+        wanted = sorted(self.subjects, key=lambda t: -t.expected)
+        least = WORTH * wanted[0].expected if wanted else inf
+        for t in wanted:
+            room = min(self._bench.room(t.subject, taken), most - len(chosen))
+            if t.finished or t.expected < least or room < 1:
+                continue
+            own = t.next(int(room))
+            taken[t.subject] = len(own)
+            chosen += [(t, c) for c in own]
+        return chosen
+
+    def _seen(self, t: Progressing, c: Candidate, outcome: Outcome, *, final: bool = False) -> None:
+        """Keep what became of a candidate."""
         default = t.search.default
-        if default is None:
-            t.idle = PATIENCE
-            return
-        outcome = self._bench.time(default.kernel)
-        cycles = self._seen(t, default, outcome)
-        if cycles is None or outcome.near is None or outcome.far is None:
-            t.idle = PATIENCE
-            return
-        t.default_cycles = cycles
-        t.reference = Reference(default.kernel, outcome.near.cycles, outcome.far.cycles)
-        if outcome.near.ns < FEWEST_NS:
-            t.idle = PATIENCE
-        for k in self._known(t.subject):
-            t.search.recall(k.place, k.text, None if k.ratio is None else k.ratio * cycles)
-
-    def _batch(self, t: Progressing) -> None:
-        before = t.best_cycles
-        proposed = t.search.propose(BATCH)
-        if not proposed:
-            t.idle = PATIENCE
-            return
-        for c in proposed:
-            self._seen(t, c, self._bench.time(c.kernel, t.reference))
-        gain = max(0.0, 1 - t.best_cycles / before)
-        t.idle = 0 if gain > 0 else t.idle + 1
-        t.hope = (t.hope + gain) / 2
-
-    def _kept(self, t: Progressing, c: Candidate, outcome: Outcome, *, final: bool = False) -> None:
-        place, default = t.search.place(c), t.search.default
         assert default is not None
-        self._keep(Tried(t.subject, c, place, outcome, default, t.reference, final))
-
-    def _seen(self, t: Progressing, candidate: Candidate, outcome: Outcome) -> float | None:
-        """Keep what became of a candidate, and return its cycles; None where it failed."""
-        self._kept(t, candidate, outcome)
-        t.search.observe(candidate, outcome.cycles)
-        t.trials += 1
-        return outcome.cycles
+        beside: Mapping[State, float] | None = {"model": t.default_cycles}
+        self._keep(
+            Tried(
+                t.subject,
+                c,
+                t.search.place(c),
+                outcome,
+                default,
+                beside if c is not default else None,
+                final,
+            )
+        )
+        if not final:
+            t.search.observe(c, outcome.cycles)
+            t.trials += 1
 
     def faster(self) -> dict[Subject, Candidate]:
         """Returns what is faster than default schedules when both take turns again."""
-        chosen = {}
-        for t in self.subjects:
-            best, default = t.search.best, t.search.default
-            if best is None or default is None or best[0].text == default.text:
-                continue
-            if t.best_cycles > (1 - CERTAIN) * t.default_cycles:
-                continue
-            again = [self._bench.time(best[0].kernel, t.reference) for _ in range(TURNS)]
-            again.sort(key=lambda x: x.cycles or inf)
-            middle = again[TURNS // 2]
+        best = [
+            (t, t.search.best[0])
+            for t in self.subjects
+            if t.search.best and t.best_cycles <= (1 - CERTAIN) * t.default_cycles
+        ]
+        outcomes = self._bench.time([Try(t.subject, c.choice) for t, c in best])
+        found = {}
+        for (t, c), outcome in zip(best, outcomes, strict=True):
             # The least of many is less than it will be again.
-            self._kept(t, best[0], middle, final=True)
-            if (middle.cycles or inf) < (1 - CERTAIN) * t.default_cycles:
-                chosen[t.subject] = best[0]
-        return chosen
+            self._seen(t, c, outcome, final=True)
+            if (outcome.cycles or inf) <= (1 - CERTAIN) * t.default_cycles:
+                found[t.subject] = c
+        return found
 
 
 def chooser_of(choices: Mapping[Subject, Choice]) -> Chooser:

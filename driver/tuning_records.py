@@ -13,10 +13,10 @@ from typing import Any
 
 from rutc.base.processor import cpu_name
 from rutc.base.record import record
+from rutc.driver.in_model import Subject
 from rutc.driver.trials import Timing
-from rutc.driver.tuning import CERTAIN, Known, Subject, Tried, scheduled
+from rutc.driver.tuning import CERTAIN, Known, Tried, scheduled
 from rutc.emit.targets.select import host_processor
-from rutc.tensor_ir.cost import summarise
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import NotApplicable, parse_schedule, print_schedule
@@ -27,7 +27,7 @@ from rutc.tuner.search import Candidate, Place, text_of
 from rutc.tuner.trial import digest
 
 NOT_BELIEVED = "not faster in a model"
-"""The note of a record whose schedule was the fastest alone, and not in the model."""
+"""The note of a record whose schedule was the fastest, and is not when it runs for longer."""
 
 
 def origin_of(machine: Machine) -> trial.Origin:
@@ -48,21 +48,19 @@ def task_of(subject: Subject) -> trial.Task:
 
 
 def rows_of(tried: Tried, origin: trial.Origin) -> list[trial.Trial]:
-    """Returns the rows of a trial: of near operands, and of far ones."""
-    c, outcome = tried.candidate, tried.outcome
-    summary = summarise(c.kernel, tried.subject.machine)
-    beside = tried.reference
+    """Returns the rows of a trial, one for each state that it was tried in."""
+    c, outcome, beside = tried.candidate, tried.outcome, tried.beside
     said = {
         "place": [tried.place.space, *tried.place.numbers],
         "default": digest(text_of(tried.default.choice)),
-        "beside": None if beside is None else {"near": beside.near, "far": beside.far},
+        "beside": None if beside is None else dict(beside),
         "regions": [
             [r.times, r.entries, dict(r.work), dict(r.functions), r.chain, r.moved, r.evicted]
-            for r in summary.regions
+            for r in c.judged.regions
         ],
     }
     text = json.dumps(said, separators=(",", ":"))
-    times: dict[trial.State, Timing | None] = {"near": outcome.near, "far": outcome.far}
+    times: dict[trial.State, Timing | None] = {**outcome.times} or {"model": None}
     return [
         trial.Trial(
             task_of(tried.subject),
@@ -103,8 +101,8 @@ def doubted(
 class Recorded:
     """A schedule on record: its text and place, and its time by that of the default one beside it.
 
-    `default` is the digest of that one. The `ratio` is the mean of near and far operands; None
-    where it is not known. What is `doubted` is not to be taken.
+    `default` is the digest of that one. The `ratio` is that in a model, or else the mean of near
+    and far operands; None where it is not known. What is `doubted` is not to be taken.
     """
 
     text: str
@@ -136,14 +134,16 @@ def _recorded(text: str, states: Mapping[str, trial.Trial]) -> Recorded:
         place = Place(space, tuple(numbers))
     except (LookupError, TypeError, ValueError):
         place = None
-    logs = [_log_ratio(t, said[state], state) for state, t in states.items()]
-    known = [x for x in logs if x is not None]
-    complete = set(states) == set(trial.STATES) and len(known) == len(logs)
+    logs = {state: _log_ratio(t, said[state], state) for state, t in states.items()}
+    log_ratio = logs.get("model")
+    alone = [x for state in trial.ALONE if (x := logs.get(state)) is not None]
+    if log_ratio is None and len(alone) == len(trial.ALONE):
+        log_ratio = sum(alone) / len(alone)
     return Recorded(
         text,
         place,
         str(first.get("default", "")),
-        exp(sum(known) / len(known)) if complete else None,
+        None if log_ratio is None else exp(log_ratio),
         any(t.error for t in states.values()),
         next(iter(states.values())),
     )

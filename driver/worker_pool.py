@@ -26,12 +26,18 @@ YOUNG_OBJECTS = 100_000
 
 
 def done_in_pool(
-    tasks: Sequence[int], work: Work, jobs: int, meanwhile: Callable[[], None] = lambda: None
+    tasks: Sequence[int],
+    work: Work,
+    jobs: int,
+    meanwhile: Callable[[], None] = lambda: None,
+    *,
+    apart: bool = False,
 ) -> Generator[tuple[int, bytes]]:
     """Yields (task, what `work` returned for it) in the order in which tasks end.
 
     They begin in the order given, at most `jobs` at a time. A process that has other threads does
-    all itself: a lock that one of them holds would stay locked in a copy of the process.
+    all itself: a lock that one of them holds would stay locked in a copy of the process. So does
+    one that has a single task. But with `apart` none is done here: tasks may end their process.
     `meanwhile` is called now and then as long as none has ended.
 
     Raises:
@@ -43,7 +49,7 @@ def done_in_pool(
     waiting = list(reversed(tasks))
     workers: dict[Connection, int] = {}
     try:
-        if count > 1 and threading.active_count() == 1:
+        if apart or (count > 1 and threading.active_count() == 1):
             # Where the system allows fewer processes, fewer do it.
             with suppress(OSError):
                 for _ in range(count):

@@ -9,7 +9,7 @@ from time import monotonic, sleep
 
 import pytest
 
-from rutc.driver import trials
+from rutc.driver import served
 from rutc.driver.trials import Bench, Outcome, Reference, Timer
 from rutc.driver.tuning import scheduled
 from rutc.emit.targets import native_target
@@ -106,7 +106,7 @@ def test_an_interruption_leaves_no_answer_to_take_for_the_next(
         raise KeyboardInterrupt
 
     assert bench.time(kernel).status == "measured"
-    monkeypatch.setattr(trials.Connection, "poll", interrupted)
+    monkeypatch.setattr(served.Connection, "poll", interrupted)
     with pytest.raises(KeyboardInterrupt):
         bench.time(kernel)
     monkeypatch.undo()
@@ -117,7 +117,7 @@ def test_an_interruption_leaves_no_answer_to_take_for_the_next(
 
 def test_a_closed_bench_has_no_process(bench: Bench) -> None:
     assert bench.time(kernel_of()).status == "measured"
-    process = bench._process
+    process = bench._served._process
     bench.close()
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)

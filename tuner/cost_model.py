@@ -26,9 +26,10 @@ class CostModel:
         """Returns the logarithm of the cycles of each, and its features."""
         if not kernels:
             return []
-        regions = (summarise(kernel, self._machine).regions for kernel in kernels)
+        regions = [summarise(kernel, self._machine).regions for kernel in kernels]
         found = np.array([features(r, self._machine) for r in regions])
         cycles, _ = self._ranker.scores(found)
         return [
-            Judged(float(c), tuple(map(float, row))) for c, row in zip(cycles, found, strict=True)
+            Judged(float(c), tuple(map(float, row)), own)
+            for c, row, own in zip(cycles, found, regions, strict=True)
         ]

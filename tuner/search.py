@@ -12,9 +12,8 @@ process over the same features, whose spread tells where little is known.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
 from math import exp, inf, log
 from random import Random
 from typing import Any, Protocol
@@ -22,15 +21,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from rutc.base.record import record
+from rutc.tensor_ir.cost import Region
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.steps import NotApplicable, print_schedule
 from rutc.tuner.choice import Choice
 from rutc.tuner.space import Space
 from rutc.tuner.trial import packing_text
 
-CHAINS = 6
+CHAINS = 4
 """Chains of changes that are made for a batch."""
-STEPS = 10
+STEPS = 4
 """Changes of each."""
 WARM, COLD = 0.2, 0.02
 """How much slower, as a logarithm, what a chain goes on to may seem, at its beginning and end."""
@@ -46,10 +46,14 @@ MOST_KNOWN = 300
 
 @record
 class Judged:
-    """What a model says of a scheduled kernel: the logarithm of its cycles, and its features."""
+    """What a model says of a scheduled kernel: the logarithm of its cycles, and its features.
+
+    `regions` has the counts that these come from.
+    """
 
     log_cycles: float
     features: tuple[float, ...]
+    regions: tuple[Region, ...] = ()
 
 
 def text_of(choice: Choice) -> str:
@@ -168,6 +172,8 @@ class Search:
         self.measured: list[tuple[Candidate, float]] = []
         """What was tried, and the logarithm of its cycles; infinity of what failed."""
         self._seen: set[str] = set()
+        self._pool: dict[str, Candidate] = {}
+        """What chains came by and was not tried yet."""
 
     @cached_property
     def default(self) -> Candidate | None:
@@ -190,14 +196,15 @@ class Search:
         if space is None:
             return None
         try:
-            choice = space.choice(point)
+            choice, kernel = self._made(space, point)
         except NotApplicable:
             return None
-        return self._judged([(space, point, choice)])[0]
+        return self._judged([(space, (point, (choice, kernel)))])[0]
 
     def observe(self, candidate: Candidate, cycles: float | None) -> None:
         """Take into account what a candidate took; None where it failed."""
         self._seen.add(candidate.text)
+        self._pool.pop(candidate.text, None)
         self.measured.append((candidate, inf if cycles is None else log(cycles)))
 
     def place(self, candidate: Candidate) -> Place:
@@ -224,8 +231,10 @@ class Search:
     def propose(self, count: int) -> list[Candidate]:
         """So many candidates to try next, or fewer where no others are found."""
         model = Corrected([(c, m) for c, m in self.measured if m < inf])
-        pool = {c.text: c for c in self._wandered(model)}
-        fresh = [c for text, c in pool.items() if text not in self._seen]
+        for c in self._wandered(model):
+            if c.text not in self._seen:
+                self._pool[c.text] = c
+        fresh = list(self._pool.values())
         scores = {
             c.text: mean - LIKED_SPREAD * spread
             for c, (mean, spread) in zip(fresh, model.of([c.judged for c in fresh]), strict=True)
@@ -257,14 +266,16 @@ class Search:
         at = [mean for mean, _ in model.of([c.judged for c in chains])] if chains else []
         for step in range(STEPS):
             heat = WARM * (COLD / WARM) ** (step / max(STEPS - 1, 1))
-            near = [(i, c.space, c.space.near(c.point, self._rng)) for i, c in enumerate(chains)]
-            found = [(i, (space, *pair)) for i, space, pair in near if pair is not None]
-            others = self._judged([own for _, own in found])
-            pairs = [(i, c) for (i, _), c in zip(found, others, strict=True) if c is not None]
-            if not pairs:
+            near = [
+                (i, c.space, c.space.nearby(c.point, self._rng, partial(self._made, c.space)))
+                for i, c in enumerate(chains)
+            ]
+            found = [(i, space, made) for i, space, made in near if made is not None]
+            if not found:
                 return
-            means = model.of([c.judged for _, c in pairs])
-            for (i, other), (mean, _) in zip(pairs, means, strict=True):
+            others = self._judged([(space, made) for _, space, made in found])
+            means = model.of([c.judged for c in others])
+            for (i, *_), other, (mean, _) in zip(found, others, means, strict=True):
                 yield other
                 if mean <= at[i] or self._rng.random() < exp((at[i] - mean) / heat):
                     chains[i], at[i] = other, mean
@@ -272,25 +283,28 @@ class Search:
     def drawn(self) -> Candidate | None:
         """A random candidate of any space."""
         for space in self._rng.sample(self._spaces, len(self._spaces)):
-            drawn = space.draw(self._rng)
-            if drawn is not None:
-                (found,) = self._judged([(space, *drawn)])
-                if found is not None:
-                    return found
+            made = space.drawn(self._rng, partial(self._made, space))
+            if made is not None:
+                return self._judged([(space, made)])[0]
         return None
 
-    def _judged(self, points: Iterable[tuple[Space[Any], Any, Choice]]) -> list[Candidate | None]:
-        """The candidate of each point; None where its kernel cannot be made."""
-        made: list[tuple[Space[Any], Any, Choice, Kernel | None]] = []
-        for space, point, choice in points:
-            kernel = None
-            with suppress(NotApplicable):
-                kernel = self._schedule(self._kernel, choice)
-            made.append((space, point, choice, kernel))
-        judged = iter(self._judge.judge([k for *_, k in made if k is not None]))
+    def _made(self, space: Space[Any], point: Any) -> tuple[Choice, Kernel]:
+        """The schedule of a point, and the kernel after it.
+
+        Raises:
+            NotApplicable: it does not fit.
+        """
+        choice = space.unchecked(point)
+        return choice, self._schedule(self._kernel, choice)
+
+    def _judged(
+        self, made: Sequence[tuple[Space[Any], tuple[Any, tuple[Choice, Kernel]]]]
+    ) -> list[Candidate]:
+        """The candidates of some points."""
+        judged = self._judge.judge([kernel for _, (_, (_, kernel)) in made])
         return [
-            None if kernel is None else Candidate(space, point, choice, kernel, next(judged))
-            for space, point, choice, kernel in made
+            Candidate(space, point, choice, kernel, j)
+            for (space, (point, (choice, kernel))), j in zip(made, judged, strict=True)
         ]
 
 

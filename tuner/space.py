@@ -30,6 +30,7 @@ MOST_TRIED = 200
 
 Axis = tuple[object, ...]
 P = TypeVar("P")
+T = TypeVar("T")
 
 
 @record
@@ -99,7 +100,7 @@ class Space(Generic[P]):
     def preferred(self) -> Choice | None:
         """The default's schedule; None where the model of the machine prefers other templates."""
         found = self.default
-        return self._schedule(found.point) if found is not None and found.liked else None
+        return self.unchecked(found.point) if found is not None and found.liked else None
 
     def choice(self, point: P) -> Choice:
         """The schedule of a point.
@@ -107,20 +108,31 @@ class Space(Generic[P]):
         Raises:
             NotApplicable: it does not fit the kernel.
         """
-        found = self._schedule(point)
+        found = self.unchecked(point)
         apply_schedule(self.kernel, found.schedule[len(self.before) :])
         return found
 
     def draw(self, rng: Random) -> tuple[P, Choice] | None:
         """A random point that fits, with its schedule; None if there seems to be none."""
-        for _ in range(MOST_TRIED if len(self) else 0):
-            point = self._point({name: rng.choice(axis) for name, axis in self.axes.items()})
-            with suppress(NotApplicable):
-                return point, self.choice(point)
-        return None
+        return self.drawn(rng, self.choice)
 
     def near(self, point: P, rng: Random) -> tuple[P, Choice] | None:
         """A random point that fits and differs from another one in one parameter."""
+        return self.nearby(point, rng, self.choice)
+
+    def drawn(self, rng: Random, make: Callable[[P], T]) -> tuple[P, T] | None:
+        """A random point, with what is made of it; None if there seems to be none that fits.
+
+        `make` raises NotApplicable for one that does not.
+        """
+        for _ in range(MOST_TRIED if len(self) else 0):
+            point = self._point({name: rng.choice(axis) for name, axis in self.axes.items()})
+            with suppress(NotApplicable):
+                return point, make(point)
+        return None
+
+    def nearby(self, point: P, rng: Random, make: Callable[[P], T]) -> tuple[P, T] | None:
+        """The same of random points that differ from another one in one parameter."""
         names = [name for name, axis in self.axes.items() if len(axis) > 1]
         for _ in range(MOST_TRIED if names else 0):
             name = rng.choice(names)
@@ -129,7 +141,7 @@ class Space(Generic[P]):
             if other == point:
                 continue
             with suppress(NotApplicable):
-                return other, self.choice(other)
+                return other, make(other)
         return None
 
     def numbers(self, point: P) -> tuple[int, ...]:
@@ -147,7 +159,12 @@ class Space(Generic[P]):
             return None
         return self._point({name: axis[n] for (name, axis), n in pairs})
 
-    def _schedule(self, point: P) -> Choice:
+    def unchecked(self, point: P) -> Choice:
+        """The schedule of a point, which may not apply.
+
+        Raises:
+            NotApplicable: it does not fit the kernel.
+        """
         found = self.template.schedule(self.kernel, self.shape, point, self.machine)
         return replace(found, schedule=(*self.before, *found.schedule))
 

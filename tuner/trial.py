@@ -18,10 +18,12 @@ from typing import Literal, get_args
 from rutc.base.record import record
 from rutc.tensor_ir.machine import Machine
 
-State = Literal["near", "far"]
-"""Whether operands lie in the caches before a run."""
+State = Literal["near", "far", "model"]
+"""Whether operands lie in the caches before a run, or it is in the model that does what it does."""
 Status = Literal["measured", "failed", "crashed", "timeout"]
 STATES: tuple[State, ...] = get_args(State)
+ALONE: tuple[State, ...] = ("near", "far")
+"""Those of kernels that run by themselves."""
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 Fact = str | int | float | tuple[str, ...]

@@ -1,0 +1,349 @@
+"""Candidates timed in the model that they are for: as many at once as it has launches.
+
+A library whose launches have candidates takes turns with one that has default schedules only. Every
+run tells what each launch takes, so one run is a trial of many kernels, each with the operands in
+the caches that it finds them in. Code is made on all CPUs before, runs happen on one.
+
+Kernels of a chain are one function: one of them at a time has a candidate, and what the function
+takes more or less is due to it.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from rutc.base.record import record
+from rutc.driver.build import Alternative, machine_of
+from rutc.driver.compile_job import CompileJob, key, make, scheduled
+from rutc.driver.launch_times import Artifact, Profiled, run_in_turns, written
+from rutc.driver.plan_steps import Pending, PlanSteps
+from rutc.driver.served import Ended, Served, Unanswered
+from rutc.driver.trials import Clock, Outcome, Timing, interval, unanswered
+from rutc.driver.weights import Weights
+from rutc.driver.worker_pool import done_in_pool
+from rutc.emit import cache
+from rutc.errors import RutcError
+from rutc.graph_opt.plan import Plan
+from rutc.tensor_ir.cost import estimate, summarise
+from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.machine import Machine
+from rutc.tuner.choice import Choice
+from rutc.verify.session_values import session_values
+
+ROUND = 64
+"""Candidates that are tried at once, at most."""
+SECONDS = 0.5
+"""For each of two libraries that take turns in a round."""
+COMPILE_S = 20
+"""A kernel that takes longer to compile hangs."""
+SLOWEST = 50
+"""A library that takes so many times as long as the default one hangs."""
+LEAST_RATIO = 0.02
+"""Of the time of a kernel in a chain: what it is found to take is not exact."""
+
+
+@record
+class Subject:
+    """A kernel to find a schedule of, its constants, and the machine as it sees it."""
+
+    kernel: Kernel
+    constants: frozenset[str]
+    machine: Machine
+
+    @property
+    def text(self) -> str:
+        """What tells it from others."""
+        return f"{self.kernel}\nconstants {' '.join(sorted(self.constants))}"
+
+
+@record(eq=False)
+class Try:
+    """A subject with another schedule than its default one; equal to itself only."""
+
+    subject: Subject
+    choice: Choice
+
+
+@record
+class Usual:
+    """What a subject takes with its default schedule: a call of it, and calls in a run."""
+
+    timing: Timing
+    calls: float
+
+
+@record
+class Planned:
+    """A plan, those that run instead where they may, and the machine that they are for."""
+
+    plan: Plan
+    alternatives: tuple[Alternative, ...]
+    machine: Machine
+
+    def pending(self) -> list[Pending]:
+        """Returns all launches, in the order in which a builder has them."""
+        plans = [*(a.plan for a in self.alternatives), self.plan]
+        return [p for each in plans for p in PlanSteps(each, Weights()).pending]
+
+    def seen(self) -> Machine:
+        """Returns the machine that kernels are compiled for."""
+        return machine_of([*(a.plan for a in self.alternatives), self.plan], self.machine)
+
+    def launches(self) -> dict[Subject, list[Pending]]:
+        """Returns the kernels that may be searched, each with its launches."""
+        found: defaultdict[Subject, list[Pending]] = defaultdict(list)
+        machine = self.seen()
+        for pending in self.pending():
+            for subject in _subjects(pending.job, machine):
+                found[subject].append(pending)
+        return dict(found)
+
+
+def _subjects(job: CompileJob, machine: Machine) -> list[Subject]:
+    """The subjects of the kernels of a job."""
+    pairs = zip(job.kernels, job.constants, strict=True)
+    return [Subject(kernel, frozenset(names), job.seen(machine)) for kernel, names in pairs]
+
+
+class HandedOut:
+    """Chooses schedules: each launch of a subject gets the next of those that it is to have."""
+
+    def __init__(self, choices: Mapping[Subject, Sequence[Choice]]) -> None:
+        """Hand out, from the first again where there are fewer than launches."""
+        self._choices = choices
+        self._given: Counter[Subject] = Counter()
+
+    def __call__(
+        self, kernel: Kernel, constants: frozenset[str], machine: Machine
+    ) -> Choice | None:
+        """Returns the schedule of the next launch; None: the default one."""
+        subject = Subject(kernel, constants, machine)
+        own = self._choices.get(subject)
+        if not own:
+            return None
+        self._given[subject] += 1
+        return own[(self._given[subject] - 1) % len(own)]
+
+
+@record
+class Turns:
+    """Microseconds of launches {run, launch} of two libraries that took turns, and the calls."""
+
+    usual: np.ndarray
+    other: np.ndarray
+    calls: np.ndarray
+    cycle_ns: float
+
+
+class ModelBench:
+    """Times schedules of kernels in a run of their model, and the default ones beside them."""
+
+    def __init__(self, planned: Planned, folder: Path, jobs: int, cpu: int | None = None) -> None:
+        """Compile the model with default schedules; libraries go into a folder.
+
+        Raises:
+            UserError: it does not compile.
+        """
+        self._planned = planned
+        self._machine = planned.seen()
+        self._folder, self._jobs = folder, jobs
+        self._launches = planned.pending()
+        self._places: defaultdict[Subject, list[int]] = defaultdict(list)
+        for number, pending in enumerate(self._launches):
+            for subject in _subjects(pending.job, self._machine):
+                self._places[subject].append(number)
+        self._written = partial(
+            written, planned.plan, planned.machine, alternatives=planned.alternatives
+        )
+        self._default = self._written(folder / "default.so")
+        self._served = Served(partial(_served, self._default, planned.machine), cpu)
+        self._usual: dict[Subject, Usual] = {}
+        self._run_s = 0.0
+        self._rounds = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._served.close()
+
+    # -- default schedules ----------------------------------------------------------------------
+    def usual(self) -> Mapping[Subject, Usual]:
+        """Returns what subjects take with default schedules, those that a run has.
+
+        Raises:
+            UserError: the model does not run.
+        """
+        if not self._usual:
+            turns = self._ask(None)
+            self._run_s = float(np.median(turns.usual.sum(axis=1))) * 1e-6
+            for subject, places in self._places.items():
+                calls = float(turns.calls[places].sum())
+                if calls:
+                    own = turns.usual[:, places].sum(axis=1) * self._share(subject) * 1e3 / calls
+                    timing = Timing(float(np.median(own)), *interval(own), turns.cycle_ns)
+                    self._usual[subject] = Usual(timing, calls)
+        return self._usual
+
+    def _share(self, subject: Subject) -> float:
+        """The share of a subject in its functions: of a chain as the estimate has it."""
+        pending = self._launches[self._places[subject][0]]
+        if len(pending.job.kernels) == 1:
+            return 1.0
+        cycles = [
+            estimate(summarise(s.kernel, subject.machine), subject.machine).cycles
+            for s in scheduled(pending.job, self._machine)
+        ]
+        own = zip(_subjects(pending.job, self._machine), cycles, strict=True)
+        return sum(c for s, c in own if s == subject) / sum(cycles)
+
+    # -- candidates -----------------------------------------------------------------------------
+    def room(self, subject: Subject, taken: Mapping[Subject, int]) -> int:
+        """Returns how many schedules of a subject fit into a round beside so many of others."""
+        places = set(self._places[subject])
+        alone = all(len(self._launches[p].job.kernels) == 1 for p in places)
+        if not alone and any(places.intersection(self._places[s]) for s in taken):
+            return 0
+        left = ROUND - sum(taken.values())
+        return max(0, min(len(places) if alone else 1, left))
+
+    def time(self, tries: Sequence[Try]) -> list[Outcome]:
+        """Returns what becomes of each; as many are tried at once as fit into a round."""
+        found: dict[Try, Outcome] = {}
+        waiting = list(tries)
+        while waiting:
+            taken: Counter[Subject] = Counter()
+            chosen = []
+            for t in waiting:
+                others = {s: n for s, n in taken.items() if s != t.subject}
+                if taken[t.subject] < self.room(t.subject, others):
+                    taken[t.subject] += 1
+                    chosen.append(t)
+            found |= self._round(chosen)
+            waiting = [t for t in waiting if t not in found]
+        return [found[t] for t in tries]
+
+    def _round(self, tries: Sequence[Try]) -> dict[Try, Outcome]:
+        """What becomes of schedules that are tried at once; of halves if there is no answer."""
+        try:
+            failed = self._compiled(tries)
+            return failed | self._timed([t for t in tries if t not in failed])
+        except Unanswered as why:
+            if len(tries) == 1:
+                return {tries[0]: unanswered(why)}
+            half = len(tries) // 2
+            return self._round(tries[:half]) | self._round(tries[half:])
+
+    def _compiled(self, tries: Sequence[Try]) -> dict[Try, Outcome]:
+        """Compiles what launches need; returns those that do not compile.
+
+        Raises:
+            Ended: compiling ended a process.
+        """
+        jobs: dict[str, CompileJob] = {}
+        needed: defaultdict[str, list[Try]] = defaultdict(list)
+        for t in tries:
+            for place in self._places[t.subject]:
+                job = self._launches[place].job
+                own = job.chosen(HandedOut({t.subject: (t.choice,)}), self._machine)
+                name = key(own, self._machine)
+                jobs[name] = own
+                needed[name].append(t)
+        names = [name for name in jobs if cache.lookup(name) is None]
+
+        def work(number: int) -> bytes:
+            signal.alarm(COMPILE_S)
+            try:
+                made = make(jobs[names[number]], self._machine)
+            except RutcError as error:
+                return str(error).encode()
+            finally:
+                signal.alarm(0)
+            cache.store(names[number], made.encoded())
+            return b""
+
+        failed: dict[Try, Outcome] = {}
+        try:
+            for number, error in done_in_pool(range(len(names)), work, self._jobs, apart=True):
+                if error:
+                    first = error.decode().splitlines()[0]
+                    failed |= {t: Outcome("failed", error=first) for t in needed[names[number]]}
+        except RutcError as error:
+            # What is wrong with a schedule is an answer: this is about processes.
+            raise Ended(str(error)) from error
+        return failed
+
+    def _timed(self, tries: Sequence[Try]) -> dict[Try, Outcome]:
+        """Times of schedules that compile.
+
+        Raises:
+            Unanswered: there are none.
+        """
+        if not tries:
+            return {}
+        choices: defaultdict[Subject, list[Choice]] = defaultdict(list)
+        for t in tries:
+            choices[t.subject].append(t.choice)
+        self._rounds += 1
+        path = self._folder / f"{self._rounds}.so"
+        artifact = self._written(path, chooser=HandedOut(choices))
+        try:
+            turns = self._ask(artifact)
+        finally:
+            path.unlink()
+        return {t: self._outcome(t, choices[t.subject], turns) for t in tries}
+
+    def _outcome(self, t: Try, own: Sequence[Choice], turns: Turns) -> Outcome:
+        """What turns tell of a schedule that launches have in turn with others."""
+        usual = self.usual()[t.subject].timing
+        share = self._share(t.subject)
+        places = self._places[t.subject]
+        if share == 1:
+            places = places[own.index(t.choice) :: len(own)]
+        ran = [p for p in set(places) if turns.calls[p]]
+        # Turns are next to each other in time: what slows the processor slows both.
+        ratios = turns.other[:, ran].sum(axis=1) / turns.usual[:, ran].sum(axis=1)
+        ratios = np.maximum(1 + (ratios - 1) / share, LEAST_RATIO)
+        calls = float(turns.calls[ran].sum())
+        now = float(np.median(turns.usual[:, ran].sum(axis=1))) * share * 1e3 / calls
+        low, high = interval(ratios)
+        timing = Timing(now * float(np.median(ratios)), now * low, now * high, now / usual.cycles)
+        return Outcome("measured", model=timing)
+
+    def _ask(self, artifact: Artifact | None) -> Turns:
+        """Runs a library in turns with the default one, or that one alone."""
+        found = self._served.ask(artifact, COMPILE_S + SLOWEST * max(SECONDS, self._run_s))
+        assert isinstance(found, Turns)
+        return found
+
+
+def _served(default: Artifact, machine: Machine) -> Callable[[Artifact | None], Turns]:
+    """What answers how long a library's launches take beside the default one's."""
+    clock = Clock(machine)
+    usual = Profiled(default.library)
+    given = session_values(usual.session, ())
+
+    def turns(artifact: Artifact | None) -> Turns:
+        if artifact is None:
+            (us,) = run_in_turns([usual], given, SECONDS)
+            steps = usual.steps_of(default.launches)
+            return Turns(us[:, steps], us[:, steps], usual.calls[steps], clock.cycle_ns())
+        with Profiled(artifact.library) as other:
+            us, others = run_in_turns([usual, other], given, SECONDS)
+            steps, own = usual.steps_of(default.launches), other.steps_of(artifact.launches)
+        return Turns(us[:, steps], others[:, own], usual.calls[steps], clock.cycle_ns())
+
+    return turns
