@@ -40,7 +40,7 @@ from rutc.verify.session_values import session_values
 
 ROUND = 64
 """Candidates that are tried at once, at most."""
-SECONDS = 0.5
+SECONDS = 1.0
 """For each of two libraries that take turns in a round."""
 COMPILE_S = 20
 """A kernel that takes longer to compile hangs."""

@@ -111,6 +111,12 @@ class Outcome:
         own = [timing.cycles for timing in self.times.values()]
         return geometric_mean(own) if own else None
 
+    @property
+    def most_cycles(self) -> float | None:
+        """The same of the upper ends of the intervals: what it takes at most, almost surely."""
+        own = [timing.high / timing.cycle_ns for timing in self.times.values()]
+        return geometric_mean(own) if own else None
+
 
 def arguments_of(kernel: Kernel, seed: int = 0) -> list[np.ndarray]:
     """Returns memory for a kernel's arguments at common sizes, filled with small numbers.

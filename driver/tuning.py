@@ -246,7 +246,8 @@ class Tuning:
             )
         )
         if not final:
-            t.search.observe(c, outcome.cycles)
+            # One that is fast by chance has a wide interval.
+            t.search.observe(c, outcome.most_cycles if c is not default else t.default_cycles)
             t.trials += 1
 
     def faster(self) -> dict[Subject, Candidate]:
@@ -261,7 +262,7 @@ class Tuning:
         for (t, c), outcome in zip(best, outcomes, strict=True):
             # The least of many is less than it will be again.
             self._seen(t, c, outcome, final=True)
-            if (outcome.cycles or inf) <= (1 - CERTAIN) * t.default_cycles:
+            if (outcome.most_cycles or inf) <= (1 - CERTAIN) * t.default_cycles:
                 found[t.subject] = c
         return found
 

@@ -159,13 +159,13 @@ def _said(t: trial.Trial) -> Mapping[str, Any]:
 
 
 def _log_ratio(t: trial.Trial, said: Mapping[str, Any], state: str) -> float | None:
-    """The logarithm of a trial's cycles by those of the default; that one has none beside it."""
-    if t.median_ns is None or not t.reference_ns or "beside" not in said:
+    """The logarithm of a trial's cycles, at most, by those of the default one beside it."""
+    if t.high_ns is None or not t.reference_ns or "beside" not in said:
         return None
     if said["beside"] is None:
         return 0.0
     try:
-        return log(t.median_ns / t.reference_ns / float(said["beside"][state]))
+        return log(t.high_ns / t.reference_ns / float(said["beside"][state]))
     except (LookupError, TypeError, ValueError, ZeroDivisionError):
         return None
 
