@@ -1,0 +1,153 @@
+"""The ranges that a graph's values have on a model's inputs, by running it.
+
+A library is made whose outputs are the values, and run on every case. The range that a value is
+taken to have, when it is stored in 8 bits, is
+
+| by | |
+|---|---|
+| `minmax` | that of all its elements in all cases |
+| `percentile` | the one outside of which lies one element in 10,000, half of them at either end |
+| `mse` | the one with the least mean square error: of steps inside it, and of what lies outside |
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from rutc.base.progress import Progress, nobody
+from rutc.base.record import record
+from rutc.driver.compiler import planned
+from rutc.driver.launch_times import written
+from rutc.emit.targets import native_target
+from rutc.errors import UserError
+from rutc.graph_opt import versions
+from rutc.graph_opt.quantise import MOST, Span
+from rutc.runtime import InferenceSession
+from rutc.tensor_ir import Graph
+from rutc.tensor_ir.graph import Output
+from rutc.verify.compare import Value
+from rutc.verify.dataset import read_sample, sample_paths
+from rutc.verify.session_values import session_values
+
+Method = Literal["minmax", "percentile", "mse"]
+METHODS: tuple[Method, ...] = get_args(Method)
+BINS = 2048
+"""Of the histogram of a value."""
+OUTSIDE = 1e-4
+"""The share of elements outside a range by `percentile`."""
+SHRUNK = np.linspace(0.2, 1.0, 81)
+"""Ranges that `mse` tries, by that of all elements."""
+GENERATED = 16
+"""Cases that are drawn at random where none are given."""
+
+
+@record
+class Calibration:
+    """How ranges are found: a folder of cases, None for generated ones, and the method."""
+
+    data: Path | None = None
+    method: Method = "mse"
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise UserError(
+                f"there is no calibration {self.method!r}: rutc has {', '.join(METHODS)}"
+            )
+
+
+Cases = Callable[[], Iterator[Mapping[str, Value]]]
+
+
+def spans(
+    graph: Graph,
+    values: Iterable[str],
+    how: Calibration,
+    on_progress: Progress = nobody,
+) -> dict[str, Span]:
+    """Returns the ranges of some values of a graph; those that are ever infinite or NaN have none.
+
+    Raises:
+        UserError: a case does not fit the model, or the model does not run on it.
+    """
+    names = tuple(dict.fromkeys(values))
+    if not names:
+        return {}
+    dims = graph.values
+    seen = tuple(Output(f"value{i}", name, dims[name].dims) for i, name in enumerate(names))
+    machine = native_target().machine
+    plan, alternatives = planned(versions(replace(graph, outputs=seen), machine), machine)
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "values.so"
+        written(plan, machine, library, alternatives=alternatives)
+        with InferenceSession(library) as session:
+            cases, count = _cases(session, how)
+            rounds = 1 if how.method == "minmax" else 2
+            observed = [_Observed() for _ in names]
+            done = 0
+            for number in range(rounds):
+                for case in cases():
+                    for o, array in zip(observed, session.run(None, case), strict=True):
+                        o.see(np.asarray(array), whole=number == 0)
+                    done += 1
+                    on_progress("calibrate", done, rounds * count)
+    found = {name: o.span(how.method) for name, o in zip(names, observed, strict=True)}
+    return {name: span for name, span in found.items() if span is not None}
+
+
+def _cases(session: InferenceSession, how: Calibration) -> tuple[Cases, int]:
+    """What yields the cases, as often as it is called, and how many there are."""
+    if how.data is None:
+        return lambda: (session_values(session, (), seed) for seed in range(GENERATED)), GENERATED
+    paths: Sequence[Path] = sample_paths(how.data)
+    return lambda: (read_sample(path, session).inputs for path in paths), len(paths)
+
+
+class _Observed:
+    """What is known of a value: its range, and how often it is in each bin of that."""
+
+    def __init__(self) -> None:
+        self._low, self._high = np.inf, -np.inf
+        self._finite = True
+        self._counts = np.zeros(BINS)
+
+    def see(self, array: np.ndarray, *, whole: bool) -> None:
+        """Take a case into account: first all of them for the range, then all for the bins."""
+        if not array.size or not self._finite:
+            return
+        if whole:
+            self._finite = bool(np.isfinite(array).all())
+            self._low = min(self._low, float(array.min()))
+            self._high = max(self._high, float(array.max()))
+        elif self._high > self._low:
+            edges = (self._low, self._high)
+            self._counts += np.histogram(array.astype(np.float64), BINS, edges)[0]
+
+    def span(self, method: Method) -> Span | None:
+        """The range; None if there is none."""
+        if not self._finite or self._high < self._low:
+            return None
+        whole = Span(self._low, self._high)
+        if method == "minmax" or not self._counts.any():
+            return whole
+        width = (self._high - self._low) / BINS
+        middles = self._low + width * (np.arange(BINS) + 0.5)
+        if method == "percentile":
+            share = np.cumsum(self._counts) / self._counts.sum()
+            first = int(np.searchsorted(share, OUTSIDE / 2, side="right"))
+            last = int(np.searchsorted(share, 1 - OUTSIDE / 2))
+            return Span(self._low + width * first, self._low + width * min(last + 1, BINS))
+        tried = [Span(whole.low * r, whole.high * r) for r in SHRUNK]
+        return min(tried, key=lambda s: self._error(s, middles))
+
+    def _error(self, span: Span, middles: np.ndarray) -> float:
+        """The square error of all elements in steps of a range."""
+        low, high = -span.zero * span.step, (MOST - span.zero) * span.step
+        outside = middles - np.clip(middles, low, high)
+        inside = np.where(outside == 0, span.step**2 / 12, 0.0)
+        return float(self._counts @ (outside**2 + inside))

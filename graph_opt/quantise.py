@@ -1,0 +1,218 @@
+"""Sums of products of float32 as sums of 8-bit integers: quantisation after training.
+
+    %y{..} = sum{k..} %x[..] * %w[..]                       %w a constant
+    ->
+    %x.q = u8(i32(min(max(round(%x[..] / 0.02) + 120.0, 0.0), 255.0)))
+    %x.d = f32(i32(%x.q[..]) - 120) * 0.02
+    %w.d = f32(%w.q[..]) * %w.s[..]                         %w.q : i8, a scale for each sum
+    %y{..} = sum{k..} %x.d[..] * %w.d[..]
+
+The steps 0.02 and 120 come from the range that %x has in calibration runs. What is left is what a
+model with QuantizeLinear and DequantizeLinear is imported as, and is rewritten as that is: the
+products are summed as integers, exactly (`rules/narrow.py`) [Jacob et al. 2018].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from rutc.base.record import record
+from rutc.graph_opt.pipeline import optimize, pipeline_for
+from rutc.tensor_ir import Apply, DType, Expr, Graph, Index, Nest, Node, Read, Value, apply, cast
+from rutc.tensor_ir.affine import product, typical
+from rutc.tensor_ir.expr import Lit, transform
+from rutc.tensor_ir.graph import Const, Data, outs
+from rutc.tensor_ir.machine import PAIR, Machine
+from rutc.tensor_ir.products import SMALL
+from rutc.tensor_ir.verifier import verify
+
+NORMAL = "fold scales into weights"
+"""The step of the pipeline after which sums of products and their weights are what they stay."""
+LEAST_TERMS = 8
+"""Sums of fewer products stay as they are: their steps to 8 bits and back cost more than they."""
+LARGEST = 127
+"""The largest weight, in steps of its scale."""
+MOST = 255
+"""The largest value of a u8."""
+
+
+@record
+class Site:
+    """A sum of products of a value and a constant: the nest's first result, and their names.
+
+    `kept` are the dims of the constant that the sum does not reduce: each of their indices gets a
+    scale of its own.
+    """
+
+    nest: str
+    value: str
+    weights: str
+    kept: tuple[str, ...]
+
+
+@record
+class Span:
+    """The least and the largest number that a value has, or is taken to have."""
+
+    low: float
+    high: float
+
+    @property
+    def step(self) -> float:
+        """How much a step of 8 bits is; 0 is in the range."""
+        width = max(self.high, 0.0) - min(self.low, 0.0)
+        step = float(np.float32(width / MOST))
+        return step if step > np.finfo(np.float32).tiny else 1.0
+
+    @property
+    def zero(self) -> int:
+        """The number of steps that stands for 0."""
+        return int(np.clip(round(-min(self.low, 0.0) / self.step), 0, MOST))
+
+
+def normal(graph: Graph, machine: Machine) -> Graph:
+    """An imported graph in which sums of products and their weights are what they stay."""
+    steps = pipeline_for(machine)
+    end = next(number for number, step in enumerate(steps, 1) if step.name == NORMAL)
+    return optimize(graph, pipeline=steps[:end])
+
+
+def sites(graph: Graph) -> tuple[Site, ...]:
+    """The sums of a graph in normal form that may be of 8-bit integers."""
+    constants = {n.out.name: n for n in graph.nodes if isinstance(n, Const)}
+    found = (_site(n, constants, graph) for n in graph.nodes if isinstance(n, Nest))
+    return tuple(s for s in found if s is not None)
+
+
+def _site(n: Nest, constants: Mapping[str, Const], graph: Graph) -> Site | None:
+    """The site of a nest that is one."""
+    if n.reducer is None or n.reducer.name != "sum" or len(n.body) != 1:
+        return None
+    match n.body[0]:
+        case Apply(op="mul", args=(Read() as a, Read() as b)):
+            pass
+        case _:
+            return None
+    value, weights = (b, a) if a.value in constants else (a, b)
+    const = constants.get(weights.value)
+    if const is None or value.value in constants or {a.dtype, b.dtype} != {DType.F32}:
+        return None
+    if not const.data.is_finite or weights.fill is not None:
+        return None
+    sizes, symbols = dict(graph.dims), dict(graph.symbols)
+    if typical(product(sizes[d] for d in n.bound), symbols) < LEAST_TERMS:
+        return None
+    kept = []
+    for dim, coord in weights.coords:
+        names = coord.names() if isinstance(coord, Index) else frozenset()
+        if len(names) != 1 or coord != Index.of(next(iter(names))):
+            return None
+        kept += [dim] if next(iter(names)) in n.out.dims else []
+    return Site(n.out.name, value.value, weights.value, tuple(kept))
+
+
+def quantised(graph: Graph, spans: Mapping[str, Span], machine: Machine) -> Graph:
+    """A graph in normal form whose sums are of 8-bit integers, where the spans of values are known.
+
+    Args:
+        graph: A graph in normal form.
+        spans: Value -> its range in calibration runs. Sums of other values stay as they are.
+        machine: Where its products of 8 bits are summed in pairs of 16, weights have 7 bits, of
+            which no pair is too large.
+    """
+    chosen = {s.nest: s for s in sites(graph) if s.value in spans}
+    pairs = machine.products(DType.I8, DType.U8) == PAIR
+    made = _Quantised(graph, SMALL - 1 if pairs else LARGEST)
+    nodes: list[Node] = []
+    for n in graph.nodes:
+        site = chosen.get(outs(n)[0].name)
+        if site is not None:
+            assert isinstance(n, Nest)
+            nodes += made.value(site.value, spans[site.value])
+            nodes += made.weights(site)
+            n = made.reading(n, site)
+        nodes.append(n)
+    result = replace(graph, nodes=tuple(nodes))
+    verify(result, since=graph)
+    return result
+
+
+class _Quantised:
+    """Makes the nodes of quantised values, each once."""
+
+    def __init__(self, graph: Graph, largest: int) -> None:
+        self._values = graph.values
+        self._constants = {n.out.name: n for n in graph.nodes if isinstance(n, Const)}
+        self._largest = largest
+        self._made: dict[tuple[str, tuple[str, ...]], str] = {}
+
+    def value(self, name: str, span: Span) -> Iterator[Node]:
+        """What quantises a value, and what it is then."""
+        if (name, ()) in self._made:
+            return
+        q, d = self._fresh(f"{name}.q", DType.U8, name), self._fresh(f"{name}.d", DType.F32, name)
+        self._made[name, ()] = d.name
+        step, zero = Lit(span.step, DType.F32), span.zero
+        units = apply("round", apply("div", self._read(self._values[name]), step))
+        whole = apply("add", units, Lit(float(zero), DType.F32))
+        low, high = Lit(0.0, DType.F32), Lit(float(MOST), DType.F32)
+        stored = cast(apply("min", apply("max", whole, low), high), DType.I32)
+        yield Nest((q,), (), None, (cast(stored, DType.U8),))
+        real = cast(self._read(q), DType.I32)
+        if zero:
+            real = apply("sub", real, Lit(zero, DType.I32))
+        yield Nest((d,), (), None, (apply("mul", cast(real, DType.F32), step),))
+
+    def weights(self, site: Site) -> Iterator[Node]:
+        """The quantised weights of a site, their scales, and what they are then."""
+        if (site.weights, site.kept) in self._made:
+            return
+        const = self._constants[site.weights]
+        axes = const.axes
+        others = tuple(k for k, d in enumerate(axes) if d not in site.kept)
+        array = const.data.array.astype(np.float64)
+        magnitude = np.abs(array).max(axis=others, keepdims=True, initial=0.0)
+        scale = (magnitude / self._largest).astype(np.float32)
+        scale = np.where(scale > np.finfo(np.float32).tiny, scale, np.float32(1))
+        steps = np.clip(np.rint(array / scale), -self._largest, self._largest).astype(np.int8)
+        kept = tuple(d for d in axes if d in site.kept)
+        base = ".".join((site.weights, *(kept if self._is_taken(site.weights) else ())))
+        q = Value(self._name(f"{base}.q"), DType.I8, const.out.dims)
+        s = Value(self._name(f"{base}.s"), DType.F32, tuple(sorted(kept)))
+        d = Value(self._name(f"{base}.d"), DType.F32, const.out.dims)
+        self._made[site.weights, site.kept] = d.name
+        yield Const(q, axes, Data(steps), const.origin)
+        yield Const(s, kept, Data(scale.reshape([array.shape[axes.index(x)] for x in kept])))
+        real = cast(self._read(q), DType.F32)
+        yield Nest((d,), (), None, (apply("mul", real, self._read(s)),), const.origin)
+
+    def reading(self, n: Nest, site: Site) -> Nest:
+        """A nest that reads quantised values in the place of its own."""
+        instead = {
+            site.value: self._made[site.value, ()],
+            site.weights: self._made[site.weights, site.kept],
+        }
+
+        def changed(e: Expr) -> Expr:
+            return replace(e, value=instead[e.value]) if isinstance(e, Read) else e
+
+        return replace(n, body=(transform(n.body[0], changed),))
+
+    def _read(self, v: Value) -> Read:
+        return Read(v.name, tuple((d, Index.of(d)) for d in v.dims), v.dtype)
+
+    def _fresh(self, name: str, dtype: DType, like: str) -> Value:
+        return Value(self._name(name), dtype, self._values[like].dims)
+
+    def _is_taken(self, weights: str) -> bool:
+        return any(name == weights for name, _ in self._made)
+
+    def _name(self, name: str) -> str:
+        taken = self._values.keys() | self._made.values()
+        number, found = 2, name
+        while found in taken:
+            number, found = number + 1, f"{name}{number}"
+        return found
