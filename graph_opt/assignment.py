@@ -3,6 +3,7 @@
     assignment  := "assignment" "name" line*
     line        := sum %y by "algorithm"               another one than the nest's own
                  | recompute %v, ...                    by every nest that reads it
+                 | store %v as dtype                    in fewer bits than it is computed in
                  | %v arrangement
                  | copy %c of %v for %y number          what the nest of %y reads there, from a copy
                  | pack %c of %v for %y number          the same, of what it reads alone
@@ -28,6 +29,7 @@ from typing import TypeVar
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import quoted
+from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Lit
 from rutc.tensor_ir.lexer import Kind, tokenize
 from rutc.tensor_ir.syntax import Cursor
@@ -132,11 +134,14 @@ class Assignment:
     """(value, algorithm) of sums that are computed otherwise than they stand."""
     recomputed: tuple[str, ...] = ()
     """Values that every nest computes anew that reads them."""
+    types: tuple[tuple[str, DType], ...] = ()
+    """(value, type) of what is stored in fewer bits than it is computed in."""
 
     def __str__(self) -> str:
         lines = [f"assignment {json.dumps(self.name)}"]
         lines += [f"sum {value_name(v)} by {json.dumps(a)}" for v, a in self.algorithms]
         lines += [f"recompute {_values(self.recomputed)}"] if self.recomputed else []
+        lines += [f"store {value_name(v)} as {t}" for v, t in self.types]
         lines += [f"{value_name(v)} {a}" for v, a in self.arrangements.items()]
         lines += map(str, (*self.copies, *self.groups, *self.slices, *self.turns))
         return "\n".join(lines) + "\n"
@@ -174,6 +179,7 @@ class _Parser:
         turns: list[Turning] = []
         algorithms: list[tuple[str, str]] = []
         recomputed: list[str] = []
+        types: list[tuple[str, DType]] = []
         while c.of(Kind.NEWLINE, Kind.END).kind is Kind.NEWLINE:
             if c.ended:
                 continue
@@ -188,6 +194,10 @@ class _Parser:
                 algorithms.append((value, c.of(Kind.STRING).text))
             elif c.accept("recompute"):
                 recomputed += self.values()
+            elif c.accept("store"):
+                value = self.value()
+                c.expect("as")
+                types.append((value, c.dtype()))
             elif c.accept("group"):
                 groups.append(Grouping(self.dims(), self.members()))
             elif c.accept("slices"):
@@ -209,6 +219,7 @@ class _Parser:
             tuple(turns),
             tuple(algorithms),
             tuple(recomputed),
+            tuple(types),
         )
 
     def copy(self, *, packed: bool) -> Copy:

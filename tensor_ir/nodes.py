@@ -58,9 +58,28 @@ class Data:
     @cached_property
     def is_finite(self) -> bool:
         """Whether all elements are known to be finite numbers."""
-        if self.array.dtype.kind != "f" or self.array.size == 0:
-            return self.array.dtype.kind in "iub"
+        kind = self.array.dtype.kind
+        is_float = kind in "fV" and DType.of(self.array.dtype).is_float
+        if not is_float or self.array.size == 0:
+            return kind in "iub"
         return bool(np.isfinite(self.array.min()) and np.isfinite(self.array.max()))
+
+    @cached_property
+    def largest(self) -> float:
+        """The largest magnitude of the finite elements of an array of floats; 0 without any."""
+        if self.is_finite and self.array.size:
+            return float(max(abs(self.array.min()), abs(self.array.max())))
+        finite = self.array[np.isfinite(self.array)]
+        return float(np.abs(finite).max(initial=0))
+
+    def rounded(self, dtype: np.dtype) -> Data:
+        """The array in a type of floats with fewer bits, to the nearest, ties to even."""
+        # Plans of one graph in several assignments round the same constants.
+        known: dict[np.dtype, Data] = self.__dict__.setdefault("_rounded", {})
+        if dtype not in known:
+            with np.errstate(over="ignore"):
+                known[dtype] = Data(self.array.astype(dtype))
+        return known[dtype]
 
     @cached_property
     def _sample(self) -> tuple[object, ...]:

@@ -155,6 +155,7 @@ def assert_agree(
     exact: bool,
     reduction: int = 1,
     largest: float = 0.0,
+    level: Level = Level.KERNEL,
 ) -> None:
     """Raises AssertionError unless all elements are as close as the tolerances ask.
 
@@ -165,11 +166,11 @@ def assert_agree(
         np.testing.assert_array_equal(got, expected, err_msg=name)
         return
     dtype = np.dtype(np.float32) if expected.dtype == np.float64 else expected.dtype
-    level = tolerance(Level.KERNEL, dtype, reduction or 1)
+    limit = tolerance(level, dtype, reduction or 1)
     a, b = got.astype(np.float64), expected.astype(np.float64)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):
-        same |= np.abs(a - b) <= level.allowed(np.append(b, largest))[:-1].reshape(b.shape)
+        same |= np.abs(a - b) <= limit.allowed(np.append(b, largest))[:-1].reshape(b.shape)
     assert same.all(), f"{name}: {got[~same][:4]} instead of {expected[~same][:4]}"
 
 

@@ -16,7 +16,9 @@ from rutc.graph_opt.decide.chains import leader
 from rutc.graph_opt.decide.copies import packed_dims, reads_of
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.decide.recompute import recomputable
+from rutc.graph_opt.decide.stored_types import NARROW, WIDE, fixed_types, weights
 from rutc.graph_opt.plan import FillHalo, Illegal, PlanStep, Run
+from rutc.tensor_ir import DType, Lit
 from rutc.tensor_ir.graph import Nest, walk_nodes
 from rutc.tensor_ir.text import value_name
 
@@ -46,6 +48,7 @@ def neighbours(found: Realisation) -> Iterator[Neighbour]:
     yield from _arranged(found)
     yield from _recomputed(found)
     yield from _copied(found)
+    yield from _typed(found)
     yield from _grouped(found)
     yield from _sliced(found)
     yield from _turned(found)
@@ -102,7 +105,9 @@ def _recomputed(found: Realisation) -> Iterator[Neighbour]:
         if isinstance(n, Nest) and recomputable(known, n) and n.out.name in given.arrangements:
             name = n.out.name
             others = {v: a for v, a in given.arrangements.items() if v != name}
-            without = replace(given, arrangements=others, recomputed=(*given.recomputed, name))
+            types = tuple((v, t) for v, t in given.types if v != name)
+            recomputed = (*given.recomputed, name)
+            without = replace(given, arrangements=others, recomputed=recomputed, types=types)
             without = _without(without, name)
             fewer = _without_copies(without, {name, *readers.get(name, ())}, name)
             yield Neighbour("computing", name, "by its readers", fewer)
@@ -126,7 +131,8 @@ def _with_only(given: Assignment, copies: tuple[Copy, ...]) -> Assignment:
     """The assignment with some of its copies, and nothing said of the others."""
     gone = {c.name for c in given.copies} - {c.name for c in copies}
     arrangements = {v: a for v, a in given.arrangements.items() if v not in gone}
-    result = replace(given, copies=copies, arrangements=arrangements)
+    types = tuple((v, t) for v, t in given.types if v not in gone)
+    result = replace(given, copies=copies, arrangements=arrangements, types=types)
     for name in sorted(gone):
         result = _without(result, name)
     return result
@@ -171,6 +177,69 @@ def _without(given: Assignment, nest: str) -> Assignment:
         if len(rest) > 1:
             groups.append(replace(g, nests=rest))
     return replace(given, groups=tuple(groups))
+
+
+# -- types ----------------------------------------------------------------------------------------
+def _typed(found: Realisation) -> Iterator[Neighbour]:
+    """A value is stored in fewer bits, in others, or in the type that it is computed in."""
+    given, graph = found.assignment, found.copied
+    fixed, types = fixed_types(found.prepared, graph), dict(given.types)
+    sums = {
+        v.name: n
+        for n in walk_nodes(graph.nodes)
+        if isinstance(n, Nest) and n.reducer is not None
+        for v in n.outs
+    }
+    weighed = {n.out.name for n in weights(found.prepared)}
+    for name in (*given.arrangements, *sorted(weighed)):
+        several = name in sums and len(sums[name].outs) > 1
+        if name in fixed or name not in graph.values or several:
+            continue
+        for dtype in (DType.F32, *NARROW):
+            if dtype is types.get(name, DType.F32):
+                continue
+            other = _stored_as(found, name, dtype)
+            if name in sums:
+                shared = tuple(d for d in sums[name].out.dims if found.prepared.sizes[d] != 1)
+                apart = Grouping(shared, (name,))
+                other = _rounded(other, apart, rounds=dtype is not DType.F32)
+            yield Neighbour("type", name, str(dtype), other)
+
+
+def _stored_as(found: Realisation, name: str, dtype: DType) -> Assignment:
+    """The assignment with a value in another type, and what lies around it."""
+    given = found.assignment
+    types = [(v, t) for v, t in given.types if v != name]
+    if dtype is not DType.F32:
+        types.append((name, dtype))
+    arrangements = dict(given.arrangements)
+    a = arrangements.get(name)
+    if a is not None and a.fill is not None:
+        arrangements[name] = replace(a, fill=Lit(a.fill.value, dtype))
+    return replace(given, types=tuple(types), arrangements=arrangements)
+
+
+def _rounded(given: Assignment, alone: Grouping, *, rounds: bool) -> Assignment:
+    """The assignment in which a nest of its own `rounds` a reduction's result, in its kernel.
+
+    `alone` is the group of the reduction where the assignment has none.
+    """
+    (name,) = alone.nests
+    wide = name + WIDE
+    if rounds == (wide in given.arrangements):
+        return given
+    if not rounds:
+        others = {x: a for x, a in given.arrangements.items() if x != wide}
+        return _without(replace(given, arrangements=others), wide)
+    arrangements = {**given.arrangements, wide: Arrangement(given.arrangements[name].order)}
+    groups = given.groups
+    if not any(name in g.nests for g in groups):
+        groups = (*groups, alone)
+    both = {name: (wide, name)}
+    groups = tuple(
+        replace(g, nests=tuple(x for n in g.nests for x in both.get(n, (n,)))) for g in groups
+    )
+    return replace(given, arrangements=arrangements, groups=groups)
 
 
 # -- groups ---------------------------------------------------------------------------------------

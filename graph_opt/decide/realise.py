@@ -1,6 +1,6 @@
 """The plan of an assignment: a pure function that makes no choice of its own.
 
-    what is recomputed -> copies -> layouts -> groups -> slices and turns -> places in memory
+    recomputed values -> copies -> types -> layouts -> groups -> slices and turns -> places
 
 Every assignment that is legal for a graph has a plan, and all of them compute the same.
 """
@@ -19,6 +19,7 @@ from rutc.graph_opt.decide.memory import place_values
 from rutc.graph_opt.decide.prepared import Prepared
 from rutc.graph_opt.decide.recompute import without_recomputed
 from rutc.graph_opt.decide.slices import Slicer
+from rutc.graph_opt.decide.stored_types import with_types
 from rutc.graph_opt.decide.turns import Turns
 from rutc.graph_opt.plan import (
     Choose,
@@ -63,7 +64,8 @@ NEIGHBOURS = 4
 
 _STAGES = {
     "computed": ("recomputed",),
-    "graph": ("copies",),
+    "copied": ("copies",),
+    "graph": ("types",),
     "layouts": ("arrangements",),
     "turns": (),
     "steps": ("groups",),
@@ -104,23 +106,19 @@ class Realisation:
     def computed(self) -> Graph:
         """The graph without the values that are computed where they are read."""
         before = self.prepared.graph
-        nodes = without_recomputed(self.prepared, self.assignment.recomputed)
-        if nodes is before.nodes:
-            return before
-        graph = replace(before, nodes=nodes)
-        verify(graph, since=before)
-        return graph
+        return _with(before, without_recomputed(self.prepared, self.assignment.recomputed))
+
+    @cached_property
+    def copied(self) -> Graph:
+        """That graph with copies of operands."""
+        before = self.computed
+        return _with(before, with_copies(before.nodes, self.assignment.copies, before.values))
 
     @cached_property
     def graph(self) -> Graph:
-        """That graph with copies of operands."""
-        before = self.computed
-        nodes = with_copies(before.nodes, self.assignment.copies, before.values)
-        if nodes is before.nodes:
-            return before
-        graph = replace(before, nodes=nodes)
-        verify(graph, since=before)
-        return graph
+        """That graph with the types that values are stored in: what is planned."""
+        before = self.copied
+        return _with(before, with_types(self.prepared, before, self.assignment.types))
 
     @cached_property
     def layouts(self) -> dict[str, Layout]:
@@ -309,6 +307,15 @@ class Realisation:
             tuple(v.name for v in n.outs),
             n.origin,
         )
+
+
+def _with(before: Graph, nodes: tuple[Node, ...]) -> Graph:
+    """A graph with other nodes, verified; itself if they are its own."""
+    if nodes is before.nodes:
+        return before
+    graph = replace(before, nodes=nodes)
+    verify(graph, since=before)
+    return graph
 
 
 class _Assigned(Groups):

@@ -52,7 +52,9 @@ def test_legal_assignments_compute_the_same(
     plan = realise(prepared, found.assignment, V4)
     assert plan == found.plan
     got = run_plan(plan, inputs)
-    for name, array in interpret(graph, inputs).items():
+    # Whole numbers that a type of 16 bits has not are rounded as the interpreter rounds them.
+    meant = found.graph if found.assignment.types else graph
+    for name, array in interpret(meant, inputs).items():
         np.testing.assert_array_equal(
             got[name], array, err_msg=f"{name} of\n{graph}\n{found.assignment}\n{plan}"
         )

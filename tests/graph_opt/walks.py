@@ -26,6 +26,7 @@ from rutc.graph_opt.pipeline import pipeline_for
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
+from rutc.verify.tolerance import Level
 from tests.compiled import build, run
 from tests.graph_opt.networks import NETWORKS, graph_of
 from tests.graph_opt.plan_runner import run_plan
@@ -89,7 +90,8 @@ def check(name: str, machine: Machine, seed: int, *, compiled: bool) -> Realisat
         for output, array in wanted.items():
             where = f"{output} of {name} for {machine.name}, {how}:\n{found.assignment}"
             reduction = FILTERED if assigned.algorithms else REDUCTION
-            assert_agree(where, got[output], array, exact=False, reduction=reduction)
+            level = Level.REDUCED if found.assignment.types else Level.KERNEL
+            assert_agree(where, got[output], array, exact=False, reduction=reduction, level=level)
     return found
 
 
@@ -117,6 +119,7 @@ def main() -> None:
             continue
         counts["with algorithms"] += bool(said.algorithms)
         counts["that recompute"] += bool(said.recomputed)
+        counts["with types"] += bool(said.types)
         counts["with copies"] += bool(said.copies)
         counts["with blocks"] += any(a.blocks for a in said.arrangements.values())
         counts["with slices"] += bool(said.slices)
