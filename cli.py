@@ -105,7 +105,8 @@ def compile_command(
         from rutc.report.arguments import parse_dims, parse_shapes, parse_values
 
         if tune is not None:
-            tune_command.search_before(screen, model, tune, db, target, dim, shape, value)
+            what = target, precision
+            tune_command.search_before(screen, model, tune, db, what, dim, shape, value)
         try:
             with screen.progress() as on_progress:
                 compiled = compile(
@@ -388,6 +389,7 @@ def explain(
     shape: Shapes = None,
     value: Values = None,
     target: Target = "native",
+    precision: Precision = "fp32",
     exact_algorithms: Annotated[
         bool, typer.Option("--exact-algorithms", help="Plan as compile does with this option.")
     ] = False,
@@ -407,6 +409,7 @@ def explain(
             dims=parse_dims(dim),
             values=parse_values(value),
             target=target,
+            precision=precision,
             exact_algorithms=exact_algorithms,
         )
         screen.result(display.explanation_json(explanation), display.explanation_text(explanation))

@@ -26,7 +26,12 @@ from rutc.emit.files import COMPANIONS, Workplace, cannot_write, check_replaceab
 from rutc.emit.host_runtime import HostRuntime
 from rutc.emit.toolchain import find_toolchain
 from rutc.errors import TOO_DEEP, OutOfMemory, UserError
-from rutc.report.arguments import check_folder, check_number, check_writable
+from rutc.report.arguments import (
+    check_folder,
+    check_number,
+    check_precision,
+    check_writable,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +44,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PRECISIONS = ("fp32",)
 MAX_THREADS = 4096
 """As many as a session takes."""
 UNVERIFIED = ".unverified"
@@ -93,7 +97,8 @@ def compile(
         model: The ONNX file.
         output: The library; None: the model's name with `.so`, in the current directory.
         target: The machine: `native` or the name of a target.
-        precision: `fp32`.
+        precision: `fp32`; with `bf16` and `fp16` weights are stored in 16 bits where kernels are
+            faster by it. All is computed in float32 (docs/numerics.md).
         shapes: Extents of inputs by name, for models that leave them open.
         dims: Extents of symbolic dims by name, like `{"batch": 1}`, or ranges: `(1, 64)`, of
             multiples `(32, 640, 32)`, and of which 8 is the most common `(1, 64, 1, 8)`; or
@@ -126,10 +131,7 @@ def compile(
             the folder OUT.unverified.
     """
     source = Path(model)
-    if precision not in PRECISIONS:
-        raise UserError(
-            f"precision {precision!r} is not supported: rutc compiles for {', '.join(PRECISIONS)}"
-        )
+    check_precision(precision)
     if inputs and not verify:
         raise UserError(
             "inputs are for the verification, which --no-verify leaves out: drop one of the two"
@@ -294,7 +296,8 @@ def _artifact(
     if found is not None:
         if on_progress is not None:
             on_progress("found in the cache", 1, 1)
-        return replace(found, seconds={"cache": perf_counter() - start})
+        seconds = {"cache": perf_counter() - start}
+        return replace(found, seconds=seconds, precision=options.precision)
     from rutc.driver.compiler import compile_model
 
     if options.db is None:

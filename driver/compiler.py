@@ -19,16 +19,17 @@ from rutc.driver.build import Alternative, Builder
 from rutc.driver.compile_job import Chooser, Draft, Made
 from rutc.driver.options import Options, Report
 from rutc.driver.plan_steps import Pending
+from rutc.driver.precision import TYPES, stored_types, with_narrow_weights
 from rutc.driver.reuse import Entry
 from rutc.emit.files import make_folder, write_file
 from rutc.emit.host_runtime import HostRuntime, calling_units
 from rutc.emit.library import build_library
 from rutc.emit.targets import target_named
 from rutc.emit.toolchain import find_toolchain
-from rutc.errors import UserError
 from rutc.graph_opt import DumpFolder, versions
 from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.decide import decide
+from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.plan import Plan
 from rutc.graph_opt.versions import Version
 from rutc.importer import import_model
@@ -36,6 +37,7 @@ from rutc.importer.external import ModelFolder
 from rutc.report.arguments import check_writable
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, typical
+from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.machine import Machine
 
 __all__ = ["Options", "Report", "compile_model"]
@@ -64,10 +66,6 @@ def compile_model(
     """
     options = options or Options()
     tell = on_progress or (lambda stage, done, total: None)
-    if options.precision != "fp32":
-        raise UserError(
-            f"precision {options.precision!r} is not supported yet: use --precision fp32"
-        )
     model, output = Path(model), Path(output)
     machine = target_named(options.target).machine
     if options.keep_subnormals:
@@ -118,7 +116,8 @@ def compile_model(
                 )
             with stage("plan"):
                 graph = found[-1].graph
-                plan, alternatives = planned(found, machine)
+                plan, alternatives = planned(found, machine, options.precision)
+                stored = stored_types([*(a.plan for a in alternatives), plan])
         if options.dump is not None:
             write_file(options.dump / "plan.txt", _plans_text(plan, alternatives).encode())
             write_file(options.dump / "assignment.txt", str(plan.assignment).encode())
@@ -149,6 +148,8 @@ def compile_model(
                 "algorithms": algorithms.facts(),
                 "spread": options.spread,
             }
+            if stored:
+                manifest["stored"] = [asdict(s) for s in stored]
             if alternatives:
                 manifest["alternatives"] = [str(a.where) for a in alternatives]
             if graph.interface is not None:
@@ -171,6 +172,10 @@ def compile_model(
         int(arena.evaluate(most)),
         str(arena) if graph.symbols else None,
         built.program.bytes_of_threads,
+        len(stored),
+        sum(s.bytes for s in stored),
+        sum(s.saved for s in stored),
+        options.precision,
     )
     if entry is not None:
         with stage("cache"):
@@ -178,10 +183,18 @@ def compile_model(
     return report
 
 
-def planned(found: Sequence[Version], machine: Machine) -> tuple[Plan, tuple[Alternative, ...]]:
+def planned(
+    found: Sequence[Version], machine: Machine, precision: str = "fp32"
+) -> tuple[Plan, tuple[Alternative, ...]]:
     """The plan of the last of the versions, and of those that run instead where they may."""
-    return decide(found[-1].graph, machine, found[-1].assigned), tuple(
-        Alternative(decide(v.graph, machine, v.assigned), v.where)
+    dtype = TYPES[precision]
+
+    def narrowed(chosen: Realisation) -> Realisation:
+        return with_narrow_weights(chosen, dtype, machine)
+
+    change = narrowed if dtype is not DType.F32 else None
+    return decide(found[-1].graph, machine, found[-1].assigned, change), tuple(
+        Alternative(decide(v.graph, machine, v.assigned, change), v.where)
         for v in found
         if v.where is not None
     )

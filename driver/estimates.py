@@ -22,6 +22,8 @@ class LaunchEstimate:
     name: str
     runs: float
     estimate: Estimate
+    values: frozenset[str]
+    """The values of the plan that it reads or writes."""
 
     @property
     def cycles(self) -> float:
@@ -50,16 +52,22 @@ class PlanEstimate:
         return "\n".join(lines)
 
 
-def estimate_plan(plan: Plan, machine: Machine, *, threads: int = 1) -> PlanEstimate:
+Known = dict[CompileJob, tuple[Summary, dict[str, str]]]
+"""What is known of jobs: their summaries, and the buffers that their arguments are."""
+
+
+def estimate_plan(
+    plan: Plan, machine: Machine, *, threads: int = 1, known: Known | None = None
+) -> PlanEstimate:
     """The estimates of a plan's launches. Routines and copies count for nothing.
 
     A launch finds its operands in the cache that holds what was touched since they last were, in
-    the run before this one if need be.
+    the run before this one if need be. What is `known` of jobs is not found out again.
     """
     steps = PlanSteps(plan, Weights())
     runs = [0.0] * len(steps.pending)
     _count(steps.steps, 1.0, runs, steps)
-    known: dict[CompileJob, tuple[Summary, dict[str, str]]] = {}
+    known = {} if known is None else known
     near = _Recent(machine)
     found: list[LaunchEstimate] = []
     for turn in range(2):
@@ -74,7 +82,8 @@ def estimate_plan(plan: Plan, machine: Machine, *, threads: int = 1) -> PlanEsti
             near.touch([(v, summary.arguments[n]) for n, v in values.items()])
             if turn:
                 own = estimate(summary, machine, threads=threads, levels=levels)
-                found.append(LaunchEstimate(pending.name, times, own))
+                touched = frozenset(values.values())
+                found.append(LaunchEstimate(pending.name, times, own, touched))
     return PlanEstimate(tuple(found))
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class Options:
     """How to compile.
 
+    `precision` names the type that weights may be stored in.
+
     `shapes` and `dims` fix symbolic sizes, by input name or by the model's own dim names; a
     tuple in `dims` is an inclusive range, perhaps with a step, and after it the size that most
     runs have, which plans are made for; a text is a formula of other sizes. Sizes that nothing
@@ -69,6 +71,9 @@ class Report:
     `arena_bytes` is the memory of one session beside weights, `thread_bytes` what it has besides
     for each of its threads.
 
+    `narrow_values` is how many values are stored in the type that the `precision` names, narrower
+    than the one they are computed in; they take `narrow_bytes`, and would take `narrow_saved` more.
+
     Where sizes are symbolic, numbers are those at common sizes, `arena_least` and `arena_most` are
     the memory at the least and the largest ones, and `arena_formula` says how much a session takes
     at any.
@@ -86,3 +91,7 @@ class Report:
     arena_most: int = 0
     arena_formula: str | None = None
     thread_bytes: int = 0
+    narrow_values: int = 0
+    narrow_bytes: int = 0
+    narrow_saved: int = 0
+    precision: str = "fp32"

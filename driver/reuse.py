@@ -43,6 +43,9 @@ COUNTS = frozenset(
         "thread_bytes",
         "weight_bytes",
         "flops",
+        "narrow_values",
+        "narrow_bytes",
+        "narrow_saved",
     },
 )
 """What an archive holds of a report, beside the arena's formula."""

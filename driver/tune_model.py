@@ -102,7 +102,7 @@ def tune_model(
     tell("plan", 0, 1)
     graph = import_model(model, shapes=options.shapes, dims=options.dims, values=options.values)
     found = versions(graph, machine, exact=options.exact_algorithms, spread=options.spread)
-    plan, alternatives = planned(found, machine)
+    plan, alternatives = planned(found, machine, options.precision)
     own = Planned(plan, alternatives, machine)
     launches = own.launches()
     named = {s: name_of(first) for s, (first, *_) in launches.items()}

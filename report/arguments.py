@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 # numpy is imported where it is needed: the compiler starts a C compiler before that takes its time.
 
+PRECISIONS = ("fp32", "bf16", "fp16")
+"""What weights may be stored in."""
+
 LARGEST_SIZE = (1 << 63) - 1
 MOST_DIGITS = 100
 """Python reads no numbers of thousands of digits."""
@@ -65,6 +68,14 @@ def parse_dims(items: Sequence[str] | None) -> dict[str, int | tuple[int, ...] |
             raise UserError(f"--dim {item}: the common size {common} is none of the range")
         dims[name] = tuple(int(n) for n in numbers) if dots else int(low)
     return dims
+
+
+def check_precision(precision: str) -> None:
+    """Raises UserError where there is no such precision."""
+    if precision not in PRECISIONS:
+        raise UserError(
+            f"precision {precision!r} is not supported: rutc compiles for {', '.join(PRECISIONS)}"
+        )
 
 
 def parse_sizes(items: Sequence[str] | None) -> dict[str, int]:

@@ -50,18 +50,38 @@ def report_json(report: Report) -> Json:
         "thread_bytes": report.thread_bytes,
         "weight_bytes": report.weight_bytes,
         "flops": report.flops,
+        "precision": report.precision,
+        "narrow_values": report.narrow_values,
+        "narrow_bytes": report.narrow_bytes,
+        "narrow_saved": report.narrow_saved,
     }
 
 
 def report_text(report: Report) -> str:
-    """Returns what a compilation made, in two lines."""
+    """Returns what a compilation made, in two lines, or three where a precision was asked for."""
     return (
         f"{report.library}: {report.kernels} kernels, "
         f"{quantity(report.flops, 'FLOP')} per run, "
         f"{quantity(report.weight_bytes, 'B', BYTES)} of weights, "
         f"{_working_memory(report)}{for_each_thread(report.thread_bytes)}\n"
+        f"{_precision(report)}"
         f"compiled in {sum(report.seconds.values()):.2f} s; C header: {report.header}"
     )
+
+
+def _precision(report: Report) -> str:
+    """Returns a line on what is not stored in float32; "" where that was not asked for."""
+    if report.precision == "fp32":
+        return ""
+    if not report.narrow_values:
+        return f"no weights stored as {report.precision}: no kernel would be faster by it\n"
+    sizes = instead(report.narrow_bytes, report.narrow_saved)
+    return f"{report.narrow_values} weights stored as {report.precision}: {sizes}\n"
+
+
+def instead(own: int, saved: int) -> str:
+    """Returns what values take, and what they would take in the type that they are computed in."""
+    return f"{quantity(own, 'B', BYTES)} instead of {quantity(own + saved, 'B', BYTES)}"
 
 
 def usage_json(usage: Usage) -> Json:
@@ -401,6 +421,9 @@ def explanation_text(explanation: Explanation) -> str:
         lines += [
             f"  stored as {v.name} {v.layout}, {v.bytes} bytes at {v.place}" for v in part.stored
         ]
+    if e.types:
+        lines.append("")
+        lines += [f"%{s.value} is stored as {s.type}, {instead(s.bytes, s.saved)}" for s in e.types]
     for kernel in e.kernels:
         loops = ", ".join(kernel.loops)
         lines += ["", f"kernel {kernel.name}, shared loops {{{loops}}}"]

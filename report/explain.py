@@ -17,6 +17,7 @@ from rutc.driver.build import machine_of
 from rutc.driver.compile_job import scheduled
 from rutc.driver.compiler import planned
 from rutc.driver.plan_steps import PlanSteps
+from rutc.driver.precision import StoredAs, stored_types
 from rutc.driver.weights import Weights
 from rutc.emit.targets import target_named
 from rutc.errors import UserError
@@ -28,9 +29,10 @@ from rutc.graph_opt.rounding import OverBudget, rounding_of
 from rutc.graph_opt.versions import FEW_ROWS
 from rutc.importer import import_model
 from rutc.importer.extract import ModelParts, NodeInfo
+from rutc.report.arguments import check_precision
 from rutc.tensor_ir import Const, Graph, Input, Node
 from rutc.tensor_ir.affine import Size
-from rutc.tensor_ir.graph import outs, walk_nodes
+from rutc.tensor_ir.graph import outs, used, walk_nodes
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.text import node_lines
 
@@ -111,6 +113,8 @@ class Explanation:
     kernels: tuple[Launch, ...]
     apart: tuple[Apart, ...]
     refused: tuple[Refusal, ...]
+    types: tuple[StoredAs, ...] = ()
+    """What the node's nests read and give that is stored in fewer bits than it is computed in."""
 
 
 def explain(
@@ -121,13 +125,15 @@ def explain(
     dims: Mapping[str, int | tuple[int, ...] | str] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
     target: str = "native",
+    precision: str = "fp32",
     exact_algorithms: bool = False,
 ) -> Explanation:
     """The explanation of a node, named by its name or by one of its outputs.
 
     Raises:
-        UserError: The model cannot be planned, or has no such node.
+        UserError: The model cannot be planned, or has no such node; there is no such precision.
     """
+    check_precision(precision)
     machine = target_named(target).machine
     graph = import_model(model, shapes=shapes, dims=dims, values=values)
     info = _find(ModelParts(model).nodes, graph, node)
@@ -144,7 +150,7 @@ def explain(
             refused[rule_name(rule)] = _refusals(rule, after, name)
 
     found = versions(graph, machine, exact=exact_algorithms, on_step=note)
-    plan, alternatives = planned(found, machine)
+    plan, alternatives = planned(found, machine, precision)
     return _explanation(
         plan,
         machine_of([*(a.plan for a in alternatives), plan], machine),
@@ -235,7 +241,9 @@ def _explanation(
         for r in plan.refusals
         if r.reader in own or r.value in own
     )
-    return Explanation(name, operator, history, tuple(parts), kernels, apart, refused)
+    touched = own.union(*map(used, nodes))
+    types = tuple(s for s in stored_types([plan]) if s.value in touched)
+    return Explanation(name, operator, history, tuple(parts), kernels, apart, refused, types)
 
 
 def launches(

@@ -20,7 +20,13 @@ Target = Annotated[
         "what to compile for.",
     ),
 ]
-Precision = Annotated[str, typer.Option(help="Precision of the computation: fp32.")]
+Precision = Annotated[
+    str,
+    typer.Option(
+        metavar="fp32|bf16|fp16",
+        help="What weights are stored in where that is faster; all is computed in float32.",
+    ),
+]
 Dims = Annotated[
     list[str] | None,
     typer.Option(

@@ -87,6 +87,7 @@ def inspect_library(
         shown.append("every byte is what it was when the model was compiled")
     if where := manifest.get("alternatives"):
         shown.append(_plans(where))
+    shown += undamaged(path, lambda: _stored(manifest))
     shown += undamaged(path, lambda: _algorithms(manifest))
     if profile:
         times, sizes = _step_times(path, kernels, inputs, dims or {}, threads)
@@ -120,6 +121,19 @@ def _plans(where: object) -> str:
     listed = where if isinstance(where, list) else []
     parts = [f"plan {n} run where {size} > 0" for n, size in enumerate(listed)]
     return f"kernels of {', of '.join([*parts, f'plan {len(parts)} elsewhere'])}"
+
+
+def _stored(manifest: Mapping[str, object]) -> list[RenderableType]:
+    """What is stored in fewer bits than it is computed in, of each type in a line."""
+    listed = manifest.get("stored")
+    found: dict[str, list[tuple[int, int]]] = {}
+    for s in listed if isinstance(listed, list) else []:
+        found.setdefault(s["type"], []).append((s["bytes"], s["saved"]))
+    lines: list[RenderableType] = []
+    for name, sizes in found.items():
+        own, saved = (sum(column) for column in zip(*sizes, strict=True))
+        lines.append(f"stored as {name}: {len(sizes)} values, {display.instead(own, saved)}")
+    return lines
 
 
 def _algorithms(manifest: Mapping[str, object]) -> list[RenderableType]:

@@ -12,7 +12,18 @@ import typer
 
 from rutc.errors import UserError
 from rutc.report.console import INTERRUPTED, Json, Screen, command
-from rutc.report.flags import AsJson, Db, Debug, Dims, Model, Quiet, Shapes, Target, Values
+from rutc.report.flags import (
+    AsJson,
+    Db,
+    Debug,
+    Dims,
+    Model,
+    Precision,
+    Quiet,
+    Shapes,
+    Target,
+    Values,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -52,6 +63,7 @@ def tune(
     ] = None,
     db: Db = None,
     target: Target = "native",
+    precision: Precision = "fp32",
     dim: Dims = None,
     shape: Shapes = None,
     value: Values = None,
@@ -72,7 +84,7 @@ def tune(
         seconds = seconds_of(time) if time is not None else inf if trials else seconds_of("5m")
         sizes = dim, shape, value
         how = {"names": kernel or (), "cpu": cpu, "seed": seed}
-        found = _searched(screen, model, seconds, trials, db, target, sizes, how)
+        found = _searched(screen, model, seconds, trials, db, (target, precision), sizes, how)
         screen.result(tuning_json(found), tuning_table(found), *tuning_lines(found))
         if found.interrupted:
             raise typer.Exit(INTERRUPTED)
@@ -83,11 +95,11 @@ Items = list[str] | None
 
 
 def search_before(
-    screen: Screen, model: Path, until: str, db: str | None, target: str, *sizes: Items
+    screen: Screen, model: Path, until: str, db: str | None, what: Sequence[str], *sizes: Items
 ) -> None:
     """Searches before a compilation: for so long (`60s`), or with so many trials (`500`).
 
-    `sizes` are what --dim, --shape and --value say.
+    `what` are the target and the precision, `sizes` what --dim, --shape and --value say.
 
     Raises:
         UserError: an option or the model is at fault.
@@ -99,7 +111,7 @@ def search_before(
         raise UserError("--tune needs a database for what it finds: leave out --db none")
     trials = int(until) if until.isdecimal() and int(until) else None
     seconds = inf if trials is not None else seconds_of(until)
-    found = _searched(screen, model, seconds, trials, db, target, sizes, {})
+    found = _searched(screen, model, seconds, trials, db, what, sizes, {})
     for line in tuning_lines(found):
         screen.note(line)
     if found.interrupted:
@@ -112,7 +124,7 @@ def _searched(
     seconds: float,
     trials: int | None,
     db: str | None,
-    target: str,
+    what: Sequence[str],
     sizes: Sequence[Items],
     how: Mapping[str, Any],
 ) -> TuningReport:
@@ -120,12 +132,15 @@ def _searched(
     from rutc.driver.options import Options
     from rutc.driver.tune_model import tune_model
     from rutc.driver.tuning import Limits
-    from rutc.report.arguments import parse_dims, parse_shapes, parse_values
+    from rutc.report.arguments import check_precision, parse_dims, parse_shapes, parse_values
     from rutc.tuner.database import Database
 
+    target, precision = what
+    check_precision(precision)
     dim, shape, value = sizes
     options = Options(
         target=target,
+        precision=precision,
         shapes=parse_shapes(shape),
         dims=parse_dims(dim),
         values=parse_values(value),

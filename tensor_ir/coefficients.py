@@ -226,6 +226,14 @@ class Fusion:
 
 
 @record
+class StoredTypes:
+    """Of values that are stored in fewer bits than they are computed in."""
+
+    least_gain: float
+    """What the kernels that read a value gain at least by that, of their time."""
+
+
+@record
 class Slices:
     """Of chains of kernels that work on one slice after the other."""
 
@@ -336,6 +344,7 @@ class Coefficients:
     sharing: Sharing
     layouts: Layouts
     fusion: Fusion
+    stored_types: StoredTypes
     slices: Slices
     filtering: Filtering
     split_precision: SplitPrecision

@@ -24,6 +24,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from rutc.tensor_ir import DType
 from rutc.verify.axis_slices import Slice, Slices, slices
 from rutc.verify.compare import Array, OutputComparison, distance, real_parts
 from rutc.verify.tolerance import (
@@ -55,7 +56,12 @@ FEW_RUNS = 3
 
 
 def judged(
-    compared: OutputComparison, ours: Array, reference: Array, truth: Array, noise: Noise
+    compared: OutputComparison,
+    ours: Array,
+    reference: Array,
+    truth: Array,
+    noise: Noise,
+    stored: DType | None = None,
 ) -> OutputComparison:
     """Returns the comparison of an output, passed or not by the truth.
 
@@ -65,14 +71,15 @@ def judged(
         reference: What ONNX Runtime gave, of the same type.
         truth: What float64 gives.
         noise: The truth with noise.
+        stored: The type of fewer bits in which the compiled model stores what it computes with.
     """
     if ours.shape != reference.shape or ours.shape != truth.shape:
         return _judged_shape(compared, ours, reference, truth, noise)
     if ours.dtype.kind == "c":
-        parts = (real_parts(x) for x in (ours, reference, truth))
-        return _Floats(compared, *parts).judged(lambda: map(real_parts, noise()))
+        x, r, t = map(real_parts, (ours, reference, truth))
+        return _Floats(compared, x, r, t, stored).judged(lambda: map(real_parts, noise()))
     if is_float(ours.dtype):
-        return _Floats(compared, ours, reference, truth).judged(noise)
+        return _Floats(compared, ours, reference, truth, stored).judged(noise)
     return _judged_discrete(compared, ours, reference, truth, noise)
 
 
@@ -108,10 +115,17 @@ class _Floats:
     """One output of floats: the errors of both results, and what is allowed in each slice."""
 
     def __init__(
-        self, compared: OutputComparison, ours: Array, reference: Array, truth: Array
+        self,
+        compared: OutputComparison,
+        ours: Array,
+        reference: Array,
+        truth: Array,
+        stored: DType | None = None,
     ) -> None:
         self.compared = compared
         self.dtype = ours.dtype
+        types = [ours.dtype] if stored is None else [ours.dtype, stored.numpy]
+        self.roundoff = max(map(unit_roundoff, types))
         with np.errstate(over="ignore"):
             # Beyond the type's range an infinity is right.
             infinite = np.isinf(truth.astype(ours.dtype).astype(np.float64))
@@ -174,7 +188,7 @@ class _Floats:
 
     def worst(self, error: Numbers, yard: Sequence[tuple[Numbers, Slices]]) -> Judged:
         """The slice nearest to what is allowed, or furthest beyond it."""
-        u = unit_roundoff(self.dtype)
+        u = self.roundoff
         smallest = float(np.finfo(np.float32).tiny)
         whole = float(self.magnitude.max(initial=0.0)) or 1.0
         relative = float(yard[0][0].max(initial=0.0)) / whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from itertools import count
 from math import inf
 from pathlib import Path
@@ -15,13 +16,14 @@ from rutc.importer import import_model
 from rutc.importer.quantised import rounds_rows_more
 from rutc.runtime import InferenceSession
 from rutc.runtime.bundles import Bundle, bundles
-from rutc.tensor_ir import Graph
+from rutc.tensor_ir import DType, Graph
 from rutc.verify.compare import Array, Value
 from rutc.verify.judge import FEW_RUNS
 from rutc.verify.ports import graph_inputs, graph_outputs, ports_of
 from rutc.verify.reference import comparable
 from rutc.verify.traits import Traits, output_traits
 from rutc.verify.truth import TooMuchWork, Truth
+from rutc.verify.weight_noise import moved_weights, stored_type
 
 
 @record
@@ -80,7 +82,8 @@ class Oracle:
         self._spent_s = 0.0
         self._last_s = inf
         self.refused = ""
-        self._given = None if graph is None else _WholeTruth(graph, rounds_rows_more(model))
+        self.stored = stored_type(session.manifest)
+        self._given = None if graph is None else self._whole(graph)
         self._imported: tuple[Shapes, _WholeTruth] | None = None
         self.traits: Mapping[str, Traits] = {} if graph is None else output_traits(graph)
 
@@ -144,8 +147,11 @@ class Oracle:
                 sizes.update(_numbers(bundle, shapes))
             graph = import_model(self._model, shapes=shapes, dims=sizes, values=held)
             self.traits = output_traits(graph)
-            self._imported = key, _WholeTruth(graph, rounds_rows_more(self._model))
+            self._imported = key, self._whole(graph)
         return self._imported[1]
+
+    def _whole(self, graph: Graph) -> _WholeTruth:
+        return _WholeTruth(graph, rounds_rows_more(self._model), self.stored)
 
 
 def _noisy(
@@ -166,18 +172,24 @@ def _noisy(
 class _WholeTruth(Truth):
     """The truth of whole inputs and outputs.
 
-    Which tensors make up a sequence may differ from import to import, and from the artifact.
+    Which tensors make up a sequence may differ from import to import, and from the artifact. Where
+    that has values `stored` in a type of fewer bits, noise moves weights by roundings to it.
     """
 
-    def __init__(self, graph: Graph, finer: frozenset[str]) -> None:
+    def __init__(self, graph: Graph, finer: frozenset[str], stored: DType | None) -> None:
         super().__init__(graph, finer)
         self._ports = ports_of(graph)
+        self._stored = stored
 
     def outputs(
         self, inputs: Mapping[str, Value], seed: int | None, most_s: float
     ) -> dict[str, Array]:
         """Returns the outputs, or elements of sequences, by name; see `run`."""
-        tensors = self.run(graph_inputs(self._ports, inputs), seed, most_s)
+        run = self
+        if seed is not None and self._stored is not None:
+            run = copy(self)
+            run.graph = moved_weights(self.graph, self._stored, seed)
+        tensors = run.run(graph_inputs(self._ports, inputs), seed, most_s)
         whole = graph_outputs(self._ports, tensors)
         return dict(leaves({n: comparable(v) for n, v in whole.items()}))
 

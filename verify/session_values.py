@@ -6,6 +6,7 @@ from pathlib import Path
 from rutc.errors import UserError
 from rutc.importer.quantised import is_quantised
 from rutc.runtime import InferenceSession
+from rutc.tensor_ir import DType
 from rutc.verify.compare import (
     Value,
 )
@@ -18,6 +19,7 @@ from rutc.verify.sizes import (
     sizes_of,
 )
 from rutc.verify.tolerance import Level
+from rutc.verify.weight_noise import stored_type
 
 
 def session_values(
@@ -57,6 +59,9 @@ def run_values(
 
 def session_level(session: InferenceSession, model: Path) -> Level:
     """Returns how strictly a compiled model is compared with ONNX Runtime alone."""
-    if session.manifest.get("precision", "fp32") != "fp32":
+    stored = stored_type(session.manifest)
+    if stored is DType.BF16:
         return Level.REDUCED
+    if stored is not None and not is_quantised(model):
+        return Level.HALF
     return Level.QUANTISED if is_quantised(model) else Level.MODEL

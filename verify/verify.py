@@ -317,7 +317,7 @@ class Verifier:
                 (compared,) = compare_values(name, x, r, level)
             found = judged_by_reference(compared, x, r) if x.shape == r.shape else compared
         else:
-            found = judged(compared, x, r, truth, lambda: answer.noise(name))
+            found = judged(compared, x, r, truth, lambda: answer.noise(name), self.oracle.stored)
         why = _silence(x, truth) if traits.varies else ""
         return replace(found, remark=f"{SILENT} {why}") if why and found.passed else found
 

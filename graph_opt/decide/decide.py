@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from rutc.graph_opt.alternatives import DIRECT, Assigned
 from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.prepared import prepare
+from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.plan import Plan
 from rutc.tensor_ir.graph import Graph
 from rutc.tensor_ir.machine import Machine
 
+Change = Callable[[Realisation], Realisation]
 
-def decide(graph: Graph, machine: Machine, assigned: Assigned = DIRECT) -> Plan:
+
+def decide(
+    graph: Graph, machine: Machine, assigned: Assigned = DIRECT, change: Change | None = None
+) -> Plan:
     """The plan of an optimized graph, whose sums are computed by these algorithms, for a machine.
+
+    `change` may assign otherwise what is chosen.
 
     Raises:
         UserError: it has what cannot be planned yet.
     """
-    found = greedy(prepare(graph), machine)
-    assignment = replace(found.assignment, algorithms=assigned.algorithms)
-    return replace(found.realisation.plan, refusals=found.refusals, assignment=assignment)
+    chosen = greedy(prepare(graph), machine)
+    assignment = replace(chosen.assignment, algorithms=assigned.algorithms)
+    found = chosen.realisation.but(assignment)
+    if change is not None:
+        found = change(found)
+    return replace(found.plan, refusals=chosen.refusals)

@@ -1,0 +1,101 @@
+"""Which weights are stored in 16 bits: those whose kernels then take less time.
+
+    %w : f32{k,n} = const [k, n] ..
+    %y{m,n} = sum{k} %x[m, k] * %w[k, n]      ->    store %w as bf16      where m is small
+
+A product with few rows waits for its weights, of which half the bytes then come from memory. One
+with many rows does not wait, and has more to do if it widens them: its weights stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from rutc.base.record import record
+from rutc.driver.build import machine_of
+from rutc.driver.estimates import Known, estimate_plan
+from rutc.graph_opt.decide.realise import Realisation
+from rutc.graph_opt.decide.stored_types import holds, keeps, weights
+from rutc.graph_opt.plan import Plan
+from rutc.tensor_ir.affine import Index, typical
+from rutc.tensor_ir.dtype import DType
+from rutc.tensor_ir.graph import Nest, used, walk_nodes
+from rutc.tensor_ir.machine import Machine
+
+TYPES = {"fp32": DType.F32, "bf16": DType.BF16, "fp16": DType.F16}
+"""The types that weights may be stored in, by the names of precisions."""
+
+
+def with_narrow_weights(found: Realisation, dtype: DType, machine: Machine) -> Realisation:
+    """An assignment with those weights in a type of 16 bits whose kernels are faster by it.
+
+    A type is given to all that may have it first, and taken from those that gain too little until
+    all that are left gain enough, by the estimates of the kernels that read them, on one thread.
+    """
+    chosen = list(_candidates(found, dtype))
+    if not chosen:
+        return found
+    machine = machine_of([found.plan], machine)
+    least = machine.coefficients.stored_types.least_gain
+    known: Known = {}
+    before = estimate_plan(found.plan, machine, known=known).launches
+    while chosen:
+        types = (*found.assignment.types, *((name, dtype) for name in chosen))
+        other = found.but(replace(found.assignment, types=types))
+        after = estimate_plan(other.plan, machine, known=known).launches
+        cycles = dict.fromkeys(chosen, 0.0)
+        gained = dict.fromkeys(chosen, 0.0)
+        for a, b in zip(before, after, strict=True):
+            for name in a.values.intersection(chosen):
+                cycles[name] += a.cycles
+                gained[name] += a.cycles - b.cycles
+        kept = [name for name in chosen if gained[name] > least * cycles[name]]
+        if kept == chosen:
+            return other
+        chosen = kept
+    return found
+
+
+def _candidates(found: Realisation, dtype: DType) -> Iterator[str]:
+    """Yields the weights that lose no more by a type than its rounding.
+
+    Those of other algorithms than the sums' own do: they enter differences of large numbers.
+    """
+    algorithms = found.assignment.algorithms
+    made = tuple(f"{value}." for value, _ in algorithms)
+    transformed = {
+        v
+        for n in walk_nodes(found.prepared.graph.nodes)
+        if isinstance(n, Nest) and made and n.out.name.startswith(made)
+        for v in used(n)
+    }
+    for n in weights(found.prepared):
+        if n.out.name not in transformed and holds(dtype, n) and keeps(dtype, n):
+            yield n.out.name
+
+
+@record
+class StoredAs:
+    """A value that a plan stores in fewer bits than it is computed in: the bytes that this takes.
+
+    `saved` are those that it would take more; where sizes are symbolic, at common ones.
+    """
+
+    value: str
+    type: str
+    bytes: int
+    saved: int
+
+
+def stored_types(plans: Sequence[Plan]) -> tuple[StoredAs, ...]:
+    """What the plans of a model store in fewer bits."""
+    found: dict[tuple[str, str], StoredAs] = {}
+    for plan in plans:
+        types = plan.assignment.types if plan.assignment is not None else ()
+        symbols = dict(plan.graph.symbols)
+        for value, dtype in types:
+            elements = typical(Index.of(plan.layouts[value].size), symbols)
+            saved = elements * (DType.F32.bytes - dtype.bytes)
+            found[value, str(dtype)] = StoredAs(value, str(dtype), elements * dtype.bytes, saved)
+    return tuple(found.values())

@@ -1,0 +1,259 @@
+"""`--precision bf16` and `fp16`: weights in 16 bits where that is faster, and nothing else."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+import rutc
+from rutc.driver.compiler import Options, compile_model, planned
+from rutc.driver.precision import stored_types
+from rutc.errors import UserError
+from rutc.graph_opt import versions
+from rutc.graph_opt.plan import Plan
+from rutc.importer import import_model
+from rutc.report.explain import explain
+from rutc.runtime import load
+from rutc.tensor_ir.machine import Machine
+from rutc.verify import verify_model
+from rutc.verify.tolerance import Level
+from tests.cli.conftest import Rutc, invoke
+from tests.graph_opt.networks import Net
+from tests.machines import TILES, V3, V4, weighing
+
+TYPES = {"bf16": "bf16", "fp16": "f16"}
+
+
+@pytest.fixture
+def command() -> Rutc:
+    """The command line, in this process."""
+    return invoke
+
+
+def layers(n: Net, rows: int = 1, width: int = 384) -> str:
+    """Products of a few rows, with biases."""
+    x = n.input(rows, width)
+    for _ in range(2):
+        x = n("Relu", n("Gemm", x, n.weight(width, width), n.weight(width)))
+    return n("MatMul", x, n.weight(width, 10))
+
+
+def block(n: Net, words: int = 2, width: int = 128) -> str:
+    """Attention over a few words, whose table gives the scores of the next one, too."""
+    ids = n.input(1, words, type_=TensorProto.INT64)
+    table = n.weight(500, width)
+    x = n("Gather", table, ids)
+    g, b = n.weight(width), n.weight(width)
+    y = n("LayerNormalization", x, g, b)
+    q, k, v = (n("MatMul", y, n.weight(width, width)) for _ in range(3))
+    scores = n("Softmax", n("MatMul", q, n("Transpose", k, perm=[0, 2, 1])), axis=-1)
+    x = n("Add", x, n("MatMul", n("MatMul", scores, v), n.weight(width, width)))
+    h = n("Gelu", n("MatMul", x, n.weight(width, 4 * width)))
+    x = n("Add", x, n("MatMul", h, n.weight(4 * width, width)))
+    return n("MatMul", x, n("Transpose", table, perm=[1, 0]))
+
+
+def recurrent(n: Net) -> str:
+    """An LSTM, one sequence at a time."""
+    x = n.input(5, 1, 64)
+    return n("LSTM", x, n.weight(1, 512, 64), n.weight(1, 512, 128), hidden_size=128)
+
+
+def saved(make: Callable[..., str], folder: Path, *sizes: int) -> Path:
+    """The file of a network."""
+    n = Net()
+    result = make(n, *sizes)
+    return n.save(folder / f"{make.__name__}.onnx", result)
+
+
+def manifest_of(library: Path) -> Mapping[str, object]:
+    with load(library, threads=1) as session:
+        return session.manifest
+
+
+def plan_of(model: Path, machine: Machine, precision: str) -> Plan:
+    """The plan of a model that has one."""
+    plan, alternatives = planned(versions(import_model(model), machine), machine, precision)
+    assert not alternatives
+    return plan
+
+
+@pytest.mark.parametrize("precision", TYPES)
+@pytest.mark.parametrize("make", [layers, block, recurrent])
+def test_weights_of_products_take_half_the_memory(
+    make: Callable[..., str], precision: str, tmp_path: Path
+) -> None:
+    model = saved(make, tmp_path)
+    usual = rutc.compile(model, tmp_path / "usual.so", target="x86-64-v3")
+    made = rutc.compile(model, tmp_path / "made.so", target="x86-64-v3", precision=precision)
+    assert made.verification is not None
+    assert made.verification.passed
+    assert made.verification.level is (Level.REDUCED if precision == "bf16" else Level.HALF)
+    (output,) = made.verification.outputs
+    assert output.error is not None
+    assert output.error > 1e-5, "weights are rounded"
+    report, before = made.report, usual.report
+    assert report.narrow_values >= 1
+    assert report.narrow_bytes == report.narrow_saved
+    assert before.weight_bytes - report.weight_bytes >= 0.98 * report.narrow_saved
+    # Tables of words stay as they are, and weights that several rows share.
+    assert report.weight_bytes < 0.8 * before.weight_bytes
+    manifest = manifest_of(made.library)
+    assert manifest["precision"] == precision
+    stored = manifest["stored"]
+    assert isinstance(stored, list)
+    assert {s["type"] for s in stored} == {TYPES[precision]}
+    assert sum(s["bytes"] for s in stored) == report.narrow_bytes
+    assert "stored" not in manifest_of(usual.library)
+    assert manifest_of(usual.library)["precision"] == "fp32"
+
+
+@pytest.mark.parametrize("machine", [V3, V4], ids=["v3", "v4"])
+@pytest.mark.parametrize("make", [layers, block])
+def test_plans_for_machines_store_weights_in_16_bits(
+    make: Callable[..., str], machine: Machine, tmp_path: Path
+) -> None:
+    plan = plan_of(saved(make, tmp_path), machine, "bf16")
+    assert plan.assignment is not None
+    names = [v for v, _ in plan.assignment.types]
+    assert len(names) == (3 if make is layers else 7)
+    assert [s.value for s in stored_types([plan])] == names
+    for name in names:
+        assert str(plan.values[name].dtype) == "bf16"
+
+
+def test_many_rows_keep_their_weights(tmp_path: Path) -> None:
+    model = saved(layers, tmp_path, 256)
+    assert not stored_types([plan_of(model, V3, "bf16")])
+    made = rutc.compile(model, tmp_path / "made.so", target="x86-64-v3", precision="bf16")
+    usual = rutc.compile(model, tmp_path / "usual.so", target="x86-64-v3")
+    assert made.verification is not None
+    assert made.verification.level is Level.MODEL
+    assert made.report.narrow_values == 0
+    assert made.report.weight_bytes == usual.report.weight_bytes
+    # It is a matter of what is gained, and of nothing else.
+    eager = weighing(V3, "stored_types", least_gain=-1.0)
+    assert len(stored_types([plan_of(model, eager, "bf16")])) == 3
+
+
+def test_the_kernels_of_matrix_registers_keep_their_parts(tmp_path: Path) -> None:
+    model = saved(layers, tmp_path, 128)
+    usual = plan_of(model, TILES, "fp32")
+    narrow = plan_of(model, TILES, "bf16")
+    assert usual.assignment is not None
+    assert any("bf16" in a for _, a in usual.assignment.algorithms)
+    taken = {v for v, _ in usual.assignment.algorithms}
+    assert {s.value for s in stored_types([narrow])}.isdisjoint(taken)
+
+
+def test_filtered_weights_keep_f32(tmp_path: Path) -> None:
+    """Filters subtract large numbers from each other: weights have to be exact."""
+    n = Net()
+    x = n.input(1, 64, 56, 56)
+    y = n("Conv", x, n.weight(64, 64, 3, 3), pads=[1] * 4)
+    pooled = n("MaxPool", n("Relu", y), kernel_shape=[56, 56])
+    model = n.save(tmp_path / "net.onnx", n("Conv", pooled, n.weight(1000, 64, 1, 1)))
+    machine = weighing(V3, "stored_types", least_gain=-1.0)
+    plan = plan_of(model, machine, "bf16")
+    assert plan.assignment is not None
+    assert plan.assignment.algorithms
+    (stored,) = stored_types([plan])
+    assert stored.bytes == 64 * 1000 * 2
+
+
+@pytest.mark.parametrize(
+    ("factor", "precision", "narrow"),
+    [(1.0, "fp16", 3), (1e5, "fp16", 2), (1e5, "bf16", 3), (1e-9, "fp16", 2), (1e-9, "bf16", 3)],
+)
+def test_weights_beyond_a_type_keep_f32(
+    factor: float, precision: str, narrow: int, tmp_path: Path
+) -> None:
+    n = Net()
+    x = n.input(1, 256)
+    w = n.const(n.rng.standard_normal((256, 256)) * factor)
+    y = n("MatMul", n("MatMul", n("MatMul", x, n.weight(256, 256)), w), n.weight(256, 256))
+    model = n.save(tmp_path / "net.onnx", y)
+    made = rutc.compile(model, tmp_path / "made.so", precision=precision)
+    assert made.verification is not None
+    assert made.verification.passed
+    assert made.report.narrow_values == narrow
+
+
+def test_what_is_wrong_is_found_beside_rounding(tmp_path: Path) -> None:
+    """A model is not the one that was compiled: weights of one column are a half larger."""
+    n = Net()
+    x = n.input(1, 384)
+    w = n.rng.standard_normal((384, 64)) / 2
+    y = n("MatMul", x, n.const(w))
+    model = n.save(tmp_path / "net.onnx", y)
+    made = rutc.compile(model, tmp_path / "made.so", precision="bf16")
+    assert verify_model(model, made.library).passed
+    other = Net()
+    w[:, 11] *= 1.5
+    y = other("MatMul", other.input(1, 384), other.const(w))
+    found = verify_model(other.save(tmp_path / "other.onnx", y), made.library)
+    assert not found.passed
+    assert "indices 0 to 15 of axis 1" in found.outputs[0].reason
+
+
+def test_labels_may_differ_where_rounded_weights_explain_it(tmp_path: Path) -> None:
+    n = Net()
+    x = n.input(1, 256)
+    scores = n("MatMul", x, n.weight(256, 4000))
+    model = n.save(tmp_path / "net.onnx", n("TopK", scores, n.const([300], np.int64), outputs=2))
+    made = rutc.compile(model, tmp_path / "made.so", precision="bf16")
+    assert made.verification is not None
+    assert made.verification.passed
+
+
+def test_what_was_compiled_in_another_precision_is_another_artifact(tmp_path: Path) -> None:
+    model = saved(layers, tmp_path)
+    first, second, again = (
+        rutc.compile(model, tmp_path / "made.so", precision=p, verify=False).report
+        for p in ("fp32", "bf16", "bf16")
+    )
+    assert first.weight_bytes > second.weight_bytes == again.weight_bytes
+    assert (again.precision, again.narrow_values) == ("bf16", second.narrow_values)
+
+
+def test_a_dump_says_what_is_stored_how(tmp_path: Path) -> None:
+    model, dump = saved(layers, tmp_path), tmp_path / "dump"
+    options = Options(target="x86-64-v3", precision="fp16", dump=dump)
+    compile_model(model, tmp_path / "made.so", options)
+    said = (dump / "assignment.txt").read_text(encoding="utf-8")
+    assert said.count(" as f16\n") == 3
+
+
+def test_commands_tell_what_is_stored_how(command: Rutc, tmp_path: Path) -> None:
+    model, library = saved(layers, tmp_path), tmp_path / "made.so"
+    done = command("compile", model, "-o", library, "--precision", "bf16", "-q")
+    assert done.status == 0, done.stderr
+    assert "3 weights stored as bf16: 584 KiB instead of 1.14 MiB" in done.stdout
+    shown = command("inspect", library)
+    assert "precision bf16" in shown.stdout
+    assert "stored as bf16: 3 values, 584 KiB instead of 1.14 MiB" in shown.stdout
+    told = command("compile", model, "-o", library, "--precision", "bf16", "--json")
+    assert json.loads(told.stdout)["narrow_values"] == 3
+    told = command("explain", model, "v0", "--precision", "bf16")
+    assert "is stored as bf16, 288 KiB instead of 576 KiB" in told.stdout
+    assert "stored as bf16" not in command("explain", model, "v0").stdout
+    told = command("compile", saved(layers, tmp_path, 256), "-o", library, "--precision", "fp16")
+    assert "no weights stored as fp16: no kernel would be faster by it" in told.stdout
+
+
+@pytest.mark.parametrize("name", ["compile", "explain"])
+def test_precisions_that_there_are_not_are_refused(
+    command: Rutc, name: str, tmp_path: Path
+) -> None:
+    model = saved(layers, tmp_path)
+    node = ["v0"] if name == "explain" else ["-o", tmp_path / "made.so"]
+    done = command(name, model, *node, "--precision", "int4")
+    assert done.status == 2
+    assert "'int4'" in done.stderr
+    assert "fp32, bf16, fp16" in done.stderr
+    assert not (tmp_path / "made.so").exists()
+    with pytest.raises(UserError, match="fp32, bf16, fp16"):
+        explain(model, "v0", precision="BF16")
