@@ -58,10 +58,8 @@ class Data:
     @cached_property
     def is_finite(self) -> bool:
         """Whether all elements are known to be finite numbers."""
-        kind = self.array.dtype.kind
-        is_float = kind in "fV" and DType.of(self.array.dtype).is_float
-        if not is_float or self.array.size == 0:
-            return kind in "iub"
+        if self.array.dtype.kind != "f" or self.array.size == 0:
+            return self.array.dtype.kind in "iub"
         return bool(np.isfinite(self.array.min()) and np.isfinite(self.array.max()))
 
     @cached_property
@@ -78,7 +76,10 @@ class Data:
         known: dict[np.dtype, Data] = self.__dict__.setdefault("_rounded", {})
         if dtype not in known:
             with np.errstate(over="ignore"):
-                known[dtype] = Data(self.array.astype(dtype))
+                made = Data(self.array.astype(dtype))
+            # Of a type that is not numpy's own it is not known otherwise.
+            made.__dict__["is_finite"] = self.is_finite and bool(np.isfinite(made.array).all())
+            known[dtype] = made
         return known[dtype]
 
     @cached_property
