@@ -17,6 +17,8 @@ from rutc.report import db_commands, tune_command
 from rutc.report.console import Screen, command, standard_streams, survived
 from rutc.report.flags import (
     AsJson,
+    Calibrate,
+    CalibrateBy,
     Debug,
     Dims,
     ExactAlgorithms,
@@ -75,6 +77,14 @@ def compile_command(
     ] = None,
     target: Target = "native",
     precision: Precision = "fp32",
+    calibrate: Calibrate = None,
+    calibrate_by: CalibrateBy = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X", help="With --precision int8: the largest relative error; default: 0.1."
+        ),
+    ] = None,
     dim: Dims = None,
     shape: Shapes = None,
     value: Values = None,
@@ -105,7 +115,7 @@ def compile_command(
         from rutc.report.arguments import parse_dims, parse_shapes, parse_values
 
         if tune is not None:
-            what = target, precision
+            what = target, precision, calibrate, calibrate_by
             tune_command.search_before(screen, model, tune, db, what, dim, shape, value)
         try:
             with screen.progress() as on_progress:
@@ -114,6 +124,9 @@ def compile_command(
                     output,
                     target=target,
                     precision=precision,
+                    calibrate=calibrate,
+                    calibrate_by=calibrate_by,
+                    tolerance=tolerance,
                     shapes=parse_shapes(shape),
                     dims=parse_dims(dim),
                     values=parse_values(value),

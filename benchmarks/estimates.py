@@ -14,8 +14,8 @@ from benchmarks.cost_page import MODELS as RESULTS
 from benchmarks.machine import provenance
 from benchmarks.store import Entry, save
 from rutc.driver.api import compile
-from rutc.driver.compiler import planned
 from rutc.driver.estimates import estimate_plan
+from rutc.driver.planning import planned
 from rutc.driver.trials import Clock
 from rutc.emit.targets import native_target
 from rutc.errors import RutcError

@@ -9,8 +9,8 @@ import onnx
 from benchmarks.cases import CASES, MORE
 from benchmarks.layers import MODELS
 from benchmarks.operator_cases import CASES as OPERATORS
-from rutc.driver.compiler import planned
 from rutc.driver.plan_steps import PlanSteps
+from rutc.driver.planning import planned
 from rutc.driver.weights import Weights
 from rutc.graph_opt import versions
 from rutc.importer import import_model

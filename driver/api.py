@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rutc.base.progress import Progress
 from rutc.base.record import record
 from rutc.driver.given import Given
-from rutc.driver.options import Options, Report, records_of
+from rutc.driver.options import TOLERANCE, Calibration, Options, Report, records_of
 from rutc.emit.files import COMPANIONS, Workplace, cannot_write, check_replaceable, shown, sweep
 from rutc.emit.host_runtime import HostRuntime
 from rutc.emit.toolchain import find_toolchain
@@ -30,6 +30,7 @@ from rutc.report.arguments import (
     check_folder,
     check_number,
     check_precision,
+    check_tolerance,
     check_writable,
 )
 
@@ -76,6 +77,9 @@ def compile(
     *,
     target: str = "native",
     precision: str = "fp32",
+    calibrate: str | os.PathLike[str] | None = None,
+    calibrate_by: str | None = None,
+    tolerance: float | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int | tuple[int, ...] | str] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
@@ -98,7 +102,13 @@ def compile(
         output: The library; None: the model's name with `.so`, in the current directory.
         target: The machine: `native` or the name of a target.
         precision: `fp32`; with `bf16` and `fp16` weights are stored in 16 bits where kernels are
-            faster by it. All is computed in float32 (docs/numerics.md).
+            faster by it, and all is computed in float32; with `int8` products of weights are
+            summed in 8 bits where that is faster (docs/numerics.md).
+        calibrate: A folder of inputs as of `rutc verify --data`, with `int8`: the ranges of values
+            are those that they have on these. None: on generated inputs.
+        calibrate_by: How ranges are found: `minmax`, `percentile` or `mse` (docs/numerics.md).
+        tolerance: How far outputs may be from ONNX Runtime's with `int8`: the norm of the
+            difference by that of the output; None: 0.1.
         shapes: Extents of inputs by name, for models that leave them open.
         dims: Extents of symbolic dims by name, like `{"batch": 1}`, or ranges: `(1, 64)`, of
             multiples `(32, 640, 32)`, and of which 8 is the most common `(1, 64, 1, 8)`; or
@@ -132,6 +142,7 @@ def compile(
     """
     source = Path(model)
     check_precision(precision)
+    check_tolerance(tolerance, precision)
     if inputs and not verify:
         raise UserError(
             "inputs are for the verification, which --no-verify leaves out: drop one of the two"
@@ -145,6 +156,10 @@ def compile(
     options = Options(
         target=target,
         precision=precision,
+        calibration=Calibration.of(
+            precision, None if calibrate is None else Path(calibrate), calibrate_by
+        ),
+        tolerance=TOLERANCE if tolerance is None else tolerance,
         shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
         dims=dict(dims or {}),
         values=dict(values or {}),
@@ -155,7 +170,8 @@ def compile(
         db=known_schedules,
         records=state,
     )
-    work = (_compiled, source, destination, options, Given(tuple(inputs)), verify, threads)
+    given = Given(tuple(inputs), None if inputs else options.calibration.data)
+    work = (_compiled, source, destination, options, given, verify, threads)
     try:
         return limited(limit_time, limit_memory, on_progress, *work)
     finally:
@@ -258,6 +274,7 @@ def _made(
                 source,
                 report.library,
                 inputs=values,
+                data=given.data,
                 threads=threads,
                 graph=imported[0] if imported else None,
                 effort=BRIEF,

@@ -16,16 +16,14 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
 
 from rutc.base.progress import Progress, nobody
-from rutc.base.record import record
-from rutc.driver.compiler import planned
 from rutc.driver.launch_times import written
+from rutc.driver.options import Calibration
+from rutc.driver.planning import planned
 from rutc.emit.targets import native_target
-from rutc.errors import UserError
 from rutc.graph_opt import versions
 from rutc.graph_opt.quantise import MOST, Span
 from rutc.runtime import InferenceSession
@@ -35,8 +33,6 @@ from rutc.verify.compare import Value
 from rutc.verify.dataset import read_sample, sample_paths
 from rutc.verify.session_values import session_values
 
-Method = Literal["minmax", "percentile", "mse"]
-METHODS: tuple[Method, ...] = get_args(Method)
 BINS = 2048
 """Of the histogram of a value."""
 OUTSIDE = 1e-4
@@ -47,20 +43,6 @@ GENERATED = 16
 """Cases that are drawn at random where none are given."""
 
 
-@record
-class Calibration:
-    """How ranges are found: a folder of cases, None for generated ones, and the method."""
-
-    data: Path | None = None
-    method: Method = "mse"
-
-    def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise UserError(
-                f"there is no calibration {self.method!r}: rutc has {', '.join(METHODS)}"
-            )
-
-
 Cases = Callable[[], Iterator[Mapping[str, Value]]]
 
 
@@ -69,15 +51,17 @@ def spans(
     values: Iterable[str],
     how: Calibration,
     on_progress: Progress = nobody,
-) -> dict[str, Span]:
-    """Returns the ranges of some values of a graph; those that are ever infinite or NaN have none.
+) -> tuple[dict[str, Span], str]:
+    """Returns the ranges of some values of a graph, and on what they were found.
+
+    Values that are ever infinite or NaN have none.
 
     Raises:
         UserError: a case does not fit the model, or the model does not run on it.
     """
     names = tuple(dict.fromkeys(values))
     if not names:
-        return {}
+        return {}, "nothing"
     dims = graph.values
     seen = tuple(Output(f"value{i}", name, dims[name].dims) for i, name in enumerate(names))
     machine = native_target().machine
@@ -97,7 +81,8 @@ def spans(
                     done += 1
                     on_progress("calibrate", done, rounds * count)
     found = {name: o.span(how.method) for name, o in zip(names, observed, strict=True)}
-    return {name: span for name, span in found.items() if span is not None}
+    said = f"{count} {'generated' if how.data is None else 'given'} cases by {how.method}"
+    return {name: span for name, span in found.items() if span is not None}, said
 
 
 def _cases(session: InferenceSession, how: Calibration) -> tuple[Cases, int]:
@@ -128,7 +113,7 @@ class _Observed:
             edges = (self._low, self._high)
             self._counts += np.histogram(array.astype(np.float64), BINS, edges)[0]
 
-    def span(self, method: Method) -> Span | None:
+    def span(self, method: str) -> Span | None:
         """The range; None if there is none."""
         if not self._finite or self._high < self._low:
             return None

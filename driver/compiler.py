@@ -17,9 +17,11 @@ from time import perf_counter
 from rutc.base.progress import Progress
 from rutc.driver.build import Alternative, Builder
 from rutc.driver.compile_job import Chooser, Draft, Made
-from rutc.driver.options import Options, Report
+from rutc.driver.eight_bits import EightBits, in_eight_bits
+from rutc.driver.options import INT8, Options, Report
 from rutc.driver.plan_steps import Pending
-from rutc.driver.precision import TYPES, stored_types, with_narrow_weights
+from rutc.driver.planning import planned
+from rutc.driver.precision import stored_types
 from rutc.driver.reuse import Entry
 from rutc.emit.files import make_folder, write_file
 from rutc.emit.host_runtime import HostRuntime, calling_units
@@ -28,17 +30,12 @@ from rutc.emit.targets import target_named
 from rutc.emit.toolchain import find_toolchain
 from rutc.graph_opt import DumpFolder, versions
 from rutc.graph_opt.algorithms import Algorithms
-from rutc.graph_opt.decide import decide
-from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.plan import Plan
-from rutc.graph_opt.versions import Version
 from rutc.importer import import_model
 from rutc.importer.external import ModelFolder
 from rutc.report.arguments import check_writable
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, typical
-from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.machine import Machine
 
 __all__ = ["Options", "Report", "compile_model"]
 
@@ -101,6 +98,11 @@ def compile_model(
                 )
             if on_import is not None:
                 on_import(graph)
+            eight_bits: EightBits | None = None
+            if options.precision == INT8:
+                with stage("calibrate"):
+                    eight_bits = in_eight_bits(graph, machine, options.calibration, tell)
+                    graph = eight_bits.graph
             dump = None
             if options.dump is not None:
                 make_folder(options.dump)
@@ -148,6 +150,9 @@ def compile_model(
                 "algorithms": algorithms.facts(),
                 "spread": options.spread,
             }
+            if eight_bits is not None:
+                manifest["eight_bits"] = eight_bits.facts()
+                manifest["tolerance"] = options.tolerance
             if stored:
                 manifest["stored"] = [asdict(s) for s in stored]
             if alternatives:
@@ -176,28 +181,13 @@ def compile_model(
         sum(s.bytes for s in stored),
         sum(s.saved for s in stored),
         options.precision,
+        0 if eight_bits is None else len(eight_bits.chosen),
+        0 if eight_bits is None else eight_bits.sums,
     )
     if entry is not None:
         with stage("cache"):
             entry.store(report, folder.used)
     return report
-
-
-def planned(
-    found: Sequence[Version], machine: Machine, precision: str = "fp32"
-) -> tuple[Plan, tuple[Alternative, ...]]:
-    """The plan of the last of the versions, and of those that run instead where they may."""
-    dtype = TYPES[precision]
-
-    def narrowed(chosen: Realisation) -> Realisation:
-        return with_narrow_weights(chosen, dtype, machine)
-
-    change = narrowed if dtype is not DType.F32 else None
-    return decide(found[-1].graph, machine, found[-1].assigned, change), tuple(
-        Alternative(decide(v.graph, machine, v.assigned, change), v.where)
-        for v in found
-        if v.where is not None
-    )
 
 
 class _KernelDump:

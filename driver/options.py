@@ -2,25 +2,74 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from rutc.base.location import located
 from rutc.base.record import record
+from rutc.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+INT8 = "int8"
+"""The precision in which sums of products are sums of 8-bit integers."""
+Method = Literal["minmax", "percentile", "mse"]
+METHODS: tuple[Method, ...] = get_args(Method)
+"""How the range of a value is found that is stored in 8 bits (`calibration`)."""
+TOLERANCE = 0.1
+"""How far results in 8 bits may be from those in float32: the norm of the difference by theirs."""
+
+
+@record
+class Calibration:
+    """On what the ranges of values are found: a folder of cases, None for generated ones.
+
+    The `digest` is that of the folder's files.
+    """
+
+    data: Path | None = None
+    method: str = "mse"
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise UserError(
+                f"there is no calibration by {self.method!r}: rutc has {', '.join(METHODS)}"
+            )
+
+    @classmethod
+    def of(cls, precision: str, data: Path | None, method: str | None) -> Calibration:
+        """The calibration that is asked for with a precision.
+
+        Raises:
+            UserError: there is no such folder or method, or the precision needs none.
+        """
+        if precision != INT8 and (data is not None or method is not None):
+            raise UserError(f"a calibration is for --precision {INT8}, not for {precision}")
+        if data is None:
+            return cls(method=method or METHODS[-1])
+        if not data.is_dir():
+            raise UserError(f"--calibrate {data}: there is no such folder")
+        digest = hashlib.sha256()
+        for file in sorted(p for p in data.rglob("*") if p.is_file()):
+            digest.update(str(file.relative_to(data)).encode(errors="surrogateescape"))
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+        return cls(data, method or METHODS[-1], digest.hexdigest())
 
 
 @record
 class Options:
     """How to compile.
 
-    `precision` names the type that weights may be stored in.
+    `precision` names the type that weights may be stored in, or is `INT8`: then `calibration` says
+    how ranges are found, and `tolerance` how far results may be off.
 
     `shapes` and `dims` fix symbolic sizes, by input name or by the model's own dim names; a
     tuple in `dims` is an inclusive range, perhaps with a step, and after it the size that most
@@ -36,6 +85,8 @@ class Options:
 
     target: str = "native"
     precision: str = "fp32"
+    calibration: Calibration = Calibration()
+    tolerance: float = TOLERANCE
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     dims: Mapping[str, int | tuple[int, ...] | str] = field(default_factory=dict)
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -74,6 +125,8 @@ class Report:
     `narrow_values` is how many values are stored in the type that the `precision` names, narrower
     than the one they are computed in; they take `narrow_bytes`, and would take `narrow_saved` more.
 
+    Of the `sums` of products that can be of 8-bit integers, so many `integer_sums` are.
+
     Where sizes are symbolic, numbers are those at common sizes, `arena_least` and `arena_most` are
     the memory at the least and the largest ones, and `arena_formula` says how much a session takes
     at any.
@@ -95,3 +148,5 @@ class Report:
     narrow_bytes: int = 0
     narrow_saved: int = 0
     precision: str = "fp32"
+    integer_sums: int = 0
+    sums: int = 0

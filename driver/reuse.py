@@ -46,6 +46,8 @@ COUNTS = frozenset(
         "narrow_values",
         "narrow_bytes",
         "narrow_saved",
+        "integer_sums",
+        "sums",
     },
 )
 """What an archive holds of a report, beside the arena's formula."""

@@ -14,7 +14,7 @@ products are summed as integers, exactly (`rules/narrow.py`) [Jacob et al. 2018]
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -31,8 +31,6 @@ from rutc.tensor_ir.verifier import verify
 
 NORMAL = "fold scales into weights"
 """The step of the pipeline after which sums of products and their weights are what they stay."""
-LEAST_TERMS = 8
-"""Sums of fewer products stay as they are: their steps to 8 bits and back cost more than they."""
 LARGEST = 127
 """The largest weight, in steps of its scale."""
 MOST = 255
@@ -44,13 +42,14 @@ class Site:
     """A sum of products of a value and a constant: the nest's first result, and their names.
 
     `kept` are the dims of the constant that the sum does not reduce: each of their indices gets a
-    scale of its own.
+    scale of its own. A sum has so many `terms`.
     """
 
     nest: str
     value: str
     weights: str
     kept: tuple[str, ...]
+    terms: int
 
 
 @record
@@ -103,32 +102,36 @@ def _site(n: Nest, constants: Mapping[str, Const], graph: Graph) -> Site | None:
     if not const.data.is_finite or weights.fill is not None:
         return None
     sizes, symbols = dict(graph.dims), dict(graph.symbols)
-    if typical(product(sizes[d] for d in n.bound), symbols) < LEAST_TERMS:
-        return None
+    terms = typical(product(sizes[d] for d in n.bound), symbols)
     kept = []
     for dim, coord in weights.coords:
-        names = coord.names() if isinstance(coord, Index) else frozenset()
-        if len(names) != 1 or coord != Index.of(next(iter(names))):
+        if not isinstance(coord, Index):
             return None
-        kept += [dim] if next(iter(names)) in n.out.dims else []
-    return Site(n.out.name, value.value, weights.value, tuple(kept))
+        if coord.names() <= set(n.out.dims):
+            kept.append(dim)
+        elif not coord.names() <= set(n.bound):
+            return None
+    return Site(n.out.name, value.value, weights.value, tuple(kept), terms)
 
 
-def quantised(graph: Graph, spans: Mapping[str, Span], machine: Machine) -> Graph:
-    """A graph in normal form whose sums are of 8-bit integers, where the spans of values are known.
+def quantised(
+    graph: Graph, chosen: Iterable[Site], spans: Mapping[str, Span], machine: Machine
+) -> Graph:
+    """A graph in normal form some of whose sums are of 8-bit integers.
 
     Args:
         graph: A graph in normal form.
-        spans: Value -> its range in calibration runs. Sums of other values stay as they are.
+        chosen: Which of its `sites`.
+        spans: The range of each of their values in calibration runs.
         machine: Where its products of 8 bits are summed in pairs of 16, weights have 7 bits, of
             which no pair is too large.
     """
-    chosen = {s.nest: s for s in sites(graph) if s.value in spans}
+    at = {s.nest: s for s in chosen}
     pairs = machine.products(DType.I8, DType.U8) == PAIR
-    made = _Quantised(graph, SMALL - 1 if pairs else LARGEST)
+    made = _Quantised(graph, SMALL if pairs else LARGEST)
     nodes: list[Node] = []
     for n in graph.nodes:
-        site = chosen.get(outs(n)[0].name)
+        site = at.get(outs(n)[0].name)
         if site is not None:
             assert isinstance(n, Nest)
             nodes += made.value(site.value, spans[site.value])

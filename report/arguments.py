@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 # numpy is imported where it is needed: the compiler starts a C compiler before that takes its time.
 
-PRECISIONS = ("fp32", "bf16", "fp16")
-"""What weights may be stored in."""
+PRECISIONS = ("fp32", "bf16", "fp16", "int8")
+"""What weights may be stored in, or multiplied in."""
 
 LARGEST_SIZE = (1 << 63) - 1
 MOST_DIGITS = 100
@@ -76,6 +76,19 @@ def check_precision(precision: str) -> None:
         raise UserError(
             f"precision {precision!r} is not supported: rutc compiles for {', '.join(PRECISIONS)}"
         )
+
+
+def check_tolerance(tolerance: float | None, precision: str) -> None:
+    """Raises UserError where no outputs can be off by so much, or none are that may be."""
+    if tolerance is None:
+        return
+    if precision != "int8":
+        raise UserError(
+            f"--tolerance is for --precision int8: with {precision} results are compared by what "
+            "roundings explain"
+        )
+    if not (math.isfinite(tolerance) and tolerance >= 0):
+        raise UserError(f"a tolerance of {tolerance} is none: give a number from 0 on")
 
 
 def parse_sizes(items: Sequence[str] | None) -> dict[str, int]:

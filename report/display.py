@@ -54,6 +54,8 @@ def report_json(report: Report) -> Json:
         "narrow_values": report.narrow_values,
         "narrow_bytes": report.narrow_bytes,
         "narrow_saved": report.narrow_saved,
+        "integer_sums": report.integer_sums,
+        "sums": report.sums,
     }
 
 
@@ -73,6 +75,8 @@ def _precision(report: Report) -> str:
     """Returns a line on what is not stored in float32; "" where that was not asked for."""
     if report.precision == "fp32":
         return ""
+    if report.precision == "int8":
+        return f"{report.integer_sums} of {report.sums} sums of products in 8 bits\n"
     if not report.narrow_values:
         return f"no weights stored as {report.precision}: no kernel would be faster by it\n"
     sizes = instead(report.narrow_bytes, report.narrow_saved)

@@ -23,8 +23,24 @@ Target = Annotated[
 Precision = Annotated[
     str,
     typer.Option(
-        metavar="fp32|bf16|fp16",
-        help="What weights are stored in where that is faster; all is computed in float32.",
+        metavar="fp32|bf16|fp16|int8",
+        help="bf16, fp16: what weights are stored in where that is faster. int8: products are "
+        "summed in 8 bits where that is faster.",
+    ),
+]
+Calibrate = Annotated[
+    Path | None,
+    typer.Option(
+        "--calibrate",
+        metavar="DIR",
+        help="With --precision int8: a folder of typical inputs, from which the ranges of values "
+        "are taken; default: generated ones.",
+    ),
+]
+CalibrateBy = Annotated[
+    str | None,
+    typer.Option(
+        metavar="minmax|percentile|mse", help="How the range of a value is found from these."
     ),
 ]
 Dims = Annotated[

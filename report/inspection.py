@@ -88,6 +88,7 @@ def inspect_library(
     if where := manifest.get("alternatives"):
         shown.append(_plans(where))
     shown += undamaged(path, lambda: _stored(manifest))
+    shown += undamaged(path, lambda: _eight_bits(manifest))
     shown += undamaged(path, lambda: _algorithms(manifest))
     if profile:
         times, sizes = _step_times(path, kernels, inputs, dims or {}, threads)
@@ -121,6 +122,19 @@ def _plans(where: object) -> str:
     listed = where if isinstance(where, list) else []
     parts = [f"plan {n} run where {size} > 0" for n, size in enumerate(listed)]
     return f"kernels of {', of '.join([*parts, f'plan {len(parts)} elsewhere'])}"
+
+
+def _eight_bits(manifest: Mapping[str, object]) -> list[RenderableType]:
+    """What is summed in 8 bits, on what it was calibrated, and how far results may be off."""
+    facts = manifest.get("eight_bits")
+    if not isinstance(facts, Mapping):
+        return []
+    sums = facts.get("sums")
+    count = len(sums) if isinstance(sums, list) else 0
+    return [
+        f"{count} of {facts.get('of')} sums of products in 8 bits, calibrated on "
+        f"{facts.get('calibration')}; tolerance {manifest.get('tolerance')}"
+    ]
 
 
 def _stored(manifest: Mapping[str, object]) -> list[RenderableType]:

@@ -14,6 +14,8 @@ from rutc.errors import UserError
 from rutc.report.console import INTERRUPTED, Json, Screen, command
 from rutc.report.flags import (
     AsJson,
+    Calibrate,
+    CalibrateBy,
     Db,
     Debug,
     Dims,
@@ -64,6 +66,8 @@ def tune(
     db: Db = None,
     target: Target = "native",
     precision: Precision = "fp32",
+    calibrate: Calibrate = None,
+    calibrate_by: CalibrateBy = None,
     dim: Dims = None,
     shape: Shapes = None,
     value: Values = None,
@@ -84,22 +88,26 @@ def tune(
         seconds = seconds_of(time) if time is not None else inf if trials else seconds_of("5m")
         sizes = dim, shape, value
         how = {"names": kernel or (), "cpu": cpu, "seed": seed}
-        found = _searched(screen, model, seconds, trials, db, (target, precision), sizes, how)
+        what = target, precision, calibrate, calibrate_by
+        found = _searched(screen, model, seconds, trials, db, what, sizes, how)
         screen.result(tuning_json(found), tuning_table(found), *tuning_lines(found))
         if found.interrupted:
             raise typer.Exit(INTERRUPTED)
 
 
+What = tuple[str, str, Path | None, str | None]
+"""Target, precision, and the folder and method of its calibration."""
 Items = list[str] | None
 """What an option that is repeatable holds."""
 
 
 def search_before(
-    screen: Screen, model: Path, until: str, db: str | None, what: Sequence[str], *sizes: Items
+    screen: Screen, model: Path, until: str, db: str | None, what: What, *sizes: Items
 ) -> None:
     """Searches before a compilation: for so long (`60s`), or with so many trials (`500`).
 
-    `what` are the target and the precision, `sizes` what --dim, --shape and --value say.
+    `what` are the target, the precision and its calibration, `sizes` what --dim, --shape and
+    --value say.
 
     Raises:
         UserError: an option or the model is at fault.
@@ -124,23 +132,24 @@ def _searched(
     seconds: float,
     trials: int | None,
     db: str | None,
-    what: Sequence[str],
+    what: What,
     sizes: Sequence[Items],
     how: Mapping[str, Any],
 ) -> TuningReport:
     """What a search finds."""
-    from rutc.driver.options import Options
+    from rutc.driver.options import Calibration, Options
     from rutc.driver.tune_model import tune_model
     from rutc.driver.tuning import Limits
     from rutc.report.arguments import check_precision, parse_dims, parse_shapes, parse_values
     from rutc.tuner.database import Database
 
-    target, precision = what
+    target, precision, calibrate, calibrate_by = what
     check_precision(precision)
     dim, shape, value = sizes
     options = Options(
         target=target,
         precision=precision,
+        calibration=Calibration.of(precision, calibrate, calibrate_by),
         shapes=parse_shapes(shape),
         dims=parse_dims(dim),
         values=parse_values(value),

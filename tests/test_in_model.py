@@ -13,9 +13,9 @@ import pytest
 
 from rutc.driver import in_model
 from rutc.driver.compile_job import draft, made_of
-from rutc.driver.compiler import planned
 from rutc.driver.in_model import HandedOut, ModelBench, Planned, Subject, Try
 from rutc.driver.launch_times import Profiled, run_in_turns
+from rutc.driver.planning import planned
 from rutc.emit.targets import native_target
 from rutc.errors import InternalError, UserError
 from rutc.graph_opt import versions

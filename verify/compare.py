@@ -53,6 +53,8 @@ class OutputComparison:
     expected_error: float | None = None
 
 
+BUDGET = "--tolerance"
+"""What outputs are judged by that may be off by as much as was asked for (`budget`)."""
 SIGNIFICANT = 1e-3
 """Share of an output's largest magnitude below which relative errors are not reported."""
 

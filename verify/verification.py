@@ -7,10 +7,7 @@ from typing import Self
 
 from rutc.base.record import record
 from rutc.errors import CheckFailed
-from rutc.verify.compare import (
-    OutputComparison,
-    Value,
-)
+from rutc.verify.compare import BUDGET, OutputComparison, Value
 from rutc.verify.reference import reference_version
 from rutc.verify.tolerance import Level
 
@@ -71,6 +68,10 @@ class Verification:
         if not known:
             worst = max((o.max_abs / (o.largest or 1.0) for o in self.outputs), default=0)
             return f"largest difference {worst:.2g} of the output's largest magnitude"
+        budgets = {o.judged for o in known if o.judged.startswith(BUDGET)}
+        if budgets:
+            worst = max(o.error or 0.0 for o in known)
+            return f"largest relative error {worst:.2g}, within {', '.join(sorted(budgets))}"
         floats = [o for o in known if "float" in o.dtype]
         ours = max((o.error or 0.0 for o in floats), default=0.0)
         theirs = max((o.reference_error or 0.0 for o in floats), default=0.0)

@@ -19,8 +19,8 @@ import pytest
 from onnx import helper
 
 import rutc as package
-from rutc.driver.compiler import planned
 from rutc.driver.in_model import Planned, Subject
+from rutc.driver.planning import planned
 from rutc.driver.tuning_records import NOT_BELIEVED, origin_of, recorded, task_of
 from rutc.emit.targets import native_target
 from rutc.errors import UserError

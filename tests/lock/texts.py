@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rutc.driver.build import Builder
-from rutc.driver.compiler import planned
+from rutc.driver.planning import planned
 from rutc.emit.targets import aarch64, x86
 from rutc.errors import RutcError
 from rutc.graph_opt import versions

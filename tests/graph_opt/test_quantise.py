@@ -1,0 +1,159 @@
+"""Sums of products in 8 bits: which may be, and that they compute what their definition says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rutc.graph_opt import versions
+from rutc.graph_opt.quantise import MOST, Site, Span, normal, quantised, sites
+from rutc.tensor_ir import DType, Graph, Nest
+from rutc.tensor_ir.expr import reads
+from rutc.tensor_ir.graph import constants_of
+from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.products import SMALL
+from tests.graph_opt.networks import Net
+from tests.machines import V3, V4
+
+VNNI = replace(V4, features=V4.features | {"avx512vnni"})
+
+
+def convolutions(n: Net) -> str:
+    x = n.input(1, 3, 9, 7)
+    x = n("Relu", n("Conv", x, n.weight(8, 3, 3, 3), n.weight(8), pads=[1, 1, 1, 1]))
+    return n("Conv", x, n.weight(8, 2, 3, 3), n.weight(8), group=4, strides=[2, 2])
+
+
+def products(n: Net) -> str:
+    x = n.input(5, 24)
+    x = n("Gemm", x, n.weight(17, 24), n.weight(17), transB=1)
+    return n("MatMul", n("Tanh", x), n.weight(17, 9))
+
+
+def shared(n: Net) -> str:
+    """One table, multiplied along either of its axes."""
+    x, table = n.input(4, 16), n.weight(16, 16)
+    y = n("MatMul", x, table)
+    return n("MatMul", y, n("Transpose", table, perm=[1, 0]))
+
+
+def graph_of(make: Callable[[Net], str]) -> Graph:
+    """The network in normal form."""
+    n = Net()
+    return normal(n.graph(make(n), dims={}), V3)
+
+
+def spans_of(found: Graph, low: float = -2.0, high: float = 3.0) -> dict[str, Span]:
+    return {s.value: Span(low, high) for s in sites(found)}
+
+
+def stored(x: np.ndarray, span: Span) -> np.ndarray:
+    """What a value is after it was stored in 8 bits."""
+    q = np.clip(np.rint(x / np.float32(span.step)) + span.zero, 0, MOST)
+    return ((q - span.zero) * np.float64(span.step)).astype(np.float64)
+
+
+def steps_of(w: np.ndarray, kept: tuple[int, ...], largest: int) -> np.ndarray:
+    """What weights are after they were, with a scale for each index of the axes that are kept."""
+    others = tuple(k for k in range(w.ndim) if k not in kept)
+    scale = (np.abs(w).max(axis=others, keepdims=True) / largest).astype(np.float32)
+    return np.clip(np.rint(w / scale), -largest, largest) * scale.astype(np.float64)
+
+
+def outputs(g: Graph, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    (found,) = interpret(g, inputs).values()
+    return np.asarray(found, np.float64)
+
+
+@pytest.mark.parametrize(("machine", "largest"), [(V3, SMALL), (VNNI, 127)])
+def test_products_are_those_of_what_is_stored(machine: Machine, largest: int) -> None:
+    n = Net()
+    x = n.input(5, 24)
+    g = normal(n.graph(n("MatMul", x, n.weight(24, 9)), dims={}), machine)
+    (site,) = sites(g)
+    span = Span(-1.0, 2.0)
+    q = quantised(g, (site,), {site.value: span}, machine)
+    values = np.random.default_rng(1).standard_normal((5, 24)).astype(np.float32)
+    (weights,) = [d.array for d in constants_of(g).values() if d.array.size == 24 * 9]
+    axis = next(k for k, extent in enumerate(weights.shape) if extent == 9)
+    w = steps_of(weights.astype(np.float64), (axis,), largest)
+    wanted = stored(values, span) @ (w if axis == 1 else w.T)
+    assert outputs(q, {"x0": values}) == pytest.approx(wanted, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("machine", [V3, VNNI])
+@pytest.mark.parametrize("make", [convolutions, products, shared])
+def test_rewriting_keeps_what_a_quantised_graph_computes(
+    make: Callable[[Net], str], machine: Machine
+) -> None:
+    g = graph_of(make)
+    found = sites(g)
+    assert len(found) == 2
+    q = quantised(g, found, spans_of(g), machine)
+    (version,) = versions(q, machine)
+    whole = [
+        n
+        for n in version.graph.nodes
+        if isinstance(n, Nest) and n.bound and n.out.dtype is DType.I32
+    ]
+    assert len(whole) >= len(found)
+    rng = np.random.default_rng(0)
+    (x,) = q.inputs
+    shape = [q.extent(d) for d in x.axes]
+    values = rng.uniform(-3, 4, shape).astype(np.float32)
+    before, after = (outputs(each, {"x0": values}) for each in (q, version.graph))
+    scale = np.abs(before).max()
+    # A value between two steps may go to either.
+    assert np.abs(before - after).max() <= 0.02 * scale
+    assert np.median(np.abs(before - after)) <= 1e-5 * scale
+
+
+def test_a_table_gets_scales_along_the_axis_that_is_kept() -> None:
+    g = graph_of(shared)
+    first, second = sites(g)
+    assert first.weights == second.weights or first.kept != second.kept
+    q = quantised(g, (first, second), spans_of(g), V3)
+    scales = [n for n in constants_of(q).values() if n.array.shape == (16,)]
+    assert len(scales) == 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: n("MatMul", n.input(4, 16), n.input(16, 5)),
+        lambda n: n("ReduceSum", n.input(4, 16)),
+        lambda n: n("MatMul", n.input(4, 16), n.const(np.full((16, 5), np.inf))),
+    ],
+    ids=["two values", "no product", "infinite weights"],
+)
+def test_other_sums_stay_as_they_are(make: Callable[[Net], str]) -> None:
+    assert sites(graph_of(make)) == ()
+
+
+def test_sums_that_are_not_chosen_stay_as_they_are() -> None:
+    g = graph_of(products)
+    assert quantised(g, (), {}, V3) == g
+    first, second = sites(g)
+    q = quantised(g, (second,), spans_of(g), V3)
+    (kept,) = [n for n in q.nodes if isinstance(n, Nest) and n.out.name == first.nest]
+    assert {r.value for r in reads(kept.body[0])} == {first.value, first.weights}
+    assert isinstance(first, Site)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "zero"), [(0.0, 2.55, 0), (-2.55, 0.0, 255), (-1.0, 1.0, 127), (3.0, 5.0, 0)]
+)
+def test_0_is_a_step_of_every_range(low: float, high: float, zero: int) -> None:
+    span = Span(low, high)
+    assert span.zero == zero
+    assert 0 in (np.arange(MOST + 1) - span.zero) * span.step
+
+
+@pytest.mark.parametrize("span", [Span(0.0, 0.0), Span(0.0, 1e-45), Span(-1e-42, 0.0)])
+def test_ranges_of_nothing_have_a_step(span: Span) -> None:
+    assert span.step == 1.0
+    assert 0 <= span.zero <= MOST
