@@ -25,6 +25,7 @@ from benchmarks import (
     memory,
     narrow,
     operators,
+    precision,
     regret,
     tuning,
     zoo,
@@ -34,6 +35,7 @@ from benchmarks.protocol import Page, add_arguments
 PAGES: tuple[Page, ...] = (
     agreement.PAGE,
     zoo.PAGE,
+    precision.PAGE,
     dynamic.PAGE,
     kernels.PAGE,
     operators.PAGE,

@@ -1,0 +1,210 @@
+"""`python -m benchmarks.precision`: models in float32, in 16-bit weights and in 8 bits, in turns.
+
+Every model is compiled in each precision, for one input in 8 bits calibrated on 8 others, and takes
+turns with ONNX Runtime in float32 and with what its own `quantize_static` makes of the model, of
+the same inputs. How far results are off is told beside ONNX Runtime's in float32, on 4 more inputs.
+Results go to benchmarks/results/precision.json and docs/precision.md.
+"""
+
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import geometric_mean, median
+
+import numpy as np
+import onnx
+
+from benchmarks import layout
+from benchmarks.peers import Inputs
+from benchmarks.protocol import Page, case_of, medians, timed, told, write
+from benchmarks.store import Entry
+from benchmarks.zoo import case_name, write_static
+from rutc.driver.compiler import compile_model
+from rutc.driver.options import INT8, Calibration, Options
+from rutc.emit.targets.select import host_features
+from rutc.models.zoo import Model, find
+from rutc.runtime import load
+from rutc.verify.bench import room_for, run_onnxruntime, rutc_job
+from rutc.verify.budget import relative_error
+from rutc.verify.interleaved import Job
+from rutc.verify.reference import Reference
+
+MODELS = (
+    "mobilenet_v2",
+    "resnet50",
+    "unet",
+    "ppocr4_det",
+    "ppocr4_rec",
+    "bert_base_128",
+    "minilm_l6",
+    "vit_b16",
+    "gpt2_6l_past",
+)
+THREADS = (1, 2)
+CASES = {case_name(model, n): (model, n) for model in MODELS for n in THREADS}
+CALIBRATED, CHECKED = 8, 4
+"""Inputs that ranges are found on, and others that errors are found on."""
+PRECISIONS = ("fp32", "bf16", "fp16", INT8)
+QUANTISED = "onnxruntime int8"
+COLUMNS = (*PRECISIONS, "onnxruntime", QUANTISED)
+
+
+def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
+    """Returns the entry of one model and thread count: times and errors by precision."""
+    found, threads = CASES[name]
+    model = find(found)
+    inputs = _inputs(model, 0)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        path = folder / f"{found}.onnx"
+        write_static(model, path)
+        data = folder / "data"
+        data.mkdir()
+        for number in range(CALIBRATED):
+            np.savez(data / f"{number}.npz", **_inputs(model, 1 + number))
+        libraries = {p: _compiled(path, folder / f"{p}.so", p, model, data) for p in PRECISIONS}
+        room = room_for(libraries["fp32"], inputs)
+        jobs = {p: rutc_job(library, threads, inputs, room) for p, library in libraries.items()}
+        jobs["rutc"] = jobs.pop("fp32")
+        jobs["onnxruntime"] = Job(run_onnxruntime, (path, threads, inputs, room))
+        quantised = folder / "quantised.onnx"
+        failed = _quantised(path, quantised, model)
+        if not failed:
+            jobs[QUANTISED] = Job(run_onnxruntime, (quantised, threads, inputs, room))
+        turns = timed(jobs, seconds)
+        errors = _errors(libraries, path, None if failed else quantised, model)
+    us = medians(turns)
+    us["fp32"] = us.pop("rutc")
+    entry = {"us": us, "errors": errors, **told(turns)}
+    return entry | ({"unquantised": failed} if failed else {})
+
+
+def _inputs(model: Model, seed: int) -> dict[str, np.ndarray]:
+    return {k: v for k, v in model.inputs(seed).items() if v is not None}
+
+
+def _compiled(path: Path, library: Path, precision: str, model: Model, data: Path) -> Path:
+    options = Options(
+        precision=precision,
+        shapes=dict(model.shapes),
+        calibration=Calibration(data) if precision == INT8 else Calibration(),
+    )
+    return compile_model(path, library, options).library
+
+
+def _quantised(path: Path, result: Path, model: Model) -> str:
+    """Quantises as ONNX Runtime's tools do; returns why they do not, or ""."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.rest: Iterator[Inputs] = (_inputs(model, 1 + n) for n in range(CALIBRATED))
+
+        def get_next(self) -> Mapping[str, np.ndarray] | None:
+            return next(self.rest, None)
+
+    logging.getLogger().setLevel(logging.ERROR)
+    sums = not {"avxvnni", "avx512vnni"} & host_features()
+    try:
+        quantize_static(
+            path,
+            result,
+            Reader(),
+            per_channel=True,
+            # Pairs of products of 8 bits do not fit 16 otherwise, and are cut off.
+            reduce_range=sums,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+        )
+        onnx.checker.check_model(str(result))
+        Reference(result, 1)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"[:200]
+    return ""
+
+
+def _errors(
+    libraries: Mapping[str, Path], path: Path, quantised: Path | None, model: Model
+) -> dict[str, float]:
+    """The median relative error of outputs by precision, and that of the quantised model."""
+    cases = [_inputs(model, 1 + CALIBRATED + number) for number in range(CHECKED)]
+    truth = [Reference(path, 1).run(case) for case in cases]
+    found: dict[str, float] = {}
+    for name, library in libraries.items():
+        with load(library) as session:
+            outputs = [o.name for o in session.get_outputs()]
+            runs = [dict(zip(outputs, session.run(None, c), strict=True)) for c in cases]
+        found[name] = _median_error(runs, truth)
+    if quantised is not None:
+        reference = Reference(quantised, 1)
+        found[QUANTISED] = _median_error([reference.run(c) for c in cases], truth)
+    return found
+
+
+def _median_error(
+    runs: Sequence[Mapping[str, object]], truth: Sequence[Mapping[str, object]]
+) -> float:
+    errors = [
+        relative_error(np.asarray(run[name]), np.asarray(wanted))
+        for run, right in zip(runs, truth, strict=True)
+        for name, wanted in right.items()
+    ]
+    return round(median(errors), 5)
+
+
+def page(entries: Sequence[Entry]) -> str:
+    """Returns the Markdown page of the entries."""
+    said = (
+        "Written by `python -m benchmarks.precision`. Milliseconds of a run, in turns. In `bf16`",
+        "and `fp16` weights are stored in 16 bits where that is estimated to be faster, with `int8`",
+        f"products are summed in 8 bits where it is; ranges are found on {CALIBRATED} inputs.",
+        "*ORT int8* is what `quantize_static` of ONNX Runtime makes of the model (per channel, 7",
+        "bits where the processor adds up pairs in 16), from the same inputs. *Error* is that of",
+        "outputs beside ONNX Runtime's in float32, relative to their norm, the median of",
+        f"{CHECKED} other inputs; weights of exported models are random, so that their errors are",
+        "larger than those of trained ones.",
+    )
+    return layout.page("Precisions", said, entries, _table, ())
+
+
+def _table(entries: Sequence[Entry]) -> list[str]:
+    lines = [
+        "| model | fp32 | bf16 | fp16 | int8 | ORT fp32 | ORT int8 | int8: error | ORT int8 |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    gains: dict[str, list[float]] = {"fp32": [], QUANTISED: []}
+    for entry in entries:
+        us, errors = entry.get("us"), entry.get("errors")
+        if not isinstance(us, dict) or not isinstance(errors, dict):
+            lines.append(f"| {case_of(entry)} | {entry.get('error', '')} | | | | | | | |")
+            continue
+        cells = [f"{us[c] / 1e3:.2f}" if c in us else "-" for c in COLUMNS]
+        cells += [f"{errors[c]:.3f}" if c in errors else "-" for c in (INT8, QUANTISED)]
+        lines.append(f"| {case_of(entry)} | {' | '.join(cells)} |")
+        for other, own in gains.items():
+            if other in us and INT8 in us:
+                own.append(us[other] / us[INT8])
+    for other, own in gains.items():
+        if own:
+            name = "rutc's own float32" if other == "fp32" else "ONNX Runtime's int8"
+            lines += [
+                "",
+                f"int8 is {geometric_mean(own):.2f} times as fast as {name} (n={len(own)}).",
+            ]
+    return lines
+
+
+PAGE = Page(
+    "precision",
+    __doc__,
+    list(CASES),
+    measure,
+    case_of,
+    lambda entries: write("precision", page(entries)),
+    peers=("onnxruntime",),
+    prepare_s=60.0,
+)
+
+if __name__ == "__main__":
+    PAGE.main()
