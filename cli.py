@@ -82,7 +82,7 @@ def compile_command(
     tolerance: Annotated[
         float | None,
         typer.Option(
-            metavar="X", help="With --precision int8: the largest relative error; default: 0.1."
+            metavar="X", help="With int8 or auto: the largest relative error; default: 0.1."
         ),
     ] = None,
     dim: Dims = None,

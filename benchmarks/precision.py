@@ -157,8 +157,8 @@ def page(entries: Sequence[Entry]) -> str:
     """Returns the Markdown page of the entries."""
     said = (
         "Written by `python -m benchmarks.precision`. Milliseconds of a run, in turns. In `bf16`",
-        "and `fp16` weights are stored in 16 bits where that is estimated to be faster, with `int8`",
-        f"products are summed in 8 bits where it is; ranges are found on {CALIBRATED} inputs.",
+        "and `fp16` weights are stored in 16 bits where that is estimated to be faster, with",
+        f"`int8` products are summed in 8 bits where it is; ranges are of {CALIBRATED} inputs.",
         "*ORT int8* is what `quantize_static` of ONNX Runtime makes of the model (per channel, 7",
         "bits where the processor adds up pairs in 16), from the same inputs. *Error* is that of",
         "outputs beside ONNX Runtime's in float32, relative to their norm, the median of",

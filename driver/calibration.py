@@ -13,15 +13,16 @@ taken to have, when it is stored in 8 bits, is
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
 from rutc.base.progress import Progress, nobody
 from rutc.driver.launch_times import written
-from rutc.driver.options import Calibration
+from rutc.driver.options import METHODS, Calibration
 from rutc.driver.planning import planned
 from rutc.emit.targets import native_target
 from rutc.graph_opt import versions
@@ -43,9 +44,6 @@ GENERATED = 16
 """Cases that are drawn at random where none are given."""
 
 
-Cases = Callable[[], Iterator[Mapping[str, Value]]]
-
-
 def spans(
     graph: Graph,
     values: Iterable[str],
@@ -62,35 +60,60 @@ def spans(
     names = tuple(dict.fromkeys(values))
     if not names:
         return {}, "nothing"
-    dims = graph.values
-    seen = tuple(Output(f"value{i}", name, dims[name].dims) for i, name in enumerate(names))
-    machine = native_target().machine
-    plan, alternatives = planned(versions(replace(graph, outputs=seen), machine), machine)
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "values.so"
-        written(plan, machine, library, alternatives=alternatives)
-        with InferenceSession(library) as session:
-            cases, count = _cases(session, how)
-            rounds = 1 if how.method == "minmax" else 2
-            observed = [_Observed() for _ in names]
-            done = 0
-            for number in range(rounds):
-                for case in cases():
-                    for o, array in zip(observed, session.run(None, case), strict=True):
-                        o.see(np.asarray(array), whole=number == 0)
-                    done += 1
-                    on_progress("calibrate", done, rounds * count)
+    kinds = graph.values
+    seen = tuple(Output(f"value{i}", name, kinds[name].dims) for i, name in enumerate(names))
+    with Running(replace(graph, outputs=seen), how) as running:
+        rounds = 1 if how.method == METHODS[0] else 2
+        observed = [_Observed() for _ in names]
+        for number in range(rounds):
+            for done, arrays in enumerate(running.results()):
+                on_progress("calibrate", number * running.count + done, rounds * running.count)
+                for o, array in zip(observed, arrays, strict=True):
+                    o.see(np.asarray(array), whole=number == 0)
     found = {name: o.span(how.method) for name, o in zip(names, observed, strict=True)}
-    said = f"{count} {'generated' if how.data is None else 'given'} cases by {how.method}"
+    said = f"{running.count} {'generated' if how.data is None else 'given'} cases by {how.method}"
     return {name: span for name, span in found.items() if span is not None}, said
 
 
-def _cases(session: InferenceSession, how: Calibration) -> tuple[Cases, int]:
-    """What yields the cases, as often as it is called, and how many there are."""
-    if how.data is None:
-        return lambda: (session_values(session, (), seed) for seed in range(GENERATED)), GENERATED
-    paths: Sequence[Path] = sample_paths(how.data)
-    return lambda: (read_sample(path, session).inputs for path in paths), len(paths)
+class Running:
+    """A graph as a library of this machine, run on the cases of a calibration."""
+
+    def __init__(self, graph: Graph, how: Calibration) -> None:
+        """Compile it; a `with` runs it.
+
+        Raises:
+            UserError: there are no cases.
+        """
+        machine = native_target().machine
+        plan, alternatives = planned(versions(graph, machine), machine)
+        self._folder = tempfile.TemporaryDirectory()
+        library = Path(self._folder.name) / "values.so"
+        written(plan, machine, library, alternatives=alternatives)
+        self._session = InferenceSession(library)
+        self._paths = () if how.data is None else sample_paths(how.data)
+        self.count = len(self._paths) or GENERATED
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._session.close()
+        self._folder.cleanup()
+
+    def results(self) -> Iterator[list[Value]]:
+        """Yields the outputs of each case.
+
+        Raises:
+            UserError: a case does not fit the model, or the model does not run on it.
+        """
+        for case in self._cases():
+            yield list(self._session.run(None, case))
+
+    def _cases(self) -> Iterator[Mapping[str, Value]]:
+        if not self._paths:
+            yield from (session_values(self._session, (), seed) for seed in range(GENERATED))
+        for path in self._paths:
+            yield read_sample(path, self._session).inputs
 
 
 class _Observed:

@@ -18,7 +18,7 @@ from rutc.base.progress import Progress
 from rutc.driver.build import Alternative, Builder
 from rutc.driver.compile_job import Chooser, Draft, Made
 from rutc.driver.eight_bits import EightBits, in_eight_bits
-from rutc.driver.options import INT8, Options, Report
+from rutc.driver.options import Options, Report
 from rutc.driver.plan_steps import Pending
 from rutc.driver.planning import planned
 from rutc.driver.precision import stored_types
@@ -99,9 +99,11 @@ def compile_model(
             if on_import is not None:
                 on_import(graph)
             eight_bits: EightBits | None = None
-            if options.precision == INT8:
+            if options.in_eight_bits:
                 with stage("calibrate"):
-                    eight_bits = in_eight_bits(graph, machine, options.calibration, tell)
+                    eight_bits = in_eight_bits(
+                        graph, machine, options.calibration, options.budget, tell
+                    )
                     graph = eight_bits.graph
             dump = None
             if options.dump is not None:

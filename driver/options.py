@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-INT8 = "int8"
-"""The precision in which sums of products are sums of 8-bit integers."""
+INT8, AUTO = "int8", "auto"
+"""The precisions in which sums of products are of 8-bit integers; `AUTO`: within the tolerance."""
 Method = Literal["minmax", "percentile", "mse"]
 METHODS: tuple[Method, ...] = get_args(Method)
 """How the range of a value is found that is stored in 8 bits (`calibration`)."""
@@ -51,8 +51,10 @@ class Calibration:
         Raises:
             UserError: there is no such folder or method, or the precision needs none.
         """
-        if precision != INT8 and (data is not None or method is not None):
-            raise UserError(f"a calibration is for --precision {INT8}, not for {precision}")
+        if precision not in (INT8, AUTO) and (data is not None or method is not None):
+            raise UserError(
+                f"a calibration is for --precision {INT8} or {AUTO}, not for {precision}"
+            )
         if data is None:
             return cls(method=method or METHODS[-1])
         if not data.is_dir():
@@ -68,8 +70,8 @@ class Calibration:
 class Options:
     """How to compile.
 
-    `precision` names the type that weights may be stored in, or is `INT8`: then `calibration` says
-    how ranges are found, and `tolerance` how far results may be off.
+    `precision` names the type that weights may be stored in, or is `INT8` or `AUTO`: then
+    `calibration` says how ranges are found, and `tolerance` how far results may be off.
 
     `shapes` and `dims` fix symbolic sizes, by input name or by the model's own dim names; a
     tuple in `dims` is an inclusive range, perhaps with a step, and after it the size that most
@@ -97,6 +99,16 @@ class Options:
     keep_subnormals: bool = False
     db: str | None = None
     records: str = ""
+
+    @property
+    def in_eight_bits(self) -> bool:
+        """Whether sums may be of 8-bit integers."""
+        return self.precision in (INT8, AUTO)
+
+    @property
+    def budget(self) -> float | None:
+        """How far results may be off, if that decides which sums are of 8-bit integers."""
+        return self.tolerance if self.precision == AUTO else None
 
 
 NO_RECORDS = "none"

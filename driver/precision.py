@@ -15,7 +15,7 @@ from dataclasses import replace
 from rutc.base.record import record
 from rutc.driver.build import machine_of
 from rutc.driver.estimates import Known, estimate_plan
-from rutc.driver.options import INT8
+from rutc.driver.options import AUTO, INT8
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.decide.stored_types import holds, keeps, weights
 from rutc.graph_opt.plan import Plan
@@ -24,7 +24,7 @@ from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.graph import Nest, used, walk_nodes
 from rutc.tensor_ir.machine import Machine
 
-TYPES = {"fp32": DType.F32, "bf16": DType.BF16, "fp16": DType.F16, INT8: DType.F32}
+TYPES = {"fp32": DType.F32, "bf16": DType.BF16, "fp16": DType.F16, INT8: DType.F32, AUTO: DType.F32}
 """The types that weights may be stored in, by the names of precisions."""
 
 

@@ -21,7 +21,7 @@ from rutc.base.record import record
 from rutc.driver.eight_bits import in_eight_bits
 from rutc.driver.in_model import ModelBench, Planned, Subject
 from rutc.driver.launch_times import in_turns, written
-from rutc.driver.options import INT8, Options
+from rutc.driver.options import Options
 from rutc.driver.plan_steps import Pending
 from rutc.driver.planning import planned
 from rutc.driver.tuning import Limits, Progressing, Tried, Tuning, chooser_of
@@ -102,8 +102,8 @@ def tune_model(
     tell = on_progress or nobody
     tell("plan", 0, 1)
     graph = import_model(model, shapes=options.shapes, dims=options.dims, values=options.values)
-    if options.precision == INT8:
-        graph = in_eight_bits(graph, machine, options.calibration, tell).graph
+    if options.in_eight_bits:
+        graph = in_eight_bits(graph, machine, options.calibration, options.budget, tell).graph
     found = versions(graph, machine, exact=options.exact_algorithms, spread=options.spread)
     plan, alternatives = planned(found, machine, options.precision)
     own = Planned(plan, alternatives, machine)

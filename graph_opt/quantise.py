@@ -14,7 +14,7 @@ products are summed as integers, exactly (`rules/narrow.py`) [Jacob et al. 2018]
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,9 +24,10 @@ from rutc.graph_opt.pipeline import optimize, pipeline_for
 from rutc.tensor_ir import Apply, DType, Expr, Graph, Index, Nest, Node, Read, Value, apply, cast
 from rutc.tensor_ir.affine import product, typical
 from rutc.tensor_ir.expr import Lit, transform
-from rutc.tensor_ir.graph import Const, Data, outs
+from rutc.tensor_ir.graph import Const, Data, Output, outs
 from rutc.tensor_ir.machine import PAIR, Machine
 from rutc.tensor_ir.products import SMALL
+from rutc.tensor_ir.reducer import reducer
 from rutc.tensor_ir.verifier import verify
 
 NORMAL = "fold scales into weights"
@@ -123,12 +124,10 @@ def quantised(
         graph: A graph in normal form.
         chosen: Which of its `sites`.
         spans: The range of each of their values in calibration runs.
-        machine: Where its products of 8 bits are summed in pairs of 16, weights have 7 bits, of
-            which no pair is too large.
+        machine: Its instructions decide how many bits weights have.
     """
     at = {s.nest: s for s in chosen}
-    pairs = machine.products(DType.I8, DType.U8) == PAIR
-    made = _Quantised(graph, SMALL if pairs else LARGEST)
+    made = _Quantised(graph, machine)
     nodes: list[Node] = []
     for n in graph.nodes:
         site = at.get(outs(n)[0].name)
@@ -143,13 +142,55 @@ def quantised(
     return result
 
 
+def compared(
+    graph: Graph, chosen: Sequence[Site], spans: Mapping[str, Span], machine: Machine
+) -> Graph:
+    """A graph that tells what quantising each sum alone changes of it.
+
+    Its outputs are, for each site in turn, the sum of squares of what changes, and of the sum.
+    """
+    at = {s.nest: s for s in chosen}
+    made = _Quantised(graph, machine)
+    squares: dict[str, tuple[str, str]] = {}
+    nodes: list[Node] = []
+    for n in graph.nodes:
+        nodes.append(n)
+        site = at.get(outs(n)[0].name)
+        if site is None:
+            continue
+        assert isinstance(n, Nest)
+        nodes += made.value(site.value, spans[site.value])
+        nodes += made.weights(site)
+        other = made.reading(n, site)
+        out = made.named(f"{n.out.name}.q", n.out)
+        y, q = made.read(n.out), made.read(out)
+        apart = apply("sub", q, y)
+        nodes.append(replace(other, outs=(out,)))
+        total = reducer("sum", DType.F32)
+        both = []
+        for what, e in (("change", apply("mul", apart, apart)), ("square", apply("mul", y, y))):
+            v = made.named(f"{n.out.name}.{what}", Value("", DType.F32, ()))
+            bound = n.out.dims
+            nodes.append(Nest((v,), bound, total if bound else None, (e,)))
+            both.append(v.name)
+        squares[site.nest] = both[0], both[1]
+    results = [name for s in chosen for name in squares[s.nest]]
+    outputs = tuple(Output(f"{i}", name, ()) for i, name in enumerate(results))
+    result = replace(graph, nodes=tuple(nodes), outputs=outputs)
+    verify(result, since=graph)
+    return result
+
+
 class _Quantised:
     """Makes the nodes of quantised values, each once."""
 
-    def __init__(self, graph: Graph, largest: int) -> None:
+    def __init__(self, graph: Graph, machine: Machine) -> None:
+        # Where products of 8 bits are summed in pairs of 16, no pair of 7-bit weights is too large.
+        pairs = machine.products(DType.I8, DType.U8) == PAIR
+        self._largest = SMALL if pairs else LARGEST
         self._values = graph.values
         self._constants = {n.out.name: n for n in graph.nodes if isinstance(n, Const)}
-        self._largest = largest
+        self._taken = set(self._values)
         self._made: dict[tuple[str, tuple[str, ...]], str] = {}
 
     def value(self, name: str, span: Span) -> Iterator[Node]:
@@ -159,12 +200,12 @@ class _Quantised:
         q, d = self._fresh(f"{name}.q", DType.U8, name), self._fresh(f"{name}.d", DType.F32, name)
         self._made[name, ()] = d.name
         step, zero = Lit(span.step, DType.F32), span.zero
-        units = apply("round", apply("div", self._read(self._values[name]), step))
+        units = apply("round", apply("div", self.read(self._values[name]), step))
         whole = apply("add", units, Lit(float(zero), DType.F32))
         low, high = Lit(0.0, DType.F32), Lit(float(MOST), DType.F32)
         stored = cast(apply("min", apply("max", whole, low), high), DType.I32)
         yield Nest((q,), (), None, (cast(stored, DType.U8),))
-        real = cast(self._read(q), DType.I32)
+        real = cast(self.read(q), DType.I32)
         if zero:
             real = apply("sub", real, Lit(zero, DType.I32))
         yield Nest((d,), (), None, (apply("mul", cast(real, DType.F32), step),))
@@ -189,8 +230,8 @@ class _Quantised:
         self._made[site.weights, site.kept] = d.name
         yield Const(q, axes, Data(steps), const.origin)
         yield Const(s, kept, Data(scale.reshape([array.shape[axes.index(x)] for x in kept])))
-        real = cast(self._read(q), DType.F32)
-        yield Nest((d,), (), None, (apply("mul", real, self._read(s)),), const.origin)
+        real = cast(self.read(q), DType.F32)
+        yield Nest((d,), (), None, (apply("mul", real, self.read(s)),), const.origin)
 
     def reading(self, n: Nest, site: Site) -> Nest:
         """A nest that reads quantised values in the place of its own."""
@@ -204,8 +245,13 @@ class _Quantised:
 
         return replace(n, body=(transform(n.body[0], changed),))
 
-    def _read(self, v: Value) -> Read:
+    def read(self, v: Value) -> Read:
+        """A value at the point at hand."""
         return Read(v.name, tuple((d, Index.of(d)) for d in v.dims), v.dtype)
+
+    def named(self, name: str, like: Value) -> Value:
+        """A value with a name that nothing has yet, else like another one."""
+        return replace(like, name=self._name(name))
 
     def _fresh(self, name: str, dtype: DType, like: str) -> Value:
         return Value(self._name(name), dtype, self._values[like].dims)
@@ -214,8 +260,8 @@ class _Quantised:
         return any(name == weights for name, _ in self._made)
 
     def _name(self, name: str) -> str:
-        taken = self._values.keys() | self._made.values()
         number, found = 2, name
-        while found in taken:
+        while found in self._taken:
             number, found = number + 1, f"{name}{number}"
+        self._taken.add(found)
         return found

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # numpy is imported where it is needed: the compiler starts a C compiler before that takes its time.
 
-PRECISIONS = ("fp32", "bf16", "fp16", "int8")
+PRECISIONS = ("fp32", "bf16", "fp16", "int8", "auto")
 """What weights may be stored in, or multiplied in."""
 
 LARGEST_SIZE = (1 << 63) - 1
@@ -82,9 +82,9 @@ def check_tolerance(tolerance: float | None, precision: str) -> None:
     """Raises UserError where no outputs can be off by so much, or none are that may be."""
     if tolerance is None:
         return
-    if precision != "int8":
+    if precision not in ("int8", "auto"):
         raise UserError(
-            f"--tolerance is for --precision int8: with {precision} results are compared by what "
+            f"--tolerance is for --precision int8 or auto: with {precision} results are compared by what "
             "roundings explain"
         )
     if not (math.isfinite(tolerance) and tolerance >= 0):

@@ -75,7 +75,7 @@ def _precision(report: Report) -> str:
     """Returns a line on what is not stored in float32; "" where that was not asked for."""
     if report.precision == "fp32":
         return ""
-    if report.precision == "int8":
+    if report.precision in ("int8", "auto"):
         return f"{report.integer_sums} of {report.sums} sums of products in 8 bits\n"
     if not report.narrow_values:
         return f"no weights stored as {report.precision}: no kernel would be faster by it\n"

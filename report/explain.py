@@ -16,7 +16,7 @@ from rutc.base.record import record
 from rutc.driver.build import machine_of
 from rutc.driver.compile_job import scheduled
 from rutc.driver.eight_bits import in_eight_bits
-from rutc.driver.options import INT8, Calibration
+from rutc.driver.options import Options
 from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.planning import planned
 from rutc.driver.precision import StoredAs, stored_types
@@ -151,8 +151,10 @@ def explain(
         for rule in rules.get(step.removesuffix(FEW_ROWS), ()):
             refused[rule_name(rule)] = _refusals(rule, after, name)
 
-    if precision == INT8:
-        graph = in_eight_bits(graph, machine, Calibration()).graph
+    options = Options(precision=precision)
+    if options.in_eight_bits:
+        how = options.calibration
+        graph = in_eight_bits(graph, machine, how, options.budget).graph
         note("quantise", graph, True)
     found = versions(graph, machine, exact=exact_algorithms, on_step=note)
     plan, alternatives = planned(found, machine, precision)

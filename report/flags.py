@@ -23,9 +23,9 @@ Target = Annotated[
 Precision = Annotated[
     str,
     typer.Option(
-        metavar="fp32|bf16|fp16|int8",
+        metavar="fp32|bf16|fp16|int8|auto",
         help="bf16, fp16: what weights are stored in where that is faster. int8: products are "
-        "summed in 8 bits where that is faster.",
+        "summed in 8 bits where that is faster; auto: as far as the tolerance allows.",
     ),
 ]
 Calibrate = Annotated[
@@ -33,7 +33,7 @@ Calibrate = Annotated[
     typer.Option(
         "--calibrate",
         metavar="DIR",
-        help="With --precision int8: a folder of typical inputs, from which the ranges of values "
+        help="With --precision int8 or auto: a folder of typical inputs, from which the ranges of values "
         "are taken; default: generated ones.",
     ),
 ]

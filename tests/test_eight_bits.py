@@ -94,6 +94,28 @@ def test_results_that_are_too_far_off_are_not_taken(layers: Path, tmp_path: Path
     assert not (tmp_path / "net.so").exists()
 
 
+def test_as_many_sums_as_the_tolerance_allows(layers: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    data = cases(tmp_path / "data", [rng.standard_normal((64, 256), np.float32) for _ in range(3)])
+    kept = []
+    for tolerance in (1e-6, 0.012, 0.1):
+        done = rutc.compile(
+            layers,
+            tmp_path / "net.so",
+            precision="auto",
+            calibrate=data,
+            tolerance=tolerance,
+            dims={"batch": 64},
+        )
+        assert done.verification is not None
+        (output,) = done.verification.outputs
+        assert output.error is not None
+        assert output.error <= tolerance
+        kept.append(done.report.integer_sums)
+    assert kept == sorted(kept)
+    assert (kept[0], kept[-1]) == (0, 2)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_ranges_are_found_by_each_method(method: str, tmp_path: Path) -> None:
     g = parse(
@@ -193,10 +215,10 @@ def test_the_command_says_what_was_done(command: Rutc, layers: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--calibrate", "."), "a calibration is for --precision int8"),
+        (("--calibrate", "."), "a calibration is for --precision int8 or auto"),
         (("--precision", "int8", "--calibrate", "none-there"), "there is no such folder"),
         (("--precision", "int8", "--calibrate-by", "guess"), "there is no calibration by 'guess'"),
-        (("--tolerance", "0.5"), "--tolerance is for --precision int8"),
+        (("--tolerance", "0.5"), "--tolerance is for --precision int8 or auto"),
         (("--precision", "int8", "--tolerance", "-1"), "a tolerance of -1.0 is none"),
         (("--precision", "int8", "--tolerance", "nan"), "a tolerance of nan is none"),
     ],

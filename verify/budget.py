@@ -43,7 +43,8 @@ def within_budget(
     what = "relative error" if is_float(ours.dtype) else "share of other elements"
     reason = (
         f"its {what} is {error:.3g}, the tolerance {budget:g}: calibrate on typical inputs "
-        "(--calibrate DIR), or allow for more (--tolerance)"
+        "(--calibrate DIR), leave sums in float32 that need it (--precision auto), or allow for "
+        "more (--tolerance)"
     )
     return replace(found, reason=reason)
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from rutc.graph_opt import versions
-from rutc.graph_opt.quantise import MOST, Site, Span, normal, quantised, sites
+from rutc.graph_opt.quantise import MOST, Site, Span, compared, normal, quantised, sites
 from rutc.tensor_ir import DType, Graph, Nest
 from rutc.tensor_ir.expr import reads
-from rutc.tensor_ir.graph import constants_of
+from rutc.tensor_ir.graph import Output, constants_of
 from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.products import SMALL
@@ -119,6 +119,20 @@ def test_a_table_gets_scales_along_the_axis_that_is_kept() -> None:
     q = quantised(g, (first, second), spans_of(g), V3)
     scales = [n for n in constants_of(q).values() if n.array.shape == (16,)]
     assert len(scales) == 2
+
+
+def test_a_comparison_tells_what_quantising_each_sum_changes() -> None:
+    g = graph_of(products)
+    found, spans = sites(g), spans_of(g)
+    values = np.random.default_rng(0).uniform(-2, 3, (5, 24)).astype(np.float32)
+    told = [float(x) for x in interpret(compared(g, found, spans, V3), {"x0": values}).values()]
+    (first, second) = found
+    alone = replace(g, outputs=(Output("y", first.nest, g.values[first.nest].dims),))
+    y, q = (outputs(x, {"x0": values}) for x in (alone, quantised(alone, (first,), spans, V3)))
+    assert told[0] == pytest.approx(((q - y) ** 2).sum(), rel=1e-3)
+    assert told[1] == pytest.approx((y**2).sum(), rel=1e-5)
+    assert second.nest != first.nest
+    assert len(told) == 4
 
 
 @pytest.mark.parametrize(
