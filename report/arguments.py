@@ -84,8 +84,8 @@ def check_tolerance(tolerance: float | None, precision: str) -> None:
         return
     if precision not in ("int8", "auto"):
         raise UserError(
-            f"--tolerance is for --precision int8 or auto: with {precision} results are compared by what "
-            "roundings explain"
+            f"--tolerance is for --precision int8 or auto: with {precision} results are compared "
+            "by what roundings explain"
         )
     if not (math.isfinite(tolerance) and tolerance >= 0):
         raise UserError(f"a tolerance of {tolerance} is none: give a number from 0 on")

@@ -33,8 +33,8 @@ Calibrate = Annotated[
     typer.Option(
         "--calibrate",
         metavar="DIR",
-        help="With --precision int8 or auto: a folder of typical inputs, from which the ranges of values "
-        "are taken; default: generated ones.",
+        help="With --precision int8 or auto: a folder of typical inputs, which tell the ranges of "
+        "values; default: generated ones.",
     ),
 ]
 CalibrateBy = Annotated[
