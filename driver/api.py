@@ -101,9 +101,10 @@ def compile(
         model: The ONNX file.
         output: The library; None: the model's name with `.so`, in the current directory.
         target: The machine: `native` or the name of a target.
-        precision: `fp32`; with `bf16` and `fp16` weights are stored in 16 bits where kernels are
-            faster by it, and all is computed in float32; with `int8` products of weights are
-            summed in 8 bits where that is faster (docs/numerics.md).
+        precision: `fp32`; with `bf16`, `fp16` and `w8` weights are stored in 16 or 8 bits where
+            kernels are faster by it, and all is computed in float32; with `int8` products of
+            weights are summed in 8 bits where that is faster, with `auto` those of which results
+            stay within the tolerance (docs/numerics.md).
         calibrate: A folder of inputs as of `rutc verify --data`, with `int8`: the ranges of values
             are those that they have on these. None: on generated inputs.
         calibrate_by: How ranges are found: `minmax`, `percentile` or `mse` (docs/numerics.md).

@@ -10,26 +10,34 @@ with many rows does not wait, and has more to do if it widens them: its weights 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from rutc.base.record import record
 from rutc.driver.build import machine_of
 from rutc.driver.estimates import Known, estimate_plan
 from rutc.driver.options import AUTO, INT8
+from rutc.graph_opt.assignment import Stored
 from rutc.graph_opt.decide.realise import Realisation
-from rutc.graph_opt.decide.stored_types import holds, keeps, weights
+from rutc.graph_opt.decide.retype import retyped
+from rutc.graph_opt.decide.stored_types import STEPS, holds, keeps, step_dims, weights
 from rutc.graph_opt.plan import Plan
 from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.graph import Nest, used, walk_nodes
 from rutc.tensor_ir.machine import Machine
 
-TYPES = {"fp32": DType.F32, "bf16": DType.BF16, "fp16": DType.F16, INT8: DType.F32, AUTO: DType.F32}
+TYPES = {
+    "fp32": DType.F32,
+    "bf16": DType.BF16,
+    "fp16": DType.F16,
+    "w8": DType.I8,
+    INT8: DType.F32,
+    AUTO: DType.F32,
+}
 """The types that weights may be stored in, by the names of precisions."""
 
 
 def with_narrow_weights(found: Realisation, dtype: DType, machine: Machine) -> Realisation:
-    """An assignment with those weights in a type of 16 bits whose kernels are faster by it.
+    """An assignment with those weights in a type whose kernels are faster by it.
 
     A type is given to all that may have it first, and taken from those that gain too little until
     all that are left gain enough, by the estimates of the kernels that read them, on one thread.
@@ -42,24 +50,23 @@ def with_narrow_weights(found: Realisation, dtype: DType, machine: Machine) -> R
     known: Known = {}
     before = estimate_plan(found.plan, machine, known=known).launches
     while chosen:
-        types = (*found.assignment.types, *((name, dtype) for name in chosen))
-        other = found.but(replace(found.assignment, types=types))
+        other = found.but(retyped(found, (*found.assignment.types, *chosen)))
         after = estimate_plan(other.plan, machine, known=known).launches
-        cycles = dict.fromkeys(chosen, 0.0)
-        gained = dict.fromkeys(chosen, 0.0)
+        cycles = {s.value: 0.0 for s in chosen}
+        gained = dict.fromkeys(cycles, 0.0)
         for a, b in zip(before, after, strict=True):
-            for name in a.values.intersection(chosen):
+            for name in a.values & cycles.keys():
                 cycles[name] += a.cycles
                 gained[name] += a.cycles - b.cycles
-        kept = [name for name in chosen if gained[name] > least * cycles[name]]
+        kept = [s for s in chosen if gained[s.value] > least * cycles[s.value]]
         if kept == chosen:
             return other
         chosen = kept
     return found
 
 
-def _candidates(found: Realisation, dtype: DType) -> Iterator[str]:
-    """Yields the weights that lose no more by a type than its rounding.
+def _candidates(found: Realisation, dtype: DType) -> Iterator[Stored]:
+    """Yields the weights that lose no more by a type than its rounding, in that type.
 
     Those of other algorithms than the sums' own do: they enter differences of large numbers.
     """
@@ -72,8 +79,10 @@ def _candidates(found: Realisation, dtype: DType) -> Iterator[str]:
         for v in used(n)
     }
     for n in weights(found.prepared):
-        if n.out.name not in transformed and holds(dtype, n) and keeps(dtype, n):
-            yield n.out.name
+        by = step_dims(found.copied, n) if dtype is DType.I8 else ()
+        stored = Stored(n.out.name, dtype, by)
+        if n.out.name not in transformed and holds(stored, n) and keeps(stored, n):
+            yield stored
 
 
 @record
@@ -94,9 +103,17 @@ def stored_types(plans: Sequence[Plan]) -> tuple[StoredAs, ...]:
     found: dict[tuple[str, str], StoredAs] = {}
     for plan in plans:
         types = plan.assignment.types if plan.assignment is not None else ()
-        symbols = dict(plan.graph.symbols)
-        for value, dtype in types:
-            elements = typical(Index.of(plan.layouts[value].size), symbols)
-            saved = elements * (DType.F32.bytes - dtype.bytes)
-            found[value, str(dtype)] = StoredAs(value, str(dtype), elements * dtype.bytes, saved)
+        for s in types:
+            own = [s.value, s.value + STEPS] if s.dtype is DType.I8 else [s.value]
+            taken = sum(_bytes(plan, v) for v in own)
+            whole = _elements(plan, s.value) * DType.F32.bytes
+            found[s.value, str(s.dtype)] = StoredAs(s.value, str(s.dtype), taken, whole - taken)
     return tuple(found.values())
+
+
+def _elements(plan: Plan, value: str) -> int:
+    return typical(Index.of(plan.layouts[value].size), dict(plan.graph.symbols))
+
+
+def _bytes(plan: Plan, value: str) -> int:
+    return _elements(plan, value) * plan.values[value].dtype.bytes

@@ -3,7 +3,7 @@
     assignment  := "assignment" "name" line*
     line        := sum %y by "algorithm"               another one than the nest's own
                  | recompute %v, ...                    by every nest that reads it
-                 | store %v as dtype                    in fewer bits than it is computed in
+                 | store %v as dtype (by {dim, ...})?   in fewer bits than it is computed in
                  | %v arrangement
                  | copy %c of %v for %y number          what the nest of %y reads there, from a copy
                  | pack %c of %v for %y number          the same, of what it reads alone
@@ -61,6 +61,22 @@ class Arrangement:
         axes += [f"{quoted(d)} % {n}" for d, n in self.blocks]
         fill = "" if self.fill is None else f" fill {print_literal(self.fill, None)}"
         return f"[{', '.join(axes)}]{fill}"
+
+
+@record
+class Stored:
+    """The type of fewer bits that a value is stored in.
+
+    Integers count steps, of a size for each index of the dims `by`.
+    """
+
+    value: str
+    dtype: DType
+    by: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        by = f" by {_set(self.by)}" if self.dtype.is_int else ""
+        return f"store {value_name(self.value)} as {self.dtype}{by}"
 
 
 @record
@@ -134,14 +150,14 @@ class Assignment:
     """(value, algorithm) of sums that are computed otherwise than they stand."""
     recomputed: tuple[str, ...] = ()
     """Values that every nest computes anew that reads them."""
-    types: tuple[tuple[str, DType], ...] = ()
-    """(value, type) of what is stored in fewer bits than it is computed in."""
+    types: tuple[Stored, ...] = ()
+    """The types of values that are stored in fewer bits than they are computed in."""
 
     def __str__(self) -> str:
         lines = [f"assignment {json.dumps(self.name)}"]
         lines += [f"sum {value_name(v)} by {json.dumps(a)}" for v, a in self.algorithms]
         lines += [f"recompute {_values(self.recomputed)}"] if self.recomputed else []
-        lines += [f"store {value_name(v)} as {t}" for v, t in self.types]
+        lines += map(str, self.types)
         lines += [f"{value_name(v)} {a}" for v, a in self.arrangements.items()]
         lines += map(str, (*self.copies, *self.groups, *self.slices, *self.turns))
         return "\n".join(lines) + "\n"
@@ -179,7 +195,7 @@ class _Parser:
         turns: list[Turning] = []
         algorithms: list[tuple[str, str]] = []
         recomputed: list[str] = []
-        types: list[tuple[str, DType]] = []
+        types: list[Stored] = []
         while c.of(Kind.NEWLINE, Kind.END).kind is Kind.NEWLINE:
             if c.ended:
                 continue
@@ -197,7 +213,8 @@ class _Parser:
             elif c.accept("store"):
                 value = self.value()
                 c.expect("as")
-                types.append((value, c.dtype()))
+                dtype = c.dtype()
+                types.append(Stored(value, dtype, self.dims() if c.accept("by") else ()))
             elif c.accept("group"):
                 groups.append(Grouping(self.dims(), self.members()))
             elif c.accept("slices"):

@@ -82,6 +82,23 @@ class Data:
             known[dtype] = made
         return known[dtype]
 
+    def in_steps(self, axes: tuple[int, ...]) -> tuple[Data, Data]:
+        """The array as whole numbers of steps, of up to 127, and the steps' sizes along these axes.
+
+        Numbers are rounded to the nearest, ties to even; all have to be finite.
+        """
+        known: dict[tuple[int, ...], tuple[Data, Data]]
+        known = self.__dict__.setdefault("_in_steps", {})
+        if axes not in known:
+            others = tuple(i for i in range(self.array.ndim) if i not in axes)
+            low = self.array.min(axis=others, keepdims=True, initial=0)
+            high = self.array.max(axis=others, keepdims=True, initial=0)
+            largest = np.maximum(high, -low)
+            steps = np.where(largest > 0, largest / np.float32(127), np.float32(1))
+            numbers = np.clip(np.rint(self.array / steps), -127, 127).astype(np.int8)
+            known[axes] = Data(numbers), Data(steps.squeeze(others))
+        return known[axes]
+
     @cached_property
     def _sample(self) -> tuple[object, ...]:
         """What differs between most arrays that differ, and is read in no time."""

@@ -1,7 +1,9 @@
 """`--precision bf16` and `fp16`: weights in 16 bits where that is faster, and nothing else."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,8 @@ import pytest
 from onnx import TensorProto
 
 import rutc
-from rutc.driver.compiler import Options, compile_model, planned
+from rutc.driver.compiler import Options, compile_model
+from rutc.driver.planning import planned
 from rutc.driver.precision import stored_types
 from rutc.errors import UserError
 from rutc.graph_opt import versions
@@ -24,7 +27,7 @@ from tests.cli.conftest import Rutc, invoke
 from tests.graph_opt.networks import Net
 from tests.machines import TILES, V3, V4, weighing
 
-TYPES = {"bf16": "bf16", "fp16": "f16"}
+TYPES = {"bf16": "bf16", "fp16": "f16", "w8": "i8"}
 
 
 @pytest.fixture
@@ -83,7 +86,7 @@ def plan_of(model: Path, machine: Machine, precision: str) -> Plan:
 
 @pytest.mark.parametrize("precision", TYPES)
 @pytest.mark.parametrize("make", [layers, block, recurrent])
-def test_weights_of_products_take_half_the_memory(
+def test_weights_of_products_take_less_memory(
     make: Callable[..., str], precision: str, tmp_path: Path
 ) -> None:
     model = saved(make, tmp_path)
@@ -91,13 +94,16 @@ def test_weights_of_products_take_half_the_memory(
     made = rutc.compile(model, tmp_path / "made.so", target="x86-64-v3", precision=precision)
     assert made.verification is not None
     assert made.verification.passed
-    assert made.verification.level is (Level.REDUCED if precision == "bf16" else Level.HALF)
+    assert made.verification.level is (Level.HALF if precision == "fp16" else Level.REDUCED)
     (output,) = made.verification.outputs
     assert output.error is not None
     assert output.error > 1e-5, "weights are rounded"
     report, before = made.report, usual.report
     assert report.narrow_values >= 1
-    assert report.narrow_bytes == report.narrow_saved
+    share = 1 / 4 if precision == "w8" else 1 / 2
+    assert report.narrow_bytes == pytest.approx(
+        share * (report.narrow_bytes + report.narrow_saved), rel=0.1
+    )
     assert before.weight_bytes - report.weight_bytes >= 0.98 * report.narrow_saved
     # Tables of words stay as they are, and weights that several rows share.
     assert report.weight_bytes < 0.8 * before.weight_bytes
@@ -111,18 +117,21 @@ def test_weights_of_products_take_half_the_memory(
     assert manifest_of(usual.library)["precision"] == "fp32"
 
 
+@pytest.mark.parametrize("precision", TYPES)
 @pytest.mark.parametrize("machine", [V3, V4], ids=["v3", "v4"])
 @pytest.mark.parametrize("make", [layers, block])
-def test_plans_for_machines_store_weights_in_16_bits(
-    make: Callable[..., str], machine: Machine, tmp_path: Path
+def test_plans_for_machines_store_weights_in_fewer_bits(
+    make: Callable[..., str], machine: Machine, precision: str, tmp_path: Path
 ) -> None:
-    plan = plan_of(saved(make, tmp_path), machine, "bf16")
+    plan = plan_of(saved(make, tmp_path), machine, precision)
     assert plan.assignment is not None
-    names = [v for v, _ in plan.assignment.types]
+    names = [s.value for s in plan.assignment.types]
     assert len(names) == (3 if make is layers else 7)
     assert [s.value for s in stored_types([plan])] == names
     for name in names:
-        assert str(plan.values[name].dtype) == "bf16"
+        assert str(plan.values[name].dtype) == TYPES[precision]
+    usual = plan_of(tmp_path / f"{make.__name__}.onnx", machine, "fp32")
+    assert len(list(plan.groups())) == len(list(usual.groups()))
 
 
 def test_many_rows_keep_their_weights(tmp_path: Path) -> None:
@@ -137,6 +146,26 @@ def test_many_rows_keep_their_weights(tmp_path: Path) -> None:
     # It is a matter of what is gained, and of nothing else.
     eager = weighing(V3, "stored_types", least_gain=-1.0)
     assert len(stored_types([plan_of(model, eager, "bf16")])) == 3
+
+
+@pytest.mark.parametrize(("common", "narrow"), [(1, 3), (256, 0)])
+def test_common_sizes_decide_where_sizes_are_open(common: int, narrow: int, tmp_path: Path) -> None:
+    n = Net()
+    x = n.input("rows", 384)
+    for _ in range(3):
+        x = n("Relu", n("Gemm", x, n.weight(384, 384), n.weight(384)))
+    model = n.save(tmp_path / "net.onnx", x)
+    dims = {"rows": (1, 256, 1, common)}
+    made = rutc.compile(model, tmp_path / "m.so", dims=dims, target="x86-64-v3", precision="w8")
+    assert made.verification is not None
+    assert made.verification.passed
+    assert made.report.narrow_values == narrow
+    graph = import_model(model, dims=dims)
+    plan, alternatives = planned(versions(graph, TILES), TILES, "w8")
+    # One plan is for many rows, and has its weights in parts.
+    assert len(alternatives) == 1
+    assert len(stored_types([plan])) == narrow
+    assert not stored_types([alternatives[0].plan])
 
 
 def test_the_kernels_of_matrix_registers_keep_their_parts(tmp_path: Path) -> None:
@@ -166,7 +195,14 @@ def test_filtered_weights_keep_f32(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("factor", "precision", "narrow"),
-    [(1.0, "fp16", 3), (1e5, "fp16", 2), (1e5, "bf16", 3), (1e-9, "fp16", 2), (1e-9, "bf16", 3)],
+    [
+        (1.0, "fp16", 3),
+        (1e5, "fp16", 2),
+        (1e5, "bf16", 3),
+        (1e5, "w8", 3),
+        (1e-9, "fp16", 2),
+        (1e-9, "bf16", 3),
+    ],
 )
 def test_weights_beyond_a_type_keep_f32(
     factor: float, precision: str, narrow: int, tmp_path: Path
@@ -199,14 +235,16 @@ def test_what_is_wrong_is_found_beside_rounding(tmp_path: Path) -> None:
     assert "indices 0 to 15 of axis 1" in found.outputs[0].reason
 
 
-def test_labels_may_differ_where_rounded_weights_explain_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", TYPES)
+def test_labels_may_differ_where_rounded_weights_explain_it(precision: str, tmp_path: Path) -> None:
     n = Net()
     x = n.input(1, 256)
     scores = n("MatMul", x, n.weight(256, 4000))
     model = n.save(tmp_path / "net.onnx", n("TopK", scores, n.const([300], np.int64), outputs=2))
-    made = rutc.compile(model, tmp_path / "made.so", precision="bf16")
+    made = rutc.compile(model, tmp_path / "made.so", precision=precision)
     assert made.verification is not None
     assert made.verification.passed
+    assert made.report.narrow_values == 1
 
 
 def test_what_was_compiled_in_another_precision_is_another_artifact(tmp_path: Path) -> None:
@@ -225,6 +263,9 @@ def test_a_dump_says_what_is_stored_how(tmp_path: Path) -> None:
     compile_model(model, tmp_path / "made.so", options)
     said = (dump / "assignment.txt").read_text(encoding="utf-8")
     assert said.count(" as f16\n") == 3
+    compile_model(model, tmp_path / "made.so", replace(options, precision="w8"))
+    said = (dump / "assignment.txt").read_text(encoding="utf-8")
+    assert len(re.findall(r"^store %\S+ as i8 by {\S+}$", said, re.MULTILINE)) == 3
 
 
 def test_commands_tell_what_is_stored_how(command: Rutc, tmp_path: Path) -> None:
@@ -253,7 +294,7 @@ def test_precisions_that_there_are_not_are_refused(
     done = command(name, model, *node, "--precision", "int4")
     assert done.status == 2
     assert "'int4'" in done.stderr
-    assert "fp32, bf16, fp16" in done.stderr
+    assert "fp32, bf16, fp16, w8, int8, auto" in done.stderr
     assert not (tmp_path / "made.so").exists()
-    with pytest.raises(UserError, match="fp32, bf16, fp16"):
+    with pytest.raises(UserError, match="fp32, bf16, fp16, w8, int8, auto"):
         explain(model, "v0", precision="BF16")

@@ -24,7 +24,6 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from rutc.tensor_ir import DType
 from rutc.verify.axis_slices import Slice, Slices, slices
 from rutc.verify.compare import Array, OutputComparison, distance, real_parts
 from rutc.verify.tolerance import (
@@ -61,7 +60,7 @@ def judged(
     reference: Array,
     truth: Array,
     noise: Noise,
-    stored: DType | None = None,
+    roundoff: float = 0.0,
 ) -> OutputComparison:
     """Returns the comparison of an output, passed or not by the truth.
 
@@ -71,15 +70,15 @@ def judged(
         reference: What ONNX Runtime gave, of the same type.
         truth: What float64 gives.
         noise: The truth with noise.
-        stored: The type of fewer bits in which the compiled model stores what it computes with.
+        roundoff: That of what the compiled model stores in fewer bits than it computes in.
     """
     if ours.shape != reference.shape or ours.shape != truth.shape:
         return _judged_shape(compared, ours, reference, truth, noise)
     if ours.dtype.kind == "c":
         x, r, t = map(real_parts, (ours, reference, truth))
-        return _Floats(compared, x, r, t, stored).judged(lambda: map(real_parts, noise()))
+        return _Floats(compared, x, r, t, roundoff).judged(lambda: map(real_parts, noise()))
     if is_float(ours.dtype):
-        return _Floats(compared, ours, reference, truth, stored).judged(noise)
+        return _Floats(compared, ours, reference, truth, roundoff).judged(noise)
     return _judged_discrete(compared, ours, reference, truth, noise)
 
 
@@ -120,12 +119,11 @@ class _Floats:
         ours: Array,
         reference: Array,
         truth: Array,
-        stored: DType | None = None,
+        roundoff: float = 0.0,
     ) -> None:
         self.compared = compared
         self.dtype = ours.dtype
-        types = [ours.dtype] if stored is None else [ours.dtype, stored.numpy]
-        self.roundoff = max(map(unit_roundoff, types))
+        self.roundoff = max(unit_roundoff(ours.dtype), roundoff)
         with np.errstate(over="ignore"):
             # Beyond the type's range an infinity is right.
             infinite = np.isinf(truth.astype(ours.dtype).astype(np.float64))

@@ -75,6 +75,10 @@ FLOOR: Final = 4.0
 HALF_STEP: Final = 2.0**-9
 """The rounding error of an 8-bit integer, as a part of its range."""
 
+WEIGHT_STEP: Final = 2.0**-8
+"""The rounding error of a weight that is stored as a multiple, up to 127, of a step: half of that,
+as a part of the largest weight."""
+
 MODEL_LAYERS: Final = 64
 """Layers in a row of a typical deep network: its error counts as this many independent ones."""
 
@@ -121,7 +125,7 @@ class Level(enum.Enum):
     QUANTISED = "quantised"
     """A network that rounds values to 8 bits on the way: to one of 256 steps of their range."""
     REDUCED = "reduced precision"
-    """A network of bf16 inside, or compiled for it: they are rounded to 8 bits."""
+    """A network of bf16 inside, or compiled for it or for 8-bit weights: rounded to 8 bits."""
 
 
 @record

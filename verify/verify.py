@@ -40,6 +40,7 @@ from rutc.verify.verification import (
     settled,
     together,
 )
+from rutc.verify.weight_noise import roundoff_of
 
 
 def verify_model(
@@ -327,7 +328,8 @@ class Verifier:
                 (compared,) = compare_values(name, x, r, level)
             found = judged_by_reference(compared, x, r) if x.shape == r.shape else compared
         else:
-            found = judged(compared, x, r, truth, lambda: answer.noise(name), self.oracle.stored)
+            roundoff = roundoff_of(self.oracle.stored)
+            found = judged(compared, x, r, truth, lambda: answer.noise(name), roundoff)
         why = _silence(x, truth) if traits.varies else ""
         return replace(found, remark=f"{SILENT} {why}") if why and found.passed else found
 

@@ -1,20 +1,22 @@
 """What an artifact stores in fewer bits than it computes in, and how far that may move results.
 
     rutc compile --precision bf16      a weight w is stored as w (1 + d), |d| <= u of bf16
+    rutc compile --precision w8        as w + d, |d| <= max|w| / 254, for each row or column
 
 Limits that are relative to the largest magnitude of a slice count in roundings of that type then
-(`tolerance`), and runs of the truth with noise move weights by up to `STORED` of them besides.
+(`tolerance`), and runs of the truth with noise move weights by up to `MULTIPLE` of them besides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 
 from rutc.tensor_ir import Const, Data, DType, Graph
-from rutc.verify.tolerance import STORED, unit_roundoff
+from rutc.verify.tolerance import MULTIPLE, WEIGHT_STEP, unit_roundoff
 
 LEAST_DIMS = 2
 """Weights of products have so many dims longer than 1; what has fewer is stored as it is."""
@@ -25,22 +27,40 @@ def stored_type(manifest: Mapping[str, object]) -> DType | None:
     listed = manifest.get("stored")
     known = listed if isinstance(listed, list) else []
     names = {s.get("type") for s in known if isinstance(s, dict)}
-    return next((t for t in (DType.BF16, DType.F16) if str(t) in names), None)
+    return next((t for t in (DType.I8, DType.BF16, DType.F16) if str(t) in names), None)
 
 
-def moved_weights(graph: Graph, dtype: DType, seed: int) -> Graph:
+def roundoff_of(stored: DType | None) -> float:
+    """What a weight may be off in its type: of itself, of integers of the largest beside it."""
+    if stored is None:
+        return 0.0
+    return unit_roundoff(stored.numpy) if stored.is_float else WEIGHT_STEP
+
+
+def moved_weights(graph: Graph, stored: DType, seed: int) -> Graph:
     """The graph with its weights off by random roundings to a type; what that holds stays."""
     random = np.random.default_rng(seed)
-    step = 2 * STORED * unit_roundoff(dtype.numpy)
+    step = np.float32(2 * MULTIPLE * roundoff_of(stored))
 
     def moved(n: Const) -> Const:
         w = n.data.array
         if n.out.dtype is not DType.F32 or sum(e > 1 for e in w.shape) < LEAST_DIMS:
             return n
-        factors = 1 + np.float32(step) * (random.random(w.shape, np.float32) - np.float32(0.5))
+        noise = step * (random.random(w.shape, np.float32) - np.float32(0.5))
         with np.errstate(all="ignore"):
-            held = n.data.rounded(dtype.numpy).array.astype(np.float32) == w
-            return replace(n, data=Data(np.where(held, w, w * factors)))
+            if not stored.is_float:
+                return replace(n, data=Data(w + noise * _largest_beside(w)))
+            held = n.data.rounded(stored.numpy).array.astype(np.float32) == w
+            return replace(n, data=Data(np.where(held, w, w + w * noise)))
 
     nodes = tuple(moved(n) if isinstance(n, Const) else n for n in graph.nodes)
     return replace(graph, nodes=nodes)
+
+
+def _largest_beside(w: np.ndarray) -> np.ndarray:
+    """The largest magnitude at an element's index of an axis: of those axes where it is least."""
+    size = np.abs(w)
+    axes = [a for a, e in enumerate(w.shape) if e > 1]
+    others = (tuple(i for i in range(w.ndim) if i != a) for a in axes)
+    found = [size.max(axis=o, keepdims=True) for o in others]
+    return np.asarray(reduce(np.minimum, found))

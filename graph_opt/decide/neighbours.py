@@ -11,14 +11,23 @@ from dataclasses import replace
 from itertools import pairwise
 
 from rutc.base.record import record
-from rutc.graph_opt.assignment import Arrangement, Assignment, Copy, Grouping, Slicing, Turning
+from rutc.graph_opt.assignment import (
+    Arrangement,
+    Assignment,
+    Copy,
+    Grouping,
+    Slicing,
+    Stored,
+    Turning,
+)
 from rutc.graph_opt.decide.chains import leader
 from rutc.graph_opt.decide.copies import packed_dims, reads_of
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.decide.recompute import recomputable
-from rutc.graph_opt.decide.stored_types import NARROW, WIDE, fixed_types, weights
+from rutc.graph_opt.decide.retype import retyped
+from rutc.graph_opt.decide.stored_types import NARROW, fixed_types, step_dims, weights
 from rutc.graph_opt.plan import FillHalo, Illegal, PlanStep, Run
-from rutc.tensor_ir import DType, Lit
+from rutc.tensor_ir import DType
 from rutc.tensor_ir.graph import Nest, walk_nodes
 from rutc.tensor_ir.text import value_name
 
@@ -105,7 +114,7 @@ def _recomputed(found: Realisation) -> Iterator[Neighbour]:
         if isinstance(n, Nest) and recomputable(known, n) and n.out.name in given.arrangements:
             name = n.out.name
             others = {v: a for v, a in given.arrangements.items() if v != name}
-            types = tuple((v, t) for v, t in given.types if v != name)
+            types = tuple(s for s in given.types if s.value != name)
             recomputed = (*given.recomputed, name)
             without = replace(given, arrangements=others, recomputed=recomputed, types=types)
             without = _without(without, name)
@@ -131,7 +140,7 @@ def _with_only(given: Assignment, copies: tuple[Copy, ...]) -> Assignment:
     """The assignment with some of its copies, and nothing said of the others."""
     gone = {c.name for c in given.copies} - {c.name for c in copies}
     arrangements = {v: a for v, a in given.arrangements.items() if v not in gone}
-    types = tuple((v, t) for v, t in given.types if v not in gone)
+    types = tuple(s for s in given.types if s.value not in gone)
     result = replace(given, copies=copies, arrangements=arrangements, types=types)
     for name in sorted(gone):
         result = _without(result, name)
@@ -183,63 +192,26 @@ def _without(given: Assignment, nest: str) -> Assignment:
 def _typed(found: Realisation) -> Iterator[Neighbour]:
     """A value is stored in fewer bits, in others, or in the type that it is computed in."""
     given, graph = found.assignment, found.copied
-    fixed, types = fixed_types(found.prepared, graph), dict(given.types)
-    sums = {
-        v.name: n
+    fixed, types = fixed_types(found.prepared, graph), {s.value: s for s in given.types}
+    several = {
+        v.name
         for n in walk_nodes(graph.nodes)
-        if isinstance(n, Nest) and n.reducer is not None
+        if isinstance(n, Nest) and n.reducer is not None and len(n.outs) > 1
         for v in n.outs
     }
-    weighed = {n.out.name for n in weights(found.prepared)}
-    for name in (*given.arrangements, *sorted(weighed)):
-        several = name in sums and len(sums[name].outs) > 1
-        if name in fixed or name not in graph.values or several:
+    constants = {n.out.name: n for n in weights(found.prepared)}
+    for name in (*given.arrangements, *sorted(constants)):
+        if name in fixed or name not in graph.values or name in several:
             continue
-        for dtype in (DType.F32, *NARROW):
-            if dtype is types.get(name, DType.F32):
-                continue
-            other = _stored_as(found, name, dtype)
-            if name in sums:
-                shared = tuple(d for d in sums[name].out.dims if found.prepared.sizes[d] != 1)
-                apart = Grouping(shared, (name,))
-                other = _rounded(other, apart, rounds=dtype is not DType.F32)
-            yield Neighbour("type", name, str(dtype), other)
-
-
-def _stored_as(found: Realisation, name: str, dtype: DType) -> Assignment:
-    """The assignment with a value in another type, and what lies around it."""
-    given = found.assignment
-    types = [(v, t) for v, t in given.types if v != name]
-    if dtype is not DType.F32:
-        types.append((name, dtype))
-    arrangements = dict(given.arrangements)
-    a = arrangements.get(name)
-    if a is not None and a.fill is not None:
-        arrangements[name] = replace(a, fill=Lit(a.fill.value, dtype))
-    return replace(given, types=tuple(types), arrangements=arrangements)
-
-
-def _rounded(given: Assignment, alone: Grouping, *, rounds: bool) -> Assignment:
-    """The assignment in which a nest of its own `rounds` a reduction's result, in its kernel.
-
-    `alone` is the group of the reduction where the assignment has none.
-    """
-    (name,) = alone.nests
-    wide = name + WIDE
-    if rounds == (wide in given.arrangements):
-        return given
-    if not rounds:
-        others = {x: a for x, a in given.arrangements.items() if x != wide}
-        return _without(replace(given, arrangements=others), wide)
-    arrangements = {**given.arrangements, wide: Arrangement(given.arrangements[name].order)}
-    groups = given.groups
-    if not any(name in g.nests for g in groups):
-        groups = (*groups, alone)
-    both = {name: (wide, name)}
-    groups = tuple(
-        replace(g, nests=tuple(x for n in g.nests for x in both.get(n, (n,)))) for g in groups
-    )
-    return replace(given, arrangements=arrangements, groups=groups)
+        choices: list[Stored | None] = [None, *(Stored(name, t) for t in NARROW)]
+        if name in constants:
+            choices.append(Stored(name, DType.I8, step_dims(graph, constants[name])))
+        for stored in choices:
+            if stored != types.get(name):
+                kept = [s for s in given.types if s.value != name]
+                other = retyped(found, kept if stored is None else [*kept, stored])
+                change = "as it is computed" if stored is None else f"`{stored}`"
+                yield Neighbour("type", name, change, other)
 
 
 # -- groups ---------------------------------------------------------------------------------------

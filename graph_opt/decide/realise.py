@@ -41,6 +41,7 @@ from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.graph import (
     Bind,
     Call,
+    Const,
     Graph,
     If,
     Nest,
@@ -51,6 +52,7 @@ from rutc.tensor_ir.graph import (
     bound_symbols,
     outs,
     used_deep,
+    walk_nodes,
 )
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group
@@ -120,6 +122,11 @@ class Realisation:
         before = self.copied
         return _with(before, with_types(self.prepared, before, self.assignment.types))
 
+    @property
+    def constants(self) -> dict[str, Const]:
+        """The constants of the graph."""
+        return {n.out.name: n for n in walk_nodes(self.graph.nodes) if isinstance(n, Const)}
+
     @cached_property
     def layouts(self) -> dict[str, Layout]:
         """Where the elements of every value lie."""
@@ -128,9 +135,10 @@ class Realisation:
         if strange:
             raise Illegal(f"no value {value_name(min(strange))} is there to be arranged")
         found: dict[str, Layout] = {}
+        constants = self.constants
         for name, v in values.items():
-            if name in known.data:
-                axes = known.fixed.get(name, known.data[name].axes)
+            if name in constants:
+                axes = known.fixed.get(name, constants[name].axes)
                 found[name] = dense(axes, known.sizes)
                 continue
             given = self.arrangement(name)
@@ -204,14 +212,15 @@ class Realisation:
         outputs = {o.value for o in graph.outputs}
         homes = frozenset({*known.homes, *known.homes.values()})
         halos = {v for v, x in layouts.items() if x.halo}
-        bound = {*known.fixed, *homes, *known.constants, *outputs}
+        constants = frozenset(self.constants)
+        bound = {*known.fixed, *homes, *constants, *outputs}
         slicer = Slicer(
             graph.values,
             layouts,
             known.sizes,
             {v: frozenset(nodes) for v, nodes in users.items()},
             frozenset(graph.values) - bound - halos,
-            known.constants,
+            constants,
             known.symbols,
             self.machine,
         )

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from rutc.graph_opt.assignment import parse_assignment
+from rutc.graph_opt.assignment import Slicing, Stored, parse_assignment
 from rutc.graph_opt.decide.greedy import greedy
 from rutc.graph_opt.decide.neighbours import Neighbour, legal, neighbours
 from rutc.graph_opt.decide.prepared import prepare
@@ -75,11 +75,17 @@ def chosen(graph: Graph, machine: Machine = V4) -> Realisation:
 def stored_as(found: Realisation, dtype: DType, *names: str) -> Realisation:
     """The same with values stored in a type, each by the change that does it."""
     for name in names:
-        change = next(n for n in typed(found) if (n.subject, n.change) == (name, str(dtype)))
+        change = next(n for n in typed(found) if n.subject == name and said(n) is dtype)
         other = legal(found, change)
         assert other is not None, change
         found = other
     return found
+
+
+def said(n: Neighbour) -> DType:
+    """The type that a change gives to its value."""
+    types = {s.value: s.dtype for s in n.assignment.types}
+    return types.get(n.subject, DType.F32)
 
 
 def typed(found: Realisation) -> list[Neighbour]:
@@ -101,7 +107,9 @@ def test_the_graph_shows_what_is_widened_and_rounded() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("%w as bf16", "%w as i8", "%w cannot be stored as i8"),
+        ("%w as bf16", "%w as i32", "%w cannot be stored as i32"),
+        ("%w as bf16", "%w as i8 by {m}", "%w has no dim m"),
+        ("%h as f16", "%h as i8 by {m}", "%h is no constant"),
         ("%w as bf16", "%w as f64", "%w cannot be stored as f64"),
         ("%w as bf16", "%v as bf16", "no value %v is there to be stored as bf16"),
         ("%w as bf16", "%x as bf16", "%x lies in memory as the interface says"),
@@ -139,7 +147,7 @@ def test_what_else_decides_about_a_type_is_told(nodes: str, reason: str) -> None
         f'graph "g"\ndims k = 3\n%a : f32{{k}} = input "a" [k]\n{nodes}\noutput "b" [k] = %b\n'
     )
     found = chosen(graph)
-    types = (("v", DType.F16),)
+    types = (Stored("v", DType.F16),)
     other = found.but(replace(found.assignment, types=types))
     if not reason:
         assert other.plan.values["v"].dtype is DType.F16
@@ -155,15 +163,119 @@ def test_the_name_of_what_is_rounded_is_no_other_value() -> None:
     )
     found = chosen(graph)
     with pytest.raises(Illegal, match=r"%v[.]wide is another value"):
-        found.but(replace(found.assignment, types=(("v", DType.BF16),))).plan  # noqa: B018
+        found.but(replace(found.assignment, types=(Stored("v", DType.BF16),))).plan  # noqa: B018
+
+
+COUNTED = """
+graph "a product of an exponential"
+dims k = 3, m = 2, n = 2
+%x : f32{k,m} = input "x" [m, k]
+%w : i8{k,n} = const [k, n] [21, 127, -127, 0, 85, 13]
+%w.steps : f32{n} = const [n] [0.023622047, 0.00788189]
+%h : f32{k,m} = exp(%x[k, m])
+%y.wide : f32{m,n} = sum{k} %h[k, m] * f32(%w[k, n])
+%y : f32{m,n} = %y.wide[m, n] * %w.steps[n]
+%z : f32{m,n} = max(%y[m, n], 0.0)
+output "z" [m, n] = %z
+"""
+
+
+def test_integers_count_steps_of_a_size_for_each_index() -> None:
+    found = chosen(of(CHAIN))
+    other = stored_as(found, DType.I8, "w")
+    assert other.assignment.types == (Stored("w", DType.I8, ("n",)),)
+    assert "store %w as i8 by {n}\n" in str(other.assignment)
+    assert parse_assignment(str(other.assignment)) == other.assignment
+    assert other.plan.graph == of(COUNTED)
+    assert len(list(other.plan.groups())) == len(list(found.plan.groups()))
+    x = np.float32([[0.1, -2.0, 1.0], [3.0, 0.0, -0.5]])
+    wanted = interpret(of(COUNTED), {"x": x})["z"]
+    np.testing.assert_array_equal(run_plan(other.plan, {"x": x})["z"], wanted)
+    usual = interpret(of(CHAIN), {"x": x})["z"]
+    np.testing.assert_allclose(wanted, usual, atol=0.02 * np.abs(usual).max())
+    # Where steps differ among what is summed, they are factors of the summands.
+    inside = found.but(replace(found.assignment, types=(Stored("w", DType.I8, ("k",)),)))
+    assert "%y : f32{m,n} = sum{k} %h[k, m] * (f32(%w[k, n]) * %w.steps[k])" in str(inside.graph)
+    got = run_plan(inside.plan, {"x": x})["z"]
+    np.testing.assert_allclose(got, usual, atol=0.02 * np.abs(usual).max())
+
+
+def test_what_is_counted_may_be_rounded_as_well() -> None:
+    found = chosen(of(CHAIN))
+    for names in (("w", "y"), ("y", "w")):
+        other = found
+        for name in names:
+            other = stored_as(other, DType.I8 if name == "w" else DType.F16, name)
+        assert "%y : f16{m,n} = f16(%y.wide[m, n] * %w.steps[n])" in str(other.plan.graph)
+        assert other.assignment.groups == stored_as(found, DType.F16, "y").assignment.groups
+        for name in names:
+            other = stored_as(other, DType.F32, name)
+        assert other.plan.graph == found.plan.graph
+        assert {g.nests for g in other.assignment.groups} == {
+            g.nests for g in found.assignment.groups
+        }
+
+
+def test_chains_are_led_by_the_reduction() -> None:
+    """Kernels over slices keep their places where another nest makes what the first one gave."""
+    graph = of(
+        'graph "g"\ndims k = 8, m = 6, n = 16, o = 4\n%x : f32{k,m} = input "x" [m, k]\n'
+        f"%w : f32{{k,n}} = const [k, n] {[0.01 * i for i in range(128)]}\n"
+        f"%v : f32{{n,o}} = const [n, o] {[0.02 * i for i in range(64)]}\n"
+        "%p : f32{m,n} = sum{k} %x[k, m] * %w[k, n]\n"
+        "%q : f32{m,o} = sum{n} %p[m, n] * %v[n, o]\n"
+        'output "q" [m, o] = %q\n'
+    )
+    found = chosen(graph)
+    sliced = found.but(
+        replace(found.assignment, slices=(Slicing(("p", "q"), ("m",), 2),), turns=())
+    )
+    assert sliced.plan
+    other = stored_as(sliced, DType.I8, "w", "v")
+    assert other.assignment.slices == (Slicing(("p.wide", "q.wide"), ("m",), 2),)
+    inputs = {"x": np.random.default_rng(0).standard_normal((6, 8)).astype(np.float32)}
+    got = run_plan(other.plan, inputs)["q"]
+    np.testing.assert_allclose(got, interpret(other.graph, inputs)["q"], rtol=1e-5, atol=1e-5)
+    back = stored_as(other, DType.F32, "w", "v")
+    assert back.assignment.slices == sliced.assignment.slices
+    assert back.plan.graph == found.plan.graph
+
+
+def test_constants_of_integers_are_finite_and_have_no_outliers() -> None:
+    array = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float32)
+    stored = Stored("w", DType.I8, ("n",))
+
+    def const(array: np.ndarray) -> Const:
+        return Const(Value("w", DType.F32, ("k", "n")), ("k", "n"), Data(array))
+
+    usual = const(array)
+    assert holds(stored, usual)
+    assert keeps(stored, usual)
+    numbers, steps = usual.data.in_steps((1,))
+    assert numbers.array.dtype == np.int8
+    assert (np.abs(numbers.array).max(axis=0) == 127).all()
+    assert np.abs(numbers.array * steps.array - array).max() <= 0.5001 * steps.array.max()
+    for value in (np.inf, np.nan):
+        other = array.copy()
+        other[3, 4] = value
+        assert not holds(stored, const(other))
+    large = array.copy()
+    large[5] *= 50
+    assert not keeps(stored, const(large)), "a row is much larger than the others"
+    assert keeps(Stored("w", DType.I8, ("k",)), const(large))
+    assert not keeps(stored, const(array * np.float32(1e-37)))
+    zero = const(np.zeros((2, 3), np.float32))
+    assert zero.data.in_steps((1,))[1].array.tolist() == [1.0, 1.0, 1.0]
+    assert keeps(stored, zero)
 
 
 def test_a_type_can_be_taken_back() -> None:
     found = chosen(of(CHAIN))
     for name in ("h", "y", "w"):
-        for dtype in NARROW:
+        for dtype in (*NARROW, *([DType.I8] if name == "w" else [])):
             other = stored_as(found, dtype, name)
-            assert other.assignment.types == ((name, dtype),)
+            by = ("n",) if dtype is DType.I8 else ()
+            assert other.assignment.types == (Stored(name, dtype, by),)
             back = stored_as(other, DType.F32, name)
             assert back.plan.graph == found.plan.graph
             assert back.plan.places == found.plan.places
@@ -239,7 +351,7 @@ def test_extremes_are_rounded_to_the_nearest(
         nodes = (replace(x, data=Data(array)) if isinstance(x, Const) else x for x in graph.nodes)
         graph = replace(graph, nodes=tuple(nodes))
     found = chosen(graph, machine)
-    types = (("v", dtype),)
+    types = (Stored("v", dtype),)
     found = found.but(replace(found.assignment, types=types, groups=()))
     got = run_plan(found.plan, {"a": SPECIAL})["b"]
     np.testing.assert_array_equal(got, wanted)
@@ -251,7 +363,7 @@ def test_extremes_are_rounded_to_the_nearest(
 
 
 @on_native_and_v3
-@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("dtype", [*NARROW, DType.I8])
 @pytest.mark.parametrize(
     ("m", "k", "n"), [(1, 1, 1), (1, 67, 129), (2, 33, 7), (5, 130, 31), (13, 40, 65), (1, 513, 8)]
 )
@@ -270,7 +382,12 @@ def test_products_of_any_shape_widen_their_weights(
     found = stored_as(chosen(replace(graph, nodes=tuple(nodes)), machine), dtype, "w")
     # Of whole numbers and rounded weights sums are exact in f64, and in f32 to some roundings.
     x = rng.integers(-8, 9, (m, k)).astype(np.float32)
-    wanted = np.maximum(x.astype(np.float64) @ w.array.astype(dtype.numpy).astype(np.float64), 0)
+    if dtype is DType.I8:
+        numbers, steps = w.in_steps((1,))
+        stored = numbers.array * steps.array.astype(np.float64)
+    else:
+        stored = w.array.astype(dtype.numpy).astype(np.float64)
+    wanted = np.maximum(x.astype(np.float64) @ stored, 0)
     size = float((np.abs(x).astype(np.float64) @ np.abs(w.array)).max())
     for got in (
         run_plan(found.plan, {"x": x})["z"],
@@ -283,18 +400,20 @@ def test_constants_that_a_type_has_not_are_told() -> None:
     def const(*rows: list[float]) -> Const:
         return Const(Value("w", DType.F32, ("k", "n")), ("k", "n"), Data(np.float32(rows)))
 
+    bf16, f16 = (Stored("w", t) for t in NARROW)
+    i8 = Stored("w", DType.I8, ("n",))
     usual = const([1.0, -2.0], [0.5, 0.0])
-    assert all(holds(t, usual) and keeps(t, usual) for t in NARROW)
+    assert all(holds(t, usual) and keeps(t, usual) for t in (bf16, f16, i8))
     large = const([1.0, -65520.0], [0.5, 0.0])
-    assert (holds(DType.BF16, large), holds(DType.F16, large)) == (True, False)
-    assert holds(DType.F16, const([1.0, 65519.0], [np.inf, np.nan]))
+    assert (holds(bf16, large), holds(f16, large)) == (True, False)
+    assert holds(f16, const([1.0, 65519.0], [np.inf, np.nan]))
     # A column of numbers that are no normal ones in f16 loses its digits; beside others they count
     # for nothing.
     small = const([1.0, 1e-6], [2.0, -2e-6])
-    assert (keeps(DType.BF16, small), keeps(DType.F16, small)) == (True, False)
-    assert keeps(DType.F16, const([1.0, 1e-6], [2.0, 1.0]))
-    assert keeps(DType.F16, const([1.0, 0.0], [2.0, 0.0]))
-    assert not keeps(DType.BF16, const([1e-40, 1.0], [2e-40, 1.0]))
+    assert (keeps(bf16, small), keeps(f16, small)) == (True, False)
+    assert keeps(f16, const([1.0, 1e-6], [2.0, 1.0]))
+    assert keeps(f16, const([1.0, 0.0], [2.0, 0.0]))
+    assert not keeps(bf16, const([1e-40, 1.0], [2e-40, 1.0]))
 
 
 def test_weights_are_factors_of_sums_of_products() -> None:
@@ -314,6 +433,6 @@ def test_weights_are_factors_of_sums_of_products() -> None:
 def test_what_is_kept_of_a_realisation_is_what_types_leave(machine: Machine) -> None:
     found = chosen(of(CHAIN), machine)
     assert found.plan
-    other = found.but(replace(found.assignment, types=(("w", DType.BF16),)))
+    other = found.but(replace(found.assignment, types=(Stored("w", DType.BF16),)))
     assert other.copied is found.copied
     assert other.plan == realise(found.prepared, other.assignment, machine)

@@ -1,0 +1,79 @@
+"""What is allowed beside weights that are stored in fewer bits, and no more."""
+
+import numpy as np
+import pytest
+
+from rutc.tensor_ir import Const, DType
+from rutc.tensor_ir.parse import parse
+from rutc.verify.compare import compare_values
+from rutc.verify.judge import judged
+from rutc.verify.tolerance import MULTIPLE, WEIGHT_STEP, Level, unit_roundoff
+from rutc.verify.weight_noise import moved_weights, roundoff_of, stored_type
+
+NETWORK = """
+graph "two constants"
+dims k = 2, n = 3
+%w : f32{k,n} = const [k, n] [0.1, 0.5, -0.3, 100.0, 0.7, 0.0]
+%b : f32{n} = const [n] [0.1, 0.2, 0.3]
+%i : i64{k,n} = const [k, n] [1, 2, 3, 4, 5, 6]
+%y : f32{k,n} = %w[k, n] + %b[n]
+output "y" [k, n] = %y
+"""
+
+
+@pytest.mark.parametrize(
+    ("types", "found"),
+    [
+        ((), None),
+        (("bf16",), DType.BF16),
+        (("f16", "bf16"), DType.BF16),
+        (("f16",), DType.F16),
+        (("i8", "f16"), DType.I8),
+    ],
+)
+def test_the_coarsest_type_of_an_artifact_counts(types: tuple[str, ...], found: DType) -> None:
+    assert stored_type({"stored": [{"type": t} for t in types]}) is found
+    assert stored_type({"precision": "bf16"}) is None
+    assert stored_type({"stored": "damaged"}) is None
+
+
+def test_noise_moves_weights_by_roundings_of_their_type() -> None:
+    graph = parse(NETWORK)
+    w = np.float32([[0.1, 0.5, -0.3], [100.0, 0.7, 0.0]])
+    for dtype in (DType.BF16, DType.F16, DType.I8):
+        runs = []
+        for seed in range(40):
+            moved = {n.out.name: n for n in moved_weights(graph, dtype, seed).nodes}
+            for name in ("b", "i"):
+                assert moved[name] in graph.nodes, "it is no matrix of floats"
+            n = moved["w"]
+            assert isinstance(n, Const)
+            runs.append(n.data.array - w)
+        most = np.abs(runs).max(axis=0)
+        limit = MULTIPLE * roundoff_of(dtype) * np.abs(w)
+        if dtype is DType.I8:
+            # Steps are those of the row or of the column, whichever has the smaller elements.
+            limit = MULTIPLE * WEIGHT_STEP * np.float32([[0.5, 0.5, 0.3], [100.0, 0.7, 0.3]])
+        else:
+            assert most[0, 1] == 0, "the type has 0.5"
+            limit[w == w.astype(dtype.numpy).astype(np.float32)] = 0
+        assert (most <= limit * 1.001).all()
+        assert (most >= limit * 0.7).all()
+
+
+def test_results_may_be_some_roundings_of_the_stored_type_off() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.standard_normal((4, 64))
+    theirs = (truth * (1 + 1e-7)).astype(np.float32)
+
+    def passes(error: float, roundoff: float) -> bool:
+        ours = (truth + error * np.abs(truth).max() * rng.standard_normal(truth.shape)).astype("f4")
+        (compared,) = compare_values("y", ours, theirs, Level.REDUCED)
+        return judged(compared, ours, theirs, truth, lambda: [truth] * 8, roundoff).passed
+
+    bf16 = unit_roundoff(DType.BF16.numpy)
+    assert passes(1e-3, bf16)
+    assert not passes(1e-3, 0.0)
+    assert not passes(1e-3, roundoff_of(DType.F16) / 8)
+    assert not passes(0.1, bf16)
+    assert roundoff_of(None) == 0.0
