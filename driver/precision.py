@@ -1,15 +1,16 @@
-"""Which weights are stored in 16 bits: those whose kernels then take less time.
+"""Which weights are stored in fewer bits: those whose kernels then take less time.
 
     %w : f32{k,n} = const [k, n] ..
     %y{m,n} = sum{k} %x[m, k] * %w[k, n]      ->    store %w as bf16      where m is small
 
-A product with few rows waits for its weights, of which half the bytes then come from memory. One
-with many rows does not wait, and has more to do if it widens them: its weights stay as they are.
+A product with few rows waits for its weights, of which fewer bytes then come from memory. One with
+many rows does not wait, and has more to do if it widens them: its weights stay as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 
 from rutc.base.record import record
 from rutc.driver.build import machine_of
@@ -18,8 +19,15 @@ from rutc.driver.options import AUTO, INT8
 from rutc.graph_opt.assignment import Stored
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.decide.retype import retyped
-from rutc.graph_opt.decide.stored_types import STEPS, holds, keeps, step_dims, weights
-from rutc.graph_opt.plan import Plan
+from rutc.graph_opt.decide.stored_types import (
+    STEPS,
+    factors_of_sums,
+    holds,
+    keeps,
+    step_dims,
+    weights,
+)
+from rutc.graph_opt.plan import Illegal, Plan
 from rutc.tensor_ir.affine import Index, typical
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.graph import Nest, used, walk_nodes
@@ -42,7 +50,7 @@ def with_narrow_weights(found: Realisation, dtype: DType, machine: Machine) -> R
     A type is given to all that may have it first, and taken from those that gain too little until
     all that are left gain enough, by the estimates of the kernels that read them, on one thread.
     """
-    chosen = list(_candidates(found, dtype))
+    chosen = list(_candidates(found, dtype, machine))
     if not chosen:
         return found
     machine = machine_of([found.plan], machine)
@@ -50,7 +58,12 @@ def with_narrow_weights(found: Realisation, dtype: DType, machine: Machine) -> R
     known: Known = {}
     before = estimate_plan(found.plan, machine, known=known).launches
     while chosen:
-        other = found.but(retyped(found, (*found.assignment.types, *chosen)))
+        other = _stored_so(found, chosen)
+        if other is None:
+            chosen = [s for s in chosen if _stored_so(found, [s]) is not None]
+            other = _stored_so(found, chosen)
+        if other is None:
+            break
         after = estimate_plan(other.plan, machine, known=known).launches
         cycles = {s.value: 0.0 for s in chosen}
         gained = dict.fromkeys(cycles, 0.0)
@@ -65,7 +78,17 @@ def with_narrow_weights(found: Realisation, dtype: DType, machine: Machine) -> R
     return found
 
 
-def _candidates(found: Realisation, dtype: DType) -> Iterator[Stored]:
+def _stored_so(found: Realisation, types: Sequence[Stored]) -> Realisation | None:
+    """The plan with values in these types; None if it is not legal."""
+    other = found.but(retyped(found, (*found.assignment.types, *types)))
+    try:
+        other.plan  # noqa: B018
+    except Illegal:
+        return None
+    return other
+
+
+def _candidates(found: Realisation, dtype: DType, machine: Machine) -> Iterator[Stored]:
     """Yields the weights that lose no more by a type than its rounding, in that type.
 
     Those of other algorithms than the sums' own do: they enter differences of large numbers.
@@ -78,7 +101,17 @@ def _candidates(found: Realisation, dtype: DType) -> Iterator[Stored]:
         if isinstance(n, Nest) and made and n.out.name.startswith(made)
         for v in used(n)
     }
+    graph, extents = found.prepared.graph, found.prepared.extents
+    products: dict[str, list[int]] = {}
+    for s, r in factors_of_sums(graph):
+        products.setdefault(r.value, []).append(prod(extents[d] for d in s.dims))
+    least = machine.coefficients.stored_types.least_gain
     for n in weights(found.prepared):
+        # What is gained is at most the time in which the bytes come that are saved.
+        saved = n.data.array.size * (DType.F32.bytes - dtype.bytes) / machine.memory_bytes_per_cycle
+        computing = min(products[n.out.name]) / (machine.fma_per_cycle * machine.width)
+        if saved < least * computing:
+            continue
         by = step_dims(found.copied, n) if dtype is DType.I8 else ()
         stored = Stored(n.out.name, dtype, by)
         if n.out.name not in transformed and holds(stored, n) and keeps(stored, n):

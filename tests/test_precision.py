@@ -13,14 +13,19 @@ from onnx import TensorProto
 import rutc
 from rutc.driver.compiler import Options, compile_model
 from rutc.driver.planning import planned
-from rutc.driver.precision import stored_types
+from rutc.driver.precision import TYPES as DTYPES
+from rutc.driver.precision import stored_types, with_narrow_weights
 from rutc.errors import UserError
 from rutc.graph_opt import versions
+from rutc.graph_opt.decide.greedy import greedy
+from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model
 from rutc.report.explain import explain
 from rutc.runtime import load
+from rutc.tensor_ir import Data
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.parse import parse
 from rutc.verify import verify_model
 from rutc.verify.tolerance import Level
 from tests.cli.conftest import Rutc, invoke
@@ -216,6 +221,27 @@ def test_weights_beyond_a_type_keep_f32(
     assert made.verification is not None
     assert made.verification.passed
     assert made.report.narrow_values == narrow
+
+
+@pytest.mark.parametrize("precision", TYPES)
+def test_weights_that_are_read_outside_of_them_keep_f32_if_need_be(
+    precision: str, tmp_path: Path
+) -> None:
+    """Outside is a number that 16 bits have not, and integers have 0 alone there."""
+    graph = parse(
+        'graph "g"\ndims k = 300, n = 256, m = 256\n%x : f32{k} = input "x" [k]\n'
+        '%w : f32{k,n} = const [k, n] data "w"\n%v : f32{m,n} = const [n, m] data "v"\n'
+        "%y : f32{n} = sum{k} %x[k] * %w[k, n=n+1 else 1.001]\n"
+        "%z : f32{m} = sum{n} %y[n] * %v[m, n]\n"
+        'output "z" [m] = %z\n',
+        {
+            name: Data(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
+            for name, shape in (("w", (300, 256)), ("v", (256, 256)))
+        },
+    )
+    found = greedy(prepare(graph), V3).realisation
+    other = with_narrow_weights(found, DTYPES[precision], V3)
+    assert [s.value for s in other.assignment.types] == ["v"]
 
 
 def test_what_is_wrong_is_found_beside_rounding(tmp_path: Path) -> None:

@@ -68,14 +68,14 @@ def fixed_types(prepared: Prepared, graph: Graph) -> dict[str, str]:
 
 def weights(prepared: Prepared) -> tuple[Const, ...]:
     """The constants that sums of products have for factors, and that may have another type."""
-    found = {r.value for _, r in _factors(prepared.graph)}
+    found = {r.value for _, r in factors_of_sums(prepared.graph)}
     fixed = fixed_types(prepared, prepared.graph)
     return tuple(c for name, c in prepared.data.items() if name in found and name not in fixed)
 
 
 def step_dims(graph: Graph, n: Const) -> tuple[str, ...]:
     """The dims of a constant over which no sum of products with it is taken."""
-    own = [(s, r) for s, r in _factors(graph) if r.value == n.out.name]
+    own = [(s, r) for s, r in factors_of_sums(graph) if r.value == n.out.name]
 
     def is_summed(d: str) -> bool:
         coords = ((s, dict(r.coords)[d]) for s, r in own)
@@ -88,8 +88,8 @@ def _names(c: Index | Expr) -> frozenset[str]:
     return frozenset(c.names()) if isinstance(c, Index) else index_names(c)
 
 
-def _factors(graph: Graph) -> Iterator[tuple[Nest, Read]]:
-    """Yields the sums of products of a graph, each with the values that are factors of it."""
+def factors_of_sums(graph: Graph) -> Iterator[tuple[Nest, Read]]:
+    """Yields the sums of products of a graph, with each of the values that are factors of it."""
     for n in walk_nodes(graph.nodes):
         if isinstance(n, Nest) and n.reducer is not None and n.reducer.name == "sum":
             parts = factors(n.body[0])
