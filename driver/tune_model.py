@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -31,6 +31,7 @@ from rutc.emit.targets.select import host_features
 from rutc.errors import UserError
 from rutc.graph_opt import versions
 from rutc.importer import import_model
+from rutc.tuner.choice import Choice
 from rutc.tuner.cost_model import CostModel
 from rutc.tuner.database import Database
 from rutc.tuner.search import Candidate
@@ -82,10 +83,14 @@ def tune_model(
     names: Sequence[str] = (),
     cpu: int | None = None,
     seed: int = 0,
+    given: Callable[[Subject], Iterable[Choice]] = lambda subject: (),
     on_batch: Callable[[Progressing, Tuning], None] = lambda subject, tuning: None,
     on_progress: Progress | None = None,
 ) -> TuningReport:
     """Search for schedules of a model's kernels; `names` are parts of names of those to search.
+
+    What is `given` of a kernel, schedules made by hand, is tried before all others; those that do
+    not apply are left out.
 
     Raises:
         UserError: the model or an option is at fault, or the machine cannot run such code.
@@ -141,6 +146,7 @@ def tune_model(
                 keep,
                 seed,
                 lambda subject: known_of(subject, origin, database),
+                given,
             )
             try:
                 for subject in tuning.run(limits):
@@ -216,7 +222,7 @@ def _told(t: Progressing, compared: InModel | None) -> Tuned:
         t.trials,
         t.default_cycles,
         t.best_cycles,
-        "" if best is None else best[0].space.template.name,
+        "" if best is None else best[0].template,
         None if compared is None else compared.us.get(t.subject),
         compared is not None and compared.believed(t.subject),
     )

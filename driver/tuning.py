@@ -10,7 +10,7 @@ if it is faster than the default one again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, inf
 from random import Random
@@ -131,7 +131,7 @@ class Tried:
 
     subject: Subject
     candidate: Candidate
-    place: Place
+    place: Place | None
     outcome: Outcome
     default: Candidate
     beside: Mapping[State, float] | None
@@ -158,8 +158,9 @@ class Tuning:
         keep: Callable[[Tried], None],
         seed: int = 0,
         known: Callable[[Subject], Sequence[Known]] = lambda subject: (),
+        given: Callable[[Subject], Iterable[Choice]] = lambda subject: (),
     ) -> None:
-        """`keep` is given each trial; `known` has what was tried before.
+        """`keep` is given each trial; `known` has what was tried before, `given` what comes first.
 
         Nothing is searched of subjects without a space, whose loops have no fixed lengths, or that
         a run does not have.
@@ -187,6 +188,9 @@ class Tuning:
             self._seen(t, search.default, Outcome("measured", model=timing))
             for k in known(subject):
                 search.recall(k.place, k.text, None if k.ratio is None else k.ratio * timing.cycles)
+            first = (search.given(choice) for choice in given(subject))
+            t.queue = [c for c in first if c is not None]
+            t.before = t.best_cycles
             self.subjects.append(t)
         self.subjects.sort(key=lambda t: -t.runs * t.default_cycles)
 

@@ -49,9 +49,9 @@ def task_of(subject: Subject) -> trial.Task:
 
 def rows_of(tried: Tried, origin: trial.Origin) -> list[trial.Trial]:
     """Returns the rows of a trial, one for each state that it was tried in."""
-    c, outcome, beside = tried.candidate, tried.outcome, tried.beside
+    c, outcome, beside, place = tried.candidate, tried.outcome, tried.beside, tried.place
     said = {
-        "place": [tried.place.space, *tried.place.numbers],
+        "place": None if place is None else [place.space, *place.numbers],
         "default": digest(text_of(tried.default.choice)),
         "beside": None if beside is None else dict(beside),
         "regions": [
@@ -67,7 +67,7 @@ def rows_of(tried: Tried, origin: trial.Origin) -> list[trial.Trial]:
             origin,
             print_schedule(c.choice.schedule),
             c.choice.packing,
-            c.space.template.name,
+            c.template,
             state=state,
             status=outcome.status,
             median_ns=None if t is None else t.ns,

@@ -40,6 +40,8 @@ LIKED_SPREAD = 0.5
 """Spreads that count in favour of a candidate: what is not known may be better."""
 LENGTH, NOISE, SCALE = 1.0, 0.02, 0.25
 """Of the Gaussian process: features' distance, measurements' and corrections' deviation."""
+GIVEN = "given"
+"""In the place of a template's name: schedules that were made by hand."""
 MOST_KNOWN = 300
 """The fastest of those measured that it takes into account."""
 
@@ -83,9 +85,12 @@ class Schedule(Protocol):
 
 @record(eq=False)
 class Candidate:
-    """A point of a space, its schedule, the scheduled kernel, and what a model says of it."""
+    """A point of a space, its schedule, the scheduled kernel, and what a model says of it.
 
-    space: Space[Any]
+    One that was made by hand has no space.
+    """
+
+    space: Space[Any] | None
     point: Any
     choice: Choice
     kernel: Kernel
@@ -95,6 +100,11 @@ class Candidate:
     def text(self) -> str:
         """What tells its schedule from others."""
         return text_of(self.choice)
+
+    @property
+    def template(self) -> str:
+        """The name of what made it."""
+        return GIVEN if self.space is None else self.space.template.name
 
 
 @record
@@ -207,8 +217,18 @@ class Search:
         self._pool.pop(candidate.text, None)
         self.measured.append((candidate, inf if cycles is None else log(cycles)))
 
-    def place(self, candidate: Candidate) -> Place:
-        """Where a candidate is among the points of all spaces."""
+    def given(self, choice: Choice) -> Candidate | None:
+        """The candidate of a schedule that was made by hand; None where it does not apply."""
+        try:
+            kernel = self._schedule(self._kernel, choice)
+        except NotApplicable:
+            return None
+        return Candidate(None, None, choice, kernel, self._judge.judge([kernel])[0])
+
+    def place(self, candidate: Candidate) -> Place | None:
+        """Where a candidate is among the points of all spaces, if it is one of them."""
+        if candidate.space is None:
+            return None
         number = next(i for i, s in enumerate(self._spaces) if s is candidate.space)
         return Place(number, candidate.space.numbers(candidate.point))
 
@@ -256,7 +276,8 @@ class Search:
 
     def _wandered(self, model: Corrected) -> Iterator[Candidate]:
         """Everything that chains of changes come by."""
-        chains = [c for c, _ in sorted(self.measured, key=lambda x: x[1])[: CHAINS // 2]]
+        points = [(c, cycles) for c, cycles in self.measured if c.space is not None]
+        chains = [c for c, _ in sorted(points, key=lambda x: x[1])[: CHAINS // 2]]
         while len(chains) < CHAINS:
             drawn = self.drawn()
             if drawn is None:
@@ -269,6 +290,7 @@ class Search:
             near = [
                 (i, c.space, c.space.nearby(c.point, self._rng, partial(self._made, c.space)))
                 for i, c in enumerate(chains)
+                if c.space is not None
             ]
             found = [(i, space, made) for i, space, made in near if made is not None]
             if not found:
@@ -310,7 +332,7 @@ class Search:
 
 def _alike(a: Candidate, b: Candidate) -> bool:
     """Whether two candidates differ in one parameter only, of several that they might."""
-    if a.space is not b.space:
+    if a.space is None or b.space is None or a.space is not b.space:
         return False
     pairs = zip(a.space.numbers(a.point), b.space.numbers(b.point), strict=True)
     free = [x != y for (x, y), axis in zip(pairs, a.space.axes.values(), strict=True) if axis[1:]]

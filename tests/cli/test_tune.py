@@ -21,6 +21,8 @@ from onnx import helper
 import rutc as package
 from rutc.driver.in_model import Planned, Subject
 from rutc.driver.planning import planned
+from rutc.driver.tune_model import tune_model
+from rutc.driver.tuning import Limits
 from rutc.driver.tuning_records import NOT_BELIEVED, origin_of, recorded, task_of
 from rutc.emit.targets import native_target
 from rutc.errors import UserError
@@ -213,6 +215,23 @@ def test_new_records_are_not_hidden_by_what_was_compiled_before(
     put_on_record(database, subject, [(usual, 100.0), (other, 50.0)])
     assert rutc("compile", wide, "-o", tmp_path / "net.so", "--no-verify").status == 0
     assert schedules(tmp_path / "net.so") != before
+
+
+def test_what_is_given_is_tried_first(wide: Path, database: Path) -> None:
+    subject = subject_of(wide, "second")
+    own = another(subject)
+
+    def given(asked: Subject) -> tuple[Choice, ...]:
+        return (own,) if asked == subject else ()
+
+    with Database.open(database) as db:
+        found = tune_model(wide, db, Limits(trials=8), given=given)
+        trials = list(db.trials(task_of(subject)))
+    assert found.trials >= 8
+    (mine,) = [t for t in trials if t.template == "given"]
+    assert (mine.status, mine.schedule) == ("measured", print_schedule(own.schedule))
+    # After the default one.
+    assert trials.index(mine) == 1
 
 
 def test_an_interrupted_search_keeps_all_it_measured(wide: Path, database: Path) -> None:

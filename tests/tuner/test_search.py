@@ -8,8 +8,9 @@ import pytest
 
 from rutc.driver.tuning import scheduled
 from rutc.tensor_ir.cost import estimate, summarise
-from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.kernel import Kernel, Kind
 from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.steps import Mark
 from rutc.tuner.access import analyse
 from rutc.tuner.choice import Choice
 from rutc.tuner.cost_model import CostModel
@@ -186,3 +187,18 @@ def test_choices_are_told_apart_by_schedule_and_packing() -> None:
 
     packed = Choice((), {"b": (("k", "j"), {"j": 16})})
     assert text_of(packed) != text_of(Choice(()))
+
+
+def test_a_schedule_made_by_hand_is_a_candidate(kernel: tuple[Kernel, frozenset[str]]) -> None:
+    search = search_of(kernel)
+    own = Choice(())
+    found = search.given(own)
+    assert found is not None
+    assert (found.template, found.space, search.place(found)) == ("given", None, None)
+    search.observe(found, 1.0)
+    assert search.best is not None
+    assert search.best[0] is found
+    # Chains begin at points only.
+    assert all(c.space is not None for c in search.propose(6))
+    broken = Choice((Mark("nothing", Kind.PARALLEL),))
+    assert search.given(broken) is None
