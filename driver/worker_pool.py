@@ -145,6 +145,7 @@ def _serve(work: Work, pipe: Connection) -> None:
     # What the parent made is not looked through again: pages stay shared with it.
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)
+    gc.enable()
     with suppress(EOFError, ConnectionError):
         while True:
             task = pipe.recv()

@@ -63,6 +63,7 @@ class Lane:
         return self.var, self.base, self.lanes, self.end
 
 
+@lru_cache(maxsize=1 << 12)
 def chunk(var: str, base: int, lanes: int, end: Index) -> Lane:
     """The lanes from iteration `base` on of a vector loop whose end is constant."""
     active = [base + i < end.const for i in range(lanes)]

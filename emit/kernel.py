@@ -107,6 +107,21 @@ def _emit_work(module: ir.Module, kernel: Kernel, machine: Machine) -> ir.Functi
     return work
 
 
+@record
+class _Facts:
+    """What a vector loop does; the loop itself, so that nothing else gets its identity."""
+
+    loop: Loop
+    written: frozenset[str]
+    """The buffers that it writes."""
+    narrow: bool
+    """Whether stores may be truncations of wider integers."""
+    is_tile: bool
+    """Whether it updates states that are not told from those of idle lanes."""
+    together: int
+    """How many registers' lanes are computed in one."""
+
+
 class _KernelEmitter:
     def __init__(
         self, module: ir.Module, function: ir.Function, kernel: Kernel, machine: Machine
@@ -134,6 +149,7 @@ class _KernelEmitter:
             frozenset(a.buffer for s in walk_stmts(kernel.body) for a in accesses(s)),
         )
 
+        self._known: dict[int, _Facts] = {}
         self.reductions = ReductionEmitter(self.expressions)
         shapes = matrix_shapes(kernel)
         self.matrix = MatrixEmitter(self.expressions, shapes) if shapes else None
@@ -283,25 +299,21 @@ class _KernelEmitter:
                 self._stmts(loop.body)
             return
         lanes = self.machine.lanes(self.merged.get(loop.var, extent))
-        private = frozenset(a.buffer for s in walk_stmts(loop.body) for a in accesses(s))
-        narrow = any(self._stores_truncated(name) for name in private)
+        facts = self._facts(loop)
         # In a register tile the branches would cost more than the idle lanes do.
-        skippable = not hi.is_const and not any(
-            isinstance(s, Init) or (isinstance(s, Update) and s.lanes is None)
-            for s in walk_stmts(loop.body)
-        )
-        together = lanes * self._together(loop) if hi.is_const else lanes
+        skippable = not hi.is_const and not facts.is_tile
+        together = lanes * facts.together if hi.is_const else lanes
         for base, count in _chunks(first, first + extent, lanes, together):
             if hi.is_const:
                 self.index.lane = chunk(loop.var, base, count, hi)
             else:
                 end = self.builder.trunc(self.index.emit(hi), I32)
-                if narrow:
+                if facts.narrow:
                     end = opaque_count(self.builder, end, self.machine)
                 mask = self._mask(end, base, lanes)
                 self.index.lane = Lane(loop.var, base, lanes, mask, hi)
             self.index.ranges[loop.var] = (first, first + extent - 1)
-            self.expressions.registers.private = private
+            self.expressions.registers.private = facts.written
             if base > first and skippable:
                 self._where(self.index.emit(hi), base, loop.body)
             else:
@@ -309,6 +321,20 @@ class _KernelEmitter:
             self.expressions.registers.private = frozenset()
             self.index.lane = None
             del self.index.ranges[loop.var]
+
+    def _facts(self, loop: Loop) -> _Facts:
+        """What a vector loop does, which unrolled loops around it ask again and again."""
+        found = self._known.get(id(loop))
+        if found is None:
+            stmts = list(walk_stmts(loop.body))
+            written = frozenset(a.buffer for s in stmts for a in accesses(s))
+            narrow = any(self._stores_truncated(name) for name in written)
+            tile = any(
+                isinstance(s, Init) or (isinstance(s, Update) and s.lanes is None) for s in stmts
+            )
+            found = _Facts(loop, written, narrow, tile, self._together(loop))
+            self._known[id(loop)] = found
+        return found
 
     def _together(self, loop: Loop) -> int:
         """How many registers' lanes are computed in one: steps of one fill the waits of another."""

@@ -54,9 +54,18 @@ class PlaceEmitter:
             at = (*self.index.at(site.names), chunk)
         if at in site.addresses:
             return site.addresses[at], None
-        coords, guard = self.tested(places, buffer, fill, guarded=fill is not None, sure=sure)
-        address = None if coords is None else buffer.layout.address(coords, self.index.ranges)
-        if at is not None and guard is None and not (sure and coords is None):
+        address: Index | None
+        if fill is None and site.address is not None:
+            address, guard = self.index.resolve(site.address), None
+        else:
+            coords, guard = self.tested(places, buffer, fill, guarded=fill is not None, sure=sure)
+            if coords is None:
+                address = None
+            elif site.address is not None:
+                address = self.index.resolve(site.address)
+            else:
+                address = buffer.layout.address(coords, self.index.ranges)
+        if at is not None and guard is None and not (sure and address is None):
             site.addresses[at] = address
         return address, guard
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rutc.base.record import record
 from rutc.emit import ir
 from rutc.emit.dot import DotEmitter, DotLoop
 from rutc.emit.expression import ExpressionEmitter
@@ -12,6 +13,21 @@ from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Expr, Read, bind
 from rutc.tensor_ir.kernel import Access, Init, Merge, Update
 from rutc.tensor_ir.products import narrow_factors
+
+
+@record
+class _Taken:
+    """How an update takes its elements in: what is read and what is evaluated.
+
+    The update itself is kept, so that nothing else gets its identity.
+    """
+
+    update: Update
+    states: tuple[Read, ...]
+    lifted: tuple[Expr, ...]
+    merged: Expr | None
+    """The state after the update, where there is only one."""
+    adds_pairs: bool
 
 
 class ReductionEmitter:
@@ -26,6 +42,7 @@ class ReductionEmitter:
         self.dot = DotEmitter(expressions)
         self.dot_loop: DotLoop | None = None
         """The dot loop around what is emitted, all of whose iterations are one update."""
+        self._taken: dict[int, _Taken] = {}
 
     def init(self, s: Init) -> None:
         """Set the states to what changes nothing."""
@@ -37,28 +54,21 @@ class ReductionEmitter:
         if self.dot_loop is not None:
             self._dot_update(s, self.dot_loop)
             return
-        types = s.reducer.state
-        old = [self.expressions.emit(_read(a, t)) for a, t in zip(s.states, types, strict=True)]
-        env: dict[str, Expr] = {f"x{i}": e for i, e in enumerate(s.elements)}
-        lifted = [bind(e, env) for e in s.reducer.lift]
-        plain = len(types) == 1
-        state_env: dict[str, Expr] = {
-            f"a{i}": _read(a, t) for i, (a, t) in enumerate(zip(s.states, types, strict=True))
-        }
-        if plain:
-            merged = [bind(s.reducer.merge[0], {**state_env, "b0": lifted[0]})]
-            new = [self.expressions.emit(merged[0])]
+        taken = self._taken_in(s)
+        old = [self.expressions.emit(r) for r in taken.states]
+        if taken.merged is not None:
+            new = [self.expressions.emit(taken.merged)]
         else:
             self.expressions.locals = {
                 **{f"a{i}": v for i, v in enumerate(old)},
-                **{f"b{i}": self.expressions.emit(e) for i, e in enumerate(lifted)},
+                **{f"b{i}": self.expressions.emit(e) for i, e in enumerate(taken.lifted)},
             }
             new = [self.expressions.emit(e) for e in s.reducer.merge]
             self.expressions.locals = {}
         lane = self.index.lane
         for a, before, after in zip(s.states, old, new, strict=True):
             kept = after
-            if self._adds_pairs(s) and is_vector(kept) and kept.lanes == self.machine.width:
+            if taken.adds_pairs and is_vector(kept) and kept.lanes == self.machine.width:
                 # LLVM would add up products of several steps first, and spill the others.
                 kept = opaque(self.builder, kept, vector_register(self.machine))
             if s.lanes is not None and lane is not None and lane.mask is not None:
@@ -67,6 +77,19 @@ class ReductionEmitter:
                 mask = opaque_mask(self.builder, lane.mask, self.machine)
                 kept = self.builder.select(mask, wide, old_wide)
             self.expressions.store(a, kept)
+
+    def _taken_in(self, s: Update) -> _Taken:
+        """What an update evaluates; of one in unrolled loops the same expressions every time."""
+        found = self._taken.get(id(s))
+        if found is None:
+            env: dict[str, Expr] = {f"x{i}": e for i, e in enumerate(s.elements)}
+            lifted = tuple(bind(e, env) for e in s.reducer.lift)
+            states = tuple(_read(a, t) for a, t in zip(s.states, s.reducer.state, strict=True))
+            merged = None
+            if len(states) == 1:
+                merged = bind(s.reducer.merge[0], {"a0": states[0], "b0": lifted[0]})
+            found = self._taken[id(s)] = _Taken(s, states, lifted, merged, self._adds_pairs(s))
+        return found
 
     def _adds_pairs(self, s: Update) -> bool:
         """Whether an update adds products that LLVM makes of pairs of factors in 16 bits."""

@@ -7,7 +7,7 @@ from dataclasses import field
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Coord, Lit
-from rutc.tensor_ir.kernel import Buffer
+from rutc.tensor_ir.kernel import Buffer, Space
 
 
 @record
@@ -18,6 +18,8 @@ class Site:
     """
 
     names: tuple[str, ...] | None
+    address: Index | None = None
+    """The element number in memory, where it is a polynomial: it is that whatever is known."""
     addresses: dict[object, Index | None] = field(default_factory=dict)
     """Element numbers of memory; None for what is outside."""
     registers: dict[object, tuple[tuple[object, ...], bool]] = field(default_factory=dict)
@@ -26,10 +28,16 @@ class Site:
     @staticmethod
     def of(places: tuple[tuple[str, Coord], ...], buffer: Buffer) -> Site:
         """Coordinates of a buffer's elements, of which nothing is known yet."""
-        indices = [c for _, c in places if isinstance(c, Index)]
-        if len(indices) < len(places):
+        coords = {d: c for d, c in places if isinstance(c, Index)}
+        if len(coords) < len(places):
             return Site(None)
-        return Site(tuple(sorted(buffer.layout.names().union(*(c.names() for c in indices)))))
+        layout = buffer.layout
+        names = tuple(sorted(layout.names().union(*(c.names() for c in coords.values()))))
+        address = None
+        if buffer.space is not Space.REGISTER and layout.plain:
+            found = layout.address(coords, {})
+            address = found if found.is_polynomial else None
+        return Site(names, address)
 
 
 class Sites:

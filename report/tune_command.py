@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, isfinite
@@ -137,6 +138,8 @@ def _searched(
     how: Mapping[str, Any],
 ) -> TuningReport:
     """What a search finds."""
+    # Unlike other commands it makes models, and drops them, for as long as one likes.
+    gc.enable()
     from rutc.driver.options import Calibration, Options
     from rutc.driver.tune_model import tune_model
     from rutc.driver.tuning import Limits

@@ -166,7 +166,7 @@ def rename_layout(layout: Layout, dims: Mapping[str, str]) -> Layout:
         return x.subs(env) if isinstance(x, Index) else x
 
     def axis(a: Axis) -> Axis:
-        return replace(a, dim=dims[a.dim], extent=size(a.extent), stride=size(a.stride))
+        return Axis(dims[a.dim], size(a.extent), size(a.stride), a.div, a.whole)
 
     return Layout(
         tuple(axis(a) for a in layout.axes),
@@ -182,9 +182,8 @@ def _rename_loops(
     def rename(s: Stmt) -> Stmt:
         match s:
             case Loop():
-                return replace(
-                    s, var=dims.get(s.var, s.var), body=_rename_loops(s.body, dims, buffers)
-                )
+                inner = _rename_loops(s.body, dims, buffers)
+                return Loop(dims.get(s.var, s.var), s.lo, s.hi, s.kind, inner)
             case Merge():
                 return replace(s, var=dims.get(s.var, s.var))
             case Prefetch():

@@ -384,6 +384,8 @@ def _size(x: Index) -> int:
 
 def without_quotients(x: Index) -> Index:
     """`x` with d*(e // d) as e - e % d, whose terms may cancel others."""
+    if x.is_polynomial:
+        return x
     total = Index((), x.const)
     for mono, c in x.terms:
         match mono:

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from functools import cache
+from operator import is_
 from typing import assert_never
 
 from rutc.base.record import record
@@ -165,6 +166,8 @@ class Prefetch:
 
 
 Stmt = Loop | Assign | Put | Init | Update | Merge | Branch | Prefetch
+_HOLDERS = (Loop, Branch)
+"""The statements that hold others."""
 
 
 @record
@@ -223,6 +226,19 @@ def walk_stmts(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
             waiting += s.then[::-1]
 
 
+def walk_loops(body: tuple[Stmt, ...]) -> Iterator[Loop]:
+    """All loops, outer ones first."""
+    waiting = [s for s in body[::-1] if isinstance(s, _HOLDERS)]
+    while waiting:
+        s = waiting.pop()
+        if isinstance(s, Loop):
+            yield s
+            inside = s.body
+        else:
+            inside = (*s.then, *s.orelse)
+        waiting += [x for x in inside[::-1] if isinstance(x, _HOLDERS)]
+
+
 def accesses(s: Stmt) -> tuple[Access, ...]:
     """The targets that a statement itself writes or updates."""
     match s:
@@ -273,6 +289,23 @@ def own_indices(s: Stmt) -> tuple[Index, ...]:
     return known
 
 
+def is_for_ranges(s: Stmt) -> bool:
+    """Whether ranges may tell something of a statement: it divides, or compares, or one in it does.
+
+    Divisions, minima and maxima are what ranges simplify in indices.
+    """
+    # Asked of all statements by every step that adds a loop somewhere.
+    known: bool | None = s.__dict__.get("_for_ranges")
+    if known is None:
+        known = (
+            isinstance(s, Branch)
+            or not all(i.is_polynomial for i in own_indices(s))
+            or (isinstance(s, Loop) and any(map(is_for_ranges, s.body)))
+        )
+        s.__dict__["_for_ranges"] = known
+    return known
+
+
 def with_symbols(kernel: Kernel, symbols: Mapping[str, Range]) -> Kernel:
     """The kernel with those of the symbols that it reads, in the order of the mapping."""
     if not symbols:
@@ -314,14 +347,16 @@ def rewrite(
 
     def fix_access(a: Access) -> Access:
         coords = tuple([(d, fix_coord(c)) for d, c in a.coords])
-        return on_access(a if coords == a.coords else replace(a, coords=coords))
+        return on_access(a if coords == a.coords else Access(a.buffer, coords))
 
     indices_only = read is None and expr is None and access is None
 
     def fix(s: Stmt) -> Stmt:
         if isinstance(s, Loop):
-            inner = tuple(map(fix, s.body))
-            return Loop(s.var, on_index(s.lo), on_index(s.hi), s.kind, inner)
+            lo, hi, inner = on_index(s.lo), on_index(s.hi), tuple(map(fix, s.body))
+            if lo is s.lo and hi is s.hi and all(map(is_, inner, s.body)):
+                return s
+            return Loop(s.var, lo, hi, s.kind, inner)
         if indices_only and not isinstance(s, Branch):
             kept = True
             for i in own_indices(s):
@@ -335,13 +370,10 @@ def rewrite(
             case Put():
                 return Put(fix_access(s.target), s.reducer, fix_expr(s.value))
             case Init():
-                return replace(s, states=tuple(map(fix_access, s.states)))
+                return Init(tuple(map(fix_access, s.states)), s.reducer)
             case Update():
-                return replace(
-                    s,
-                    states=tuple(map(fix_access, s.states)),
-                    elements=tuple(map(fix_expr, s.elements)),
-                )
+                states, elements = map(fix_access, s.states), map(fix_expr, s.elements)
+                return Update(tuple(states), s.reducer, tuple(elements), s.lanes)
             case Merge():
                 return replace(
                     s,

@@ -83,9 +83,9 @@ class Index:
 
     def __add__(self, other: Index | int) -> Index:
         if not isinstance(other, Index):
-            return Index(self.terms, self.const + other)
+            return self._shifted(int(other))
         if not other.terms:
-            return Index(self.terms, self.const + other.const)
+            return self._shifted(other.const)
         if not self.terms:
             return Index(other.terms, self.const + other.const)
         return collect([*self.terms, *other.terms], self.const + other.const)
@@ -93,36 +93,43 @@ class Index:
     __radd__ = __add__
 
     def __neg__(self) -> Index:
-        return self * -1
+        return self._scaled(-1)
 
     def __sub__(self, other: Index | int) -> Index:
         if not isinstance(other, Index):
-            return Index(self.terms, self.const - other)
+            return self._shifted(-int(other))
         if not other.terms:
-            return Index(self.terms, self.const - other.const)
-        return self + other * -1
+            return self._shifted(-other.const)
+        return self + other._scaled(-1)
 
     def __rsub__(self, other: Index | int) -> Index:
         return Index.of(other) - self
 
     def __mul__(self, other: Index | int) -> Index:
         if not isinstance(other, Index):
-            other = Index.of(other)
+            return self._scaled(int(other))
         if not other.terms:
-            k = other.const
-            if k == 0:
-                return ZERO
-            if not self.terms:
-                return Index((), self.const * k)
-            return Index(tuple([(m, c * k) for m, c in self.terms]), self.const * k)
+            return self._scaled(other.const)
         if not self.terms:
-            return other * self.const
+            return other._scaled(self.const)
         terms: list[tuple[Monomial, int]] = [(m, c * other.const) for m, c in self.terms]
         terms += [(m, c * self.const) for m, c in other.terms]
         for m, c in self.terms:
             for n, d in other.terms:
                 terms.append((tuple(sorted((*m, *n), key=_KEY)), c * d))
         return collect(terms, self.const * other.const)
+
+    def _shifted(self, k: int) -> Index:
+        """The sum with a constant."""
+        return Index(self.terms, self.const + k) if k else self
+
+    def _scaled(self, k: int) -> Index:
+        """The product with a constant."""
+        if k == 0:
+            return ZERO
+        if k == 1:
+            return self
+        return Index(tuple([(m, c * k) for m, c in self.terms]), self.const * k)
 
     __rmul__ = __mul__
 
@@ -224,13 +231,23 @@ class Index:
             return self
         terms: list[tuple[Monomial, int]] = []
         const = self.const
+        canonical = True
         for mono, c in self.terms:
-            term = _subs_atom(mono[0], env)
-            for a in mono[1:]:
-                term = term * _subs_atom(a, env)
-            terms += [(m, k * c) for m, k in term.terms]
-            const += term.const * c
-        return collect(terms, const)
+            if len(mono) == 1 and isinstance(mono[0], Var):
+                by = env.get(mono[0].name)
+                if by is None:
+                    terms.append((mono, c))
+                    continue
+            else:
+                by = _subs_atom(mono[0], env)
+                for a in mono[1:]:
+                    by = by * _subs_atom(a, env)
+            if by.terms:
+                canonical = False
+                terms += [(m, k * c) for m, k in by.terms]
+            const += by.const * c
+        # Terms that are left out leave the others in their order.
+        return Index(tuple(terms), const) if canonical else collect(terms, const)
 
     def evaluate(self, env: Mapping[str, Value]) -> Value:
         """The value with every variable given, as an int or a (broadcast) integer array."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, typical
@@ -28,6 +29,9 @@ from rutc.tensor_ir.products import narrow_factors
 from rutc.tensor_ir.ranges import common_size, with_common, without_common
 from rutc.tensor_ir.steps.inside import windows_of
 from rutc.tensor_ir.windows import Window, window
+
+if TYPE_CHECKING:
+    from rutc.tuner.tile_cost import TileCosts
 
 SOME = 8
 """Iterations of a loop whose number varies that a schedule has in mind at least.
@@ -145,8 +149,8 @@ class Shape:
     shared_extents: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
-    def tile_cycles(self) -> dict[Machine, dict[object, float]]:
-        """Cycles of the register tiles that were asked about: many tiles have the same parts."""
+    def tile_costs(self) -> dict[tuple[Machine, str, tuple[tuple[str, float], ...]], TileCosts]:
+        """Costs of register tiles that were asked about, by machine, vector and shares of loops."""
         return {}
 
     @cached_property

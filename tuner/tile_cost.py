@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from math import ceil, log2, prod
 
+from rutc.base.record import record
 from rutc.tensor_ir.machine import PAIR, QUAD, Machine
 from rutc.tensor_ir.windows import share_inside
-from rutc.tuner.access import Reduction, Shape
+from rutc.tuner.access import Reduction, Shape, Touch
 from rutc.tuner.register_tile import RegisterTile
 from rutc.tuner.tile_loads import (
     evicted_rows,
@@ -153,13 +154,13 @@ def _cost_inside(
             unknown *= 1 + w.unknown * f / extent
         parts = _parts(extent, f)
         pieces = [(n * m, k, (*done, (v, g))) for n, k, done in pieces for m, g in parts]
-    known = shape.tile_cycles.setdefault(machine, {})
+    key = machine, vector, tuple(shares.items())
+    tiles = shape.tile_costs.get(key)
+    if tiles is None:
+        tiles = shape.tile_costs[key] = TileCosts(shape, vector, shares, machine)
     cycles = 0.0
     for n, k, part in pieces:
-        key = vector, k, part, tuple(shares.items())
-        if key not in known:
-            known[key] = _tile_cycles(shape, vector, k, part, shares, machine)
-        cycles += n * known[key]
+        cycles += n * tiles.cycles(k, part)
     if any(r.tested - shares.keys() for r in shape.reductions):
         cycles *= w.tested
     return RegisterTile(vector, vectors, rows, cycles * unknown / wanted, tuple(shares))
@@ -174,53 +175,122 @@ def _parts(extent: int, factor: int) -> list[tuple[int, int]]:
     return [(n, size) for n, size in ((whole, factor), (1, rest)) if n and size]
 
 
-def _tile_cycles(
-    shape: Shape,
-    vector: str,
-    vectors: int,
-    rows: tuple[tuple[str, int], ...],
-    shares: Mapping[str, float],
-    machine: Machine,
-) -> float:
-    """Cycles of one tile: its reductions and what follows them.
+@record
+class _Operands:
+    """What the cost of a tile asks of a reduction, whatever vectors and rows the tile has."""
+
+    reduction: Reduction
+    steps: float
+    """Iterations of its loops, products that are added up together as one."""
+    across: tuple[Touch, ...]
+    """What it reads that is the same for all lanes."""
+    along: tuple[Touch, ...]
+    """What differs between the lanes."""
+    spread: int
+    """Bytes of the first cache that a step takes of what differs."""
+    width_each: int
+    """Registers that hold a vector of its states."""
+    multiplications: int
+    products: int
+    """Registers of sums of products."""
+
+    @staticmethod
+    def of(
+        r: Reduction, shape: Shape, vector: str, shares: Mapping[str, float], machine: Machine
+    ) -> _Operands:
+        """What is asked of a reduction whose loops do such `shares` of their iterations, or all."""
+        steps = prod(shape.extents[x.var] * shares.get(x.var, 1.0) for x in r.loops)
+        if r.adds_apart(machine):
+            steps = ceil(steps / r.together(machine))
+        along = tuple(t for t in r.reads if t.depends(vector))
+        return _Operands(
+            r,
+            steps,
+            tuple(t for t in r.reads if not t.depends(vector)),
+            along,
+            max((spread_bytes(t, r, machine) for t in along), default=1),
+            state_registers(r),
+            multiplications(r, machine),
+            product_registers(r, machine),
+        )
+
+
+class TileCosts:
+    """Cycles of tiles with lanes along one loop of a kernel: its reductions and what follows them.
 
     Loops do such `shares` of their iterations, or all.
     """
-    w, width = machine.coefficients.tiles, machine.width
-    size = vectors * prod(f for _, f in rows)
-    cycles = 0.0
-    length = 0.0
-    order = bound_order(shape, shares)
-    inner = order[-1:]
-    for r in shape.reductions:
-        steps = prod(shape.extents[x.var] * shares.get(x.var, 1.0) for x in r.loops)
-        apart = r.adds_apart(machine)
-        if apart:
-            steps = ceil(steps / r.together(machine))
-        unrolled = {
-            v: shape.extents[v]
-            for v in inner
-            if shape.extents[v] <= LONGEST_UNROLLED
-            and v not in shape.symbolic
-            and not crowded(r, vectors, rows, v, shape.extents[v], machine)
-        }
-        scalar_loads = sum(
-            loads_of_step(t, vector, vectors, rows, width, unrolled)
+
+    def __init__(
+        self, shape: Shape, vector: str, shares: Mapping[str, float], machine: Machine
+    ) -> None:
+        """No tile was asked about yet."""
+        self.shape = shape
+        self.vector = vector
+        self.machine = machine
+        self.order = bound_order(shape, shares)
+        self.operands = [_Operands.of(r, shape, vector, shares, machine) for r in shape.reductions]
+        self._known: dict[object, float] = {}
+
+    def cycles(self, vectors: int, rows: tuple[tuple[str, int], ...]) -> float:
+        """The cycles of a tile of so many vectors and rows: parts of many tiles are the same."""
+        found = self._known.get((vectors, rows))
+        if found is None:
+            found = self._known[vectors, rows] = self._cycles(vectors, rows)
+        return found
+
+    def _cycles(self, vectors: int, rows: tuple[tuple[str, int], ...]) -> float:
+        shape, vector, machine = self.shape, self.vector, self.machine
+        w, width = machine.coefficients.tiles, machine.width
+        size = vectors * prod(f for _, f in rows)
+        cycles = 0.0
+        for each in self.operands:
+            cycles += each.steps * self._step(each, vectors, rows)
+        epilogue = [t for t in shape.touches if len(t.loops) == len(shape.shared)]
+        for t in epilogue:
+            stride = t.strides.get(vector, 0)
+            per_vector = 0.0 if stride == 0 else 1.0 if stride == 1 or t.packed else float(width)
+            row = max((f for v, f in rows if t.unit(v)), default=1)
+            if per_vector > 1.0 and row >= w.shortest_row:
+                # Vectors across memory are transposed in squares, and stored row by row.
+                per_vector = 2.0 * width * ceil(row / width) / row
+            cycles += per_vector * size
+            if not t.gathered:
+                # Lines may be gone before they are written.
+                along = () if stride == 1 else ((vector, vectors * width),)
+                cycles += w.evicted * evicted_rows(t, (*rows, *along), machine, 1)
+        cycles += 4.0 + 2 * len(rows)
+        # Rows that lie far apart share cache sets and take more pages.
+        far = [
+            abs(t.strides.get(v) or 0) * t.bytes * (f - 1)
+            for r in shape.reductions
             for t in r.reads
-            if not t.depends(vector)
+            if not t.packed
+            for v, f in rows
+        ]
+        cycles *= 1 + w.far * log2(1 + max(far, default=0))
+        return cycles
+
+    def _step(self, each: _Operands, vectors: int, rows: tuple[tuple[str, int], ...]) -> float:
+        """Cycles of a step of a reduction."""
+        shape, vector, machine = self.shape, self.vector, self.machine
+        w, width, r = machine.coefficients.tiles, machine.width, each.reduction
+        size = vectors * prod(f for _, f in rows)
+        inner = [v for v in self.order[-1:] if shape.extents[v] <= LONGEST_UNROLLED]
+        full = {v for v in inner if crowded(r, vectors, rows, v, shape.extents[v], machine)}
+        unrolled = {v: shape.extents[v] for v in inner if v not in shape.symbolic and v not in full}
+        scalar_loads = sum(
+            loads_of_step(t, vector, vectors, rows, width, unrolled) for t in each.across
         )
         vector_loads = sum(
-            loads_of_step(t, vector, vectors, rows, width, unrolled)
-            for t in r.reads
-            if t.depends(vector)
+            loads_of_step(t, vector, vectors, rows, width, unrolled) for t in each.along
         )
-        width_each = state_registers(r)
-        wide = width_each / len(r.update.states)
+        wide = each.width_each / len(r.update.states)
         # Sums of pairs wait for an addition of integers only, which takes a cycle.
-        latency = 1 if apart else machine.fma_latency
+        latency = 1 if r.adds_apart(machine) else machine.fma_latency
         work = max(
             _both(
-                size * wide * multiplications(r, machine) / machine.fma_per_cycle,
+                size * wide * each.multiplications / machine.fma_per_cycle,
                 latency,
                 w.together,
             ),
@@ -241,60 +311,26 @@ def _tile_cycles(
         # The vector operand streams past for every tile: from the second cache, unless it fits
         # the first beside the rows.
         panel = sum(
-            loads_of_step(t, vector, 1, rows, 1) * vectors * width * t.bytes
-            for t in r.reads
-            if t.depends(vector)
+            loads_of_step(t, vector, 1, rows, 1) * vectors * width * t.bytes for t in each.along
         )
-        spread = max((spread_bytes(t, r, machine) for t in r.reads if t.depends(vector)), default=1)
-        if max(panel, spread) * steps > machine.l1 // 2:
+        if max(panel, each.spread) * each.steps > machine.l1 // 2:
             work += w.stream * panel / machine.l2_bytes_per_cycle
         # So do the rows' lines, one after the other where the first cache does not hold them.
-        lines = sum(
-            lines_loaded(t, r, shape, rows, order, machine)
-            for t in r.reads
-            if not t.depends(vector)
-        )
+        lines = sum(lines_loaded(t, r, shape, rows, self.order, machine) for t in each.across)
         work += w.stream * lines * machine.line_bytes / machine.l2_bytes_per_cycle
         # One operand's part of a step is held, the others pass by one at a time.
         held = min((loads_of_step(t, vector, vectors, rows, width) for t in r.reads), default=0.0)
-        registers = size * width_each + max(held, vectors) * wide + 1
-        registers += product_registers(r, machine)
+        registers = size * each.width_each + max(held, vectors) * wide + 1
+        registers += each.products
         spare = machine.registers - registers
         wanted = machine.registers // w.spare
         if spare < wanted:
             work *= 1 + w.tight * (wanted - max(spare, 0))
         if spare < 0:
             work *= 1 - w.spill * spare
-        for v in inner:
-            turns = shape.extents[v]
-            if turns <= LONGEST_UNROLLED and crowded(r, vectors, rows, v, turns, machine):
-                work += w.loop / turns
-        cycles += steps * work
-        length += steps
-    epilogue = [t for t in shape.touches if len(t.loops) == len(shape.shared)]
-    for t in epilogue:
-        stride = t.strides.get(vector, 0)
-        each = 0.0 if stride == 0 else 1.0 if stride == 1 or t.packed else float(width)
-        row = max((f for v, f in rows if t.unit(v)), default=1)
-        if each > 1.0 and row >= w.shortest_row:
-            # Vectors across memory are transposed in squares, and stored row by row.
-            each = 2.0 * width * ceil(row / width) / row
-        cycles += each * size
-        if not t.gathered:
-            # Lines may be gone before they are written.
-            along = () if stride == 1 else ((vector, vectors * width),)
-            cycles += w.evicted * evicted_rows(t, (*rows, *along), machine, 1)
-    cycles += 4.0 + 2 * len(rows)
-    # Rows that lie far apart share cache sets and take more pages.
-    far = [
-        abs(t.strides.get(v) or 0) * t.bytes * (f - 1)
-        for r in shape.reductions
-        for t in r.reads
-        if not t.packed
-        for v, f in rows
-    ]
-    cycles *= 1 + w.far * log2(1 + max(far, default=0))
-    return cycles
+        for v in full:
+            work += w.loop / shape.extents[v]
+        return work
 
 
 def _both(busy: float, latency: float, sharpness: float) -> float:

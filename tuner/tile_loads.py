@@ -60,22 +60,25 @@ def evicted_rows(
     if t.packed:
         return 0
     steps = ((f, (t.strides.get(v) or 0) * t.bytes) for v, f in rows)
-    moving = tuple((f, step) for f, step in steps if step)
-    return _crammed(moving, machine, others)
+    moving = tuple([(f, step) for f, step in steps if step])
+    ways = machine.l1 // machine.l1_way_bytes
+    if prod([f for f, _ in moving]) + others <= ways:
+        return 0
+    return _crammed(moving, machine.line_bytes, machine.l1_way_bytes, ways - others)
 
 
 @functools.lru_cache(maxsize=4096)
-def _crammed(steps: tuple[tuple[int, int], ...], machine: Machine, others: int) -> int:
-    """Lines at all multiples of the steps, fewer than each one's count, in sets that overflow."""
-    ways = machine.l1 // machine.l1_way_bytes
-    if prod(f for f, _ in steps) + others <= ways:
-        return 0
+def _crammed(steps: tuple[tuple[int, int], ...], line_bytes: int, way_bytes: int, room: int) -> int:
+    """Lines at all multiples of the steps, fewer than each one's count, in sets that overflow.
+
+    A set has `room` for so many.
+    """
     places = {0}
     for f, step in steps:
         places = {p + i * step for p in places for i in range(f)}
-    lines = {p // machine.line_bytes for p in places}
-    sets = Counter(line % (machine.l1_way_bytes // machine.line_bytes) for line in lines)
-    return sum(n for n in sets.values() if n + others > ways)
+    lines = {p // line_bytes for p in places}
+    sets = Counter(line % (way_bytes // line_bytes) for line in lines)
+    return sum(n for n in sets.values() if n > room)
 
 
 def loads_of_step(

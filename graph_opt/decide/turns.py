@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import field, replace
-from math import prod
 
 from rutc.base.record import record
 from rutc.graph_opt.assignment import Slicing, Turning
 from rutc.graph_opt.decide.chains import Arranged, kernels_at, leader
 from rutc.graph_opt.decide.memory import Lifetimes, place_fixed
 from rutc.graph_opt.decide.slices import Slicer
+from rutc.graph_opt.decide.turn_weight import Again, TurnWeight, index_bytes, moves
 from rutc.graph_opt.plan import (
     FillHalo,
     Illegal,
@@ -37,12 +37,13 @@ from rutc.graph_opt.plan import (
     groups_of,
 )
 from rutc.tensor_ir.affine import Index, Size
-from rutc.tensor_ir.expr import IndexValue, reads, walk
-from rutc.tensor_ir.graph import Nest
+from rutc.tensor_ir.expr import IndexValue, walk
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.lower import Group, Slice
 from rutc.tensor_ir.text import value_name
 
+Ahead = dict[Size, list[float]]
+"""Trips -> what the kernels from each step on may add to what a section before them saves."""
 REST = ".rest"
 """What names of kernels for what slices leave over end in."""
 
@@ -96,6 +97,8 @@ class Turns:
     """The sizes of outermost dims of the model's inputs, of more than one index."""
     known: dict[tuple[str, Size], str | None] = field(default_factory=dict)
     """(group, trips) -> the dim that the group may go along alone."""
+    again: dict[tuple[str, str], Again] = field(default_factory=dict)
+    """(group, dim) -> what the group reads of the same for all indices."""
 
     def chosen(
         self, steps: tuple[PlanStep, ...]
@@ -195,8 +198,9 @@ class Turns:
     def _sections(self, steps: tuple[PlanStep, ...]) -> Iterator[Section | tuple[PlanStep, ...]]:
         """The sections, and what is between them."""
         at = begin = 0
+        ahead: Ahead = {}
         while at < len(steps):
-            section, at = self._best(steps, at)
+            section, at = self._best(steps, at, ahead)
             if section is None:
                 continue
             first = at - len(section.steps)
@@ -207,14 +211,16 @@ class Turns:
         if begin < len(steps):
             yield steps[begin:]
 
-    def _best(self, steps: tuple[PlanStep, ...], start: int) -> tuple[Section | None, int]:
+    def _best(
+        self, steps: tuple[PlanStep, ...], start: int, ahead: Ahead
+    ) -> tuple[Section | None, int]:
         """The section from this step on that saves most, None if none pays; and where to go on."""
-        ahead = (steps[at] for at in range(start, len(steps)))
-        first = next((s for s in ahead if not isinstance(s, FillHalo)), None)
+        following = (steps[at] for at in range(start, len(steps)))
+        first = next((s for s in following if not isinstance(s, FillHalo)), None)
         if not isinstance(first, Run):
             return None, start + 1
         extents = dict.fromkeys(self.slicer.extents[d] for d in first.group.shared)
-        found = [self._grown(steps, start, e) for e in extents if self._may_turn(e)]
+        found = [self._grown(steps, start, e, ahead) for e in extents if self._may_turn(e)]
         best = max(found, key=lambda x: x.gain, default=None)
         if best is None or best.end == start:
             # What moves too little as a whole does so in parts.
@@ -230,12 +236,13 @@ class Turns:
             return trips in self.batches
         return trips.as_var is not None and self.bound.isdisjoint(trips.names())
 
-    def _grown(self, steps: tuple[PlanStep, ...], start: int, trips: Size) -> Grown:
+    def _grown(self, steps: tuple[PlanStep, ...], start: int, trips: Size, ahead: Ahead) -> Grown:
         """The section over so many indices that saves most, of no steps if none does."""
-        bounds = Index.of(trips).bounds(self.slicer.symbols)
-        some = self.slicer.coefficients.weighed
-        many = min(some, bounds[1]) if bounds is not None else some
-        weight = _Weight(self.slicer, self.free, many)
+        if trips not in ahead:
+            weighed = self._weights(trips)
+            dims_of = [self._dim(s.group, trips, {}) if isinstance(s, Run) else None for s in steps]
+            ahead[trips] = weighed.most_ahead(steps, dims_of)
+        weight, most = self._weights(trips), ahead[trips]
         dims: dict[str, str] = {}
         own: dict[str, str] = {}
         best, end, last = 0.0, start, start + 1
@@ -251,9 +258,19 @@ class Turns:
             dims[step.group.name] = d
             own |= dict.fromkeys(step.group.stored, d)
             weight.add(step.group, d)
-            if len(dims) > 1 and weight.gain > best:
-                best, end = weight.gain, at + 1
+            gain = weight.gain
+            if len(dims) > 1 and gain > best:
+                best, end = gain, at + 1
+            if weight.is_settled and gain + most[at + 1] <= best:
+                break
         return Grown(best, trips, dims, end, last if weight.moves_little else start + 1)
+
+    def _weights(self, trips: Size) -> TurnWeight:
+        """What a section of no kernels yet saves over so many indices."""
+        bounds = Index.of(trips).bounds(self.slicer.symbols)
+        some = self.slicer.coefficients.weighed
+        many = min(some, bounds[1]) if bounds is not None else some
+        return TurnWeight(self.slicer, self.free, many, self.again)
 
     def _dim(self, group: Group, trips: Size, own: Mapping[str, str]) -> str | None:
         """The dim of so many indices that a kernel may go along; None where it may not.
@@ -288,7 +305,7 @@ class Turns:
         if any(a.dim == d for axes in stored for a in axes[1:]):
             return None
         for r in group.reads:
-            if r.value in self.slicer.constants and _moves(dict(r.coords).values(), d):
+            if r.value in self.slicer.constants and moves(dict(r.coords).values(), d):
                 return None
         elements = (x for s in group.stages for e in s.body for x in walk(e))
         numbered = any(isinstance(x, IndexValue) and d in x.index.names() for x in elements)
@@ -347,7 +364,7 @@ class Turns:
         inside = frozenset(s.out.name for r in runs for s in r.group.stages)
         sizes: dict[str, int] = {}
         for v in (v for r in runs for v in r.group.stored):
-            size = _index_bytes(self.slicer, v)
+            size = index_bytes(self.slicer, v)
             users = self.slicer.users[v]
             free = v in stored and v in self.free and bool(users) and users <= inside
             if free and size is not None:
@@ -363,76 +380,6 @@ class Turns:
             del sizes[max(sizes, key=lambda v: sizes[v] * (lives[v].last - lives[v].first))]
         offsets = {v: Index.of(places[v].offset).value for v in sizes}
         return tuple(Near(v, offsets[v], size) for v, size in sizes.items()), room
-
-
-class _Weight:
-    """What a section saves, while it grows."""
-
-    def __init__(self, slicer: Slicer, free: frozenset[str], many: int) -> None:
-        """Weigh for so many indices."""
-        self.slicer = slicer
-        self.weights = slicer.coefficients
-        self.free = free
-        self.many = many
-        self.inside: set[str] = set()
-        self.bytes: dict[str, int] = {}
-        self.read = 0
-        self.again = 0
-        self.unhidden = 0.0
-        self.near: set[str] = set()
-
-    def add(self, group: Group, d: str) -> None:
-        """Add a kernel over a dim."""
-        self.inside |= {s.out.name for s in group.stages}
-        for v in group.external_reads():
-            self.read += self.bytes.get(v, 0)
-        for stage in group.stages:
-            self._reread(stage, group, d)
-        for v in group.stored:
-            size = _index_bytes(self.slicer, v)
-            if size is not None and size <= self.slicer.near(self.weights.most_ring):
-                self.bytes[v] = size
-        self.near = {v for v in self.bytes if self._is_inside(v)}
-
-    def _is_inside(self, v: str) -> bool:
-        users = self.slicer.users[v]
-        return v in self.free and bool(users) and users <= self.inside
-
-    def _reread(self, stage: Nest, group: Group, d: str) -> None:
-        """Count what a stage reads of the same for all indices."""
-        external = group.external_reads()
-        for r in dict.fromkeys(x for e in stage.body for x in reads(e)):
-            if r.value not in external or r.value in self.bytes:
-                continue
-            places = [c for _, c in r.coords]
-            if _moves(places, d) or not self._is_fixed(r.value):
-                continue
-            size = self.slicer.bytes(r.value)
-            free = (x for x in stage.out.dims if x != d and not _moves(places, x))
-            rows = prod(map(self.slicer.extent, free))
-            self.again += size
-            self.unhidden += size * (self.weights.unhidden if rows >= self.weights.block else 1.0)
-
-    def _is_fixed(self, v: str) -> bool:
-        return isinstance(self.slicer.layouts[v].size, int)
-
-    @property
-    def moved(self) -> int:
-        """Bytes that kernels pass to each other."""
-        return (self.read + sum(self.bytes[v] for v in self.near)) * self.many
-
-    @property
-    def moves_little(self) -> bool:
-        """Whether what is passed stays near anyway."""
-        return self.moved <= 2 * self.slicer.near(self.weights.near)
-
-    @property
-    def gain(self) -> float:
-        """Bytes that need not be moved from farther caches, less what is read again."""
-        if self.moves_little:
-            return 0.0
-        again = self.unhidden if self.again > self.slicer.near(self.weights.again) else 0.0
-        return self.moved - self.weights.reread * (self.many - 1) * again
 
 
 def _turned(runs: Sequence[Run], dims: Mapping[str, str]) -> frozenset[str]:
@@ -452,12 +399,6 @@ def _narrow(layout: Layout, turned: AbstractSet[str]) -> Layout:
     return replace(layout, axes=tuple(axes))
 
 
-def _index_bytes(slicer: Slicer, v: str) -> int | None:
-    """The bytes of one index of a value's outermost dim; None where the run tells how many."""
-    stride = slicer.layouts[v].axes[0].stride
-    return stride * slicer.values[v].dtype.bytes if isinstance(stride, int) else None
-
-
 def _within(s: Run | Repeat, symbol: str, dims: Mapping[str, str]) -> Run | Repeat:
     """The step for the index of that number."""
     if isinstance(s, Repeat):
@@ -473,8 +414,3 @@ def _within(s: Run | Repeat, symbol: str, dims: Mapping[str, str]) -> Run | Repe
 
 def _origin(group: Group) -> tuple[str, ...]:
     return tuple(dict.fromkeys(o for s in group.stages for o in s.origin))
-
-
-def _moves(coords: Iterable[object], d: str) -> bool:
-    """Whether a place depends on the loop over `d`."""
-    return any(not isinstance(c, Index) or d in c.names() for c in coords)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import reduce
+from functools import cache, reduce
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import FloorDiv, Index, Max, Min, Range, Var, floordiv, maximum, minimum
 from rutc.tensor_ir.division import extreme_operands, without_quotients
-from rutc.tensor_ir.expr import Expr, Read, reads, transform
+from rutc.tensor_ir.expr import Read, reads
 from rutc.tensor_ir.kernel import (
     Branch,
     Kernel,
@@ -18,6 +18,7 @@ from rutc.tensor_ir.kernel import (
     Prefetch,
     Stmt,
     Update,
+    exprs,
     rewrite,
     walk_stmts,
 )
@@ -180,28 +181,36 @@ def _direction(x: Index, var: str) -> int | None:
 
 def without_fills(kernel: Kernel) -> Kernel:
     """The kernel with reads of no fill where the loops around leave nothing outside."""
+    if not any(map(_has_fill, walk_stmts(kernel.body))):
+        return kernel
     return replace(kernel, body=_without_fills(kernel, kernel.body, ()))
+
+
+def _has_fill(s: Stmt) -> bool:
+    """Whether a statement itself has a read with a fill."""
+    return any(r.fill is not None for e in exprs(s) for r in reads(e))
 
 
 def _without_fills(kernel: Kernel, body: tuple[Stmt, ...], around: Around) -> tuple[Stmt, ...]:
     """The statements of `without_fills`, inside of some loops."""
     ranges = ranges_of(around, dict(kernel.symbols))
 
-    def visit(x: Expr) -> Expr:
-        if not isinstance(x, Read) or x.fill is None:
-            return x
-        layout = kernel.buffer(x.value).layout
+    @cache
+    def read(r: Read) -> Read:
+        if r.fill is None:
+            return r
+        layout = kernel.buffer(r.value).layout
         extents = dict(layout.extents)
-        for d, c in x.coords:
+        for d, c in r.coords:
             if not isinstance(c, Index):
-                return x
-            before, after = layout.room(d, x.fill)
+                return r
+            before, after = layout.room(d, r.fill)
             last = Index.of(extents[d]) + (after - 1)
             if not (
                 _is_positive(c + before, around, ranges) and _is_positive(last - c, around, ranges)
             ):
-                return x
-        return replace(x, fill=None)
+                return r
+        return replace(r, fill=None)
 
     result: list[Stmt] = []
     for s in body:
@@ -213,8 +222,10 @@ def _without_fills(kernel: Kernel, body: tuple[Stmt, ...], around: Around) -> tu
                 result.append(
                     replace(s, then=then, orelse=_without_fills(kernel, s.orelse, around))
                 )
+            case _ if any(read(r) is not r for e in exprs(s) for r in reads(e)):
+                result += rewrite((s,), read=read)
             case _:
-                result += rewrite((s,), expr=lambda e: transform(e, visit))
+                result.append(s)
     return tuple(result)
 
 

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from functools import cache
+from operator import is_
 
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, minimum, plain, quoted
 from rutc.tensor_ir.expr import index_names, reads
@@ -25,8 +26,10 @@ from rutc.tensor_ir.kernel import (
     Update,
     accesses,
     exprs,
+    is_for_ranges,
     own_indices,
     rewrite,
+    walk_loops,
     walk_stmts,
 )
 
@@ -86,7 +89,7 @@ def apply_schedule(kernel: Kernel, schedule: Schedule) -> Kernel:
 
 def find_loops(kernel: Kernel, var: str) -> tuple[Loop, ...]:
     """All loops over `var`. Raises NotApplicable when there is none."""
-    found = tuple(s for s in walk_stmts(kernel.body) if isinstance(s, Loop) and s.var == var)
+    found = tuple(s for s in walk_loops(kernel.body) if s.var == var)
     if not found:
         raise NotApplicable(f"there is no loop over {var}")
     return found
@@ -108,7 +111,7 @@ def directly_nested(loop: Loop, variables: tuple[str, ...]) -> list[Loop]:
 
 def check_fresh(kernel: Kernel, *names: str) -> None:
     """Raises NotApplicable when one of the names is a loop's or a symbol's already."""
-    taken = {s.var for s in walk_stmts(kernel.body) if isinstance(s, Loop)}
+    taken = {s.var for s in walk_loops(kernel.body)}
     taken |= {name for name, _ in kernel.symbols}
     for name in names:
         if name in taken:
@@ -198,7 +201,7 @@ def check_independent(kernel: Kernel, loop: Loop) -> None:
 
 def _separates(a: Access, loop: Loop, ranges: Mapping[str, Range]) -> bool:
     """Whether some coordinate tells the iterations of `loop` apart, loops inside included."""
-    inside = {s.var for s in walk_stmts(loop.body) if isinstance(s, Loop)}
+    inside = {s.var for s in walk_loops(loop.body)}
     for _, c in a.coords:
         if not isinstance(c, Index):
             continue
@@ -215,14 +218,13 @@ def _separates(a: Access, loop: Loop, ranges: Mapping[str, Range]) -> bool:
 
 def check_vector(kernel: Kernel, loop: Loop) -> None:
     """Raises NotApplicable unless `loop` can be carried out by lanes."""
-    inside = [s for s in walk_stmts(loop.body) if isinstance(s, Loop)]
-    for s in inside:
+    for s in walk_loops(loop.body):
         if s.kind is Kind.VECTOR:
             raise NotApplicable(f"{loop.var} holds the vector loop {s.var}")
         if loop.var in s.lo.names() | s.hi.names():
             raise NotApplicable(f"the bounds of {s.var} depend on {loop.var}")
-    for outer in walk_stmts(kernel.body):
-        if isinstance(outer, Loop) and outer.kind is Kind.VECTOR and loop in walk_stmts(outer.body):
+    for outer in walk_loops(kernel.body):
+        if outer.kind is Kind.VECTOR and loop in walk_loops(outer.body):
             raise NotApplicable(f"{loop.var} stands in the vector loop {outer.var}")
     bounds = loop.hi.bounds(outer_ranges(kernel))
     if not loop.lo.is_const or bounds is None:
@@ -238,8 +240,12 @@ def check_vector(kernel: Kernel, loop: Loop) -> None:
 
 def check_no_registers(kernel: Kernel, var: str) -> None:
     """Raises NotApplicable where registers are indexed by `var`: they are no arrays in memory."""
-    registers = {b.name for b in kernel.locals if b.space is Space.REGISTER}
+    registers = {b.name for b in kernel.locals if b.space is Space.REGISTER and b.layout.axes}
+    if not registers:
+        return
     for s in walk_stmts(kernel.body):
+        if not any(var in i.names() for i in own_indices(s)):
+            continue
         places = [(a.buffer, a.coords) for a in accesses(s)]
         places += [(r.value, r.coords) for e in exprs(s) for r in reads(e)]
         for name, coords in places:
@@ -251,8 +257,7 @@ def check_no_registers(kernel: Kernel, var: str) -> None:
 
 def outer_ranges(kernel: Kernel) -> dict[str, Range]:
     """The range of every loop variable whose bounds are bounded, widest where it has several."""
-    loops = (s for s in walk_stmts(kernel.body) if isinstance(s, Loop))
-    return ranges_of(loops, dict(kernel.symbols))
+    return ranges_of(walk_loops(kernel.body), dict(kernel.symbols))
 
 
 def ranges_of(loops: Iterable[Loop], symbols: Mapping[str, Range]) -> dict[str, Range]:
@@ -284,7 +289,9 @@ def replace_loop(
         if isinstance(s, Loop) and s.var == var:
             result += f(s)
         elif isinstance(s, Loop):
-            result.append(Loop(s.var, s.lo, s.hi, s.kind, replace_loop(s.body, var, f)))
+            inner = replace_loop(s.body, var, f)
+            kept = len(inner) == len(s.body) and all(map(is_, inner, s.body))
+            result.append(s if kept else Loop(s.var, s.lo, s.hi, s.kind, inner))
         elif isinstance(s, Branch):
             then = replace_loop(s.then, var, f)
             result.append(replace(s, then=then, orelse=replace_loop(s.orelse, var, f)))
@@ -302,7 +309,9 @@ def simplified(body: tuple[Stmt, ...], ranges: Mapping[str, Range]) -> tuple[Stm
     """`body` with every index simplified under these ranges and those of its own loops."""
     result: list[Stmt] = []
     for s in body:
-        if isinstance(s, Loop):
+        if not is_for_ranges(s):
+            result.append(s)
+        elif isinstance(s, Loop):
             lo, hi = s.lo.simplify(ranges), s.hi.simplify(ranges)
             inner = dict(ranges)
             inner.pop(s.var, None)
@@ -320,9 +329,6 @@ def simplified(body: tuple[Stmt, ...], ranges: Mapping[str, Range]) -> tuple[Stm
             else:
                 then = simplified(s.then, ranges)
                 result.append(Branch(left, right, then, simplified(s.orelse, ranges)))
-        elif all(i.is_polynomial for i in own_indices(s)):
-            # Without divisions there is nothing to simplify.
-            result.append(s)
         else:
             result += rewrite((s,), index=lambda i: i.simplify(ranges))
     return tuple(result)
