@@ -20,7 +20,6 @@ from rutc.emit.elf import is_object
 from rutc.emit.kernel import ENTRY, emit_kernel, parallel_loops
 from rutc.errors import InternalError, RutcError
 from rutc.tensor_ir.affine import Size
-from rutc.tensor_ir.canonical import renamed
 from rutc.tensor_ir.chain import chain
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.layout import Layout, dense
@@ -287,18 +286,19 @@ def joined(job: CompileJob, machine: Machine) -> Joined:
         kernel = part.kernel
         packings = {b.name: (b.name, part.packings.get(b.name)) for b in kernel.args}
     else:
-        kernels: list[Kernel] = []
         for number, (part, constants) in enumerate(zip(parts, job.constants, strict=True)):
             # Each part has its own packing of a constant.
-            names = {name: f"{name}.{number}" for name in constants}
-            packed = part.packings
             packings |= {
-                names.get(b.name, b.name): (b.name, packed.get(b.name)) for b in part.kernel.args
+                f"{b.name}.{number}" if b.name in constants else b.name: (
+                    b.name,
+                    part.packings.get(b.name),
+                )
+                for b in part.kernel.args
             }
-            kernels.append(renamed(part.kernel, {}, names))
         slices = job.slices
+        private, kernels = frozenset(slices.private), [part.kernel for part in parts]
         # Around the parts there are loops now, which tell more of what is read.
-        kernel = without_fills(chain("kernel", kernels, slices.counters, frozenset(slices.private)))
+        kernel = without_fills(chain("kernel", kernels, slices.counters, private, job.constants))
     return Joined(kernel, tuple(step for part in parts for step in part.schedule), packings)
 
 

@@ -77,6 +77,10 @@ class DType(Enum):
     def __str__(self) -> str:
         return str(self._value_)
 
+    def __repr__(self) -> str:
+        # That of enumerations takes as long as the rest of what a kernel is found by in the cache.
+        return self._name_
+
     # Members are objects of their own, and keys of many tables.
     __hash__ = object.__hash__
 

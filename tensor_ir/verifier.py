@@ -429,7 +429,9 @@ def _lasting(before: Graph, graph: Graph, resized: frozenset[str]) -> frozenset[
     return frozenset(
         id(n)
         for n in before.nodes
-        if id(n) in outside and not bodies(n) and resized.isdisjoint(mentioned(n))
+        if id(n) in outside
+        and not bodies(n)
+        and not (resized and any(d in resized for d in mentioned(n)))
     )
 
 

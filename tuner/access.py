@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, typical
@@ -29,9 +28,6 @@ from rutc.tensor_ir.products import narrow_factors
 from rutc.tensor_ir.ranges import common_size, with_common, without_common
 from rutc.tensor_ir.steps.inside import windows_of
 from rutc.tensor_ir.windows import Window, window
-
-if TYPE_CHECKING:
-    from rutc.tuner.tile_cost import TileCosts
 
 SOME = 8
 """Iterations of a loop whose number varies that a schedule has in mind at least.
@@ -149,8 +145,8 @@ class Shape:
     shared_extents: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
-    def tile_costs(self) -> dict[tuple[Machine, str, tuple[tuple[str, float], ...]], TileCosts]:
-        """Costs of register tiles that were asked about, by machine, vector and shares of loops."""
+    def tile_cycles(self) -> dict[object, Callable[[int, tuple[tuple[str, int], ...]], float]]:
+        """What gives the cycles of a register tile of vectors and rows, where it was asked for."""
         return {}
 
     @cached_property

@@ -155,12 +155,12 @@ def _cost_inside(
         parts = _parts(extent, f)
         pieces = [(n * m, k, (*done, (v, g))) for n, k, done in pieces for m, g in parts]
     key = machine, vector, tuple(shares.items())
-    tiles = shape.tile_costs.get(key)
-    if tiles is None:
-        tiles = shape.tile_costs[key] = TileCosts(shape, vector, shares, machine)
+    cycles_of = shape.tile_cycles.get(key)
+    if cycles_of is None:
+        cycles_of = shape.tile_cycles[key] = TileCosts(shape, vector, shares, machine).cycles
     cycles = 0.0
     for n, k, part in pieces:
-        cycles += n * tiles.cycles(k, part)
+        cycles += n * cycles_of(k, part)
     if any(r.tested - shares.keys() for r in shape.reductions):
         cycles *= w.tested
     return RegisterTile(vector, vectors, rows, cycles * unknown / wanted, tuple(shares))

@@ -12,118 +12,56 @@ from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import reads
 from rutc.tensor_ir.lower import Group
 
+Passed = tuple[tuple[int, int], ...]
+"""Values that pass from kernel to kernel: the step that stores one, and bytes of an index of it."""
+
 
 @record
-class Again:
-    """Bytes that a kernel reads of the same for all indices, and those that it waits for."""
+class Part:
+    """What a step's kernel is of a section in which it takes turns."""
 
-    bytes: int
+    dim: str
+    """The dim along which it goes."""
+    clash: int
+    """The last step before it that a section with it may not have; -1 for none."""
+    read: Passed
+    """What it reads."""
+    near: Passed
+    """What nobody else reads after it."""
+    again: int
+    """Bytes that it reads of the same for all indices."""
     unhidden: float
+    """Those of them that it waits for."""
+    ahead: float
+    """Bytes that the kernels after it may add at most to what a section up to it saves."""
 
 
 class TurnWeight:
     """What a section saves, while it grows by one kernel after the other."""
 
-    def __init__(
-        self, slicer: Slicer, free: frozenset[str], many: int, known: dict[tuple[str, str], Again]
-    ) -> None:
-        """Weigh for so many indices; `known` has what was found of (group, dim) before."""
+    def __init__(self, slicer: Slicer, many: int, start: int) -> None:
+        """Weigh for so many indices a section that begins with a step."""
         self.slicer = slicer
         self.weights = slicer.coefficients
-        self.free = free
         self.many = many
-        self.known = known
-        self.inside: set[str] = set()
-        self.bytes: dict[str, int] = {}
-        """Bytes of an index of the values that pass from kernel to kernel."""
-        self.read = 0
+        self.start = start
+        self.kernels = 0
+        self.passed = 0
         self.again = 0
         self.unhidden = 0.0
-        self.near: set[str] = set()
-        self.near_bytes = 0
 
-    def add(self, group: Group, d: str) -> None:
-        """Add a kernel over a dim, after those that it reads a part of."""
-        self.inside |= {s.out.name for s in group.stages}
-        external = group.external_reads()
-        for v in external:
-            self.read += self.bytes.get(v, 0)
-        again = self._again(group, d)
-        self.again += again.bytes
-        self.unhidden += again.unhidden
-        self.bytes |= self._passed(group)
-        for v in (*external, *group.stored):
-            if v in self.bytes and v not in self.near and self._is_inside(v):
-                self.near.add(v)
-                self.near_bytes += self.bytes[v]
-
-    def most_ahead(self, steps: Sequence[PlanStep], dims: Sequence[str | None]) -> list[float]:
-        """What the kernels from each step on may add at most to what a section before them saves.
-
-        As bytes, for steps whose kernels go along these dims; a section ends where one has none.
-        """
-        passed: dict[str, int] = {}
-        last: dict[str, int] = {}
-        for at, (s, d) in enumerate(zip(steps, dims, strict=True)):
-            if isinstance(s, Run) and d is not None:
-                passed |= self._passed(s.group)
-                last |= dict.fromkeys(s.group.external_reads(), at)
-        found = [0.0] * (len(steps) + 1)
-        for at in reversed(range(len(steps))):
-            s, d = steps[at], dims[at]
-            if isinstance(s, FillHalo):
-                found[at] = found[at + 1]
-            elif isinstance(s, Run) and d is not None:
-                external = s.group.external_reads()
-                more = sum(passed.get(v, 0) * (2 if last[v] == at else 1) for v in external)
-                more += sum(passed.get(v, 0) for v in s.group.stored if v not in last)
-                lost = self.weights.reread * (self.many - 1) * self._again(s.group, d).unhidden
-                found[at] = max(0.0, found[at + 1] + more * self.many - lost)
-        return found
-
-    def _passed(self, group: Group) -> dict[str, int]:
-        """The bytes of an index of those values of a kernel that may stay near."""
-        found: dict[str, int] = {}
-        for v in group.stored:
-            size = index_bytes(self.slicer, v)
-            if size is not None and size <= self.slicer.near(self.weights.most_ring):
-                found[v] = size
-        return found
-
-    def _is_inside(self, v: str) -> bool:
-        users = self.slicer.users[v]
-        return v in self.free and bool(users) and users <= self.inside
-
-    def _again(self, group: Group, d: str) -> Again:
-        """What a kernel reads of the same for all indices.
-
-        What a kernel before it stores is not among it: of that a section's kernels read the index
-        whose turn it is.
-        """
-        known = self.known.get((group.name, d))
-        if known is None:
-            bytes_, unhidden = 0, 0.0
-            external = group.external_reads()
-            for stage in group.stages:
-                for r in dict.fromkeys(x for e in stage.body for x in reads(e)):
-                    places = [c for _, c in r.coords]
-                    if r.value not in external or moves(places, d) or not self._is_fixed(r.value):
-                        continue
-                    size = self.slicer.bytes(r.value)
-                    free = (x for x in stage.out.dims if x != d and not moves(places, x))
-                    rows = prod(map(self.slicer.extent, free))
-                    bytes_ += size
-                    unhidden += size * (self.weights.unhidden if rows >= self.weights.block else 1)
-            known = self.known[group.name, d] = Again(bytes_, unhidden)
-        return known
-
-    def _is_fixed(self, v: str) -> bool:
-        return isinstance(self.slicer.layouts[v].size, int)
+    def add(self, part: Part) -> None:
+        """Add the next kernel."""
+        self.kernels += 1
+        self.passed += sum(size for step, size in part.read if step >= self.start)
+        self.passed += sum(size for step, size in part.near if step >= self.start)
+        self.again += part.again
+        self.unhidden += part.unhidden
 
     @property
     def moved(self) -> int:
-        """Bytes that kernels pass to each other."""
-        return (self.read + self.near_bytes) * self.many
+        """Bytes that kernels pass to each other: those read, and those that need not be written."""
+        return self.passed * self.many
 
     @property
     def moves_little(self) -> bool:
@@ -146,6 +84,95 @@ class TurnWeight:
             return 0.0
         again = self.unhidden if self._reads_much else 0.0
         return self.moved - self.weights.reread * (self.many - 1) * again
+
+
+def parts_of(
+    steps: Sequence[PlanStep],
+    dims: Sequence[str | None],
+    slicer: Slicer,
+    free: frozenset[str],
+    many: int,
+) -> list[Part | None]:
+    """What each step is of sections over so many indices; None where these end.
+
+    Args:
+        steps: Kernels, halos and others.
+        dims: The dim along which each kernel may go; None for one that may not.
+        slicer: What is known of values.
+        free: The values whose memory is the plan's own.
+        many: The indices for which sections are weighed.
+    """
+    computed: dict[str, int] = {}
+    """Nest -> the step that computes it."""
+    stored: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    clashes: dict[int, int] = {}
+    for at, (s, d) in enumerate(zip(steps, dims, strict=True)):
+        if not isinstance(s, Run):
+            continue
+        computed |= dict.fromkeys((x.out.name for x in s.group.stages), at)
+        if d is None:
+            continue
+        clash = -1
+        for r in s.group.reads:
+            own = dims[stored[r.value]] if r.value in stored else None
+            place = dict(r.coords).get(own) if own is not None else None
+            if own is not None and not (isinstance(place, Index) and place.as_var == d):
+                clash = max(clash, stored[r.value])
+        clashes[at] = clash
+        stored |= dict.fromkeys(s.group.stored, at)
+        sizes |= _passed(s.group, slicer)
+    near: dict[int, list[tuple[int, int]]] = {}
+    for v, size in sizes.items():
+        users = slicer.users[v]
+        if v in free and users and users <= computed.keys():
+            near.setdefault(max(computed[u] for u in users), []).append((stored[v], size))
+    found: list[Part | None] = [None] * len(steps)
+    ahead = 0.0
+    for at in reversed(range(len(steps))):
+        s, d = steps[at], dims[at]
+        if isinstance(s, Run) and d is not None:
+            external = [v for v in s.group.external_reads() if v in sizes]
+            read = tuple((stored[v], sizes[v]) for v in external)
+            again, unhidden = _again(s.group, d, slicer)
+            own = tuple(near.get(at, ()))
+            found[at] = Part(d, clashes[at], read, own, again, unhidden, ahead)
+            more = many * sum(size for _, size in (*read, *own))
+            lost = slicer.coefficients.reread * (many - 1) * unhidden
+            ahead = max(0.0, ahead + more - lost)
+        elif not isinstance(s, FillHalo):
+            ahead = 0.0
+    return found
+
+
+def _passed(group: Group, slicer: Slicer) -> dict[str, int]:
+    """The bytes of an index of those values of a kernel that may stay near."""
+    found: dict[str, int] = {}
+    for v in group.stored:
+        size = index_bytes(slicer, v)
+        if size is not None and size <= slicer.near(slicer.coefficients.most_ring):
+            found[v] = size
+    return found
+
+
+def _again(group: Group, d: str, slicer: Slicer) -> tuple[int, float]:
+    """Bytes that a kernel reads of the same for all indices, and those that it waits for.
+
+    What kernels before it store is not among them: of that it reads the index whose turn it is.
+    """
+    again, unhidden, weights = 0, 0.0, slicer.coefficients
+    external = group.external_reads()
+    for stage in group.stages:
+        for r in dict.fromkeys(x for e in stage.body for x in reads(e)):
+            places = [c for _, c in r.coords]
+            fixed = r.value in external and isinstance(slicer.layouts[r.value].size, int)
+            if not fixed or moves(places, d):
+                continue
+            size = slicer.bytes(r.value)
+            rows = prod(slicer.extent(x) for x in stage.out.dims if x != d and not moves(places, x))
+            again += size
+            unhidden += size * (weights.unhidden if rows >= weights.block else 1.0)
+    return again, unhidden
 
 
 def index_bytes(slicer: Slicer, v: str) -> int | None:

@@ -24,7 +24,7 @@ from rutc.graph_opt.assignment import Slicing, Turning
 from rutc.graph_opt.decide.chains import Arranged, kernels_at, leader
 from rutc.graph_opt.decide.memory import Lifetimes, place_fixed
 from rutc.graph_opt.decide.slices import Slicer
-from rutc.graph_opt.decide.turn_weight import Again, TurnWeight, index_bytes, moves
+from rutc.graph_opt.decide.turn_weight import Part, TurnWeight, index_bytes, moves, parts_of
 from rutc.graph_opt.plan import (
     FillHalo,
     Illegal,
@@ -42,8 +42,8 @@ from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.lower import Group, Slice
 from rutc.tensor_ir.text import value_name
 
-Ahead = dict[Size, list[float]]
-"""Trips -> what the kernels from each step on may add to what a section before them saves."""
+Ahead = dict[Size, list[Part | None]]
+"""Trips -> what each step may be of a section; None for one that may not."""
 REST = ".rest"
 """What names of kernels for what slices leave over end in."""
 
@@ -97,8 +97,6 @@ class Turns:
     """The sizes of outermost dims of the model's inputs, of more than one index."""
     known: dict[tuple[str, Size], str | None] = field(default_factory=dict)
     """(group, trips) -> the dim that the group may go along alone."""
-    again: dict[tuple[str, str], Again] = field(default_factory=dict)
-    """(group, dim) -> what the group reads of the same for all indices."""
 
     def chosen(
         self, steps: tuple[PlanStep, ...]
@@ -239,38 +237,33 @@ class Turns:
     def _grown(self, steps: tuple[PlanStep, ...], start: int, trips: Size, ahead: Ahead) -> Grown:
         """The section over so many indices that saves most, of no steps if none does."""
         if trips not in ahead:
-            weighed = self._weights(trips)
-            dims_of = [self._dim(s.group, trips, {}) if isinstance(s, Run) else None for s in steps]
-            ahead[trips] = weighed.most_ahead(steps, dims_of)
-        weight, most = self._weights(trips), ahead[trips]
-        dims: dict[str, str] = {}
-        own: dict[str, str] = {}
+            dims = [self._dim(s.group, trips, {}) if isinstance(s, Run) else None for s in steps]
+            ahead[trips] = parts_of(steps, dims, self.slicer, self.free, self._many(trips))
+        parts = ahead[trips]
+        weight = TurnWeight(self.slicer, self._many(trips), start)
         best, end, last = 0.0, start, start + 1
         for at in range(start, len(steps)):
-            step = steps[at]
-            if isinstance(step, FillHalo):
+            if isinstance(steps[at], FillHalo):
                 continue
-            d = self._dim(step.group, trips, own) if isinstance(step, Run) else None
-            if d is None:
+            part = parts[at]
+            if part is None or part.clash >= start:
                 break
-            assert isinstance(step, Run)
-            last = at + 1
-            dims[step.group.name] = d
-            own |= dict.fromkeys(step.group.stored, d)
-            weight.add(step.group, d)
+            weight.add(part)
             gain = weight.gain
-            if len(dims) > 1 and gain > best:
+            if weight.kernels > 1 and gain > best:
                 best, end = gain, at + 1
-            if weight.is_settled and gain + most[at + 1] <= best:
+            last = at + 1
+            if weight.is_settled and gain + part.ahead <= best:
                 break
-        return Grown(best, trips, dims, end, last if weight.moves_little else start + 1)
+        own = ((s, parts[at]) for at, s in enumerate(steps[start:end], start=start))
+        dims_of = {s.group.name: p.dim for s, p in own if isinstance(s, Run) and p is not None}
+        return Grown(best, trips, dims_of, end, last if weight.moves_little else start + 1)
 
-    def _weights(self, trips: Size) -> TurnWeight:
-        """What a section of no kernels yet saves over so many indices."""
+    def _many(self, trips: Size) -> int:
+        """The indices for which a section is weighed."""
         bounds = Index.of(trips).bounds(self.slicer.symbols)
         some = self.slicer.coefficients.weighed
-        many = min(some, bounds[1]) if bounds is not None else some
-        return TurnWeight(self.slicer, self.free, many, self.again)
+        return min(some, bounds[1]) if bounds is not None else some
 
     def _dim(self, group: Group, trips: Size, own: Mapping[str, str]) -> str | None:
         """The dim of so many indices that a kernel may go along; None where it may not.
