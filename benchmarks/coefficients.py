@@ -44,7 +44,7 @@ from rutc.tensor_ir.machine import Machine
 from rutc.tuner import choose
 
 OF_SCHEDULES = ("tiles", "blocks", "windows", "vectors", "matrices")
-OF_GRAPHS = ("layouts", "fusion", "slices", "filtering", "split_precision")
+OF_GRAPHS = ("layouts", "fusion", "slices", "filtering", "split_precision", "remainders")
 MOST_KERNELS, MOST_MODELS = 16, 6
 """Of those that a number changes, so many are measured."""
 TURNS = 3

@@ -12,12 +12,14 @@ from onnx import helper
 
 from benchmarks import layout
 from benchmarks.narrow import (
+    ONE_SCALE,
     Case,
     dynamic_product,
     integer_product,
     measured,
     packed_product,
     random,
+    scaled,
     single,
     table,
 )
@@ -52,7 +54,14 @@ def convolution(
 
 
 def quantised(
-    size: int, channels: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1
+    size: int,
+    channels: int,
+    outputs: int,
+    kernel: int,
+    stride: int = 1,
+    groups: int = 1,
+    *,
+    one_scale: bool = False,
 ) -> Case:
     """Returns a convolution between DequantizeLinear and QuantizeLinear, as tools export it."""
     nodes = [
@@ -69,8 +78,10 @@ def quantised(
         ),
         helper.make_node("QuantizeLinear", ["yf", "sy", "zy"], ["y"]),
     ]
-    w = random(np.int8, outputs, channels // groups, kernel, kernel)
-    scales = np.linspace(0.01, 0.02, outputs, dtype=np.float32)
+    shape = outputs, channels // groups, kernel, kernel
+    w = scaled(*shape) if one_scale else random(np.int8, *shape)
+    most = 0.01 if one_scale else 0.02
+    scales = np.linspace(0.01, most, outputs, dtype=np.float32)
     constants = {
         "sx": np.float32(0.05),
         "zx": np.uint8(121),
@@ -87,7 +98,8 @@ def quantised(
     step = f"/{stride}" if stride > 1 else ""
     kind = "depthwise" if groups > 1 else "conv"
     return single(
-        f"QDQ {kind} {kernel}x{kernel}{step} {size}x{size} {channels}->{outputs}",
+        f"QDQ {kind} {kernel}x{kernel}{step} {size}x{size} {channels}->{outputs}"
+        f"{ONE_SCALE * one_scale}",
         nodes,
         random(np.uint8, 1, channels, size, size),
         constants,
@@ -144,6 +156,9 @@ MODELS = (
     dynamic_product(16, 768, 768),
     integer_product(128, 768, 768),
     integer_product(128, 768, 768, np.uint8, np.uint8),
+    *(quantised(s, c, n, 1, one_scale=True) for s, c, n in ((28, 512, 128), (7, 512, 2048))),
+    *(dynamic_product(128, n, k, one_scale=True) for n, k in ((768, 768), (768, 3072))),
+    integer_product(128, 768, 768, one_scale=True),
     *(quantised_lstm(50, b, 64, h) for b in (1, 8) for h in (128, 256)),
     packed_product(64, 1536, 384),
     packed_product(64, 4096, 4096),

@@ -22,6 +22,8 @@ from benchmarks.store import Entry
 from rutc.driver.compiler import Options
 from rutc.verify.bench import rutc_job
 
+ONE_SCALE = " of one scale"
+"""Says of a case that its weights are `scaled`; those of others are any numbers of 8 bits."""
 DOMAINS = {"": 21, "ai.onnx.ml": 3, "com.microsoft": 1}
 
 
@@ -42,6 +44,12 @@ def random(dtype: DTypeLike, *shape: int) -> np.ndarray:
         low = -128 if np.dtype(dtype).kind == "i" else 0
         return rng.integers(low, low + 256, shape).astype(dtype)
     return rng.standard_normal(shape).astype(dtype)
+
+
+def scaled(*shape: int) -> np.ndarray:
+    """Returns weights as quantisers make them: of a normal distribution, with one scale for all."""
+    found = random(np.float32, *shape)
+    return np.rint(found * (127 / np.abs(found).max())).astype(np.int8)
 
 
 def _model(
@@ -79,15 +87,22 @@ def single(
 
 
 def integer_product(
-    m: int, n: int, k: int, a: DTypeLike = np.uint8, b: DTypeLike = np.int8
+    m: int,
+    n: int,
+    k: int,
+    a: DTypeLike = np.uint8,
+    b: DTypeLike = np.int8,
+    *,
+    one_scale: bool = False,
 ) -> Case:
     """Returns MatMulInteger of {m, k} by constant {k, n}."""
     node = helper.make_node("MatMulInteger", ["x", "w"], ["y"])
-    name = f"MatMulInteger {m}x{n}x{k} {np.dtype(a)} by {np.dtype(b)}"
-    return single(name, [node], random(a, m, k), {"w": random(b, k, n)}, 2 * m * n * k, np.int32)
+    name = f"MatMulInteger {m}x{n}x{k} {np.dtype(a)} by {np.dtype(b)}{ONE_SCALE * one_scale}"
+    w = scaled(k, n) if one_scale else random(b, k, n)
+    return single(name, [node], random(a, m, k), {"w": w}, 2 * m * n * k, np.int32)
 
 
-def dynamic_product(m: int, n: int, k: int) -> Case:
+def dynamic_product(m: int, n: int, k: int, *, one_scale: bool = False) -> Case:
     """Returns a float product that quantises its left operand at run time."""
     nodes = [
         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
@@ -98,13 +113,14 @@ def dynamic_product(m: int, n: int, k: int) -> Case:
         helper.make_node("Add", ["scaled", "bias"], ["y"]),
     ]
     constants = {
-        "w": random(np.int8, k, n),
+        "w": scaled(k, n) if one_scale else random(np.int8, k, n),
         "zw": np.int8(0),
         "sw": np.float32(0.01),
         "bias": random(np.float32, n),
     }
     x = random(np.float32, m, k)
-    return single(f"dynamically quantised product {m}x{n}x{k}", nodes, x, constants, 2 * m * n * k)
+    name = f"dynamically quantised product {m}x{n}x{k}{ONE_SCALE * one_scale}"
+    return single(name, nodes, x, constants, 2 * m * n * k)
 
 
 def quantised_convolution(size: int, channels: int, outputs: int, kernel: int) -> Case:

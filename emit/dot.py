@@ -53,7 +53,7 @@ class DotEmitter:
         if operands is None or lane is None or lane.lanes != self.machine.width:
             return None
         a, b = operands
-        small = any(self.expressions.buffers[r.value].small for r in operands)
+        small = any(self._is_small(r, loop) for r in operands)
         group = self.machine.products(a.dtype, b.dtype, small=small)
         if group < loop.extent:
             return None
@@ -76,6 +76,15 @@ class DotEmitter:
         name = f"llvm.x86.avx512.vpdp{kind}.{32 * lane.lanes}"
         function = self._intrinsic(name, old.type, [old.type, factors, factors])
         return self.builder.call(function, [old, p, q])
+
+    def _is_small(self, r: Read, loop: DotLoop) -> bool:
+        """Whether pairs of the factor's neighbours, from the loop's first one on, are small."""
+        places = self.expressions.buffers[r.value].small
+        if places < 2:
+            return places == 1
+        at = (self.index.resolve(c) for _, c in r.coords if isinstance(c, Index))
+        first = [c - Index.of(loop.var) for c in at if loop.var in c.names()]
+        return len(first) == 1 and first[0].is_multiple(places)
 
     def _pairs(self, p: ir.Value, q: ir.Value) -> ir.Value:
         """The sums of the two products of i16 in every lane."""

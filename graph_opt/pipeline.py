@@ -10,6 +10,7 @@ from time import perf_counter
 from rutc.errors import InternalError
 from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.filtering import MinimalFiltering
+from rutc.graph_opt.alternatives.remainders import TakeRemainders
 from rutc.graph_opt.alternatives.separable import SeparateWindows
 from rutc.graph_opt.alternatives.split_precision import MultiplyParts
 from rutc.graph_opt.editor import Editor
@@ -98,6 +99,8 @@ def pipeline_for(
             "reduce rows in one pass",
             (OnePassSoftmax(machine), OnePassMoments(machine), RecomputeRows(machine), *EARLY),
         ),
+        # Before factors are widened that need not be, and zero points become sums of their own.
+        *_remainders(machine, assigned),
         # Before scales go into weights: those of quantised numbers then stay integers.
         Sweep(
             "work on quantised numbers as integers",
@@ -163,6 +166,18 @@ def _in_pairs(machine: Machine) -> tuple[Rule, ...]:
         return ()
     filters = FilterWhole(machine=machine)
     return MultiplyPairs(machine, filters), filters
+
+
+def _remainders(machine: Machine, assigned: Assigned | None) -> tuple[Pass, ...]:
+    """The steps that choose how products of bytes are summed, where factors may be widened."""
+    if not _in_pairs(machine):
+        return ()
+    apart = TakeRemainders(machine, assigned=assigned)
+    return (
+        # Scales have to be outside of sums of integers.
+        Sweep("sum quantised numbers as integers", (drop_requantised, sum_integers, *EARLY)),
+        Sweep("take remainders apart", (apart,), once=True),
+    )
 
 
 def _exact(steps: tuple[Pass, ...]) -> Iterator[Pass]:

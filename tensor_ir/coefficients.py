@@ -317,6 +317,14 @@ class SplitPrecision:
 
 
 @record
+class Remainders:
+    """Of remainders of products of bytes, which are summed apart."""
+
+    gathered: float
+    """Cycles to put a byte in its place in a list (Zen 3)."""
+
+
+@record
 class Counting:
     """Of what a summary counts, in operations on vectors."""
 
@@ -348,6 +356,7 @@ class Coefficients:
     slices: Slices
     filtering: Filtering
     split_precision: SplitPrecision
+    remainders: Remainders
     counting: Counting
 
     def __hash__(self) -> int:

@@ -1,7 +1,7 @@
 """The kernel language: loops over buffers, what a fusion group is lowered to and scheduled in.
 
     kernel := name(buffer, ...) { stmt* }
-    buffer := name : dtype layout space [finite] [small]   space: memory | stack | register
+    buffer := name : dtype layout space [finite] [small N]   space: memory | stack | register
     stmt   := for v in [lo, hi) kind { stmt* }       kind: serial | parallel | unroll | vector
             | buffer[dim=coord, ...] = expr
             | put buffer[dim=coord, ...] reducer= expr
@@ -65,7 +65,8 @@ class Buffer:
     """Elements of one type; the layout's dims name its axes.
 
     Those of a `finite` one are known to be finite numbers: their products with 0 are 0. Those of a
-    `small` one are known to be numbers that `tensor_ir.products` calls small.
+    `small` one are known to be factors that `tensor_ir.products` calls small: any two neighbours
+    along a reduced loop that begin at a multiple of that number.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Buffer:
     layout: Layout
     space: Space = Space.MEMORY
     finite: bool = False
-    small: bool = False
+    small: int = 0
 
 
 @record
@@ -397,7 +398,7 @@ def rewrite(
 
 # -- text -------------------------------------------------------------------------------------
 def _buffer(b: Buffer) -> str:
-    known = f"{' finite' if b.finite else ''}{' small' if b.small else ''}"
+    known = f"{' finite' if b.finite else ''}{f' small {b.small}' if b.small else ''}"
     return f"%{b.name}: {b.dtype} {b.layout} {b.space.value}{known}"
 
 

@@ -137,18 +137,19 @@ def lower(
     extents: Mapping[str, Size],
     symbols: Mapping[str, Range] | None = None,
     finite: AbstractSet[str] = frozenset(),
-    small: AbstractSet[str] = frozenset(),
+    small: Mapping[str, int] | None = None,
 ) -> Kernel:
     """The kernel of a group. `layouts` gives memory's order, `symbols` the ranges of sizes.
 
-    All elements of the values in `finite` are known to be finite numbers, all of those in `small`
-    to be small ones.
+    All elements of the values in `finite` are known to be finite numbers; `small` says of what
+    places on those of others are small factors.
     """
-    symbols = symbols or {}
+    symbols, small = symbols or {}, small or {}
     reach = cache(lambda c, extent: beyond(c, extent, extents, symbols))
     memory = [*group.external_reads(), *group.stored]
     args = [
-        Buffer(v, values[v].dtype, layouts[v], finite=v in finite, small=v in small) for v in memory
+        Buffer(v, values[v].dtype, layouts[v], finite=v in finite, small=small.get(v, 0))
+        for v in memory
     ]
     locals_: list[Buffer] = []
     body: list[Stmt] = []

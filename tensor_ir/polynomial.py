@@ -182,6 +182,10 @@ class Index:
                 return c, mono[0].name
         return None
 
+    def is_multiple(self, n: int) -> bool:
+        """Whether it is seen to be a multiple of `n`: the constant and all coefficients are."""
+        return self.const % n == 0 and all(c % n == 0 for _, c in self.terms)
+
     def names(self) -> frozenset[str]:
         """All variables that occur."""
         if self._names is None:

@@ -22,22 +22,55 @@ SUMMED = {
 """The types of factors, and those in which their products are summed."""
 
 SMALL = 64
-"""The largest magnitude of a *small* factor: the sum of two products with bytes fits 16 bits."""
+"""The largest magnitude of factors any two of which are *small*."""
+LARGEST_PAIR = 2 * SMALL
+"""Two factors are *small* if those of a sign add up to no more: the sum of their products with
+bytes, of 0 to 255, fits 16 bits."""
 
 
-def is_small(array: np.ndarray) -> bool:
-    """Whether all elements are small: -64 to 64."""
-    return array.size == 0 or bool(array.min() >= -SMALL and array.max() <= SMALL)
+def small_from(array: np.ndarray, axis: int | None) -> int:
+    """Of what places along the axis pairs of small factors begin: multiples of 1 or 2; 0 if none.
+
+    1 if any two elements are small, whatever the axis; 2 if elements 2i and 2i + 1 are.
+    """
+    if array.size == 0 or (array.min() >= -SMALL and array.max() <= SMALL):
+        return 1
+    if axis is None:
+        return 0
+    low, high = (np.minimum(array, 0), np.maximum(array, 0))
+    fits = (
+        pair_sums(high, axis).max() <= LARGEST_PAIR and pair_sums(low, axis).min() >= -LARGEST_PAIR
+    )
+    return 2 if fits else 0
 
 
-def small_factors(nests: Iterable[Nest], constants: Mapping[str, Const]) -> frozenset[str]:
-    """The constants of i8 that are multiplied by u8 in sums, and hold small factors only."""
-    found: set[str] = set()
+def pair_sums(array: np.ndarray, axis: int) -> np.ndarray:
+    """The sums of elements 2i and 2i + 1 along an axis, which comes first; one may be left over."""
+    moved = np.moveaxis(array, axis, 0)
+    sums = moved[::2].astype(np.int16)
+    sums[: len(moved) // 2] += moved[1::2]
+    return sums
+
+
+def axis_summed(bound: tuple[str, ...], r: Read, const: Const) -> int | None:
+    """The axis of a constant that the only loop of a sum goes along; None where there are more."""
+    along = [d for d, c in r.coords if isinstance(c, Index) and c.as_var in bound]
+    return const.axes.index(along[0]) if len(bound) == 1 and len(along) == 1 else None
+
+
+def small_factors(nests: Iterable[Nest], constants: Mapping[str, Const]) -> Mapping[str, int]:
+    """Where pairs of small factors begin (`small_from`) in constants of i8 multiplied by u8."""
+    found: dict[str, int] = {}
     for n in nests:
         pair = factors_of(n.reducer, n.body) or ()
-        if {r.dtype for r in pair} == {DType.I8, DType.U8}:
-            found |= {r.value for r in pair if r.dtype is DType.I8 and r.value in constants}
-    return frozenset(name for name in found if is_small(constants[name].data.array))
+        if {r.dtype for r in pair} != {DType.I8, DType.U8}:
+            continue
+        for r in pair:
+            const = constants.get(r.value)
+            if r.dtype is DType.I8 and const is not None:
+                here = small_from(const.data.array, axis_summed(n.bound, r, const))
+                found[r.value] = min(found.get(r.value, here), here)
+    return {name: places for name, places in found.items() if places}
 
 
 def narrow_factors(s: Update) -> tuple[Read, Read] | None:

@@ -181,19 +181,23 @@ def test_convolutions_with_small_factors(
     check_with(graph, {"x": x, "w": w}, machine, tmp_path, ("w",))
 
 
-@pytest.mark.parametrize(("most", "bytes_"), [(64, True), (65, False)])
-def test_pairs_of_products_with_small_factors_stay_in_16_bits(most: int, bytes_: bool) -> None:
+@pytest.mark.parametrize(
+    ("pair", "places"), [((64, 64), 1), ((65, -64), 2), ((1, 127), 2), ((65, 64), 0), ((2, 127), 0)]
+)
+def test_pairs_of_products_with_small_factors_stay_in_16_bits(
+    pair: tuple[int, int], places: int
+) -> None:
     graph = parse(PRODUCT.format(m=40, n=48, k=64, a="u8", b="i8", zero=3, other=0))
     w = np.full((64, 48), -64, np.int8)
-    w[5, 7] = most
+    w[4:6, 7] = pair
     nodes = tuple(
         Const(n.out, n.axes, Data(w)) if getattr(n, "name", None) == "w" else n for n in graph.nodes
     )
     found = optimize(replace(graph, nodes=nodes), pipeline=pipeline_for(V3))
-    assert any(v.dtype is DType.I16 for v in found.values.values()) is not bytes_
+    assert any(v.dtype is DType.I16 for v in found.values.values()) is (places == 0)
     constants = {n.out.name: n for n in found.nodes if isinstance(n, Const)}
     nests = [n for n in found.nodes if isinstance(n, Nest)]
-    assert small_factors(nests, constants) == ({"w"} if bytes_ else set())
+    assert small_factors(nests, constants) == ({"w": places} if places else {})
 
 
 PAIRS = """

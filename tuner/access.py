@@ -46,7 +46,8 @@ class Touch:
     Strides that are no constants are what they commonly are; `exact` has them as they are.
     A `packed` access is to a constant, whose layout follows the schedule: its strides are those of
     the ideal layout, 1 for every variable that it depends on. The place of a `gathered` access
-    depends on data. Elements of a `small` one are small factors.
+    depends on data. Of a `small` one,
+    pairs of neighbours along a reduced loop are small factors.
     """
 
     buffer: str
@@ -350,7 +351,7 @@ def _touch(
     gathered = any(not isinstance(c, Index) for _, c in r.coords)
     each = buffer.dtype.bytes
     return Touch(
-        buffer.name, is_store, strides, loops, packed, each, size, gathered, exact, buffer.small
+        buffer.name, is_store, strides, loops, packed, each, size, gathered, exact, buffer.small > 0
     )
 
 

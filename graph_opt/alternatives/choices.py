@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from rutc.graph_opt.alternatives import Assigned, Offer
 from rutc.graph_opt.alternatives.filtering import Filtered, MinimalFiltering, said
+from rutc.graph_opt.alternatives.remainders import Parted, TakeRemainders
+from rutc.graph_opt.alternatives.remainders import said as said_of_blocks
 from rutc.graph_opt.alternatives.separable import SeparateWindows
 from rutc.graph_opt.alternatives.separable import said as said_of_rows
 from rutc.graph_opt.alternatives.split_precision import SAID, MultiplyParts
@@ -45,7 +47,7 @@ def offers(
     return tuple(found)
 
 
-Rule = SeparateWindows | MinimalFiltering | MultiplyParts
+Rule = TakeRemainders | SeparateWindows | MinimalFiltering | MultiplyParts
 
 
 def _choosing(step: Pass) -> Iterator[Rule]:
@@ -53,7 +55,7 @@ def _choosing(step: Pass) -> Iterator[Rule]:
     if isinstance(step, MultiplyParts):
         yield step
     for rule in step.rules if isinstance(step, Sweep) else ():
-        if isinstance(rule, SeparateWindows | MinimalFiltering):
+        if isinstance(rule, TakeRemainders | SeparateWindows | MinimalFiltering):
             yield rule
 
 
@@ -90,6 +92,10 @@ class Chosen:
             match rule:
                 case MultiplyParts():
                     self.found += ((c.nest.out.name, SAID) for c in rule.chosen(editor))
+                case TakeRemainders():
+                    parted = (rule.choice(n, editor) for n in editor.nodes.values())
+                    blocks = (c for c in parted if isinstance(c, Parted))
+                    self.found += ((c.nest.out.name, said_of_blocks(c.block)) for c in blocks)
                 case MinimalFiltering():
                     choices = (rule.choice(n, editor) for n in editor.nodes.values())
                     filtered = (c for c in choices if isinstance(c, Filtered))

@@ -35,7 +35,7 @@ from rutc.tensor_ir import (
 )
 from rutc.tensor_ir.expr import index_names, reads, substitute
 from rutc.tensor_ir.machine import PAIR, Machine
-from rutc.tensor_ir.products import is_small
+from rutc.tensor_ir.products import axis_summed, small_from
 from rutc.tensor_ir.windows import partners
 
 
@@ -52,7 +52,8 @@ class MultiplyPairs:
     Constants without a zero point stay in 8 bits that are in few products each. Where there is an
     instruction for factors of other signs, one of them is shifted by 128 instead, and so is its
     zero point, if then at most a sum of constants is left to subtract. Nothing is widened where one
-    factor is a constant whose differences are small: pairs of its products with bytes fit 16 bits,
+    factor is a constant whose differences are small in pairs: sums of two products with bytes fit
+    16 bits,
 
     %y{m,n} = sum{k} (i32(%q[m, k]) - 7) * (i32(%w[k, n]) - 128)       with %w : u8 of 64 to 192
     ->
@@ -77,7 +78,7 @@ class MultiplyPairs:
             return Reason("there is an instruction for such products, or none for pairs")
         if any(self.machine.has_matrices(p.q.dtype) for p in found):
             return Reason("registers for matrices take such products")
-        if _is_window(n, editor, self.machine):
+        if is_window(n, editor, self.machine):
             return Reason("it sums over a small window, without pairs")
         origin = merge_origins(*(p.source for p in found if p.source is not None), n)
         if self.machine.products(DType.U8, DType.I8) > PAIR:
@@ -122,7 +123,8 @@ class MultiplyPairs:
                 continue
             zero = int(p.zero.value) if p.zero is not None else 0
             less = const.data.array.astype(np.int32) - zero
-            if not is_small(less):
+            axis = axis_summed(n.bound, p.q, const)
+            if not fits_bytes(less) or not small_from(less, axis):
                 continue
             if not isinstance(self._filter(n, other, p, less, const, editor), Reason):
                 continue
@@ -133,7 +135,7 @@ class MultiplyPairs:
                 made.append(Const(value, const.axes, Data(less.astype(np.int8))))
                 read = replace(read, value=value.name, dtype=DType.I8)
             if other.q.dtype is DType.I8:
-                moved = _moved_nest(other, editor)
+                moved = moved_nest(other, editor)
                 if moved is None:
                     continue
                 nest, other = moved
@@ -171,7 +173,7 @@ def _shifted(found: tuple[Quantised, Quantised], editor: Editor) -> tuple[Nest, 
         alone = moved is not None and constant[i] and moved.zero is None
         if moved is None or not (alone or (constant[1 - i] and other.zero is None)):
             continue
-        made = _moved_nest(p, editor)
+        made = moved_nest(p, editor)
         assert made is not None
         nest, here = made
         sides = [here.whole, other.whole]
@@ -179,7 +181,7 @@ def _shifted(found: tuple[Quantised, Quantised], editor: Editor) -> tuple[Nest, 
     return None
 
 
-def _moved_nest(p: Quantised, editor: Editor) -> tuple[Nest, Quantised] | None:
+def moved_nest(p: Quantised, editor: Editor) -> tuple[Nest, Quantised] | None:
     """The nest of a factor as one of the other sign, and the factor that reads it."""
     moved = _moved_by(p)
     if moved is None:
@@ -189,6 +191,11 @@ def _moved_nest(p: Quantised, editor: Editor) -> tuple[Nest, Quantised] | None:
     wide = apply("add", Cast(at_point(source), DType.I32), Lit(_shift(p.q.dtype), DType.I32))
     nest = Nest((value,), (), None, (Cast(wide, moved.q.dtype),))
     return nest, replace(moved, q=replace(moved.q, value=value.name))
+
+
+def fits_bytes(array: np.ndarray) -> bool:
+    """Whether all elements are numbers of i8."""
+    return array.size == 0 or bool(array.min() >= -128 and array.max() <= 127)
 
 
 def _shift(dtype: DType) -> int:
@@ -216,7 +223,7 @@ def _moved_by(p: Quantised) -> Quantised | None:
     return Quantised(replace(p.q, dtype=dtype, fill=fill), zero)
 
 
-def _is_window(n: Nest, editor: Editor, machine: Machine) -> bool:
+def is_window(n: Nest, editor: Editor, machine: Machine) -> bool:
     """Whether the sum has a schedule of its own, which writes out its window."""
     taps = editor.size(n.bound)
     bound = {d for d in n.bound if editor.size((d,)) != 1}

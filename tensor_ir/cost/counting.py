@@ -188,7 +188,7 @@ class Counter(Accesses):
         lanes = next((f.lanes for f in frames if f.role is Role.LANES), 1)
         if pair is None or lanes != self.machine.width:
             return False
-        small = any(self.buffers[r.value].small for r in pair)
+        small = any(self.buffers[r.value].small > 0 for r in pair)
         together = self.machine.products(pair[0].dtype, pair[1].dtype, small=small)
         if together < groups[0].trip:
             return False

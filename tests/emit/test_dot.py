@@ -25,16 +25,16 @@ output "y" [m, n] = %y
 """
 
 
-def emitted(text: str, machine: Machine, *, small: bool) -> str:
+def emitted(text: str, machine: Machine, *, small: int) -> str:
     """LLVM's language for a kernel of products."""
     kernel: Kernel = kernel_of(text)
-    args = tuple(replace(b, small=small and b.name == "w") for b in kernel.args)
+    args = tuple(replace(b, small=small * (b.name == "w")) for b in kernel.args)
     kernel = replace(kernel, args=args)
     chosen = choose(kernel, machine, frozenset(["w"]))
     return emit_kernel(apply_schedule(kernel, chosen.schedule), machine).text
 
 
-def products(text: str, machine: Machine, *, small: bool) -> frozenset[str]:
+def products(text: str, machine: Machine, *, small: int) -> frozenset[str]:
     """The instructions on integers of 8 and 16 bits, as they stand in assembly."""
     assembly = compile_assembly(emitted(text, machine, small=small), machine)
     return frozenset(re.findall("vpmadd[a-z]+|vpdp[a-z]+", assembly))
@@ -43,24 +43,34 @@ def products(text: str, machine: Machine, *, small: bool) -> frozenset[str]:
 @pytest.mark.parametrize(
     ("a", "small", "machine", "wanted"),
     [
-        ("u8", False, V3, {"vpmaddwd"}),
-        ("u8", True, V3, {"vpmaddubsw", "vpmaddwd"}),
-        ("u8", True, V4, {"vpmaddubsw", "vpmaddwd"}),
-        ("i8", True, V3, {"vpmaddwd"}),
-        ("i16", True, V3, {"vpmaddwd"}),
-        ("u8", True, VNNI, {"vpdpbusd"}),
-        ("i16", False, VNNI, {"vpdpwssd"}),
+        ("u8", 0, V3, {"vpmaddwd"}),
+        ("u8", 1, V3, {"vpmaddubsw", "vpmaddwd"}),
+        ("u8", 1, V4, {"vpmaddubsw", "vpmaddwd"}),
+        ("i8", 1, V3, {"vpmaddwd"}),
+        ("i16", 1, V3, {"vpmaddwd"}),
+        ("u8", 1, VNNI, {"vpdpbusd"}),
+        ("i16", 0, VNNI, {"vpdpwssd"}),
     ],
 )
-def test_products_of_neighbours(a: str, small: bool, machine: Machine, wanted: set[str]) -> None:
+def test_products_of_neighbours(a: str, small: int, machine: Machine, wanted: set[str]) -> None:
     assert products(PRODUCTS.format(a=a), machine, small=small) == wanted
+
+
+@pytest.mark.parametrize(
+    ("first", "small", "together"), [(0, 2, True), (2, 2, True), (1, 2, False), (1, 1, True)]
+)
+def test_pairs_are_those_that_are_known_to_be_small(
+    first: int, small: int, *, together: bool
+) -> None:
+    text = PRODUCTS.format(a="u8").replace("k = 128", "k = 128, l = 130")
+    text = text.replace("w : i8{k,n}", "w : i8{l,n}").replace('"w" [k, n]', '"w" [l, n]')
+    found = products(text.replace("%w[k, n]", f"%w[l=k + {first}, n]"), V3, small=small)
+    assert ("vpmaddubsw" in found) is together
 
 
 def test_products_are_added_before_others_are_loaded_where_registers_are_few() -> None:
     """LLVM keeps loads and assembly with side effects in order, so that few products wait."""
     text = PRODUCTS.format(a="i8")
-    assert "asm sideeffect" in emitted(text, V3, small=False)
+    assert "asm sideeffect" in emitted(text, V3, small=0)
     for machine in (V4, VNNI):
-        assert "asm sideeffect" not in emitted(
-            text.replace("i8{k,m}", "u8{k,m}"), machine, small=False
-        )
+        assert "asm sideeffect" not in emitted(text.replace("i8{k,m}", "u8{k,m}"), machine, small=0)

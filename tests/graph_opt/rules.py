@@ -3,6 +3,7 @@
 from math import inf
 
 from rutc.graph_opt.alternatives.filtering import MinimalFiltering
+from rutc.graph_opt.alternatives.remainders import TakeRemainders
 from rutc.graph_opt.alternatives.separable import SeparateWindows
 from rutc.graph_opt.rewrite import Rule, rule_name
 from rutc.graph_opt.rules.algebra import simplify_expressions
@@ -44,6 +45,8 @@ RULES: tuple[Rule, ...] = (
     OnePassMoments(),
     OnePassSoftmax(),
     RecomputeRows(),
+    # However little it saves.
+    TakeRemainders(V3, inf, -inf),
     WidenOperands(),
     # However small the constant is.
     SliceConstant(0),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto
 
 from rutc.driver.compiler import Options, compile_model
 from rutc.graph_opt import optimize, versions
@@ -79,9 +80,17 @@ def products(n: Net) -> str:
     return n("Relu", n("MatMul", n.input(512, 256), n.weight(256, 256)))
 
 
+def bytes_(n: Net) -> str:
+    w = n.rng.standard_normal((256, 256))
+    w = n.const(np.rint(w * (127 / np.abs(w).max())), np.int8)
+    return n("MatMulInteger", n.input(512, 256, type_=TensorProto.UINT8), w)
+
+
 @pytest.mark.parametrize(
     ("make", "target", "algorithms"),
     [
+        (bytes_, "x86-64-v3", {"remainders"}),
+        (bytes_, "amx", set()),
         (windows, "x86-64-v3", {"filter", "separate"}),
         (windows, "amx", {"filter", "separate"}),
         (products, "x86-64-v3", set()),

@@ -1,0 +1,324 @@
+"""Products with constants of bytes, all but a few small: those few are summed once more, apart.
+
+Where an instruction adds up two products of bytes in 16 bits, it is exact for small factors only
+(`tensor_ir.products`). Constants whose scale comes from their largest elements have few pairs of
+others: what these are too large by, their remainders, is taken from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import takewhile
+
+import numpy as np
+
+from rutc.base.record import record
+from rutc.graph_opt.alternatives import Assigned, Offer
+from rutc.graph_opt.editor import Editor, merge_origins
+from rutc.graph_opt.exprs import at_point, index_coords
+from rutc.graph_opt.kinds import matches
+from rutc.graph_opt.rewrite import Reason, Result
+from rutc.graph_opt.rules.narrow import Quantised, quantised_sum
+from rutc.graph_opt.rules.pairs import fits_bytes, is_window, moved_nest
+from rutc.tensor_ir import (
+    Cast,
+    Const,
+    Data,
+    DType,
+    Expr,
+    Index,
+    Lit,
+    Nest,
+    Node,
+    Read,
+    Value,
+    apply,
+)
+from rutc.tensor_ir.affine import floordiv, mod
+from rutc.tensor_ir.machine import COMMON, QUAD, Machine
+from rutc.tensor_ir.products import LARGEST_PAIR, SMALL, pair_sums, small_from
+
+BLOCKS = tuple(1 << bits for bits in range(4, 20))
+"""Columns that may share a list of remainders."""
+
+
+@matches("reduction")
+@record
+class TakeRemainders:
+    """A sum of products of bytes becomes one with small factors, and one of their remainders.
+
+    %y{m,n} = sum{k} (i32(%q[m, k]) - 7) * i32(%w[k, n])                  with %q : u8, %w : i8
+      ->  %q.rest{m,n.block,k.rest} = %q[m, k=%w.places[n.block, k.rest]]
+          %y.rest{m,n.block,n.part} = sum{k.rest} i32(%q.rest[..]) * i32(%w.rest[..])
+          %y.small{m,n} = sum{k} i32(%q[m, k]) * i32(%w.small[k, n])
+          %y{m,n} = %y.small[m, n] + %y.rest[m, n.block=n//16, n.part=n%16] - 7 * %w.sum[n]
+
+    with %w = %w.small + remainders, of which those of each block of columns are in a list, with
+    zeros up to the longest one's length. Exact. For machines that add up products of bytes in 16
+    bits and have no better instruction, where the estimated time is less than `share` of that with
+    factors in 16 bits, and `saving` cycles less: constants and code are larger.
+    """
+
+    machine: Machine = COMMON
+    share: float = 0.95
+    saving: float = 20_000.0
+    assigned: Assigned | None = None
+    """What to take apart how, instead of what is weighed so."""
+
+    def __str__(self) -> str:
+        return "TakeRemainders"
+
+    def __call__(self, n: Node, editor: Editor) -> Result:
+        """The constants and nests, or why not."""
+        found = self.choice(n, editor)
+        return found if isinstance(found, Reason) else _apart(found, editor)
+
+    def offers(self, n: Node, editor: Editor) -> tuple[Offer, ...]:
+        """Every size of blocks, and what the sums are estimated to take."""
+        found = self._product(n, editor)
+        if isinstance(found, Reason):
+            return ()
+        name, direct = found.nest.out.name, self._direct(found, editor)
+        return tuple(
+            Offer(name, said(block), cycles, direct)
+            for cycles, block in self._blocks(found, editor)
+        )
+
+    def choice(self, n: Node, editor: Editor) -> Parted | Reason:
+        """What is taken apart, in blocks of how many columns, or why nothing."""
+        found = self._product(n, editor)
+        if isinstance(found, Reason):
+            return found
+        choices = list(self._blocks(found, editor))
+        if self.assigned is not None:
+            name = found.nest.out.name
+            own = (b for _, b in choices if self.assigned.has(name, said(b)))
+            block = next(own, None)
+            if block is None:
+                return Reason("it is assigned another algorithm")
+            return replace(found, block=block)
+        direct = self._direct(found, editor)
+        cycles, block = min(choices)
+        if cycles > min(self.share * direct, direct - self.saving):
+            return Reason(f"it saves too little: about {cycles:.0f} cycles instead of {direct:.0f}")
+        return replace(found, block=block)
+
+    def _product(self, n: Node, editor: Editor) -> Parted | Reason:
+        """The sum of products that has remainders; blocks are not chosen yet."""
+        machine = self.machine
+        if machine.products(DType.U8, DType.I8, small=True) != QUAD or machine.adds_products:
+            return Reason("there is an instruction for all such products, or none for small ones")
+        if machine.has_matrices(DType.I8):
+            return Reason("registers for matrices take such products")
+        found = quantised_sum(n, editor)
+        if isinstance(found, Reason):
+            return found
+        assert isinstance(n, Nest)
+        if any(p.is_real for p in found):
+            return Reason("the products are not integers")
+        if len(n.bound) != 1 or is_window(n, editor, machine):
+            return Reason("it sums along several dims, or over a small window")
+        constant = [editor.constant(p.q.value) is not None for p in found]
+        if sum(constant) != 1:
+            return Reason("not one of its factors is constant")
+        weights, source = found if constant[0] else found[::-1]
+        const = editor.constant(weights.q.value)
+        assert const is not None
+        return _parted(n, source, weights, const, editor)
+
+    def _blocks(self, p: Parted, editor: Editor) -> Iterator[tuple[float, int]]:
+        """(cycles, columns that share a list) for every size of blocks."""
+        w = self.machine.coefficients
+        rows, columns = editor.typical(d for d in p.nest.out.dims if d != p.column), p.columns
+        for block, length in p.lengths():
+            count = -(-columns // block)
+            taken = length + w.filtering.stored
+            sums = (p.deep * columns + taken * count * block) * rows * w.filtering.small
+            between = rows * count * block * DType.I32.bytes
+            far = max(between - self.machine.l2, 0) / w.filtering.far_bytes
+            gathered = rows * count * length * w.remainders.gathered
+            yield self._cycles(sums) + gathered + far, block
+
+    def _direct(self, p: Parted, editor: Editor) -> float:
+        return self._cycles(p.deep * editor.typical(p.nest.out.dims))
+
+    def _cycles(self, products: float) -> float:
+        """What so many products of factors in 16 bits take."""
+        m, w = self.machine, self.machine.coefficients.filtering
+        return products / (m.fma_per_cycle * m.width * w.reached * w.paired)
+
+
+def said(block: int) -> str:
+    """The name of an algorithm: `remainders by 16` has a list for every 16 columns."""
+    return f"remainders by {block}"
+
+
+@record
+class Parted:
+    """A sum of products of bytes by a constant {deep, columns}, of which `rest` is taken away.
+
+    The constant is read at the loops `along`, which the sum goes along, and `column`. What is less
+    than the constant by its `rest` is `small`. `block` columns share a list.
+    """
+
+    nest: Nest
+    source: Quantised
+    const: Const
+    along: str
+    column: str
+    small: Data
+    rest: Data
+    block: int = 0
+
+    @property
+    def deep(self) -> int:
+        """The products of a sum."""
+        return len(self.rest.array)
+
+    @property
+    def columns(self) -> int:
+        """The columns of the constant."""
+        return len(self.rest.array.T)
+
+    def lengths(self) -> Iterator[tuple[int, int]]:
+        """(columns in a block, places in the longest list of a block) for all sizes of blocks."""
+        each, width = _times(self.rest.array), 1
+        for block in takewhile(lambda b: b < self.columns, BLOCKS):
+            starts = np.arange(0, each.shape[1], block // width)
+            each, width = np.maximum.reduceat(each, starts, axis=1), block
+            yield block, _in_groups(int(each.sum(axis=0, dtype=np.int64).max()))
+        yield self.columns, _in_groups(int(each.max(axis=1).sum(dtype=np.int64)))
+
+    def lists(self) -> tuple[np.ndarray, np.ndarray]:
+        """Places {block, rest} and remainders {block, rest, part}, all of these small.
+
+        A place whose remainders are larger stands there again.
+        """
+        length, count = dict(self.lengths())[self.block], -(-self.columns // self.block)
+        places = np.zeros((count, length), np.int64)
+        found = np.zeros((count, length, self.block), np.int8)
+        for number in range(count):
+            left = self.rest.array[:, number * self.block : (number + 1) * self.block].copy()
+            own = np.repeat(np.arange(self.deep), _times(left).max(axis=1))
+            for i, place in enumerate(own):
+                taken = np.clip(left[place], -SMALL, SMALL)
+                places[number, i], found[number, i, : len(taken)] = place, taken
+                left[place] -= taken
+        return places, found
+
+
+def _times(rest: np.ndarray) -> np.ndarray:
+    """Of how many small numbers each remainder is the sum."""
+    times: np.ndarray = ((np.abs(rest) + (SMALL - 1)) // SMALL).astype(np.uint8)
+    return times
+
+
+def _in_groups(length: int) -> int:
+    """A length up to the next multiple of what an instruction takes."""
+    return -(-length // QUAD) * QUAD
+
+
+def _parted(
+    n: Nest, source: Quantised, weights: Quantised, const: Const, editor: Editor
+) -> Parted | Reason:
+    (along,) = n.bound
+    if not isinstance(weights.zero, Lit | None) or weights.q.fill is not None:
+        return Reason("the constant's zero point varies, or it is read outside")
+    loops = {c.as_var: d for d, c in index_coords(weights.q) if not c.is_const}
+    units = [d for d, c in index_coords(weights.q) if c.is_const and editor.size((d,)) == 1]
+    if len(loops) != 2 or along not in loops or len(loops) + len(units) < len(const.axes):
+        return Reason("the constant is not read at two loops, one of which is summed")
+    column = next((v for v in loops if v is not None and v != along), None)
+    if column is None or any(editor.extents[d] != editor.extents[v] for v, d in loops.items() if v):
+        return Reason(f"not all of %{const.out.name} is read")
+    coords = index_coords(source.q)
+    summed = [c.as_var for _, c in coords if along in c.names()]
+    if len(coords) != len(source.q.coords) or summed != [along]:
+        return Reason(f"%{source.q.value} is gathered, or not read at the loop that is summed")
+    if any(column in c.names() for _, c in coords):
+        return Reason("both factors vary along the constant's columns")
+    zero = int(weights.zero.value) if weights.zero is not None else 0
+    axes = [const.axes.index(d) for d in (loops[along], loops[column], *units)]
+    size = [const.data.array.shape[i] for i in axes[:2]]
+    array = const.data.array.transpose(axes).reshape(size).astype(np.int16) - zero
+    if not fits_bytes(array):
+        return Reason("the constant's differences from its zero point are more than 8 bits hold")
+    if small_from(array, 0):
+        return Reason("pairs of its products fit 16 bits")
+    rest = _remainders(array)
+    less = Data((array - rest).astype(np.int8))
+    return Parted(n, source, const, along, column, less, Data(rest))
+
+
+def _remainders(array: np.ndarray) -> np.ndarray:
+    """What to take from each element 2i so that it is small together with the one behind it.
+
+    Of those of one sign, the first one is as large as what their sum is too large by.
+    """
+    rest = np.zeros_like(array)
+    for sign in (1, -1):
+        over = np.maximum(pair_sums(np.maximum(sign * array, 0), 0) - LARGEST_PAIR, 0)
+        rest[::2] += sign * over
+    return rest
+
+
+def _apart(p: Parted, editor: Editor) -> tuple[Node, ...]:
+    """The constants, what is gathered, both sums, and the sum of these."""
+    n, source, new = p.nest, p.source, list[Node]()
+    if source.q.dtype is DType.I8:
+        moved = moved_nest(source, editor)
+        assert moved is not None
+        nest, source = moved
+        new.append(nest)
+    places, remainders = p.lists()
+    blocks, length, _ = remainders.shape
+    block = editor.fresh_dim(f"{p.column}.block", Index.of(blocks))
+    part = editor.fresh_dim(f"{p.column}.part", Index.of(p.block))
+    rest = editor.fresh_dim(f"{p.along}.rest", Index.of(length))
+
+    def constant(kind: str, array: np.ndarray, *axes: str) -> Value:
+        name = editor.fresh_value(f"{p.const.out.name}.{kind}")
+        value = Value(name, DType.of(array.dtype), tuple(sorted(axes)))
+        new.append(Const(value, axes, Data(array), p.const.origin))
+        return value
+
+    def summed(kind: str, bound: str, dims: set[str], factors: tuple[Read, Read]) -> Value:
+        name = editor.fresh_value(f"{n.out.name}.{kind}")
+        value = Value(name, DType.I32, tuple(sorted(dims)))
+        body = apply("mul", *(Cast(r, DType.I32) for r in factors))
+        new.append(Nest((value,), (bound,), n.reducer, (body,)))
+        return value
+
+    small = constant("small", p.small.array, p.along, p.column)
+    others = {d for d in n.out.dims if d != p.column}
+    listed = constant("places", places, block, rest)
+    left = constant("rest", remainders, block, rest, part)
+    coords = tuple(
+        (d, at_point(listed) if c == Index.of(p.along) else c) for d, c in source.q.coords
+    )
+    inside = {v for _, c in index_coords(source.q) for v in c.names()} - {p.along}
+    name = editor.fresh_value(f"{source.q.value}.rest")
+    taken = Value(name, DType.U8, tuple(sorted({*inside, block, rest})))
+    new.append(Nest((taken,), (), None, (source.q.at(coords),)))
+    # The smaller sum first: what follows joins the kernel of the one before it.
+    few = summed("rest", rest, {*others, block, part}, (at_point(taken), at_point(left)))
+    many = summed("small", p.along, set(n.out.dims), (source.q, at_point(small)))
+    size = Index.of(p.block)
+    column = Index.of(p.column)
+    where = {
+        **{d: Index.of(d) for d in others},
+        block: floordiv(column, size, editor.ranges),
+        part: mod(column, size, editor.ranges),
+    }
+    body: Expr = apply(
+        "add", at_point(many), Read(few.name, tuple(sorted(where.items())), DType.I32)
+    )
+    if source.zero is not None:
+        total = (p.small.array + p.rest.array).sum(axis=0, dtype=np.int32)
+        body = apply(
+            "sub", body, apply("mul", source.zero, at_point(constant("sum", total, p.column)))
+        )
+    origin = merge_origins(*(() if source.source is None else (source.source,)), n)
+    made = tuple(replace(x, origin=origin) if isinstance(x, Nest) else x for x in new)
+    return (*made, replace(n, bound=(), reducer=None, body=(body,), origin=origin))

@@ -1,0 +1,157 @@
+"""Products of bytes whose constants are small but for remainders: exact, and where they are."""
+
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rutc.graph_opt import optimize, pipeline_for
+from rutc.graph_opt.alternatives import Assigned
+from rutc.graph_opt.alternatives.choices import offers
+from rutc.graph_opt.alternatives.remainders import TakeRemainders, said
+from rutc.graph_opt.decide import decide
+from rutc.graph_opt.rewrite import Pass, Sweep
+from rutc.tensor_ir import Const, Data, DType, Graph
+from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.machine import Machine
+from rutc.tensor_ir.parse import parse
+from tests.compiled import build, run
+from tests.lock.texts import TARGETS
+from tests.machines import NATIVE, V3, V4, lacking
+from tests.test_narrow_products import CONVOLUTION, PRODUCT, extreme
+
+pytestmark = pytest.mark.sampled(8)
+
+VNNI = replace(V4, features=V4.features | {"avx512vnni"})
+MACHINES = {"v3": V3, "v4": V4, "native": NATIVE}
+
+
+def scaled(k: int, n: int, seed: int = 0) -> np.ndarray:
+    """Weights as quantisers make them: of a normal distribution, scaled by the largest one."""
+    found = np.random.default_rng(seed).standard_normal((k, n))
+    return np.rint(found * (127 / np.abs(found).max())).astype(np.int8)
+
+
+def with_weights(graph: Graph, w: np.ndarray) -> Graph:
+    """The graph with its input `w` as a constant."""
+    nodes = (
+        Const(n.out, n.axes, Data(w)) if getattr(n, "name", None) == "w" else n for n in graph.nodes
+    )
+    return replace(graph, nodes=tuple(nodes))
+
+
+def always(machine: Machine, block: int | None = None) -> tuple[Pass, ...]:
+    """The pipeline that takes remainders apart, however little it saves."""
+    assigned = None if block is None else Assigned((("y", said(block)), ("t", said(block))))
+    rule = TakeRemainders(machine, inf, -inf, assigned)
+    return tuple(
+        replace(s, rules=(rule,))
+        if isinstance(s, Sweep) and any(isinstance(r, TakeRemainders) for r in s.rules)
+        else s
+        for s in pipeline_for(machine)
+    )
+
+
+def chosen(graph: Graph, machine: Machine) -> bool:
+    """Whether remainders are taken apart by themselves."""
+    found = optimize(graph, pipeline=pipeline_for(machine))
+    return any(v.endswith(".rest") for v in found.values)
+
+
+def check(graph: Graph, w: np.ndarray, block: int | None, machine: Machine, folder: Path) -> None:
+    """Compile and run the graph with extreme inputs, its remainders taken apart."""
+    arrays = {
+        n.name: extreme(tuple(graph.extents[d].value for d in n.axes), n.out.dtype.numpy, 3)
+        for n in graph.inputs
+    }
+    wanted = interpret(graph, arrays | {"w": w})
+    del arrays["w"]
+    found = optimize(with_weights(graph, w), pipeline=always(machine, block))
+    assert any(v.endswith(".rest") for v in found.values)
+    got = run(build(decide(found, machine), machine, folder), arrays, 1)
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(got[name], array, err_msg=name)
+
+
+@pytest.fixture(params=list(MACHINES))
+def machine(request: pytest.FixtureRequest) -> Machine:
+    machine = MACHINES[request.param].without_matrices()
+    if lacking(machine):
+        pytest.skip(lacking(machine))
+    if machine.adds_products:
+        pytest.skip("an instruction adds up products of bytes in 32 bits")
+    return machine
+
+
+@pytest.mark.parametrize(("a", "b"), [("u8", "i8"), ("i8", "u8"), ("i8", "i8"), ("u8", "u8")])
+@pytest.mark.parametrize(
+    ("m", "n", "k", "block"),
+    [(1, 2, 2, 2), (3, 5, 7, 5), (17, 40, 31, 16), (33, 48, 66, 32), (5, 70, 129, 16)],
+)
+def test_products(
+    a: str, b: str, m: int, n: int, k: int, block: int, machine: Machine, tmp_path: Path
+) -> None:
+    zero, other = (0, 3, -7)[m % 3], 128 if b == "u8" else 0
+    graph = parse(PRODUCT.format(m=m, n=n, k=k, a=a, b=b, zero=zero, other=other))
+    w = extreme((k, n), DType(b).numpy, m)
+    # Of both signs, the largest pair there is.
+    w[:2, 0], w[:2, -1] = np.iinfo(w.dtype).min, np.iinfo(w.dtype).max
+    check(graph, w, block, machine, tmp_path)
+
+
+@pytest.mark.parametrize(("given", "s"), [("u8", 1), ("i8", 2)])
+def test_convolutions_that_read_outside(
+    given: str, s: int, machine: Machine, tmp_path: Path
+) -> None:
+    text = CONVOLUTION.format(c=34, o=20, i=9, y=(10 - 1) // s + 1, s=s, w="%q[c, kx, ky, o]")
+    text = text.replace("ky = 3, kx = 3", "ky = 1, kx = 1").replace("x : u8", f"x : {given}")
+    check(parse(text), extreme((20, 34, 1, 1), np.dtype(np.int8), s), 16, machine, tmp_path)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(0, 5, 6), (4, 0, 6), (4, 5, 0)])
+def test_nothing_is_taken_from_nothing(m: int, n: int, k: int) -> None:
+    graph = parse(PRODUCT.format(m=m, n=n, k=k, a="u8", b="i8", zero=3, other=0))
+    w = np.full((k, n), 127, np.int8)
+    x = np.full((m, k), 255, np.uint8)
+    found = optimize(with_weights(graph, w), pipeline=always(V3))
+    np.testing.assert_array_equal(
+        interpret(found, {"x": x})["y"], interpret(graph, {"x": x, "w": w})["y"]
+    )
+
+
+def product(w: np.ndarray) -> Graph:
+    """A product of 128 rows by constant weights."""
+    text = PRODUCT.format(m=128, n=w.shape[1], k=w.shape[0], a="u8", b="i8", zero=3, other=0)
+    return with_weights(parse(text), w)
+
+
+@pytest.mark.parametrize(
+    ("machine", "wanted"), [(V3, True), (V4, True), (VNNI, False), (TARGETS["amx"], False)]
+)
+def test_few_remainders_are_taken_apart_where_instructions_take_small_bytes_only(
+    machine: Machine, *, wanted: bool
+) -> None:
+    assert chosen(product(scaled(512, 512)), machine) is wanted
+
+
+@pytest.mark.parametrize("kind", ["extremes", "any", "small"])
+def test_many_or_no_remainders_are_left(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    w = {
+        "extremes": rng.choice(np.array([-128, 127], np.int8), (384, 384)),
+        "any": rng.integers(-128, 128, (384, 384)).astype(np.int8),
+        "small": rng.integers(-64, 65, (384, 384)).astype(np.int8),
+    }[kind]
+    assert not chosen(product(w), V3)
+    values = optimize(product(w), pipeline=pipeline_for(V3)).values.values()
+    assert any(v.dtype is DType.I16 for v in values) is (kind != "small")
+
+
+def test_offers_say_what_every_size_of_blocks_takes() -> None:
+    found = offers(product(scaled(384, 80)), V3, Assigned())
+    assert [(o.value, o.algorithm) for o in found] == [
+        ("y", f"remainders by {b}") for b in (16, 32, 64, 80)
+    ]
+    assert all(0 < o.cost < 2 * o.direct for o in found)
