@@ -79,12 +79,14 @@ class DotEmitter:
 
     def _is_small(self, r: Read, loop: DotLoop) -> bool:
         """Whether pairs of the factor's neighbours, from the loop's first one on, are small."""
-        places = self.expressions.buffers[r.value].small
-        if places < 2:
-            return places == 1
-        at = (self.index.resolve(c) for _, c in r.coords if isinstance(c, Index))
-        first = [c - Index.of(loop.var) for c in at if loop.var in c.names()]
-        return len(first) == 1 and first[0].is_multiple(places)
+        small = self.expressions.buffers[r.value].small
+        if not small.pairs:
+            return small.any_two
+        at = {d: self.index.resolve(c) for d, c in r.coords if isinstance(c, Index)}
+        along = [d for d, c in at.items() if loop.var in c.names()]
+        return len(along) == 1 and all(
+            d in small.pairs and (at[d] - Index.of(loop.var)).is_multiple(PAIR) for d in along
+        )
 
     def _pairs(self, p: ir.Value, q: ir.Value) -> ir.Value:
         """The sums of the two products of i16 in every lane."""

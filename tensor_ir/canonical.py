@@ -16,6 +16,7 @@ from rutc.tensor_ir.kernel import (
     Loop,
     Merge,
     Prefetch,
+    Small,
     Stmt,
     Update,
     rewrite,
@@ -90,7 +91,8 @@ def _apart(
     def buffer(b: Buffer) -> Buffer:
         dims = (*(a.dim for a in b.layout.axes), *dict(b.layout.extents))
         same = {n: n for n in (*b.layout.names(), *dims)}
-        return replace(b, layout=rename_layout(b.layout, same | names[b.name]))
+        layout = rename_layout(b.layout, same | names[b.name])
+        return replace(b, layout=layout, small=_rename_small(b.small, names[b.name]))
 
     body = rewrite(
         renamed(kernel, loops, {}).body,
@@ -118,18 +120,16 @@ def _renamed_all(kernel: Kernel, buffers: dict[str, str], dims: dict[str, str]) 
     def rename_access(a: Access) -> Access:
         return Access(buffers[a.buffer], coords(a.coords))
 
+    def buffer(b: Buffer) -> Buffer:
+        layout, small = rename_layout(b.layout, dims), _rename_small(b.small, dims)
+        return replace(b, name=buffers[b.name], layout=layout, small=small)
+
     body = rewrite(kernel.body, index=lambda i: i.subs(env), read=rename_read, access=rename_access)
     return replace(
         kernel,
         name="kernel",
-        args=tuple(
-            replace(b, name=buffers[b.name], layout=rename_layout(b.layout, dims))
-            for b in kernel.args
-        ),
-        locals=tuple(
-            replace(b, name=buffers[b.name], layout=rename_layout(b.layout, dims))
-            for b in kernel.locals
-        ),
+        args=tuple(map(buffer, kernel.args)),
+        locals=tuple(map(buffer, kernel.locals)),
         body=_rename_loops(body, dims, buffers),
         origin=(),
         symbols=tuple((dims[n], r) for n, r in kernel.symbols),
@@ -174,6 +174,10 @@ def rename_layout(layout: Layout, dims: Mapping[str, str]) -> Layout:
         layout.fill,
         tuple(sorted(((dims[d], size(e)) for d, e in layout.extents), key=lambda p: p[0])),
     )
+
+
+def _rename_small(small: Small, dims: Mapping[str, str]) -> Small:
+    return replace(small, pairs=tuple(sorted(dims[d] for d in small.pairs)))
 
 
 def _rename_loops(

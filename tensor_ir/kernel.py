@@ -1,7 +1,8 @@
 """The kernel language: loops over buffers, what a fusion group is lowered to and scheduled in.
 
     kernel := name(buffer, ...) { stmt* }
-    buffer := name : dtype layout space [finite] [small N]   space: memory | stack | register
+    buffer := name : dtype layout space [finite] [small [along dims]]
+    space  := memory | stack | register
     stmt   := for v in [lo, hi) kind { stmt* }       kind: serial | parallel | unroll | vector
             | buffer[dim=coord, ...] = expr
             | put buffer[dim=coord, ...] reducer= expr
@@ -61,12 +62,28 @@ class Kind(Enum):
 
 
 @record
+class Small:
+    """Which factors that a constant holds are small (`tensor_ir.products`): any, or in `pairs`.
+
+    Of a dim in `pairs`, elements 2i and 2i + 1 are small together.
+    """
+
+    any_two: bool = False
+    pairs: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.any_two or bool(self.pairs)
+
+    def __str__(self) -> str:
+        return "small" if self.any_two else f"small along {', '.join(self.pairs)}"
+
+
+@record
 class Buffer:
     """Elements of one type; the layout's dims name its axes.
 
     Those of a `finite` one are known to be finite numbers: their products with 0 are 0. Those of a
-    `small` one are known to be factors that `tensor_ir.products` calls small: any two neighbours
-    along a reduced loop that begin at a multiple of that number.
+    `small` one are known to be small factors.
     """
 
     name: str
@@ -74,7 +91,7 @@ class Buffer:
     layout: Layout
     space: Space = Space.MEMORY
     finite: bool = False
-    small: int = 0
+    small: Small = Small()
 
 
 @record
@@ -398,7 +415,7 @@ def rewrite(
 
 # -- text -------------------------------------------------------------------------------------
 def _buffer(b: Buffer) -> str:
-    known = f"{' finite' if b.finite else ''}{f' small {b.small}' if b.small else ''}"
+    known = f"{' finite' if b.finite else ''}{f' {b.small}' if b.small else ''}"
     return f"%{b.name}: {b.dtype} {b.layout} {b.space.value}{known}"
 
 

@@ -42,6 +42,7 @@ from rutc.tensor_ir.kernel import (
     Kind,
     Loop,
     Put,
+    Small,
     Space,
     Stmt,
     Update,
@@ -137,18 +138,18 @@ def lower(
     extents: Mapping[str, Size],
     symbols: Mapping[str, Range] | None = None,
     finite: AbstractSet[str] = frozenset(),
-    small: Mapping[str, int] | None = None,
+    small: Mapping[str, Small] | None = None,
 ) -> Kernel:
     """The kernel of a group. `layouts` gives memory's order, `symbols` the ranges of sizes.
 
-    All elements of the values in `finite` are known to be finite numbers; `small` says of what
-    places on those of others are small factors.
+    All elements of the values in `finite` are known to be finite numbers; `small` says which
+    of those of others are small factors.
     """
     symbols, small = symbols or {}, small or {}
     reach = cache(lambda c, extent: beyond(c, extent, extents, symbols))
     memory = [*group.external_reads(), *group.stored]
     args = [
-        Buffer(v, values[v].dtype, layouts[v], finite=v in finite, small=small.get(v, 0))
+        Buffer(v, values[v].dtype, layouts[v], finite=v in finite, small=small.get(v, Small()))
         for v in memory
     ]
     locals_: list[Buffer] = []

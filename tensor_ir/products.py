@@ -10,7 +10,7 @@ from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Apply, Cast, Expr, Read, terms
 from rutc.tensor_ir.graph import Const, Nest
-from rutc.tensor_ir.kernel import Update
+from rutc.tensor_ir.kernel import Small, Update
 from rutc.tensor_ir.reducer import Reducer
 
 SUMMED = {
@@ -28,20 +28,17 @@ LARGEST_PAIR = 2 * SMALL
 bytes, of 0 to 255, fits 16 bits."""
 
 
-def small_from(array: np.ndarray, axis: int | None) -> int:
-    """Of what places along the axis pairs of small factors begin: multiples of 1 or 2; 0 if none.
+def are_small(array: np.ndarray) -> bool:
+    """Whether any two elements are small."""
+    return array.size == 0 or bool(array.min() >= -SMALL and array.max() <= SMALL)
 
-    1 if any two elements are small, whatever the axis; 2 if elements 2i and 2i + 1 are.
-    """
-    if array.size == 0 or (array.min() >= -SMALL and array.max() <= SMALL):
-        return 1
-    if axis is None:
-        return 0
-    low, high = (np.minimum(array, 0), np.maximum(array, 0))
-    fits = (
-        pair_sums(high, axis).max() <= LARGEST_PAIR and pair_sums(low, axis).min() >= -LARGEST_PAIR
-    )
-    return 2 if fits else 0
+
+def pairs_are_small(array: np.ndarray, axis: int) -> bool:
+    """Whether elements 2i and 2i + 1 along an axis are small."""
+    if are_small(array):
+        return True
+    low, high = (pair_sums(clip(array, 0), axis) for clip in (np.minimum, np.maximum))
+    return bool(low.min() >= -LARGEST_PAIR and high.max() <= LARGEST_PAIR)
 
 
 def pair_sums(array: np.ndarray, axis: int) -> np.ndarray:
@@ -52,25 +49,30 @@ def pair_sums(array: np.ndarray, axis: int) -> np.ndarray:
     return sums
 
 
-def axis_summed(bound: tuple[str, ...], r: Read, const: Const) -> int | None:
-    """The axis of a constant that the only loop of a sum goes along; None where there are more."""
-    along = [d for d, c in r.coords if isinstance(c, Index) and c.as_var in bound]
-    return const.axes.index(along[0]) if len(bound) == 1 and len(along) == 1 else None
+def summed_along(bound: tuple[str, ...], r: Read) -> tuple[str, ...]:
+    """The dims of a value that a sum's loops go along, each of them alone."""
+    return tuple(d for d, c in r.coords if isinstance(c, Index) and c.as_var in bound)
 
 
-def small_factors(nests: Iterable[Nest], constants: Mapping[str, Const]) -> Mapping[str, int]:
-    """Where pairs of small factors begin (`small_from`) in constants of i8 multiplied by u8."""
-    found: dict[str, int] = {}
+def small_factors(nests: Iterable[Nest], constants: Mapping[str, Const]) -> Mapping[str, Small]:
+    """What is known of constants of i8 that are multiplied by u8 in sums."""
+    found: dict[str, Small] = {}
     for n in nests:
         pair = factors_of(n.reducer, n.body) or ()
         if {r.dtype for r in pair} != {DType.I8, DType.U8}:
             continue
         for r in pair:
             const = constants.get(r.value)
-            if r.dtype is DType.I8 and const is not None:
-                here = small_from(const.data.array, axis_summed(n.bound, r, const))
-                found[r.value] = min(found.get(r.value, here), here)
-    return {name: places for name, places in found.items() if places}
+            if r.dtype is not DType.I8 or const is None:
+                continue
+            array, along = const.data.array, summed_along(n.bound, r)
+            if are_small(array):
+                found[r.value] = Small(any_two=True)
+                continue
+            pairs = [d for d in along if pairs_are_small(array, const.axes.index(d))]
+            known = found.get(r.value, Small()).pairs
+            found[r.value] = Small(pairs=tuple(sorted({*known, *pairs})))
+    return {name: small for name, small in found.items() if small}
 
 
 def narrow_factors(s: Update) -> tuple[Read, Read] | None:

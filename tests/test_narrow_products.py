@@ -12,6 +12,7 @@ from rutc.graph_opt.decide import decide
 from rutc.graph_opt.rules.filter_whole import FilterWhole
 from rutc.tensor_ir import Const, Data, DType, Graph, Nest
 from rutc.tensor_ir.interpret import interpret
+from rutc.tensor_ir.kernel import Small
 from rutc.tensor_ir.machine import PAIR, Machine
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.products import small_factors
@@ -182,10 +183,17 @@ def test_convolutions_with_small_factors(
 
 
 @pytest.mark.parametrize(
-    ("pair", "places"), [((64, 64), 1), ((65, -64), 2), ((1, 127), 2), ((65, 64), 0), ((2, 127), 0)]
+    ("pair", "small"),
+    [
+        ((64, 64), Small(any_two=True)),
+        ((65, -64), Small(pairs=("k",))),
+        ((1, 127), Small(pairs=("k",))),
+        ((65, 64), None),
+        ((2, 127), None),
+    ],
 )
 def test_pairs_of_products_with_small_factors_stay_in_16_bits(
-    pair: tuple[int, int], places: int
+    pair: tuple[int, int], small: Small | None
 ) -> None:
     graph = parse(PRODUCT.format(m=40, n=48, k=64, a="u8", b="i8", zero=3, other=0))
     w = np.full((64, 48), -64, np.int8)
@@ -194,10 +202,37 @@ def test_pairs_of_products_with_small_factors_stay_in_16_bits(
         Const(n.out, n.axes, Data(w)) if getattr(n, "name", None) == "w" else n for n in graph.nodes
     )
     found = optimize(replace(graph, nodes=nodes), pipeline=pipeline_for(V3))
-    assert any(v.dtype is DType.I16 for v in found.values.values()) is (places == 0)
+    assert any(v.dtype is DType.I16 for v in found.values.values()) is (small is None)
     constants = {n.out.name: n for n in found.nodes if isinstance(n, Const)}
     nests = [n for n in found.nodes if isinstance(n, Nest)]
-    assert small_factors(nests, constants) == ({"w": places} if places else {})
+    assert small_factors(nests, constants) == ({"w": small} if small else {})
+
+
+SPLIT = """
+graph "a row of heads"
+dims m = 40, n = 48, k = 96, h = 3, d = 32
+%c : u8{d,h,m} = input "c" [h, m, d]
+%w : i8{k,n} = input "w" [k, n]
+%q : u8{k,m} = max(%c[d=k % 32, h=k // 32, m], 3)
+%y : i32{m,n} = sum{k} i32(%q[k, m]) * i32(%w[k, n])
+output "y" [m, n] = %y
+"""
+
+
+def test_pairs_of_small_factors_are_found_where_a_sum_is_split(tmp_path: Path) -> None:
+    graph = parse(SPLIT)
+    w = small((96, 48), np.dtype(np.int8), 0)
+    w[::2], w[1::2] = 127, -128
+    nodes = tuple(
+        Const(n.out, n.axes, Data(w)) if getattr(n, "name", None) == "w" else n for n in graph.nodes
+    )
+    found = optimize(replace(graph, nodes=nodes), pipeline=pipeline_for(V3))
+    constants = {n.out.name: n for n in found.nodes if isinstance(n, Const)}
+    nests = [n for n in found.nodes if isinstance(n, Nest)]
+    assert list(small_factors(nests, constants).values()) == [Small(pairs=("d",))]
+    arrays = {"c": extreme((3, 40, 32), np.dtype(np.uint8), 1), "w": w}
+    if not lacking(V3):
+        check_with(graph, arrays, V3, tmp_path, ("w",))
 
 
 PAIRS = """

@@ -17,6 +17,7 @@ from rutc.tensor_ir.kernel import (
     Kernel,
     Loop,
     Put,
+    Small,
     Space,
     Stmt,
     Update,
@@ -47,7 +48,7 @@ class Touch:
     A `packed` access is to a constant, whose layout follows the schedule: its strides are those of
     the ideal layout, 1 for every variable that it depends on. The place of a `gathered` access
     depends on data. Of a `small` one,
-    pairs of neighbours along a reduced loop are small factors.
+    elements are small factors: any two, or neighbours along the loops of its `pairs`.
     """
 
     buffer: str
@@ -59,7 +60,7 @@ class Touch:
     buffer_bytes: int
     gathered: bool = False
     exact: Mapping[str, Size | None] = field(default_factory=dict)
-    small: bool = False
+    small: Small = Small()
 
     def depends(self, var: str) -> bool:
         """Whether the place differs between iterations of `var`."""
@@ -110,7 +111,18 @@ class Reduction:
         """How many of its products instructions add up at once; 1 where there are none."""
         if self.narrow is None:
             return 1
-        return machine.products(*self.narrow, small=any(t.small for t in self.reads))
+        small = any(t.small.any_two or self.nearest in t.small.pairs for t in self.reads)
+        return machine.products(*self.narrow, small=small)
+
+    def stride(self, var: str) -> int:
+        """How many elements of a value that is no constant a step of a loop moves by, at most."""
+        return max((abs(t.strides.get(var) or 0) for t in self.reads if not t.packed), default=0)
+
+    @cached_property
+    def nearest(self) -> str | None:
+        """The loop along which operands are nearest in memory: neighbours are taken along it."""
+        names = [x.var for x in reversed(self.loops)]
+        return min(names, key=self.stride, default=None)
 
     def adds_apart(self, machine: Machine) -> bool:
         """Whether other instructions add these sums to the states."""
@@ -350,9 +362,9 @@ def _touch(
     size = typical(buffer.layout.size, ranges) * buffer.dtype.bytes
     gathered = any(not isinstance(c, Index) for _, c in r.coords)
     each = buffer.dtype.bytes
-    return Touch(
-        buffer.name, is_store, strides, loops, packed, each, size, gathered, exact, buffer.small > 0
-    )
+    moved = (coords[d].as_var for d in buffer.small.pairs if d in coords)
+    small = replace(buffer.small, pairs=tuple(v for v in moved if v is not None))
+    return Touch(buffer.name, is_store, strides, loops, packed, each, size, gathered, exact, small)
 
 
 def _stride(factor: Index | None, ranges: Mapping[str, Range]) -> int | None:

@@ -31,8 +31,7 @@ def bound_order(shape: Shape, inside: Collection[str] = ()) -> list[str]:
     names: dict[str, int] = {}
     for r in shape.reductions:
         for x in r.loops:
-            strides = [abs(t.strides.get(x.var) or 0) for t in r.reads if not t.packed]
-            names[x.var] = max(strides, default=0)
+            names[x.var] = r.stride(x.var)
     return sorted(names, key=lambda v: (v not in inside, -names[v]))
 
 

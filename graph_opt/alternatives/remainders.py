@@ -37,7 +37,7 @@ from rutc.tensor_ir import (
 )
 from rutc.tensor_ir.affine import floordiv, mod
 from rutc.tensor_ir.machine import COMMON, QUAD, Machine
-from rutc.tensor_ir.products import LARGEST_PAIR, SMALL, pair_sums, small_from
+from rutc.tensor_ir.products import LARGEST_PAIR, SMALL, pair_sums, pairs_are_small
 
 BLOCKS = tuple(1 << bits for bits in range(4, 20))
 """Columns that may share a list of remainders."""
@@ -244,7 +244,7 @@ def _parted(
     array = const.data.array.transpose(axes).reshape(size).astype(np.int16) - zero
     if not fits_bytes(array):
         return Reason("the constant's differences from its zero point are more than 8 bits hold")
-    if small_from(array, 0):
+    if pairs_are_small(array, 0):
         return Reason("pairs of its products fit 16 bits")
     rest = _remainders(array)
     less = Data((array - rest).astype(np.int8))

@@ -35,7 +35,7 @@ from rutc.tensor_ir import (
 )
 from rutc.tensor_ir.expr import index_names, reads, substitute
 from rutc.tensor_ir.machine import PAIR, Machine
-from rutc.tensor_ir.products import axis_summed, small_from
+from rutc.tensor_ir.products import are_small, pairs_are_small, summed_along
 from rutc.tensor_ir.windows import partners
 
 
@@ -123,8 +123,9 @@ class MultiplyPairs:
                 continue
             zero = int(p.zero.value) if p.zero is not None else 0
             less = const.data.array.astype(np.int32) - zero
-            axis = axis_summed(n.bound, p.q, const)
-            if not fits_bytes(less) or not small_from(less, axis):
+            along = summed_along(n.bound, p.q)
+            pairs = (pairs_are_small(less, const.axes.index(d)) for d in along)
+            if not fits_bytes(less) or not (are_small(less) or (along and all(pairs))):
                 continue
             if not isinstance(self._filter(n, other, p, less, const, editor), Reason):
                 continue

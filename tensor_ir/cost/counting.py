@@ -173,6 +173,13 @@ class Counter(Accesses):
     def _outer(self, frames: Frames) -> Names:
         return frozenset(f.var for f in frames if f.role is Role.LOOP)
 
+    def _is_small(self, r: Read, var: str) -> bool:
+        """Whether a factor's neighbours along a loop are small."""
+        small = self.buffers[r.value].small
+        return small.any_two or any(
+            d in small.pairs and isinstance(c, Index) and var in c.names() for d, c in r.coords
+        )
+
     def _grouped(self, s: Update, frames: Frames, steps: float) -> bool:
         """Count the instructions of a dot or matrix loop; False where there are none for it."""
         tally, times = self.tally(frames), executions(frames)
@@ -188,7 +195,7 @@ class Counter(Accesses):
         lanes = next((f.lanes for f in frames if f.role is Role.LANES), 1)
         if pair is None or lanes != self.machine.width:
             return False
-        small = any(self.buffers[r.value].small > 0 for r in pair)
+        small = any(self._is_small(r, groups[0].var) for r in pair)
         together = self.machine.products(pair[0].dtype, pair[1].dtype, small=small)
         if together < groups[0].trip:
             return False

@@ -7,7 +7,7 @@ import pytest
 
 from rutc.emit.codegen import compile_assembly
 from rutc.emit.kernel import emit_kernel
-from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.kernel import Kernel, Small
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.steps import apply_schedule
 from rutc.tuner import choose
@@ -15,6 +15,7 @@ from tests.machines import V3, V4
 from tests.tensor_ir.test_steps import kernel_of
 
 VNNI = replace(V4, features=V4.features | {"avx512vnni"})
+NONE, ANY = Small(), Small(any_two=True)
 PRODUCTS = """
 graph "products"
 dims m = 24, n = 64, k = 128
@@ -25,16 +26,16 @@ output "y" [m, n] = %y
 """
 
 
-def emitted(text: str, machine: Machine, *, small: int) -> str:
+def emitted(text: str, machine: Machine, *, small: Small) -> str:
     """LLVM's language for a kernel of products."""
     kernel: Kernel = kernel_of(text)
-    args = tuple(replace(b, small=small * (b.name == "w")) for b in kernel.args)
+    args = tuple(replace(b, small=small) if b.name == "w" else b for b in kernel.args)
     kernel = replace(kernel, args=args)
     chosen = choose(kernel, machine, frozenset(["w"]))
     return emit_kernel(apply_schedule(kernel, chosen.schedule), machine).text
 
 
-def products(text: str, machine: Machine, *, small: int) -> frozenset[str]:
+def products(text: str, machine: Machine, *, small: Small) -> frozenset[str]:
     """The instructions on integers of 8 and 16 bits, as they stand in assembly."""
     assembly = compile_assembly(emitted(text, machine, small=small), machine)
     return frozenset(re.findall("vpmadd[a-z]+|vpdp[a-z]+", assembly))
@@ -43,24 +44,31 @@ def products(text: str, machine: Machine, *, small: int) -> frozenset[str]:
 @pytest.mark.parametrize(
     ("a", "small", "machine", "wanted"),
     [
-        ("u8", 0, V3, {"vpmaddwd"}),
-        ("u8", 1, V3, {"vpmaddubsw", "vpmaddwd"}),
-        ("u8", 1, V4, {"vpmaddubsw", "vpmaddwd"}),
-        ("i8", 1, V3, {"vpmaddwd"}),
-        ("i16", 1, V3, {"vpmaddwd"}),
-        ("u8", 1, VNNI, {"vpdpbusd"}),
-        ("i16", 0, VNNI, {"vpdpwssd"}),
+        ("u8", NONE, V3, {"vpmaddwd"}),
+        ("u8", ANY, V3, {"vpmaddubsw", "vpmaddwd"}),
+        ("u8", ANY, V4, {"vpmaddubsw", "vpmaddwd"}),
+        ("i8", ANY, V3, {"vpmaddwd"}),
+        ("i16", ANY, V3, {"vpmaddwd"}),
+        ("u8", ANY, VNNI, {"vpdpbusd"}),
+        ("i16", NONE, VNNI, {"vpdpwssd"}),
     ],
 )
-def test_products_of_neighbours(a: str, small: int, machine: Machine, wanted: set[str]) -> None:
+def test_products_of_neighbours(a: str, small: Small, machine: Machine, wanted: set[str]) -> None:
     assert products(PRODUCTS.format(a=a), machine, small=small) == wanted
 
 
 @pytest.mark.parametrize(
-    ("first", "small", "together"), [(0, 2, True), (2, 2, True), (1, 2, False), (1, 1, True)]
+    ("first", "small", "together"),
+    [
+        (0, Small(pairs=("l",)), True),
+        (2, Small(pairs=("l",)), True),
+        (1, Small(pairs=("l",)), False),
+        (0, Small(pairs=("n",)), False),
+        (1, ANY, True),
+    ],
 )
 def test_pairs_are_those_that_are_known_to_be_small(
-    first: int, small: int, *, together: bool
+    first: int, small: Small, *, together: bool
 ) -> None:
     text = PRODUCTS.format(a="u8").replace("k = 128", "k = 128, l = 130")
     text = text.replace("w : i8{k,n}", "w : i8{l,n}").replace('"w" [k, n]', '"w" [l, n]')
@@ -71,6 +79,8 @@ def test_pairs_are_those_that_are_known_to_be_small(
 def test_products_are_added_before_others_are_loaded_where_registers_are_few() -> None:
     """LLVM keeps loads and assembly with side effects in order, so that few products wait."""
     text = PRODUCTS.format(a="i8")
-    assert "asm sideeffect" in emitted(text, V3, small=0)
+    assert "asm sideeffect" in emitted(text, V3, small=NONE)
     for machine in (V4, VNNI):
-        assert "asm sideeffect" not in emitted(text.replace("i8{k,m}", "u8{k,m}"), machine, small=0)
+        assert "asm sideeffect" not in emitted(
+            text.replace("i8{k,m}", "u8{k,m}"), machine, small=NONE
+        )

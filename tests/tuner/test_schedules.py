@@ -9,7 +9,17 @@ from rutc.emit.targets import x86
 from rutc.tensor_ir import Const, Nest
 from rutc.tensor_ir.affine import plain
 from rutc.tensor_ir.graph import walk_nodes
-from rutc.tensor_ir.kernel import Branch, Kernel, Kind, Loop, Prefetch, Stmt, Update, walk_stmts
+from rutc.tensor_ir.kernel import (
+    Branch,
+    Kernel,
+    Kind,
+    Loop,
+    Prefetch,
+    Small,
+    Stmt,
+    Update,
+    walk_stmts,
+)
 from rutc.tensor_ir.layout import dense
 from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.machine import Machine
@@ -522,9 +532,12 @@ def test_tiles_of_pairs_leave_registers_for_products() -> None:
     text = BYTES.replace("i16{", "u8{")
     # Those of small factors take one more, for the ones that sums of 16 bits are multiplied by.
     kernel = kernel_of(text)
-    args = tuple(replace(b, small=b.name == "w") for b in kernel.args)
-    small = analyse(replace(kernel, args=args), frozenset(["w"]))
-    assert product_registers(small.reductions[0], machine) == 3
+    for known, registers in ((("n",), 2), (("k",), 3)):
+        args = tuple(
+            replace(b, small=Small(pairs=known)) if b.name == "w" else b for b in kernel.args
+        )
+        small = analyse(replace(kernel, args=args), frozenset(["w"]))
+        assert product_registers(small.reductions[0], machine) == registers
     tile = choose_tile(small, machine)
     assert tile is not None
     assert tile.size + tile.vectors + 1 + 3 <= machine.registers
