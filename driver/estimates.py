@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rutc.base.record import record
 from rutc.driver.compile_job import CompileJob, joined
-from rutc.driver.plan_steps import PlanSteps
+from rutc.driver.plan_steps import Pending, PlanSteps
 from rutc.driver.weights import Weights
 from rutc.emit import program as host
 from rutc.graph_opt.plan import Plan
@@ -57,9 +57,16 @@ Known = dict[CompileJob, tuple[Summary, dict[str, str]]]
 
 
 def estimate_plan(
-    plan: Plan, machine: Machine, *, threads: int = 1, known: Known | None = None
+    plan: Plan,
+    machine: Machine,
+    *,
+    threads: int = 1,
+    known: Known | None = None,
+    reading: frozenset[str] | None = None,
 ) -> PlanEstimate:
-    """The estimates of a plan's launches. Routines and copies count for nothing.
+    """The estimates of a plan's launches, or of those that touch one of the values `reading`.
+
+    Routines and copies count for nothing.
 
     A launch finds its operands in the cache that holds what was touched since they last were, in
     the run before this one if need be. What is `known` of jobs is not found out again.
@@ -72,6 +79,9 @@ def estimate_plan(
     found: list[LaunchEstimate] = []
     for turn in range(2):
         for pending, times in zip(steps.pending, runs, strict=True):
+            if reading is not None and reading.isdisjoint(pending.canonical.buffers.values()):
+                near.touch(_sizes(pending, steps))
+                continue
             if pending.job not in known:
                 kernel = joined(pending.job, machine)
                 origin = {name: buffer for name, (buffer, _) in kernel.packings.items()}
@@ -102,6 +112,18 @@ def _count(steps: Sequence[host.Step], times: float, runs: list[float], plan: Pl
                 _count(body, times, runs, plan)
             case _:
                 pass
+
+
+def _sizes(pending: Pending, plan: PlanSteps) -> list[tuple[str, float]]:
+    """The values that a launch touches, with all of their bytes."""
+    args = {b.name: b for kernel in pending.job.kernels for b in kernel.args}
+    return [
+        (
+            pending.canonical.buffers[b.name],
+            float(typical(b.layout.size, plan.sizes)) * b.dtype.bytes,
+        )
+        for b in args.values()
+    ]
 
 
 class _Recent:

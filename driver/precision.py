@@ -56,7 +56,8 @@ def with_narrow_weights(found: Realisation, dtype: DType, machine: Machine) -> R
     machine = machine_of([found.plan], machine)
     least = machine.coefficients.stored_types.least_gain
     known: Known = {}
-    before = estimate_plan(found.plan, machine, known=known).launches
+    reading = frozenset(s.value for s in chosen)
+    before = estimate_plan(found.plan, machine, known=known, reading=reading).launches
     while chosen:
         other = _stored_so(found, chosen)
         if other is None:
@@ -64,7 +65,7 @@ def with_narrow_weights(found: Realisation, dtype: DType, machine: Machine) -> R
             other = _stored_so(found, chosen)
         if other is None:
             break
-        after = estimate_plan(other.plan, machine, known=known).launches
+        after = estimate_plan(other.plan, machine, known=known, reading=reading).launches
         cycles = {s.value: 0.0 for s in chosen}
         gained = dict.fromkeys(cycles, 0.0)
         for a, b in zip(before, after, strict=True):
