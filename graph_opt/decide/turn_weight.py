@@ -135,9 +135,9 @@ def parts_of(
             external = [v for v in s.group.external_reads() if v in sizes]
             read = tuple((stored[v], sizes[v]) for v in external)
             again, unhidden = _again(s.group, d, slicer)
-            own = tuple(near.get(at, ()))
-            found[at] = Part(d, clashes[at], read, own, again, unhidden, ahead)
-            more = many * sum(size for _, size in (*read, *own))
+            passed = tuple(near.get(at, ()))
+            found[at] = Part(d, clashes[at], read, passed, again, unhidden, ahead)
+            more = many * sum(size for _, size in (*read, *passed))
             lost = slicer.coefficients.reread * (many - 1) * unhidden
             ahead = max(0.0, ahead + more - lost)
         elif not isinstance(s, FillHalo):
