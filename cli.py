@@ -479,7 +479,7 @@ def cache(
 def main() -> None:
     """Runs the command line."""
     # What a command makes lives as long as it, and what does not is in no cycles, mostly. Looking
-    # for those takes a fifth of the time that a large model takes.
+    # for those takes 14 of the 90 s that a model of 100,000 nodes takes.
     gc.disable()
     interrupts.install()
     try:
