@@ -30,6 +30,17 @@ def test_all_launches_are_there() -> None:
     assert all(x.name in str(found) for x in found.launches)
 
 
+def test_launches_that_touch_some_values_are_estimated_alone() -> None:
+    plan = plan_of(LAYERS)
+    whole = estimate_plan(plan, V4)
+    for name, reading in (("v", {"v"}), ("w", {"w"})):
+        some = estimate_plan(plan, V4, reading=frozenset(reading))
+        assert some.launches == tuple(x for x in whole.launches if name in x.values)
+        assert len(some.launches) == 1
+    assert estimate_plan(plan, V4, reading=frozenset({"h"})) == whole
+    assert not estimate_plan(plan, V4, reading=frozenset()).launches
+
+
 def test_weights_come_from_where_they_fit() -> None:
     """What a run touches is larger than the second cache, and smaller than the last one."""
     large = LAYERS.replace("a = 256, b = 512", "a = 1024, b = 2048")
