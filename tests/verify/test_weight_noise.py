@@ -31,7 +31,9 @@ output "y" [k, n] = %y
         (("i8", "f16"), DType.I8),
     ],
 )
-def test_the_coarsest_type_of_an_artifact_counts(types: tuple[str, ...], found: DType) -> None:
+def test_the_coarsest_type_of_an_artifact_counts(
+    types: tuple[str, ...], found: DType | None
+) -> None:
     assert stored_type({"stored": [{"type": t} for t in types]}) is found
     assert stored_type({"precision": "bf16"}) is None
     assert stored_type({"stored": "damaged"}) is None
