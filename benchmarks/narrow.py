@@ -49,7 +49,8 @@ def random(dtype: DTypeLike, *shape: int) -> np.ndarray:
 def scaled(*shape: int) -> np.ndarray:
     """Returns weights as quantisers make them: of a normal distribution, with one scale for all."""
     found = random(np.float32, *shape)
-    return np.rint(found * (127 / np.abs(found).max())).astype(np.int8)
+    steps: np.ndarray = np.rint(found * (127 / np.abs(found).max()))
+    return steps.astype(np.int8)
 
 
 def _model(

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean, median
+from typing import Any
 
 import numpy as np
 import onnx
@@ -62,7 +63,8 @@ def measure(name: str, seconds: float, peers: Sequence[str]) -> Entry:
         data = folder / "data"
         data.mkdir()
         for number in range(CALIBRATED):
-            np.savez(data / f"{number}.npz", **_inputs(model, 1 + number))
+            arrays: Any = _inputs(model, 1 + number)
+            np.savez(data / f"{number}.npz", **arrays)
         libraries = {p: _compiled(path, folder / f"{p}.so", p, model, data) for p in PRECISIONS}
         room = room_for(libraries["fp32"], inputs)
         jobs = {p: rutc_job(library, threads, inputs, room) for p, library in libraries.items()}

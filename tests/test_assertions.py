@@ -13,7 +13,6 @@ OWN_BOUNDS = {
     "importer/test_random.py": "shares of random draws, which are as many as the test can afford",
     "test_filter_bounds.py": "numbers that a page states with few digits",
     "importer/test_models.py": "ONNX Runtime's error is not known; relative to the largest element",
-    "graph_opt/test_stored_types.py": "what weights are off by in types of so few bits",
     "emit/test_scalar.py": "a step of the type, and what ONNX Runtime's functions are off by",
 }
 """Files that state a tolerance, and why the table has none for it."""

@@ -21,8 +21,10 @@ from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse
 from rutc.tensor_ir.verifier import verify
+from rutc.verify.tolerance import Level
 from tests.compiled import build, run
 from tests.graph_opt.plan_runner import run_plan
+from tests.kernels import assert_agree
 from tests.machines import V3, V4, on_native_and_v3
 
 CHAIN = """
@@ -192,12 +194,12 @@ def test_integers_count_steps_of_a_size_for_each_index() -> None:
     wanted = interpret(of(COUNTED), {"x": x})["z"]
     np.testing.assert_array_equal(run_plan(other.plan, {"x": x})["z"], wanted)
     usual = interpret(of(CHAIN), {"x": x})["z"]
-    np.testing.assert_allclose(wanted, usual, atol=0.02 * np.abs(usual).max())
+    assert_agree("z", wanted, usual, exact=False, level=Level.REDUCED)
     # Where steps differ among what is summed, they are factors of the summands.
     inside = found.but(replace(found.assignment, types=(Stored("w", DType.I8, ("k",)),)))
     assert "%y : f32{m,n} = sum{k} %h[k, m] * (f32(%w[k, n]) * %w.steps[k])" in str(inside.graph)
     got = run_plan(inside.plan, {"x": x})["z"]
-    np.testing.assert_allclose(got, usual, atol=0.02 * np.abs(usual).max())
+    assert_agree("z", got, usual, exact=False, level=Level.REDUCED)
 
 
 def test_what_is_counted_may_be_rounded_as_well() -> None:
@@ -235,7 +237,7 @@ def test_chains_are_led_by_the_reduction() -> None:
     assert other.assignment.slices == (Slicing(("p.wide", "q.wide"), ("m",), 2),)
     inputs = {"x": np.random.default_rng(0).standard_normal((6, 8)).astype(np.float32)}
     got = run_plan(other.plan, inputs)["q"]
-    np.testing.assert_allclose(got, interpret(other.graph, inputs)["q"], rtol=1e-5, atol=1e-5)
+    assert_agree("q", got, interpret(other.graph, inputs)["q"], exact=False, reduction=16)
     back = stored_as(other, DType.F32, "w", "v")
     assert back.assignment.slices == sliced.assignment.slices
     assert back.plan.graph == found.plan.graph
@@ -300,9 +302,8 @@ def test_copies_and_halos_may_have_types() -> None:
     fill = other.assignment.arrangements["v"].fill
     assert fill is not None
     assert fill.dtype is DType.F16
-    np.testing.assert_allclose(
-        run_plan(other.plan, inputs)["b"], interpret(other.graph, inputs)["b"], rtol=1e-5
-    )
+    got, wanted = run_plan(other.plan, inputs)["b"], interpret(other.graph, inputs)["b"]
+    assert_agree("b", got, wanted, exact=False, reduction=12)
     copied = next(
         x
         for n in neighbours(found)
@@ -314,7 +315,7 @@ def test_copies_and_halos_may_have_types() -> None:
     assert both.plan.values[copy.value].dtype is DType.F32
     got = run_plan(both.plan, inputs)["b"]
     assert not (got == exact).all()
-    np.testing.assert_allclose(got, exact, atol=2e-2)
+    assert_agree("b", got, exact, exact=False, level=Level.HALF)
 
 
 SPECIAL = np.array(
