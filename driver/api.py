@@ -157,9 +157,7 @@ def compile(
     options = Options(
         target=target,
         precision=precision,
-        calibration=Calibration.of(
-            precision, None if calibrate is None else Path(calibrate), calibrate_by
-        ),
+        calibration=Calibration.of(precision, calibrate, calibrate_by),
         tolerance=TOLERANCE if tolerance is None else tolerance,
         shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
         dims=dict(dims or {}),

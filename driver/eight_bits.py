@@ -148,6 +148,6 @@ class _Errors:
         with Running(compared(self._graph, chosen, self._known, self._machine), self._how) as found:
             for results in found.results():
                 totals += np.reshape(np.array(results, np.float64), totals.shape)
-        changed, squares = totals.T
+        changed, whole = totals.T
         tiny = np.finfo(np.float64).tiny
-        return dict(zip((s.nest for s in chosen), changed / np.maximum(squares, tiny), strict=True))
+        return dict(zip((s.nest for s in chosen), changed / np.maximum(whole, tiny), strict=True))

@@ -45,12 +45,15 @@ class Calibration:
             )
 
     @classmethod
-    def of(cls, precision: str, data: Path | None, method: str | None) -> Calibration:
+    def of(
+        cls, precision: str, folder: str | os.PathLike[str] | None, method: str | None
+    ) -> Calibration:
         """The calibration that is asked for with a precision.
 
         Raises:
             UserError: there is no such folder or method, or the precision needs none.
         """
+        data = None if folder is None else Path(folder)
         if precision not in (INT8, AUTO) and (data is not None or method is not None):
             raise UserError(
                 f"a calibration is for --precision {INT8} or {AUTO}, not for {precision}"
