@@ -105,7 +105,8 @@ def _largest(source: Read, editor: Editor) -> int | None:
 def _magnitude(e: Expr) -> int | None:
     match e:
         case Cast(arg, DType.I16):
-            form = quantised(arg)
+            # Without a zero point nothing was subtracted in 32 bits.
+            form = quantised(arg if arg.dtype is DType.I32 else Cast(arg, DType.I32))
         case _:
             return None
     if form is None or form.is_real or form.scale is not None:
