@@ -20,6 +20,7 @@ from rutc.base.record import record
 from rutc.driver.compile_job import Chooser, with_schedule
 from rutc.driver.in_model import ModelBench, Subject, Try
 from rutc.driver.trials import Outcome
+from rutc.emit.interrupts import ending
 from rutc.errors import InternalError
 from rutc.tensor_ir.kernel import Kernel
 from rutc.tensor_ir.machine import Machine
@@ -208,6 +209,10 @@ class Tuning:
         """Yields subjects after rounds of trials, until nothing is expected of any."""
         yield from self.subjects
         while self.trials < limits.trials and self.seconds < limits.seconds:
+            ended = ending()
+            if ended is not None:
+                # Whatever has lost it: nobody waits for more.
+                raise ended
             chosen = self._chosen(limits.trials - self.trials)
             if not chosen:
                 return
