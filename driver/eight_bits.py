@@ -11,7 +11,7 @@ both ways, from the same values. How far results are off tells a library of what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -83,7 +83,7 @@ def in_eight_bits(
         plan = decide(version.graph, machine, version.assigned)
         return estimate_plan(plan, machine_of([plan], machine), known=estimated).cycles
 
-    chosen = min(_choices(usable), key=_once(cycles))
+    chosen = min(_choices(usable), key=lambda sums: (cycles(sums), len(sums)))
     if tolerance is not None and chosen:
         chosen = _Errors(before, known, machine, how).within(chosen, MARGIN * tolerance)
     result = quantised(before, chosen, known, machine) if chosen else graph
@@ -95,13 +95,6 @@ def _choices(usable: tuple[Site, ...]) -> Iterator[tuple[Site, ...]]:
     """All sums, fewer, and none, each choice once."""
     tried = [tuple(s for s in usable if s.terms >= least) for least in LEAST_TERMS]
     yield from dict.fromkeys([*tried, ()])
-
-
-def _once(
-    cycles: Callable[[tuple[Site, ...]], float],
-) -> Callable[[tuple[Site, ...]], tuple[float, int]]:
-    """What orders choices: by cycles, and of equal ones that of fewer sums."""
-    return lambda chosen: (cycles(chosen), len(chosen))
 
 
 class _Errors:

@@ -15,8 +15,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
@@ -78,6 +76,8 @@ class Usual:
 
     timing: Timing
     calls: float
+    share: float
+    """Of what its functions take: all of it, unless they are chains."""
 
 
 @record
@@ -143,7 +143,7 @@ class Turns:
     cycle_ns: float
 
 
-class ModelBench:
+class ModelBench(Served):
     """Times schedules of kernels in a run of their model, and the default ones beside them."""
 
     def __init__(self, planned: Planned, folder: Path, jobs: int, cpu: int | None = None) -> None:
@@ -163,22 +163,11 @@ class ModelBench:
         self._written = partial(
             written, planned.plan, planned.machine, alternatives=planned.alternatives
         )
-        self._default = self._written(folder / "default.so")
-        self._served = Served(partial(_served, self._default, planned.machine), cpu)
+        self.default = self._written(folder / "default.so")
+        super().__init__(partial(_served, self.default, planned.machine), cpu)
         self._usual: dict[Subject, Usual] = {}
         self._run_s = 0.0
         self._rounds = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self._served.close()
 
     # -- default schedules ----------------------------------------------------------------------
     def usual(self) -> Mapping[Subject, Usual]:
@@ -193,9 +182,10 @@ class ModelBench:
             for subject, places in self._places.items():
                 calls = float(turns.calls[places].sum())
                 if calls:
-                    own = turns.usual[:, places].sum(axis=1) * self._share(subject) * 1e3 / calls
+                    share = self._share(subject)
+                    own = turns.usual[:, places].sum(axis=1) * share * 1e3 / calls
                     timing = Timing(float(np.median(own)), *interval(own), turns.cycle_ns)
-                    self._usual[subject] = Usual(timing, calls)
+                    self._usual[subject] = Usual(timing, calls, share)
         return self._usual
 
     def _share(self, subject: Subject) -> float:
@@ -308,8 +298,8 @@ class ModelBench:
 
     def _outcome(self, t: Try, own: Sequence[Choice], turns: Turns) -> Outcome:
         """What turns tell of a schedule that launches have in turn with others."""
-        usual = self.usual()[t.subject].timing
-        share = self._share(t.subject)
+        known = self.usual()[t.subject]
+        usual, share = known.timing, known.share
         places = self._places[t.subject]
         if share == 1:
             places = places[own.index(t.choice) :: len(own)]
@@ -325,7 +315,7 @@ class ModelBench:
 
     def _ask(self, artifact: Artifact | None) -> Turns:
         """Runs a library in turns with the default one, or that one alone."""
-        found = self._served.ask(artifact, COMPILE_S + SLOWEST * max(SECONDS, self._run_s))
+        found = self.ask(artifact, COMPILE_S + SLOWEST * max(SECONDS, self._run_s))
         assert isinstance(found, Turns)
         return found
 

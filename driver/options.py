@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 INT8, AUTO = "int8", "auto"
 """The precisions in which sums of products are of 8-bit integers; `AUTO`: within the tolerance."""
+EIGHT_BITS = (INT8, AUTO)
+"""Both of them."""
 Method = Literal["minmax", "percentile", "mse"]
 METHODS: tuple[Method, ...] = get_args(Method)
 """How the range of a value is found that is stored in 8 bits (`calibration`)."""
@@ -54,7 +56,7 @@ class Calibration:
             UserError: there is no such folder or method, or the precision needs none.
         """
         data = None if folder is None else Path(folder)
-        if precision not in (INT8, AUTO) and (data is not None or method is not None):
+        if precision not in EIGHT_BITS and (data is not None or method is not None):
             raise UserError(
                 f"a calibration is for --precision {INT8} or {AUTO}, not for {precision}"
             )
@@ -106,7 +108,7 @@ class Options:
     @property
     def in_eight_bits(self) -> bool:
         """Whether sums may be of 8-bit integers."""
-        return self.precision in (INT8, AUTO)
+        return self.precision in EIGHT_BITS
 
     @property
     def budget(self) -> float | None:

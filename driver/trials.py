@@ -16,8 +16,6 @@ from itertools import cycle, islice, repeat
 from math import ceil, sqrt
 from statistics import geometric_mean, median
 from time import thread_time_ns
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
@@ -271,38 +269,23 @@ class Timer:
         return self._known[1]
 
 
-class Bench:
+class Bench(Served):
     """A process that times kernels on one processor core, and is replaced when it ends."""
 
     def __init__(self, machine: Machine, cpu: int | None = None) -> None:
         """A bench for code of a machine; the process begins with the first kernel."""
-        self._served = Served(lambda: partial(_outcome, Timer(machine)), cpu)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.close()
+        super().__init__(lambda: partial(_outcome, Timer(machine)), cpu)
 
     def time(
         self, kernel: Kernel, reference: Reference | None = None, timeout_s: float = TIMEOUT_S
     ) -> Outcome:
         """Returns what becomes of a scheduled kernel, timed beside a reference."""
         try:
-            outcome = self._served.ask((kernel, reference), timeout_s)
+            outcome = self.ask((kernel, reference), timeout_s)
         except Unanswered as why:
             return unanswered(why)
         assert isinstance(outcome, Outcome)
         return outcome
-
-    def close(self) -> None:
-        """End the process."""
-        self._served.close()
 
 
 def unanswered(why: Unanswered) -> Outcome:

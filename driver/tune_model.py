@@ -12,19 +12,18 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 
 from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
 from rutc.driver.eight_bits import in_eight_bits
-from rutc.driver.in_model import ModelBench, Planned, Subject
-from rutc.driver.launch_times import in_turns, written
+from rutc.driver.in_model import HandedOut, ModelBench, Planned, Subject
+from rutc.driver.launch_times import Artifact, in_turns, written
 from rutc.driver.options import Options
 from rutc.driver.plan_steps import Pending
 from rutc.driver.planning import planned
-from rutc.driver.tuning import Limits, Progressing, Tried, Tuning, chooser_of
+from rutc.driver.tuning import Limits, Progressing, Tried, Tuning
 from rutc.driver.tuning_records import doubted, known_of, origin_of, rows_of
 from rutc.emit.targets import target_named
 from rutc.emit.targets.select import host_features
@@ -157,7 +156,7 @@ def tune_model(
                 interrupted = True
         if faster:
             tell("in the model", 0, 1)
-            compared = _in_model(own, launches, faster, folder)
+            compared = _in_model(own, launches, faster, bench.default, folder)
             tell("in the model", 1, 1)
     if compared is not None:
         for s, c in faster.items():
@@ -199,19 +198,26 @@ def _in_model(
     own: Planned,
     launches: Mapping[Subject, Sequence[Pending]],
     faster: Mapping[Subject, Candidate],
+    default: Artifact,
     folder: Path,
 ) -> InModel:
     """Runs artifacts with default schedules and with the others in turns."""
-    chooser = chooser_of({s: c.choice for s, c in faster.items()})
-    make = partial(written, own.plan, own.machine, alternatives=own.alternatives)
-    artifacts = [make(folder / "default.so"), make(folder / "found.so", chooser=chooser)]
+    chooser = HandedOut({s: (c.choice,) for s, c in faster.items()})
+    found = written(
+        own.plan,
+        own.machine,
+        folder / "found.so",
+        alternatives=own.alternatives,
+        chooser=chooser,
+    )
+    artifacts = [default, found]
     us = in_turns(artifacts, IN_MODEL_S)
     names = {s: [p.name for p in launches[s]] for s in faster}
-    default, found = (
+    before, after = (
         {s: a.us_of(names[s], each) for s in faster} for a, each in zip(artifacts, us, strict=True)
     )
     whole = [sum(each.values()) for each in us]
-    return InModel({s: (default[s], found[s]) for s in faster}, (whole[0], whole[1]))
+    return InModel({s: (before[s], after[s]) for s in faster}, (whole[0], whole[1]))
 
 
 def _told(t: Progressing, compared: InModel | None) -> Tuned:

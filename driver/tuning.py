@@ -17,7 +17,7 @@ from random import Random
 from time import monotonic
 
 from rutc.base.record import record
-from rutc.driver.compile_job import Chooser, with_schedule
+from rutc.driver.compile_job import with_schedule
 from rutc.driver.in_model import ModelBench, Subject, Try
 from rutc.driver.trials import Outcome
 from rutc.emit.interrupts import ending
@@ -274,12 +274,3 @@ class Tuning:
             if (outcome.most_cycles or inf) <= (1 - CERTAIN) * t.default_cycles:
                 found[t.subject] = c
         return found
-
-
-def chooser_of(choices: Mapping[Subject, Choice]) -> Chooser:
-    """Returns what gives kernels these schedules."""
-
-    def chosen(kernel: Kernel, constants: frozenset[str], machine: Machine) -> Choice | None:
-        return choices.get(Subject(kernel, constants, machine))
-
-    return chosen

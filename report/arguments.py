@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, SupportsIndex
 
+from rutc.driver.options import EIGHT_BITS
 from rutc.emit.files import cannot_write, check_replaceable, shown
 from rutc.errors import UserError
 
@@ -82,7 +83,7 @@ def check_tolerance(tolerance: float | None, precision: str) -> None:
     """Raises UserError where no outputs can be off by so much, or none are that may be."""
     if tolerance is None:
         return
-    if precision not in ("int8", "auto"):
+    if precision not in EIGHT_BITS:
         raise UserError(
             f"--tolerance is for --precision int8 or auto: with {precision} results are compared "
             "by what roundings explain"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.table import Table
 
+from rutc.driver.options import EIGHT_BITS
+
 if TYPE_CHECKING:
     from rutc.driver.options import Report
     from rutc.emit.cache import Usage
@@ -75,7 +77,7 @@ def _precision(report: Report) -> str:
     """Returns a line on what is not stored in float32; "" where that was not asked for."""
     if report.precision == "fp32":
         return ""
-    if report.precision in ("int8", "auto"):
+    if report.precision in EIGHT_BITS:
         return f"{report.integer_sums} of {report.sums} sums of products in 8 bits\n"
     if not report.narrow_values:
         return f"no weights stored as {report.precision}: no kernel would be faster by it\n"

@@ -117,7 +117,7 @@ def test_an_interruption_leaves_no_answer_to_take_for_the_next(
 
 def test_a_closed_bench_has_no_process(bench: Bench) -> None:
     assert bench.time(kernel_of()).status == "measured"
-    process = bench._served._process
+    process = bench._process
     bench.close()
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
