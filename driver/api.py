@@ -318,14 +318,12 @@ def _artifact(
 
     if options.db is None:
         return compile_model(source, output, options, on_progress, host, place, on_import)
-    from rutc.driver.tuning_records import RecordedSchedules
-    from rutc.emit.targets import target_named
+    from rutc.driver.on_record import records_in
     from rutc.tuner.database import Database
 
-    machine = target_named(options.target).machine
     with Database.open(options.db, create=False) as database:
-        chooser = RecordedSchedules(database, machine)
-        return compile_model(source, output, options, on_progress, host, place, on_import, chooser)
+        records = records_in(database, options)
+        return compile_model(source, output, options, on_progress, host, place, on_import, records)
 
 
 def verify(

@@ -16,8 +16,9 @@ from time import perf_counter
 
 from rutc.base.progress import Progress
 from rutc.driver.build import Alternative, Builder
-from rutc.driver.compile_job import Chooser, Draft, Made
+from rutc.driver.compile_job import Draft, Made
 from rutc.driver.eight_bits import EightBits, in_eight_bits
+from rutc.driver.on_record import Records
 from rutc.driver.options import Options, Report
 from rutc.driver.plan_steps import Pending
 from rutc.driver.planning import planned
@@ -48,14 +49,14 @@ def compile_model(
     host: HostRuntime | None = None,
     entry: Entry | None = None,
     on_import: Callable[[Graph], None] | None = None,
-    chooser: Chooser | None = None,
+    records: Records | None = None,
 ) -> Report:
     """Compile a model into `output` and the header beside it; nothing appears unless all worked.
 
     `host` is the host runtime if its compilation has begun already; `entry` is the place in the
     cache where the artifact, which then gets a folder of its own, is kept. `on_import` is given
-    the model's graph before anything in it is rewritten. `chooser` gives kernels other schedules
-    than their default ones.
+    the model's graph before anything in it is rewritten. `records` have the plan and the
+    schedules that are taken instead of the usual ones.
 
     Raises:
         UserError: the model, an option or the machine is at fault.
@@ -119,8 +120,13 @@ def compile_model(
                     on_step=algorithms,
                 )
             with stage("plan"):
-                graph = found[-1].graph
+                imported, graph = graph, found[-1].graph
                 plan, alternatives = planned(found, machine, options.precision)
+                recorded = None
+                if records is not None and not alternatives:
+                    recorded = records.plans(imported, plan)
+                if recorded is not None:
+                    plan, algorithms = recorded
                 stored = stored_types([*(a.plan for a in alternatives), plan])
         if options.dump is not None:
             write_file(options.dump / "plan.txt", _plans_text(plan, alternatives).encode())
@@ -135,7 +141,7 @@ def compile_model(
                 on_kernel=on_kernel,
                 on_routines=lambda routines: running.begin(calling_units(routines)),
                 alternatives=alternatives,
-                chooser=chooser,
+                chooser=None if records is None else records.schedules,
             )
             if options.dump is not None:
                 builder.on_draft = _KernelDump(options.dump / "kernels")

@@ -14,6 +14,7 @@ from math import prod
 
 from rutc.base.record import record
 from rutc.driver.compile_job import CompileJob, Made, Slices
+from rutc.driver.lowered import Lowered
 from rutc.driver.plan_cost import work_of
 from rutc.driver.weights import Weights
 from rutc.emit import kernel_call
@@ -126,8 +127,15 @@ class PlanSteps:
     Kernels have ids from `first` on. Values and dims have meaning within one plan only.
     """
 
-    def __init__(self, plan: Plan, weights: Weights, number: int = 0, first: int = 0) -> None:
-        """The steps of the artifact's plan of that number."""
+    def __init__(
+        self,
+        plan: Plan,
+        weights: Weights,
+        number: int = 0,
+        first: int = 0,
+        lowered: Lowered | None = None,
+    ) -> None:
+        """The steps of the artifact's plan of that number; others were `lowered` before."""
         self.plan = plan
         self.weights = weights
         self.number = number
@@ -137,6 +145,7 @@ class PlanSteps:
         self.sizes = dict(plan.graph.symbols)
         self.extents = {d: plain(e) for d, e in plan.graph.dims}
         self.first = first
+        self._lowered = lowered or Lowered()
         self._pending: list[Pending] = []
         self.depth = 0
         """The number of loops around the steps at hand."""
@@ -230,16 +239,21 @@ class PlanSteps:
             inner[name] = (0, max(bounds[1] - 1, 0))
         groups = [x.group for x in steps if isinstance(x, Run)]
         private = {v for g in groups for v in g.stored} - set(s.parts)
-        halos = (self._halo(x, inner) for x in steps if isinstance(x, FillHalo))
-        kernels = (
-            *(k for k in halos if k is not None),
-            *(self._lowered(g, inner) for g in groups),
-        )
-        # The number of slices may depend on sizes that no kernel reads.
-        counted = {n for _, trips in counters for n in Index.of(trips).names()}
-        needed = counted | dict(kernels[0].symbols).keys()
-        first = replace(kernels[0], symbols=tuple((n, r) for n, r in inner.items() if n in needed))
-        kernels = (first, *kernels[1:])
+
+        def made() -> tuple[Kernel, ...]:
+            halos = (self._halo(x, inner) for x in steps if isinstance(x, FillHalo))
+            kernels = (
+                *(k for k in halos if k is not None),
+                *(self._kernel(g, inner) for g in groups),
+            )
+            # The number of slices may depend on sizes that no kernel reads.
+            counted = {n for _, trips in counters for n in Index.of(trips).names()}
+            needed = counted | dict(kernels[0].symbols).keys()
+            seen = tuple((n, r) for n, r in inner.items() if n in needed)
+            return (replace(kernels[0], symbols=seen), *kernels[1:])
+
+        around = tuple(counters), tuple(x for x in steps if isinstance(x, FillHalo))
+        kernels = self._lowered.kernels(groups, self.plan.layouts, inner, made, around)
         first_name, last_name = kernels[0].name, kernels[-1].name
         name = first_name if len(kernels) == 1 else f"{first_name}-{last_name}"
         trips = prod(typical(n, self.sizes) for _, n in counters)
@@ -347,9 +361,12 @@ class PlanSteps:
 
     # -- kernels --------------------------------------------------------------------------------
     def _run(self, group: Group, symbols: Symbols) -> host.Step:
-        return self._launch(group.name, (self._lowered(group, symbols),), self._work(group))
+        kernels = self._lowered.kernels(
+            (group,), self.plan.layouts, symbols, lambda: (self._kernel(group, symbols),)
+        )
+        return self._launch(group.name, kernels, self._work(group))
 
-    def _lowered(self, group: Group, symbols: Symbols) -> Kernel:
+    def _kernel(self, group: Group, symbols: Symbols) -> Kernel:
         finite = finite_operands(group.reads, self.constants)
         small = small_factors(group.stages, self.constants)
         plan = self.plan
@@ -370,6 +387,17 @@ class PlanSteps:
         slices: tuple[list[tuple[str, Size]], set[str]] | None = None,
     ) -> host.Step:
         """The launch of kernels that join those pending."""
+        said = None if slices is None else (tuple(slices[0]), frozenset(slices[1]))
+        renamed, job = self._lowered.job(kernels, said, lambda: self._job(kernels, slices))
+        origin = tuple(dict.fromkeys(o for k in kernels for o in k.origin))
+        id_ = KernelId(self.first + len(self._pending))
+        self._pending.append(Pending(id_, name, kernels, renamed, job, flops, origin, self.near))
+        return host.Launch(id_)
+
+    def _job(
+        self, kernels: tuple[Kernel, ...], slices: tuple[list[tuple[str, Size]], set[str]] | None
+    ) -> tuple[Canonical, CompileJob]:
+        """The job of kernels, and how its names are the plan's."""
         renamed = canonical(*kernels)
         forward = {old: new for new, old in renamed.buffers.items()}
         constants = tuple(
@@ -384,11 +412,7 @@ class PlanSteps:
             env = {old: Index.of(name) for old, name in new.items()}
             counts = tuple((new[n], plain(Index.of(trips).subs(env))) for n, trips in counters)
             sliced = Slices(counts, kept)
-        job = CompileJob(renamed.kernels, constants, sliced)
-        origin = tuple(dict.fromkeys(o for k in kernels for o in k.origin))
-        id_ = KernelId(self.first + len(self._pending))
-        self._pending.append(Pending(id_, name, kernels, renamed, job, flops, origin, self.near))
-        return host.Launch(id_)
+        return renamed, CompileJob(renamed.kernels, constants, sliced)
 
     def launched(self, pending: Pending, made: Made) -> Launched:
         """The launch of a kernel that is made, constants packed as it wants them."""

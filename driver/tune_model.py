@@ -1,7 +1,8 @@
-"""`tune_model`: a model's kernels searched for better schedules, all trials kept in the database.
+"""`tune_model`: a model searched for a better plan and schedules, all trials kept in the database.
 
-The model is imported, optimised and planned as for a compilation. Its kernels are the subjects of
-the search (`driver.tuning`). At last the model is compiled twice, with default schedules and with
+The model is imported, optimised and planned as for a compilation. First decisions of the plan are
+tried (`driver.tune_plan`), then schedules of its kernels, the subjects of the search
+(`driver.tuning`). At last the model is compiled twice, with default schedules and with
 those that were found, and both artifacts take turns: what is not faster in the model, too, gets a
 note in the database, and no compilation takes it.
 """
@@ -21,8 +22,10 @@ from rutc.driver.eight_bits import in_eight_bits
 from rutc.driver.in_model import HandedOut, ModelBench, Planned, Subject
 from rutc.driver.launch_times import Artifact, in_turns, written
 from rutc.driver.options import Options
+from rutc.driver.plan_search import Outcome
 from rutc.driver.plan_steps import Pending
 from rutc.driver.planning import planned
+from rutc.driver.tune_plan import PlanFound, tune_plan
 from rutc.driver.tuning import Limits, Progressing, Tried, Tuning
 from rutc.driver.tuning_records import doubted, known_of, origin_of, rows_of
 from rutc.emit.targets import target_named
@@ -35,6 +38,8 @@ from rutc.tuner.cost_model import CostModel
 from rutc.tuner.database import Database
 from rutc.tuner.search import Candidate
 
+PLANS = 0.5
+"""The share of a search that is for plans."""
 IN_MODEL_S = 1.0
 """For each of two artifacts that take turns."""
 
@@ -71,6 +76,8 @@ class TuningReport:
     interrupted: bool
     default_us: float | None
     tuned_us: float | None
+    plan: PlanFound | None = None
+    """What became of the plan, if it was searched."""
 
 
 def tune_model(
@@ -83,10 +90,15 @@ def tune_model(
     cpu: int | None = None,
     seed: int = 0,
     given: Callable[[Subject], Iterable[Choice]] = lambda subject: (),
+    plans: bool = True,
+    on_plan: Callable[[Outcome], None] = lambda outcome: None,
     on_batch: Callable[[Progressing, Tuning], None] = lambda subject, tuning: None,
     on_progress: Progress | None = None,
 ) -> TuningReport:
-    """Search for schedules of a model's kernels; `names` are parts of names of those to search.
+    """Search for a model's plan, then for schedules of its kernels.
+
+    `names` are parts of the names of kernels to search; the plan then stays as it is, as it does
+    without `plans`.
 
     What is `given` of a kernel, schedules made by hand, is tried before all others; those that do
     not apply are left out.
@@ -110,6 +122,28 @@ def tune_model(
         graph = in_eight_bits(graph, machine, options.calibration, options.budget, tell).graph
     found = versions(graph, machine, exact=options.exact_algorithms, spread=options.spread)
     plan, alternatives = planned(found, machine, options.precision)
+    better: PlanFound | None = None
+    # A plan is of all kernels: those of some names keep the plan that they have.
+    if plans and not alternatives and not graph.symbols and not names:
+        most = limits.share(PLANS)
+        better = tune_plan(
+            graph,
+            plan,
+            machine,
+            database,
+            options,
+            most.seconds,
+            most.trials,
+            cpu=cpu,
+            seed=seed,
+            on_round=on_plan,
+        )
+        if better.interrupted:
+            spent, place = perf_counter() - began, str(database.location)
+            tried = better.tried, better.failed
+            return TuningReport((), *tried, (), spent, place, True, None, None, better)
+        plan = better.plan
+        limits = limits.after(perf_counter() - began, better.tried)
     own = Planned(plan, alternatives, machine)
     launches = own.launches()
     named = {s: name_of(first) for s, (first, *_) in launches.items()}
@@ -134,8 +168,8 @@ def tune_model(
     interrupted = False
     faster: dict[Subject, Candidate] = {}
     compared: InModel | None = None
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         jobs = len(os.sched_getaffinity(0))
         with ModelBench(own, folder, jobs, cpu) as bench:
             tuning = Tuning(
@@ -164,14 +198,16 @@ def tune_model(
                 database.add(doubted(c, s, origin, database), replace=True)
     return TuningReport(
         tuple(_told(t, compared) for t in tuning.subjects),
-        sum(kept.values()),
-        sum(n for status, n in kept.items() if status != "measured"),
+        sum(kept.values()) + (0 if better is None else better.tried),
+        sum(n for status, n in kept.items() if status != "measured")
+        + (0 if better is None else better.failed),
         tuple(error for error, _ in errors.most_common()),
         perf_counter() - began,
         str(database.location),
         interrupted,
         None if compared is None else compared.run_us[0],
         None if compared is None else compared.run_us[1],
+        better,
     )
 
 

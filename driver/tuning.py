@@ -121,6 +121,14 @@ class Limits:
     seconds: float = inf
     trials: float = inf
 
+    def share(self, part: float) -> Limits:
+        """A part of both."""
+        return Limits(part * self.seconds, part * self.trials)
+
+    def after(self, seconds: float, trials: int) -> Limits:
+        """What is left of both."""
+        return Limits(max(self.seconds - seconds, 0.0), max(self.trials - trials, 0))
+
 
 @record
 class Tried:

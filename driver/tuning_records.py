@@ -170,6 +170,16 @@ def _log_ratio(t: trial.Trial, said: Mapping[str, Any], state: str) -> float | N
         return None
 
 
+def nearest(trials: Iterable[trial.Trial], likeness: trial.Likeness) -> list[trial.Trial]:
+    """Returns the trials that were made on the machines most like one."""
+    near: defaultdict[int, list[trial.Trial]] = defaultdict(list)
+    for t in trials:
+        distance = likeness(t.origin)
+        if distance is not None:
+            near[distance].append(t)
+    return near[min(near)] if near else []
+
+
 class RecordedSchedules:
     """Chooses the fastest schedule that is on record for a kernel, on a machine like this one.
 
@@ -186,12 +196,7 @@ class RecordedSchedules:
     ) -> Choice | None:
         """Returns the schedule; None for the default one."""
         task = task_of(Subject(kernel, constants, machine))
-        near: defaultdict[int, list[trial.Trial]] = defaultdict(list)
-        for t in self._database.trials(task):
-            distance = self._likeness(t.origin)
-            if distance is not None:
-                near[distance].append(t)
-        known = recorded(near[min(near)]) if near else []
+        known = recorded(nearest(self._database.trials(task), self._likeness))
         faster = [
             r for r in known if not r.doubted and r.ratio is not None and r.ratio <= 1 - CERTAIN
         ]

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from math import prod
 
 from rutc.base.record import record
+from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.filtering import Filtered, MinimalFiltering
 from rutc.graph_opt.alternatives.split_precision import SMALLEST, MultiplyParts
 from rutc.graph_opt.editor import Editor
@@ -52,6 +53,8 @@ class Algorithms:
     machine: Machine = COMMON
     spread: tuple[str, ...] = ()
     after: OnStep | None = None
+    assigned: Assigned | None = None
+    """The algorithms that are chosen already."""
     found: dict[str, Algorithm] = field(default_factory=dict, init=False)
     _before: Graph | None = field(default=None, init=False)
 
@@ -59,11 +62,17 @@ class Algorithms:
         """Note what a step chose."""
         if changed and self._before is not None:
             if name == FILTERING:
-                rule = MinimalFiltering(spread=self.spread, machine=self.machine)
+                rule = MinimalFiltering(
+                    spread=self.spread, machine=self.machine, assigned=self.assigned
+                )
                 self.found.update((a.sum, a) for a in _filtered(rule, self._before))
             elif name.removesuffix(FEW_ROWS) == MultiplyParts.name:
                 symbolic = name == MultiplyParts.name
-                step = MultiplyParts(symbolic=symbolic, coefficients=self.machine.coefficients)
+                step = MultiplyParts(
+                    symbolic=symbolic,
+                    coefficients=self.machine.coefficients,
+                    assigned=self.assigned,
+                )
                 self.found.update((a.sum, a) for a in _in_parts(step, self._before))
         self._before = graph
         if self.after is not None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, isfinite
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,7 +32,9 @@ from rutc.report.flags import (
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from rutc.driver.plan_search import Outcome
     from rutc.driver.tune_model import TuningReport
+    from rutc.driver.tune_plan import PlanFound
     from rutc.driver.tuning import Progressing, Tuning
 
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "": 1.0}
@@ -64,6 +67,13 @@ def tune(
             "--kernel", metavar="PART", help="Only kernels with this in their names; repeatable."
         ),
     ] = None,
+    plans: Annotated[
+        bool,
+        typer.Option(
+            "--plans/--no-plans",
+            help="Whether to search for a better plan first, for half the time.",
+        ),
+    ] = True,
     db: Db = None,
     target: Target = "native",
     precision: Precision = "fp32",
@@ -80,7 +90,7 @@ def tune(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Search for faster schedules of a model's kernels, and keep what is measured.
+    """Search for a faster plan and schedules of a model, and keep what is measured.
 
     `rutc compile` then takes the fastest that are known. Ctrl-C ends the search; all that was
     measured is kept, and the next search goes on from there.
@@ -88,7 +98,7 @@ def tune(
     with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
         seconds = seconds_of(time) if time is not None else inf if trials else seconds_of("5m")
         sizes = dim, shape, value
-        how = {"names": kernel or (), "cpu": cpu, "seed": seed}
+        how = {"names": kernel or (), "cpu": cpu, "seed": seed, "plans": plans}
         what = target, precision, calibrate, calibrate_by
         found = _searched(screen, model, seconds, trials, db, what, sizes, how)
         screen.result(tuning_json(found), tuning_table(found), *tuning_lines(found))
@@ -164,6 +174,7 @@ def _searched(
             Limits(seconds, trials or inf),
             options=options,
             on_batch=_shown(screen, on_progress, seconds, trials),
+            on_plan=_shown_plan(screen, on_progress, seconds, trials),
             on_progress=on_progress,
             **how,
         )
@@ -194,6 +205,31 @@ def _shown(
     return shown
 
 
+def _shown_plan(
+    screen: Screen,
+    on_progress: Callable[[str, int, int], None],
+    seconds: float,
+    trials: int | None,
+) -> Callable[[Outcome], None]:
+    """What is called after each round for plans: it moves the bar, and tells what stays."""
+    told, began = 0, monotonic()
+
+    def shown(found: Outcome) -> None:
+        nonlocal told
+        if isfinite(seconds):
+            spent = min(int(monotonic() - began), int(seconds))
+            on_progress(f"plans {found.tried}", spent, int(seconds))
+        else:
+            on_progress("plans", min(found.tried, trials or found.tried), trials or found.tried)
+        for step in found.steps[told:]:
+            if not screen.quiet and not screen.as_json:
+                gain = 100 * (1 / step.ratio.median - 1)
+                screen.note(f"{step.candidate}: {gain:.0f} % faster, {step.ratio.us:.0f} us before")
+        told = len(found.steps)
+
+    return shown
+
+
 def tuning_json(found: TuningReport) -> Json:
     """Returns what a search found, for `--json`."""
     return {
@@ -205,6 +241,7 @@ def tuning_json(found: TuningReport) -> Json:
         "interrupted": found.interrupted,
         "default_us": found.default_us,
         "tuned_us": found.tuned_us,
+        "plan": None if found.plan is None else plan_json(found.plan),
         "kernels": [
             {
                 "name": t.name,
@@ -218,6 +255,20 @@ def tuning_json(found: TuningReport) -> Json:
                 "used": t.believed,
             }
             for t in found.tuned
+        ],
+    }
+
+
+def plan_json(found: PlanFound) -> Json:
+    """Returns what became of a plan, for `--json`."""
+    return {
+        "tried": found.tried,
+        "failed": found.failed,
+        "run": None if found.run is None else found.run.median,
+        "used": found.taken,
+        "changes": [
+            {"change": str(s.candidate), "ratio": s.ratio.median, "us": s.ratio.us}
+            for s in found.steps
         ],
     }
 
@@ -250,10 +301,23 @@ def tuning_table(found: TuningReport) -> Table:
     return table
 
 
+def plan_line(found: PlanFound) -> str:
+    """Returns what is said of a plan."""
+    if found.run is None:
+        return f"{found.tried} other decisions of the plan were tried, none was faster for sure"
+    percent = 100 * (1 - found.run.median)
+    verdict = "rutc compile takes it" if found.taken else "not for sure, so it is not taken"
+    return (
+        f"a plan with {len(found.steps)} other decisions, of {found.tried} tried, takes "
+        f"{percent:.1f} % less time for a run: {verdict}"
+    )
+
+
 def tuning_lines(found: TuningReport) -> list[str]:
     """Returns what is said below the table."""
     failed = f", {found.failed} of them failed ({found.errors[0]})" if found.failed else ""
-    lines = [f"{found.trials} trials in {found.seconds:.0f} s{failed}; kept in {found.database}"]
+    lines = [] if found.plan is None else [plan_line(found.plan)]
+    lines += [f"{found.trials} trials in {found.seconds:.0f} s{failed}; kept in {found.database}"]
     if found.default_us is not None and found.tuned_us is not None:
         used = sum(t.believed for t in found.tuned)
         lines.append(

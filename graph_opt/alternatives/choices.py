@@ -20,10 +20,16 @@ from rutc.tensor_ir.machine import Machine
 
 
 def with_algorithms(
-    graph: Graph, machine: Machine, assigned: Assigned, *, exact: bool = False
+    graph: Graph,
+    machine: Machine,
+    assigned: Assigned,
+    *,
+    exact: bool = False,
+    on_step: OnStep | None = None,
 ) -> Graph:
     """An imported graph after all rewrites, its sums computed by these algorithms and no others."""
-    return optimize(graph, pipeline=pipeline_for(machine, exact=exact, assigned=assigned))
+    steps = pipeline_for(machine, exact=exact, assigned=assigned)
+    return optimize(graph, on_step=on_step, pipeline=steps)
 
 
 def offers(

@@ -1,0 +1,215 @@
+"""Plans timed in turns with one of them, and what a change of a few launches takes of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from rutc.base.record import record
+from rutc.driver.compile_job import Chooser, CompileJob
+from rutc.driver.launch_times import Artifact, Profiled, run_in_turns, written
+from rutc.driver.lowered import Lowered
+from rutc.driver.plan_steps import Pending, PlanSteps
+from rutc.driver.served import Served
+from rutc.driver.trials import interval
+from rutc.driver.weights import Weights
+from rutc.graph_opt.decide.realise import Realisation
+from rutc.tensor_ir.machine import Machine
+from rutc.verify.session_values import session_values
+
+SECONDS = 1.0
+"""For each of two libraries that take turns in a round."""
+TIMEOUT_S = 60.0
+"""A library that takes longer for a round hangs."""
+
+
+@record
+class Launch:
+    """A launch, told from others by the code and the values of the plan that it is called with."""
+
+    job: CompileJob
+    buffers: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, pending: Pending) -> Launch:
+        """That of what is to be launched."""
+        return cls(pending.job, tuple(sorted(pending.canonical.buffers.items())))
+
+
+@record(eq=False)
+class Candidate:
+    """A plan with a change: which, what it has instead of which launches; equal to itself only."""
+
+    decision: str
+    change: str
+    found: Realisation
+    gone: frozenset[Launch]
+    new: frozenset[Launch]
+    algorithms: tuple[tuple[str, str], ...] | None = None
+    """All algorithms of its graph, where they are what is changed."""
+
+    def __str__(self) -> str:
+        return f"{self.decision}: {self.change}"
+
+
+@record
+class Ratio:
+    """What a change takes by what was there before: the median, and the ends of its interval."""
+
+    median: float
+    low: float
+    high: float
+    us: float
+    """What the launches took before, of a run."""
+
+
+@record
+class Runs:
+    """Microseconds of the steps {run, step} of two libraries that took turns, and their names."""
+
+    us: tuple[np.ndarray, np.ndarray]
+    names: tuple[tuple[str, ...], tuple[str, ...]]
+
+
+class PlanBench:
+    """Times plans beside the one that is the best so far."""
+
+    def __init__(
+        self,
+        found: Realisation,
+        machine: Machine,
+        folder: Path,
+        chooser: Chooser | None,
+        cpu: int | None = None,
+        keep_subnormals: bool = False,
+    ) -> None:
+        """Compile the plan that others are timed beside; libraries go into a folder.
+
+        Raises:
+            UserError: it does not compile, or does not run.
+        """
+        self.found, self.machine = found, machine
+        self._folder, self._chooser, self._cpu = folder, chooser, cpu
+        self._keep_subnormals = keep_subnormals
+        self._made = 0
+        self._lowered = Lowered()
+        self.launches = self.launches_of(found)
+        self.artifact = self._written(found)
+        self._served = Served(partial(_answering, self.artifact.library), cpu)
+        runs = self._ask(self.artifact)
+        own = _by_launch(self.launches, self.artifact, runs.names[0], runs.us[0])
+        self.us = {x: float(np.median(t)) for x, t in own.items()}
+        self.total_us = float(np.median(runs.us[0].sum(axis=1)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._served.close()
+        _removed(self.artifact)
+
+    def launches_of(self, found: Realisation) -> tuple[Launch, ...]:
+        """The launches of a plan, in their order."""
+        steps = PlanSteps(found.plan, Weights(), lowered=self._lowered)
+        return tuple(Launch.of(p) for p in steps.pending)
+
+    def time(
+        self, found: Realisation, tries: Sequence[Candidate], processes: int = 0
+    ) -> tuple[list[Ratio], Ratio]:
+        """What each of some changes takes that a plan has, and the whole run.
+
+        With `processes` in so many new ones: where values lie in memory, and so which of them
+        drive each other out of caches, is another matter in each.
+
+        Raises:
+            RutcError: it does not compile, or does not run.
+            Unanswered: it crashes or hangs.
+        """
+        artifact = self._written(found)
+        try:
+            asked = [self._ask(artifact, new=processes > 0) for _ in range(max(processes, 1))]
+        finally:
+            _removed(artifact)
+        launches = self.launches_of(found)
+        us: list[tuple[dict[Launch, np.ndarray], dict[Launch, np.ndarray]]] = [
+            (
+                _by_launch(self.launches, self.artifact, runs.names[0], runs.us[0]),
+                _by_launch(launches, artifact, runs.names[1], runs.us[1]),
+            )
+            for runs in asked
+        ]
+        return [
+            _ratio([(sum(b[x] for x in c.gone), sum(a[x] for x in c.new)) for b, a in us])
+            for c in tries
+        ], _ratio([(runs.us[0].sum(axis=1), runs.us[1].sum(axis=1)) for runs in asked])
+
+    def _written(self, found: Realisation) -> Artifact:
+        self._made += 1
+        return written(
+            found.plan,
+            self.machine,
+            self._folder / f"plan{id(self)}_{self._made}.so",
+            chooser=self._chooser,
+            keep_subnormals=self._keep_subnormals,
+        )
+
+    def _ask(self, artifact: Artifact, *, new: bool = False) -> Runs:
+        if new:
+            self._served.close()
+        runs = self._served.ask(artifact.library, TIMEOUT_S)
+        assert isinstance(runs, Runs)
+        return runs
+
+
+def _removed(artifact: Artifact) -> None:
+    """The files of an artifact are there no more."""
+    for path in (artifact.library, artifact.library.with_suffix(".h")):
+        path.unlink(missing_ok=True)
+
+
+def _answering(library: Path) -> Callable[[Path], Runs]:
+    """What answers how long the steps of a library take, in turns with those of this one."""
+    usual = Profiled(library)
+    given = session_values(usual.session, ())
+
+    def runs(other: Path) -> Runs:
+        with Profiled(other) as instead:
+            first, second = run_in_turns([usual, instead], given, SECONDS)
+            return Runs((first, second), (usual.names, instead.names))
+
+    return runs
+
+
+def _by_launch(
+    launches: Sequence[Launch], artifact: Artifact, names: Sequence[str], us: np.ndarray
+) -> dict[Launch, np.ndarray]:
+    """Microseconds {run} of each launch, of those of steps {run, step}."""
+    functions = frozenset(artifact.launches)
+    steps = [number for number, name in enumerate(names) if name in functions]
+    found: dict[Launch, np.ndarray] = {}
+    for launch, step in zip(launches, steps, strict=True):
+        found[launch] = found.get(launch, 0.0) + us[:, step]
+    return found
+
+
+Times = np.ndarray | int
+"""Microseconds {run}; 0 where nothing runs."""
+
+
+def _ratio(processes: Sequence[tuple[Times, Times]]) -> Ratio:
+    """The ratio of what takes turns (before, after), by that of neighbouring runs."""
+    ratios = [np.atleast_1d(after / np.maximum(before, 1e-3)) for before, after in processes]
+    every = np.concatenate(ratios)
+    low, high = interval(list(every))
+    us = float(np.median(np.concatenate([np.atleast_1d(before) for before, _ in processes])))
+    return Ratio(float(np.median(every)), float(low), float(high), us)

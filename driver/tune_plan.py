@@ -1,0 +1,103 @@
+"""A model's plan searched for a better one, all that is tried kept in the database."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from rutc.base.record import record
+from rutc.driver.on_record import records_in
+from rutc.driver.options import Options
+from rutc.driver.plan_bench import Candidate, Ratio
+from rutc.driver.plan_records import plan_task, realised, row_of_change, row_of_plan
+from rutc.driver.plan_search import Outcome, PlanSearch, Step
+from rutc.driver.planning import narrowed
+from rutc.driver.tuning_records import origin_of
+from rutc.graph_opt.plan import Plan
+from rutc.tensor_ir.graph import Graph
+from rutc.tensor_ir.machine import Machine
+from rutc.tuner.database import Database
+
+
+@record
+class PlanFound:
+    """The plan to go on with, what has changed in it, and a run of it by one of the usual plan.
+
+    `run` is None where the search has changed nothing.
+    """
+
+    plan: Plan
+    tried: int = 0
+    failed: int = 0
+    steps: tuple[Step, ...] = ()
+    run: Ratio | None = None
+    interrupted: bool = False
+
+    @property
+    def taken(self) -> bool:
+        """Whether compilations take it."""
+        return self.run is not None and self.run.high < 1
+
+
+def tune_plan(
+    graph: Graph,
+    usual: Plan,
+    machine: Machine,
+    database: Database,
+    options: Options,
+    seconds: float,
+    trials: float,
+    *,
+    cpu: int | None = None,
+    seed: int = 0,
+    on_round: Callable[[Outcome], None] = lambda outcome: None,
+) -> PlanFound:
+    """Search from the usual plan of an imported graph of fixed sizes on, or from that on record.
+
+    Kernels have the schedules that are on record.
+
+    Raises:
+        UserError: the model does not run.
+    """
+    records, origin = records_in(database, options), origin_of(machine)
+    task, exact = plan_task(graph, machine, options), options.exact_algorithms
+    assert usual.assignment is not None
+    assignment = usual.assignment
+    start = realised(graph, assignment, machine, exact=exact)
+    if start is None:
+        return PlanFound(usual)
+    known = records.plans.best(graph, assignment)
+    first = None if known is None else realised(graph, known, machine, exact=exact)
+
+    def keep(c: Candidate, ratio: Ratio | None) -> None:
+        database.add([row_of_change(task, origin, c, ratio, assignment)])
+
+    with tempfile.TemporaryDirectory() as folder:
+        search = PlanSearch(
+            graph,
+            start,
+            machine,
+            Path(folder),
+            first=first,
+            chooser=records.schedules,
+            exact=exact,
+            spread=options.spread,
+            change=narrowed(machine, options.precision) or (lambda found: found),
+            cpu=cpu,
+            seed=seed,
+            keep_subnormals=options.keep_subnormals,
+            tried=keep,
+        )
+        out, interrupted = search.outcome, False
+        try:
+            for found in search.run(seconds, trials):
+                on_round(found)
+        except KeyboardInterrupt:
+            interrupted = True
+    best, run = out.best, out.run
+    if run is not None and run.high < 1:
+        database.add([row_of_plan(task, origin, best.assignment, run, assignment)])
+    elif out.steps or first is None:
+        best = first or start
+    return PlanFound(best.plan, out.tried, out.failed, tuple(out.steps), run, interrupted)

@@ -1,0 +1,275 @@
+"""The search for plans: what is changed together, what is timed, and what compilations take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import rutc
+from rutc.driver import plan_bench
+from rutc.driver.launch_times import Profiled, run_in_turns, written
+from rutc.driver.lowered import Lowered
+from rutc.driver.options import Options
+from rutc.driver.plan_bench import Candidate, Launch, PlanBench, Ratio
+from rutc.driver.plan_records import PLAN, RecordedPlans, plan_task, realised, row_of_plan
+from rutc.driver.plan_search import PlanSearch
+from rutc.driver.plan_steps import Pending, PlanSteps
+from rutc.driver.planning import planned
+from rutc.driver.served import Unanswered
+from rutc.driver.tune_model import tune_model
+from rutc.driver.tuning import Limits
+from rutc.driver.tuning_records import origin_of
+from rutc.driver.weights import Weights
+from rutc.emit.targets import native_target
+from rutc.graph_opt import versions
+from rutc.graph_opt.assignment import Assignment
+from rutc.graph_opt.decide.combine import combined
+from rutc.graph_opt.decide.neighbours import legal, neighbours
+from rutc.graph_opt.decide.realise import Realisation
+from rutc.importer import import_model
+from rutc.tensor_ir import Graph
+from rutc.tuner.database import Database
+from rutc.verify.compare import Value
+from tests.cli.conftest import build
+
+MACHINE = native_target().machine
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of several kernels, which take some microseconds."""
+    path = tmp_path_factory.mktemp("plans") / "layers.onnx"
+    rng = np.random.default_rng(0)
+    shapes = {"u": (8, 256), "v": (256, 256), "w": (256, 128)}
+    weights = {n: rng.standard_normal(s).astype(np.float32) / 16 for n, s in shapes.items()}
+    nodes = [
+        helper.make_node("MatMul", ["x", "u"], ["a"], name="first"),
+        helper.make_node("Softmax", ["a"], ["b"], name="shares", axis=-1),
+        helper.make_node("MatMul", ["b", "v"], ["c"], name="second"),
+        helper.make_node("Tanh", ["c"], ["d"], name="curve"),
+        helper.make_node("MatMul", ["d", "w"], ["y"], name="third"),
+    ]
+    onnx.save(build(nodes, weights), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def graph(model: Path) -> Graph:
+    """The graph as it is imported."""
+    return import_model(model)
+
+
+@pytest.fixture(scope="module")
+def usual(graph: Graph) -> Realisation:
+    """Its usual plan."""
+    plan, _ = planned(versions(graph, MACHINE), MACHINE)
+    assert plan.assignment is not None
+    found = realised(graph, plan.assignment, MACHINE)
+    assert found is not None
+    assert str(found.plan.assignment) == str(plan.assignment)
+    return found
+
+
+def changed(usual: Realisation) -> Realisation:
+    """Another plan for it, with other kernels."""
+    bench = Lowered()
+    before = {Launch.of(p) for p in steps_of(usual, bench)}
+    for n in neighbours(usual):
+        other = legal(usual, n) if n.kind in ("kernel", "layout") else None
+        if other is None:
+            continue
+        if {Launch.of(p) for p in steps_of(other, bench)} != before:
+            return other
+    raise AssertionError("the plan has no neighbours")
+
+
+def steps_of(found: Realisation, lowered: Lowered) -> tuple[Pending, ...]:
+    """What a plan launches."""
+    steps = PlanSteps(found.plan, Weights(), lowered=lowered)
+    return steps.pending
+
+
+def test_what_was_lowered_before_is_what_is_lowered_now(usual: Realisation) -> None:
+    known = Lowered()
+    steps_of(usual, known)
+    for n in list(neighbours(usual))[::7]:
+        other = legal(usual, n)
+        if other is not None:
+            again, anew = steps_of(other, known), steps_of(other, Lowered())
+            assert [p.job for p in again] == [p.job for p in anew], str(n)
+            assert [p.canonical for p in again] == [p.canonical for p in anew], str(n)
+            assert [p.name for p in again] == [p.name for p in anew], str(n)
+
+
+def test_changes_that_are_combined_are_all_there(usual: Realisation) -> None:
+    base = usual.assignment
+    pairs = 0
+    some = [n.assignment for n in neighbours(usual) if n.kind in ("layout", "kernel")]
+    for a, b in zip(some, some[5:], strict=False):
+        both = combined(base, (a, b))
+        assert combined(base, (a,)) == a
+        for name, arrangement in a.arrangements.items():
+            if base.arrangements.get(name) != arrangement and (
+                b.arrangements.get(name) == base.arrangements.get(name)
+            ):
+                assert both.arrangements[name] == arrangement
+        gone = set(base.groups) - (set(a.groups) & set(b.groups))
+        new = (set(a.groups) | set(b.groups)) - set(base.groups)
+        assert set(both.groups) == (set(base.groups) - gone) | new
+        pairs += 1
+    assert pairs > 10
+
+
+def test_sequences_keep_their_order() -> None:
+    base = Assignment("g", {}, recomputed=("a", "b", "c"))
+    first = replace(base, recomputed=("a", "x", "b", "c"))
+    second = replace(base, recomputed=("a", "c", "y"))
+    assert combined(base, (first, second)).recomputed == ("a", "x", "c", "y")
+
+
+class Clock:
+    """Runs libraries, and tells that those but the first take so much of its time."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+
+    def __call__(
+        self, profiled: Sequence[Profiled], given: Mapping[str, Value], seconds: float
+    ) -> list[np.ndarray]:
+        found = run_in_turns(profiled, given, 0.0)
+        rng = np.random.default_rng(0)
+        times = [1000 * (1 + 0.001 * rng.random(us.shape)) for us in found]
+        return [times[0], *(self.share * t for t in times[1:])]
+
+
+def search(
+    graph: Graph, usual: Realisation, folder: Path, **options: object
+) -> tuple[PlanSearch, list[tuple[Candidate, Ratio | None]]]:
+    """A search, and what it has tried."""
+    tried: list[tuple[Candidate, Ratio | None]] = []
+    made = PlanSearch(
+        graph, usual, MACHINE, folder, tried=lambda c, r: tried.append((c, r)), **options
+    )
+    return made, tried
+
+
+def test_what_is_faster_stays(
+    graph: Graph, usual: Realisation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_bench, "run_in_turns", Clock(0.2))
+    found, tried = search(graph, usual, tmp_path)
+    list(found.run(inf, 3))
+    assert found.outcome.tried == len(tried) == 3
+    assert found.outcome.steps
+    assert found.outcome.best.assignment != usual.assignment
+    assert found.outcome.run is not None
+    assert found.outcome.run.high < 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_not_faster_does_not(
+    graph: Graph, usual: Realisation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_bench, "run_in_turns", Clock(1.0))
+    found, tried = search(graph, usual, tmp_path)
+    list(found.run(inf, 3))
+    assert len(tried) == 3
+    # A change may also be fewer launches.
+    slower = [c for c, r in tried if r is not None and len(c.new) >= len(c.gone)]
+    assert not any(s.candidate in slower for s in found.outcome.steps)
+
+
+def test_what_does_not_run_is_told_from_the_others(
+    graph: Graph, usual: Realisation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = PlanBench.time
+
+    def failing(
+        bench: PlanBench, found: Realisation, tries: Sequence[Candidate], processes: int = 0
+    ) -> tuple[list[Ratio], Ratio]:
+        if any("layout" in c.decision for c in tries):
+            raise Unanswered("it ended")
+        return real(bench, found, tries, processes)
+
+    monkeypatch.setattr(plan_bench, "run_in_turns", Clock(1.0))
+    monkeypatch.setattr(PlanBench, "time", failing)
+    found, tried = search(graph, usual, tmp_path, seed=1)
+    list(found.run(inf, 8))
+    failed = [c for c, r in tried if r is None]
+    assert len(failed) == found.outcome.failed > 0
+    assert all("layout" in c.decision for c in failed)
+
+
+def test_every_plan_computes_the_same(model: Path, graph: Graph, usual: Realisation) -> None:
+    other = changed(usual)
+    x = {"x": np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)}
+    results = []
+    for number, found in enumerate((usual, other)):
+        path = model.with_name(f"plan{number}.so")
+        written(found.plan, MACHINE, path)
+        with rutc.load(path, threads=1) as session:
+            results.append(session.run(None, x)[0])
+    np.testing.assert_array_max_ulp(*results, maxulp=64)
+
+
+def put_on_record(
+    database: Database, graph: Graph, usual: Realisation, found: Realisation, high: float = 0.9
+) -> None:
+    """Puts a plan on record that is a tenth faster."""
+    task, origin = plan_task(graph, MACHINE, Options()), origin_of(MACHINE)
+    ratio = Ratio(0.89, 0.88, high, 1000.0)
+    row = row_of_plan(task, origin, found.assignment, ratio, usual.assignment)
+    database.add([row], replace=True)
+
+
+def test_compilations_take_the_plan_on_record(
+    model: Path, graph: Graph, usual: Realisation, tmp_path: Path
+) -> None:
+    other, db = changed(usual), tmp_path / "records.sqlite"
+    plain = rutc.compile(model, tmp_path / "model.so", db="none")
+    default = plain.library.read_bytes()
+    with Database.open(str(db)) as database:
+        put_on_record(database, graph, usual, other)
+        found = RecordedPlans(database, MACHINE, Options()).best(graph, usual.assignment)
+        assert found == other.assignment
+    taken = rutc.compile(model, tmp_path / "model.so", db=db).library.read_bytes()
+    assert taken != default
+    assert rutc.compile(model, tmp_path / "model.so", db=db).library.read_bytes() == taken
+
+
+def test_plans_that_are_not_faster_or_no_plans_are_not_taken(
+    model: Path, graph: Graph, usual: Realisation, tmp_path: Path
+) -> None:
+    other, db = changed(usual), tmp_path / "records.sqlite"
+    default = rutc.compile(model, tmp_path / "model.so", db="none").library.read_bytes()
+    with Database.open(str(db)) as database:
+        put_on_record(database, graph, usual, other, high=1.01)
+        (row,) = database.trials()
+        assert row.template == PLAN
+        database.add([replace(row, schedule='assignment "layers"\n%nothing [n]\n')])
+        database.add([replace(row, schedule="no assignment")])
+    assert rutc.compile(model, tmp_path / "model.so", db=db).library.read_bytes() == default
+
+
+def test_a_search_of_a_model_tries_plans_and_keeps_them(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_bench, "run_in_turns", Clock(0.2))
+    with Database.open(str(tmp_path / "records.sqlite")) as database:
+        found = tune_model(model, database, Limits(trials=8))
+        assert found.plan is not None
+        assert found.plan.taken
+        kinds = [t.template for t in database.trials()]
+        assert kinds.count("plan") == 1
+        assert kinds.count("change of a plan") == found.plan.tried == 4
+        again = tune_model(model, database, Limits(trials=2))
+        assert again.plan is not None
+        without = tune_model(model, database, Limits(trials=2), plans=False)
+        assert without.plan is None
