@@ -201,14 +201,14 @@ class ModelBench(Served):
         return sum(c for s, c in own if s == subject) / sum(cycles)
 
     # -- candidates -----------------------------------------------------------------------------
-    def room(self, subject: Subject, taken: Mapping[Subject, int]) -> int:
-        """Returns how many schedules of a subject fit into a round beside so many of others."""
+    def room(self, subject: Subject, taken: Mapping[Subject, int], rounds: int = 1) -> int:
+        """Returns how many schedules of a subject fit into rounds beside so many of others."""
         places = set(self._places[subject])
         alone = all(len(self._launches[p].job.kernels) == 1 for p in places)
         if not alone and any(places.intersection(self._places[s]) for s in taken):
             return 0
-        left = ROUND - sum(taken.values())
-        return max(0, min(len(places) if alone else 1, left))
+        left = rounds * ROUND - sum(taken.values())
+        return max(0, min(rounds * len(places) if alone else 1, left))
 
     def time(self, tries: Sequence[Try]) -> list[Outcome]:
         """Returns what becomes of each; as many are tried at once as fit into a round."""

@@ -18,6 +18,7 @@ from time import perf_counter
 
 from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
+from rutc.driver.cluster import Cluster, ClusterBench
 from rutc.driver.eight_bits import in_eight_bits
 from rutc.driver.in_model import HandedOut, ModelBench, Planned, Subject
 from rutc.driver.launch_times import Artifact, in_turns, written
@@ -91,6 +92,7 @@ def tune_model(
     seed: int = 0,
     given: Callable[[Subject], Iterable[Choice]] = lambda subject: (),
     plans: bool = True,
+    cluster: Cluster | None = None,
     on_plan: Callable[[Outcome], None] = lambda outcome: None,
     on_batch: Callable[[Progressing, Tuning], None] = lambda subject, tuning: None,
     on_progress: Progress | None = None,
@@ -99,6 +101,8 @@ def tune_model(
 
     `names` are parts of the names of kernels to search; the plan then stays as it is, as it does
     without `plans`.
+
+    With a `cluster` its workers try the schedules; plans are tried here.
 
     What is `given` of a kernel, schedules made by hand, is tried before all others; those that do
     not apply are left out.
@@ -171,7 +175,8 @@ def tune_model(
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         jobs = len(os.sched_getaffinity(0))
-        with ModelBench(own, folder, jobs, cpu) as bench:
+        with ModelBench(own, folder, jobs, cpu) as local:
+            bench = local if cluster is None else ClusterBench(local, own, cluster)
             tuning = Tuning(
                 chosen,
                 bench,
@@ -190,7 +195,7 @@ def tune_model(
                 interrupted = True
         if faster:
             tell("in the model", 0, 1)
-            compared = _in_model(own, launches, faster, bench.default, folder)
+            compared = _in_model(own, launches, faster, local.default, folder)
             tell("in the model", 1, 1)
     if compared is not None:
         for s, c in faster.items():

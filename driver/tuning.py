@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from math import exp, inf
 from random import Random
 from time import monotonic
+from typing import Protocol
 
 from rutc.base.record import record
 from rutc.driver.compile_job import with_schedule
-from rutc.driver.in_model import ModelBench, Subject, Try
+from rutc.driver.in_model import Subject, Try, Usual
 from rutc.driver.trials import Outcome
 from rutc.emit.interrupts import ending
 from rutc.errors import InternalError
@@ -156,13 +157,26 @@ class Known:
     ratio: float | None
 
 
+class Bench(Protocol):
+    """Times schedules: here, or on other machines like this one."""
+
+    def usual(self) -> Mapping[Subject, Usual]:
+        """Returns what subjects take with default schedules, those that a run has."""
+
+    def room(self, subject: Subject, taken: Mapping[Subject, int]) -> int:
+        """Returns how many of a subject may be tried at once beside so many of others."""
+
+    def time(self, tries: Sequence[Try]) -> list[Outcome]:
+        """Returns what becomes of each."""
+
+
 class Tuning:
     """The search for the schedules of several subjects."""
 
     def __init__(
         self,
         names: Mapping[Subject, str],
-        bench: ModelBench,
+        bench: Bench,
         judge: Callable[[Machine], Judge],
         keep: Callable[[Tried], None],
         seed: int = 0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from math import inf, isfinite
 from pathlib import Path
 from time import monotonic
@@ -74,6 +75,14 @@ def tune(
             help="Whether to search for a better plan first, for half the time.",
         ),
     ] = True,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="URL",
+            help="A dask scheduler whose workers try schedules: tcp://HOST:8786.",
+        ),
+    ] = None,
     db: Db = None,
     target: Target = "native",
     precision: Precision = "fp32",
@@ -100,7 +109,7 @@ def tune(
         sizes = dim, shape, value
         how = {"names": kernel or (), "cpu": cpu, "seed": seed, "plans": plans}
         what = target, precision, calibrate, calibrate_by
-        found = _searched(screen, model, seconds, trials, db, what, sizes, how)
+        found = _searched(screen, model, seconds, trials, db, what, sizes, how, cluster)
         screen.result(tuning_json(found), tuning_table(found), *tuning_lines(found))
         if found.interrupted:
             raise typer.Exit(INTERRUPTED)
@@ -146,10 +155,12 @@ def _searched(
     what: What,
     sizes: Sequence[Items],
     how: Mapping[str, Any],
+    cluster: str | None = None,
 ) -> TuningReport:
     """What a search finds."""
     # Unlike other commands it makes models, and drops them, for as long as one likes.
     gc.enable()
+    from rutc.driver.cluster import Cluster
     from rutc.driver.options import Calibration, Options
     from rutc.driver.tune_model import tune_model
     from rutc.driver.tuning import Limits
@@ -167,7 +178,11 @@ def _searched(
         dims=parse_dims(dim),
         values=parse_values(value),
     )
-    with Database.open(db) as database, screen.progress() as on_progress:
+    with (
+        Database.open(db) as database,
+        nullcontext() if cluster is None else Cluster(cluster) as workers,
+        screen.progress() as on_progress,
+    ):
         return tune_model(
             model,
             database,
@@ -176,6 +191,7 @@ def _searched(
             on_batch=_shown(screen, on_progress, seconds, trials),
             on_plan=_shown_plan(screen, on_progress, seconds, trials),
             on_progress=on_progress,
+            cluster=workers,
             **how,
         )
 
