@@ -45,7 +45,6 @@ class Launch:
 class Candidate:
     """A plan with a change: which, what it has instead of which launches; equal to itself only."""
 
-    decision: str
     change: str
     found: Realisation
     gone: frozenset[Launch]
@@ -54,7 +53,7 @@ class Candidate:
     """All algorithms of its graph, where they are what is changed."""
 
     def __str__(self) -> str:
-        return f"{self.decision}: {self.change}"
+        return self.change
 
 
 @record

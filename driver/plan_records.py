@@ -49,10 +49,22 @@ def plan_task(graph: Graph, machine: Machine, options: Options) -> trial.Task:
 
 
 def row_of_change(
-    task: trial.Task, origin: trial.Origin, c: Candidate, ratio: Ratio | None, usual: Assignment
+    task: trial.Task, origin: trial.Origin, c: Candidate, ratio: Ratio | None, base: Assignment
 ) -> trial.Trial:
-    """Returns the row of a change that was tried; without a ratio it did not run."""
-    return _row(task, origin, f"{c}", CHANGE, ratio, usual)
+    """Returns the row of a change that was tried of a plan; without a ratio it did not run."""
+    return _row(task, origin, f"{c}\nof {digest(str(base))}", CHANGE, ratio, base)
+
+
+def known_changes(
+    task: trial.Task, origin: trial.Origin, base: Assignment, database: Database
+) -> frozenset[str]:
+    """Returns what was tried already of a plan on this machine."""
+    like, end = trial.like(origin), f"\nof {digest(str(base))}"
+    return frozenset(
+        t.schedule.removesuffix(end)
+        for t in database.trials(task)
+        if t.template == CHANGE and t.schedule.endswith(end) and like(t.origin) == 0
+    )
 
 
 def row_of_plan(

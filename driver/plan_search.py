@@ -29,9 +29,10 @@ from rutc.emit.interrupts import ending
 from rutc.errors import RutcError
 from rutc.graph_opt.alternatives import Assigned
 from rutc.graph_opt.alternatives.choices import offers, with_algorithms
+from rutc.graph_opt.assignment import Assignment
 from rutc.graph_opt.decide.combine import combined
 from rutc.graph_opt.decide.greedy import greedy
-from rutc.graph_opt.decide.neighbours import legal, neighbours
+from rutc.graph_opt.decide.neighbours import Neighbour, legal, neighbours
 from rutc.graph_opt.decide.prepared import prepare
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.plan import Illegal
@@ -93,13 +94,15 @@ class PlanSearch:
         cpu: int | None = None,
         seed: int = 0,
         keep_subnormals: bool = False,
-        tried: Callable[[Candidate, Ratio | None], None] = lambda candidate, ratio: None,
+        known: Callable[[Assignment], frozenset[str]] = lambda base: frozenset(),
+        tried: Callable[[Candidate, Ratio | None, Assignment], None] = lambda *told: None,
     ) -> None:
         """Search from the `usual` plan of an imported graph on, or from the `first` to look at.
 
         `change` is what assigns the types of values after other algorithms are chosen, `chooser`
-        what gives kernels schedules. What is `tried` is told, None if it did not run. The sums that
-        are `spread` keep their algorithms.
+        what gives kernels schedules. What is `tried` is told, with the assignment that it changes,
+        and None if it did not run; what is `known` of an assignment is not tried again. The sums
+        that are `spread` keep their algorithms, and so do all where a `first` plan is given.
         """
         self._graph, self._machine, self._folder = graph, machine, folder
         self._exact, self._spread, self._change = exact, frozenset(spread), change
@@ -111,7 +114,7 @@ class PlanSearch:
             cpu=cpu,
             keep_subnormals=keep_subnormals,
         )
-        self._tell = tried
+        self._known, self._tell = known, tried
         self._rng = Random(seed)
         self._usual, self._first = usual, first or usual
         self._seen: set[tuple[frozenset[Launch], frozenset[Launch]]] = set()
@@ -128,7 +131,8 @@ class PlanSearch:
         bench = self._open(self._first)
         try:
             yield self.outcome
-            for source, share in ((self._by_algorithm, ALGORITHMS), (self._by_neighbour, 1.0)):
+            sources = [(self._by_algorithm, ALGORITHMS), (self._by_neighbour, 1.0)]
+            for source, share in sources if self._first is self._usual else sources[1:]:
                 waiting: Iterator[Candidate] | None = None
                 end = began + share * seconds
                 while monotonic() < end and self.outcome.tried < trials:
@@ -166,13 +170,13 @@ class PlanSearch:
             else:
                 self.outcome.tried += len(tries)
                 for c, r in zip(tries, ratios, strict=True):
-                    self._tell(c, r)
+                    self._tell(c, r, bench.found.assignment)
                 steps = [Step(c, r) for c, r in zip(tries, ratios, strict=True)]
                 return [s for s in steps if s.ratio.high <= 1 - CERTAIN]
         if len(tries) == 1:
             self.outcome.tried += 1
             self.outcome.failed += 1
-            self._tell(tries[0], None)
+            self._tell(tries[0], None, bench.found.assignment)
             return []
         half = len(tries) // 2
         return self._round(bench, tries[:half]) + self._round(bench, tries[half:])
@@ -240,8 +244,8 @@ class PlanSearch:
                     found = self._with_algorithms(new)
                 except (Illegal, RutcError):
                     continue
-                said = algorithm or "as it stands"
-                c = self._candidate(bench, f"sum of %{value}", said, found, new)
+                change = f"sum of %{value}: {algorithm or 'as it stands'}"
+                c = self._candidate(bench, change, found, new)
                 if c is not None:
                     yield c
 
@@ -262,11 +266,12 @@ class PlanSearch:
             for v in g.computed:
                 taken[v] = max(taken[v], longest)
         least = LEAST_SHARE * bench.total_us
+        known = self._known(bench.found.assignment)
         drawn = [
             (log(1 - self._rng.random()) / taken[n.subject], n)
             for n in neighbours(bench.found)
             # Other types compute other numbers.
-            if n.kind != "type" and taken[n.subject] >= least
+            if n.kind != "type" and taken[n.subject] >= least and said(n) not in known
         ]
         drawn.sort(key=lambda x: -x[0])
         idle = 0
@@ -275,7 +280,7 @@ class PlanSearch:
                 return
             idle += 1
             found = legal(bench.found, n)
-            c = None if found is None else self._candidate(bench, n.decision, n.change, found)
+            c = None if found is None else self._candidate(bench, said(n), found)
             if c is not None:
                 idle = 0
                 yield c
@@ -283,7 +288,6 @@ class PlanSearch:
     def _candidate(
         self,
         bench: PlanBench,
-        decision: str,
         change: str,
         found: Realisation,
         algorithms: tuple[tuple[str, str], ...] | None = None,
@@ -300,7 +304,7 @@ class PlanSearch:
         self._seen.add((gone, new))
         if self._estimate(new) > WORST * self._estimate(gone):
             return None
-        return Candidate(decision, change, found, gone, new, algorithms)
+        return Candidate(change, found, gone, new, algorithms)
 
     def _estimate(self, launches: frozenset[Launch]) -> float:
         return sum(self._cycles_of(x.job) for x in launches)
@@ -310,6 +314,11 @@ class PlanSearch:
             kernel = joined(job, self._machine).kernel
             self._cycles[job] = estimate(summarise(kernel, self._machine), self._machine).cycles
         return self._cycles[job]
+
+
+def said(n: Neighbour) -> str:
+    """What a neighbour changes."""
+    return f"{n.decision}: {n.change}"
 
 
 def _all_of(

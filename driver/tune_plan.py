@@ -10,10 +10,11 @@ from rutc.base.record import record
 from rutc.driver.on_record import records_in
 from rutc.driver.options import Options
 from rutc.driver.plan_bench import Candidate, Ratio
-from rutc.driver.plan_records import plan_task, realised, row_of_change, row_of_plan
+from rutc.driver.plan_records import known_changes, plan_task, realised, row_of_change, row_of_plan
 from rutc.driver.plan_search import Outcome, PlanSearch, Step
 from rutc.driver.planning import narrowed
 from rutc.driver.tuning_records import origin_of
+from rutc.graph_opt.assignment import Assignment
 from rutc.graph_opt.plan import Plan
 from rutc.tensor_ir.graph import Graph
 from rutc.tensor_ir.machine import Machine
@@ -70,8 +71,8 @@ def tune_plan(
     known = records.plans.best(graph, assignment)
     first = None if known is None else realised(graph, known, machine, exact=exact)
 
-    def keep(c: Candidate, ratio: Ratio | None) -> None:
-        database.add([row_of_change(task, origin, c, ratio, assignment)])
+    def keep(c: Candidate, ratio: Ratio | None, base: Assignment) -> None:
+        database.add([row_of_change(task, origin, c, ratio, base)])
 
     with tempfile.TemporaryDirectory() as folder:
         search = PlanSearch(
@@ -87,6 +88,7 @@ def tune_plan(
             cpu=cpu,
             seed=seed,
             keep_subnormals=options.keep_subnormals,
+            known=lambda base: known_changes(task, origin, base, database),
             tried=keep,
         )
         out, interrupted = search.outcome, False

@@ -155,7 +155,7 @@ def search(
     """A search, and what it has tried."""
     tried: list[tuple[Candidate, Ratio | None]] = []
     made = PlanSearch(
-        graph, usual, MACHINE, folder, tried=lambda c, r: tried.append((c, r)), **options
+        graph, usual, MACHINE, folder, tried=lambda c, r, base: tried.append((c, r)), **options
     )
     return made, tried
 
@@ -194,7 +194,7 @@ def test_what_does_not_run_is_told_from_the_others(
     def failing(
         bench: PlanBench, found: Realisation, tries: Sequence[Candidate], processes: int = 0
     ) -> tuple[list[Ratio], Ratio]:
-        if any("layout" in c.decision for c in tries):
+        if any("layout" in c.change for c in tries):
             raise Unanswered("it ended")
         return real(bench, found, tries, processes)
 
@@ -204,7 +204,20 @@ def test_what_does_not_run_is_told_from_the_others(
     list(found.run(inf, 8))
     failed = [c for c, r in tried if r is None]
     assert len(failed) == found.outcome.failed > 0
-    assert all("layout" in c.decision for c in failed)
+    assert all("layout" in c.change for c in failed)
+
+
+def test_what_is_known_is_not_tried_again(
+    graph: Graph, usual: Realisation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_bench, "run_in_turns", Clock(1.0))
+    found, tried = search(graph, usual, tmp_path)
+    list(found.run(inf, 4))
+    known = frozenset(str(c) for c, _ in tried)
+    again, more = search(graph, usual, tmp_path, known=lambda base: known)
+    list(again.run(inf, 4))
+    assert len(known) == 4
+    assert known.isdisjoint(str(c) for c, _ in more)
 
 
 def test_every_plan_computes_the_same(model: Path, graph: Graph, usual: Realisation) -> None:
@@ -271,5 +284,7 @@ def test_a_search_of_a_model_tries_plans_and_keeps_them(
         assert kinds.count("change of a plan") == found.plan.tried == 4
         again = tune_model(model, database, Limits(trials=2))
         assert again.plan is not None
+        assert again.plan.tried == 1
+        assert [t.template for t in database.trials()].count("change of a plan") == 5
         without = tune_model(model, database, Limits(trials=2), plans=False)
         assert without.plan is None
