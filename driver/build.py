@@ -1,31 +1,29 @@
 """From plans to an artifact's parts: every group's kernel, the weights' image, the host program.
 
-The steps come first, which name kernels by ids. Then code is made of all kernels, in several
-processes, of equal ones (up to names, see `tensor_ir.canonical`) once. At last comes the program,
-of the steps and a table of what was made: kernels say how they want constants packed.
+The steps come first, which name kernels by ids. While they are made, other processes make code of
+the kernels that are known, of equal ones (up to names, see `tensor_ir.canonical`) once. At last
+comes the program, of the steps and a table of what was made: kernels say how they want constants
+packed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 from rutc.base.record import record
-from rutc.driver.compile_job import Chooser, CompileJob, Draft, Made, draft, key, made_of, make
+from rutc.driver.compilation import Compilation, OnDraft
+from rutc.driver.compile_job import Chooser
 from rutc.driver.plan_cost import cycles_of
-from rutc.driver.plan_steps import KernelFacts, Launched, Pending, PlanSteps
+from rutc.driver.plan_steps import KernelFacts, Launched, PlanSteps
 from rutc.driver.weights import Weights
-from rutc.driver.worker_pool import done_in_pool
-from rutc.emit import cache
 from rutc.emit import program as host
 from rutc.emit.kernel_call import KernelCall
 from rutc.errors import InternalError
 from rutc.graph_opt.plan import Plan
 from rutc.tensor_ir.affine import ONE, Index, Size, maximum, minimum, plain, typical
 from rutc.tensor_ir.graph import bound_symbols
-from rutc.tensor_ir.kernel import walk_stmts
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import without_common
 from rutc.tuner.sharing import share
@@ -63,7 +61,7 @@ class Builder:
     keep_subnormals: bool = False
     on_kernel: Callable[[int, int], None] = lambda done, total: None
     on_routines: Callable[[Sequence[str]], None] = lambda routines: None
-    on_draft: Callable[[Pending, Made, Draft], None] | None = None
+    on_draft: OnDraft | None = None
     alternatives: tuple[Alternative, ...] = ()
     chooser: Chooser | None = None
     """Gives kernels other schedules than their default ones."""
@@ -81,16 +79,24 @@ class Builder:
         self.machine = _machine_of(cycles, self.plan, self.machine)
         weights = Weights()
         parts: list[PlanSteps] = []
-        for number, p in enumerate(plans):
-            parts.append(PlanSteps(p, weights, number, sum(len(x.pending) for x in parts)))
-        _check_alike(parts)
-        self.on_routines(host.routines(chain.from_iterable(p.steps for p in parts)))
-        every = [(part, pending) for part in parts for pending in part.pending]
-        made_of = self._made([pending for _, pending in every])
-        launched = {
-            pending.id: part.launched(pending, made)
-            for (part, pending), made in zip(every, made_of, strict=True)
-        }
+        with Compilation(
+            self.machine,
+            self.jobs,
+            chooser=self.chooser,
+            code=self.code,
+            on_kernel=self.on_kernel,
+            on_draft=self.on_draft,
+        ) as kernels:
+            for number, p in enumerate(plans):
+                first = sum(len(x.pending) for x in parts)
+                parts.append(PlanSteps(p, weights, number, first, kernels.add))
+            _check_alike(parts)
+            self.on_routines(host.routines(chain.from_iterable(p.steps for p in parts)))
+            every = [(part, pending) for part in parts for pending in part.pending]
+            launched = {
+                pending.id: part.launched(pending, made)
+                for (part, pending), made in zip(every, kernels.made(), strict=True)
+            }
         own = [[launched[pending.id] for pending in part.pending] for part in parts]
         made = [x.made for x in launched.values()]
         graph = self.plan.graph
@@ -162,62 +168,6 @@ class Builder:
         runs = next((p for p, yes in zip(parts, applies, strict=False) if yes), parts[-1])
         return sum(x.facts.flops for x in runs)
 
-    def _made(self, every: Sequence[Pending]) -> Iterator[Made]:
-        """Yields what becomes of each of the kernels."""
-        known: dict[str, CompileJob] = {}
-        if self.chooser is not None:
-            every = [replace(p, job=p.job.chosen(self.chooser, self.machine)) for p in every]
-        names = [key(p.job, self.machine) for p in every]
-        for name, pending in zip(names, every, strict=True):
-            known.setdefault(name, pending.job)
-        keys, jobs = list(known), list(known.values())
-        place = {name: number for number, name in enumerate(keys)}
-        numbers = [place[name] for name in names]
-        if not self.code:
-            yield from self._drafted(every, jobs, numbers)
-            return
-        found: dict[int, Made] = {}
-        for number, name in enumerate(keys):
-            data = cache.lookup(name)
-            known_already = None if data is None else Made.found(data)
-            if known_already is not None:
-                found[number] = known_already
-        missing = [n for n in range(len(jobs)) if n not in found]
-        # The largest first, so that none ends long after the others.
-        missing.sort(key=lambda n: -_statements(jobs[n]))
-
-        def work(number: int) -> bytes:
-            data = make(jobs[number], self.machine).encoded()
-            cache.store(keys[number], data)
-            return data
-
-        def tell() -> None:
-            self.on_kernel(len(found), len(jobs))
-
-        shown: set[int] = set()
-        tell()
-        with closing(done_in_pool(missing, work, self.jobs, tell)) as done:
-            for pending, number in zip(every, numbers, strict=True):
-                while number not in found:
-                    other, data = next(done)
-                    found[other] = Made.decoded(data)
-                    tell()
-                if self.on_draft is not None and number not in shown:
-                    shown.add(number)
-                    self.on_draft(pending, found[number], draft(pending.job, self.machine))
-                yield found[number]
-
-    def _drafted(
-        self, every: Sequence[Pending], jobs: Sequence[CompileJob], numbers: Sequence[int]
-    ) -> Iterator[Made]:
-        """Yields what is known of each of the kernels without machine code."""
-        drafts = [draft(r, self.machine) for r in jobs]
-        for pending, number in zip(every, numbers, strict=True):
-            made = made_of(drafts[number], self.machine, code=False)
-            if self.on_draft is not None:
-                self.on_draft(pending, made, drafts[number])
-            yield made
-
 
 def least_shared(machine: Machine) -> int:
     """Cycles of a run from which on several threads pay."""
@@ -250,8 +200,3 @@ def _check_alike(parts: Sequence[PlanSteps]) -> None:
     ]
     if any(x != found[0] for x in found):
         raise InternalError("plans of one model differ in their inputs, outputs, sizes or strings")
-
-
-def _statements(job: CompileJob) -> int:
-    """How much there is to emit, roughly."""
-    return sum(1 for k in job.kernels for _ in walk_stmts(k.body))

@@ -8,7 +8,7 @@ program's table and the manifest have of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -134,8 +134,12 @@ class PlanSteps:
         number: int = 0,
         first: int = 0,
         lowered: Lowered | None = None,
+        on_pending: Callable[[Pending], None] = lambda pending: None,
     ) -> None:
-        """The steps of the artifact's plan of that number; others were `lowered` before."""
+        """The steps of the artifact's plan of that number; others were `lowered` before.
+
+        `on_pending` is told each kernel.
+        """
         self.plan = plan
         self.weights = weights
         self.number = number
@@ -146,6 +150,7 @@ class PlanSteps:
         self.extents = {d: plain(e) for d, e in plan.graph.dims}
         self.first = first
         self._lowered = lowered or Lowered()
+        self._on_pending = on_pending
         self._pending: list[Pending] = []
         self.depth = 0
         """The number of loops around the steps at hand."""
@@ -391,7 +396,9 @@ class PlanSteps:
         renamed, job = self._lowered.job(kernels, said, lambda: self._job(kernels, slices))
         origin = tuple(dict.fromkeys(o for k in kernels for o in k.origin))
         id_ = KernelId(self.first + len(self._pending))
-        self._pending.append(Pending(id_, name, kernels, renamed, job, flops, origin, self.near))
+        pending = Pending(id_, name, kernels, renamed, job, flops, origin, self.near)
+        self._pending.append(pending)
+        self._on_pending(pending)
         return host.Launch(id_)
 
     def _job(

@@ -1,4 +1,4 @@
-"""Work shared out to processes, which are forked for it: nothing has to be imported or sent."""
+"""Work shared out to processes, which are forked for it: nothing has to be imported."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Generator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from heapq import heappop, heappush
 from multiprocessing.connection import Connection, Pipe, wait
+from typing import Generic, Self, TypeVar
 
 from rutc.base.processes import end_with_parent
 from rutc.emit.interrupts import ignore, uninterrupted
 from rutc.errors import InternalError, RutcError, UserError
 
-Work = Callable[[int], bytes]
-"""Does the task of a number."""
+T = TypeVar("T")
 
 TICK_S = 0.25
 """How often whoever waits for a task looks at something else."""
@@ -25,68 +27,140 @@ YOUNG_OBJECTS = 100_000
 """Objects made before a process looks for cycles among them: modules are large and soon dropped."""
 
 
-def done_in_pool(
-    tasks: Sequence[int],
-    work: Work,
-    jobs: int,
-    meanwhile: Callable[[], None] = lambda: None,
-    *,
-    apart: bool = False,
-) -> Generator[tuple[int, bytes]]:
-    """Yields (task, what `work` returned for it) in the order in which tasks end.
+class Pool(Generic[T]):
+    """Tasks that are done by processes while others are being found; each has a number from 0 on.
 
-    They begin in the order given, at most `jobs` at a time. A process that has other threads does
-    all itself: a lock that one of them holds would stay locked in a copy of the process. So does
-    one that has a single task. But with `apart` none is done here: tasks may end their process.
-    `meanwhile` is called now and then as long as none has ended.
+        with Pool(work, jobs) as pool:
+            for task in ...:
+                pool.add(task)                  # begins, if a process is free
+            for number, result in pool.done():  # in the order in which tasks end
+                ...
 
-    Raises:
-        UserError: the system ended a process.
-        InternalError: a process ended before its task did.
-        Exception: what `work` raised.
+    At most `jobs` processes work at once, and until `done` is called this one is one of them. It
+    does all itself if it has other threads: a lock that one of them holds would stay locked in a
+    copy of the process. So it does if there is a single task. But with `apart` none is done here:
+    tasks may end their process.
     """
-    count = min(jobs, len(tasks))
-    waiting = list(reversed(tasks))
-    workers: dict[Connection, int] = {}
-    try:
-        if apart or (count > 1 and threading.active_count() == 1):
-            # Where the system allows fewer processes, fewer do it.
-            with suppress(OSError):
-                for _ in range(count):
-                    with uninterrupted():
-                        pipe, process = forked(partial(_serve, work), list(workers))
-                        workers[pipe] = process
-        if not workers:
-            for task in tasks:
-                yield task, work(task)
-            return
-        for pipe in workers:
-            # Whether it still lives is found when its answer is awaited.
-            with suppress(ConnectionError):
-                pipe.send(waiting.pop())
-        for _ in tasks:
-            while not (ready := wait(list(workers), TICK_S)):
-                meanwhile()
-            pipe = next(p for p in ready if isinstance(p, Connection))
-            try:
-                task, result = pipe.recv()
-                if waiting:
-                    pipe.send(waiting.pop())
-            except (EOFError, ConnectionError):
-                with uninterrupted():
-                    _, status = os.waitpid(workers.pop(pipe), 0)
-                raise _death(os.waitstatus_to_exitcode(status)) from None
-            if isinstance(result, BaseException):
-                raise result
-            yield task, result
-    finally:
+
+    def __init__(self, work: Callable[[T], bytes], jobs: int, *, apart: bool = False) -> None:
+        """No process yet. `work` does a task, which is sent to whoever does it."""
+        self._work = work
+        self._jobs = jobs
+        self._apart = apart
+        self._tasks = 0
+        self._waiting: list[tuple[int, int, T]] = []
+        self._processes: dict[Connection, int] = {}
+        self._free: list[Connection] = []
+        self._ended: deque[tuple[int, bytes]] = deque()
+        self._refused = False
+        """Whether the system allowed no more processes."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         with uninterrupted():
-            for pipe, process in workers.items():
+            for pipe, process in self._processes.items():
                 pipe.close()
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
                 with suppress(ChildProcessError):
                     os.waitpid(process, 0)
+            self._processes.clear()
+
+    def add(self, task: T, size: int = 0) -> None:
+        """Adds a task; of those that wait the largest begins first, then the one added first.
+
+        Raises:
+            Exception: see `done`; of a task that was added before.
+        """
+        heappush(self._waiting, (-size, self._tasks, task))
+        self._tasks += 1
+        if self._apart or self._tasks > 1:
+            self._receive(0)
+            self._send(self._jobs - 1)
+
+    def done(self, meanwhile: Callable[[], None] = lambda: None) -> Iterator[tuple[int, bytes]]:
+        """Yields (number, what `work` returned) of all tasks in the order in which they end.
+
+        `meanwhile` is called now and then as long as none has ended.
+
+        Raises:
+            UserError: the system ended a process.
+            InternalError: a process ended before its task did.
+            Exception: what `work` raised.
+        """
+        while True:
+            if self._apart or self._tasks > 1:
+                self._send(self._jobs)
+            if self._ended:
+                yield self._ended.popleft()
+            elif len(self._free) < len(self._processes):
+                if not self._receive(TICK_S):
+                    meanwhile()
+            elif self._waiting:
+                _, number, task = heappop(self._waiting)
+                yield number, self._work(task)
+            else:
+                return
+
+    def _send(self, most: int) -> None:
+        """Gives tasks to processes that have none, and to new ones while there are fewer."""
+        while self._waiting and (self._free or self._forked(most)):
+            _, number, task = heappop(self._waiting)
+            # Whether it still lives is found when its answer is awaited.
+            with suppress(ConnectionError):
+                self._free.pop().send((number, task))
+
+    def _forked(self, most: int) -> bool:
+        """Whether there is a new process."""
+        enough = self._refused or len(self._processes) >= most
+        if enough or not (self._apart or (self._jobs > 1 and threading.active_count() == 1)):
+            return False
+        try:
+            with uninterrupted():
+                pipe, process = forked(partial(_serve, self._work), list(self._processes))
+                self._processes[pipe] = process
+        except OSError:
+            # Where the system allows fewer processes, fewer do it.
+            self._refused = True
+            return False
+        self._free.append(pipe)
+        return True
+
+    def _receive(self, seconds: float) -> bool:
+        """Whether a task has ended, or does within that time."""
+        ready = wait([pipe for pipe in self._processes if pipe not in self._free], seconds)
+        for pipe in ready:
+            assert isinstance(pipe, Connection)
+            try:
+                number, result = pipe.recv()
+            except (EOFError, ConnectionError):
+                with uninterrupted():
+                    _, status = os.waitpid(self._processes.pop(pipe), 0)
+                raise _death(os.waitstatus_to_exitcode(status)) from None
+            if isinstance(result, BaseException):
+                raise result
+            self._free.append(pipe)
+            self._ended.append((number, result))
+        return bool(ready)
+
+
+def done_in_pool(
+    tasks: Sequence[int], work: Callable[[int], bytes], jobs: int, *, apart: bool = False
+) -> Iterator[tuple[int, bytes]]:
+    """Yields (task, what `work` returned for it) in the order in which tasks end.
+
+    They begin in the order given, and are done as those of a `Pool` are.
+
+    Raises:
+        Exception: see `Pool.done`.
+    """
+    with Pool(work, jobs, apart=apart) as pool:
+        for task in tasks:
+            pool.add(task)
+        for number, result in pool.done():
+            yield tasks[number], result
 
 
 def _death(code: int) -> RutcError:
@@ -140,7 +214,7 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-def _serve(work: Work, pipe: Connection) -> None:
+def _serve(work: Callable[[T], bytes], pipe: Connection) -> None:
     """Does tasks until there is nobody who sends any."""
     # What the parent made is not looked through again: pages stay shared with it.
     gc.freeze()
@@ -148,9 +222,9 @@ def _serve(work: Work, pipe: Connection) -> None:
     gc.enable()
     with suppress(EOFError, ConnectionError):
         while True:
-            task = pipe.recv()
+            number, task = pipe.recv()
             try:
-                pipe.send((task, work(task)))
+                pipe.send((number, work(task)))
             except Exception as error:
                 error.add_note(traceback.format_exc())
-                pipe.send((task, error))
+                pipe.send((number, error))
