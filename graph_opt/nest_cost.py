@@ -13,7 +13,7 @@ from functools import cached_property
 from math import ceil, log2, prod
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import ONE, Index
+from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.expr import Apply, IndexValue, Read, index_names, reads, walk
 from rutc.tensor_ir.graph import Nest
 from rutc.tensor_ir.machine import NEAR_STRIDES, Machine
@@ -71,24 +71,25 @@ class NestCost:
         moves: dict[str, str | None] = {}
         near: dict[str, tuple[str, int]] = {}
         touched = 1
-        own = set(self.nest.dims)
+        own = frozenset(self.nest.dims)
         for d, c in r.coords:
-            names = c.names() if isinstance(c, Index) else index_names(c)
-            touched *= min(prod(self.extents[v] for v in names & own), 1 << 40)
-            for v in names & own:
-                by_one = isinstance(c, Index) and self._by_one(c, v) and v not in moves
-                step = c.coefficient(v) if isinstance(c, Index) and v not in moves else None
+            names = own & (c.names() if isinstance(c, Index) else index_names(c))
+            touched *= min(prod([self.extents[v] for v in names]), 1 << 40)
+            for v in names:
                 near.pop(v, None)
-                if step is not None and step in NEAR_STRIDES:
-                    near[v] = d, step
+                by_one = False
+                if isinstance(c, Index) and v not in moves:
+                    step = c.coefficient(v)
+                    if step is not None and step in NEAR_STRIDES:
+                        near[v] = d, step
+                    by_one = step == 1 or (step is None and self._by_one(c, v))
                 moves[v] = d if by_one else None
         return ReadUse(r, is_const, moves, near, touched)
 
     def _by_one(self, c: Index, v: str) -> bool:
-        if c.as_var == v:
-            return True
+        """Whether an index that is no multiple of a loop and what is free of it moves by one."""
         factor = c.factor(v)
-        return factor is not None and (factor == ONE or factor.as_var in self.steps)
+        return factor is not None and factor.as_var in self.steps
 
     @cached_property
     def loops(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import itemgetter
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index, Size
@@ -111,8 +112,9 @@ def _renamed_all(kernel: Kernel, buffers: dict[str, str], dims: dict[str, str]) 
     env = {old: Index.of(new) for old, new in dims.items()}
 
     def coords(pairs: tuple[tuple[str, Coord], ...]) -> tuple[tuple[str, Coord], ...]:
-        named = ((dims.setdefault(d, f"d{len(dims)}"), c) for d, c in pairs)
-        return tuple(sorted(named, key=lambda p: p[0]))
+        named = [(dims.setdefault(d, f"d{len(dims)}"), c) for d, c in pairs]
+        named.sort(key=itemgetter(0))
+        return tuple(named)
 
     def rename_read(r: Read) -> Read:
         return Read(buffers[r.value], coords(r.coords), r.dtype, r.fill)

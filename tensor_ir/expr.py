@@ -245,7 +245,7 @@ def _walked(e: Expr) -> tuple[Expr, ...]:
                 continue
             seen.add(id(x))
             stack.extend(x.args[::-1])
-        else:
+        elif not isinstance(x, Read) or not _reads_plainly(x):
             stack.extend(children(x)[::-1])
         found.append(x)
     return tuple(found)
@@ -261,6 +261,19 @@ def reads(e: Expr) -> Iterator[Read]:
     if known is None:
         known = e.__dict__["_reads"] = tuple(x for x in walk(e) if isinstance(x, Read))
     return iter(known)
+
+
+def read_values(e: Expr) -> tuple[str, ...]:
+    """The values that `e` reads, each once, in the order of the first reads."""
+    if isinstance(e, Read) and _reads_plainly(e):
+        return (e.value,)
+    if not isinstance(e, Apply | Cast):
+        return tuple(dict.fromkeys([r.value for r in reads(e)]))
+    known: tuple[str, ...] | None = e.__dict__.get("_read_values")
+    if known is None:
+        known = tuple(dict.fromkeys([r.value for r in reads(e)]))
+        e.__dict__["_read_values"] = known
+    return known
 
 
 def transform(e: Expr, f: Callable[[Expr], Expr]) -> Expr:

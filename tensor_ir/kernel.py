@@ -329,12 +329,8 @@ def with_symbols(kernel: Kernel, symbols: Mapping[str, Range]) -> Kernel:
     if not symbols:
         return replace(kernel, symbols=())
     used = {n for b in (*kernel.args, *kernel.locals) for n in b.layout.names()}
-
-    def note(i: Index) -> Index:
-        used.update(i.names())
-        return i
-
-    rewrite(kernel.body, index=note)
+    for s in walk_stmts(kernel.body):
+        used.update(*[i.names() for i in own_indices(s)])
     return replace(kernel, symbols=tuple((n, r) for n, r in symbols.items() if n in used))
 
 

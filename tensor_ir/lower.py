@@ -27,6 +27,7 @@ from rutc.tensor_ir.expr import (
     IndexValue,
     Read,
     bind,
+    map_reads,
     reads,
     substitute,
     transform,
@@ -119,6 +120,12 @@ class Group:
     def reads_outside(self) -> tuple[Read, ...]:
         """All different reads of values that other groups compute, in order."""
         return tuple(dict.fromkeys(r for r in self.reads if r.value not in self.computed))
+
+    @cached_property
+    def along(self) -> frozenset[tuple[str, str]]:
+        """(dim, loop) of the coordinates of reads that are just a loop's index."""
+        coords = {(d, c) for r in self.reads for d, c in r.coords if isinstance(c, Index)}
+        return frozenset((d, loop) for d, c in coords if (loop := c.as_var) is not None)
 
     @cached_property
     def indices(self) -> tuple[Index, ...]:
@@ -330,8 +337,8 @@ def _within_halo(
     tells how far a coordinate goes beyond an extent, as `beyond` does.
     """
 
-    def visit(x: Expr) -> Expr:
-        if not isinstance(x, Read) or x.fill is None or x.value not in layouts:
+    def without(x: Read) -> Read:
+        if x.fill is None or x.value not in layouts:
             return x
         layout = layouts[x.value]
         sizes = dict(layout.extents)
@@ -344,10 +351,11 @@ def _within_halo(
             far = reach(c, sizes[d])
             if far is None or far[0] > before or far[1] > after:
                 return x
-        return replace(x, fill=None)
+        return Read(x.value, x.coords, x.dtype)
 
-    kept = all(visit(r) is r for r in reads(e))
-    return e if kept else transform(e, visit)
+    if all(without(r) is r for r in reads(e)):
+        return e
+    return map_reads(e, lambda i: i, without)
 
 
 def beyond(

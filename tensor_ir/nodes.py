@@ -13,7 +13,7 @@ import numpy as np
 from rutc.base.record import record
 from rutc.tensor_ir.affine import Index
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Coord, Expr, IndexValue, Read, operations, reads, walk
+from rutc.tensor_ir.expr import Coord, Expr, Read, indices, operations, read_values, reads
 from rutc.tensor_ir.reducer import Reducer
 
 Origin = tuple[str, ...]
@@ -344,13 +344,16 @@ def walk_nodes(nodes: tuple[Node, ...]) -> Iterator[Node]:
 
 
 def used(n: Node) -> Iterator[str]:
-    """The values that a node itself reads, those read by its bodies left out."""
+    """The values that a node itself reads, those read by its bodies left out.
+
+    One that several reads are of may occur several times.
+    """
     match n:
         case Input() | Const():
             return
         case Nest():
             for e in n.body:
-                yield from (r.value for r in reads(e))
+                yield from read_values(e)
         case Scan():
             for c in n.carries:
                 yield from (c.init, c.next)
@@ -399,13 +402,8 @@ def mentioned(n: Node) -> Iterator[str]:
         else:
             exprs = (*exprs, c)
     for e in exprs:
-        for x in walk(e):
-            if isinstance(x, IndexValue):
-                yield from x.index.names()
-            elif isinstance(x, Read):
-                for _, c in x.coords:
-                    if isinstance(c, Index):
-                        yield from c.names()
+        for i in indices(e):
+            yield from i.names()
 
 
 def bound_symbols(nodes: Iterable[Node]) -> frozenset[str]:

@@ -71,7 +71,7 @@ class Index:
         return Index, (self.terms, self.const)
 
     def __repr__(self) -> str:
-        return f"<{self}>"
+        return f"<{self._text or self}>"
 
     # -- construction ---------------------------------------------------------------------------
     @staticmethod

@@ -209,9 +209,8 @@ def _loop_order(r: Read, order: tuple[str, ...]) -> list[str]:
     for d in order:
         c = coords.get(d)
         if isinstance(c, Index):
-            terms = sorted(c.terms, key=lambda t: -abs(t[1]))
+            terms = sorted(c.terms, key=lambda t: -abs(t[1])) if len(c.terms) > 1 else c.terms
             for mono, _ in terms:
-                for name in sorted(Index(((mono, 1),)).names()):
-                    if name not in found:
-                        found.append(name)
+                names = frozenset().union(*[a.names for a in mono])
+                found += [name for name in sorted(names) if name not in found]
     return found

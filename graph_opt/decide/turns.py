@@ -38,7 +38,7 @@ from rutc.graph_opt.plan import (
 )
 from rutc.tensor_ir.affine import Index, Size
 from rutc.tensor_ir.expr import IndexValue, walk
-from rutc.tensor_ir.layout import Layout
+from rutc.tensor_ir.layout import Axis, Layout
 from rutc.tensor_ir.lower import Group, Slice
 from rutc.tensor_ir.text import value_name
 
@@ -341,8 +341,15 @@ class Turns:
         extents = {d: 1 if d in turned else e for d, e in slicer.extents.items()}
 
         def single(layout: Layout) -> Layout:
-            axes = tuple(replace(a, extent=1) if a.dim in turned else a for a in layout.axes)
-            return layout if axes == layout.axes else replace(layout, axes=axes)
+            if not any(a.dim in turned and a.extent != 1 for a in layout.axes):
+                return layout
+            axes = tuple(
+                [
+                    Axis(a.dim, 1, a.stride, a.div, a.whole) if a.dim in turned else a
+                    for a in layout.axes
+                ]
+            )
+            return Layout(axes, layout.halo, layout.fill, layout.extents)
 
         layouts = {v: single(x) for v, x in slicer.layouts.items()}
         return replace(slicer, extents=extents, layouts=layouts)
@@ -380,9 +387,7 @@ def _turned(runs: Sequence[Run], dims: Mapping[str, str]) -> frozenset[str]:
     found = set(dims.values())
     for group in (r.group for r in runs):
         own = dims[group.name]
-        found |= {
-            e for r in group.reads for e, c in r.coords if isinstance(c, Index) and c.as_var == own
-        }
+        found |= {e for e, loop in group.along if loop == own}
     return frozenset(found)
 
 
