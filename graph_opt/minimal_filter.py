@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from functools import cached_property, reduce
+from functools import cache, cached_property, reduce
 from math import lcm, prod, sqrt
 
 import numpy as np
@@ -317,9 +317,7 @@ def products(matrix: Matrix, operands: Sequence[Expr]) -> list[Expr]:
     if halves:
         return _by_columns(matrix, operands, halves)
     found: dict[int, Expr] = {}
-    for i, row in enumerate(matrix):
-        mirror = tuple(c if k % 2 == 0 else -c for k, c in enumerate(row))
-        partner = matrix.index(mirror) if mirror in matrix else i
+    for i, (row, partner) in enumerate(zip(matrix, _partners(matrix), strict=True)):
         if i in found:
             continue
         if partner == i:
@@ -334,7 +332,17 @@ def products(matrix: Matrix, operands: Sequence[Expr]) -> list[Expr]:
     return [found[i] for i in range(len(matrix))]
 
 
-def _paired_columns(matrix: Matrix) -> list[tuple[int, int]]:
+@cache
+def _partners(matrix: Matrix) -> tuple[int, ...]:
+    """For every row the one that differs in the signs of every other column; itself without one."""
+    mirrors = [tuple(c if k % 2 == 0 else -c for k, c in enumerate(row)) for row in matrix]
+    return tuple(
+        matrix.index(mirror) if mirror in matrix else i for i, mirror in enumerate(mirrors)
+    )
+
+
+@cache
+def _paired_columns(matrix: Matrix) -> tuple[tuple[int, int], ...]:
     """Pairs of columns that differ in the signs of every other row only."""
     columns = list(zip(*matrix, strict=True))
     pairs: list[tuple[int, int]] = []
@@ -342,7 +350,7 @@ def _paired_columns(matrix: Matrix) -> list[tuple[int, int]]:
         mirror = tuple(c if i % 2 == 0 else -c for i, c in enumerate(column))
         if mirror != column and mirror in columns[j + 1 :]:
             pairs.append((j, columns.index(mirror)))
-    return pairs
+    return tuple(pairs)
 
 
 def _by_columns(

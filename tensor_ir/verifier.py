@@ -12,7 +12,7 @@ import numpy as np
 from rutc.errors import InternalError
 from rutc.tensor_ir.affine import Index, Range
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Coord, Expr, IndexValue, Local, Read, walk
+from rutc.tensor_ir.expr import Coord, Expr, Local, Read, indices, walk
 from rutc.tensor_ir.graph import (
     Bind,
     Body,
@@ -343,11 +343,11 @@ class _Verifier:
         fault = type_fault(e)
         if fault is not None:
             self.fail(fault)
+        for i in indices(e):
+            self.index(i, dims)
         for x in walk(e):
             if isinstance(x, Local):
                 self.fail(f"the local ${x.name} stands outside of a reducer")
-            elif isinstance(x, IndexValue):
-                self.index(x.index, dims)
             elif isinstance(x, Read):
                 self.read(x, dims, scope)
 
@@ -383,21 +383,20 @@ class _Verifier:
                 if c.dtype is not DType.I64:
                     self.fail(f"the coordinate {d} of %{r.value} is {c.dtype}, not i64")
                 continue
-            self.index(c, dims)
             if r.fill is None and c.as_var != d:
                 self.inside(r, d, c, dims)
 
     def inside(self, r: Read, d: str, c: Index, dims: Sequence[str]) -> None:
         """Check that a coordinate without a fill stays in the extent of `d`."""
         extent = self.graph.extents[d]
-        space = [self.graph.extents[x] for x in (*dims, *self.counters)]
-        if any(x.is_const and x.const <= 0 for x in space):
-            return
         bounds = c.bounds(self.ranges)
         limit = extent.bounds(self.symbols)
         if bounds is None or limit is None:
             return
         if bounds[0] >= 0 and bounds[1] < limit[0]:
+            return
+        space = [self.graph.extents[x] for x in (*dims, *self.counters)]
+        if any(x.is_const and x.const <= 0 for x in space):
             return
         exact = extent.is_const and all(
             x in self.graph.extents and self.graph.extents[x].is_const for x in c.names()

@@ -284,17 +284,9 @@ class Chains:
 
     def between(self, members: tuple[Member, ...]) -> list[str]:
         """The values that only the chain reads."""
-        inside = [m.group.computed for m in members]
-
-        def only(users: frozenset[str]) -> bool:
-            return bool(users) and all(any(u in own for own in inside) for u in users)
-
-        return [
-            v
-            for m in members[:-1]
-            for v in m.group.stored
-            if v in self.free and only(self.users[v])
-        ]
+        inside = frozenset().union(*[m.group.computed for m in members])
+        stored = [v for m in members[:-1] for v in m.group.stored if v in self.free]
+        return [v for v in stored if self.users[v] and self.users[v] <= inside]
 
     @functools.cached_property
     def bytes(self) -> Callable[[str], int]:
