@@ -66,6 +66,10 @@ class NestCost:
         self.stored = prod(extents[d] for d in nest.out.dims)
         found = dict.fromkeys(r for e in nest.body for r in reads(e))
         self.uses = tuple(self._use(r, r.value in constants) for r in found)
+        touched = (*(r.value for r in found), *(o.name for o in nest.outs))
+        self._values = tuple(dict.fromkeys(touched))
+        self._best: dict[tuple[str | None, ...], tuple[float, str | None]] = {}
+        """Innermost dims of `_values` -> what `best` gives."""
 
     def _use(self, r: Read, is_const: bool) -> ReadUse:
         moves: dict[str, str | None] = {}
@@ -163,12 +167,19 @@ class NestCost:
 
     def best(self, inner: Mapping[str, str | None]) -> tuple[float, str | None]:
         """(cycles, vector loop) given each value's innermost dim."""
+        # Asked again and again while the dims of other nests' values are tried.
+        key = tuple([inner.get(name) for name in self._values])
+        known = self._best.get(key)
+        if known is not None:
+            return known
         best: tuple[float, str | None] = (float("inf"), None)
         for v in self.loops:
             cost = self._cost(v, inner)
             if cost < best[0]:
                 best = (cost, v)
-        return best if best[1] is not None else (float(self.points), None)
+        found = best if best[1] is not None else (float(self.points), None)
+        self._best[key] = found
+        return found
 
     def strided(self, vector: str, inner: Mapping[str, str | None]) -> tuple[ReadUse, ...]:
         """The reads that are neither broadcast nor contiguous along `vector`."""

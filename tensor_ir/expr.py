@@ -290,7 +290,7 @@ def _transformed(e: Expr, f: Callable[[Expr], Expr], done: dict[int, Expr]) -> E
     if isinstance(e, Apply):
         known = done.get(id(e))
         if known is None:
-            args = tuple([_transformed(x, f, done) for x in e.args])
+            args = tuple([done.get(id(x)) or _transformed(x, f, done) for x in e.args])
             known = done[id(e)] = f(e if all(map(is_, args, e.args)) else Apply(e.op, args))
         return known
     if isinstance(e, Read):
@@ -341,7 +341,7 @@ def _mapped(
     if isinstance(e, Apply):
         known = done.get(id(e))
         if known is None:
-            args = tuple([_mapped(x, f, read, done) for x in e.args])
+            args = tuple([done.get(id(x)) or _mapped(x, f, read, done) for x in e.args])
             known = done[id(e)] = e if all(map(is_, args, e.args)) else Apply(e.op, args)
         return known
     if isinstance(e, Read):
