@@ -3,6 +3,7 @@
 import functools
 import multiprocessing
 import os
+import select
 import signal
 import threading
 import time
@@ -13,7 +14,7 @@ from typing import ParamSpec
 
 import pytest
 
-from rutc.driver.worker_pool import done_in_pool
+from rutc.driver.worker_pool import Pool, done_in_pool
 from rutc.errors import InternalError, UserError
 
 P = ParamSpec("P")
@@ -144,3 +145,43 @@ def test_fewer_processes_do_it_where_no_more_are_allowed(monkeypatch: pytest.Mon
     for _ in range(2):
         done = list(done_in_pool([1, 2, 3], lambda n: f"{n}".encode(), 3))
         assert sorted(done) == [(n, f"{n}".encode()) for n in (1, 2, 3)]
+
+
+@alone
+def test_tasks_begin_while_others_are_being_found() -> None:
+    begun, begin = os.pipe()
+
+    def work(task: str) -> bytes:
+        os.write(begin, task.encode())
+        return f"{task} of {os.getpid()}".encode()
+
+    with Pool(work, 2) as pool:
+        for task in ("a", "b", "c"):
+            pool.add(task)
+        assert select.select([begun], [], [], 30)[0]
+        done = dict(pool.done())
+    assert [done[n].split()[0] for n in range(3)] == [b"a", b"b", b"c"]
+    assert str(os.getpid()).encode() not in {data.split()[-1] for data in done.values()}
+
+
+@alone
+def test_the_largest_task_begins_first() -> None:
+    with Pool(str.encode, 1) as pool:
+        for task, size in (("small", 1), ("large", 3), ("as large", 3)):
+            pool.add(task, size)
+        assert list(pool.done()) == [(1, b"large"), (2, b"as large"), (0, b"small")]
+
+
+@alone
+def test_an_error_of_a_task_may_come_while_others_are_being_added() -> None:
+    def work(task: int) -> bytes:
+        raise UserError("at once")
+
+    def add_all() -> None:
+        with Pool(work, 2) as pool:
+            for task in range(1000):
+                pool.add(task)
+                time.sleep(0.01)
+
+    with pytest.raises(UserError, match="at once"):
+        add_all()
