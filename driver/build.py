@@ -89,7 +89,7 @@ class Builder:
         ) as kernels:
             for number, p in enumerate(plans):
                 first = sum(len(x.pending) for x in parts)
-                parts.append(PlanSteps(p, weights, number, first, kernels.add))
+                parts.append(PlanSteps(p, weights, number, first, on_pending=kernels.add))
             _check_alike(parts)
             self.on_routines(host.routines(chain.from_iterable(p.steps for p in parts)))
             every = [(part, pending) for part in parts for pending in part.pending]
