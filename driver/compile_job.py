@@ -22,12 +22,12 @@ from rutc.errors import InternalError, RutcError
 from rutc.tensor_ir.affine import Size
 from rutc.tensor_ir.chain import chain
 from rutc.tensor_ir.kernel import Kernel
-from rutc.tensor_ir.layout import Layout, dense
+from rutc.tensor_ir.layout import Layout, dense, in_nibbles
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.parse import parse_index
 from rutc.tensor_ir.steps import MatrixTile, NotApplicable, Schedule, apply_schedule
 from rutc.tensor_ir.steps.inside import without_fills
-from rutc.tuner import choose, partial_sums
+from rutc.tuner import choose, factors_out, partial_sums
 from rutc.tuner.choice import Choice
 from rutc.tuner.sharing import Way, stored, ways
 
@@ -84,10 +84,13 @@ class Packing:
     order: tuple[str, ...]
     blocks: Mapping[str, int]
 
-    def layout(self, extents: Mapping[str, Size], names: Mapping[str, str]) -> Layout:
-        """The layout for dims that have other names and these extents."""
+    def layout(
+        self, before: Layout, extents: Mapping[str, Size], names: Mapping[str, str]
+    ) -> Layout:
+        """The layout of what lies as `before`, for dims of other names and these extents."""
         blocks = {names[d]: n for d, n in self.blocks.items()}
-        return dense([names[d] for d in self.order], extents, blocks=blocks)
+        found = dense([names[d] for d in self.order], extents, blocks=blocks)
+        return in_nibbles(found) if before.nibbles else found
 
 
 @record
@@ -322,12 +325,15 @@ def with_schedule(kernel: Kernel, choice: Choice) -> Scheduled:
     packings = {name: Packing(*packing) for name, packing in choice.packing.items()}
     same = {d: d for d in extents}
     args = tuple(
-        replace(b, layout=packings[b.name].layout(extents, same)) if b.name in packings else b
+        replace(b, layout=packings[b.name].layout(b.layout, extents, same))
+        if b.name in packings
+        else b
         for b in kernel.args
     )
     packed = replace(kernel, args=args)
     try:
-        sums, result = partial_sums(apply_schedule(packed, choice.schedule))
+        factors, result = factors_out(apply_schedule(packed, choice.schedule))
+        sums, result = partial_sums(result)
     except NotApplicable as e:
         raise InternalError(f"the schedule does not apply: {e}\n{packed}") from e
-    return Scheduled((*choice.schedule, *sums), packings, result)
+    return Scheduled((*choice.schedule, *factors, *sums), packings, result)

@@ -120,7 +120,7 @@ def _sizes(pending: Pending, plan: PlanSteps) -> list[tuple[str, float]]:
     return [
         (
             pending.canonical.buffers[b.name],
-            float(typical(b.layout.size, plan.sizes)) * b.dtype.bytes,
+            float(typical(b.bytes, plan.sizes)),
         )
         for b in args.values()
     ]

@@ -430,8 +430,10 @@ class PlanSteps:
         operands: list[Operand] = []
         for argument in made.arguments:
             b = buffers[names[argument.buffer]]
-            size = typical(b.layout.size, self.sizes) * b.dtype.bytes
-            constant = b.name in self.constants
+            constant, packing = b.name in self.constants, argument.packing
+            if packing is not None:
+                b = replace(b, layout=packing.layout(b.layout, self.extents, dims))
+            size = typical(b.bytes, self.sizes)
             operands.append(Operand(b.name, size, constant, argument.written))
             if b.name in pending.near:
                 place = pending.near[b.name]
@@ -439,9 +441,7 @@ class PlanSteps:
             if not constant:
                 args.append(self._ref(b.name))
                 continue
-            packing = argument.packing
-            layout = b.layout if packing is None else packing.layout(self.extents, dims)
-            args.append(self._weight(b.name, layout))
+            args.append(self._weight(b.name, b.layout))
         tasks = plain(Index.of(made.tasks).subs({n: Index.of(d) for n, d in dims.items()}))
         common = typical(tasks, self.sizes)
         found = tuple(way.named(dims) for way in made.ways)

@@ -23,8 +23,8 @@ from rutc.base.record import record
 from rutc.driver.served import Served, TooLong, Unanswered
 from rutc.emit.jit import Code, KernelCode
 from rutc.errors import RutcError
-from rutc.tensor_ir.affine import typical
-from rutc.tensor_ir.kernel import Kernel
+from rutc.tensor_ir.affine import Range, typical
+from rutc.tensor_ir.kernel import Buffer, Kernel
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.ranges import common_sizes
 from rutc.tuner.trial import ALONE, State, Status
@@ -122,11 +122,12 @@ def arguments_of(kernel: Kernel, seed: int = 0) -> list[np.ndarray]:
     There is room for one line before and behind each, from `first_line` on.
     """
     rng, symbols = np.random.default_rng(seed), dict(kernel.symbols)
-    return [_filled(rng, b.dtype.numpy, typical(b.layout.size, symbols)) for b in kernel.args]
+    return [_filled(rng, b, symbols) for b in kernel.args]
 
 
-def _filled(rng: np.random.Generator, dtype: np.dtype, elements: int) -> np.ndarray:
-    room = elements + 4 * LINE_BYTES // dtype.itemsize
+def _filled(rng: np.random.Generator, b: Buffer, symbols: Mapping[str, Range]) -> np.ndarray:
+    dtype = np.dtype(np.uint8) if b.layout.nibbles else b.dtype.numpy
+    room = (typical(b.bytes, symbols) + 4 * LINE_BYTES) // dtype.itemsize
     if dtype.kind == "b":
         return np.zeros(room, dtype)
     if dtype.kind in "iu":

@@ -37,4 +37,4 @@ class Weights:
 def _renamed(layout: Layout, position: Mapping[str, int]) -> Layout:
     """The layout with dims named by their axis number."""
     axes = tuple(replace(a, dim=f"{position[a.dim]}") for a in layout.axes)
-    return Layout(axes, (), None, ())
+    return Layout(axes, (), None, (), layout.nibbles)

@@ -126,7 +126,7 @@ class DotEmitter:
         """The group where a single load gets it; None where none does."""
         buffer = self.expressions.buffers[r.value]
         place = self.expressions.place(r)
-        if place is None or place.coefficient(loop.var) != 1:
+        if place is None or buffer.layout.nibbles or place.coefficient(loop.var) != 1:
             return None
         b, memory = self.builder, self.expressions.memory
         element = memory_type(r.dtype)

@@ -12,6 +12,7 @@ from rutc.emit.cast import emit_clamped_cast
 from rutc.emit.index import I32, IndexEmitter, is_vector
 from rutc.emit.lane_shift import LaneShiftEmitter
 from rutc.emit.load_store import MemoryEmitter
+from rutc.emit.nibbles import NibbleEmitter
 from rutc.emit.places import PlaceEmitter
 from rutc.emit.reciprocal import divided_by_one
 from rutc.emit.register_transpose import TransposeEmitter
@@ -59,6 +60,7 @@ class ExpressionEmitter:
         self.buffers = buffers
         self.memory = MemoryEmitter(builder, index, pointer, machine)
         self.transposes = TransposeEmitter(self.memory)
+        self.nibbles = NibbleEmitter(self.memory, self.kept, self.keep)
         self.lane_shifts = LaneShiftEmitter(builder, index, self.emit, self.kept, self.keep)
         self.machine = machine
         self.written = written
@@ -122,6 +124,8 @@ class ExpressionEmitter:
                     return clamped
             case _:
                 pass
+        if isinstance(e.arg, Read) and self.buffers[e.arg.value].layout.nibbles:
+            return emit_cast(self.builder, self._nibbles(e.arg), DType.I32, e.dtype)
         value = self.emit(e.arg)
         if e.arg.dtype is DType.F32 and e.dtype is DType.BF16 and is_vector(value):
             found = narrowed(self.memory, value, self.machine)
@@ -260,6 +264,8 @@ class ExpressionEmitter:
         buffer = self.buffers[r.value]
         if buffer.space is Space.REGISTER:
             return self.registers.read(buffer, r.coords)
+        if buffer.layout.nibbles:
+            return emit_cast(self.builder, self._nibbles(r), DType.I32, buffer.dtype)
         self.transposes.finish(buffer)
         if buffer.layout.size == 0 or self._gathers_nothing(r, buffer):
             return emit_literal(self.builder, r.fill or zero(buffer.dtype))
@@ -284,6 +290,15 @@ class ExpressionEmitter:
         value = from_memory(self.builder, loaded, buffer.dtype)
         self.keep(key, value)
         return value
+
+    def _nibbles(self, r: Read) -> ir.Value:
+        """The number that a read of a buffer in nibbles gives, as i32."""
+        buffer = self.buffers[r.value]
+        outside = ir.Constant(I32, 0 if r.fill is None else int(r.fill.value))
+        if buffer.layout.size == 0 or self._gathers_nothing(r, buffer):
+            return outside
+        address, guard = self.places.located(r.coords, buffer, r.fill)
+        return outside if address is None else self.nibbles.load(buffer, address, guard, r.fill)
 
     def _guarded(self, r: Read, buffer: Buffer, address: Index, guard: ir.Value) -> ir.Value:
         """The element where the guard holds, else the fill; equal reads share it."""
@@ -327,7 +342,10 @@ class ExpressionEmitter:
         address = self.index.resolve(s.address)
         if self.index.lane is not None:
             address = address.subs({self.index.lane.var: Index.of(self.index.lane.base)})
-        place = self.memory.place(self.buffers[s.buffer], address)
+        buffer = self.buffers[s.buffer]
+        if buffer.layout.nibbles:
+            buffer, address = self.nibbles.bytes_of(buffer), self.nibbles.place(address).byte
+        place = self.memory.place(buffer, address)
         types = [ir.PointerType(), I32, I32, I32]
         function = self.memory.intrinsic("llvm.prefetch.p0", ir.VoidType(), types)
         write, locality, data = (ir.Constant(I32, int(x)) for x in (s.write, 4 - s.level, 1))

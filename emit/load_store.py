@@ -84,6 +84,8 @@ class MemoryEmitter:
         """Put a value at an address, or one per lane."""
         b = self.builder
         lane = self.index.lane
+        if buffer.layout.nibbles:
+            raise InternalError(f"{buffer.name}, which is in nibbles, is written")
         value = to_memory(b, value, buffer.dtype)
         if lane is None or not self.index.varies(address):
             if is_vector(value):
@@ -148,7 +150,7 @@ class MemoryEmitter:
         wanted = [min(max(stride * i, first), last) for i in range(lanes)]
         shift = (start.const + first) % stride
         begin, count = first - shift, last - first + stride
-        if count >= lanes and self._inside(buffer, start + begin, count):
+        if count >= lanes and self.is_inside(buffer, start + begin, count):
             offsets = [*range(begin, begin + count - lanes, lanes), begin + count - lanes]
         elif last - first >= lanes - 1:
             offsets = [*range(first, last + 1 - lanes, lanes), last + 1 - lanes]
@@ -199,14 +201,14 @@ class MemoryEmitter:
         To leave lanes out of a load takes an operation. No arithmetic on floats is undefined.
         """
         plain = buffer.dtype in (DType.F32, DType.F64)
-        return plain and self.machine.has_masks and self._inside(buffer, start, lanes)
+        return plain and self.machine.has_masks and self.is_inside(buffer, start, lanes)
 
     def _is_better_whole(self, buffer: Buffer, start: Index, lanes: int) -> bool:
         """Whether idle lanes are better loaded and left out then: else each has its own load."""
         masked = self.machine.has_masks or buffer.dtype.bytes >= NARROWEST_MASKED
-        return not masked and self._inside(buffer, start, lanes)
+        return not masked and self.is_inside(buffer, start, lanes)
 
-    def _inside(self, buffer: Buffer, start: Index, count: int) -> bool:
+    def is_inside(self, buffer: Buffer, start: Index, count: int) -> bool:
         """Whether so many elements from a place on are known to be the buffer's."""
         bounds, size = start.bounds(self.index.ranges), buffer.layout.size
         if bounds is None or not isinstance(size, int):

@@ -175,6 +175,7 @@ def rename_layout(layout: Layout, dims: Mapping[str, str]) -> Layout:
         tuple(sorted((dims[d], lo, hi) for d, lo, hi in layout.halo)),
         layout.fill,
         tuple(sorted(((dims[d], size(e)) for d, e in layout.extents), key=lambda p: p[0])),
+        layout.nibbles,
     )
 
 

@@ -41,6 +41,7 @@ from rutc.tensor_ir.kernel import (
     Stmt,
     Update,
 )
+from rutc.tensor_ir.layout import from_nibbles
 from rutc.tensor_ir.reducer import Reducer
 
 Locals = Mapping[str, np.ndarray]
@@ -55,7 +56,8 @@ def interpret_kernel(
 
     Args:
         kernel: The kernel.
-        buffers: The flat array of every argument, `layout.size` elements each; changed in place.
+        buffers: The flat array of every argument, `layout.size` elements each, or the bytes of
+            those in nibbles; changed in place.
         symbols: The kernel's sizes and the host program's loop counters.
 
     Raises:
@@ -85,6 +87,8 @@ class _Run:
             self.extents[b.name] = {d: Index.of(e).value for d, e in layout.extents}
         for b in map(self.buffers.__getitem__, (b.name for b in kernel.args)):
             array = buffers[b.name]
+            if b.layout.nibbles and array.dtype == np.uint8 and array.size == b.bytes:
+                array = from_nibbles(array, b.dtype)[: b.layout.elements]
             if array.dtype != b.dtype.numpy or array.shape != (b.layout.elements,):
                 raise InternalError(
                     f"%{b.name} takes {b.layout.size} elements of {b.dtype}, "
@@ -231,6 +235,8 @@ class _Run:
     def store(self, a: Access, x: np.ndarray) -> None:
         b = self.buffers[a.buffer]
         at = self.place(a)
+        if b.layout.nibbles:
+            raise InternalError(f"%{b.name}, which is in nibbles, is written")
         for d, extent in self.extents[b.name].items():
             low, high = -b.layout.before.get(d, 0), extent + b.layout.after.get(d, 0)
             if not low <= at[d] < high:

@@ -28,12 +28,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 from operator import is_
 from typing import assert_never
 
 from rutc.base.record import record
-from rutc.tensor_ir.affine import Index, Range, quoted
+from rutc.tensor_ir.affine import Index, Range, Size, plain, quoted
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Coord, Expr, Read, indices, map_index, map_reads
 from rutc.tensor_ir.layout import Layout
@@ -83,7 +83,7 @@ class Buffer:
     """Elements of one type; the layout's dims name its axes.
 
     Those of a `finite` one are known to be finite numbers: their products with 0 are 0. Those of a
-    `small` one are known to be small factors.
+    `small` one are known to be small factors. Those in nibbles are read only.
     """
 
     name: str
@@ -92,6 +92,13 @@ class Buffer:
     space: Space = Space.MEMORY
     finite: bool = False
     small: Small = Small()
+
+    @cached_property
+    def bytes(self) -> Size:
+        """What its elements take."""
+        if self.layout.nibbles:
+            return plain((Index.of(self.layout.size) + 1) // 2)
+        return plain(Index.of(self.layout.size) * self.dtype.bytes)
 
 
 @record

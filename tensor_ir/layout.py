@@ -7,6 +7,10 @@ without a test. Blocked dims are padded up to whole blocks.
 
     [n, y(+1+1), x(+1+1), c]      channels last, one halo row and column on each side, fill 0
     [co/32, ky, kx, ci, co%32]    weights packed in blocks of 32 output channels
+    [k/2, n, k%2] nibbles         4-bit weights, two to a byte: those of two neighbours along k
+
+In *nibbles*, element number e lies in byte e//2, in the lower half if e is even. The last byte of
+an odd number of elements is half full.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import numpy as np
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index, Range, Size, collect, floordiv, mod, plain
+from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Lit
 
 ALIASING_LINES = 16
@@ -46,6 +51,8 @@ class Layout:
     fill: Lit | None = None
     extents: tuple[tuple[str, Size], ...] = ()
     """Every dim's extent, halo and padding left out."""
+    nibbles: bool = False
+    """Whether two elements, of 4 bits, share a byte."""
 
     @cached_property
     def size(self) -> Size:
@@ -169,7 +176,7 @@ class Layout:
             seen.add(a.dim)
             parts.append(text)
         fill = f" fill {self.fill.value}" if self.halo and self.fill is not None else ""
-        return f"[{', '.join(parts)}]{fill}"
+        return f"[{', '.join(parts)}]{fill}{' nibbles' if self.nibbles else ''}"
 
 
 def dense(
@@ -222,8 +229,43 @@ def _dense(
     return Layout(tuple(reversed(axes)), kept, fill if kept else None, tuple(sorted(extents)))
 
 
+def in_nibbles(layout: Layout) -> Layout:
+    """The layout with two elements to a byte; plain rows become whole bytes.
+
+    [k, n] of 5 x 3   ->   [k, n] nibbles, in which a row has room for 4
+    """
+    own = layout.axes[-1:]
+    if len(layout.axes) > 1 and own[0].whole and own[0].div == 1 and own[0].stride == 1:
+        extent = own[0].extent
+        if isinstance(extent, int) and extent % 2 and extent > 1:
+            axes = tuple(_wider(a, extent) for a in layout.axes[:-1])
+            layout = replace(layout, axes=(*axes, replace(own[0], extent=extent + 1)))
+    return replace(layout, nibbles=True)
+
+
+def _wider(a: Axis, row: int) -> Axis:
+    """An axis around rows that have room for one element more."""
+    return replace(a, stride=plain(Index.of(a.stride) // row * (row + 1)))
+
+
+def nibble_pairs(flat: np.ndarray) -> np.ndarray:
+    """Bytes of two 4-bit elements each, the first one in the lower half."""
+    patterns = flat.astype(np.int8).view(np.uint8) & 15
+    patterns = np.pad(patterns, (0, patterns.size % 2))
+    return patterns[::2] | patterns[1::2] << 4
+
+
+def from_nibbles(pairs: np.ndarray, dtype: DType) -> np.ndarray:
+    """The elements of `nibble_pairs`, and one more if their number is odd."""
+    patterns = np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(-1).astype(np.int8)
+    return (patterns - 16 * (patterns > 7) if dtype.is_signed else patterns).astype(dtype.numpy)
+
+
 def pack(array: np.ndarray, axes: Sequence[str], layout: Layout) -> np.ndarray:
-    """`array` (axes named in order) laid out in memory: a flat array of `layout.size` elements."""
+    """`array` (axes named in order) laid out in memory: a flat array of `layout.size` elements.
+
+    Of a layout in nibbles: an array of bytes.
+    """
     order: list[str] = []
     for a in layout.axes:
         if a.dim not in order:
@@ -244,4 +286,5 @@ def pack(array: np.ndarray, axes: Sequence[str], layout: Layout) -> np.ndarray:
         value = layout.fill.value if layout.fill is not None else 0
         x = np.pad(x, pads, constant_values=value)
     x = x.reshape(shape).transpose([p for a in layout.axes for b, p in positions if b is a])
-    return np.ascontiguousarray(x).reshape(-1)
+    flat = np.ascontiguousarray(x).reshape(-1)
+    return nibble_pairs(flat) if layout.nibbles else flat

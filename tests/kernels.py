@@ -35,6 +35,7 @@ from rutc.tensor_ir.lower import Group, lower
 from rutc.tensor_ir.steps import (
     BlockReduction,
     Cut,
+    FactorOut,
     Fuse,
     Inside,
     Lanes,
@@ -468,8 +469,8 @@ UNROLLED = 64
 """The most copies of a statement that a random schedule makes."""
 KINDS_OF_STEPS = (
     "split", "split", "fuse", "reorder", "peel", "cut", "part", "mark", "mark", "mark", "lanes",
-    "lanes", "block", "sums", "tile", "tile", "inside", "inside", "prefetch", "later", "result",
-    "preload", "preload",
+    "lanes", "block", "sums", "factors", "tile", "tile", "inside", "inside", "prefetch", "later",
+    "result", "preload", "preload",
 )  # fmt: skip
 REDUCERS = (
     "argmax", "argmin", "argmax_last", "argmin_last", "logsumexp", "moments", "prod", "max",
@@ -544,6 +545,8 @@ def _random_step(draw: st.DrawFn, kernel: Kernel, loops: Sequence[Loop]) -> Step
             return BlockReduction(var, draw(st.sampled_from([2, 3, 8])), outside, output)
         case "sums" if bound := _bound(kernel.body):
             return PartialSums(draw(st.sampled_from(bound)), draw(st.sampled_from([1, 2, 3, 8])))
+        case "factors" if bound := _bound(kernel.body):
+            return FactorOut(draw(st.sampled_from(bound)))
         case "inside" if bound := _bound(kernel.body):
             return Inside(tuple(draw(st.lists(st.sampled_from(bound), min_size=1, unique=True))))
         case "prefetch":

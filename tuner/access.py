@@ -48,7 +48,8 @@ class Touch:
     A `packed` access is to a constant, whose layout follows the schedule: its strides are those of
     the ideal layout, 1 for every variable that it depends on. The place of a `gathered` access
     depends on data. Of a `small` one,
-    elements are small factors: any two, or neighbours along the loops of its `pairs`.
+    elements are small factors: any two, or neighbours along the loops of its `pairs`. Of one in
+    `nibbles`, two elements share one of its `bytes`.
     """
 
     buffer: str
@@ -61,6 +62,11 @@ class Touch:
     gathered: bool = False
     exact: Mapping[str, Size | None] = field(default_factory=dict)
     small: Small = Small()
+    nibbles: bool = False
+
+    def line(self, machine: Machine) -> int:
+        """The elements of a cache line."""
+        return machine.line_bytes // self.bytes * (2 if self.nibbles else 1)
 
     def depends(self, var: str) -> bool:
         """Whether the place differs between iterations of `var`."""
@@ -359,12 +365,15 @@ def _touch(
             strides[v] = _stride(factor, ranges)
     for v in scattered:
         strides[v] = exact[v] = None
-    size = typical(buffer.layout.size, ranges) * buffer.dtype.bytes
+    size = typical(buffer.bytes, ranges)
     gathered = any(not isinstance(c, Index) for _, c in r.coords)
     each = buffer.dtype.bytes
     moved = (coords[d].as_var for d in buffer.small.pairs if d in coords)
     small = replace(buffer.small, pairs=tuple(v for v in moved if v is not None))
-    return Touch(buffer.name, is_store, strides, loops, packed, each, size, gathered, exact, small)
+    nibbles = buffer.layout.nibbles
+    return Touch(
+        buffer.name, is_store, strides, loops, packed, each, size, gathered, exact, small, nibbles
+    )
 
 
 def _stride(factor: Index | None, ranges: Mapping[str, Range]) -> int | None:

@@ -22,7 +22,8 @@ def packing(
 ) -> tuple[tuple[str, ...], Mapping[str, int]]:
     """The dim order of a constant operand: in the order in which the tiles read it.
 
-    `original` names the loop that a row's loop is a part of.
+    `original` names the loop that a row's loop is a part of. Two elements that share a byte are
+    neighbours of the innermost reduction, so that a vector is one half of a vector of bytes.
     """
     dims = [d for d, _ in kernel.buffer(t.buffer).layout.extents]
     of_loop = dim_of_loop(kernel, t.buffer)
@@ -40,13 +41,16 @@ def packing(
     blocks |= {d: f for d, f, _ in rows if d not in whole}
     front = [d for d in dims if d not in inner and d not in whole and d != lane]
     inner += whole
+    pair: dict[str, int] = {}
+    if kernel.buffer(t.buffer).layout.nibbles and last is not None and last not in blocks:
+        pair = {last: 2}
     if lane is None:
-        return (*front, *inner), blocks
+        return (*front, *inner), blocks | pair
     if width >= extents[tile.vector]:
         if not blocks:
-            return (*front, *inner, lane), {}
-        return (*front, lane, *inner), {**blocks, lane: extents[tile.vector]}
-    return (*front, lane, *inner), {**blocks, lane: width}
+            return (*front, *inner, lane), pair
+        return (*front, lane, *inner), {**blocks, lane: extents[tile.vector], **pair}
+    return (*front, lane, *inner), {**blocks, lane: width, **pair}
 
 
 def grouped_packing(

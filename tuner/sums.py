@@ -29,7 +29,7 @@ def partial_sums(kernel: Kernel) -> tuple[Schedule, Kernel]:
     ranges = outer_ranges(kernel)
     starts: dict[str, frozenset[str]] = {}
     chosen: dict[str, int] = {}
-    for s, around in _walk(kernel.body, ()):
+    for s, around in with_loops(kernel.body, ()):
         if isinstance(s, Init):
             starts |= {a.buffer: frozenset(x.var for x in around) for a in s.states}
         if isinstance(s, Update) and s.reducer.name in SUMS and s.reducer.state[0].is_float:
@@ -102,10 +102,10 @@ def _most_between(size: Index) -> float:
             return inf
 
 
-def _walk(body: tuple[Stmt, ...], around: Around) -> Iterator[tuple[Stmt, Around]]:
+def with_loops(body: tuple[Stmt, ...], around: Around) -> Iterator[tuple[Stmt, Around]]:
     """All statements, each with the loops around it."""
     for s in body:
         yield s, around
         inside = (*around, s) if isinstance(s, Loop) else around
         for inner in blocks(s):
-            yield from _walk(inner, inside)
+            yield from with_loops(inner, inside)

@@ -321,6 +321,8 @@ class TileCosts:
         held = min((loads_of_step(t, vector, vectors, rows, width) for t in r.reads), default=0.0)
         registers = size * each.width_each + max(held, vectors) * wide + 1
         registers += each.products
+        # The other half of bytes waits for the next step.
+        registers += vectors * sum(t.nibbles and t.depends(self.order[-1]) for t in each.along)
         spare = machine.registers - registers
         wanted = machine.registers // w.spare
         if spare < wanted:

@@ -51,10 +51,11 @@ from rutc.tensor_ir.graph import (
     While,
     bound_symbols,
     outs,
+    used,
     used_deep,
     walk_nodes,
 )
-from rutc.tensor_ir.layout import Layout, dense
+from rutc.tensor_ir.layout import Layout, dense, in_nibbles
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.machine import Machine
 from rutc.tensor_ir.text import value_name
@@ -135,11 +136,13 @@ class Realisation:
         if strange:
             raise Illegal(f"no value {value_name(min(strange))} is there to be arranged")
         found: dict[str, Layout] = {}
-        constants = self.constants
+        constants, whole = self.constants, self._read_whole()
         for name, v in values.items():
             if name in constants:
                 axes = known.fixed.get(name, constants[name].axes)
                 found[name] = dense(axes, known.sizes)
+                if v.dtype in (DType.I4, DType.U4) and name not in whole:
+                    found[name] = in_nibbles(found[name])
                 continue
             given = self.arrangement(name)
             fixed = name in known.fixed
@@ -154,6 +157,12 @@ class Realisation:
                 whole=NEIGHBOURS if narrow else 1,
             )
         return found
+
+    def _read_whole(self) -> set[str]:
+        """The values that something else than nests reads, which knows of no nibbles."""
+        nodes = walk_nodes(self.graph.nodes)
+        found = {v for n in nodes if not isinstance(n, Nest) for v in used(n)}
+        return found | {o.value for o in self.graph.outputs}
 
     def arrangement(self, name: str) -> Arrangement:
         """How a value that is no constant lies in memory.

@@ -32,10 +32,16 @@ class Accesses(Places):
         """
         lanes = self.lanes(names, frames)
         size = buffer.dtype.bytes
+        if buffer.layout.nibbles:
+            # A half of each byte is taken, or halves of fewer bytes are put in turn.
+            tally.add("arithmetic" if lanes is None else "conversions", count)
         if lanes is None:
             tally.add("broadcasts", count)
             return
         step = address.coefficient(lanes.var)
+        if buffer.layout.nibbles and step == 2:
+            # Both halves of bytes are taken of one load.
+            step, count = 1, count / 2
         group = next((f for f in frames if f.role is Role.GROUP), None)
         if group is not None:
             members = int(group.trip)

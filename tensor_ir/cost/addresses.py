@@ -13,6 +13,8 @@ from rutc.tensor_ir.machine import Machine
 
 MOST_DISTINCT = 4096
 """Places of an unrolled load that are told apart one by one."""
+HALF = 0.5
+"""Bytes of an element in nibbles."""
 WIDE_UNIT_BITS = 256
 """Where a multiply-add of a register takes two cycles, one of so many bits takes a single one."""
 
@@ -28,7 +30,7 @@ class Touch:
     """
 
     buffer: str
-    bytes: int
+    bytes: float
     is_store: bool
     frames: Frames
     steps: tuple[float | None, ...]
@@ -151,7 +153,7 @@ class Places:
         """Note an access."""
         address = address or self.address(buffer, coords)
         chosen = [c for _, c in coords if not isinstance(c, Index)]
-        size = buffer.dtype.bytes
+        size = HALF if buffer.layout.nibbles else buffer.dtype.bytes
         random = NONE.union(*[index_names(c) for c in chosen if not isinstance(c, Index)])
         steps: list[float | None] = []
         for f in frames:
@@ -165,7 +167,7 @@ class Places:
             steps.append(float(step * size) if step is not None else self._average(address, f))
             if step is None and steps[-1] is not None:
                 steps[-1] *= size
-        start = self.space.value(address) * size
+        start = int(self.space.value(address) * size)
         self.touches.append(
             Touch(
                 buffer.name,

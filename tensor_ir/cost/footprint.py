@@ -151,9 +151,9 @@ def footprint(t: Touch, at: int, machine: Machine) -> Print:
     return Print(lines, sets, whole, tuple(merged))
 
 
-def _pieces(size: int, anywhere: float, merged: Steps, unit: int) -> tuple[float, float, float]:
+def _pieces(size: float, anywhere: float, merged: Steps, unit: int) -> tuple[float, float, float]:
     """The bytes of a piece without holes of whole units, their number, how far they lie apart."""
-    span, pieces, apart = float(size), anywhere, 0.0
+    span, pieces, apart = size, anywhere, 0.0
     for step, n in merged:
         if pieces == anywhere and step <= max(span, unit):
             span += step * (n - 1)

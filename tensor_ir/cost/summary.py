@@ -73,7 +73,7 @@ def summarise(kernel: Kernel, machine: Machine) -> Summary:
     counter = Counter(kernel, machine)
     symbols = dict(kernel.symbols)
     buffers = {b.name: b for b in (*kernel.args, *kernel.locals)}
-    sizes = {n: float(typical(b.layout.size, symbols) * b.dtype.bytes) for n, b in buffers.items()}
+    sizes = {n: float(typical(b.bytes, symbols)) for n, b in buffers.items()}
     prints = Footprints(counter.touches, sizes, machine)
     arguments: dict[str, float] = {}
     stored: dict[str, float] = {}

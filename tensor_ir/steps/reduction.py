@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 
 from rutc.base.record import record
 from rutc.tensor_ir.affine import ZERO, Index, minimum
 from rutc.tensor_ir.dtype import DType
-from rutc.tensor_ir.expr import Read, reads
+from rutc.tensor_ir.expr import Read
 from rutc.tensor_ir.kernel import (
     Access,
     Assign,
@@ -19,12 +18,10 @@ from rutc.tensor_ir.kernel import (
     Kind,
     Loop,
     Merge,
-    Prefetch,
     Space,
     Stmt,
     Update,
     accesses,
-    exprs,
     walk_stmts,
 )
 from rutc.tensor_ir.layout import Axis, Layout, dense
@@ -231,132 +228,6 @@ class BlockReduction(Step):
         if kernel.buffer(self.output).dtype is not init.reducer.state[0]:
             raise NotApplicable(f"%{self.output} has another type than the state")
         return stores[0].target
-
-
-@record
-class PartialSums(Step):
-    """Reduce blocks of a loop each by itself, and the results of the blocks after one another.
-
-    for k in [0, n) { acc.update(x[k]) }
-      ->  for k.p in [0, ceil(n/f)) { partial.init;
-                                      for k in [0, min(f, n-f*k.p)) { partial.update(x[f*k.p+k]) };
-                                      acc.update(partial) }
-
-    The last update merges states. The rounding errors of a sum grow with the number of summands
-    that are added one after another [Higham 1993, "The Accuracy of Floating Point Summation"].
-    """
-
-    var: str
-    factor: int
-
-    def apply(self, kernel: Kernel) -> Kernel:
-        """The kernel with partial sums. Raises NotApplicable where a loop does more than reduce."""
-        name = f"{self.var}.p"
-        check_positive("factor", self.factor)
-        check_fresh(kernel, name)
-        find_loops(kernel, self.var)
-        added: dict[str, Buffer] = {}
-
-        def split(loop: Loop) -> tuple[Stmt, ...]:
-            if loop.kind is not Kind.SERIAL:
-                raise NotApplicable(f"the iterations of {self.var} are not one after another")
-            before: list[Stmt] = []
-            after: list[Stmt] = []
-            partial: dict[str, Buffer] = {}
-            for update, over in self._updates(loop, ()):
-                if any(a.buffer in partial for a in update.states):
-                    if update.lanes is None:
-                        raise NotApplicable(f"%{update.states[0].buffer} is updated twice")
-                    # Whole blocks and a shorter one: all lanes have partial states already.
-                    continue
-                for a in update.states:
-                    partial[a.buffer] = self._partial(kernel, a.buffer)
-                own = tuple(Access(partial[a.buffer].name, a.coords) for a in update.states)
-                merging = update.reducer.of_states
-                taken = tuple(
-                    Read(a.buffer, _plain(a), t) for a, t in zip(own, merging.elements, strict=True)
-                )
-                lanes = self._whole(update, over, partial)
-                before.append(_for_each(lanes, Init(own, update.reducer)))
-                after.append(_for_each(lanes, Update(update.states, merging, taken)))
-            self._check_unseen(loop, partial)
-            added.update({x.name: x for x in partial.values()})
-            reduces = replace(loop, body=_moved_states(loop.body, partial))
-            around, block = in_blocks(kernel, reduces, self.factor, name, self.var)
-            return (replace(around, body=(*before, block, *after)),)
-
-        body = simplified(replace_loop(kernel.body, self.var, split), dict(kernel.symbols))
-        return replace(kernel, body=body, locals=(*kernel.locals, *added.values()))
-
-    def _partial(self, kernel: Kernel, state: str) -> Buffer:
-        """A buffer like that of a state. Raises NotApplicable where there is one of its name."""
-        name = f"{state}.{self.var}.partial"
-        if any(b.name == name for b in (*kernel.args, *kernel.locals)):
-            raise NotApplicable(f"there is a buffer %{name} already")
-        return replace(kernel.buffer(state), name=name)
-
-    def _updates(
-        self, s: Stmt, around: tuple[Loop, ...]
-    ) -> Iterator[tuple[Update, tuple[Loop, ...]]]:
-        """The updates in a loop, each with the loops around it that tell its states apart."""
-        match s:
-            case Loop():
-                for inner in s.body:
-                    yield from self._updates(inner, (*around, s))
-            case Update():
-                used = {v for a in s.states for _, c in _plain(a) for v in c.names()}
-                yield s, tuple(x for x in around if x.var in used)
-            case Branch() if any(isinstance(x, Update) for x in walk_stmts((s,))):
-                raise NotApplicable(f"{self.var} reduces in a branch")
-            case Branch() | Assign() | Prefetch():
-                pass
-            case _:
-                raise NotApplicable(f"{self.var} does more than reduce")
-
-    def _check_unseen(self, loop: Loop, states: Container[str]) -> None:
-        """Raises NotApplicable where a loop does more with states than to update them."""
-        for s in walk_stmts(loop.body):
-            used = [r.value for e in exprs(s) for r in reads(e)]
-            if not isinstance(s, Update):
-                used += [a.buffer for a in accesses(s)]
-            for name in used:
-                if name in states:
-                    raise NotApplicable(f"{self.var} uses %{name}, which it reduces to")
-
-    def _whole(
-        self, update: Update, around: tuple[Loop, ...], partial: Mapping[str, Buffer]
-    ) -> tuple[Loop, ...]:
-        """The loops over the states of an update, idle lanes among them."""
-        if update.lanes is None:
-            return around
-        lane = Index.of(update.lanes)
-        (width,) = {
-            axis.extent
-            for a in update.states
-            for d, c in a.coords
-            for axis in partial[a.buffer].layout.axes
-            if c == lane and axis.dim == d
-        }
-        return tuple(replace(x, hi=Index.of(width)) if x.var == update.lanes else x for x in around)
-
-
-def _for_each(loops: tuple[Loop, ...], s: Stmt) -> Stmt:
-    for x in reversed(loops):
-        s = replace(x, body=(s,))
-    return s
-
-
-def _moved_states(body: tuple[Stmt, ...], partial: Mapping[str, Buffer]) -> tuple[Stmt, ...]:
-    """Loops whose updates are of other buffers."""
-    result: list[Stmt] = []
-    for s in body:
-        if isinstance(s, Loop):
-            s = replace(s, body=_moved_states(s.body, partial))
-        elif isinstance(s, Update):
-            own = tuple(Access(partial[a.buffer].name, a.coords) for a in s.states)
-            s = replace(s, states=own)
-        result.append(s)
-    return tuple(result)
 
 
 def _plain(a: Access) -> tuple[tuple[str, Index], ...]:

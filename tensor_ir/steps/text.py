@@ -17,10 +17,11 @@ from rutc.tensor_ir.steps.ends import Balance, Even, Overlap, Peel
 from rutc.tensor_ir.steps.inside import Inside
 from rutc.tensor_ir.steps.loops import Cut, Fuse, Mark, Part, Reorder, Split
 from rutc.tensor_ir.steps.matrix import MatrixTile
+from rutc.tensor_ir.steps.partial import FactorOut, PartialSums
 from rutc.tensor_ir.steps.prefetch import PrefetchBlock, PrefetchLater, PrefetchResult
 from rutc.tensor_ir.steps.preload import Preload
 from rutc.tensor_ir.steps.prepare import Prepare
-from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes, PartialSums
+from rutc.tensor_ir.steps.reduction import BlockReduction, Lanes
 from rutc.tensor_ir.steps.step import Field, Schedule, Step, field_text, step_name
 from rutc.tensor_ir.steps.tile import Tile
 
@@ -41,6 +42,7 @@ STEPS: Mapping[str, type[Step]] = {
         Lanes,
         BlockReduction,
         PartialSums,
+        FactorOut,
         Tile,
         MatrixTile,
         PrefetchBlock,

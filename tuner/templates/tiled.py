@@ -291,7 +291,7 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
                     continue
                 if not t.depends(tile.vector) or not t.depends(bound[-1]):
                     continue
-                line = machine.line_bytes // t.bytes
+                line = t.line(machine)
                 if block is not None:
                     steps.append(PrefetchBlock(t.buffer, f"{bound[-1]}.b", 0, line))
                 elif batch and (t.strides.get(batch[-1]) or 0) > 0:
@@ -299,7 +299,8 @@ def tiled(kernel: Kernel, shape: Shape, tiling: Tiling, machine: Machine) -> Cho
                     steps.append(PrefetchBlock(t.buffer, panel, 0, line))
                 elif (over := panel_loop(t, tile, around)) and comes_from_afar(t, shape, machine):
                     alone = all(extents.get(v, 1) == 1 for v in around if v != over)
-                    ahead = machine.coefficients.blocks.stream_bytes // t.bytes if alone else 0
+                    stream = machine.coefficients.blocks.stream_bytes // machine.line_bytes
+                    ahead = stream * line if alone else 0
                     steps.append(PrefetchBlock(t.buffer, over, ahead, line))
                 elif (
                     tile.vectors <= 2
