@@ -101,7 +101,7 @@ def compile(
         model: The ONNX file.
         output: The library; None: the model's name with `.so`, in the current directory.
         target: The machine: `native` or the name of a target.
-        precision: `fp32`; with `bf16`, `fp16` and `w8` weights are stored in 16 or 8 bits where
+        precision: `fp32`; with `bf16`, `fp16`, `w8`, `w4` weights are stored in 16, 8, 4 bits where
             kernels are faster by it, and all is computed in float32; with `int8` products of
             weights are summed in 8 bits where that is faster, with `auto` those of which results
             stay within the tolerance (docs/numerics.md).

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+W4 = "w4"
+"""The precision in which weights may be of 4 bits."""
 INT8, AUTO = "int8", "auto"
 """The precisions in which sums of products are of 8-bit integers; `AUTO`: within the tolerance."""
 EIGHT_BITS = (INT8, AUTO)

@@ -15,7 +15,7 @@ from math import prod
 from rutc.base.record import record
 from rutc.driver.build import machine_of
 from rutc.driver.estimates import Known, estimate_plan
-from rutc.driver.options import AUTO, INT8
+from rutc.driver.options import AUTO, INT8, W4
 from rutc.graph_opt.assignment import Stored
 from rutc.graph_opt.decide.realise import Realisation
 from rutc.graph_opt.decide.retype import retyped
@@ -38,10 +38,11 @@ TYPES = {
     "bf16": DType.BF16,
     "fp16": DType.F16,
     "w8": DType.I8,
+    W4: DType.F32,
     INT8: DType.F32,
     AUTO: DType.F32,
 }
-"""The types that weights may be stored in, by the names of precisions."""
+"""The types that plans may store weights in, by the names of precisions."""
 
 
 def with_narrow_weights(found: Realisation, dtype: DType, machine: Machine) -> Realisation:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # numpy is imported where it is needed: the compiler starts a C compiler before that takes its time.
 
-PRECISIONS = ("fp32", "bf16", "fp16", "w8", "int8", "auto")
+PRECISIONS = ("fp32", "bf16", "fp16", "w8", "w4", "int8", "auto")
 """What weights may be stored in, or multiplied in."""
 
 LARGEST_SIZE = (1 << 63) - 1

@@ -23,9 +23,9 @@ Target = Annotated[
 Precision = Annotated[
     str,
     typer.Option(
-        metavar="fp32|bf16|fp16|w8|int8|auto",
-        help="bf16, fp16, w8: what weights are stored in where that is faster. int8: products are "
-        "summed in 8 bits where that is faster; auto: as far as the tolerance allows.",
+        metavar="fp32|bf16|fp16|w8|w4|int8|auto",
+        help="bf16, fp16, w8, w4: what weights are stored in where that is faster. int8: products "
+        "are summed in 8 bits where that is faster; auto: as far as the tolerance allows.",
     ),
 ]
 Calibrate = Annotated[

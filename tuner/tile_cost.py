@@ -26,13 +26,16 @@ LONGEST_UNROLLED = 16
 def bound_order(shape: Shape, inside: Collection[str] = ()) -> list[str]:
     """Reduction loops, the one along which operands are nearest in memory innermost.
 
-    Those `inside`, whose iterations are few and not known, go around the others.
+    Those `inside`, whose iterations are few and not known, go around the others; and so do those
+    along which all constants change around those along which one does not, such as a block's scale.
     """
     names: dict[str, int] = {}
+    same: dict[str, int] = {}
     for r in shape.reductions:
         for x in r.loops:
             names[x.var] = r.stride(x.var)
-    return sorted(names, key=lambda v: (v not in inside, -names[v]))
+            same[x.var] = sum(t.packed and not t.depends(x.var) for t in r.reads)
+    return sorted(names, key=lambda v: (v not in inside, same[v], -names[v]))
 
 
 def crowded(
@@ -322,7 +325,8 @@ class TileCosts:
         registers = size * each.width_each + max(held, vectors) * wide + 1
         registers += each.products
         # The other half of bytes waits for the next step.
-        registers += vectors * sum(t.nibbles and t.depends(self.order[-1]) for t in each.along)
+        halves = (t for t in each.along if t.nibbles and t.depends(self.order[-1]))
+        registers += sum(loads_of_step(t, vector, vectors, rows, width) for t in halves)
         spare = machine.registers - registers
         wanted = machine.registers // w.spare
         if spare < wanted:

@@ -60,7 +60,7 @@ def run_values(
 def session_level(session: InferenceSession, model: Path) -> Level:
     """Returns how strictly a compiled model is compared with ONNX Runtime alone."""
     stored = stored_type(session.manifest)
-    if stored in (DType.BF16, DType.I8):
+    if stored in (DType.BF16, DType.I8, DType.I4):
         return Level.REDUCED
     if stored is not None and not is_quantised(model):
         return Level.HALF

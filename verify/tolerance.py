@@ -79,6 +79,10 @@ WEIGHT_STEP: Final = 2.0**-8
 """The rounding error of a weight that is stored as a multiple, up to 127, of a step: half of that,
 as a part of the largest weight."""
 
+BLOCK_STEP: Final = 2.0**-6
+"""The same of a weight that is one of 16 multiples of a step: noise moves it by up to a step, an
+eighth of the largest, which is twice what rounding does. More would drown what weights say."""
+
 MODEL_LAYERS: Final = 64
 """Layers in a row of a typical deep network: its error counts as this many independent ones."""
 

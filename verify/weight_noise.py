@@ -2,6 +2,7 @@
 
     rutc compile --precision bf16      a weight w is stored as w (1 + d), |d| <= u of bf16
     rutc compile --precision w8        as w + d, |d| <= max|w| / 254, for each row or column
+    rutc compile --precision w4        as w + d, |d| about max|w| / 16 at most, for each block
 
 Limits that are relative to the largest magnitude of a slice count in roundings of that type then
 (`tolerance`), and runs of the truth with noise move weights by up to `MULTIPLE` of them besides.
@@ -16,7 +17,7 @@ from functools import reduce
 import numpy as np
 
 from rutc.tensor_ir import Const, Data, DType, Graph
-from rutc.verify.tolerance import MULTIPLE, WEIGHT_STEP, unit_roundoff
+from rutc.verify.tolerance import BLOCK_STEP, MULTIPLE, WEIGHT_STEP, unit_roundoff
 
 LEAST_DIMS = 2
 """Weights of products have so many dims longer than 1; what has fewer is stored as it is."""
@@ -27,13 +28,15 @@ def stored_type(manifest: Mapping[str, object]) -> DType | None:
     listed = manifest.get("stored")
     known = listed if isinstance(listed, list) else []
     names = {s.get("type") for s in known if isinstance(s, dict)}
-    return next((t for t in (DType.I8, DType.BF16, DType.F16) if str(t) in names), None)
+    return next((t for t in (DType.I4, DType.I8, DType.BF16, DType.F16) if str(t) in names), None)
 
 
 def roundoff_of(stored: DType | None) -> float:
     """What a weight may be off in its type: of itself, of integers of the largest beside it."""
     if stored is None:
         return 0.0
+    if stored is DType.I4:
+        return BLOCK_STEP
     return unit_roundoff(stored.numpy) if stored.is_float else WEIGHT_STEP
 
 

@@ -142,7 +142,7 @@ def test_other_commands_refuse_bad_models_too(rutc: Rutc, tmp_path: Path, comman
     [
         (["--target", "pdp11"], ["pdp11"]),
         (["--precision", "fp3"], ["fp3", "fp32"]),
-        (["--precision", "int4"], ["int4", "fp32, bf16, fp16, w8, int8, auto"]),
+        (["--precision", "int4"], ["int4", "fp32, bf16, fp16, w8, w4, int8, auto"]),
         (["--dim", "batch"], ["--dim batch", "NAME=N"]),
         (["--dim", "batch=0"], ["--dim batch=0"]),
         (["--dim", "batch=4..2"], ["the range is empty"]),

@@ -7,7 +7,7 @@ from rutc.tensor_ir import Const, DType
 from rutc.tensor_ir.parse import parse
 from rutc.verify.compare import compare_values
 from rutc.verify.judge import judged
-from rutc.verify.tolerance import MULTIPLE, WEIGHT_STEP, Level, unit_roundoff
+from rutc.verify.tolerance import BLOCK_STEP, MULTIPLE, WEIGHT_STEP, Level, unit_roundoff
 from rutc.verify.weight_noise import moved_weights, roundoff_of, stored_type
 
 NETWORK = """
@@ -29,6 +29,7 @@ output "y" [k, n] = %y
         (("f16", "bf16"), DType.BF16),
         (("f16",), DType.F16),
         (("i8", "f16"), DType.I8),
+        (("i8", "i4"), DType.I4),
     ],
 )
 def test_the_coarsest_type_of_an_artifact_counts(
@@ -42,7 +43,7 @@ def test_the_coarsest_type_of_an_artifact_counts(
 def test_noise_moves_weights_by_roundings_of_their_type() -> None:
     graph = parse(NETWORK)
     w = np.float32([[0.1, 0.5, -0.3], [100.0, 0.7, 0.0]])
-    for dtype in (DType.BF16, DType.F16, DType.I8):
+    for dtype in (DType.BF16, DType.F16, DType.I8, DType.I4):
         runs = []
         for seed in range(40):
             moved = {n.out.name: n for n in moved_weights(graph, dtype, seed).nodes}
@@ -53,9 +54,10 @@ def test_noise_moves_weights_by_roundings_of_their_type() -> None:
             runs.append(n.data.array - w)
         most = np.abs(runs).max(axis=0)
         limit = MULTIPLE * roundoff_of(dtype) * np.abs(w)
-        if dtype is DType.I8:
+        if dtype in (DType.I8, DType.I4):
             # Steps are those of the row or of the column, whichever has the smaller elements.
-            limit = MULTIPLE * WEIGHT_STEP * np.float32([[0.5, 0.5, 0.3], [100.0, 0.7, 0.3]])
+            step = WEIGHT_STEP if dtype is DType.I8 else BLOCK_STEP
+            limit = MULTIPLE * step * np.float32([[0.5, 0.5, 0.3], [100.0, 0.7, 0.3]])
         else:
             assert most[0, 1] == 0, "the type has 0.5"
             limit[w == w.astype(dtype.numpy).astype(np.float32)] = 0
