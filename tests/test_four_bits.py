@@ -9,8 +9,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rutc
+from rutc.driver.compile_job import draft, make
+from rutc.driver.plan_steps import PlanSteps
+from rutc.driver.weights import Weights
+from rutc.emit.elf import is_object
+from rutc.emit.targets import target_named
 from rutc.graph_opt import optimize
 from rutc.graph_opt.decide import decide
+from rutc.tensor_ir import Data, DType
 from rutc.tensor_ir.parse import parse
 from tests.machines import NATIVE
 
@@ -129,3 +135,29 @@ def test_what_routines_read_is_a_byte_each(more: str, layout: str) -> None:
     text = READ.replace("{numbers}", ", ".join(str(i % 16) for i in range(30)))
     graph = parse(text.replace('output "y"', more + 'output "y"'))
     assert str(decide(optimize(graph), NATIVE).layouts["w"]) == layout
+
+
+PACKED = """
+graph "packed"
+dims m = {m}, n = 70, k = 96, g = 3
+%w : {t}{{k,n}} = const [k, n] data "{w}"
+%x : f32{{k,m}} = input "x" [m, k]
+%s : f32{{g,n}} = const [g, n] data "{s}"
+%y : f32{{m,n}} = sum{{k}} %x[k, m] * (f32(%w[k, n]) * %s[g=k // 32, n])
+output "y" [m, n] = %y
+"""
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "aarch64"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("m", [1, 4, 40])
+def test_all_targets_have_code(kind: str, m: int, target: str) -> None:
+    machine = target_named(target).machine
+    w, s = Data(numbers(kind, 96, 70)), Data(np.ones((3, 70), np.float32))
+    text = PACKED.format(m=m, t=DType.of(w.array.dtype), w=w.digest, s=s.digest)
+    graph = optimize(parse(text, {w.digest: w, s.digest: s}))
+    steps = PlanSteps(decide(graph, machine), Weights())
+    (job,) = [p.job for p in steps.pending]
+    drafted = draft(job, machine)
+    assert any(b.layout.nibbles for b in drafted.kernel.args)
+    assert is_object(make(job, machine).code)

@@ -197,6 +197,7 @@ SHARED_NAMES: dict[str, str] = {
     "dot": "loops of few products: how they are scheduled, and emitted",
     "errors": "the exceptions of rutc; the runtime imports nothing and has its own",
     "filtering": "minimal filtering: the rule, and the check of what it costs",
+    "four_bits": "weights of 4 bits: graphs that have them, and which ones gain",
     "images": "ImageDecoder: the operator, and its routine",
     "interface": "inputs and outputs: what they are made of, and the copies that they need",
     "kernel": "kernels: the language, and the LLVM IR made of it",

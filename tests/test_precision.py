@@ -320,7 +320,7 @@ def test_precisions_that_there_are_not_are_refused(
     done = command(name, model, *node, "--precision", "int4")
     assert done.status == 2
     assert "'int4'" in done.stderr
-    assert "fp32, bf16, fp16, w8, int8, auto" in done.stderr
+    assert "fp32, bf16, fp16, w8, w4, int8, auto" in done.stderr
     assert not (tmp_path / "made.so").exists()
-    with pytest.raises(UserError, match="fp32, bf16, fp16, w8, int8, auto"):
+    with pytest.raises(UserError, match="fp32, bf16, fp16, w8, w4, int8, auto"):
         explain(model, "v0", precision="BF16")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rutc.importer.builder import Builder
-from rutc.importer.expressions import OperatorError, lit
+from rutc.importer.expressions import OperatorError
 from rutc.importer.ops.activations import add, mul, scaled, tanh_gelu_of
 from rutc.importer.ops.contraction import centered, gemm, matmul_of
 from rutc.importer.ops.convolution import conv
@@ -203,6 +203,8 @@ def nhwc_fused_conv(
 
 UNSIGNED = {2: DType.U2, 4: DType.U4, 8: DType.U8}
 """The type of packed numbers of so many bits."""
+SIGNED = {2: DType.I2, 4: DType.I4, 8: DType.I8}
+"""Their type less half of their range."""
 
 
 def unpacked(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
@@ -246,21 +248,23 @@ def matmul_n_bits(
     blocks = -(-K // block_size)
     stored = _known(packed, "the weights").reshape(N, blocks, -1)
     numbers = unpacked(stored, bits, block_size).reshape(N, blocks * block_size)[:, :K]
-    w = b.constant(np.ascontiguousarray(numbers), UNSIGNED[bits], f"{b.base}_weights")
+    kind = UNSIGNED[bits]
+    if zeros is None:
+        # All of them have one zero point, which is taken from the constant itself.
+        kind, whole = SIGNED[bits], numbers.astype(np.int16) - (1 << (bits - 1))
+        numbers = whole.astype(kind.numpy)
+    w = b.constant(np.ascontiguousarray(numbers), kind, f"{b.base}_weights")
     n, k = b.axis(N, "n"), b.axis(K, "k")
     place = [n.index, floordiv(k.index, Index.of(block_size), b.ranges)]
     by = b.constant(_known(scales, "the scales").reshape(N, blocks), scales.dtype)
-    middle: Expr
-    if zeros is None:
-        middle = lit(1 << (bits - 1), DType.F32)
-    elif zeros.dtype is DType.U8:
-        points = unpacked(_known(zeros, "the zero points").reshape(N, -1), bits, blocks)
-        middle = cast(b.read(b.constant(points, UNSIGNED[bits]), place), DType.F32)
-    else:
-        points = _known(zeros, "the zero points").reshape(N, blocks)
-        middle = cast(b.read(b.constant(points, zeros.dtype), place), DType.F32)
-    number = cast(b.read(w, [n.index, k.index]), DType.F32)
-    weight = mul(apply("sub", number, middle), cast(b.read(by, place), DType.F32))
+    number: Expr = cast(b.read(w, [n.index, k.index]), DType.F32)
+    if zeros is not None:
+        points, of = _known(zeros, "the zero points"), zeros.dtype
+        if of is DType.U8:
+            points, of = unpacked(points.reshape(N, -1), bits, blocks), UNSIGNED[bits]
+        middle = b.read(b.constant(points.reshape(N, blocks), of), place)
+        number = apply("sub", number, cast(middle, DType.F32))
+    weight = mul(number, cast(b.read(by, place), DType.F32))
     dense = b.nest((n, k), cast(weight, x.dtype), hint=f"{b.base}_dense")
     total = matmul_of(b, x, transpose(b, dense))
     return total if bias is None else b.map(add, total, bias)
