@@ -16,6 +16,7 @@ from rutc.tensor_ir.interpret import interpret
 from rutc.tensor_ir.parse import parse
 from rutc.verify import verify_model
 from rutc.verify.tolerance import Level
+from tests.close import assert_close
 from tests.compiled import build, run
 from tests.graph_opt.networks import Net
 from tests.machines import NATIVE
@@ -96,7 +97,7 @@ def test_sums_read_blocks_and_others_the_constant(k: int, tmp_path: Path) -> Non
     assert (wanted["z"] == data.array[:, j].T).all()
     numbers, scales = in_blocks(data.array, 0, found.length)
     product = x @ widened(numbers, scales, 0, found.length)
-    np.testing.assert_allclose(wanted["y"], product, rtol=1e-4, atol=1e-4)
+    assert_close(wanted["y"], product, reduction=k)
     plan = decide(optimize(made), NATIVE)
     packed = [
         n.out.name
@@ -105,7 +106,7 @@ def test_sums_read_blocks_and_others_the_constant(k: int, tmp_path: Path) -> Non
     ]
     assert len(packed) == (k > 7), "what is small is widened while compiling"
     got = run(build(plan, NATIVE, tmp_path), {"x": x, "j": j}, 1)
-    np.testing.assert_allclose(got["y"], wanted["y"], rtol=1e-4, atol=1e-4)
+    assert_close(got["y"], wanted["y"], reduction=k)
     assert (got["z"] == wanted["z"]).all()
 
 
