@@ -17,10 +17,9 @@ from time import perf_counter
 from rutc.base.progress import Progress
 from rutc.driver.build import Alternative, Builder
 from rutc.driver.compile_job import Draft, Made
-from rutc.driver.eight_bits import EightBits, in_eight_bits
-from rutc.driver.four_bits import FourBits, in_four_bits
+from rutc.driver.in_precision import rounded, rounds
 from rutc.driver.on_record import Records
-from rutc.driver.options import W4, Options, Report
+from rutc.driver.options import Options, Report
 from rutc.driver.plan_steps import Pending
 from rutc.driver.planning import planned
 from rutc.driver.precision import stored_types
@@ -100,18 +99,9 @@ def compile_model(
                 )
             if on_import is not None:
                 on_import(graph)
-            eight_bits: EightBits | None = None
-            if options.in_eight_bits:
-                with stage("calibrate"):
-                    eight_bits = in_eight_bits(
-                        graph, machine, options.calibration, options.budget, tell
-                    )
-                    graph = eight_bits.graph
-            four_bits = FourBits(graph)
-            if options.precision == W4:
-                with stage("round"):
-                    four_bits = in_four_bits(graph, machine)
-                    graph = four_bits.graph
+            with stage("calibrate") if rounds(options) else nullcontext():
+                in_precision = rounded(graph, machine, options, tell)
+                graph, eight_bits = in_precision.graph, in_precision.eight_bits
             dump = None
             if options.dump is not None:
                 make_folder(options.dump)
@@ -134,7 +124,7 @@ def compile_model(
                 if recorded is not None:
                     plan, algorithms = recorded
                 stored = stored_types([*(a.plan for a in alternatives), plan])
-                stored = (*four_bits.stored, *stored)
+                stored = (*in_precision.four_bits, *stored)
         if options.dump is not None:
             write_file(options.dump / "plan.txt", _plans_text(plan, alternatives).encode())
             write_file(options.dump / "assignment.txt", str(plan.assignment).encode())

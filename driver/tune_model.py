@@ -19,8 +19,8 @@ from time import perf_counter
 from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
 from rutc.driver.cluster import Cluster, ClusterBench
-from rutc.driver.eight_bits import in_eight_bits
 from rutc.driver.in_model import HandedOut, ModelBench, Planned, Subject
+from rutc.driver.in_precision import rounded
 from rutc.driver.launch_times import Artifact, in_turns, written
 from rutc.driver.options import Options
 from rutc.driver.plan_search import Outcome
@@ -122,8 +122,7 @@ def tune_model(
     tell = on_progress or nobody
     tell("plan", 0, 1)
     graph = import_model(model, shapes=options.shapes, dims=options.dims, values=options.values)
-    if options.in_eight_bits:
-        graph = in_eight_bits(graph, machine, options.calibration, options.budget, tell).graph
+    graph = rounded(graph, machine, options, tell).graph
     found = versions(graph, machine, exact=options.exact_algorithms, spread=options.spread)
     plan, alternatives = planned(found, machine, options.precision)
     better: PlanFound | None = None

@@ -15,9 +15,8 @@ import numpy as np
 from rutc.base.record import record
 from rutc.driver.build import machine_of
 from rutc.driver.compile_job import scheduled
-from rutc.driver.eight_bits import in_eight_bits
-from rutc.driver.four_bits import in_four_bits
-from rutc.driver.options import W4, Options
+from rutc.driver.in_precision import rounded, rounds
+from rutc.driver.options import Options
 from rutc.driver.plan_steps import PlanSteps
 from rutc.driver.planning import planned
 from rutc.driver.precision import StoredAs, stored_types
@@ -153,12 +152,8 @@ def explain(
             refused[rule_name(rule)] = _refusals(rule, after, name)
 
     options = Options(precision=precision)
-    if options.in_eight_bits:
-        how = options.calibration
-        graph = in_eight_bits(graph, machine, how, options.budget).graph
-        note("quantise", graph, True)
-    if precision == W4:
-        graph = in_four_bits(graph, machine).graph
+    if rounds(options):
+        graph = rounded(graph, machine, options).graph
         note("round", graph, True)
     found = versions(graph, machine, exact=exact_algorithms, on_step=note)
     plan, alternatives = planned(found, machine, precision)

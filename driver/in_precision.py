@@ -1,0 +1,41 @@
+"""What a precision does to a graph before it is optimised: sums in 8 bits, weights in 4."""
+
+from __future__ import annotations
+
+from rutc.base.progress import Progress, nobody
+from rutc.base.record import record
+from rutc.driver.eight_bits import EightBits, in_eight_bits
+from rutc.driver.four_bits import in_four_bits
+from rutc.driver.options import W4, Options
+from rutc.driver.precision import StoredAs
+from rutc.tensor_ir import Graph
+from rutc.tensor_ir.machine import Machine
+
+
+@record
+class Rounded:
+    """An imported graph in its precision: which of its sums are in 8 bits, which weights in 4."""
+
+    graph: Graph
+    eight_bits: EightBits | None = None
+    four_bits: tuple[StoredAs, ...] = ()
+
+
+def rounds(options: Options) -> bool:
+    """Whether a precision changes graphs before they are optimised."""
+    return options.in_eight_bits or options.precision == W4
+
+
+def rounded(graph: Graph, machine: Machine, options: Options, tell: Progress = nobody) -> Rounded:
+    """The graph in the precision of the options; itself in those that types of values make.
+
+    Raises:
+        UserError: there are no inputs to calibrate it on.
+    """
+    if options.in_eight_bits:
+        found = in_eight_bits(graph, machine, options.calibration, options.budget, tell)
+        return Rounded(found.graph, found)
+    if options.precision == W4:
+        four = in_four_bits(graph, machine)
+        return Rounded(four.graph, None, four.stored)
+    return Rounded(graph)
