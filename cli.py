@@ -32,6 +32,7 @@ from rutc.report.flags import (
     Quiet,
     Schedules,
     Shapes,
+    States,
     Sizes,
     Target,
     Threads,
@@ -88,6 +89,7 @@ def compile_command(
     dim: Dims = None,
     shape: Shapes = None,
     value: Values = None,
+    state: States = None,
     inputs: Inputs = None,
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Do not compare with ONNX Runtime.")
@@ -112,7 +114,7 @@ def compile_command(
     """Compile a model into a shared library and a C header, and check what it computes."""
     with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
         from rutc.driver.api import compile
-        from rutc.report.arguments import parse_dims, parse_shapes, parse_values
+        from rutc.report.arguments import parse_dims, parse_shapes, parse_states, parse_values
 
         if tune is not None:
             what = target, precision, calibrate, calibrate_by
@@ -130,6 +132,7 @@ def compile_command(
                     shapes=parse_shapes(shape),
                     dims=parse_dims(dim),
                     values=parse_values(value),
+                    states=parse_states(state),
                     inputs=inputs or (),
                     verify=not no_verify,
                     threads=threads,

@@ -83,6 +83,7 @@ def compile(
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int | tuple[int, ...] | str] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
+    states: Mapping[str, str] | None = None,
     inputs: Sequence[str] = (),
     verify: bool = True,
     threads: int | None = None,
@@ -116,6 +117,8 @@ def compile(
             formulas of others: `"past + seq"`.
         values: What inputs hold in every run, by name, for operands that decide how to compute
             (axes, a count, a shape); a run with anything else fails.
+        states: Outputs that sessions keep as inputs of the next run, by the inputs' names, like
+            `{"past.*": "present.*"}` (docs/states.md); `*` stands for any text.
         inputs: `NAME=SOURCE` items as of `rutc verify --input`, to verify on, and to decide by
             which layers are filtered how; what is not given is generated.
         verify: Whether to compare with ONNX Runtime on these inputs.
@@ -162,6 +165,7 @@ def compile(
         shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
         dims=dict(dims or {}),
         values=dict(values or {}),
+        states=dict(states or {}),
         dump=None if dump is None else Path(dump),
         jobs=jobs,
         exact_algorithms=exact_algorithms,

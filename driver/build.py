@@ -107,6 +107,7 @@ class Builder:
             name=self.name,
             inputs=parts[-1].inputs(),
             outputs=parts[-1].outputs(),
+            states=parts[-1].states(),
             arena_bytes=self._arena_bytes(plans),
             steps=self._steps(parts),
             symbols=tuple((s, r) for s, r in graph.symbols if s not in bound),
@@ -192,6 +193,7 @@ def _check_alike(parts: Sequence[PlanSteps]) -> None:
         (
             part.inputs(),
             part.outputs(),
+            part.states(),
             without_common(dict(part.plan.graph.symbols)),
             bound_symbols(part.plan.graph.nodes),
             part.plan.strings,

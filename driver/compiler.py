@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -34,6 +34,7 @@ from rutc.graph_opt.algorithms import Algorithms
 from rutc.graph_opt.plan import Plan
 from rutc.importer import import_model
 from rutc.importer.external import ModelFolder
+from rutc.importer.states import with_states
 from rutc.report.arguments import check_writable
 from rutc.tensor_ir import Graph
 from rutc.tensor_ir.affine import Index, typical
@@ -97,6 +98,7 @@ def compile_model(
                     values=options.values,
                     folder=folder,
                 )
+                graph = with_states(graph, options.states)
             if on_import is not None:
                 on_import(graph)
             with stage("calibrate") if rounds(options) else nullcontext():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rutc.base.progress import Progress, nobody
 from rutc.base.record import record
 from rutc.driver.eight_bits import EightBits, in_eight_bits
@@ -32,10 +34,12 @@ def rounded(graph: Graph, machine: Machine, options: Options, tell: Progress = n
     Raises:
         UserError: there are no inputs to calibrate it on.
     """
+    # States are inputs and outputs of a run, whatever becomes of them afterwards.
+    bare, states = replace(graph, states=()), graph.states
     if options.in_eight_bits:
-        found = in_eight_bits(graph, machine, options.calibration, options.budget, tell)
-        return Rounded(found.graph, found)
+        found = in_eight_bits(bare, machine, options.calibration, options.budget, tell)
+        return Rounded(replace(found.graph, states=states), found)
     if options.precision == W4:
-        four = in_four_bits(graph, machine)
-        return Rounded(four.graph, None, four.stored)
+        four = in_four_bits(bare, machine)
+        return Rounded(replace(four.graph, states=states), None, four.stored)
     return Rounded(graph)

@@ -10,6 +10,7 @@ from rutc.graph_opt.plan import (
     FillHalo,
     InTurn,
     Invoke,
+    Joined,
     Learn,
     Plan,
     PlanStep,
@@ -50,7 +51,7 @@ def _cycles(
                 total += maximum(then, orelse, sizes)
             case Write(node):
                 total += product(extents[d] for d in node.dims)
-            case FillHalo() | Invoke() | Learn() | Fail():
+            case FillHalo() | Invoke() | Learn() | Joined() | Fail():
                 pass
     return total + work // int(machine.width * machine.fma_per_cycle)
 

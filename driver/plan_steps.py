@@ -27,6 +27,7 @@ from rutc.graph_opt.plan import (
     FillHalo,
     InTurn,
     Invoke,
+    Joined,
     Learn,
     Near,
     Plan,
@@ -41,12 +42,13 @@ from rutc.tensor_ir.affine import ZERO, Index, Range, Size, plain, product, typi
 from rutc.tensor_ir.canonical import Canonical, canonical
 from rutc.tensor_ir.dtype import DType
 from rutc.tensor_ir.expr import Read
-from rutc.tensor_ir.graph import Call, Carry, Const, Input, Scatter, Value, walk_nodes
+from rutc.tensor_ir.graph import Call, Carry, Const, Input, Scatter, State, Value, walk_nodes
 from rutc.tensor_ir.kernel import Access, Assign, Buffer, Kernel, Kind, Loop, with_symbols
 from rutc.tensor_ir.layout import Layout, dense
 from rutc.tensor_ir.lower import Group, halo_kernel, lower, lower_scatter
 from rutc.tensor_ir.outside import finite_operands
 from rutc.tensor_ir.products import small_factors
+from rutc.tensor_ir.states import ends, growth
 from rutc.tuner.sharing import Operand, Shared
 
 Symbols = Mapping[str, Range]
@@ -171,6 +173,22 @@ class PlanSteps:
             for o in self.plan.graph.outputs
         )
 
+    def states(self) -> tuple[host.State, ...]:
+        """What sessions keep, which is the last of the inputs and outputs."""
+        return tuple(map(self._state, self.plan.graph.states))
+
+    def _state(self, state: State) -> host.State:
+        graph, places = self.plan.graph, self.plan.places
+        taken, given = ends(graph, state)
+        how = growth(graph, state)
+        shape = [self.extents[d] for d in taken.axes]
+        if how is not None:
+            shape[how.axis] = how.capacity
+        size = Index.of(product(shape)).value * taken.out.dtype.bytes
+        grows = None if how is None else (how.axis, how.capacity)
+        together = places[taken.out.name] == places[given.value]
+        return host.State(size, grows, together)
+
     def _input(self, n: Input) -> host.Port:
         port = self._port(n.name, n.out.dtype.stored_name, n.axes)
         if n.fixed is None:
@@ -220,6 +238,8 @@ class PlanSteps:
                 case Choose():
                     result += self._reserved(s.results)
                     result.append(self._choose(s, symbols))
+                case Joined():
+                    pass
                 case Fail(message):
                     result.append(host.Fail(message))
         return tuple(result)

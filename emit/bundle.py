@@ -25,6 +25,7 @@ _MODULES = (
     "boxes",
     "bundles",
     "ports",
+    "states",
     "session",
 )
 

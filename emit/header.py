@@ -30,8 +30,13 @@ def _introduction(program: Program, prefix: str) -> Iterator[str]:
     yield f"/* The model {c_comment(program.name)}, compiled by rutc."
     yield " *"
     yield f" * {prefix}_run takes and gives tensors in this order:"
-    for role, ports in (("input", program.inputs), ("output", program.outputs)):
+    for role, ports in (("input", program.taken), ("output", program.given)):
         yield from (f" *   {role} {n}: {_describe(port)}" for n, port in enumerate(ports))
+    if program.states:
+        yield " * A session keeps from run to run:"
+    for state, taken, given in program.kept:
+        limit = "" if state.grows is None else f", axis {state.grows[0]} up to {state.grows[1]}"
+        yield f" *   state {_describe(taken)}{limit}: the run's {_describe(given)}"
     yield " */"
 
 
@@ -47,8 +52,8 @@ def _declarations(program: Program, prefix: str) -> Iterator[str]:
 extern "C" {{
 #endif
 
-#define {prefix}_INPUTS {len(program.inputs)}
-#define {prefix}_OUTPUTS {len(program.outputs)}
+#define {prefix}_INPUTS {len(program.taken)}
+#define {prefix}_OUTPUTS {len(program.given)}
 
 /* The version of this interface that the library has; compare with RUTC_ABI_VERSION. */
 int32_t {prefix}_abi_version(void);
@@ -83,7 +88,26 @@ const char *{prefix}_last_error(const rutc_session *session);
 
 /* Stops the session's threads and releases its memory; NULL is allowed. */
 void {prefix}_close(rutc_session *session);
-
+{_states(prefix) if program.states else ""}
 #ifdef __cplusplus
 }}
 #endif"""
+
+
+def _states(prefix: str) -> str:
+    return f"""
+/* What a session keeps from run to run: the next run takes as input NAME what the last one gave. A
+ * run that fails changes none of it; one that would make a state longer than there is room for
+ * answers RUTC_STATE_FULL. Names are those of the inputs. */
+
+/* As after {prefix}_open: states that grow are empty, the others are zeros. */
+int32_t {prefix}_reset(rutc_session *session);
+
+/* Fills in the whole descriptor of a state, with strides; the data belongs to the session, and is
+ * valid until the next call with it. */
+int32_t {prefix}_get_state(rutc_session *session, const char *name, DLTensor *state);
+
+/* Copies a tensor, dense or strided, into a state. Where several states grow together, as the keys
+ * and values of all layers do, set all of them before the next run. */
+int32_t {prefix}_set_state(rutc_session *session, const char *name, const DLTensor *state);
+"""

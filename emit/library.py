@@ -79,10 +79,11 @@ def build_library(
     """
     programs = (program, *fallbacks)
     for other in fallbacks:
-        if (other.name, other.inputs, other.outputs) != (
+        if (other.name, other.inputs, other.outputs, other.states) != (
             program.name,
             program.inputs,
             program.outputs,
+            program.states,
         ):
             raise InternalError(
                 f"the programs of {program.name!r} differ in name, inputs or outputs"
@@ -151,9 +152,10 @@ def _link(
         program_source(program, number, offset)
         for number, (program, offset) in enumerate(zip(programs, image.offsets, strict=True))
     ]
-    tables[0] = entry_source(name, len(programs), weights_file) + tables[0]
+    keeps = bool(programs[0].states)
+    tables[0] = entry_source(name, len(programs), weights_file, states=keeps) + tables[0]
     sources = {f"program{number}.c": source for number, source in enumerate(tables)}
-    sources |= {"data.s": data_source(), "exports.map": export_map(name, objects=exchanges)}
+    sources |= {"data.s": data_source(), "exports.map": export_map(name, objects=exchanges, states=keeps)}
     for file, source in sources.items():
         (folder / file).write_text(source)
     compiled = [file for file in sources if file != "exports.map"]

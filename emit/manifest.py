@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from rutc.emit.program import Port, Program
+from rutc.emit.program import Port, Program, State
 from rutc.errors import InternalError
 from rutc.tensor_ir.ranges import CommonRange
 
@@ -24,8 +24,9 @@ def manifest_json(
     program, *fallbacks = programs
     own: dict[str, JsonValue] = {
         "name": program.name,
-        "inputs": [_port(port) for port in program.inputs],
-        "outputs": [_port(port) for port in program.outputs],
+        "inputs": [_port(port) for port in program.taken],
+        "outputs": [_port(port) for port in program.given],
+        "states": [_state(*kept) for kept in program.kept],
         "symbols": {name: list(bounds) for name, bounds in program.symbols},
         "common_sizes": {n: r.common for n, r in program.symbols if isinstance(r, CommonRange)},
         **_needs(program),
@@ -58,6 +59,19 @@ def _arena(program: Program) -> dict[str, JsonValue]:
         return {"arena_bytes": size}
     bounds = size.bounds(dict(program.symbols))
     return {"arena_bytes": str(size), "arena_bytes_most": None if bounds is None else bounds[1]}
+
+
+def _state(state: State, taken: Port, given: Port) -> dict[str, JsonValue]:
+    """Returns a state: the input and the output that it is, and what a session keeps of it."""
+    about: dict[str, JsonValue] = {
+        "input": _port(taken),
+        "output": _port(given),
+        "bytes": state.bytes if state.together else 2 * state.bytes,
+        "in_place": state.together,
+    }
+    if state.grows is not None:
+        about["axis"], about["capacity"] = state.grows
+    return about
 
 
 def _port(port: Port) -> dict[str, JsonValue]:

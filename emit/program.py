@@ -1,6 +1,6 @@
 """The host program of an artifact: what one run does, in order, and in which memory.
 
-    Program = inputs, outputs, weights, an arena, a table of kernels, and a tuple of steps
+    Program = inputs, outputs, states, weights, an arena, a table of kernels, and a tuple of steps
     Step    = Launch a kernel | Launch kernels in turn | Copy bytes | Branch on a bool or a size
             | Repeat a body | Call a routine of the host runtime | While a bool holds
             | Fail with a message | Bind a size | Reserve a block
@@ -195,6 +195,24 @@ class Port:
 
 
 @record
+class State:
+    """An input that has in the next run what an output has in this one; a session keeps it.
+
+    It has memory of `bytes` bytes. Of one that `grows` along an axis that is enough for so many
+    elements along it. Where both are `together` in one memory, the strides are those of an array
+    with that many; otherwise each has its own, dense, and they change places after a run.
+    """
+
+    bytes: int
+    grows: tuple[int, int] | None
+    together: bool
+
+    def __str__(self) -> str:
+        grows = "" if self.grows is None else f" up to {self.grows[1]} along axis {self.grows[0]}"
+        return f"state of {self.bytes} bytes{grows}{' in place' if self.together else ''}"
+
+
+@record
 class Program:
     """Everything the host runtime needs besides the kernels' code.
 
@@ -204,7 +222,8 @@ class Program:
     the CPU features that the kernels need, as LLVM spells them (`'avx2'`, `'avx512f'`); opening a
     session checks them. Subnormal numbers count as zeros while the program runs unless
     `keep_subnormals` is set. Each thread has `thread_bytes` of scratch for itself.
-    `strings` are those that the steps know by number, their place in it; so are `kernels`.
+    `strings` are those that the steps know by number, their place in it; so are `kernels`. The last
+    inputs and outputs are the `states`, which the caller neither gives nor gets.
 
     Raises:
         InternalError: an offset, index or count lies outside its range.
@@ -224,6 +243,23 @@ class Program:
     bound: tuple[tuple[str, Range], ...] = ()
     thread_bytes: int = 0
     kernels: tuple[KernelCall, ...] = ()
+    states: tuple[State, ...] = ()
+
+    @property
+    def taken(self) -> tuple[Port, ...]:
+        """The inputs that the caller gives."""
+        return self.inputs[: len(self.inputs) - len(self.states)]
+
+    @property
+    def given(self) -> tuple[Port, ...]:
+        """The outputs that the caller gets."""
+        return self.outputs[: len(self.outputs) - len(self.states)]
+
+    @property
+    def kept(self) -> tuple[tuple[State, Port, Port], ...]:
+        """The states, each with the input and the output that it is."""
+        inputs, outputs = self.inputs[len(self.taken) :], self.outputs[len(self.given) :]
+        return tuple(zip(self.states, inputs, outputs, strict=True))
 
     @property
     def routines(self) -> tuple[str, ...]:
@@ -261,6 +297,7 @@ class Program:
         lines += [f"  computes {quoted(name)} = {lo}..{hi}" for name, (lo, hi) in self.bound]
         lines += [f"  input{i} {port}" for i, port in enumerate(self.inputs)]
         lines += [f"  output{i} {port}" for i, port in enumerate(self.outputs)]
+        lines += [f"  {s} {i.name} = {o.name}" for s, i, o in self.kept]
         lines += _listing(self.steps, self.kernels, "  ")
         return "\n".join(lines) + "\n"
 

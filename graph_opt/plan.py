@@ -4,6 +4,7 @@
     step   := group (one kernel) | write (a scatter's kernel) | fill of a halo
             | in turn (kernels over the indices of a dim) | repeat (a scan)
             | repeat while (a while) | choose (an if) | invoke (a call) | learn (a bind) | fail
+            | joined (a value whose parts lie where it does)
 
 The plan's graph is the optimized graph plus the copies that layouts ask for.
 """
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from rutc.base.record import record
 from rutc.graph_opt.assignment import Assignment
 from rutc.tensor_ir.affine import Size, quoted
-from rutc.tensor_ir.graph import Bind, Call, Carry, Graph, Scatter, Value
+from rutc.tensor_ir.graph import Bind, Call, Carry, Graph, Nest, Scatter, Value, used
 from rutc.tensor_ir.layout import Layout
 from rutc.tensor_ir.lower import Group
 from rutc.tensor_ir.ranges import range_text
@@ -135,13 +136,25 @@ class Choose:
 
 
 @record
+class Joined:
+    """A value all of whose elements lie already where it has them: nothing is to be done.
+
+    What its nest reads lies in its memory, every element at the place of the one that it makes.
+    """
+
+    node: Nest
+
+
+@record
 class Fail:
     """The run ends here with an error message (a branch that cannot be taken at these sizes)."""
 
     message: str
 
 
-PlanStep = Run | Write | FillHalo | InTurn | Repeat | RepeatWhile | Choose | Invoke | Learn | Fail
+PlanStep = (
+    Run | Write | FillHalo | InTurn | Repeat | RepeatWhile | Choose | Invoke | Learn | Joined | Fail
+)
 
 
 def fails(steps: tuple[PlanStep, ...]) -> bool:
@@ -223,7 +236,7 @@ def groups_of(steps: tuple[PlanStep, ...]) -> Iterator[Group]:
             case Choose():
                 yield from groups_of(s.then)
                 yield from groups_of(s.orelse)
-            case Write() | FillHalo() | Invoke() | Learn() | Fail():
+            case Write() | FillHalo() | Invoke() | Learn() | Joined() | Fail():
                 pass
 
 
@@ -247,6 +260,12 @@ def _print(plan: Plan, steps: tuple[PlanStep, ...], depth: int, lines: list[str]
                 )
             case FillHalo(value, _):
                 lines.append(f"{pad}fill the halo of {value_name(value)}")
+            case Joined(n):
+                out = f"{value_name(n.out.name)} {plan.layouts[n.out.name]}"
+                parts = ", ".join(
+                    f"{value_name(v)} @{plan.places[v]}" for v in dict.fromkeys(used(n))
+                )
+                lines.append(f"{pad}joined: {out} @{plan.places[n.out.name]} of {parts}")
             case Fail(message):
                 lines.append(f"{pad}fail: {message}")
             case Repeat():

@@ -71,6 +71,26 @@ def parse_dims(items: Sequence[str] | None) -> dict[str, int | tuple[int, ...] |
     return dims
 
 
+def parse_states(items: Sequence[str] | None) -> dict[str, str]:
+    """Returns `["past.*=present.*"]` as `{"past.*": "present.*"}`.
+
+    Raises:
+        UserError: an item is no INPUT=OUTPUT, or repeats an input.
+    """
+    states: dict[str, str] = {}
+    for item in items or ():
+        name, _, output = item.partition("=")
+        if not name or not output:
+            raise UserError(
+                f"--state {item}: write INPUT=OUTPUT, like past_key_values.0.key=present.0.key; * "
+                'stands for any text: "past_key_values.*=present.*"'
+            )
+        if name in states:
+            raise UserError(f"--state {item}: {name!r} is given twice")
+        states[name] = output
+    return states
+
+
 def check_precision(precision: str) -> None:
     """Raises UserError where there is no such precision."""
     if precision not in PRECISIONS:

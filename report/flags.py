@@ -43,6 +43,14 @@ CalibrateBy = Annotated[
         metavar="minmax|percentile|mse", help="How the range of a value is found from these."
     ),
 ]
+States = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state",
+        metavar="INPUT=OUTPUT",
+        help="An output that the session keeps as an input of the next run; * stands for any text.",
+    ),
+]
 Dims = Annotated[
     list[str] | None,
     typer.Option(

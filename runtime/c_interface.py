@@ -83,3 +83,22 @@ class EntryPoints:
         self.close = library[f"{prefix}_close"]
         self.close.argtypes = (ctypes.c_void_p,)
         self.close.restype = None
+
+
+class StateEntryPoints:
+    """The functions `PREFIX_reset`, ... of an opened library whose sessions keep states.
+
+    Raises:
+        AttributeError: the library lacks one of them.
+    """
+
+    def __init__(self, handle: ctypes.CDLL, prefix: str) -> None:
+        self.reset = handle[f"{prefix}_reset"]
+        self.reset.argtypes = (ctypes.c_void_p,)
+        self.reset.restype = ctypes.c_int32
+        self.get_state = handle[f"{prefix}_get_state"]
+        self.get_state.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+        self.get_state.restype = ctypes.c_int32
+        self.set_state = handle[f"{prefix}_set_state"]
+        self.set_state.argtypes = self.get_state.argtypes
+        self.set_state.restype = ctypes.c_int32

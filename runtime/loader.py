@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from rutc.runtime.artifact import open_artifact, parsed_manifest
-from rutc.runtime.c_interface import ABI_VERSION, EntryPoints
+from rutc.runtime.c_interface import ABI_VERSION, EntryPoints, StateEntryPoints
 from rutc.runtime.errors import ModelError
 from rutc.runtime.objects import Objects
 
@@ -36,6 +36,7 @@ class Library:
             self.entries = _entry_points(path, self._handle)
             self.manifest = parsed_manifest(path, self.entries.manifest())
             self.objects = _exchange(self._handle)
+            self.states = _state_entry_points(self._handle)
         except ModelError:
             _ctypes.dlclose(self._handle._handle)
             raise
@@ -84,6 +85,21 @@ def _exchange(handle: ctypes.CDLL) -> Objects | None:
         return None
 
 
+def _state_entry_points(handle: ctypes.CDLL) -> StateEntryPoints | None:
+    """Returns what reads and sets states; None where the library has none of them."""
+    try:
+        return StateEntryPoints(handle, _prefix(handle))
+    except AttributeError:
+        return None
+
+
+def _prefix(handle: ctypes.CDLL) -> str:
+    """Returns what the names of the entry points begin with."""
+    # An array of characters in the library: its first is at the symbol's address.
+    address = ctypes.addressof(ctypes.c_char.in_dll(handle, "rutc_artifact_prefix"))
+    return ctypes.string_at(address).decode()
+
+
 def _unused_spelling(file: Path) -> str:
     """Returns a path of the file that no opened library was opened by.
 
@@ -99,9 +115,7 @@ def _unused_spelling(file: Path) -> str:
 
 def _entry_points(path: Path, handle: ctypes.CDLL) -> EntryPoints:
     try:
-        # An array of characters in the library: its first is at the symbol's address.
-        address = ctypes.addressof(ctypes.c_char.in_dll(handle, "rutc_artifact_prefix"))
-        entries = EntryPoints(handle, ctypes.string_at(address).decode())
+        entries = EntryPoints(handle, _prefix(handle))
     except (ValueError, AttributeError) as error:
         raise ModelError(f"{path} is a shared library, but no model compiled by rutc") from error
     version = entries.abi_version()

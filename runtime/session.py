@@ -20,6 +20,7 @@ from rutc.runtime.errors import ModelError
 from rutc.runtime.loader import Library, open_library
 from rutc.runtime.plain import Addresses, plain_tensors, repeated_shapes
 from rutc.runtime.ports import Maker, NodeArg, Ports, named, undamaged
+from rutc.runtime.states import States
 from rutc.runtime.tensors import Array
 
 MAX_THREADS: Final = 4096
@@ -105,6 +106,7 @@ class InferenceSession:
 
     def _prepare(self) -> None:
         """Makes what describes tensors to the library."""
+        self._states = States(self._library.manifest)
         self._inputs, self._outputs = self._ports.inputs, self._ports.outputs
         self._takes, self._gives = self._ports.takes, self._ports.gives
         objects = self._library.objects
@@ -115,7 +117,8 @@ class InferenceSession:
         self._input_addresses = (ctypes.c_void_p * len(self._inputs))()
         self._output_addresses = (ctypes.c_void_p * len(self._outputs))()
         self._makers = self._ports.makers(objects)
-        whole = self._makers is not None
+        # What a run appends to states may change shapes that inputs do not tell.
+        whole = self._makers is not None and not self._states.grows
         ports = self._inputs, self._outputs, objects
         self._plain = plain_tensors(*ports) if whole else None
         self._repeated = repeated_shapes(*ports) if whole and self._plain is None else None
@@ -354,6 +357,48 @@ class InferenceSession:
     def _fail(self) -> Never:
         message = self._library.entries.last_error(self._handle)
         raise ModelError(message.decode(errors="replace"))
+
+    def get_states(self) -> list[NodeArg]:
+        """Returns what the session keeps from run to run, as the inputs that these are."""
+        return self._states.args()
+
+    def get_state(self, name: str) -> Array:
+        """Returns a copy of a state by the name of its input or output.
+
+        Raises:
+            ModelError: there is no such state, or the session is closed.
+        """
+        with self._lock:
+            self._check_open()
+            self._states.info(name)
+            assert self._library.states is not None, "a library with states has their functions"
+            found = self._states.read(self._library.states, self._handle, name)
+            if found is None:
+                self._fail()
+            return found
+
+    def set_state(self, name: str, value: object) -> None:
+        """Copies a tensor into a state, by the name of its input or output.
+
+        States that grow together, as the caches of all layers do, must all be set before a run.
+
+        Raises:
+            ModelError: there is no such state, it has no room for the tensor, or that has another
+                dtype or shape.
+        """
+        with self._lock:
+            self._check_open()
+            self._states.info(name)
+            assert self._library.states is not None, "a library with states has their functions"
+            if self._states.write(self._library.states, self._handle, name, value) != 0:
+                self._fail()
+
+    def reset(self) -> None:
+        """Makes all states as in a new session: those that grow are empty, others zeros."""
+        with self._lock:
+            self._check_open()
+            if self._library.states is not None and self._library.states.reset(self._handle) != 0:
+                self._fail()
 
     def profile(self) -> list[ProfileEntry]:
         """Returns the time of every step, summed over all runs so far.

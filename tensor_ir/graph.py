@@ -96,6 +96,7 @@ __all__ = [
     "Output",
     "Scan",
     "Scatter",
+    "State",
     "Value",
     "While",
     "bodies",
@@ -124,6 +125,14 @@ class Output:
 
 
 @record
+class State:
+    """An output whose value is what an input has in the next run, by their names."""
+
+    output: str
+    input: str
+
+
+@record
 class Graph:
     """A whole model. `dims` gives every dim its extent, `symbols` every free size its range."""
 
@@ -134,6 +143,8 @@ class Graph:
     symbols: tuple[tuple[str, Range], ...] = field(default=())
     interface: Interface | None = None
     """Where some input or output is no tensor: what the inputs and outputs of the graph make up."""
+    states: tuple[State, ...] = ()
+    """What sessions keep from run to run: the last inputs and outputs, in the same order."""
 
     @cached_property
     def extents(self) -> Mapping[str, Index]:
@@ -178,6 +189,7 @@ class Graph:
             lines.append(
                 f"output {string_text(o.name)} {axes_text(o.axes)} = {value_name(o.value)}"
             )
+        lines += [f"state {string_text(s.input)} = {string_text(s.output)}" for s in self.states]
         if self.interface is not None:
             for role, members in (
                 ("input", self.interface.inputs),

@@ -8,6 +8,7 @@ without a test. Blocked dims are padded up to whole blocks.
     [n, y(+1+1), x(+1+1), c]      channels last, one halo row and column on each side, fill 0
     [co/32, ky, kx, ci, co%32]    weights packed in blocks of 32 output channels
     [k/2, n, k%2] nibbles         4-bit weights, two to a byte: those of two neighbours along k
+    [h, t(of 1024), k]            a value that may grow along t: rows of h are 1024*k apart
 
 In *nibbles*, element number e lies in byte e//2, in the lower half if e is even. The last byte of
 an odd number of elements is half full.
@@ -53,6 +54,8 @@ class Layout:
     """Every dim's extent, halo and padding left out."""
     nibbles: bool = False
     """Whether two elements, of 4 bits, share a byte."""
+    capacity: tuple[tuple[str, int], ...] = ()
+    """The dims for which memory has room for more than their extents, and for how many."""
 
     @cached_property
     def size(self) -> Size:
@@ -173,6 +176,8 @@ class Layout:
                 text += f"%{a.extent}"
             if a.dim not in seen and (a.dim in self.before or a.dim in self.after):
                 text += f"(+{self.before[a.dim]}+{self.after[a.dim]})"
+            if a.dim in dict(self.capacity):
+                text += f"(of {dict(self.capacity)[a.dim]})"
             seen.add(a.dim)
             parts.append(text)
         fill = f" fill {self.fill.value}" if self.halo and self.fill is not None else ""
@@ -188,17 +193,20 @@ def dense(
     blocks: Mapping[str, int] | None = None,
     line: int = 0,
     whole: int = 1,
+    capacity: Mapping[str, int] | None = None,
 ) -> Layout:
     """The layout with `order` outermost first; the inner axes of `blocks` come last, in its order.
 
     `line` is the number of elements in a cache line: rows whose length is a large power of two are
     made a line longer, or else the same column of neighbouring rows would fall into few cache sets.
-    Rows are made a multiple of `whole` elements long.
+    Rows are made a multiple of `whole` elements long. Strides are those of a value whose dims have
+    the extents of `capacity` where it names them.
     """
     own = tuple([(d, extents[d]) for d in order])
     around = tuple([(d, halo[d]) for d in sorted(halo)]) if halo else ()
     inner = tuple(blocks.items()) if blocks else ()
-    return _dense(own, around, fill, inner, line, whole)
+    larger = tuple(sorted(capacity.items())) if capacity else ()
+    return _dense(own, around, fill, inner, line, whole, larger)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -209,6 +217,7 @@ def _dense(
     inner: tuple[tuple[str, int], ...],
     line: int,
     whole: int,
+    capacity: tuple[tuple[str, int], ...],
 ) -> Layout:
     """`dense` of one shape: most values of a model have that of others."""
     halo, blocks, order = dict(halos), dict(inner), [d for d, _ in extents]
@@ -222,11 +231,13 @@ def _dense(
     plan += [(d, size, 1, False) for d, size in blocks.items()]
     axes: list[Axis] = []
     stride: Size = 1
+    larger = dict(capacity)
     for d, extent, div, whole in reversed(plan):
         axes.append(Axis(d, extent, stride, div, whole))
+        extent = larger.get(d, extent)
         stride = plain(stride * (max(extent, 1) if isinstance(extent, int) else extent))
     kept = tuple((d, *halo[d]) for d in sorted(halo) if halo[d] != (0, 0))
-    return Layout(tuple(reversed(axes)), kept, fill if kept else None, tuple(sorted(extents)))
+    return Layout(tuple(reversed(axes)), kept, fill if kept else None, tuple(sorted(extents)), capacity=capacity)
 
 
 def in_nibbles(layout: Layout) -> Layout:

@@ -25,6 +25,7 @@ from rutc.tensor_ir.graph import (
     Output,
     Scan,
     Scatter,
+    State,
     Value,
     While,
 )
@@ -82,6 +83,7 @@ class _Parser:
         self.reducers: dict[str, list[Reducer]] = {}
         self.outputs: list[Output] = []
         self.members: dict[str, list[tuple[str, Bundle]]] = {"input": [], "output": []}
+        self.states: list[State] = []
 
     def graph(self) -> Graph:
         at = self.at
@@ -98,6 +100,8 @@ class _Parser:
                 self.outputs.append(self.output())
             elif at.accept("interface"):
                 self.member()
+            elif at.accept("state"):
+                self.states.append(self.state())
             elif at.accept("symbols"):
                 self.symbols.update(self.several(self.symbol))
             elif at.accept("dims"):
@@ -117,7 +121,14 @@ class _Parser:
             tuple(self.outputs),
             tuple(self.symbols.items()),
             Interface(*map(tuple, self.members.values())) if any(self.members.values()) else None,
+            tuple(self.states),
         )
+
+    def state(self) -> State:
+        """One state."""
+        taken = self.at.of(Kind.STRING).text
+        self.at.expect("=")
+        return State(self.at.of(Kind.STRING).text, taken)
 
     def member(self) -> None:
         """One line of the interface."""

@@ -8,6 +8,7 @@
                         finish(expr, ...)                   one that is not in `reducer`'s table
               | def, ... = node origin                      def := %v : type{dim, ...}
               | output "name" [axis, ...] = %v
+              | state "input" = "output"                what an input has after a run
               | interface input|output "name" = bundle      (see `interface`)
     node     := input "name" [axis, ...] (fixed data)?
               | const [axis, ...] data                  data: nested [...] or data "digest"

@@ -96,15 +96,16 @@ class Groups:
                 sources |= reading.get(self.prepared.home(n.base), set())
             needs = sources | passed | {binders[s] for s in self._sizes_of(n) if s in binders}
             target: int | None = None
-            if isinstance(n, Nest):
+            kernel = isinstance(n, Nest) and n.out.name not in self.prepared.kept.joined
+            if isinstance(n, Nest) and kernel:
                 target = self.joins(n, Operands(frozenset(sources), frozenset(needs)))
             if target is None:
                 target = len(self.drafts)
-                if isinstance(n, Nest):
+                if isinstance(n, Nest) and kernel:
                     self.drafts.append(Draft([], self.begun(n, target), position))
                 else:
                     self.drafts.append(Draft([], frozenset(), position, node=n))
-            if isinstance(n, Nest):
+            if isinstance(n, Nest) and kernel:
                 self.drafts[target].stages.append(n)
                 self.joined(n, target)
             self._depend(target, needs)

@@ -9,7 +9,7 @@ size the program computes lie in blocks of their own, which grow when the size i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from rutc.graph_opt.plan import (
@@ -17,6 +17,7 @@ from rutc.graph_opt.plan import (
     FillHalo,
     InTurn,
     Invoke,
+    Joined,
     Learn,
     Place,
     PlanStep,
@@ -120,6 +121,10 @@ class Lifetimes:
                         self._define(v)
                 case InTurn():
                     self._visit_turns(s)
+                case Joined(node):
+                    for v in used(node):
+                        self._use(v)
+                    self._define(node.out.name)
                 case Learn(bind):
                     self._use(bind.value)
                     self._define(bind.out.name)
@@ -175,10 +180,12 @@ def place_values(
     values: Mapping[str, Value],
     layouts: Mapping[str, Layout],
     homes: Mapping[str, str],
+    starts: Mapping[str, Size],
 ) -> tuple[dict[str, Place], Size]:
     """(places, arena bytes) of all values that the steps store.
 
-    `homes` names, for a value that lies in another one's memory, that one.
+    `homes` names, for a value that lies in another one's memory, that one; `starts` the elements
+    before it there, where there are any.
     """
     times = Lifetimes(homes)
     times.visit(steps)
@@ -218,7 +225,10 @@ def place_values(
     arena = place_fixed(fixed, times.lives, places)
     total = _place_symbolic(symbolic, times.lives, places, arena, dict(graph.symbols))
     _place_computed(computed, times.lives, places)
-    places |= {name: places[home] for name, home in homes.items()}
+    for name, home in homes.items():
+        place = places[home]
+        before = starts.get(name, 0) * values[name].dtype.bytes
+        places[name] = replace(place, offset=plain(place.offset + before))
     return places, total
 
 

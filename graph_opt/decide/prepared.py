@@ -11,6 +11,7 @@ from functools import cached_property
 
 from rutc.base.record import record
 from rutc.graph_opt.decide.inplace import share_bases
+from rutc.graph_opt.decide.growth import InPlace, grown_in_place
 from rutc.graph_opt.decide.interface import with_interface_copies
 from rutc.graph_opt.decide.layout import fixed_orders
 from rutc.graph_opt.decide.numbering import numbered
@@ -33,6 +34,8 @@ class Prepared:
     fixed: Mapping[str, tuple[str, ...]]
     strings: tuple[str, ...] = ()
     boxes: frozenset[str] = frozenset()
+    kept: InPlace = InPlace()
+    """The values that grow where they lie."""
 
     @cached_property
     def symbols(self) -> dict[str, Range]:
@@ -99,8 +102,13 @@ def prepare(graph: Graph) -> Prepared:
         UserError: it has what cannot be planned yet.
     """
     found = numbered(graph)
-    before = with_interface_copies(found.graph)
-    shared = share_bases(before, fixed_orders(before.nodes, before.outputs))
+    kept = grown_in_place(found.graph)
+    before = with_interface_copies(kept.graph)
+    fixed = {**fixed_orders(before.nodes, before.outputs), **kept.orders}
+    shared = share_bases(before, fixed)
     if shared.graph is not before:
         verify(shared.graph, since=before)
-    return Prepared(shared.graph, shared.homes, shared.fixed, found.strings, found.boxes)
+    homes = {**shared.homes, **kept.in_place.homes}
+    return Prepared(
+        shared.graph, homes, shared.fixed, found.strings, found.boxes, kept.in_place
+    )

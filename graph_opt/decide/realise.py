@@ -27,6 +27,7 @@ from rutc.graph_opt.plan import (
     FillHalo,
     Illegal,
     Invoke,
+    Joined,
     Learn,
     Plan,
     PlanStep,
@@ -155,6 +156,7 @@ class Realisation:
                 blocks=dict(given.blocks),
                 line=0 if fixed else self.machine.line_bytes // v.dtype.bytes,
                 whole=NEIGHBOURS if narrow else 1,
+                capacity=known.kept.capacity.get(name),
             )
         return found
 
@@ -246,7 +248,9 @@ class Realisation:
         given = self.assignment
         arranged = self.turns.arranged(self.steps, given.turns, given.slices)
         steps, layouts = arranged.steps, arranged.layouts
-        places, arena = place_values(graph, steps, graph.values, layouts, known.homes)
+        places, arena = place_values(
+            graph, steps, graph.values, layouts, known.homes, known.kept.starts
+        )
         return Plan(
             graph,
             graph.values,
@@ -290,6 +294,8 @@ class Realisation:
                     steps.append(self._repeat_while(item, f"{prefix}w{len(steps)}_", grouped))
                 case Bind():
                     steps.append(Learn(item))
+                case Nest():
+                    steps.append(Joined(item))
                 case _:
                     raise InternalError(f"the plan has no step for {type(item).__name__}")
         return tuple(steps)

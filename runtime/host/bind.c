@@ -7,6 +7,15 @@
 #include "sizes.h"
 #include "tensor.h"
 
+/* The ports that are the caller's: states follow them. */
+static int32_t taken_count(const rutc_program *program) {
+  return program->input_count - program->state_count;
+}
+
+static int32_t given_count(const rutc_program *program) {
+  return program->output_count - program->state_count;
+}
+
 static int64_t port_bytes(const rutc_session *session, int32_t port) {
   return rutc_size(session->sizes, session->program->ports[port].bytes);
 }
@@ -24,7 +33,7 @@ static int allocate_memory(rutc_session *session, int32_t port, const char *role
                    (long long)bytes, role, session->program->ports[port].name);
 }
 
-static void point_port(rutc_session *session, int32_t port, char *address) {
+void rutc_point_port(rutc_session *session, int32_t port, char *address) {
   if (session->bindings[port].bound == address) return;
   session->bindings[port].bound = address;
   const rutc_program *program = session->program;
@@ -47,7 +56,7 @@ static rutc_region_memory lent_memory(const rutc_session *session, int32_t port)
 /* Whether memory is that of an output of an earlier run. */
 static int is_lent(const rutc_session *session, rutc_span span) {
   const rutc_program *program = session->program;
-  for (int32_t i = 0; i < program->output_count; i++) {
+  for (int32_t i = 0; i < given_count(program); i++) {
     rutc_region_memory lent = lent_memory(session, program->input_count + i);
     if (lent.memory != NULL &&
         rutc_spans_overlap(span, (rutc_span){lent.memory, lent.capacity})) {
@@ -150,7 +159,7 @@ static int bind_output(rutc_session *session, int32_t index, DLTensor *tensor) {
   session->bindings[port].given =
       dense ? (rutc_span){rutc_tensor_data(tensor), port_bytes(session, port)}
             : rutc_tensor_span(tensor, description->element_bytes);
-  point_port(session, port,
+  rutc_point_port(session, port,
                 dense ? rutc_tensor_data(tensor) : session->bindings[port].memory);
   return RUTC_OK;
 }
@@ -159,7 +168,7 @@ static int check_outputs_apart(rutc_session *session, DLTensor *const *outputs) 
   const rutc_program *program = session->program;
   const rutc_port *ports = program->ports + program->input_count;
   const rutc_binding *bindings = session->bindings + program->input_count;
-  for (int32_t i = 0; i < program->output_count; i++) {
+  for (int32_t i = 0; i < given_count(program); i++) {
     for (int32_t j = 0; j < i; j++) {
       if (!rutc_spans_overlap(bindings[i].given, bindings[j].given) ||
           !rutc_tensors_overlap(outputs[i], ports[i].element_bytes, outputs[j],
@@ -177,7 +186,7 @@ static int check_outputs_apart(rutc_session *session, DLTensor *const *outputs) 
 /* Whether memory is what kernels write an output to. */
 static int overlaps_an_output(const rutc_session *session, rutc_span span) {
   const rutc_program *program = session->program;
-  for (int32_t i = 0; i < program->output_count; i++) {
+  for (int32_t i = 0; i < given_count(program); i++) {
     int32_t port = program->input_count + i;
     if (program->ports[port].block >= 0) continue;
     rutc_span output = {session->bindings[port].bound, port_bytes(session, port)};
@@ -208,7 +217,7 @@ static int copy_input(rutc_session *session, int32_t index, const DLTensor *tens
   if (status != RUTC_OK) return status;
   rutc_tensor_gather(session->bindings[index].memory, tensor,
                      session->program->ports[index].element_bytes);
-  point_port(session, index, session->bindings[index].memory);
+  rutc_point_port(session, index, session->bindings[index].memory);
   return check_fixed(session, index);
 }
 
@@ -242,7 +251,7 @@ static int bind_input(rutc_session *session, int32_t index, const DLTensor *tens
   if (bytes == 0) {
     /* Kernels may look at the first element of a tensor that has none. */
     status = allocate_memory(session, index, "input");
-    if (status == RUTC_OK) point_port(session, index, session->bindings[index].memory);
+    if (status == RUTC_OK) rutc_point_port(session, index, session->bindings[index].memory);
     return status;
   }
   rutc_span span = {rutc_tensor_data(tensor), bytes};
@@ -251,7 +260,7 @@ static int bind_input(rutc_session *session, int32_t index, const DLTensor *tens
     DLTensor input = checked_input(session, index, tensor);
     if (!read_in_place || !rutc_tensor_is_dense(&input)) return copy_input(session, index, &input);
   }
-  point_port(session, index, rutc_tensor_data(tensor));
+  rutc_point_port(session, index, rutc_tensor_data(tensor));
   return check_fixed(session, index);
 }
 
@@ -335,17 +344,17 @@ int rutc_bind_sizes(rutc_session *session, const DLTensor *const *inputs) {
 
 int rutc_bind(rutc_session *session, const DLTensor *const *inputs, DLTensor *const *outputs) {
   const rutc_program *program = session->program;
-  for (int32_t i = 0; i < program->input_count; i++) {
+  for (int32_t i = 0; i < taken_count(program); i++) {
     int status = save_input(session, i, inputs[i]);
     if (status != RUTC_OK) return status;
   }
-  for (int32_t i = 0; i < program->output_count; i++) {
+  for (int32_t i = 0; i < given_count(program); i++) {
     int status = bind_output(session, i, outputs[i]);
     if (status != RUTC_OK) return status;
   }
   int status = check_outputs_apart(session, outputs);
   if (status != RUTC_OK) return status;
-  for (int32_t i = 0; i < program->input_count; i++) {
+  for (int32_t i = 0; i < taken_count(program); i++) {
     status = bind_input(session, i, inputs[i]);
     if (status != RUTC_OK) return status;
   }
@@ -388,7 +397,7 @@ static void hand_out(rutc_session *session, int32_t port, DLTensor *tensor) {
 int rutc_unbind(rutc_session *session, DLTensor *const *outputs) {
   const rutc_program *program = session->program;
   int computed = 0;
-  for (int32_t i = 0; i < program->output_count; i++) {
+  for (int32_t i = 0; i < given_count(program); i++) {
     int32_t port = program->input_count + i;
     if (program->ports[port].block < 0) continue;
     int status = check_computed(session, port, outputs[i]);
@@ -397,7 +406,7 @@ int rutc_unbind(rutc_session *session, DLTensor *const *outputs) {
   }
   int status = computed ? check_outputs_apart(session, outputs) : RUTC_OK;
   if (status != RUTC_OK) return status;
-  for (int32_t i = 0; i < program->output_count; i++) {
+  for (int32_t i = 0; i < given_count(program); i++) {
     int32_t port = program->input_count + i;
     if (program->ports[port].block >= 0) {
       hand_out(session, port, outputs[i]);

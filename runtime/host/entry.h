@@ -26,6 +26,15 @@ int32_t rutc_session_profile(rutc_session *session, rutc_profile_entry *entries,
  * calling thread's last failed call with such a one. Empty when nothing failed. */
 const char *rutc_session_error(const rutc_session *session, const rutc_model *model);
 
+/* Makes the states as they were at first. */
+int rutc_session_reset(rutc_session *session, const rutc_model *model);
+
+/* Describes a state, or copies a tensor into it. */
+int rutc_session_get_state(rutc_session *session, const rutc_model *model, const char *name,
+                           DLTensor *state);
+int rutc_session_set_state(rutc_session *session, const rutc_model *model, const char *name,
+                           const DLTensor *state);
+
 /* Stops the session's threads and releases its memory. Accepts NULL. */
 void rutc_session_close(rutc_session *session);
 

@@ -133,11 +133,22 @@ typedef struct rutc_keeper {
 
 extern const rutc_keeper rutc_keeper_of_all;
 
+/* A state: one of the last inputs, whose value is in the next run what the output with the same place
+ * from the end is in this one. */
+typedef struct rutc_state {
+  int32_t axis; /* along which it grows; -1: none */
+  int64_t capacity; /* elements along it that there is memory for */
+  int in_place; /* whether a run writes to the memory of the input, whose strides are by `capacity` */
+  int64_t bytes;
+} rutc_state;
+
 typedef struct rutc_program {
   const char *const *features; /* CPU features the kernels need, as LLVM spells them; NULL ends */
   const rutc_port *ports;
   int32_t input_count;
   int32_t output_count;
+  const rutc_state *states;
+  int32_t state_count;
   const rutc_ref *buffers;
   int64_t buffer_count;
   const int64_t *patches;

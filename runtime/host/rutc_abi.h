@@ -14,7 +14,8 @@ enum {
   RUTC_OUT_OF_MEMORY = 3, /* an allocation failed */
   RUTC_UNSUPPORTED = 4,   /* this machine or process cannot run the model */
   RUTC_SYSTEM = 5,        /* the operating system refused something, such as a thread */
-  RUTC_RUN_FAILED = 6     /* the inputs lead to a part of the model that cannot run */
+  RUTC_RUN_FAILED = 6,    /* the inputs lead to a part of the model that cannot run */
+  RUTC_STATE_FULL = 7     /* a state has no room for what the run would append */
 };
 
 /* Options of NAME_open. Zero in a field means its default, so begin with

@@ -115,6 +115,11 @@ static int open_session(rutc_session *session, const rutc_options *options) {
   }
   if (status == RUTC_OK) status = allocate(session);
   if (status != RUTC_OK) return status;
+  if (session->program->state_count > 0) status = rutc_states_open(session);
+  if (status != RUTC_OK) {
+    thread_error = session->error;
+    return status;
+  }
   const rutc_program *program = session->program;
   if (program->keeper != NULL &&
       program->keeper->open(&session->strings, program->strings, program->string_count) != 0) {
@@ -164,6 +169,7 @@ void rutc_session_close(rutc_session *session) {
       free(session->bindings[i].shape);
     }
   }
+  if (session->states != NULL) rutc_states_close(session);
   for (int64_t i = 0; session->blocks != NULL && i < session->program->block_count; i++) {
     free(session->blocks[i].memory);
   }
@@ -189,11 +195,12 @@ void rutc_session_close(rutc_session *session) {
 static int check_counts(rutc_session *session, const DLTensor *const *inputs, int32_t input_count,
                         DLTensor *const *outputs, int32_t output_count) {
   const rutc_program *program = session->program;
-  if (input_count != program->input_count || output_count != program->output_count) {
+  int32_t taken = program->input_count - program->state_count;
+  int32_t given = program->output_count - program->state_count;
+  if (input_count != taken || output_count != given) {
     return rutc_fail(&session->error, RUTC_BAD_ARGUMENT,
-                     "the model takes %d inputs and %d outputs, not %d and %d",
-                     (int)program->input_count, (int)program->output_count, (int)input_count,
-                     (int)output_count);
+                     "the model takes %d inputs and %d outputs, not %d and %d", (int)taken,
+                     (int)given, (int)input_count, (int)output_count);
   }
   if ((inputs == NULL && input_count > 0) || (outputs == NULL && output_count > 0)) {
     return rutc_fail(&session->error, RUTC_BAD_ARGUMENT, "the array of %s is NULL",
@@ -210,22 +217,27 @@ static int run(rutc_session *session, const DLTensor *const *inputs, int32_t inp
                      "a session in this process, or use threads = 1");
   }
   int status = check_counts(session, inputs, input_count, outputs, output_count);
-  if (status == RUTC_OK) status = rutc_bind_sizes(session, inputs);
+  if (status == RUTC_OK) status = rutc_bind_sizes(session, rutc_states_join(session, inputs));
+  if (status == RUTC_OK) status = rutc_states_check(session);
   if (status == RUTC_OK) status = rutc_bind(session, inputs, outputs);
   if (status != RUTC_OK) return status;
+  rutc_states_bind(session);
   if (session->program->keeper != NULL) {
     session->program->keeper->reset(&session->strings, &session->boxes,
                                     session->keeps_last ? &session->last_boxes : NULL);
   }
   status = rutc_execute(session);
-  return status == RUTC_OK ? rutc_unbind(session, outputs) : status;
+  if (status == RUTC_OK) status = rutc_unbind(session, outputs);
+  if (status == RUTC_OK) rutc_states_advance(session);
+  return status;
 }
 
 static int output_shapes(rutc_session *session, const DLTensor *const *inputs, int32_t input_count,
                          DLTensor *const *outputs, int32_t output_count) {
   const rutc_program *program = session->program;
   int status = check_counts(session, inputs, input_count, outputs, output_count);
-  if (status == RUTC_OK) status = rutc_bind_sizes(session, inputs);
+  if (status == RUTC_OK) status = rutc_bind_sizes(session, rutc_states_join(session, inputs));
+  if (status == RUTC_OK) status = rutc_states_check(session);
   if (status != RUTC_OK) return status;
   for (int32_t i = 0; i < output_count; i++) {
     const rutc_port *port = &program->ports[program->input_count + i];
@@ -287,6 +299,35 @@ int rutc_session_run(rutc_session *session, const rutc_model *model,
   int status = enter(session, model, &mode);
   if (status != RUTC_OK) return status;
   status = run(session, inputs, input_count, outputs, output_count);
+  leave(session, mode);
+  return status;
+}
+
+int rutc_session_reset(rutc_session *session, const rutc_model *model) {
+  uint64_t mode = 0;
+  int status = enter(session, model, &mode);
+  if (status != RUTC_OK) return status;
+  rutc_states_reset(session);
+  leave(session, mode);
+  return RUTC_OK;
+}
+
+int rutc_session_get_state(rutc_session *session, const rutc_model *model, const char *name,
+                           DLTensor *state) {
+  uint64_t mode = 0;
+  int status = enter(session, model, &mode);
+  if (status != RUTC_OK) return status;
+  status = rutc_states_get(session, name, state);
+  leave(session, mode);
+  return status;
+}
+
+int rutc_session_set_state(rutc_session *session, const rutc_model *model, const char *name,
+                           const DLTensor *state) {
+  uint64_t mode = 0;
+  int status = enter(session, model, &mode);
+  if (status != RUTC_OK) return status;
+  status = rutc_states_set(session, name, state);
   leave(session, mode);
   return status;
 }

@@ -1,7 +1,7 @@
 /* Sessions: what the functions of entry.h work on.
  *
  * session.c opens and closes, resize.c gives the sizes their values, bind.c connects the caller's
- * tensors, execute.c runs the steps.
+ * tensors, states.c what one run leaves for the next, execute.c runs the steps.
  */
 #ifndef RUTC_SESSION_H
 #define RUTC_SESSION_H
@@ -16,6 +16,7 @@
 #include "pool.h"
 #include "program.h"
 #include "rutc_dlpack.h"
+#include "states.h"
 #include "weights.h"
 
 /* Counts and times of one step. */
@@ -67,6 +68,8 @@ struct rutc_session {
   void **buffers;    /* program->buffers as addresses */
   rutc_region_memory *blocks;
   rutc_binding *bindings; /* inputs, then outputs */
+  rutc_held *states;
+  const DLTensor **inputs; /* of the run at hand: the caller's, then the states */
   DLTensor *operands; /* of the call at hand */
   int64_t *operand_shapes; /* RUTC_MAX_NDIM for each */
   rutc_scratch scratch;
@@ -97,7 +100,10 @@ void rutc_shape_outputs(rutc_session *session);
 /* Checks the inputs' types and shapes, and gives the symbols the values that these tell. */
 int rutc_bind_sizes(rutc_session *session, const DLTensor *const *inputs);
 
-/* Checks the tensors and points the buffer table to them, after rutc_bind_sizes. */
+/* Points the buffers that lie in a port to its memory. */
+void rutc_point_port(rutc_session *session, int32_t port, char *address);
+
+/* Checks the caller's tensors and points the buffer table to them, after rutc_bind_sizes. */
 int rutc_bind(rutc_session *session, const DLTensor *const *inputs, DLTensor *const *outputs);
 
 /* Hands out what was computed in session memory, by copies to the caller's tensors. */
