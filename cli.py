@@ -192,15 +192,15 @@ def run(
     with command(as_json=as_json, debug=debug) as screen:
         from rutc.report import display
         from rutc.report.arguments import check_npz, parse_sizes
-        from rutc.runtime import load
         from rutc.verify.npz import save_npz
         from rutc.verify.session_values import run_values
         from rutc.verify.sizes import sizes_lines
+        from rutc.verify.whole import load_whole
 
         if output is not None:
             check_npz(output)
         dims = parse_sizes(dim)
-        with load(library, threads=threads) as session:
+        with load_whole(library, threads=threads) as session:
             values, sizes = run_values(session, inputs or (), dims)
             names = [port.name for port in session.get_outputs()]
             outputs = dict(zip(names, session.run(None, values), strict=True))
@@ -323,14 +323,14 @@ def bench(
     with command(as_json=as_json, debug=debug, quiet=quiet) as screen:
         from rutc.report import display
         from rutc.report.arguments import check_bench, parse_sizes
-        from rutc.runtime import load
         from rutc.verify.bench import bench as measure
         from rutc.verify.session_values import run_values
         from rutc.verify.sizes import sizes_lines
+        from rutc.verify.whole import load_whole
 
         check_bench(against, model, seconds)
         dims = parse_sizes(dim)
-        with load(library, threads=1) as session:
+        with load_whole(library, threads=1) as session:
             values, sizes = run_values(session, inputs or (), dims)
         with screen.progress() as on_progress:
             timings = measure(

@@ -39,10 +39,10 @@ class Given:
         self, library: Path, dims: Mapping[str, int] | None = None
     ) -> Mapping[str, Value] | None:
         """All inputs of a compiled model, if there are items; generated ones at some sizes."""
-        from rutc.runtime import load
         from rutc.verify.session_values import session_values
+        from rutc.verify.whole import load_whole
 
         if not self.inputs:
             return None
-        with load(library, threads=1) as session:
+        with load_whole(library, threads=1) as session:
             return session_values(session, self.inputs, dims=dims)

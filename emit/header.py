@@ -108,6 +108,8 @@ int32_t {prefix}_reset(rutc_session *session);
 int32_t {prefix}_get_state(rutc_session *session, const char *name, DLTensor *state);
 
 /* Copies a tensor, dense or strided, into a state. Where several states grow together, as the keys
- * and values of all layers do, set all of them before the next run. */
+ * and values of all layers do, set all of them before the next run. What {prefix}_get_state
+ * described, with a shape of the caller's that is shorter along the axis that grows, forgets what
+ * came after that, and copies nothing. */
 int32_t {prefix}_set_state(rutc_session *session, const char *name, const DLTensor *state);
 """

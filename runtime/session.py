@@ -393,6 +393,19 @@ class InferenceSession:
             if self._states.write(self._library.states, self._handle, name, value) != 0:
                 self._fail()
 
+    def shorten(self, length: int) -> None:
+        """Makes all states that grow no longer than `length`: what came after it is forgotten.
+
+        Raises:
+            ModelError: the length is negative, or the session is closed.
+        """
+        with self._lock:
+            self._check_open()
+            if self._library.states is None:
+                return
+            if not self._states.shorten(self._library.states, self._handle, length):
+                self._fail()
+
     def reset(self) -> None:
         """Makes all states as in a new session: those that grow are empty, others zeros."""
         with self._lock:

@@ -20,7 +20,8 @@ class States:
         assert isinstance(entries, list)
         self.inputs: Final = tensor_infos([x["input"] for x in entries])
         self.outputs: Final = tensor_infos([x["output"] for x in entries])
-        self.grows: Final = any("axis" in x for x in entries)
+        self.axes: Final = [x.get("axis") for x in entries]
+        self.grows: Final = any(axis is not None for axis in self.axes)
         self._names: Final = {
             name: taken
             for taken, given in zip(self.inputs, self.outputs, strict=True)
@@ -58,6 +59,29 @@ class States:
         memory = (ctypes.c_char * (reach * size)).from_address(tensor.data)
         strides = tuple(step * size for step in steps)
         return np.ndarray(shape, info.dtype, memory, 0, strides).copy()
+
+    def shorten(self, entries: StateEntryPoints, handle: int, length: int) -> bool:
+        """Cuts all states that grow down to a length; returns whether the library did it.
+
+        Raises:
+            ModelError: the length is negative.
+        """
+        if length < 0:
+            raise ModelError(f"states have no length of {length}")
+        for info, axis in zip(self.inputs, self.axes, strict=True):
+            if axis is None:
+                continue
+            name, tensor = info.name.encode(), DLTensor()
+            if entries.get_state(handle, name, ctypes.byref(tensor)) != 0:
+                return False
+            if tensor.shape[axis] <= length:
+                continue
+            shape = (ctypes.c_int64 * tensor.ndim)(*(tensor.shape[d] for d in range(tensor.ndim)))
+            shape[axis] = length
+            tensor.shape = shape
+            if entries.set_state(handle, name, ctypes.byref(tensor)) != 0:
+                return False
+        return True
 
     def write(self, entries: StateEntryPoints, handle: int, name: str, value: object) -> int:
         """Copies a tensor into a state and returns the library's answer.

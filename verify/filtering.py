@@ -24,10 +24,10 @@ from rutc.base.record import record
 from rutc.emit.files import Workplace
 from rutc.errors import UserError
 from rutc.importer.extract import MOST_BYTES, ModelParts, NodeInfo
-from rutc.runtime import load
 from rutc.verify.compare import Value
 from rutc.verify.reference import Reference
 from rutc.verify.session_values import session_values
+from rutc.verify.whole import load_whole
 
 Energy = npt.NDArray[np.float64]
 """The sum of squares of all channels at each place of each image."""
@@ -83,7 +83,7 @@ def refusals(
     Raises:
         rutc.runtime.ModelError: the library does not load.
     """
-    with load(str(library), threads=1) as session:
+    with load_whole(str(library), threads=1) as session:
         filters = filters_of(session.manifest)
         weights = session.manifest.get("weight_bytes")
         if not filters or not isinstance(weights, int) or weights > MOST_BYTES:

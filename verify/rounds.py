@@ -7,7 +7,7 @@ saturated softmax) there are more (`others`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from rutc.base.record import record
 from rutc.runtime import InferenceSession
@@ -24,6 +24,7 @@ from rutc.verify.sizes import (
     sizes_text,
 )
 from rutc.verify.tolerance import is_float
+from rutc.verify.whole import WholeSession
 
 SPREADS = (Spread(2.0**-6), Spread(2.0**6), Spread(1.0, 2.0**8))
 """What floats are drawn from besides the standard normal distribution."""
@@ -81,6 +82,32 @@ def draws(session: InferenceSession, seed: int, dims: Mapping[str, int]) -> tupl
         return tuple(plain)
     spread = [Draw(seed + 1 + k, sampled[0], s) for k, s in enumerate(SPREADS)]
     return (*plain, *spread)
+
+
+STEPS = 3
+"""Runs one after the other by which states are verified."""
+
+
+def following(session: WholeSession, seed: int, sizes: Sizes) -> Iterator[Round]:
+    """Yields the inputs of runs of which each follows the one before, at some sizes.
+
+    The states are those that the session has then, the first ones those after a reset. What cannot
+    begin with empty states begins where the session is.
+    """
+    if not session.get_states():
+        return
+    symbols = session_symbols(session)
+    growing = session.growing()
+    if all(symbols[name][0] == 0 for name in growing.values()):
+        session.reset()
+    for step in range(STEPS):
+        states = session.states()
+        now = {name: states[state].shape[axis] for (state, axis), name in growing.items()}
+        if any(size > symbols[name][1] for name, size in now.items()):
+            return
+        round_ = Draw(seed + 200 + step, {**sizes, **now}).made(session)
+        at = ", ".join(filter(None, [f"step {step + 1}", sizes_text({**sizes, **now})]))
+        yield Round(f"{round_.source}, step {step + 1}", {**round_.values, **states}, at)
 
 
 def others(seed: int, sizes: Sizes) -> tuple[Draw, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rutc.base.progress import Progress, nobody
 from rutc.errors import UserError
-from rutc.runtime import InferenceSession, ModelError, load
+from rutc.runtime import ModelError
 from rutc.tensor_ir import DType, Graph
 from rutc.verify.budget import budget_of, within_budget
 from rutc.verify.compare import (
@@ -24,7 +24,7 @@ from rutc.verify.informative import says_nothing
 from rutc.verify.judge import judged, judged_by_reference
 from rutc.verify.oracle import THOROUGH, Answer, Effort, Oracle, leaves
 from rutc.verify.reference import Reference, comparable
-from rutc.verify.rounds import Draw, Round, draws, others
+from rutc.verify.rounds import Draw, Round, draws, following, others
 from rutc.verify.session_values import session_level
 from rutc.verify.sizes import (
     Sizes,
@@ -41,6 +41,7 @@ from rutc.verify.verification import (
     together,
 )
 from rutc.verify.weight_noise import roundoff_of
+from rutc.verify.whole import WholeSession, load_whole
 
 
 def verify_model(
@@ -77,7 +78,7 @@ def verify_model(
         rutc.runtime.ModelError: the library does not load or refuses the inputs.
     """
     report = on_progress or nobody
-    session = load(str(library), threads=threads)
+    session = load_whole(str(library), threads=threads)
     verifier = Verifier(model, library, session, Oracle(model, session, graph, effort), threads)
     if data is not None:
         found = verifier.recorded(data, report)
@@ -97,7 +98,7 @@ class Verifier:
         self,
         model: Path,
         library: Path,
-        session: InferenceSession,
+        session: WholeSession,
         oracle: Oracle,
         threads: int | None,
     ) -> None:
@@ -158,6 +159,10 @@ class Verifier:
                 continue
             ran = draw.sizes if ran is None else ran
             if any(not o.passed and not o.contradicted for o in found[-1].outputs):
+                return found
+        for item in following(self.session, seed, ran) if ran is not None else ():
+            keep(found, self.look(item, follows=True))
+            if not found[-1].passed:
                 return found
         if ran is None:
             raise failure or UserError(f"{refused} {self.advice()}")
@@ -258,14 +263,16 @@ class Verifier:
         except (UserError, ModelError):
             return known
 
-    def ours(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        """The compiled model's outputs."""
+    def ours(self, values: Mapping[str, Value], *, follows: bool = False) -> dict[str, Value]:
+        """The compiled model's outputs; those of a run that follows another read its states."""
         names = [output.name for output in self.session.get_outputs()]
-        made = self.session.run(None, values)
+        run = self.session.step if follows else self.session.run
+        made = run(None, values)
         return {n: comparable(v) for n, v in zip(names, made, strict=True)}
 
-    def look(self, item: Round) -> Verification:
-        """The comparison for some inputs.
+    def look(self, item: Round, *, follows: bool = False) -> Verification:
+        """The comparison for some inputs; of a run that follows another, the states are given to
+        ONNX Runtime only.
 
         Raises:
             UserError: ONNX Runtime does not run the model on them.
@@ -274,7 +281,7 @@ class Verifier:
         expected = self.reference.run(item.values)
         reference_s = time.perf_counter() - begin
         begin = time.perf_counter()
-        ours = self.ours(item.values)
+        ours = self.ours(item.values, follows=follows)
         rutc_s = time.perf_counter() - begin
         self.made = ours
         compared = compare_outputs(ours, expected, self.level)

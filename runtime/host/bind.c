@@ -271,6 +271,9 @@ static int check_symbol(rutc_session *session, const rutc_symbol *symbol,
   int64_t factor = symbol->factor, extent = inputs[symbol->input]->shape[symbol->axis];
   int64_t low = symbol->low * factor, high = symbol->high * factor;
   if (extent >= low && extent <= high && extent % factor == 0) return RUTC_OK;
+  if (symbol->input >= taken_count(session->program) && extent > high) {
+    return rutc_states_full(session, symbol->input - taken_count(session->program));
+  }
   if (factor > 1) {
     return rutc_fail(&session->error, RUTC_BAD_TENSOR,
                      "axis %d of input \"%s\" is %lld; the model was compiled for multiples of %lld "

@@ -89,18 +89,22 @@ const DLTensor *const *rutc_states_join(rutc_session *session, const DLTensor *c
   return session->inputs;
 }
 
+int rutc_states_full(rutc_session *session, int32_t number) {
+  const rutc_state *state = &session->program->states[number];
+  return rutc_fail(&session->error, RUTC_STATE_FULL,
+                   "state \"%s\" has %lld of at most %lld along axis %d, and what this run appends "
+                   "does not fit: reset it, set a shorter one, or compile the model for more",
+                   input_port(session, number)->name,
+                   (long long)session->states[number].shape[state->axis],
+                   (long long)state->capacity, (int)state->axis);
+}
+
 int rutc_states_check(rutc_session *session) {
   for (int32_t i = 0; i < session->program->state_count; i++) {
     const rutc_state *state = &session->program->states[i];
     if (state->axis < 0) continue;
-    int64_t now = session->states[i].shape[state->axis];
     int64_t after = session->bindings[output_number(session, i)].shape[state->axis];
-    if (after <= state->capacity) continue;
-    return rutc_fail(&session->error, RUTC_STATE_FULL,
-                     "state \"%s\" has %lld of at most %lld along axis %d, and %lld more do not "
-                     "fit: reset it, set a shorter one, or compile the model for more",
-                     input_port(session, i)->name, (long long)now, (long long)state->capacity,
-                     (int)state->axis, (long long)(after - now));
+    if (after > state->capacity) return rutc_states_full(session, i);
   }
   return RUTC_OK;
 }
@@ -157,6 +161,15 @@ static int check(rutc_session *session, int32_t number, const DLTensor *tensor) 
   return rutc_tensor_check_data(port, "state", tensor, bytes, &session->error);
 }
 
+/* Whether a tensor that begins where a state does has each element where that has it. */
+static int has_strides(const DLTensor *tensor, const rutc_held *held) {
+  if (tensor->strides == NULL || held->tensor.strides == NULL) return 0;
+  for (int32_t d = 0; d < tensor->ndim; d++) {
+    if (tensor->strides[d] != held->strides[d]) return 0;
+  }
+  return 1;
+}
+
 int rutc_states_set(rutc_session *session, const char *name, const DLTensor *tensor) {
   int32_t number = find(session, name);
   if (number < 0) return RUTC_BAD_ARGUMENT;
@@ -167,6 +180,11 @@ int rutc_states_set(rutc_session *session, const char *name, const DLTensor *ten
   rutc_held *held = &session->states[number];
   int64_t bytes = port->element_bytes;
   for (int32_t d = 0; d < tensor->ndim; d++) bytes *= tensor->shape[d];
+  if (rutc_tensor_data(tensor) == held->memory && state->axis >= 0 &&
+      tensor->shape[state->axis] <= held->shape[state->axis] && has_strides(tensor, held)) {
+    held->shape[state->axis] = tensor->shape[state->axis];
+    return RUTC_OK;
+  }
   /* By way of dense memory: the tensor may be the state itself, which becomes shorter. */
   char *dense = rutc_allocate(bytes);
   if (dense == NULL) {

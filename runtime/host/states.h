@@ -29,6 +29,9 @@ const DLTensor *const *rutc_states_join(struct rutc_session *session,
 /* Checks that there is room for what this run appends, after the sizes have their values. */
 int rutc_states_check(struct rutc_session *session);
 
+/* Says that there is no room for what a run would append to the state of that number. */
+int rutc_states_full(struct rutc_session *session, int32_t number);
+
 /* Points the buffer table to the states. */
 void rutc_states_bind(struct rutc_session *session);
 
